@@ -28,10 +28,10 @@ from rich.table import Table
 
 from gpusage.graphs.card.text import encode
 from gpusage.graphs.named import cards as named_cards
-from gpusage.sandboxes import processes
-from gpusage.sandboxes.gpusaged import render_gpusage_toml
 from gpusage.service import client
 from gpusage_hooks.errors import GraphError
+from gpusage_sandboxes import processes
+from gpusage_sandboxes.gpusaged import render_gpusage_toml
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin, submission_time_ms
 from gpusage_slurm.settings import SlurmSettings
@@ -46,7 +46,7 @@ class Result:
 
     limit_ms: float
     submissions: int
-    answered: float
+    in_time: float
     too_late: int
     missed: dict[str, int]
     median_ms: float
@@ -74,7 +74,7 @@ def main(load: int, models: int, limits_ms: tuple[float, ...], nice: int | None,
         click.echo(json.dumps({"schema": "gpusage.bench.busy/1", "load_average": load_average, "rows": rows}, indent=1))
     else:
         show(results, load, load_average)
-    missed = [result for result in results if result.limit_ms == SlurmSettings().limit_ms and result.answered < GOAL]
+    missed = [result for result in results if result.limit_ms == SlurmSettings().limit_ms and result.in_time < GOAL]
     sys.exit(1 if missed else 0)
 
 
@@ -113,21 +113,21 @@ def measured(cluster: Sandbox, limit_ms: float, cards: Sequence[str]) -> Result:
     set_limit(cluster, limit_ms)
     submit(cluster, cards[0])  # slurmctld reads its scripts anew, and the daemon has seen its cluster
     before = client.status(str(cluster.layout.socket), 20.0)["missed"]
-    said, times_ms = [], [submission_time_ms(cluster)]
+    outputs, times_ms = [], [submission_time_ms(cluster)]
     for card in track(cards[1:], description=f"{limit_ms:g} ms", console=Console(stderr=True)):
-        said.append(submit(cluster, card))
+        outputs.append(submit(cluster, card))
         times_ms.append(submission_time_ms(cluster))
     submit(cluster, cards[0])  # tells the daemon of those before it
     after = client.status(str(cluster.layout.socket), 20.0)["missed"]
     taken_ms = [last - first for first, last in pairwise(times_ms)]
     cluster.run("scancel", "--state=PENDING", check=False)
-    answered = sum("gpusage: " in text and TOO_LATE not in text for text in said) / len(said)
-    click.echo(f"{limit_ms:g} ms: {answered:.0%} answered", err=True)
+    in_time_share = sum("gpusage: " in text and TOO_LATE not in text for text in outputs) / len(outputs)
+    click.echo(f"{limit_ms:g} ms: {in_time_share:.0%} answered", err=True)
     return Result(
         limit_ms=limit_ms,
-        submissions=len(said),
-        answered=answered,
-        too_late=sum(TOO_LATE in text for text in said),
+        submissions=len(outputs),
+        in_time=in_time_share,
+        too_late=sum(TOO_LATE in text for text in outputs),
         missed={why: after[why] - before[why] for why in after if after[why] > before[why]},
         median_ms=statistics.median(taken_ms),
         highest_ms=max(taken_ms),
@@ -163,7 +163,13 @@ def show(results: Sequence[Result], load: int, load_average: float) -> None:
         table.add_column(name, justify="right")
     for each in results:
         missed = ", ".join(f"{count} {why}" for why, count in each.missed.items())
-        cells = (f"{each.limit_ms:g}", str(each.submissions), f"{each.answered:.0%}", str(each.too_late), missed or "0")
+        cells = (
+            f"{each.limit_ms:g}",
+            str(each.submissions),
+            f"{each.in_time:.0%}",
+            str(each.too_late),
+            missed or "0",
+        )
         table.add_row(*cells, f"{each.median_ms:.1f}", f"{each.highest_ms:.1f}")
     Console().print(table)
 

@@ -17,15 +17,15 @@ import click
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity.activities import GREATEST_SHARE, gaps_of
-from gpusage.predictors.learned.artifacts import ActivityParameters, pretrained
-from gpusage.predictors.question import Question
+from gpusage.predictors.activity import GREATEST_SHARE, gaps_of
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.artifacts import ActivityParameters, pretrained
 from gpusage_hooks.types import Gpu, Mode, ModelGraph, Precision, Workload
 from gpusage_lab.learning import random_networks
 from gpusage_lab.learning.activity_rows import random_cases
 from gpusage_lab.learning.activity_tests import real_tests
 from gpusage_lab.learning.scores import rmsle
-from gpusage_lab.learning.seal import count_look, is_sealed
+from gpusage_lab.learning.seal import count_evaluation, is_sealed
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import load_zoo
 
@@ -47,13 +47,13 @@ class Run(NamedTuple):
     source: str
     is_sealed: bool
     measured: float
-    told: list[float]
+    estimates: list[float]
 
 
 def run_of(source: str, family: str, graph: ModelGraph, workload: Workload, gpu: Gpu, measured: float) -> Run:
     """Return one run."""
-    question = Question(graph, workload)
-    timing, count = question.timing([gpu]), float(question.kernels.counts.sum())
+    analysis = WorkloadAnalysis(graph, workload)
+    timing, count = analysis.timing([gpu]), float(analysis.kernels.counts.sum())
     gaps = [gaps_of(_with_gaps(gap_us), workload.mode, count) for gap_us in GAPS_US]
     busy = [100.0 * min(timing.busy_s[0] / (timing.step_s[0] + gaps_s), GREATEST_SHARE) for gaps_s in gaps]
     return Run(source, is_sealed(family), measured, busy)
@@ -80,18 +80,21 @@ def show_gaps(name: str, runs: Sequence[Run]) -> None:
     print(f"{name}; gaps of {', '.join(map(str, GAPS_US))} us")
     for source in sorted({run.source for run in runs}):
         rows = [run for run in runs if run.source == source]
-        truth, told = np.array([run.measured for run in rows]), np.array([run.told for run in rows])
-        errors = " ".join(f"{rmsle(truth, column):.3f}" for column in told.T)
+        truth, estimates = np.array([run.measured for run in rows]), np.array([run.estimates for run in rows])
+        errors = " ".join(f"{rmsle(truth, column):.3f}" for column in estimates.T)
         print(f"  {source}, {len(rows)} runs: {errors}")
 
 
 def falls() -> Iterator[float]:
     """Yield how far each next batch lowers GPU busy, at most over the GPUs: 0 or less where it does not."""
-    zoo, gpus = load_zoo(), [gpu for gpu in builtin_catalogue() if not gpu.cut_from]
+    zoo, gpus = load_zoo(), [gpu for gpu in builtin_catalogue() if not gpu.parent_gpu]
     for key, (mode, precision) in product(sorted(zoo), RUNS):
         runs = [Workload(batch_size=size, mode=mode, precision=precision) for size in BATCH_SIZES]
-        told = [[each.gpu_utilization.value for each in Question(zoo.graph(key), run).activity(gpus)] for run in runs]
-        yield from (float((np.array(before) - after).max()) for before, after in pairwise(told))
+        estimates = [
+            [each.gpu_utilization.value for each in WorkloadAnalysis(zoo.graph(key), run).activity(gpus)]
+            for run in runs
+        ]
+        yield from (float((np.array(before) - after).max()) for before, after in pairwise(estimates))
 
 
 @click.command()
@@ -107,7 +110,7 @@ def main(data: Path, sealed: Path | None) -> None:
     runs = list(runs_of(DataFolder(data)))
     show_gaps("Open families", [run for run in runs if not run.is_sealed])
     if sealed:
-        count_look(sealed, ["activity"])
+        count_evaluation(sealed, ["activity"])
         show_gaps("All families", runs)
     steps = list(falls())
     print(f"GPU busy falls in {sum(step > 0 for step in steps)} of {len(steps)} larger batches, by {max(steps):.1e}")

@@ -1,7 +1,7 @@
 """GPU busy from the figure of another batch, on open families: how much of the wait belongs to each step.
 
 Run: ``python bench/busy_wait.py --data ../shared/data``, seconds. It prints the line of decision 49: RMSLE on percent
-and rank correlation, for the figure taken as it is and for each `MOST_GAPS`.
+and rank correlation, for the figure taken as it is and for each `MAX_STEP_GAPS`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from busy_account import FAMILIES
-from gpusage.predictors.question import Question
-from gpusage.predictors.waits import account_of, carried
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.host import step_account, utilization_at_batch
 from gpusage_lab.learning.activity_known import other_batch, seen
 from gpusage_lab.learning.activity_tests import Test, real_tests
 from gpusage_lab.learning.scores import rank_correlation, rmsle
@@ -23,23 +23,26 @@ from gpusage_lab.seeds.command import command_of
 
 SOURCES = ("Lucid, training", "MISO, training")
 """Those that have several batches of a model."""
-MOST_GAPS = (0.0, 1.0, 2.0, 4.0, 8.0, np.inf)
+MAX_STEP_GAPS = (0.0, 1.0, 2.0, 4.0, 8.0, np.inf)
 
 
-def told(test: Test, other: Test) -> list[float]:
-    """Return the percent of *test* as *other* has it, and for each of `MOST_GAPS` as it tells it."""
+def estimates(test: Test, other: Test) -> list[float]:
+    """Return the percent of *test* as *other* has it, and for each of `MAX_STEP_GAPS` as it tells it."""
     share = seen(other).utilization or 0.0
-    there, here = (account_of(Question(one.graph, one.workload), [one.gpu]) for one in (other, test))
+    there, here = (step_account(WorkloadAnalysis(one.graph, one.workload), [one.gpu]) for one in (other, test))
     growth = test.workload.batch_size / other.workload.batch_size
-    return [100 * share, *(100 * float(carried(share, there, here, growth, most)[0]) for most in MOST_GAPS)]
+    return [
+        100 * share,
+        *(100 * float(utilization_at_batch(share, there, here, growth, most)[0]) for most in MAX_STEP_GAPS),
+    ]
 
 
 def rows_of(source: str, tests: Sequence[Test]) -> Iterator[tuple[Cell, ...]]:
     """Yield the rows of *source*."""
     pairs = [(test, other) for test in tests if (other := other_batch(test, tests)) is not None]
     truth = np.array([test.utilization for test, _ in pairs], dtype=float)
-    columns = np.array([told(*pair) for pair in pairs]).T
-    for name, column in zip(("as it is", *(f"at most {most:g} gaps" for most in MOST_GAPS)), columns, strict=True):
+    columns = np.array([estimates(*pair) for pair in pairs]).T
+    for name, column in zip(("as it is", *(f"at most {most:g} gaps" for most in MAX_STEP_GAPS)), columns, strict=True):
         yield source, name, float(rmsle(truth, column)), rank_correlation(truth, column)
 
 

@@ -90,8 +90,8 @@ def cards(names: Sequence[str], processes: int) -> Iterator[Made]:
     console = Console(stderr=True)
     fresh = multiprocessing.get_context("spawn")  # as in a shell of one's own: nothing is inherited
     with ProcessPoolExecutor(processes, fresh, initializer=start_up) as pool:
-        asked = [pool.submit(card, name) for name in reversed(names)]
-        done = track(as_completed(asked), "cards", len(asked), console=console, disable=not console.is_terminal)
+        futures = [pool.submit(card, name) for name in reversed(names)]
+        done = track(as_completed(futures), "cards", len(futures), console=console, disable=not console.is_terminal)
         for one in done:
             yield one.result()
 

@@ -58,18 +58,18 @@ class Law(NamedTuple):
 
 def demands_of(pairs: Pairs, jobs: Mapping[str, NamedJob]) -> Demands:
     """Return what each job takes of each resource, 0 to 1, from its graph alone."""
-    found = {}
+    by_job = {}
     for name, need, row in zip(pairs.jobs, pairs.needs, pairs.features, strict=True):
         inputs = load_zoo().graph(jobs[name[0]].key).inputs
         elements = sum(np.prod([length for length in shape if length > 0]) for _, shape in inputs)
         bytes_per_s = 4.0 * elements * need.throughput_samples_per_s.value
-        found[name] = {
+        by_job[name] = {
             "SMs": row[SM],
             "memory": row[DRAM],
             "launches": 1.0 - need.gpu_utilization.value,
             "input": bytes_per_s / (bytes_per_s + FULL_INPUT_BYTES_PER_S),
         }
-    return found
+    return by_job
 
 
 def together(parameters: FloatArray, demands: FloatArray) -> FloatArray:
@@ -115,9 +115,9 @@ def following(form: Form, demands: Demands) -> Policy:
             rows = np.array([[demands[job][resource] for resource in form] for job in pairs.jobs])
             rows = rows.reshape(len(pairs.jobs), len(form))
             law = fitted(pairs, rows, teaches)
-            found = together(law.parameters, rows) + law.average
-            found = found + law.own[:, np.newaxis] + law.partner
-            known[key] = found + found.T
+            losses = together(law.parameters, rows) + law.average
+            losses = losses + law.own[:, np.newaxis] + law.partner
+            known[key] = losses + losses.T
         sums: FloatArray = known[key][target]
         return sums
 
@@ -133,8 +133,8 @@ def choosing(laws: Mapping[Form, Policy], chosen: dict[str, Form]) -> Policy:
             inner = _of(pairs, teaches)
             figures = {form: scores(inner, law) for form, law in laws.items()}
             chosen[model] = max(laws, key=lambda form: figures[form]["all"] + figures[form]["queue"])
-        found: FloatArray = laws[chosen[model]](pairs, teaches, target)
-        return found
+        losses: FloatArray = laws[chosen[model]](pairs, teaches, target)
+        return losses
 
     return policy
 
@@ -215,11 +215,11 @@ def tables(data: DataFolder) -> list[ScoreTable]:
         "law, chosen by inner folds": choosing(laws, chosen),
         "law of SMs and input": laws[FIXED],
     }
-    found = _compared("Gavel 2020, V100, MPS, target's model held out", pairs, {**policies, **LIMITS})
+    compared = _compared("Gavel 2020, V100, MPS, target's model held out", pairs, {**policies, **LIMITS})
     forms = "; ".join(f"{model}: {' and '.join(form) or 'effects alone'}" for model, form in sorted(chosen.items()))
     notes = ("Gain over the first line, with its 90 % interval by drawing targets anew.", f"Chosen: {forms}.")
     both = {"ours": unacquainted(refitted), "law of SMs and input": unacquainted(laws[FIXED])}
-    shown = [replace(found, notes=notes), _compared("Gavel 2020, the partner's model held out too", pairs, both)]
+    shown = [replace(compared, notes=notes), _compared("Gavel 2020, the partner's model held out too", pairs, both)]
     if "lucid_pairs.csv" in data:
         others = lucid(data)
         known = {"popular partner": popular, "ours, fitted on Lucid's others": refitted}

@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize  # type: ignore[import-untyped, unused-ignore]
 
-from gpusage.predictors.question import Question
-from gpusage.predictors.times.compiled import GROUPS, INDUCTOR, Compiler, compiled
-from gpusage.predictors.times.timing import ideal_times, kernel_times, timing_with
-from gpusage.predictors.work.fusion import fused
-from gpusage.predictors.work.kernels import kernels_of
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.efficiency import GROUPS, INDUCTOR, CompilerEffect, with_compiler
+from gpusage.predictors.kernel_times import ideal_times, kernel_times
+from gpusage.predictors.kernels import kernels_of
+from gpusage.predictors.lowering import fused
+from gpusage.predictors.step_time import timing_with
 from gpusage_lab.learning.older_attention import as_computed_by
 from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.learning.step_rows import TIMM_DEVICES, TIMM_PRECISIONS, StepRow, timm_row
@@ -119,11 +120,11 @@ def _number(text: str) -> int:
 
 def _run(row: StepRow, zoo: Zoo) -> tuple[float, float, float, Array, float, float]:
     """Return what `Runs` has of a row after its measured seconds."""
-    question = Question(as_computed_by(zoo.graph(row.key), row.release), row.workload)
+    analysis = WorkloadAnalysis(as_computed_by(zoo.graph(row.key), row.release), row.workload)
     precision = row.workload.precision
-    efficiency, kernels = question.efficiency, kernels_of(fused(question.lowering), row.workload)
-    eager, plain = (timing_with(efficiency, one, [row.gpu], precision) for one in (question.kernels, kernels))
-    shipped = timing_with(compiled(efficiency), kernels, [row.gpu], precision)
+    efficiency, kernels = analysis.efficiency, kernels_of(fused(analysis.lowering), row.workload)
+    eager, plain = (timing_with(efficiency, one, [row.gpu], precision) for one in (analysis.kernels, kernels))
+    shipped = timing_with(with_compiler(efficiency), kernels, [row.gpu], precision)
     times = kernel_times(efficiency, kernels, ideal_times(kernels, [row.gpu], precision))
     own = float(efficiency.gpu_factors((row.gpu.board,))[0]) * kernels.counts
     busy_s = (times.total_s[:, 0] - times.launch_s[:, 0]) * own
@@ -155,12 +156,12 @@ def _scaled(runs: Runs, predicted_s: Array, train: Array) -> Array:
     return np.asarray(predicted_s * np.exp(np.median(np.log(runs.measured_s / predicted_s)[train])))
 
 
-def _predicted(runs: Runs, compiler: Compiler) -> Array:
+def _predicted(runs: Runs, compiler: CompilerEffect) -> Array:
     busy_s = runs.groups_s @ np.array(compiler.factors) + runs.least_s
     return np.asarray((busy_s**OVERLAP + runs.host_s**OVERLAP) ** (1.0 / OVERLAP))
 
 
-def _fitted(runs: Runs, train: Array) -> Compiler:
+def _fitted(runs: Runs, train: Array) -> CompilerEffect:
     """Return the compiler by which the logarithms of the rows that teach err least."""
     taught = Runs(*(column[train] for column in runs))
 
@@ -171,9 +172,9 @@ def _fitted(runs: Runs, train: Array) -> Compiler:
     return _compiler(minimize(error, np.zeros(len(GROUPS)), method="Powell", options={"maxiter": 3000}).x)
 
 
-def _compiler(logarithms: Array) -> Compiler:
+def _compiler(logarithms: Array) -> CompilerEffect:
     first, second, third, fourth = np.exp(logarithms).tolist()
-    return Compiler(factors=(first, second, third, fourth), deviation=0.0)
+    return CompilerEffect(factors=(first, second, third, fourth), deviation=0.0)
 
 
 def _errors(runs: Runs, predicted_s: Array) -> tuple[int, float, float, float, float, float]:

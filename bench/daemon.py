@@ -29,16 +29,16 @@ from rich.console import Console
 from rich.table import Table
 
 import gpusage
-from gpusage.advisor import make_advisor
+from gpusage.decisions.advisor import make_advisor
 from gpusage.graphs.card.text import decode, encode
 from gpusage.service import client
 from gpusage.service.protocol import json_line
-from gpusage.service.warm_up import warm
+from gpusage.service.state.warm_up import warm_up_predictors
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster, GpuPool, Workload
 
 MODELS = Path(__file__).parent.parent / "examples" / "models"
-GOAL_PER_S, GOAL_BYTES = 10_000, 150e6
+GOAL_PER_S, GOAL_BYTES = 10_000, 100e6
 WISHES = ("batch=1,mode=infer", "batch=8,mode=infer,precision=fp16", "batch=64")
 MARK = 987654321
 CONFIGURATION = """
@@ -111,7 +111,7 @@ def predicted(cards: Sequence[str]) -> tuple[float, float]:
     advisor = make_advisor()
     gpus = [advisor.catalogue.find(name) for name in TYPES]
     pools = tuple(GpuPool(gpu=name, site_type=name, gpu_count=1, free_gpu_count=1) for name in TYPES)
-    warm(advisor, Cluster(manager="slurm", version="", pools=pools))
+    warm_up_predictors(advisor, Cluster(manager="slurm", version="", pools=pools))
     graphs = [decode(card) for card in cards]
     new_s, warm_s = ([timed(partial(advisor.predict, graph, Workload(), gpus)) for graph in graphs] for _ in range(2))
     return statistics.median(new_s) * 1e6, statistics.median(warm_s) * 1e6
@@ -136,20 +136,20 @@ def measured(folder: Path, pid: int, cards: Sequence[str], duration_s: float) ->
 
 def new_lines(cards: Sequence[str]) -> Iterator[bytes]:
     """Yield questions of which no two are alike."""
-    halves = [line(card, wish, MARK).split(str(MARK).encode()) for card in cards for wish in WISHES]
+    halves = [submission_line(card, keys, MARK).split(str(MARK).encode()) for card in cards for keys in WISHES]
     for number, parts in enumerate(itertools.cycle(halves)):
         yield str(number).encode().join(parts)
 
 
 def again_lines(cards: Sequence[str]) -> Iterator[bytes]:
     """Yield the same questions over and over."""
-    return itertools.cycle([line(card, wish, 0) for card in cards for wish in WISHES])
+    return itertools.cycle([submission_line(card, keys, 0) for card in cards for keys in WISHES])
 
 
-def line(card: str, wish: str, number: int) -> bytes:
+def submission_line(card: str, keys: str, number: int) -> bytes:
     """Return what job_submit.lua sends for one job."""
     fields = {
-        "comment": f"model=/data/model.onnx,{wish}",
+        "comment": f"model=/data/model.onnx,{keys}",
         "tres_per_node": "gres/gpu:1",
         "tres_per_job": "",
         "tres_per_socket": "",
@@ -192,7 +192,7 @@ class Client:
             self.selector.register(self.connection, selectors.EVENT_READ, self)
         self.connection.sendall(question)
 
-    def take(self) -> tuple[float, bytes]:
+    def receive(self) -> tuple[float, bytes]:
         """Return how long the answer took, and the answer."""
         assert self.connection is not None  # noqa: S101 - `ask` came first
         answer = self.connection.recv(65536)
@@ -245,15 +245,15 @@ def exchange(selector: selectors.BaseSelector, duration_s: float) -> list[tuple[
     end_s = time.perf_counter() + duration_s
     while time.perf_counter() < end_s:
         for key, _ in selector.select(1.0):
-            time_s, answer = key.data.take()
+            time_s, answer = key.data.receive()
             taken.append((time_s, b'"code":"REWRITE"' in answer))
             key.data.ask()
     return taken
 
 
 @contextmanager
-def started() -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
-    """Yield the folder and the process of a gpusaged that has seen its cluster."""
+def started(runner: Sequence[str] = ("-m",)) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+    """Yield the folder and the process of a gpusaged that has seen its cluster; *runner* is what runs its module."""
     folder = Path(tempfile.mkdtemp(prefix="gpusaged-"))
     metadata = folder / "plugins" / "bench_plugin-1.0.dist-info"
     metadata.mkdir(parents=True)
@@ -263,7 +263,7 @@ def started() -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
     (folder / "c.toml").write_text(CONFIGURATION.format(folder=folder))
     path = os.pathsep.join(filter(None, (str(folder / "plugins"), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": path}
-    command = [sys.executable, "-m", "gpusage.service.daemon", "--config", str(folder / "c.toml")]
+    command = [sys.executable, *runner, "gpusage.service.daemon", "--config", str(folder / "c.toml")]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stderr=log, env=environment)
     try:
@@ -333,9 +333,9 @@ def show(runs: Sequence[Run], document: dict[str, object]) -> None:
 
 def highest_memory_bytes_of(document: dict[str, object]) -> int:
     """Return the figure in *document*."""
-    found = document["memory_bytes"]
-    assert isinstance(found, int)  # noqa: S101 - `main` put it there
-    return found
+    memory_bytes = document["memory_bytes"]
+    assert isinstance(memory_bytes, int)  # noqa: S101 - `main` put it there
+    return memory_bytes
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import torch
 
-from gpusage.gate.door import Door
+from gpusage.gate.busy_flags import BusyFlags
 from gpusage.gate.recorder import Recorder
 from gpusage.gate.training import Training
 from mps_probe import Node, stand_ins, this_gpu
@@ -72,7 +72,7 @@ def main() -> int:
     print(f"a recorded step takes {recorder_s * 1e3:+.2f} ms more, a profiled one {profiler_s * 1e3:+.2f} ms more")
     print(f"the recorder's overhead over the profiler's: {recorder_s / profiler_s:.3f} (goal: at most {GOAL_RECORDER})")
     with mps(options.device, stand_in=options.stand_in) as node:
-        beside(options.device, options.seconds, node)
+        measure_together(options.device, options.seconds, node)
     return 0 if over <= GOAL_OVERHEAD else 1
 
 
@@ -117,7 +117,7 @@ def overhead(step: Callable[[], None]) -> float:
     """Return what the gate adds to a step while nobody serves, as a part of it: the median of alternated rounds."""
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
-        gate = Training(Door(Path(folder) / "door"))
+        gate = Training(BusyFlags(Path(folder) / "door"))
         for number in range(ROUNDS):
             spans = {}
             for is_gated in (number % 2 == 0, number % 2 == 1):
@@ -180,7 +180,7 @@ def clients(node: Node | None, name: str) -> Iterator[tuple[Mapping[str, str], M
             node.call("leave", job)
 
 
-def beside(device: str, seconds: float, node: Node | None) -> None:
+def measure_together(device: str, seconds: float, node: Node | None) -> None:
     """Print latency and training's step time: each alone, then beside each other in each way."""
     print(f"\n{'':10} {'p50 ms':>8} {'p99 ms':>8} {'within limit':>13} {'step ms':>8} {'step / alone':>13}")
     with tempfile.TemporaryDirectory() as folder:
@@ -197,8 +197,8 @@ def beside(device: str, seconds: float, node: Node | None) -> None:
                 serving, training = variables
                 trains = _start("train", device, seconds, folder, training, is_gated=is_gated)
                 serves = _start("serve", device, seconds, folder, serving, is_gated=is_gated)
-                beside_s = float(_answer(trains)[0])
-                _print_row(name, tuple(map(float, _answer(serves))), limit_s, beside_s, alone_s)
+                together_s = float(_answer(trains)[0])
+                _print_row(name, tuple(map(float, _answer(serves))), limit_s, together_s, alone_s)
 
 
 def _start(

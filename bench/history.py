@@ -1,4 +1,4 @@
-"""What a site's history tells of jobs that name no model, and what that gains: simulated months.
+"""How true a site's history is for jobs that name no model, and what that gains: simulated months.
 
 Forty users have one to six scripts each, which come again 4 to 60 times in 90 days; one script in five is one of ten
 that go round, with which each user's jobs are up to 40 % more or less busy than another's. One run in ten is an
@@ -27,31 +27,30 @@ from types import MappingProxyType
 
 import msgspec
 
-from gpusage.advisor import Advisor, make_advisor
-from gpusage.history.evaluation import Trueness, evaluated
-from gpusage.history.fitting import Replay, fit
-from gpusage.history.history import Find, History
-from gpusage.history.needs import SHARPNESS
-from gpusage.history.reading import checked_runs, past_runs
-from gpusage.history.runs import PastRun
-from gpusage.history.trust import Checked, trust_of
-from gpusage.learning.learned import Learned
+from gpusage.decisions.advisor import Advisor, make_advisor
+from gpusage.experience.history import GpuLookup, History
+from gpusage.experience.learned import Learned
+from gpusage.experience.runs import Run, history_runs
+from gpusage.experience.trust import Check, history_checks, history_trust
+from gpusage.experience.unnamed_jobs import SHARPNESS
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import (
+    Allocation,
     Cluster,
     Code,
     DecisionRecord,
+    DecisionRequest,
     GpuPool,
     GpuRequest,
-    Granted,
     Job,
     JobIdentity,
-    Rendered,
-    Submission,
+    RenderedDecision,
     Submitter,
     Usage,
 )
 from gpusage_hooks.units import MIB, percent
+from gpusage_lab.history.evaluation import Calibration, evaluate_history
+from gpusage_lab.history.training import HistoryTrainer, fit_history
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds.command import command_of
@@ -71,6 +70,7 @@ ATTACKS = 5000
 TEMPLATES, FROM_TEMPLATE, TEMPLATE_ERROR = 10, 0.2, 0.2
 GPU, POPULATIONS = "a100-sxm4-40gb", 3
 LUCID = "lucid_solo.csv"
+STEADY_USERS, STEADY_DAYS, STEADY_ERROR, RUNS_IN_TEN_DAYS, CHANGE_DAY = 12, 60, 0.02, 26, 30
 ATTACKER = "666"
 
 
@@ -86,6 +86,15 @@ class Arrival:
     growth: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """One run on a share."""
+
+    user: str
+    at_s: float
+    starved: bool
+
+
 @dataclass(slots=True)
 class Outcome:
     """What became of a site: its runs, since which day its history is trusted, and how many runs came after."""
@@ -93,8 +102,9 @@ class Outcome:
     tally: Tally = field(default_factory=Tally)
     earned_day: int | None = None
     after: int = 0
-    past: list[PastRun] = field(default_factory=list)
-    checked: list[Checked] = field(default_factory=list)
+    past: list[Run] = field(default_factory=list)
+    checked: list[Check] = field(default_factory=list)
+    shares: list[Shared] = field(default_factory=list)
 
 
 def arrivals_of(seed: int, solo: Sequence[tuple[float, float]], *, attack: bool) -> list[Arrival]:
@@ -147,6 +157,34 @@ def _of_script(
     return runs
 
 
+def steady_arrivals(days: int = STEADY_DAYS, *, change_day: int | None = None) -> list[Arrival]:
+    """Return the runs of twelve users who have one script each, whose memory differs by 2 %.
+
+    Args:
+        days: How long they submit, between two and three times a day each.
+        change_day: From which day on every second user's job is three times as busy and has four times the memory.
+    """
+    chance = random.Random(0)  # noqa: S311 - the same each time
+    runs = []
+    for user in range(STEADY_USERS):
+        script, busy, held_bytes = f"{user:016d}", chance.uniform(0.05, 0.3), chance.uniform(1.5, 4.0) * 2**30
+        who = JobIdentity(user=str(user), account="lab", job_name=f"job{user}", script_digest=script)
+        for _ in range(days * RUNS_IN_TEN_DAYS // 10):
+            at_s = chance.uniform(0, days * DAY_S)
+            times, larger = (3.0, 4.0) if change_day and user % 2 and at_s >= change_day * DAY_S else (1.0, 1.0)
+            runs.append(
+                Arrival(
+                    at_s=at_s,
+                    identity=who,
+                    utilization=min(busy * times * exp(chance.gauss(0, STEADY_ERROR)), 1.0),
+                    memory_bytes=held_bytes * larger * exp(chance.gauss(0, STEADY_ERROR)),
+                    whole_s=3600.0,
+                    growth=1.0,
+                )
+            )
+    return sorted(runs, key=lambda run: run.at_s)
+
+
 class Site:
     """A site with one GPU type that decides by history.
 
@@ -159,42 +197,42 @@ class Site:
         self._advisor, self._gpu = advisor, advisor.catalogue.find(gpu)
         pool = GpuPool(gpu=self._gpu.name, site_type="gpu", gpu_count=64, free_gpu_count=8, mps_per_gpu=WHOLE)
         self._cluster = Cluster(manager="slurm", version="24.11", pools=(pool,))
-        self._find: Find = cache(advisor.catalogue.find)
+        self._find_gpu: GpuLookup = cache(advisor.catalogue.find)
 
     def quarter(self, arrivals: Sequence[Arrival]) -> Outcome:
         """Return what becomes of *arrivals*; history is learned from and judged once a day."""
-        outcome, replay, chance = Outcome(), Replay(self._find), random.Random(0)  # noqa: S311
-        going: list[tuple[float, int, PastRun, Checked | None]] = []
+        outcome, trainer, chance = Outcome(), HistoryTrainer(self._find_gpu), random.Random(0)  # noqa: S311
+        running: list[tuple[float, int, Run, Check | None]] = []
         today, advisor = -1, self._advisor
         for number, arrival in enumerate(arrivals):
             if int(arrival.at_s / DAY_S) > today:
                 today = int(arrival.at_s / DAY_S)
-                advisor = self._morning(replay, going, outcome, today)
+                advisor = self._morning(trainer, running, outcome, today)
             run, checked = self._run(advisor, arrival, outcome, chance)
-            heapq.heappush(going, (run.ended_at_s, number, run, checked))
+            heapq.heappush(running, (run.ended_at_s, number, run, checked))
         return outcome
 
     def _morning(
         self,
-        replay: Replay,
-        going: list[tuple[float, int, PastRun, Checked | None]],
+        trainer: HistoryTrainer,
+        running: list[tuple[float, int, Run, Check | None]],
         outcome: Outcome,
         today: int,
     ) -> Advisor:
-        while going and going[0][0] <= today * DAY_S:
-            _, _, run, checked = heapq.heappop(going)
-            replay.learn(run)
+        while running and running[0][0] <= today * DAY_S:
+            _, _, run, checked = heapq.heappop(running)
+            trainer.add(run)
             outcome.past.append(run)
             outcome.checked += [checked] if checked else []
-        history = msgspec.json.decode(msgspec.json.encode(replay.history(0.0)), type=History)  # as the file has it
-        trust = trust_of(outcome.checked)
+        history = msgspec.json.decode(msgspec.json.encode(trainer.history(0.0)), type=History)  # as the file has it
+        trust = history_trust(outcome.checked)
         if outcome.earned_day is None and any(not trust.why_not(user) for user in trust.users):
             outcome.earned_day = today
         return replace(self._advisor, learned=Learned(history=history, trust=trust))
 
     def _run(
         self, advisor: Advisor, arrival: Arrival, outcome: Outcome, chance: random.Random
-    ) -> tuple[PastRun, Checked | None]:
+    ) -> tuple[Run, Check | None]:
         who = arrival.identity
         fields = {
             "user": who.user,
@@ -203,21 +241,25 @@ class Site:
             "script_digest": who.script_digest,
         }
         job = Job(
-            submission=Submission(manager="slurm"),
+            submission=DecisionRequest(manager="slurm"),
             request=GpuRequest(gpu_count=1, cpu_count=8),
             request_text="gres/gpu:1",
             submitter=Submitter(fields=MappingProxyType(fields)),
         )
-        decision, told = advisor.asked_by(job.submitter).decide_by_history(job, self._cluster)
+        decision, estimates = advisor.for_submitter(job.submitter).decide_by_history(job, self._cluster)
         trusted = not advisor.learned.trust.why_not(who.user)
         share = decision.request.mps_thread_percent if decision.code is Code.REWRITE and trusted else None
         size, cap_bytes = share or WHOLE, decision.request.memory_cap_bytes if share else None
         starved = cap_bytes is not None and arrival.memory_bytes > cap_bytes
+        if share:
+            outcome.shares.append(Shared(user=who.user, at_s=arrival.at_s, starved=starved))
         slowdown = _slowdown(arrival, size) * (chance.uniform(1.0, 1.1) if share else 1.0)
         outcome.after += outcome.earned_day is not None
         outcome.tally.add(size, slowdown, arrival.whole_s, starved=starved)
         granted = (
-            Granted(division="percentage", share_percent=size, memory_limit_bytes=cap_bytes) if share else Granted()
+            Allocation(division="percentage", share_percent=size, memory_limit_bytes=cap_bytes)
+            if share
+            else Allocation()
         )
         took_s = arrival.whole_s * slowdown
         usage = Usage(
@@ -241,12 +283,12 @@ class Site:
             origin="",
             mode="enforce",
             decision=decision,
-            rendered=Rendered(before="", after="", fields={}),
+            rendered=RenderedDecision(before="", after="", fields={}),
             identity=who,
-            told=told,
+            told=estimates,
         )
         observation = Observation(usage=usage, decision=record)
-        return next(past_runs([observation], 0.0, self._find)), next(checked_runs([observation], 0.0), None)
+        return next(run for _, run in history_runs([observation], 0.0)), next(history_checks([observation], 0.0), None)
 
 
 def _growth(arrival: Arrival, size: int) -> float:
@@ -260,7 +302,7 @@ def _slowdown(arrival: Arrival, size: int) -> float:
 
 
 def tables(data: DataFolder) -> list[ScoreTable]:
-    """Return what history tells, and what it gains, with one user's attack and without."""
+    """Return how true history is, and what it gains, with one user's attack and without."""
     chance = random.Random(0)  # noqa: S311 - the same each time
     drawn = [(chance.uniform(0.1, 1), chance.uniform(1, 20) * 2**30) for _ in range(66)]
     solo, advisor = lucid(data) if LUCID in data else drawn, make_advisor()
@@ -268,14 +310,37 @@ def tables(data: DataFolder) -> list[ScoreTable]:
         [Site(advisor, GPU).quarter(arrivals_of(seed, solo, attack=attack)) for seed in range(POPULATIONS)]
         for attack in (False, True)
     )
-    find = cache(advisor.catalogue.find)
-    return [trueness([true_of(outcome.past, find) for outcome in plain]), gains(plain, attacked)]
+    find_gpu = cache(advisor.catalogue.find)
+    accuracy = mean_calibration([calibration_of(outcome.past, find_gpu) for outcome in plain])
+    return [accuracy, gains(plain, attacked), steady(advisor)]
 
 
-def true_of(runs: Sequence[PastRun], find: Find) -> list[Trueness]:
+def steady(advisor: Advisor) -> ScoreTable:
+    """Return what becomes of a site whose users always run the same, and of one where half of them change."""
+    lines = []
+    for name, change_day in (("nothing changes", None), (f"every second user changes on day {CHANGE_DAY}", CHANGE_DAY)):
+        outcome = Site(advisor, GPU).quarter(steady_arrivals(change_day=change_day))
+        for which in ("all",) if change_day is None else ("who changed", "who did not"):
+            shares = [
+                each for each in outcome.shares if which == "all" or int(each.user) % 2 == (which == "who changed")
+            ]
+            before, after = (
+                [each for each in shares if (each.at_s < CHANGE_DAY * DAY_S) == early] for early in (True, False)
+            )
+            starved = sum(each.starved for each in shares)
+            lines.append((name, which, len(outcome.past), len(before), len(after), starved))
+    return ScoreTable(
+        title="Twelve users with one script each, memory +-2 %, 60 days",
+        columns=("site", "users", "runs", f"shares before day {CHANGE_DAY}", "shares after", "starved of memory"),
+        rows=tuple(lines),
+        notes=("Who changes is three times as busy and has four times the memory.",),
+    )
+
+
+def calibration_of(runs: Sequence[Run], find_gpu: GpuLookup) -> list[Calibration]:
     """Return what `gpusage train --history` prints of *runs*."""
-    history, checks = fit(runs, find, 0.0)
-    return evaluated(checks, history, find)
+    history, backtests = fit_history(runs, find_gpu, 0.0)
+    return evaluate_history(backtests, history, find_gpu)
 
 
 def lucid(data: DataFolder) -> list[tuple[float, float]]:
@@ -285,28 +350,28 @@ def lucid(data: DataFolder) -> list[tuple[float, float]]:
     return [(float(busy) / 100, float(mib) * MIB) for busy, mib in pairs if busy > 0]
 
 
-def trueness(sites: Sequence[Sequence[Trueness]]) -> ScoreTable:
+def mean_calibration(sites: Sequence[Sequence[Calibration]]) -> ScoreTable:
     """Return the means over *sites* of what `gpusage train --history` prints."""
     rows = defaultdict(list)
     for site in sites:
         for row in site:
             rows[row.split, row.quantity, row.predictor].append(row)
-    columns = ("tested by", "quantity", "told by", "told", "below the upper end", "inside", "error")
+    columns = ("split", "quantity", "predictor", "estimated", "below the upper end", "inside", "error")
     return ScoreTable(
-        title=f"What history tells, the mean of {len(sites)} sites",
+        title=f"How true history is, the mean of {len(sites)} sites",
         columns=(*columns, "symmetric accuracy"),
         rows=tuple((*key, *figures_of(each)) for key, each in rows.items()),
     )
 
 
-def figures_of(rows: Sequence[Trueness]) -> Iterator[str | None]:
+def figures_of(rows: Sequence[Calibration]) -> Iterator[str | None]:
     """Yield the cells of one predictor."""
-    told = [row for row in rows if row.told]
-    yield percent(fmean(row.told / row.runs for row in rows))
+    estimated = [row for row in rows if row.estimated]
+    yield percent(fmean(row.estimated / row.runs for row in rows))
     for end in ("below", "inside"):
-        yield mean_percent(getattr(row, end) / row.told for row in told if getattr(row, end) is not None)
+        yield mean_percent(getattr(row, end) / row.estimated for row in estimated if getattr(row, end) is not None)
     for name in ("error", "symmetric_accuracy"):
-        yield mean_percent(getattr(row, name) for row in told)
+        yield mean_percent(getattr(row, name) for row in estimated)
 
 
 def mean_percent(parts: Iterable[float]) -> str | None:
@@ -341,7 +406,7 @@ def gains(plain: Sequence[Outcome], attacked: Sequence[Outcome]) -> ScoreTable:
 def gain(site: str, outcome: Outcome) -> tuple[Cell, ...]:
     """Return the row of one site."""
     tally = outcome.tally
-    of_shares = (100 * part / max(tally.shared, 1) for part in (tally.kept, tally.broken, tally.starved))
+    of_shares = (100 * part / max(tally.shared, 1) for part in (tally.within_limit, tally.broken, tally.starved))
     held = 100 * fmean(each.held for each in outcome.checked if each.user != ATTACKER)
     after, saved = tally.shared / max(outcome.after, 1), 100 * (1 - tally.used_s / tally.whole_s)
     shown = (f"{part:.1f} %" for part in (held, 100 * after, saved, *of_shares))

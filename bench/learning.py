@@ -26,25 +26,26 @@ from types import MappingProxyType
 from typing import Literal
 
 from example_runs import RUNS
-from gpusage.advisor import Advisor, make_advisor
+from gpusage.decisions.advisor import Advisor, make_advisor
+from gpusage.decisions.outcome import DecisionContext, decide_outcome
+from gpusage.decisions.outcome import Outcome as Decided
 from gpusage.devices.shares import shares_of
-from gpusage.learning.lessons import learn
-from gpusage.learning.runs import Run, run_of
-from gpusage.predictors.question import question_of
-from gpusage.predictors.times.host import SHARPNESS
-from gpusage.verdict import Premises, Verdict, judge
+from gpusage.experience.learning import learn
+from gpusage.experience.runs import Run, run_of
+from gpusage.predictors.analysis import analyze
+from gpusage.predictors.host import SHARPNESS
 from gpusage_hooks.types import (
-    Alone,
+    Allocation,
     Cluster,
     Code,
+    DecisionRequest,
     Gpu,
     GpuPool,
     GpuRequest,
-    Granted,
     Job,
     ModelGraph,
     ModelRequest,
-    Submission,
+    SoloRun,
     Submitter,
     Usage,
     Workload,
@@ -145,7 +146,7 @@ class Site:
         )
 
     def _job(self, graph: ModelGraph, run: Workload, utilizations: Sequence[float], chance: random.Random) -> Recurring:
-        kernels_s = question_of(graph, run).kernels_s((self.gpu, *shares_of(self.gpu, SIZES)))
+        kernels_s = analyze(graph, run).kernels_s((self.gpu, *shares_of(self.gpu, SIZES)))
         missed = chance.lognormvariate(0, GROWTH_ERROR)
         growth = {
             size: max(1 + (s / kernels_s[0] - 1) * missed, 1) for size, s in zip(SIZES, kernels_s[1:], strict=True)
@@ -160,37 +161,39 @@ class Site:
 
     def quarter(self, arm: Arm) -> Outcome:
         """Return what becomes of all runs at a site of the kind *arm*."""
-        chance, outcome, seen, last = random.Random(self.seed), Outcome(), list[Run](), dict[int, int]()  # noqa: S311
+        chance, outcome, runs_so_far, last = random.Random(self.seed), Outcome(), list[Run](), dict[int, int]()  # noqa: S311
         advisor, today = self.advisor, 0
         for day, index in self.arrivals:
             if arm == "learning" and int(day) > today:
-                advisor, today = replace(self.advisor, learned=learn(seen)), int(day)
+                advisor, today = replace(self.advisor, learned=learn(runs_so_far)), int(day)
             job = self.jobs[index]
             truth = job.truth if day < DAYS / 2 else job.later
-            verdict = self._decided(advisor, job, truth.utilization if arm == "told" else None)
-            percent = verdict.decision.request.mps_thread_percent if verdict.carried_out is Code.REWRITE else None
+            decided = self._decided(advisor, job, truth.utilization if arm == "told" else None)
+            percent = decided.decision.request.mps_thread_percent if decided.applied_code is Code.REWRITE else None
             percent = percent or WHOLE
             outcome.changes[job.submitter.job_name] += last.setdefault(index, percent) != percent
             last[index] = percent
             slowdown = truth.slowdown(percent) * (chance.uniform(1.0, 1.1) if percent < WHOLE else 1.0)
             outcome.tally.add(percent, slowdown, truth.whole_s)
-            run = self._run(verdict, truth, percent, slowdown, day, chance)
-            seen += [run] if run else []
+            run = self._run(decided, truth, percent, slowdown, day, chance)
+            runs_so_far += [run] if run else []
         return outcome
 
-    def _decided(self, advisor: Advisor, job: Recurring, utilization: float | None) -> Verdict:
-        workload = replace(job.workload, alone=Alone(utilization=utilization))
-        asked = Job(
-            submission=Submission(manager="slurm", fields={"tres_per_node": "gres:gpu:1"}),
+    def _decided(self, advisor: Advisor, job: Recurring, utilization: float | None) -> Decided:
+        workload = replace(job.workload, alone=SoloRun(utilization=utilization))
+        submitted = Job(
+            submission=DecisionRequest(manager="slurm", fields={"tres_per_node": "gres:gpu:1"}),
             request=GpuRequest(gpu_count=1),
             request_text="gres/gpu:1",
             model_request=ModelRequest(model=job.graph.name, workload=workload),
             submitter=job.submitter,
         )
-        return judge(asked, self.cluster, Premises(advisor=advisor, mode="enforce"), lambda _job, _wish: job.graph)
+        return decide_outcome(
+            submitted, self.cluster, DecisionContext(advisor=advisor, mode="enforce"), lambda _job, _request: job.graph
+        )
 
     def _run(
-        self, verdict: Verdict, truth: Truth, percent: int, slowdown: float, day: float, chance: random.Random
+        self, decided: Decided, truth: Truth, percent: int, slowdown: float, day: float, chance: random.Random
     ) -> Run | None:
         """Return what the store's two tables show of one run."""
         took_s, busy = (exp(chance.gauss(0, RUN_ERROR)) for _ in range(2))
@@ -201,7 +204,7 @@ class Site:
             job_id="",
             user="",
             gpu=self.gpu.name,
-            granted=Granted(division="percentage", share_percent=percent) if percent < WHOLE else Granted(),
+            granted=Allocation(division="percentage", share_percent=percent) if percent < WHOLE else Allocation(),
             outcome="completed",
             started_at_s=day * DAY_S,
             ended_at_s=day * DAY_S + took_s,
@@ -209,7 +212,7 @@ class Site:
             alone_s=took_s if percent == WHOLE or chance.random() < ALONE else 0.0,
             gpu_utilization=min(truth.utilization_on(percent) * busy, 1.0),
         )
-        return run_of(usage, verdict.record(origin="", number="", decided_at_s=day * DAY_S), 60.0)
+        return run_of(usage, decided.record(origin="", number="", decided_at_s=day * DAY_S), 60.0)
 
     def changed(self, change: Callable[[Recurring], Recurring]) -> Site:
         """Return the same site with each job as *change* returns it."""
@@ -269,10 +272,12 @@ def rows_of(case: str, sites: Sequence[Site]) -> Iterator[tuple[Cell, ...]]:
     for arm, name in ARMS.items():
         outcomes = [site.quarter(arm) for site in sites]
         tallies = [outcome.tally for outcome in outcomes]
-        runs, shared, kept, broken = (sum(getattr(t, n) for t in tallies) for n in ("runs", "shared", "kept", "broken"))
+        runs, shared, within_limit, broken = (
+            sum(getattr(t, n) for t in tallies) for n in ("runs", "shared", "within_limit", "broken")
+        )
         saved = 1 - sum(t.used_s for t in tallies) / sum(t.whole_s for t in tallies)
         most = max(max(outcome.changes.values()) for outcome in outcomes)
-        parts = (shared / runs, saved, kept / max(shared, 1), broken / max(shared, 1))
+        parts = (shared / runs, saved, within_limit / max(shared, 1), broken / max(shared, 1))
         yield (f"{case}{name}", *(f"{100 * part:.1f}" for part in parts), most)
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpusage.dividing import PROBE, PROGRAM
+from gpusage.node.dividing import PROBE, PROGRAM
 
 STANDINS = Path(__file__).resolve().parents[1] / "tests" / "standins"
 GIB = 1024**3
@@ -103,18 +103,18 @@ def cases(node: Node) -> Iterator[Row]:
         status = node.call("enter", job, **settings)
         row: Row = {"case": name, "served": status == 0, **node.granted(job)}
         if status == 0:
-            row |= seen(node.client(job, **settings))
+            row |= client_view(node.client(job, **settings))
             row["lspart"] = node.ask("lspart") if "GPUSAGE_DIVISION" in settings else ""
         yield row
         node.call("leave", job)
 
 
-def partition_beside_a_client(node: Node) -> Row:
+def second_partition(node: Node) -> Row:
     """Tell whether a second partition can be cut while a client is on the GPU: v3's page says no, v2's nothing."""
-    wish = {"GPUSAGE_SHARE_PERCENT": "25", "GPUSAGE_DIVISION": "partition"}
-    node.call("enter", 90, **wish)
-    with held(node.client(90, **wish)):
-        status = node.call("enter", 91, **wish)
+    settings = {"GPUSAGE_SHARE_PERCENT": "25", "GPUSAGE_DIVISION": "partition"}
+    node.call("enter", 90, **settings)
+    with held(node.client(90, **settings)):
+        status = node.call("enter", 91, **settings)
     row: Row = {"case": "a second partition beside a client", "served": status == 0, **node.granted(91)}
     for job in (90, 91):
         node.call("leave", job)
@@ -123,11 +123,11 @@ def partition_beside_a_client(node: Node) -> Row:
 
 def without_a_partition(node: Node) -> Row:
     """Tell what a client without a partition sees of a GPU that is partitioned; it should not start."""
-    wish = {"GPUSAGE_SHARE_PERCENT": "25", "GPUSAGE_DIVISION": "partition"}
-    node.call("enter", 92, **wish)
-    environment = node.client(92, **wish)
+    settings = {"GPUSAGE_SHARE_PERCENT": "25", "GPUSAGE_DIVISION": "partition"}
+    node.call("enter", 92, **settings)
+    environment = node.client(92, **settings)
     environment.pop("CUDA_MPS_SM_PARTITION", None)
-    row: Row = {"case": "no partition on a partitioned GPU", **seen(environment)}
+    row: Row = {"case": "no partition on a partitioned GPU", **client_view(environment)}
     node.call("leave", 92)
     return row
 
@@ -135,16 +135,19 @@ def without_a_partition(node: Node) -> Row:
 def without_a_daemon(environment: Mapping[str, str]) -> Row:
     """Tell what a percentage does without a daemon; nothing, it should be."""
     alone = {**os.environ, **environment, "CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}
-    return {"case": "percentage 25 without a daemon", **seen({**alone, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"})}
+    return {
+        "case": "percentage 25 without a daemon",
+        **client_view({**alone, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}),
+    }
 
 
-def seen(environment: Mapping[str, str]) -> Row:
+def client_view(environment: Mapping[str, str]) -> Row:
     """Return what a client in *environment* sees, without a context and within one."""
     probe = [sys.executable, "-I", "-S", str(PROBE)]
-    return {**_said(probe, environment), **_said([sys.executable, __file__, "--client"], environment)}
+    return {**_json_printed(probe, environment), **_json_printed([sys.executable, __file__, "--client"], environment)}
 
 
-def _said(command: list[str], environment: Mapping[str, str]) -> Row:
+def _json_printed(command: list[str], environment: Mapping[str, str]) -> Row:
     """Return the JSON object that *command* prints; why not, where it prints none."""
     try:
         done = subprocess.run(
@@ -214,7 +217,7 @@ def measure(environment: Mapping[str, str], gpu: str) -> list[Row]:
     """Return all rows."""
     with tempfile.TemporaryDirectory(prefix="gpusage-mps-") as name:
         node = Node(Path(name), environment, gpu)
-        rows = [*cases(node), partition_beside_a_client(node), without_a_partition(node)]
+        rows = [*cases(node), second_partition(node), without_a_partition(node)]
         return [*rows, without_a_daemon(environment)]
 
 
@@ -225,18 +228,18 @@ def main() -> None:
     parser.add_argument("--stand-in", action="store_true", help="Without a GPU: the tests' stand-ins.")
     parser.add_argument("--client", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--hold", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.client:
-        print(json.dumps(be_a_client(hold=asked.hold)), flush=True)
-        if asked.hold:
+    options = parser.parse_args()
+    if options.client:
+        print(json.dumps(be_a_client(hold=options.hold)), flush=True)
+        if options.hold:
             sys.stdin.readline()
         return
-    with stand_ins() if asked.stand_in else this_gpu() as (environment, gpu):
+    with stand_ins() if options.stand_in else this_gpu() as (environment, gpu):
         rows = measure(environment, gpu)
     for row in rows:
         print(json.dumps({key: value for key, value in row.items() if value not in (None, "")}))
-    if asked.out:
-        asked.out.write_text(json.dumps(rows, indent=1))
+    if options.out:
+        options.out.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
-from gpusage.advisor import Advisor, make_advisor
+from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.graphs.card.text import decode, encode
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_lab.zoo.cards import load_zoo
@@ -80,7 +80,7 @@ def _times() -> Table:
 
 def _ratios(other: Path) -> Table:
     """Return the fastest times of this checkout over those of *other*; processes of both take turns."""
-    ours, theirs = zip(*((_asked(HERE), _asked(other)) for _ in range(TURNS)), strict=True)
+    ours, theirs = zip(*((_times_of(HERE), _times_of(other)) for _ in range(TURNS)), strict=True)
     table = Table(title=f"fastest times over those of {other}: below 1 is faster here")
     for heading in ("model", *COLUMNS):
         table.add_column(heading, justify="left" if heading == "model" else "right")
@@ -96,9 +96,9 @@ def _fastest(turns: Sequence[Mapping[str, Sequence[float]]], model: str) -> npt.
     return fastest
 
 
-def _asked(checkout: Path) -> dict[str, list[float]]:
+def _times_of(checkout: Path) -> dict[str, list[float]]:
     """Return the fastest seconds by model, as this script finds them with the sources of *checkout*."""
-    sources = (checkout / part for part in ("core", "hooks", "lab", "plugins/slurm", "plugins/yarn"))
+    sources = (checkout / part for part in ("core", "hooks", "lab", "plugins/slurm", "plugins/yarn", "sandboxes"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sources))}
     command = [sys.executable, __file__, "--times"]
     output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout

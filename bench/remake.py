@@ -107,9 +107,9 @@ def _figures(pages: Mapping[str, str]) -> set[str]:
 
 def printed(command: str, data: Path, *, reuse: bool) -> tuple[str, float]:
     """Return what *command* prints, or printed last time, and the seconds that it took."""
-    kept = PRINTED / f"{re.sub(r'[^a-z0-9]+', '-', command.lower())}.txt"
-    if reuse and kept.is_file():
-        return kept.read_text(encoding="utf-8"), 0.0
+    cached = PRINTED / f"{re.sub(r'[^a-z0-9]+', '-', command.lower())}.txt"
+    if reuse and cached.is_file():
+        return cached.read_text(encoding="utf-8"), 0.0
     program, *words = shlex.split(command)
     arguments = [*PROGRAMS[program], *(str(data) if word == "FOLDER" else word for word in words)]
     start_s = time.monotonic()
@@ -118,8 +118,8 @@ def printed(command: str, data: Path, *, reuse: bool) -> tuple[str, float]:
     if done.returncode or not done.stdout.strip():
         message = f"Command '{command}' must end well and print something; got status {done.returncode}: {done.stderr}"
         raise click.ClickException(message)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(done.stdout, encoding="utf-8")
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    cached.write_text(done.stdout, encoding="utf-8")
     return done.stdout, time.monotonic() - start_s
 
 

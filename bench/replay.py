@@ -19,8 +19,8 @@ from pathlib import Path
 
 import click
 
-from gpusage.advisor import make_advisor
-from gpusage.whole_file import write_whole
+from gpusage.boundary.atomic_file import atomic_write
+from gpusage.decisions.advisor import make_advisor
 from gpusage_lab.cli.scores import show_scores
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.replay import comparison
@@ -104,7 +104,7 @@ def main(
     sizes = f"{draw['count']:g} jobs on {len(gpus)} GPUs of a real {name}, {draw['compression']:g} times as fast"
     table = comparison.table(done, f"{sizes}, mean of {repetitions} repetitions")
     if output is not None:
-        write_whole(output, page(table, charts, gpus))
+        atomic_write(output, page(table, charts, gpus))
     if as_json:
         figures = comparison.document(done)
         click.echo(json.dumps({"schema": "gpusage.bench.replay/1", **draw, "latest_s": latest_s, **figures}, indent=1))
@@ -139,7 +139,7 @@ def replay(manager: Manager, state: str, jobs: Jobs, predictor: Predictor) -> Re
 
 def repetition(runs: Mapping[str, Replayed], jobs: Jobs, predictor: Predictor) -> Repetition:
     """Return the figures of one repetition, the simulator's beside."""
-    believed = predictor.shares(jobs)
+    predicted_shares = predictor.shares(jobs)
     return Repetition(
         real={
             state: comparison.outcome_of(run.stays, run.busy_s, len(predictor.site.gpus)) for state, run in runs.items()
@@ -148,7 +148,7 @@ def repetition(runs: Mapping[str, Replayed], jobs: Jobs, predictor: Predictor) -
         at_once=_outcomes(predictor.predicted(jobs, at_once=True)),
         delays={state: comparison.delays_of(run.stays, predictor.compression) for state, run in runs.items()},
         backfilled={state: run.backfilled for state, run in runs.items() if run.backfilled is not None},
-        differing=sum(one != other for one, other in zip(believed, runs["on"].shares, strict=True)),
+        differing=sum(one != other for one, other in zip(predicted_shares, runs["on"].shares, strict=True)),
         stays={state: run.stays for state, run in runs.items()},
     )
 

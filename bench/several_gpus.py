@@ -18,9 +18,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.question import Question
-from gpusage.predictors.times.links import GPUS_OF_HOST, seconds_per_byte
-from gpusage.predictors.times.replicas import HIDDEN_SHARE, LAST_BYTES, gradients_of
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.data_parallel import (
+    GPUS_PER_HOST,
+    HIDDEN_SHARE,
+    LAST_BYTES,
+    allreduce_s_per_byte,
+    gradient_traffic,
+)
 from gpusage_lab.learning.named_jobs import GAVEL, workload
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder, Table
@@ -79,7 +84,7 @@ def tables(data: DataFolder) -> list[ScoreTable]:
         _nested(one_host),
         _errors("Sia, one host, by cluster", one_host, "cluster"),
         _errors("Sia, several hosts", sia[sia["hosts"] > 1], "cluster"),
-        _errors("Sia, more than 8 GPUs", sia[sia["gpus"] > GPUS_OF_HOST], "app"),
+        _errors("Sia, more than 8 GPUs", sia[sia["gpus"] > GPUS_PER_HOST], "app"),
         _repeated(sia),
         _errors("Lambda, one host", _lambda(data), "board"),
     ]
@@ -120,7 +125,7 @@ def _gavel(data: DataFolder) -> Table:
 def _sent(model: str) -> tuple[float, float]:
     """Return the bytes of all gradients of *model*, and of those that come last."""
     run = replace(workload(GAVEL[model], 1), gpus=2)
-    early, late = gradients_of(Question(load_zoo().graph(GAVEL[model].key), run).lowering, run)
+    early, late = gradient_traffic(WorkloadAnalysis(load_zoo().graph(GAVEL[model].key), run).lowering, run)
     return early + late, late if late > LAST_BYTES else 0.0
 
 
@@ -145,7 +150,7 @@ def _several_s(rows: Table, hidden: float = HIDDEN_SHARE, last_bytes: float = LA
     """Return the steps that the rule gives; of several hosts it knows no more than the number of GPUs."""
     find = builtin_catalogue().find
     each = zip(rows["board"], rows["gpus"], strict=True)
-    byte_s = np.array([seconds_per_byte(find(board), int(gpus)) for board, gpus in each])
+    byte_s = np.array([allreduce_s_per_byte(find(board), int(gpus)) for board, gpus in each])
     late = np.minimum(np.maximum(rows["row_bytes"], last_bytes), rows["all_bytes"])
     early_s = byte_s * (rows["all_bytes"] - late)
     return rows["alone_s"] + np.maximum(early_s - hidden * rows["alone_s"], 0.0) + byte_s * late

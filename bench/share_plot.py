@@ -12,14 +12,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from gpusage.advisor import make_advisor
-from gpusage.pages import curves
-from gpusage_hooks.types import Alone, Price, Workload
+from gpusage.decisions.advisor import make_advisor
+from gpusage.reports.pages import curves
+from gpusage_hooks.types import Price, SoloRun, Workload
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL, PAGE = ROOT / "examples" / "models" / "resnet18.onnx", ROOT / "docs" / "shares.svg"
 RUN = Workload(mode="train", batch_size=32, precision="fp16")
-KNOWN = {"from the model alone": Alone(), "utilization=60 known": Alone(utilization=0.6)}
+KNOWN = {"from the model alone": SoloRun(), "utilization=60 known": SoloRun(utilization=0.6)}
 GPUS = ("v100", "a100", "h100")
 
 

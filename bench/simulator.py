@@ -19,8 +19,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gpusage.advisor import make_advisor
 from gpusage.cli.cluster_file import parse_cluster
+from gpusage.decisions.advisor import make_advisor
 from gpusage_lab.simulator.engine import simulate
 from gpusage_lab.simulator.fleet import fleet_of
 from gpusage_lab.simulator.generated import generated

@@ -40,7 +40,7 @@ class Run:
 
     flood: str
     at: str
-    asked: int
+    question_count: int
     in_time: float
     p50_us: float
     p99_us: float
@@ -89,11 +89,11 @@ def exchange_s(path: Path, question: bytes) -> float:
             connection.settimeout(LIMIT_S)
             connection.connect(str(path))
             connection.sendall(question)
-            answered = connection.recv(65536).endswith(b"\n")
+            is_complete = connection.recv(65536).endswith(b"\n")
     except OSError:
-        answered = False
+        is_complete = False
     taken_s = time.perf_counter() - begun_s
-    return taken_s if answered and taken_s <= LIMIT_S else float("inf")
+    return taken_s if is_complete and taken_s <= LIMIT_S else float("inf")
 
 
 @contextmanager
@@ -112,7 +112,9 @@ def run(flood: str, at: str, times_s: list[float]) -> Run:
     """Return the line of the table for *times_s*."""
     cuts = statistics.quantiles(sorted(times_s), n=100)
     in_time = sum(time_s <= LIMIT_S for time_s in times_s) / len(times_s)
-    return Run(flood=flood, at=at, asked=len(times_s), in_time=in_time, p50_us=cuts[49] * 1e6, p99_us=cuts[98] * 1e6)
+    return Run(
+        flood=flood, at=at, question_count=len(times_s), in_time=in_time, p50_us=cuts[49] * 1e6, p99_us=cuts[98] * 1e6
+    )
 
 
 def show(runs: list[Run]) -> None:
@@ -122,7 +124,7 @@ def show(runs: list[Run]) -> None:
         table.add_column(heading, justify="left" if heading in ("flood", "at") else "right")
     for each in runs:
         latency = (f"{each.p50_us:,.0f}", f"{each.p99_us:,.0f}")
-        table.add_row(each.flood, each.at, str(each.asked), f"{each.in_time:.1%}", *latency)
+        table.add_row(each.flood, each.at, str(each.question_count), f"{each.in_time:.1%}", *latency)
     Console().print(table)
 
 

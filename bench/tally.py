@@ -14,14 +14,14 @@ class Tally:
     """Counts of runs; GPU time in seconds of a whole GPU.
 
     Attributes:
-        kept: Of the shared runs, those that were at most as slow as the site expects.
+        within_limit: Of the shared runs, those that were at most as slow as the site expects.
         broken: Of the shared runs, those that were slower than it allows.
         starved: Shared runs that ran out of memory, and ran once more on a whole GPU.
     """
 
     runs: int = 0
     shared: int = 0
-    kept: int = 0
+    within_limit: int = 0
     broken: int = 0
     starved: int = 0
     whole_s: float = 0.0
@@ -32,7 +32,7 @@ class Tally:
         shared = percent < WHOLE
         self.runs += 1
         self.shared += shared
-        self.kept += shared and slowdown <= EXPECTED and not starved
+        self.within_limit += shared and slowdown <= EXPECTED and not starved
         self.broken += shared and slowdown > WORST
         self.starved += starved
         self.whole_s += whole_s

@@ -31,9 +31,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gpusage.api import advisor
+from gpusage.decisions.default_advisor import advisor
 from gpusage.graphs.card.text import encode
-from gpusage.sandboxes.gpusaged import stop_gpusaged
+from gpusage_sandboxes.gpusaged import stop_gpusaged
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
 
@@ -141,9 +141,9 @@ def whole_way_ms(cluster: Sandbox) -> float:
 def run(cluster: Sandbox, state: str, pace: Pace, sbatch_ms: float) -> Round:
     """Submit jobs at *pace*, wait for all, and return what that took."""
     conf = cluster.layout.slurm_conf
-    bare = conf.with_name("bare.conf")
-    bare.write_text("".join(line for line in conf.read_text().splitlines(True) if "CliFilter" not in line))
-    client = {"SLURM_CONF": str(bare), "SLURM_GPUSAGE_CARD": encode(advisor().read(str(MODEL)))}
+    unfiltered = conf.with_name("bare.conf")
+    unfiltered.write_text("".join(line for line in conf.read_text().splitlines(True) if "CliFilter" not in line))
+    client = {"SLURM_CONF": str(unfiltered), "SLURM_GPUSAGE_CARD": encode(advisor().read(str(MODEL)))}
     cluster.run("sdiag", "--reset")
     begun_s = time.time()
 

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpusage_yarn.application import Application
+from gpusage_yarn.cluster.queues import MASTER_MIB
+from gpusage_yarn.cluster.resource_manager import ResourceManager
 from gpusage_yarn.plan import SHARE, Plan
-from gpusage_yarn.queues import MASTER_MIB
-from gpusage_yarn.rest import ResourceManager
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_yarn.sandbox.jar import build_jar
-from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
+from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
+from gpusage_yarn.submission.application import Application
 
 NODES = "1xv100:2,1xa100:2,1xh100:2"
 LABELS = ("v100", "a100", "h100")
@@ -142,15 +142,15 @@ def main() -> None:
     parser.add_argument("--patience-s", type=float, default=1800)
     typed = parser.parse_args()
     with start_sandbox(cluster_plan(build_jar(), typed.at_once)) as cluster:
-        found = run(cluster, cluster.layout.jobs / "notes", typed.applications, typed.patience_s)
-    states = ", ".join(f"{count} {state.lower()}" for state, count in sorted(found.states.items()))
-    runs = ", ".join(f"{count} of them {times}x" for times, count in sorted(found.runs.items()))
+        result = run(cluster, cluster.layout.jobs / "notes", typed.applications, typed.patience_s)
+    states = ", ".join(f"{count} {state.lower()}" for state, count in sorted(result.states.items()))
+    runs = ", ".join(f"{count} of them {times}x" for times, count in sorted(result.runs.items()))
     print(f"\n{typed.applications} applications: {states}; run: {runs}")
-    print(f"most on one GPU at once: {found.most} %; shares not given back: {found.left}")
-    print(f"taken after {found.submitted_s:.1f} s, all ended after {found.ended_s:.0f} s", end="; ")
+    print(f"most on one GPU at once: {result.most} %; shares not given back: {result.left}")
+    print(f"taken after {result.submitted_s:.1f} s, all ended after {result.ended_s:.0f} s", end="; ")
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     wanted = (Counter(SUCCEEDED=typed.applications), Counter({1: typed.applications}), 0)
-    sys.exit((found.states, found.runs, found.left) != wanted or found.most > 100)  # noqa: PLR2004 - per cent
+    sys.exit((result.states, result.runs, result.left) != wanted or result.most > 100)  # noqa: PLR2004 - per cent
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What gpusage costs a ResourceManager of 2,000 nodes: containers allocated a second, and heap, with us and without.
 
 Two ResourceManagers stand side by side, each under Hadoop's own scheduler load simulator (hadoop-sls, driven by
-SchedulerLoad.java). One has our calculator, placement rule and ApplicationMaster processor, and its applications carry
+SchedulerLoad.java). One has our calculator, allocator, placement rule and processor, and its applications carry
 a plan and ask for one `yarn.io/gpu`. In the plain one they name the same shares and labels themselves. Both do the same
 rounds of work in turn, plain, ours, plain, ours; then again in a fresh pair of processes. On two idle cores it takes
 5 minutes; what others run there makes it longer, and the ratio of two ResourceManagers less certain.
@@ -27,7 +27,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from gpusage.sandboxes.cache import cache_folder, lock
+from gpusage_sandboxes.cache import cache_folder, lock
+from gpusage_yarn.cluster.configuration import ALLOCATOR, CLASSES
 from gpusage_yarn.plan import SHARE, Plan
 from gpusage_yarn.sandbox import Hadoop, prepare_hadoop
 from gpusage_yarn.sandbox.jar import build_jar
@@ -192,8 +193,8 @@ def resource_manager(
             ask(process, "")
             yield process
         except (ValueError, BrokenPipeError) as error:
-            said = (folder / "log").read_text(encoding="utf-8")[-4000:]
-            message = f"The simulated ResourceManager must answer each command with a line of JSON; it said:\n{said}"
+            log_end = (folder / "log").read_text(encoding="utf-8")[-4000:]
+            message = f"The simulated ResourceManager must answer each command with a line of JSON; it said:\n{log_end}"
             raise click.ClickException(message) from error
         finally:
             process.kill()
@@ -228,7 +229,9 @@ def configure(folder: Path, *, with_us: bool) -> None:
         "yarn.node-attribute.fs-store.root-dir": f"file://{folder}/attributes",
         "yarn.sls.metrics.switch": "false",
         **types,
-        **({f"{rm}.application-master-service.processors": PROCESSOR} if with_us else {}),
+        **(
+            {f"{rm}.application-master-service.processors": PROCESSOR, ALLOCATOR: CLASSES[ALLOCATOR]} if with_us else {}
+        ),
     }
     files = {
         "core-site.xml": {"fs.defaultFS": "file:///", "hadoop.tmp.dir": str(folder)},
@@ -264,15 +267,15 @@ def summary(pairs: Sequence[tuple[Run, Run]]) -> dict[str, dict[str, float]]:
         "allocations a processor second": [(plain.per_cpu_s, ours.per_cpu_s) for plain, ours in pairs],
         "heap MiB": [(plain.heap_mib, ours.heap_mib) for plain, ours in pairs],
     }
-    return {name: row(found) for name, found in figures.items()}
+    return {name: row(pairs) for name, pairs in figures.items()}
 
 
-def row(found: Sequence[tuple[float, float]]) -> dict[str, float]:
+def row(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
     """Return one line of the table."""
-    ratios = [ours / plain for plain, ours in found]
+    ratios = [ours / plain for plain, ours in pairs]
     return {
-        "plain": round(statistics.median(plain for plain, _ in found), 1),
-        "ours": round(statistics.median(ours for _, ours in found), 1),
+        "plain": round(statistics.median(plain for plain, _ in pairs), 1),
+        "ours": round(statistics.median(ours for _, ours in pairs), 1),
         "ratio": round(statistics.median(ratios), 3),
         "least": round(min(ratios), 3),
         "most": round(max(ratios), 3),

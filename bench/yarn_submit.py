@@ -83,11 +83,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as cache, start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2"))) as cluster:
         os.kill(cluster.pid("v100-1") or 0, signal.SIGSTOP)
         times = measure(cluster, Path(cache))
-    bare = times["Python and requests"]
+    requests_times = times["Python and requests"]
     print(f"{'':20} {'median':>8} {'best':>8} {'more':>8} {'CPU':>8} {'more':>8}   all in ms")
     for name, column in times.items():
         more, more_cpu = (
-            statistics.median(mine[part] - other[part] for mine, other in zip(column, bare, strict=True))
+            statistics.median(mine[part] - other[part] for mine, other in zip(column, requests_times, strict=True))
             for part in (0, 1)
         )
         walls, cpus = zip(*column, strict=True)

@@ -18,21 +18,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from example_runs import RUNS
-from gpusage.advisor import Advisor, make_advisor
 from gpusage.cli.cluster_file import example_cluster
 from gpusage.cli.scripts import Script
 from gpusage.cli.validate import validate
+from gpusage.decisions.advisor import Advisor, make_advisor
+from gpusage.decisions.outcome import DecisionContext
 from gpusage.policies.shares.price import Limits, limits
-from gpusage.verdict import Premises
-from gpusage_hooks.types import Gpu, ModelGraph, Place, Rules, SharingRules, Workload
+from gpusage_hooks.types import Candidate, Gpu, ModelGraph, Rules, SharingRules, Workload
 from gpusage_lab.learning.promises import (
     RAPP_SIZES,
-    Kept,
     Measured,
+    PromiseScore,
     cheapest,
-    kept,
     parvagpu,
     place_of,
+    promise_scores,
     rapp,
     rules_at,
 )
@@ -47,10 +47,10 @@ LUCID, LUCID_ALONE = "lucid_pairs.csv", "lucid_solo.csv"
 SLICES = (14, 29, 43, 57)
 """Of ParvaGPU, in percent of the SMs."""
 PROMISED = "price, step time known"
-GOAL_KEPT = 90
+GOAL_WITHIN = 90
 MODEL_COUNT = 40
 """Models drawn from the zoo."""
-LUCID_KEPT = 0.8
+LUCID_LEAST_SPEED = 0.8
 """Of the speed alone: a step takes a quarter longer."""
 CASES = (
     ("by SM activity, as before", SharingRules(rule="activity"), "", None),
@@ -76,21 +76,21 @@ GPUS = ("v100", "a100", "h100")
 def tables(data: DataFolder) -> list[ScoreTable]:
     """Return every table; without the measurements, no promise is checked."""
     advisor = make_advisor()
-    found = [examples(advisor), zoo_shares(advisor)]
+    score_tables = [examples(advisor), zoo_shares(advisor)]
     if all(file in data for file in (RAPP, PARVAGPU, LUCID, LUCID_ALONE)):
         zoo = load_zoo()
-        found += promises("RaPP, shares of a V100", list(rapp(advisor, data, zoo)), (50, 75), RAPP_SIZES)
-        found += promises("ParvaGPU, slices of an A100", list(parvagpu(advisor, data, zoo)), (43, 57), SLICES)
-        found.append(packing(data))
-    return found
+        score_tables += promises("RaPP, shares of a V100", list(rapp(advisor, data, zoo)), (50, 75), RAPP_SIZES)
+        score_tables += promises("ParvaGPU, slices of an A100", list(parvagpu(advisor, data, zoo)), (43, 57), SLICES)
+        score_tables.append(packing(data))
+    return score_tables
 
 
 def examples(advisor: Advisor) -> ScoreTable:
     """Return how many of the 96 submissions become a share, with the goals."""
     rows: list[tuple[Cell, ...]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for name, rules, wish, goal in CASES:
-            shares = list(example_shares(replace(advisor, rules=Rules(sharing=rules)), Path(folder), wish))
+        for name, rules, keys, goal in CASES:
+            shares = list(example_shares(replace(advisor, rules=Rules(sharing=rules)), Path(folder), keys))
             training = sum(mode == "train" for mode, _ in shares)
             mean = round(sum(share for _, share in shares) / max(len(shares), 1))
             rows.append((name, len(shares), training, mean, None if goal is None else f">= {goal}"))
@@ -101,16 +101,16 @@ def examples(advisor: Advisor) -> ScoreTable:
     )
 
 
-def example_shares(advisor: Advisor, folder: Path, wish: str) -> Iterator[tuple[str, int]]:
+def example_shares(advisor: Advisor, folder: Path, keys: str) -> Iterator[tuple[str, int]]:
     """Yield mode and percentage of each submission that becomes a share."""
-    premises = Premises(advisor=advisor, mode="enforce")
+    decision_context = DecisionContext(advisor=advisor, mode="enforce")
     cluster = example_cluster("slurm", advisor.catalogue)
     for model in sorted(MODELS.glob("*.onnx")):
         for mode, batch in RUNS:
-            comment = f"model={model},mode={mode},batch={batch},precision=fp16{wish}"
+            comment = f"model={model},mode={mode},batch={batch},precision=fp16{keys}"
             text = f'#!/bin/sh\n#SBATCH --gres=gpu:1\n#SBATCH --comment="{comment}"\n'
-            verdict = validate(Script(path=str(folder / "job.sh"), text=text), cluster, premises).verdict
-            share = verdict.decision.request.mps_thread_percent if verdict else None
+            outcome = validate(Script(path=str(folder / "job.sh"), text=text), cluster, decision_context).outcome
+            share = outcome.decision.request.mps_thread_percent if outcome else None
             if share is not None:
                 yield mode, share
 
@@ -129,14 +129,14 @@ def zoo_shares(advisor: Advisor) -> ScoreTable:
     )
 
 
-def within(limit: Limits, jobs: Sequence[Place]) -> str:
+def within(limit: Limits, jobs: Sequence[Candidate]) -> str:
     """Return the part of *jobs* that has a share, and what that saves."""
     taken = [best for place in jobs if (best := cheapest(place, limit))]
     saved = sum(1 - offer.gpu_time for offer in taken) / len(jobs)
     return f"{100 * len(taken) / len(jobs):.0f} %, saves {100 * saved:.0f} %"
 
 
-def places(advisor: Advisor, graph: ModelGraph, run: Workload, gpus: Sequence[Gpu]) -> list[Place]:
+def places(advisor: Advisor, graph: ModelGraph, run: Workload, gpus: Sequence[Gpu]) -> list[Candidate]:
     """Return what a job needs on each of *gpus*, with the price of each size."""
     priced = zip(
         gpus, advisor.predict(graph, run, gpus), advisor.price(graph, run, gpus, SharingRules().sizes), strict=True
@@ -152,14 +152,14 @@ def promises(
         yield ScoreTable(
             title=f"{source}, {len(jobs)} models and batch sizes: at most {100 * (limit - 1):.0f} % slower",
             columns=("rule", "with a share %", "mean share %", "kept %", "kept of the shares %", "goal"),
-            rows=tuple(promise(line) for line in kept(jobs, rules_at(limit, constants, sizes), limit)),
+            rows=tuple(promise(line) for line in promise_scores(jobs, rules_at(limit, constants, sizes), limit)),
         )
 
 
-def promise(line: Kept) -> tuple[Cell, ...]:
+def promise(line: PromiseScore) -> tuple[Cell, ...]:
     """Return the cells of one rule."""
-    cells = (line.shares_percent, line.mean_share_percent, line.kept_percent, line.of_shares_percent)
-    return (line.rule, *map(round, cells), f">= {GOAL_KEPT} % kept" if line.rule == PROMISED else None)
+    cells = (line.shares_percent, line.mean_share_percent, line.met_percent, line.of_shares_percent)
+    return (line.rule, *map(round, cells), f">= {GOAL_WITHIN} % kept" if line.rule == PROMISED else None)
 
 
 def packing(data: DataFolder) -> ScoreTable:
@@ -174,7 +174,7 @@ def packing(data: DataFolder) -> ScoreTable:
     rows = []
     for most in (100, 130, 200):
         packed = [worse for total, worse in pairs if total <= most]
-        broken = sum(worse < LUCID_KEPT for worse in packed)
+        broken = sum(worse < LUCID_LEAST_SPEED for worse in packed)
         rows.append((most, round(100 * len(packed) / max(len(pairs), 1)), 100 * broken / max(len(packed), 1)))
     columns = ("sum of utilizations at most %", "of all pairs %", "one job more than 25 % slower, %")
     return ScoreTable(title="Lucid's pairs, no cap", columns=columns, rows=tuple(rows))

@@ -20,10 +20,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from gpusage.sandboxes import processes
-from gpusage.sandboxes.progress import progress
 from gpusage_hooks.errors import GpuUsageError
-from gpusage_slurm.installing.node_side import EPILOG, PROLOG, TASK_PROLOG
+from gpusage_sandboxes import processes
+from gpusage_sandboxes.progress import progress
+from gpusage_slurm.install.node_scripts import EPILOG, PROLOG, TASK_PROLOG
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
 
@@ -47,9 +47,9 @@ class Example:
     options: tuple[str, ...]
 
 
-def model(name: str, wish: str) -> str:
+def model(name: str, keys: str) -> str:
     """Return the comment that names one of the example models."""
-    return f"--comment=model={MODELS}/{name}.onnx,{wish}"
+    return f"--comment=model={MODELS}/{name}.onnx,{keys}"
 
 
 EXAMPLES = (
@@ -85,18 +85,18 @@ class Job:
 
     name: str
     example: Example
-    seen: dict[str, str] = field(default_factory=dict)
+    report: dict[str, str] = field(default_factory=dict)
 
     @property
     def gpu(self) -> tuple[str, str]:
         """Node and device. A client of MPS sees one device, number 0: its daemon's folder tells which one that is."""
-        served = re.search(r"gpu-(\w+)/pipe$", self.seen.get("CUDA_MPS_PIPE_DIRECTORY", ""))
-        return self.seen.get("node", ""), served[1] if served else self.seen.get("CUDA_VISIBLE_DEVICES", "")
+        served = re.search(r"gpu-(\w+)/pipe$", self.report.get("CUDA_MPS_PIPE_DIRECTORY", ""))
+        return self.report.get("node", ""), served[1] if served else self.report.get("CUDA_VISIBLE_DEVICES", "")
 
     @property
     def share(self) -> str:
         """Its percentage of the GPU; empty where it has a whole one."""
-        return self.seen.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")
+        return self.report.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "")
 
     @property
     def trains(self) -> bool:
@@ -156,11 +156,11 @@ def submit(cluster: Sandbox, example: Example, script: str = f"{REPORT}; sleep {
 def give_mps(cluster: Sandbox) -> None:
     """Let each node find a control daemon of MPS: the wrappers of gpusage's node scripts say where."""
     control = shutil.copy(MPS_CONTROL, cluster.layout.etc)
-    told = f"export GPUSAGE_MPS_CONTROL={control} GPUSAGE_MPS_FOLDER={cluster.layout.state}/mps-$SLURMD_NODENAME"
+    exports = f"export GPUSAGE_MPS_CONTROL={control} GPUSAGE_MPS_FOLDER={cluster.layout.state}/mps-$SLURMD_NODENAME"
     lines = cluster.layout.slurm_conf.read_text(encoding="utf-8")
     for script in (PROLOG, EPILOG, TASK_PROLOG):
         path = cluster.layout.etc / f"gpusage_with_mps_{script.name}"
-        path.write_text(f"#!/bin/sh\n{told}\nexec {script.path}\n", encoding="utf-8")
+        path.write_text(f"#!/bin/sh\n{exports}\nexec {script.path}\n", encoding="utf-8")
         path.chmod(0o755)
         lines += f"{script.key}={path}\n"
     cluster.layout.slurm_conf.write_text(lines, encoding="utf-8")
@@ -171,15 +171,15 @@ def begun(cluster: Sandbox, names: list[str]) -> list[Job]:
     deadline_s = time.monotonic() + RUN_S - 5
     while True:
         jobs = [
-            Job(name=name, example=example, seen=seen(cluster, name))
+            Job(name=name, example=example, report=read_report(cluster, name))
             for name, example in zip(names, EXAMPLES, strict=True)
         ]
-        if time.monotonic() > deadline_s or all(job.seen for job in jobs):
+        if time.monotonic() > deadline_s or all(job.report for job in jobs):
             return jobs
         time.sleep(0.1)
 
 
-def seen(cluster: Sandbox, name: str) -> dict[str, str]:
+def read_report(cluster: Sandbox, name: str) -> dict[str, str]:
     """Return what REPORT printed in a job."""
     path = cluster.layout.jobs / f"slurm-{name}.out"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -191,11 +191,11 @@ def show_places(jobs: list[Job]) -> None:
     table = Table("job", "model", "node", "GPU", "share", "beside")
     for job in jobs:
         others = [other for other in jobs if other is not job and other.share and other.gpu == job.gpu]
-        beside = ", ".join(other.name for other in others if job.share)
+        partners = ", ".join(other.name for other in others if job.share)
         model = job.example.options[0].partition(f"{MODELS}/")[2].partition(".onnx")[0] or "(none named)"
-        node, gpu = job.gpu if job.seen else ("waits", "")
-        share = f"{job.share} %" if job.share else "whole" if job.seen else ""
-        table.add_row(job.name, model, node, gpu, share, beside)
+        node, gpu = job.gpu if job.report else ("waits", "")
+        share = f"{job.share} %" if job.share else "whole" if job.report else ""
+        table.add_row(job.name, model, node, gpu, share, partners)
     console.print(table)
 
 
@@ -207,9 +207,9 @@ def show_pair(cluster: Sandbox, jobs: list[Job]) -> None:
         sys.exit("demo: error: no two training jobs share a GPU")
     folder = f"{cluster.layout.state}/"
     for job in pairs[0]:
-        variables = [f"{key}={value.replace(folder, '')}" for key, value in job.seen.items() if "_MPS_" in key]
+        variables = [f"{key}={value.replace(folder, '')}" for key, value in job.report.items() if "_MPS_" in key]
         console.print(f"[bold]job {job.name}[/bold]: {' '.join(variables)}", soft_wrap=True)
-    pipe = {Path(job.seen.get("CUDA_MPS_PIPE_DIRECTORY", "none")) for job in pairs[0]}
+    pipe = {Path(job.report.get("CUDA_MPS_PIPE_DIRECTORY", "none")) for job in pairs[0]}
     if len(pipe) != 1 or not (pipe.pop() / "running").exists():
         sys.exit("demo: error: they are not clients of one MPS daemon that runs")
 

@@ -17,13 +17,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from gpusage.sandboxes.progress import progress
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError
-from gpusage_yarn.cluster import parse_node
+from gpusage_sandboxes.progress import progress
+from gpusage_yarn.cluster.snapshot import parse_node
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_yarn.sandbox.jar import build_jar
-from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
+from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 
 MODELS = Path(__file__).parent.resolve() / "models"
 NODES = "1xv100:1,1xa100:2,1xh100:3"
@@ -110,7 +110,7 @@ def submit(cluster: Sandbox, example: Example, number: int, *more: str, wait: bo
     identity = done.stdout.strip()
     console.print(f"  {identity}")
     if wait:
-        cluster.wait_for(lambda: list(seen(cluster, identity)), f"{identity} runs", LIMIT_S)
+        cluster.wait_for(lambda: list(containers_of(cluster, identity)), f"{identity} runs", LIMIT_S)
     return identity
 
 
@@ -127,7 +127,7 @@ def show_places(cluster: Sandbox, jobs: list[str]) -> None:
     """Show node, GPU and share of each job, as it saw them itself."""
     table = Table("application", "node", "GPU", "share", "memory cap")
     for job in jobs:
-        for node, variables in seen(cluster, job):
+        for node, variables in containers_of(cluster, job):
             gpu, share, cap = (variables.get(name, "-") for name in SEEN)
             table.add_row(job, node, gpu, f"{share} %", cap.partition("=")[2] or "-")
     console.print(table)
@@ -135,35 +135,35 @@ def show_places(cluster: Sandbox, jobs: list[str]) -> None:
 
 def show_shared(cluster: Sandbox, job: str) -> None:
     """Show the variables that two containers have, and insist on one GPU for both."""
-    cluster.wait_for(lambda: len(list(seen(cluster, job))) > 1, "both containers run", LIMIT_S)
-    found = list(seen(cluster, job))
-    for number, (node, variables) in enumerate(found):
+    cluster.wait_for(lambda: len(list(containers_of(cluster, job))) > 1, "both containers run", LIMIT_S)
+    containers = list(containers_of(cluster, job))
+    for number, (node, variables) in enumerate(containers):
         console.print(
             f"  container {number} on {node}: {', '.join(f'{name}={variables.get(name)}' for name in SEEN)}",
             soft_wrap=True,
         )
-    if len({(node, variables.get(SEEN[0])) for node, variables in found}) != 1:
+    if len({(node, variables.get(SEEN[0])) for node, variables in containers}) != 1:
         fail("the two do not share a GPU")
 
 
 def show_waiting(cluster: Sandbox, job: str) -> None:
     """Show that *job* has its master, and no GPU yet."""
     cluster.wait_for(partial(is_running, cluster, job), f"the master of {job} runs", LIMIT_S)
-    if list(seen(cluster, job)):
+    if list(containers_of(cluster, job)):
         fail(f"{job} has a GPU that is not free")
     console.print(f"\n  {job} waits: the V100's share is given out.")
 
 
 def restart(cluster: Sandbox, shared: str, third: str) -> None:
     """Kill the ResourceManager, start it again, and check that it knows what it knew."""
-    before = list(seen(cluster, shared)), used(cluster)
+    before = list(containers_of(cluster, shared)), used(cluster)
     cluster.kill_rm()
     began_s = time.monotonic()
     cluster.start_rm()
     cluster.wait_for(lambda: used(cluster) == before[1], "the shares are accounted for again", LIMIT_S)
     for job in (shared, third):  # a master is known again once it has registered anew
         cluster.wait_for(partial(is_running, cluster, job), f"{job} runs on", LIMIT_S)
-    if list(seen(cluster, shared)) != before[0] or list(seen(cluster, third)):
+    if list(containers_of(cluster, shared)) != before[0] or list(containers_of(cluster, third)):
         fail("something has changed with the restart")
     console.print(f"Back after {time.monotonic() - began_s:.1f} s: the two run on, the third waits, shares as before:")
     console.print("  " + ", ".join(f"{label} {share}" for label, share in sorted(before[1].items())))
@@ -198,7 +198,7 @@ def show_store(cluster: Sandbox) -> None:
     console.print(f"The store has {len(records)} decisions, {rewritten} of them for a share or a generation.")
 
 
-def seen(cluster: Sandbox, job: str) -> Iterator[tuple[str, dict[str, str]]]:
+def containers_of(cluster: Sandbox, job: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield node and variables of each container of a job that runs its command."""
     for path in sorted(cluster.logs.glob(f"containers/*/{job}/*/stdout")):
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()

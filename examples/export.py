@@ -26,7 +26,7 @@ from example_modules import Dlrm, LanguageModel, UNet
 from torch import Tensor, nn
 
 WEIGHTS_FILE = "weights-are-not-part-of-this-file"
-LARGEST_KEPT_ELEMENTS = 128
+LARGEST_INLINE_ELEMENTS = 128
 """Smaller initializers are axes, shapes and constants, which shape inference needs."""
 OPSET = 20
 
@@ -135,7 +135,7 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
         elements = 1
         for size in weight.dims:
             elements *= size
-        if elements > LARGEST_KEPT_ELEMENTS or (weight.data_type == onnx.TensorProto.FLOAT and elements > 1):
+        if elements > LARGEST_INLINE_ELEMENTS or (weight.data_type == onnx.TensorProto.FLOAT and elements > 1):
             _drop_values(weight)
     for node in model.graph.node:
         del node.metadata_props[:]
@@ -148,10 +148,10 @@ def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _drop_values(weight: onnx.TensorProto) -> None:
-    kept = onnx.TensorProto(name=weight.name, data_type=weight.data_type, dims=weight.dims)
-    kept.data_location = onnx.TensorProto.EXTERNAL
-    kept.external_data.add(key="location", value=WEIGHTS_FILE)
-    weight.CopyFrom(kept)
+    tensor = onnx.TensorProto(name=weight.name, data_type=weight.data_type, dims=weight.dims)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=WEIGHTS_FILE)
+    weight.CopyFrom(tensor)
 
 
 def main() -> None:

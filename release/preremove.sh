@@ -5,9 +5,25 @@ case "$1" in
     *) exit 0 ;; # an upgrade
 esac
 conf=${SLURM_CONF:-/etc/slurm/slurm.conf}
+# A configless host has no slurm.conf, and slurmds run what slurmctld has last read.
+named=
 if grep -qs '^[^#]*gpusage' "$conf"; then
-    echo "gpusage: $conf must not name gpusage any more when it is removed, because Slurm would drain nodes; it does. Run first: gpusage slurm uninstall --yes; scontrol reconfigure" >&2
+    named=$conf
+elif timeout 10 scontrol show config 2>/dev/null | grep -q '^[A-Za-z]*\(Prolog\|Epilog\)[^=]*= .*gpusage'; then
+    named=slurmctld
+fi
+if [ -n "$named" ]; then
+    echo "gpusage: $named must not name gpusage any more when it is removed, because Slurm would drain nodes; it does. Run first: gpusage slurm uninstall --yes; scontrol reconfigure" >&2
     exit 1
+fi
+# Where slurmctld cannot be asked and slurmd runs, nobody knows what it will run next: the copies stay, and need nothing of gpusage.
+# So do those that a NodeManager runs.
+yarn=${YARN_CONF_DIR:-${HADOOP_CONF_DIR:-/etc/hadoop/conf}}/yarn-site.xml
+if ! grep -qs /usr/libexec/gpusage/ "$yarn" &&
+    { timeout 10 scontrol ping 2>/dev/null | grep -q UP || ! systemctl is-active --quiet slurmd 2>/dev/null; }; then
+    rm -f /usr/libexec/gpusage/gpusage_* /usr/libexec/gpusage/gpusage-mps /usr/libexec/gpusage/gpusage.lua /usr/libexec/gpusage/probe.py \
+        /usr/libexec/gpusage/usage.sh /usr/libexec/gpusage/gpusage-python /usr/libexec/gpusage/README
+    rmdir /usr/libexec/gpusage 2>/dev/null
 fi
 if [ -d /run/systemd/system ]; then
     systemctl disable --now gpusaged.service gpusage-late.service

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 STANDINS = Path(__file__).parent / "standins"
-PROGRAM = Path(__file__).parents[1] / "core/gpusage/dividing/gpusage-mps"
+PROGRAM = Path(__file__).parents[1] / "core/gpusage/node/dividing/gpusage-mps"
 GPU = "GPU-8932f937-d72c-4106"
 """The one whose partitions the stand-in shows."""
 
@@ -32,7 +32,7 @@ def driver_in(folder: Path, *options: str) -> Path | None:
     return library
 
 
-def told(control: Path) -> list[str]:
+def commands_sent(control: Path) -> list[str]:
     """Return what the stand-in *control* was told."""
     log = control.with_name(f"{control.name}.log")
     return log.read_text().splitlines() if log.exists() else []

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from gpusage.store.decisions import DecisionStore
 from gpusage.store.usage_rows import Observation
-from gpusage_hooks.types import Code, DecisionRecord, GpuRequest, Granted, Interval, JobIdentity, Outcome, Usage
+from gpusage_hooks.types import Allocation, Code, DecisionRecord, GpuRequest, Interval, JobIdentity, Outcome, Usage
 from records import NEED, RECORD, USAGE
 
 NOW_S = 1_700_000_000.0
 DAY_S = 86_400.0
 HOUR_S = 3600.0
-WHOLE = Granted()
-HALF = Granted(division="percentage", share_percent=50, thread_percent=50)
+WHOLE = Allocation()
+HALF = Allocation(division="percentage", share_percent=50, thread_percent=50)
 GIB = 2**30
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gpusage.history.runs import PastRun
+from gpusage.experience.runs import Run
 from gpusage_hooks.types import JobIdentity
 
 GIB = 2**30
@@ -18,16 +18,16 @@ HOUR_S = 3600.0
 
 def past_runs(
     utilizations: Iterable[float], who: JobIdentity = ADA, *, gpu: str = V100, begin_s: float = 1e9
-) -> list[PastRun]:
+) -> list[Run]:
     """Return runs one after another, each alone on a whole GPU and with 4 GiB, an hour long."""
     return [
-        PastRun(
+        Run(
             identity=who,
             gpu=gpu,
             started_at_s=begin_s + HOUR_S * hour,
             ended_at_s=begin_s + HOUR_S * (hour + 1),
-            utilization=utilization,
-            memory_bytes=4.0 * GIB,
+            peak_utilization=utilization,
+            memory_bytes=4 * GIB,
         )
         for hour, utilization in enumerate(utilizations)
     ]

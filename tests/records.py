@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from gpusage_hooks.types import (
+    Allocation,
     Code,
     Decision,
     DecisionRecord,
     GpuNeed,
     GpuRequest,
-    Granted,
     Interval,
-    Rendered,
+    RenderedDecision,
     Slo,
     Usage,
     Workload,
@@ -40,7 +40,7 @@ RECORD = DecisionRecord(
         plugin="gpusage.policies.sharing",
         need=NEED,
     ),
-    rendered=Rendered(before="gres/gpu:1", after="gres/mps:40", fields={"set.gres": "mps:40"}),
+    rendered=RenderedDecision(before="gres/gpu:1", after="gres/mps:40", fields={"set.gres": "mps:40"}),
     model="resnet50.onnx",
     workload=Workload(batch_size=64, shape=(("seq", (128,)),), mode="infer", slo=Slo(latency_s=0.05)),
 )
@@ -51,7 +51,7 @@ USAGE = Usage(
     user="ada",
     job_name="train",
     gpu="v100-sxm2-16gb",
-    granted=Granted(division="percentage", share_percent=40, thread_percent=40, memory_limit_bytes=6 * 2**30),
+    granted=Allocation(division="percentage", share_percent=40, thread_percent=40, memory_limit_bytes=6 * 2**30),
     outcome="completed",
     started_at_s=1_700_000_100.0,
     ended_at_s=1_700_003_700.0,

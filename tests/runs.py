@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpusage.learning.runs import Run
+from gpusage.experience.runs import Run
 from gpusage_hooks.types import JobIdentity
 
 GIB = 2**30
@@ -12,9 +12,10 @@ V100 = "v100-sxm2-16gb"
 WHO = JobIdentity(user="1000", account="physics", job_name="train", fingerprint="f" * 16, family="resnet")
 RUN = Run(
     identity=WHO,
-    manner="train,32,fp32,momentum",
+    settings="train,32,fp32,momentum",
     gpu=V100,
     share_percent=100,
+    started_at_s=1e9 - 3600,
     ended_at_s=1e9,
     duration_s=3600.0,
     utilization=0.4,
@@ -35,4 +36,4 @@ def runs(*utilizations: float, user: str = "1000", job_name: str = "train") -> l
 
 def shared(duration_s: float, percent: int = 50, promised: float = 1.3) -> Run:
     """Return a run on a share of a V100."""
-    return replace(RUN, share_percent=percent, duration_s=duration_s, promised=promised, utilization=None)
+    return replace(RUN, share_percent=percent, duration_s=duration_s, promised_slowdown=promised, utilization=None)

@@ -31,12 +31,12 @@ class HeldJob:
     """A job that was submitted and is held.
 
     Attributes:
-        said: What its user was told.
+        output: The lines that its user saw.
         shown: As `shown` has it.
     """
 
     job_id: str
-    said: str
+    output: str
     shown: Mapping[str, str]
 
     @property
@@ -52,7 +52,7 @@ class HeldJob:
     @property
     def was_in_time(self) -> bool:
         """Tell whether gpusaged, and the description of the model, came in time."""
-        return is_timely(f"{self.said}\n{self.mark}")
+        return is_timely(f"{self.output}\n{self.mark}")
 
 
 def is_timely(text: str) -> bool:
@@ -92,10 +92,10 @@ def submit_until(
         for earlier in jobs[-1:]:
             sandbox.run("scancel", earlier.job_id)
             time.sleep(PAUSE_S)
-        command = ("sbatch", "--parsable", "--hold", *options, script)
+        command = ("sbatch", "--hold", *options, script)  # with --parsable nobody would be told anything
         done = sandbox.run(*command, environment=environment)
-        job_id = done.stdout.strip()
-        jobs.append(HeldJob(job_id=job_id, said=done.stderr, shown=shown(sandbox, job_id)))
+        job_id = done.stdout.split()[-1]
+        jobs.append(HeldJob(job_id=job_id, output=done.stderr, shown=shown(sandbox, job_id)))
         return bool(wanted(jobs[-1]))
 
     wait_until(is_as_wanted, lambda: jobs[-1])
@@ -129,6 +129,11 @@ def wait_for_state(sandbox: Sandbox, job: str, *states: str, restarts: int | Non
 
     wait_until(is_there, lambda: shown(sandbox, job))
     return shown(sandbox, job)
+
+
+def own_output(path: Path) -> str:
+    """Return what a job itself wrote to *path*, without the line by which our task prolog tells of its share."""
+    return "".join(line for line in path.read_text().splitlines(keepends=True) if not line.startswith("gpusage: "))
 
 
 def gpusaged_status(sandbox: Sandbox) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.configuration import DaemonSettings
-from gpusage_slurm.doctor.evidence import LONGEST_REST_S
-from gpusage_slurm.lua import FOLDER
+from gpusage.settings.configuration import DaemonSettings
+from gpusage_slurm.doctor.evidence import LONGEST_PAUSE_S
+from gpusage_slurm.install.lua_scripts import LUA_FOLDER
 from gpusage_slurm.settings import SlurmSettings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,10 +20,10 @@ SLURM, SOCKET = SlurmSettings(), DaemonSettings().socket
 @pytest.mark.parametrize(
     ("path", "pattern", "expected"),
     [
-        (FOLDER / "gpusage.lua", r'local M = \{ socket = "([^"]+)"', SOCKET),
-        (FOLDER / "gpusage.lua", r"local M = \{.*limit_ms = ([0-9.]+)", SLURM.limit_ms),
-        (FOLDER / "gpusage_cli.lua", r"local M = \{.*limit_s = ([0-9.]+)", SLURM.card_limit_s),
-        (JAVA / "Adviser.java", r'DAEMON_SOCKET, "([^"]+)"', SOCKET),
+        (LUA_FOLDER / "gpusage.lua", r'local M = \{ socket = "([^"]+)"', SOCKET),
+        (LUA_FOLDER / "gpusage.lua", r"local M = \{.*limit_ms = ([0-9.]+)", SLURM.limit_ms),
+        (LUA_FOLDER / "gpusage_cli.lua", r"local M = \{.*limit_s = ([0-9.]+)", SLURM.card_limit_s),
+        (JAVA / "PlanRequester.java", r'DAEMON_SOCKET, "([^"]+)"', SOCKET),
         (ROOT / "docs/admin.md", r"`slurm.limit_ms` \(([0-9]+) ms\)", SLURM.limit_ms),
         (ROOT / "docs/admin.md", r"`slurm.card_limit_s` \(about ([0-9]+) s of `sbatch`", SLURM.card_limit_s),
     ],
@@ -35,6 +35,6 @@ def test_what_is_stated_again_is_the_default(path: Path, pattern: str, expected:
 
 
 def test_doctor_waits_longer_than_the_lua_rests() -> None:
-    rest = re.search(r"local MAXIMUM_REST_S = ([0-9.]+)", (FOLDER / "gpusage.lua").read_text(encoding="utf-8"))
+    rest = re.search(r"local MAXIMUM_PAUSE_S = ([0-9.]+)", (LUA_FOLDER / "gpusage.lua").read_text(encoding="utf-8"))
     assert rest is not None
-    assert float(rest[1]) < LONGEST_REST_S
+    assert float(rest[1]) < LONGEST_PAUSE_S

@@ -14,6 +14,7 @@ import pytest
 from gpusage_hooks import specs
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+CLIENTS = Path(__file__).parent / "clients" / "workloads"
 THIRD_PARTY = Path(__file__).parent / "third_party"
 HOOKS = {name: hook for name, hook in vars(specs).items() if hasattr(hook, "gpusage_spec")}
 
@@ -87,6 +88,19 @@ def test_the_example_on_the_page_is_the_one_that_is_run(file: str) -> None:
     assert blocks(example)[0] == (THIRD_PARTY / file).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("with_submitit.py", "pipeline.nf", "Snakefile", "with_dask_jobqueue.py", "with_parsl.py", "with_psij.py"),
+        "with_spark.py",
+    ],
+)
+def test_an_example_of_a_client_is_the_one_that_is_run(file: str) -> None:
+    """`tests/clients` runs these files with the programs themselves."""
+    example = (DOCS / "clients.md").read_text(encoding="utf-8").split(f"`{file}`:\n", 1)[1]
+    assert blocks(example)[0] == (CLIENTS / file).read_text(encoding="utf-8")
+
+
 def links() -> Iterator[tuple[Path, str]]:
     """Yield each relative link of each page."""
     for page in sorted(DOCS.rglob("*.md")):
@@ -101,9 +115,29 @@ def test_every_link_leads_somewhere() -> None:
 
 def test_a_difference_is_seen() -> None:
     """The comparison itself: an argument renamed, an annotation changed."""
-    written = "```python\ndef turn_back(job: MarkedJob, reason: str, context: Context) -> bool | None: ...\n```\n"
+    written = (
+        "```python\ndef restore_request(job: AnnotatedJob, reason: str, context: Context) -> bool | None: ...\n```\n"
+    )
     right = documented(written)
-    assert right == declared(specs.turn_back)
+    assert right == declared(specs.restore_request)
     renamed = documented(written.replace("reason", "why"))
     retyped = documented(written.replace("bool | None", "bool"))
     assert right not in (renamed, retyped)
+
+
+def test_the_index_of_decisions_names_each_once_by_its_title() -> None:
+    folder = DOCS / "decisions"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    for page in folder.glob("0*.md"):
+        number, title = page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ").split(" ", 1)
+        assert number == page.name[:4]
+        assert index.count(f"* {int(number)}: [{title}]({page.name})") == 1, page.name
+
+
+@pytest.mark.parametrize("name", ["architecture", "glossary"])
+def test_a_page_about_the_code_names_files_that_exist(name: str) -> None:
+    paths = re.findall(
+        r"`((?:hooks|core|plugins|sandboxes|lab|bench|tests)/[\w./-]+)`", (DOCS / f"{name}.md").read_text("utf-8")
+    )
+    assert len(paths) > 10
+    assert [path for path in paths if not (DOCS.parent / path).exists()] == []

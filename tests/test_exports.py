@@ -21,6 +21,7 @@ PACKAGES = (
     ROOT / "core/gpusage",
     ROOT / "plugins/slurm/gpusage_slurm",
     ROOT / "plugins/yarn/gpusage_yarn",
+    ROOT / "sandboxes/gpusage_sandboxes",
     ROOT / "lab/gpusage_lab",
 )
 FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
@@ -30,8 +31,8 @@ HEAVY = ("torch", "sklearn", "scipy", "pandas", "timm", "transformers", "torchvi
 LIGHT = (
     "gpusage",
     "gpusage_hooks.comment",
-    "gpusage.configuration",
-    "gpusage.advisor",
+    "gpusage.settings.configuration",
+    "gpusage.decisions.advisor",
     "gpusage.graphs.card.text",
     "gpusage.service.client",
     "gpusage.service.daemon",
@@ -124,7 +125,7 @@ def test_an_import_stays_light(module: str) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "gpusage.api",
+        "gpusage.decisions.default_advisor",
         "gpusage.cli.predicting.predict",
         "gpusage.cli.cards.job_card",
         "gpusage_slurm.plugin",

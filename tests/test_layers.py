@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = {
     "gpusage_hooks": ROOT / "hooks/gpusage_hooks",
     "gpusage": ROOT / "core/gpusage",
+    "gpusage_sandboxes": ROOT / "sandboxes/gpusage_sandboxes",
     "gpusage_slurm": ROOT / "plugins/slurm/gpusage_slurm",
     "gpusage_yarn": ROOT / "plugins/yarn/gpusage_yarn",
     "gpusage_lab": ROOT / "lab/gpusage_lab",
@@ -28,8 +29,9 @@ LAYERS = {
 MAY_IMPORT = {
     "gpusage_hooks": {"gpusage_hooks"},
     "gpusage": {"gpusage_hooks", "gpusage"},
-    "gpusage_slurm": {"gpusage_hooks", "gpusage", "gpusage_slurm"},
-    "gpusage_yarn": {"gpusage_hooks", "gpusage", "gpusage_yarn"},
+    "gpusage_sandboxes": {"gpusage_hooks", "gpusage", "gpusage_sandboxes"},
+    "gpusage_slurm": {"gpusage_hooks", "gpusage", "gpusage_sandboxes", "gpusage_slurm"},
+    "gpusage_yarn": {"gpusage_hooks", "gpusage", "gpusage_sandboxes", "gpusage_yarn"},
     "gpusage_lab": {"gpusage_hooks", "gpusage", "gpusage_lab"},
 }
 NEVER = {
@@ -121,9 +123,9 @@ def test_no_circle_between_modules() -> None:
 
 
 def test_no_circle_between_packages() -> None:
-    found = arrows()
-    packages = sorted({module.rpartition(".")[0] for module in found} - {""})
-    assert [line for package in packages if (line := circle(between_rooms(found, package)))] == []
+    actual = arrows()
+    packages = sorted({module.rpartition(".")[0] for module in actual} - {""})
+    assert [line for package in packages if (line := circle(between_rooms(actual, package)))] == []
 
 
 def test_a_circle_is_seen_between_modules_and_between_packages() -> None:
@@ -137,13 +139,24 @@ def test_a_circle_is_seen_between_modules_and_between_packages() -> None:
 @pytest.mark.parametrize("package", ["gpusage_hooks", "gpusage"])
 def test_core_and_the_contract_know_no_workload_manager_by_name(package: str) -> None:
     """Not in code, help or docstrings: what is said of one manager is said by its plugin."""
-    told = [
+    reported = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in files(package)
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
         if re.search("slurm|yarn", line, re.IGNORECASE)
     ]
-    assert told == []
+    assert reported == []
+
+
+@pytest.mark.parametrize("package", ["gpusage_slurm", "gpusage_yarn"])
+def test_a_manager_uses_of_core_only_what_the_adapters_name(package: str) -> None:
+    strays = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in files(package)
+        for module in imports(path, package)
+        if is_in(module, "gpusage") and not is_in(module, "gpusage.adapters")
+    ]
+    assert strays == []
 
 
 @pytest.mark.parametrize("part", NEVER)
@@ -163,8 +176,8 @@ def test_what_is_pure_imports_nothing_impure(part: str) -> None:
 
 def test_the_contract_needs_the_standard_library_and_pluggy_only() -> None:
     known = {*sys.stdlib_module_names, "pluggy", "gpusage_hooks"}
-    found = {module.partition(".")[0] for path in files("gpusage_hooks") for module in imports(path, "gpusage_hooks")}
-    assert found - known == set()
+    actual = {module.partition(".")[0] for path in files("gpusage_hooks") for module in imports(path, "gpusage_hooks")}
+    assert actual - known == set()
 
 
 NOT_DECLARED = {"pyslurm", "threadpoolctl", "urllib3"}

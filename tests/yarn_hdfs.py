@@ -10,8 +10,8 @@ from pathlib import Path
 import requests
 
 import yarn_applications as apps
-from gpusage.sandboxes.cache import cache_folder, lock
-from gpusage.sandboxes.host import free_ports
+from gpusage_sandboxes.cache import cache_folder, lock
+from gpusage_sandboxes.host import free_ports
 from gpusage_yarn.sandbox import Sandbox
 from gpusage_yarn.sandbox.settings import render_configuration
 
@@ -84,7 +84,7 @@ def jars(sandbox: Sandbox) -> Path:
 
 
 def has_started(http: str) -> bool:
-    """Tell whether the NameNode has a DataNode to write to."""
+    """Return whether the NameNode has a DataNode to write to."""
     url = f"http://{http}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
     try:
         return bool(requests.get(url, timeout=10).json()["beans"][0]["NumLiveDataNodes"])

@@ -61,18 +61,18 @@ def wait_for_end(sandbox: Sandbox, *identities: str) -> list[dict[str, Any]]:
 
 def outputs(sandbox: Sandbox, identity: str) -> dict[str, str]:
     """Return what each container of an application wrote, its masters left out, by the container's id."""
-    found = sorted(sandbox.logs.glob(f"containers/*/{identity}/*/stdout"))
-    return {path.parent.name: path.read_text() for path in found if runs_a_command(path.parent)}
+    actual = sorted(sandbox.logs.glob(f"containers/*/{identity}/*/stdout"))
+    return {path.parent.name: path.read_text() for path in actual if runs_a_command(path.parent)}
 
 
 def places(sandbox: Sandbox, identity: str) -> set[str]:
     """Return the nodes on which an application's containers ran, its masters left out."""
-    found = sandbox.logs.glob(f"containers/*/{identity}/*/stdout")
-    return {path.parts[-4] for path in found if runs_a_command(path.parent)}
+    actual = sandbox.logs.glob(f"containers/*/{identity}/*/stdout")
+    return {path.parts[-4] for path in actual if runs_a_command(path.parent)}
 
 
 def runs_a_command(container: Path) -> bool:
-    """Tell whether a container runs a user's command, by the script that YARN wrote for it; a master's does not."""
+    """Return whether a container runs a user's command, by the script that YARN wrote for it; a master's does not."""
     script = container / "launch_container.sh"
     return script.exists() and "export GPUSAGE_CONTAINER=" in script.read_text()
 
@@ -115,10 +115,10 @@ def journal(sandbox: Sandbox, node: str) -> dict[str, tuple[str, int]]:
 def used_share(sandbox: Sandbox, node: str) -> int:
     """Return how much of a node's shares the scheduler has given out."""
     identity = sandbox.node_id(node)
-    (found,) = [each for each in sandbox.get("nodes")["nodes"]["node"] if each["id"] == identity]
-    if "usedResource" not in found:  # the ResourceManager has only just started
+    (actual,) = [each for each in sandbox.get("nodes")["nodes"]["node"] if each["id"] == identity]
+    if "usedResource" not in actual:  # the ResourceManager has only just started
         return 0
-    resources = found["usedResource"]["resourceInformations"]["resourceInformation"]
+    resources = actual["usedResource"]["resourceInformations"]["resourceInformation"]
     return next(int(each["value"]) for each in resources if each["name"] == "gpusage.io/share")
 
 
@@ -137,8 +137,8 @@ def kill_all(sandbox: Sandbox) -> None:
 def bean(url: str) -> dict[str, Any]:
     """Return what our classes say of themselves in the daemon whose web address is *url*."""
     answer = requests.get(f"{url}/jmx?qry=org.gpusage:type=Metrics", timeout=30)
-    (found,) = answer.json()["beans"]
-    return dict(found)
+    (actual,) = answer.json()["beans"]
+    return dict(actual)
 
 
 def metrics(url: str) -> dict[str, int]:
@@ -149,8 +149,8 @@ def metrics(url: str) -> dict[str, int]:
 def node_url(sandbox: Sandbox, node: str) -> str:
     """Return the web address of a NodeManager."""
     identity = sandbox.node_id(node)
-    (found,) = [each for each in sandbox.get("nodes")["nodes"]["node"] if each["id"] == identity]
-    return f"http://{found['nodeHTTPAddress']}"
+    (actual,) = [each for each in sandbox.get("nodes")["nodes"]["node"] if each["id"] == identity]
+    return f"http://{actual['nodeHTTPAddress']}"
 
 
 def node_metrics(sandbox: Sandbox, node: str) -> dict[str, int]:

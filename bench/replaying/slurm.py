@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from gpusage.sandboxes.gpusaged import stop_gpusaged
 from gpusage_lab.replay import body
 from gpusage_lab.replay.prediction import RULE
 from gpusage_lab.replay.site import SLURM
+from gpusage_sandboxes.gpusaged import stop_gpusaged
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
 from replaying.request import Request
@@ -71,8 +71,8 @@ class SlurmManager:
     def shares(self, names: Sequence[str]) -> list[int]:
         """Return the percentage of a GPU that each job waits for."""
         rows = self._cluster.run("squeue", "--noheader", "--format=%A %b").stdout.split("\n")
-        asked = dict(row.split() for row in rows if row)
-        return [int(asked[name].rpartition(":")[2]) if "mps" in asked[name] else 100 for name in names]
+        requests = dict(row.split() for row in rows if row)
+        return [int(requests[name].rpartition(":")[2]) if "mps" in requests[name] else 100 for name in names]
 
     def release(self, names: Sequence[str]) -> None:
         """Let all jobs be started from now on."""

@@ -3,7 +3,7 @@
 ```python
 graph = gpusage.read_model("resnet50.onnx")
 need = gpusage.predict(graph, gpu="a100", batch_size=64, mode="train")
-need.step_time_s.value, need.memory_bytes.high
+need.step_time_s.value, need.required_bytes.high
 ```
 """
 
@@ -41,7 +41,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the API holds
-    """Import the API only when it is used: `import gpusage.configuration` must stay light."""
+    """Import the API only when it is used: `import gpusage.settings.configuration` must stay light."""
     if name not in __all__:
         message = f"module 'gpusage' has no attribute {name!r}"
         raise AttributeError(message)

@@ -16,7 +16,6 @@ from gpusage_hooks import specs
 from gpusage_hooks.conformance import conforms, require
 from gpusage_hooks.managers import Manager, manager_fault
 from gpusage_hooks.types import (
-    Case,
     Code,
     Colocation,
     Decision,
@@ -24,8 +23,9 @@ from gpusage_hooks.types import (
     GpuNeed,
     GpuRequest,
     Interval,
-    Known,
     ModelGraph,
+    ObservedFigures,
+    PolicyInput,
     Workload,
 )
 
@@ -81,20 +81,22 @@ def check_interval(interval: Interval, name: str, *, least: float, most: float =
     require(least <= ends[0] and ends[2] <= most, f"{name} must lie from {least} to {most}; got {ends}")
 
 
-def check_decision(decision: Decision, case: Case, draft: Decision) -> None:
+def check_decision(decision: Decision, case: PolicyInput, draft: Decision) -> None:
     """Check that *decision*, made on *draft*, takes nothing that the user did not ask for and says why."""
-    asked, wanted = case.request, decision.request
+    original, wanted = case.request, decision.request
     require(bool(decision.plugin), "a decision must name its plugin; got ''")
     if decision.final or wanted != draft.request:
         explained = bool(decision.reasons) and all(reason.strip() for reason in decision.reasons)
         require(explained, f"a decision that changes or ends something must have reasons; got {decision.reasons}")
     if decision.code is not Code.REWRITE and decision.final:
-        require(wanted == asked, f"a final {decision.code.name} must leave the request as it is; got {wanted}")
-    require(asked.gpu_type in (None, wanted.gpu_type), f"a named GPU type must be kept; got {wanted.gpu_type!r}")
-    require(wanted.gpu_count <= asked.gpu_count, f"no more GPUs than asked for may be given; got {wanted.gpu_count}")
+        require(wanted == original, f"a final {decision.code.name} must leave the request as it is; got {wanted}")
+    require(original.gpu_type in (None, wanted.gpu_type), f"a named GPU type must be kept; got {wanted.gpu_type!r}")
+    require(wanted.gpu_count <= original.gpu_count, f"no more GPUs than asked for may be given; got {wanted.gpu_count}")
     known = {pool.site_type for pool in case.cluster.pools}
-    stray = [name for name in (*wanted.preferred_gpus, *wanted.required_gpus) if name not in known]
+    stray = [name for name in (*wanted.preferred_gpus, *wanted.bound_types) if name not in known]
     require(not stray, f"preferred and required GPUs must be in the cluster; got {stray}")
+    is_one_slice = wanted.slice_type is None or (wanted.mps_thread_percent is None and not wanted.required_gpus)
+    require(is_one_slice, f"a slice must have no share and no required GPUs beside it; got {wanted}")
     _check_share(wanted)
 
 
@@ -121,17 +123,18 @@ def check_need(need: GpuNeed, workload: Workload, gpu: Gpu) -> None:
     require(need.gpu == gpu.name, f"a need must name its GPU, {gpu.name!r}; got {need.gpu!r}")
     for name in ("step_time_s", "memory_bytes", "throughput_samples_per_s"):
         check_interval(getattr(need, name), name, least=math.ulp(0.0))
+    check_interval(need.required_bytes, "required_memory_bytes", least=math.ulp(0.0))
     for name in ("gpu_utilization", "sm_activity", "dram_activity"):
         check_interval(getattr(need, name), name, least=0.0, most=1.0)
     expected = workload.batch_size / need.step_time_s.value
     throughput = need.throughput_samples_per_s.value
     follows = math.isclose(expected, throughput, rel_tol=1e-6)
     require(follows, f"throughput_samples_per_s must follow from the step time, {expected:g}; got {throughput:g}")
-    fits = need.memory_bytes.high <= gpu.memory_bytes
-    require(need.fits == fits, f"fits must follow from the memory's high end, {fits}; got {need.fits}")
+    fits = need.required_bytes.high <= gpu.memory_bytes
+    require(need.fits == fits, f"fits must follow from the required memory's high end, {fits}; got {need.fits}")
 
 
-def check_known(known: Known) -> None:
+def check_known(known: ObservedFigures) -> None:
     """Check that what is *known* are sound figures, each with its source."""
     for name, most in (("step_time_s", math.inf), ("gpu_utilization", 1.0), ("memory_bytes", math.inf)):
         figure = getattr(known, name)
@@ -146,7 +149,7 @@ def _check_needs(question: Question, answer: Sequence[GpuNeed]) -> None:
         check_need(need, question["workload"], gpu)
 
 
-def _check_knowledge(question: Question, answer: Sequence[Known]) -> None:
+def _check_knowledge(question: Question, answer: Sequence[ObservedFigures]) -> None:
     _check_count(answer, question["gpus"])
     for known in answer:
         check_known(known)
@@ -205,7 +208,7 @@ def _returned(hook: str) -> Any:  # noqa: ANN401 - any annotation
 _MORE: Mapping[str, Callable[[Question, Any], None]] = {
     "read_model": lambda _, graph: check_graph(graph),
     "describe_gpus": _check_rows,
-    "known_figures": _check_knowledge,
+    "find_observed_figures": _check_knowledge,
     "predict_needs": _check_needs,
     "predict_slowdown": _check_slowdowns,
     "predict_colocation": _check_colocation,

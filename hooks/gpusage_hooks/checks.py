@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -18,7 +18,8 @@ from gpusage_hooks.asking import ask, call, sound_answer
 from gpusage_hooks.conformance import require
 from gpusage_hooks.declared import Hook, check_api, implemented
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import STAGES, Case, Gpu, GpuNeed, Known, ModelGraph
+from gpusage_hooks.managers import Context, Manager
+from gpusage_hooks.types import STAGES, Code, Gpu, GpuNeed, GpuRequest, ModelGraph, ObservedFigures, PolicyInput
 
 __all__ = [
     "CHECKS",
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 
-def check_plugin(plugin: object, *, sources: Iterable[str] = (), cases: Iterable[Case] = ()) -> tuple[str, ...]:
+def check_plugin(plugin: object, *, sources: Iterable[str] = (), cases: Iterable[PolicyInput] = ()) -> tuple[str, ...]:
     """Check every hook that *plugin*, a module or an object, implements.
 
     Args:
@@ -63,9 +64,13 @@ def check_plugin(plugin: object, *, sources: Iterable[str] = (), cases: Iterable
     """
     check_api(plugin)
     hooks = implemented(plugin)
+    more: Mapping[str, Mapping[str, Any]] = {
+        "read_model": {"sources": sources},
+        "decide": {"cases": cases},
+        "render_decision": {"manager": hooks.get("describe_manager")},
+    }
     for name, function in hooks.items():
-        surplus = {"sources": sources} if name == "read_model" else {"cases": cases} if name == "decide" else {}
-        CHECKS[name](function, **surplus)
+        CHECKS[name](function, **more.get(name, {}))
     return tuple(hooks)
 
 
@@ -91,7 +96,7 @@ def check_knowledge(function: Hook) -> None:
     """Check what a plugin knows: sound figures with their sources, one entry for each GPU, in their order."""
     for workload in samples.workloads():
         _check_order(
-            "known_figures",
+            "find_observed_figures",
             function,
             {"graph": samples.graph(), "workload": workload, "submitter": samples.submitter()},
         )
@@ -138,7 +143,7 @@ def _check_order(hook: str, function: Hook, question: dict[str, Any], **of_each:
     return answer
 
 
-def _check_taken(need: GpuNeed, known: Known) -> None:
+def _check_taken(need: GpuNeed, known: ObservedFigures) -> None:
     """Check that *need* has what is *known* in place of what would be predicted."""
     for name in ("step_time_s", "gpu_utilization", "memory_bytes"):
         figure = getattr(known, name)
@@ -162,7 +167,7 @@ def check_colocation(function: Hook) -> None:
         sound_answer("predict_colocation", function, needs=(samples.need(gpu),) * count, gpu=gpu)
 
 
-def check_policy(function: Hook, *, cases: Iterable[Case] = ()) -> None:
+def check_policy(function: Hook, *, cases: Iterable[PolicyInput] = ()) -> None:
     """Check a policy at every stage, on every made-up case and on *cases*."""
     for stage, case in product(STAGES, [*samples.cases(), *cases]):
         for draft in samples.drafts(case):
@@ -181,12 +186,51 @@ def check_parser(function: Hook) -> None:
     require(answer is None, f"parse_submission must leave manager {submission.manager!r} to others; got {answer!r:.80}")
 
 
-def check_renderer(function: Hook) -> None:
-    """Check an adapter's renderer: another manager's job is left to others."""
+def check_renderer(function: Hook, *, manager: Hook | None = None) -> None:
+    """Check an adapter's renderer: another manager's job is left to others; of its own, no GPU type is dropped.
+
+    Args:
+        function: Implements `render_decision`.
+        manager: Implements `describe_manager` in the same plugin; without it the adapter's own jobs are not tried.
+    """
     case = samples.case()
     question = {"job": samples.job(), "decision": samples.draft(case), "cluster": case.cluster}
     answer = sound_answer("render_decision", function, **question, context=samples.context())
     require(answer is None, f"render_decision must leave another manager's job to others; got {answer!r:.80}")
+    own = call(manager) if manager else None
+    if own is not None:
+        _check_gpu_types(function, own)
+
+
+def _check_gpu_types(function: Hook, manager: Manager) -> None:
+    """Check that the GPU types that a decision requires are expressed: all of them, or no field is set at all."""
+    case = samples.case()
+    types = tuple(pool.site_type for pool in case.cluster.pools)
+    question = {
+        "job": samples.job(manager.name),
+        "cluster": replace(case.cluster, manager=manager.name),
+        "context": Context(settings=manager.settings(), catalogue=samples.catalogue()),
+    }
+
+    def render(request: GpuRequest) -> Mapping[str, str]:
+        decision = replace(samples.draft(case), code=Code.REWRITE, request=request, reasons=("a check",))
+        rendered = sound_answer("render_decision", function, **question, decision=decision)
+        require(rendered is not None, f"render_decision must answer for a job of its own manager, {manager.name!r}")
+        fields: Mapping[str, str] = rendered.fields
+        return fields
+
+    whole = case.request
+    for request in (whole, replace(whole, gpu_count=0, mps_thread_percent=50)):
+        one, two = (replace(request, required_gpus=types[:count]) for count in (1, 2))
+        rows = [(one, request, types[:1]), (two, request, types[:2]), (two, one, types[1:2])]
+        rows += [(replace(whole, slice_type=types[0]), whole, types[:1])] if request is whole else []
+        for bound, loose, dropped in rows:
+            fields = render(bound)
+            require(
+                not fields or fields != render(loose),
+                f"render_decision must express each GPU type that a decision requires, or set no fields and say why "
+                f"in 'trouble'; it drops {', '.join(dropped)} of {', '.join(bound.bound_types)}, and sets {fields}",
+            )
 
 
 def check_observer(function: Hook) -> None:
@@ -217,31 +261,33 @@ def check_finder(function: Hook) -> None:
 def check_sharers(function: Hook) -> None:
     """Check an adapter's list of shared jobs: another manager is left to others."""
     answer = sound_answer(
-        "shared_jobs", function, manager=samples.MANAGER, states=("waiting",), context=samples.context()
+        "find_shared_jobs", function, manager=samples.MANAGER, states=("waiting",), context=samples.context()
     )
-    require(answer is None, f"shared_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
+    require(answer is None, f"find_shared_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
 
 
 def check_turning(function: Hook) -> None:
     """Check an adapter's way back: another manager's job is left to others."""
     answer = sound_answer(
-        "turn_back", function, job=samples.marked_job(), reason="it cannot start", context=samples.context()
+        "restore_request", function, job=samples.marked_job(), reason="it cannot start", context=samples.context()
     )
-    require(answer is None, f"turn_back must leave another manager's job to others; got {answer!r:.80}")
+    require(answer is None, f"restore_request must leave another manager's job to others; got {answer!r:.80}")
 
 
 def check_starved(function: Hook) -> None:
     """Check an adapter's list of starved jobs: another manager is left to others."""
-    answer = sound_answer("starved_jobs", function, manager=samples.MANAGER, context=samples.context())
-    require(answer is None, f"starved_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
+    answer = sound_answer("find_out_of_memory_jobs", function, manager=samples.MANAGER, context=samples.context())
+    require(
+        answer is None, f"find_out_of_memory_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}"
+    )
 
 
 def check_rescue(function: Hook) -> None:
-    """Check an adapter's rescue: another manager's job is left to others."""
+    """Check an adapter's requeue_on_whole_gpu: another manager's job is left to others."""
     answer = sound_answer(
-        "rescue", function, job=samples.marked_job(), reason="out of memory", context=samples.context()
+        "requeue_on_whole_gpu", function, job=samples.marked_job(), reason="out of memory", context=samples.context()
     )
-    require(answer is None, f"rescue must leave another manager's job to others; got {answer!r:.80}")
+    require(answer is None, f"requeue_on_whole_gpu must leave another manager's job to others; got {answer!r:.80}")
 
 
 def check_collector(function: Hook) -> None:
@@ -298,7 +344,7 @@ def _is_alike(one: object, other: object) -> bool:
 CHECKS: Mapping[str, Callable[..., None]] = {
     "read_model": check_reader,
     "describe_gpus": check_gpus,
-    "known_figures": check_knowledge,
+    "find_observed_figures": check_knowledge,
     "predict_needs": check_predictor,
     "predict_slowdown": check_slowdown,
     "predict_colocation": check_colocation,
@@ -310,10 +356,10 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "read_cluster": check_cluster_reader,
     "read_past_jobs": check_jobs_reader,
     "find_jobs": check_finder,
-    "shared_jobs": check_sharers,
-    "turn_back": check_turning,
-    "starved_jobs": check_starved,
-    "rescue": check_rescue,
+    "find_shared_jobs": check_sharers,
+    "restore_request": check_turning,
+    "find_out_of_memory_jobs": check_starved,
+    "requeue_on_whole_gpu": check_rescue,
     "collect_usage": check_collector,
     "read_gpu": check_gauge,
     "add_commands": check_commands,

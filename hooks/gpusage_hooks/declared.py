@@ -10,16 +10,17 @@ from gpusage_hooks import API_VERSION, specs
 from gpusage_hooks.conformance import require
 
 Hook = Callable[..., Any]
-FIRST_API = 1
+UNDECLARED_API = 2
+"""Of a plugin that declares none: the first API that was released."""
 
 
 def check_api(plugin: object) -> None:
-    """Check that *plugin* is written for this API: ``gpusage_api`` says which; one that says nothing, for the first.
+    """Check that *plugin* is written for this API: ``gpusage_api`` declares it, else it is `UNDECLARED_API`.
 
     Raises:
         AssertionError: It is written for another one.
     """
-    version = getattr(plugin, "gpusage_api", FIRST_API)
+    version = getattr(plugin, "gpusage_api", UNDECLARED_API)
     require(version == API_VERSION, f"gpusage_api must be {API_VERSION}, the API of this gpusage; got {version!r:.20}")
 
 

@@ -9,31 +9,31 @@ from types import MappingProxyType
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.managers import Context, GpuCatalogue, ManagerSettings
 from gpusage_hooks.types import (
-    Case,
+    Allocation,
+    AnnotatedJob,
+    Candidate,
     Cluster,
     Code,
     Decision,
     DecisionRecord,
+    DecisionRequest,
     Figure,
     Gpu,
     GpuNeed,
     GpuPool,
     GpuRequest,
-    Granted,
     Interval,
     Job,
-    Known,
-    MarkedJob,
     ModelGraph,
     ModelRequest,
     Node,
-    Place,
+    ObservedFigures,
+    PolicyInput,
     Price,
-    Rendered,
+    RenderedDecision,
     Rules,
     SharingRules,
     Slo,
-    Submission,
     Submitter,
     Usage,
     Workload,
@@ -130,12 +130,12 @@ def half(of: Gpu) -> Gpu:
     )
 
 
-def knowledge() -> tuple[Known, ...]:
+def knowledge() -> tuple[ObservedFigures, ...]:
     """Return what may be known of a job alone on a GPU: nothing, a utilization, a step time and its memory."""
     return (
-        Known(),
-        Known(gpu_utilization=figure(0.6)),
-        Known(step_time_s=figure(0.1), memory_bytes=figure(3.0 * GIB)),
+        ObservedFigures(),
+        ObservedFigures(gpu_utilization=figure(0.6)),
+        ObservedFigures(step_time_s=figure(0.1), memory_bytes=figure(3.0 * GIB)),
     )
 
 
@@ -175,7 +175,7 @@ def around(value: float) -> Interval:
     return Interval(value=value, low=0.9 * value, high=1.1 * value)
 
 
-def case(request: GpuRequest | None = None, *, workload: Workload | None = None, **needed: float) -> Case:
+def case(request: GpuRequest | None = None, *, workload: Workload | None = None, **needed: float) -> PolicyInput:
     """Return a job that asks for *request*, one GPU by default, in a cluster with a pool of each GPU."""
     rows = gpus()
     pools = tuple(
@@ -190,11 +190,11 @@ def case(request: GpuRequest | None = None, *, workload: Workload | None = None,
         )
         for row in rows
     )
-    return Case(
+    return PolicyInput(
         request=request or GpuRequest(gpu_count=1),
         workload=workload or Workload(),
         places=tuple(
-            Place(pool=pool, gpu=row, need=need(row, **needed), shares=prices(row))
+            Candidate(pool=pool, gpu=row, need=need(row, **needed), shares=prices(row))
             for pool, row in zip(pools, rows, strict=True)
         ),
         cluster=Cluster(manager=MANAGER, version="1", pools=pools),
@@ -202,7 +202,7 @@ def case(request: GpuRequest | None = None, *, workload: Workload | None = None,
     )
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[PolicyInput]:
     """Yield the cases that a policy meets, the awkward ones included."""
     plain = case(memory_gib=2.0)
     yield plain
@@ -225,12 +225,12 @@ def cases() -> Iterator[Case]:
     yield replace(plain, rules=Rules(sharing=SharingRules(enabled=False)))
 
 
-def draft(of: Case) -> Decision:
+def draft(of: PolicyInput) -> Decision:
     """Return the decision that the first policy after eligibility starts from."""
     return Decision(code=Code.KEEP, request=of.request, reasons=(), plugin="sample")
 
 
-def drafts(of: Case) -> Iterator[Decision]:
+def drafts(of: PolicyInput) -> Iterator[Decision]:
     """Yield what a policy may find when its turn comes: nothing changed yet, and a share with a preference."""
     yield draft(of)
     if of.request.gpu_count == 1 and of.request.gpu_type is None:
@@ -244,10 +244,12 @@ def drafts(of: Case) -> Iterator[Decision]:
         yield replace(draft(of), request=share, reasons=("an earlier policy thought so",))
 
 
-def job() -> Job:
-    """Return a job of a workload manager that no adapter is for."""
+def job(manager: str = MANAGER) -> Job:
+    """Return a job of *manager*, by default of one that no adapter is for."""
     return Job(
-        submission=Submission(manager=MANAGER, fields=MappingProxyType({"comment": "model=sample"}), origin="uid 1000"),
+        submission=DecisionRequest(
+            manager=manager, fields=MappingProxyType({"comment": "model=sample"}), origin="uid 1000"
+        ),
         request=GpuRequest(gpu_count=1),
         request_text="one GPU",
         model_request=ModelRequest(model="sample"),
@@ -281,9 +283,9 @@ def context() -> Context:
     return Context(settings=ManagerSettings(), catalogue=catalogue())
 
 
-def marked_job() -> MarkedJob:
+def marked_job() -> AnnotatedJob:
     """Return a job of that manager that waits, with a mark."""
-    return MarkedJob(
+    return AnnotatedJob(
         job_id="sample:1",
         manager=MANAGER,
         user="ada",
@@ -300,7 +302,7 @@ def record() -> DecisionRecord:
         origin="uid 1000",
         mode="observe",
         decision=draft(case()),
-        rendered=Rendered(before="one GPU", after="one GPU", fields=MappingProxyType({})),
+        rendered=RenderedDecision(before="one GPU", after="one GPU", fields=MappingProxyType({})),
     )
 
 
@@ -312,7 +314,7 @@ def usages() -> tuple[Usage, Usage]:
         number="69215f4a0c3e",
         job_id="1",
         gpu="v100-sxm2-16gb",
-        granted=Granted(division="percentage", share_percent=40, thread_percent=40, memory_limit_bytes=int(6 * GIB)),
+        granted=Allocation(division="percentage", share_percent=40, thread_percent=40, memory_limit_bytes=int(6 * GIB)),
         outcome="completed",
         sampled_s=58.0,
         alone_s=20.0,

@@ -12,25 +12,25 @@ import pluggy
 
 from gpusage_hooks.managers import Context, GpuCatalogue, Manager
 from gpusage_hooks.types import (
-    Case,
+    AnnotatedJob,
     Cluster,
     Colocation,
     Decision,
     DecisionRecord,
+    DecisionRequest,
     Gpu,
     GpuNeed,
     GpuReading,
     Interval,
     Job,
     JobState,
-    Known,
-    MarkedJob,
     ModelGraph,
+    ObservedFigures,
+    OutOfMemoryJob,
     PastJob,
-    Rendered,
+    PolicyInput,
+    RenderedDecision,
     Stage,
-    StarvedJob,
-    Submission,
     Submitter,
     Usage,
     Workload,
@@ -63,9 +63,9 @@ def describe_gpus() -> Sequence[Gpu] | None:
 
 
 @hookspec
-def known_figures(
+def find_observed_figures(
     graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], submitter: Submitter
-) -> Sequence[Known] | None:
+) -> Sequence[ObservedFigures] | None:
     """Tell what is known of a workload on each GPU; all answers count, of each figure the first one that is known.
 
     Whatever is predicted follows from what is known: a known step time changes throughput, activities, speed-ups and
@@ -84,7 +84,7 @@ def known_figures(
 
 @hookspec(firstresult=True)
 def predict_needs(
-    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]
+    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]
 ) -> Sequence[GpuNeed] | None:
     """Predict what a workload needs on each GPU when it is alone there; first answer wins.
 
@@ -106,7 +106,7 @@ def predict_slowdown(
     workload: Workload,
     gpus: Sequence[Gpu],
     parts: Sequence[Sequence[Gpu]],
-    known: Sequence[Known],
+    known: Sequence[ObservedFigures],
 ) -> Sequence[Sequence[Interval]] | None:
     """Predict the step time on each part of a GPU against that on the whole of it; first answer wins.
 
@@ -128,13 +128,14 @@ def predict_colocation(needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation | None:
 
 
 @hookspec(firstresult=True)
-def decide(stage: Stage, case: Case, draft: Decision) -> Decision | None:
+def decide(stage: Stage, case: PolicyInput, draft: Decision) -> Decision | None:
     """Decide one thing about a job, on the draft of the stages before; first answer wins.
 
     Args:
-        stage: What is decided: ``eligibility``, whether the request may be changed at all; ``fit``, where the workload
-            fits by the pessimistic end of its memory; ``generation``, which GPU generation to prefer; ``sharing``,
-            what share of a GPU is enough; ``slo``, what an inference job's promise still needs.
+        stage: What is decided, in the order of `STAGES`: ``eligibility``, whether the request may be changed at all;
+            ``fit``, where the workload fits by the pessimistic end of its memory; ``deadline``, which GPUs end the job
+            in time; ``generation``, which GPU generation to prefer; ``sharing``, what share of a GPU is enough;
+            ``slo``, what an inference job's promise still needs; ``veto``, which nodes to avoid for their other jobs.
         case: The job, and where it may run.
         draft: What was decided so far.
 
@@ -149,7 +150,7 @@ def describe_manager() -> Manager | None:
 
 
 @hookspec(firstresult=True)
-def parse_submission(submission: Submission, context: Context) -> Job | None:
+def parse_submission(submission: DecisionRequest, context: Context) -> Job | None:
     """Understand one workload manager's submission; first answer wins.
 
     Args:
@@ -162,7 +163,7 @@ def parse_submission(submission: Submission, context: Context) -> Job | None:
 
 
 @hookspec(firstresult=True)
-def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Context) -> Rendered | None:
+def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Context) -> RenderedDecision | None:
     """Put a decision into the workload manager's own words; first answer wins."""
 
 
@@ -214,7 +215,7 @@ def read_past_jobs(path: str) -> Sequence[PastJob] | None:
 
 
 @hookspec(firstresult=True)
-def find_jobs(manager: str, job_id: str, user: str, context: Context) -> Sequence[MarkedJob] | None:
+def find_jobs(manager: str, job_id: str, user: str, context: Context) -> Sequence[AnnotatedJob] | None:
     """Find jobs of a workload manager, ended ones too, by id or by user; first answer wins.
 
     Args:
@@ -224,7 +225,7 @@ def find_jobs(manager: str, job_id: str, user: str, context: Context) -> Sequenc
         context: Its settings, and the GPUs that gpusage knows.
 
     Returns:
-        Those that the caller may see, also where they carry no mark; ``None`` where the id is of no form that this
+        Those that the caller may see, with or without an annotation; ``None`` where the id is of no form that this
         manager has, or there is no such manager here.
 
     Raises:
@@ -233,7 +234,7 @@ def find_jobs(manager: str, job_id: str, user: str, context: Context) -> Sequenc
 
 
 @hookspec(firstresult=True)
-def shared_jobs(manager: str, states: Sequence[JobState], context: Context) -> Sequence[MarkedJob] | None:
+def find_shared_jobs(manager: str, states: Sequence[JobState], context: Context) -> Sequence[AnnotatedJob] | None:
     """Find the jobs in one of *states* whose whole GPU became a share; may take seconds; first answer wins.
 
     Raises:
@@ -242,11 +243,11 @@ def shared_jobs(manager: str, states: Sequence[JobState], context: Context) -> S
 
 
 @hookspec(firstresult=True)
-def turn_back(job: MarkedJob, reason: str, context: Context) -> bool | None:
-    """Give a waiting job the request again that its user made, and write *reason* into its mark; first answer wins.
+def restore_request(job: AnnotatedJob, reason: str, context: Context) -> bool | None:
+    """Give a waiting job its user's request again, and write *reason* into its annotation; first answer wins.
 
     Returns:
-        Whether it has it: ``False`` where this version of the manager can only be told why it should.
+        Whether it has it: ``False`` where this version of the manager cannot do it, and only the annotation says why.
 
     Raises:
         RequestError: The manager refuses, or the job waits no more.
@@ -254,8 +255,8 @@ def turn_back(job: MarkedJob, reason: str, context: Context) -> bool | None:
 
 
 @hookspec(firstresult=True)
-def starved_jobs(manager: str, context: Context) -> Sequence[StarvedJob] | None:
-    """Find the jobs whose share's memory was too small, and that were not rescued yet; first answer wins.
+def find_out_of_memory_jobs(manager: str, context: Context) -> Sequence[OutOfMemoryJob] | None:
+    """Find the jobs whose share's memory was too small, those that run again and those that failed; first answer wins.
 
     Returns:
         Those that the manager still knows; ``None`` where there is no such manager here.
@@ -266,16 +267,17 @@ def starved_jobs(manager: str, context: Context) -> Sequence[StarvedJob] | None:
 
 
 @hookspec(firstresult=True)
-def rescue(job: MarkedJob, reason: str, context: Context) -> bool | None:
-    """Run a starved job again, once, with the request that its user made; first answer wins.
+def requeue_on_whole_gpu(job: AnnotatedJob, reason: str, context: Context) -> bool | None:
+    """Correct a job that ran out of memory and runs again, by its adapter's own part on the node; first answer wins.
 
-    *reason* is written into its mark. Where this fails half-way, the job is never left held, and never runs in a loop.
+    Give it its user's request, and write *reason* into its annotation. A job whose failure the manager has reported is
+    never run again: others have acted on the report.
 
     Returns:
-        Whether it runs again: ``False`` where this version of the manager cannot do it.
+        Whether it has that request: ``False`` where this version of the manager cannot do it.
 
     Raises:
-        RequestError: The manager refuses, or the job is not one of `starved_jobs`.
+        RequestError: The manager refuses, or the job is not one of `find_out_of_memory_jobs`.
     """
 
 
@@ -308,9 +310,9 @@ def add_commands() -> Sequence[object] | None:
 
 @hookspec
 def decision_made(record: DecisionRecord) -> None:
-    """Hear of a decision, before its answer leaves; an exception here is logged and nothing more."""
+    """Hear of a decision, soon after its answer has left; an exception here is logged and has no other effect."""
 
 
 @hookspec
 def usage_observed(usage: Usage) -> None:
-    """Hear of what a job really did, soon after it ended; an exception here is logged and nothing more."""
+    """Hear of what a job really did, soon after it ended; an exception here is logged and has no other effect."""

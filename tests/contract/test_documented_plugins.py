@@ -15,7 +15,7 @@ import pytest
 from gpusage.plugins.hooks import Hooks
 from gpusage.plugins.loading import ENTRY_POINT_GROUP, make_hooks
 from gpusage_hooks import checks, samples, specs
-from gpusage_hooks.types import Known, Submission, Workload
+from gpusage_hooks.types import DecisionRequest, ObservedFigures, Workload
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/plugin_examples.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^## (\w+)$.*?^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL))
@@ -24,19 +24,19 @@ GPUS = samples.gpus()
 CFD = types.SimpleNamespace(name="cfd-wing")
 CASE = samples.case(workload=Workload(mode="infer"))
 JOB = samples.job()
-PBS_JOB = types.SimpleNamespace(submission=Submission(manager="pbs"), request_text="ngpus=1")
+PBS_JOB = types.SimpleNamespace(submission=DecisionRequest(manager="pbs"), request_text="ngpus=1")
 PBS_MARKED = types.SimpleNamespace(manager="pbs")
 
-ASKED: Mapping[str, Callable[[Hooks], Any]] = {
+HOOK_CALLS: Mapping[str, Callable[[Hooks], Any]] = {
     "describe_gpus": lambda hooks: hooks.describe_gpus()[-1].name == "h900-sxm9-1tb",
-    "known_figures": lambda hooks: hooks.known_figures(samples.graph(), Workload(), GPUS)[0],
-    "predict_needs": lambda hooks: hooks.predict_needs(CFD, Workload(), GPUS, [Known()] * 3),  # type: ignore[arg-type]
+    "find_observed_figures": lambda hooks: hooks.find_observed_figures(samples.graph(), Workload(), GPUS)[0],
+    "predict_needs": lambda hooks: hooks.predict_needs(CFD, Workload(), GPUS, [ObservedFigures()] * 3),  # type: ignore[arg-type]
     "predict_slowdown": lambda hooks: hooks.predict_slowdown(samples.graph(), Workload(), GPUS, [GPUS] * 3, []),
     "predict_colocation": lambda hooks: hooks.predict_colocation([samples.need(GPUS[0])] * 2, GPUS[0]),
     "decide": lambda hooks: hooks.decide("sharing", CASE, samples.draft(CASE)),
     "describe_manager": lambda hooks: [manager.name for manager in hooks.describe_manager()] == ["pbs"],
     "parse_submission": lambda hooks: hooks.parse_submission(
-        Submission(manager="pbs", fields={"ngpus": "1", "comment": "model=r.onnx"}), samples.context()
+        DecisionRequest(manager="pbs", fields={"ngpus": "1", "comment": "model=r.onnx"}), samples.context()
     ),
     "render_decision": lambda hooks: hooks.render_decision(
         PBS_JOB,
@@ -48,10 +48,10 @@ ASKED: Mapping[str, Callable[[Hooks], Any]] = {
     "read_cluster": lambda hooks: hooks.read_cluster("site/pbs_nodes", samples.catalogue()),
     "read_past_jobs": lambda hooks: hooks.read_past_jobs("site/pbs_log"),
     "find_jobs": lambda hooks: hooks.find_jobs("pbs", "", "ada", samples.context()),
-    "shared_jobs": lambda hooks: hooks.shared_jobs("pbs", ("waiting",), samples.context()),
-    "turn_back": lambda hooks: hooks.turn_back(PBS_MARKED, "stuck", samples.context()) is False,  # type: ignore[arg-type]
-    "starved_jobs": lambda hooks: hooks.starved_jobs("pbs", samples.context()),
-    "rescue": lambda hooks: hooks.rescue(PBS_MARKED, "starved", samples.context()) is False,  # type: ignore[arg-type]
+    "find_shared_jobs": lambda hooks: hooks.find_shared_jobs("pbs", ("waiting",), samples.context()),
+    "restore_request": lambda hooks: hooks.restore_request(PBS_MARKED, "stuck", samples.context()) is False,  # type: ignore[arg-type]
+    "find_out_of_memory_jobs": lambda hooks: hooks.find_out_of_memory_jobs("pbs", samples.context()),
+    "requeue_on_whole_gpu": lambda hooks: hooks.requeue_on_whole_gpu(PBS_MARKED, "starved", samples.context()) is False,  # type: ignore[arg-type]
     "collect_usage": lambda hooks: hooks.collect_usage("pbs", samples.context()) == [],
     "read_gpu": lambda hooks: hooks.read_gpu(samples.DEVICE) is None,
     "add_commands": lambda hooks: hooks.commands_of("documented"),
@@ -78,11 +78,11 @@ def test_it_has_at_most_15_lines_and_keeps_the_contract(name: str) -> None:
     assert checks.check_plugin(plugin(name)) == (name,)
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", HOOK_CALLS)
 def test_it_answers_when_gpusage_asks(name: str) -> None:
     module = plugin(name)
     hooks = make_hooks([EntryPoint("documented", module.__name__, ENTRY_POINT_GROUP)])
-    answer = ASKED[name](hooks)
+    answer = HOOK_CALLS[name](hooks)
     assert answer is not None
     assert answer is not False
     assert hooks.troubles() == {}

@@ -21,6 +21,7 @@ import pytest
 
 from gpusage.graphs.card.text import encode
 from gpusage.service import client
+from gpusage.service.records.recorder import BATCH_DELAY_S
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import DecisionRecord, ModelGraph, Node
@@ -167,9 +168,10 @@ class Daemon:
     def records(self) -> tuple[DecisionRecord, ...]:
         """Return what is in the store, newest first, once nothing waits to be written.
 
-        An answer leaves after two milliseconds at the latest, and on a busy machine the disk may take longer.
+        An answer does not wait for its record, and a status may be a second old.
         """
         if self.process is not None and self.process.poll() is None:
+            time.sleep(2 * BATCH_DELAY_S)
             self.wait(lambda: self.status()["records"]["waiting"] == 0)
         with closing(open_store(f"sqlite:///{self.store}")) as store:
             return store.latest(100)

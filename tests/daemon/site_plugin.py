@@ -20,19 +20,19 @@ from pathlib import Path
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import (
-    Case,
+    Allocation,
     Cluster,
     Code,
     Decision,
     DecisionRecord,
+    DecisionRequest,
     Gpu,
     GpuNeed,
     GpuPool,
-    Granted,
     Interval,
     ModelGraph,
+    PolicyInput,
     Stage,
-    Submission,
     Usage,
     Workload,
 )
@@ -41,8 +41,8 @@ _SLEPT: set[str] = set()
 
 
 def _behaviour() -> dict[str, object]:
-    found: dict[str, object] = json.loads(Path(os.environ["GPUSAGE_TEST_CLUSTER"]).read_text(encoding="utf-8"))
-    return found
+    document: dict[str, object] = json.loads(Path(os.environ["GPUSAGE_TEST_CLUSTER"]).read_text(encoding="utf-8"))
+    return document
 
 
 @hookimpl
@@ -57,7 +57,7 @@ def observe_cluster(manager: str) -> Cluster | None:
         time.sleep(0.05)
     pool = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=4, free_gpu_count=2, mps_per_gpu=100)
     pools = (pool, *_bindable(behaviour.get("free")))
-    return Cluster(manager="slurm", version="24.11", pools=pools, observed_at_s=time.time())
+    return Cluster(manager="slurm", version="24.11", pools=pools)
 
 
 def _bindable(free: object) -> Iterator[GpuPool]:
@@ -86,7 +86,7 @@ def predict_slowdown(gpus: Sequence[Gpu], parts: Sequence[Sequence[Gpu]]) -> Seq
 
 
 @hookimpl
-def parse_submission(submission: Submission) -> None:
+def parse_submission(submission: DecisionRequest) -> None:
     """Leave it to the others; for one model after 50 ms of work."""
     until_s = time.thread_time() + 0.05 * submission.fields.get("comment", "").startswith("model=toil")
     while time.thread_time() < until_s:
@@ -125,7 +125,7 @@ def _need(workload: Workload, gpu: Gpu) -> GpuNeed:
 
 
 @hookimpl
-def decide(stage: Stage, case: Case, draft: Decision) -> Decision | None:
+def decide(stage: Stage, case: PolicyInput, draft: Decision) -> Decision | None:
     """Give 40 %; who may have it, the built-in policy says."""
     if stage == "eligibility" or _behaviour().keys() & {"free", "silent"}:
         return None
@@ -165,7 +165,7 @@ def collect_usage(manager: str) -> tuple[Usage, ...] | None:
             job_id="7",
             user="ada",
             gpu="v100-sxm2-16gb",
-            granted=Granted(division="percentage", share_percent=40, thread_percent=40),
+            granted=Allocation(division="percentage", share_percent=40, thread_percent=40),
             outcome="completed",
             started_at_s=1_800_000_000.0,
             ended_at_s=1_800_003_600.0,

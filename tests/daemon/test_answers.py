@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpusage.mark import mark_of, parse_mark
 from gpusage.service.protocol import json_line
+from gpusage.store.annotation import annotation_of_record, parse_annotation
 
 if TYPE_CHECKING:
     from tests.daemon.conftest import Daemon
 
-KEPT = {"v": "1", "code": "KEEP", "message": ""}
+KEEP_ANSWER = {"v": "1", "code": "KEEP", "message": ""}
 
 
 def test_ping_is_answered_and_status_tells_what_is_seen(daemon: Daemon) -> None:
@@ -33,7 +33,7 @@ def test_a_request_is_rewritten_and_recorded(daemon: Daemon) -> None:
     assert all(isinstance(value, str) for value in answer.values())
     assert answer["message"].startswith("gres/gpu:1 -> gres/mps:40")
     (record,) = daemon.records()
-    assert answer["mark"] == str(mark_of(record))
+    assert answer["mark"] == str(annotation_of_record(record))
     assert answer["mark"].startswith(f"gpusage {record.number} REWRITE gres/gpu:1 -> gres/mps:40")
     assert int(record.number[:8], 16) == int(record.decided_at_s)
     assert (record.manager, record.origin, record.mode, record.model) == ("slurm", "uid 1000", "enforce", "tiny.onnx")
@@ -48,11 +48,33 @@ def test_a_request_is_rewritten_and_recorded(daemon: Daemon) -> None:
 def test_the_same_question_again_gets_the_same_answer_and_a_record_of_its_own(daemon: Daemon) -> None:
     """Answers are remembered; jobs are not, and each carries its own record's number."""
     answers = [daemon.ask() for _ in range(3)]
-    marks = [parse_mark(answer.pop("mark")) for answer in answers]
+    marks = [parse_annotation(answer.pop("mark")) for answer in answers]
     assert answers[0] == answers[1] == answers[2]
     assert [mark.number for mark in marks[::-1] if mark] == [record.number for record in daemon.records()]
     assert len({mark.number for mark in marks if mark}) == 3
     assert daemon.status()["asks"]["remembered"] >= 1
+
+
+def test_who_looks_for_a_first_byte_has_one_before_the_answer_to_a_new_question(daemon: Daemon) -> None:
+    """White space before JSON; where the client has given up for want of it, the job is recorded with its request."""
+    now_s = time.time()
+    question = daemon.question() | {"until_s": now_s + 4.0, "first_by_s": now_s + 4.0}
+    assert [daemon.raw(json_line(question))[:2] for _ in range(2)] == [b" {", b'{"']
+    late = daemon.question(comment="model=tiny.onnx,batch=9") | {"until_s": now_s + 4.0, "first_by_s": now_s - 1.0}
+    assert b'"overdue":"1"' in daemon.raw(json_line(late))
+    daemon.wait(lambda: [record.decision.code.value for record in daemon.records()] == ["KEEP", "REWRITE", "REWRITE"])
+
+
+def test_jobs_that_differ_in_user_name_and_script_alone_are_judged_once(daemon: Daemon) -> None:
+    """Else every job of a busy site would be predicted anew; the records know the jobs apart.
+
+    On a busy machine the first may be late, and a new look at the cluster may come between two.
+    """
+    for number in range(6):
+        fields = {"user_id": str(1000 + number), "name": f"job-{number}", "script_digest": f"{number:016}"}
+        daemon.ask(daemon.question(**fields))
+    assert daemon.status()["asks"]["remembered"] >= 1
+    assert [record.origin for record in daemon.records()] == [f"uid {1000 + number}" for number in (5, 4, 3, 2, 1, 0)]
 
 
 def test_observe_says_nothing_and_sets_nothing_but_records_what_it_would_do(idle: Daemon) -> None:
@@ -62,7 +84,7 @@ def test_observe_says_nothing_and_sets_nothing_but_records_what_it_would_do(idle
     answer = idle.ask()
     (record,) = idle.records()
     mark = answer.pop("mark")
-    assert answer == KEPT
+    assert answer == KEEP_ANSWER
     assert mark.startswith(f"gpusage {record.number} REWRITE (observe) gres/gpu:1 -> gres/mps:40")
     assert (record.mode, record.decision.code.value, record.rendered.after[:12]) == (
         "observe",
@@ -115,7 +137,7 @@ def test_a_job_without_a_card_is_kept_with_the_reason_in_the_record(daemon: Daem
     answer = daemon.ask(daemon.question(""))
     assert answer["code"] == "KEEP"
     assert "no description of the model came with the job" in answer["message"]
-    assert answer["mark"] == str(mark_of(daemon.records()[0]))
+    assert answer["mark"] == str(annotation_of_record(daemon.records()[0]))
     assert " KEEP gres/gpu:1 | " in answer["mark"]
 
 
@@ -124,7 +146,7 @@ def test_a_job_that_names_no_model_or_meets_the_kill_switch_carries_no_mark(daem
     assert "mark" not in daemon.ask(daemon.question(comment=""))
     assert "mark" not in daemon.ask(daemon.question(comment="model=tiny.onnx,gpusage=off"))
     (daemon.folder / "off").touch()
-    daemon.wait(lambda: daemon.ask() == KEPT)
+    daemon.wait(lambda: daemon.ask() == KEEP_ANSWER)
 
 
 def test_a_card_that_is_none_is_kept(daemon: Daemon) -> None:
@@ -149,7 +171,7 @@ def test_a_fault_in_a_plugin_is_kept_logged_and_counted(daemon: Daemon) -> None:
     for _ in range(2):
         answer = daemon.ask(daemon.question(daemon.card("fault=1")))
         assert "ZeroDivisionError" in answer.pop("mark")
-        assert answer == KEPT
+        assert answer == KEEP_ANSWER
     assert daemon.status()["asks"]["failed"] == 2
     assert "ZeroDivisionError" in daemon.log()
     assert "ZeroDivisionError" in daemon.records()[0].decision.reasons[0]
@@ -166,7 +188,7 @@ def test_a_slow_decision_is_answered_in_time_and_remembered_for_the_next_job(idl
     idle.wait(idle.records)
     (record,) = idle.records()
     assert (record.model, record.rendered.before, record.rendered.after) == ("tiny.onnx", "gres/gpu:1", "gres/gpu:1")
-    assert record.decision.reasons[0] == answer["message"]
+    assert answer["message"] == f"{record.decision.reasons[0]}. The request stays as it is."
     idle.wait(lambda: idle.ask(slow)["code"] == "REWRITE")
     assert idle.status()["asks"]["overdue"] >= 1
 
@@ -179,7 +201,7 @@ def test_a_job_that_waited_behind_a_slow_one_is_recorded_with_its_request_and_re
         connection.sendall(_line(idle.question(idle.card("sleep=1.5"), comment="model=slow.onnx")))
         idle.wait(lambda: idle.status()["asks"]["asked"] == 1)
         soon_s = time.time() + 0.2
-        assert idle.ask({**behind, "until_s": soon_s}) == {**KEPT, "overdue": "1"}
+        assert idle.ask({**behind, "until_s": soon_s}) == {**KEEP_ANSWER, "overdue": "1"}
         # It says nothing to us, and nobody knew.
         assert idle.ask({**idle.question(comment=""), "until_s": soon_s + 0.2})["code"] == "KEEP"
     idle.wait(lambda: len(idle.records()) == 3)

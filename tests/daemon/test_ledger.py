@@ -29,9 +29,9 @@ def test_a_burst_binds_no_more_jobs_than_there_is_room_for(idle: Daemon) -> None
     idle.start()
     answers = burst(idle)
     assert bound(answers) == ROOM, answers
-    kept = [answer for answer in answers if answer["code"] == "KEEP"]
-    assert len(kept) == 20 - ROOM
-    assert all(answer["message"].endswith("and h100 has no room now") for answer in kept), kept
+    unchanged = [answer for answer in answers if answer["code"] == "KEEP"]
+    assert len(unchanged) == 20 - ROOM
+    assert all(answer["message"].endswith("and h100 has no room now") for answer in unchanged), unchanged
     idle.wait(lambda: bound([idle.ask()]))
 
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 @contextmanager
 def listening() -> Iterator[tuple[str, list[str]]]:
     """Yield the address of a server that knows nothing, and the paths that it was asked for."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     class Listener(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            requests.append(self.path)
             self.send_error(404)
 
         def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the base's name
@@ -27,16 +27,16 @@ def listening() -> Iterator[tuple[str, list[str]]]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Listener) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield f"http://127.0.0.1:{server.server_port}", requests
         server.shutdown()
 
 
 def test_a_managers_settings_are_those_of_the_file_that_config_names(idle: Daemon) -> None:
     """They were those of the usual file, which this host does not have."""
-    with listening() as (address, asked):
+    with listening() as (address, request):
         with (idle.folder / "c.toml").open("a") as file:
             file.write(f'[yarn]\nrm_urls = ["{address}"]\n')
         idle.start()
         idle.wait(lambda: "yarn" in idle.status()["troubles"])
-        assert asked
-        assert all(path.startswith("/ws/v1/cluster") for path in asked)
+        assert request
+        assert all(path.startswith("/ws/v1/cluster") for path in request)

@@ -8,11 +8,12 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import reduce
 from importlib.resources import files
 from pathlib import Path
@@ -21,8 +22,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpusage.sandboxes.host import free_ports
-from gpusage.sandboxes.packages import unpack
+from gpusage_sandboxes.host import free_ports
+from gpusage_sandboxes.packages import unpack
 from waiting import LIMIT_S, wait_until
 
 Counts = Mapping[str, float]
@@ -58,13 +59,13 @@ def test_decisions_and_durations_are_counted(measured: tuple[Any, int]) -> None:
     daemon.ask(daemon.question(comment="gpusage=off"))
     daemon.wait(lambda: daemon.status()["records"]["kept"] == 4)
     daemon.wait(lambda: counts(port).get("gpusage_records_kept_total") == 4)
-    found = counts(port)
-    decided = {name: value for name, value in found.items() if name.startswith("gpusage_decisions_total")}
-    assert sum(decided.values()) == found["gpusage_answer_duration_seconds_count"] == 4
+    actual = counts(port)
+    decided = {name: value for name, value in actual.items() if name.startswith("gpusage_decisions_total")}
+    assert sum(decided.values()) == actual["gpusage_answer_duration_seconds_count"] == 4
     assert decided["gpusage_decisions_totalcode=DECLINE,manager=slurm,mode=enforce"] == 1
-    assert found["gpusage_answer_duration_seconds_bucketle=+Inf"] == 4
-    assert 0 < found["gpusage_answer_duration_seconds_sum"] < 40
-    assert found["gpusage_records_lost_total"] == found["gpusage_answers_overdue_total"] == 0
+    assert actual["gpusage_answer_duration_seconds_bucketle=+Inf"] == 4
+    assert 0 < actual["gpusage_answer_duration_seconds_sum"] < 40
+    assert actual["gpusage_records_lost_total"] == actual["gpusage_answers_overdue_total"] == 0
 
 
 def test_there_is_one_page_and_no_user_on_it(measured: tuple[Any, int]) -> None:
@@ -136,7 +137,7 @@ def prometheus(prometheus_command: Path, measured: tuple[Any, int], tmp_path: Pa
         process.wait(10)
 
 
-def asked(port: int, query: str) -> list[dict[str, Any]]:
+def query_prometheus(port: int, query: str) -> list[dict[str, Any]]:
     """Return the series that answer *query* now; PromQL that Prometheus does not understand is an error."""
     answer = json.loads(get(port, f"/api/v1/query?{urllib.parse.urlencode({'query': query})}"))
     assert answer["status"] == "success", answer
@@ -170,17 +171,17 @@ def test_each_query_of_the_dashboard_has_an_answer_of_a_real_prometheus(
 ) -> None:
     """The stand-in cluster tells of one run, on a share."""
     daemon, _ = measured
-    eventually(lambda: bool(asked(prometheus, "gpusage_build_info")))
+    eventually(lambda: bool(query_prometheus(prometheus, "gpusage_build_info")))
     number = re.search(r"gpusage (\w{12}) ", daemon.ask()["mark"])
     assert number is not None
     daemon.behave(usage=[number[1]])
-    eventually(lambda: bool(asked(prometheus, "gpusage_runs_observed_total")))
+    eventually(lambda: bool(query_prometheus(prometheus, "gpusage_runs_observed_total")))
     for _ in range(5):
         daemon.ask()
-    eventually(lambda: all(asked(prometheus, query) for query in queries()))
+    eventually(lambda: all(query_prometheus(prometheus, query) for query in queries()))
     (saved,) = (query for query in queries() if "asked" in query)
     # an hour on 40 % of a GPU, which would have been an hour on all of it, by a price of nothing
-    eventually(lambda: float(asked(prometheus, saved)[0]["value"][1]) == pytest.approx(0.6, rel=0.2))
+    eventually(lambda: float(query_prometheus(prometheus, saved)[0]["value"][1]) == pytest.approx(0.6, rel=0.2))
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are(measured: tuple[Any, int]) -> None:
@@ -188,3 +189,27 @@ def test_the_dashboard_asks_for_metrics_that_there_are(measured: tuple[Any, int]
     known = {family.name for family in text_string_to_metric_families(text)}
     for name in {name for query in queries() for name in re.findall(r"gpusage_\w+", query)}:
         assert re.sub(r"_(total|bucket|sum|count|info)$", "", name) in known, name
+
+
+def test_slow_visitors_block_no_scrape_and_are_sent_away(measured: tuple[Any, int]) -> None:
+    """One connection that sent a byte every 1.5 s failed 3 of 3 scrapes: the limit was for each read."""
+    daemon, port = measured
+    daemon.ask()
+    with ExitStack() as stack:
+        slow = [stack.enter_context(closing(socket.create_connection(("127.0.0.1", port)))) for _ in range(40)]
+        begun_s = time.monotonic()
+        for _ in range(3):
+            for each in slow:
+                with suppress(OSError):
+                    each.sendall(b"G")
+            assert get(port, "/metrics")
+        assert time.monotonic() - begun_s < 3 * LIMIT_S
+        last = slow[-1]
+        last.settimeout(0.3)
+        with suppress(ConnectionError):
+            while True:  # it goes on sending, and is sent away all the same
+                try:
+                    if not last.recv(1000):
+                        break
+                except TimeoutError:
+                    last.sendall(b"G")

@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.daemon.conftest import Daemon
 
-KEPT = {"v": "1", "code": "KEEP", "message": ""}
+KEEP_ANSWER = {"v": "1", "code": "KEEP", "message": ""}
 
 
 def install(daemon: Daemon, text: str) -> None:
@@ -27,7 +27,7 @@ def install(daemon: Daemon, text: str) -> None:
     [
         ("import absent", "ModuleNotFoundError: No module named 'absent'"),
         ("1 / 0", "ZeroDivisionError: division by zero (broken_plugin.py:1)"),
-        ("gpusage_api = 2", "gpusage_api must be 1, the API of this gpusage; got 2"),
+        ("gpusage_api = 3", "gpusage_api must be 2, the API of this gpusage; got 3"),
         (
             "from gpusage_hooks import hookimpl\n\n@hookimpl\ndef decide_sharing(case, draft): ...\n",
             "'decide_sharing' must implement a hook; got no hook 'decide_sharing'",
@@ -55,7 +55,7 @@ def test_a_plugin_that_cannot_be_loaded_is_set_aside(idle: Daemon, text: str, se
 def test_a_plugin_that_breaks_the_contract_is_named_and_costs_no_job(daemon: Daemon, card: str, sentence: str) -> None:
     answer = daemon.ask(daemon.question(daemon.card(card)))
     assert answer.pop("mark").startswith("gpusage ")
-    assert answer == KEPT
+    assert answer == KEEP_ANSWER
     assert f"Plugin 'site', {sentence}" in daemon.status()["plugins"]["site"]
     assert f"Plugin 'site', {sentence}" in daemon.log()
     assert daemon.ask()["code"] == "REWRITE"
@@ -66,6 +66,6 @@ def test_a_policy_that_answers_with_a_dict_is_named_and_costs_no_job(idle: Daemo
     idle.start()
     answer = idle.ask()
     assert answer.pop("mark").startswith("gpusage ")
-    assert answer == KEPT
+    assert answer == KEEP_ANSWER
     assert "Plugin 'site', hook 'decide', must answer as the contract says" in idle.log()
     assert "got dict {'code': 'KEEP'}" in idle.records()[0].decision.reasons[0]

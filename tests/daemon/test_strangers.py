@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpusage.service import status_server
 from gpusage.service.client import status_path
 from gpusage.service.protocol import json_line
+from gpusage.service.transport import status_server
 
 if TYPE_CHECKING:
     from tests.daemon.conftest import Daemon
 
-KEPT = {"v": "1", "code": "KEEP", "message": ""}
+KEEP_ANSWER = {"v": "1", "code": "KEEP", "message": ""}
 PING = json_line({"v": 1, "op": "ping"})
 ALIVE = {"v": "1", "code": "OK"}
 NOBODY = 65534
@@ -63,9 +63,9 @@ def allow(daemon: Daemon, users: list[str]) -> None:
 def test_a_stranger_sees_the_status_and_the_kernel_keeps_him_from_asking(daemon: Daemon) -> None:
     """He is not even let into the queue of those who may ask."""
     assert as_nobody(daemon.socket, PING) == ["PermissionError"]
-    looked, said = as_nobody(status_path(daemon.socket), json_line({"v": 1, "op": "status"}), PING)
+    looked, output = as_nobody(status_path(daemon.socket), json_line({"v": 1, "op": "status"}), PING)
     assert json.loads(looked)["mode"] == "enforce"
-    assert json.loads(said) == ALIVE
+    assert json.loads(output) == ALIVE
 
 
 @needs_root
@@ -73,12 +73,12 @@ def test_a_user_who_is_named_may_ask_and_only_as_long_as_he_is_named(idle: Daemo
     """Also where gpusaged is another user's, as under systemd; a changed list needs no restart."""
     allow(idle, [str(NOBODY)])
     idle.start()
-    said = json.dumps(ALIVE, separators=(",", ":"))
-    assert as_nobody(idle.socket, PING) == [said]
+    output = json.dumps(ALIVE, separators=(",", ":"))
+    assert as_nobody(idle.socket, PING) == [output]
     idle.configure()
     idle.wait(lambda: as_nobody(idle.socket, PING) == ["PermissionError"])
     allow(idle, [str(NOBODY)])
-    idle.wait(lambda: as_nobody(idle.socket, PING) == [said])
+    idle.wait(lambda: as_nobody(idle.socket, PING) == [output])
 
 
 @needs_root
@@ -95,8 +95,8 @@ def test_a_stranger_whom_the_file_system_lets_in_is_sent_away(daemon: Daemon) ->
 def test_nobody_gets_a_verdict_where_the_status_is_told(daemon: Daemon) -> None:
     """One rule for all, so that a client of the wrong socket is found before it matters."""
     for _ in range(20):
-        assert json.loads(daemon.raw(json_line(daemon.question()), looking=True)) == KEPT
-        assert json.loads(daemon.raw(b"garbage\n", looking=True)) == KEPT
+        assert json.loads(daemon.raw(json_line(daemon.question()), looking=True)) == KEEP_ANSWER
+        assert json.loads(daemon.raw(b"garbage\n", looking=True)) == KEEP_ANSWER
     asks = daemon.status()["asks"]
     assert (asks["refused"], asks["malformed"], asks["asked"]) == (20, 20, 0)
     assert 1 <= daemon.log().count(f"uid {os.geteuid()}") <= 2
@@ -112,7 +112,7 @@ def test_a_visitor_has_one_line_of_modest_length(daemon: Daemon) -> None:
 def test_visitors_who_say_nothing_hold_a_few_places_for_a_moment(daemon: Daemon) -> None:
     """The next one waits for two seconds at most."""
     with ExitStack() as stack:
-        for _ in range(2 * status_server.PLACES_PER_USER):
+        for _ in range(2 * status_server.CONNECTIONS_PER_USER_LIMIT):
             stack.enter_context(daemon.connected(looking=True))
         begun_s = time.monotonic()
         daemon.wait(lambda: daemon.status()["code"] == "OK")
@@ -121,7 +121,7 @@ def test_visitors_who_say_nothing_hold_a_few_places_for_a_moment(daemon: Daemon)
 
 def test_a_client_that_does_not_speak_the_protocol_is_heard_once(daemon: Daemon) -> None:
     """Also one who may ask: whatever follows a malformed line is as likely to be none."""
-    assert daemon.all(b"\n" * 1000 + PING) == json_line(KEPT)
+    assert daemon.all(b"\n" * 1000 + PING) == json_line(KEEP_ANSWER)
     assert daemon.status()["asks"]["malformed"] == 1
 
 

@@ -62,25 +62,25 @@ def fuzz(target: Target, *, seed: int, count: int | None = None, seconds: float 
     end_s = time.monotonic() + seconds if seconds else float("inf")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-")))
-        take = stack.enter_context(target.taker(folder))
+        consume = stack.enter_context(target.consumer(folder))
         seeds = target.seeds()
         for mutant in mutants(seeds, chance):
             if outcome.tried == count or time.monotonic() >= end_s:
                 break
-            _try(take, mutant, outcome)
+            _try(consume, mutant, outcome)
     return outcome
 
 
-def _try(take: Callable[[bytes], object], mutant: bytes, outcome: Outcome) -> None:
+def _try(consume: Callable[[bytes], object], mutant: bytes, outcome: Outcome) -> None:
     outcome.tried += 1
     begun_s = time.process_time()
     try:
-        take(mutant)
+        consume(mutant)
     except GpuUsageError as error:
         outcome.refused += 1
         sentence = str(error)
         if not sentence.isprintable() or len(sentence) > 1000:
-            outcome.faults.append(_kept(mutant, f"no sentence: {sentence[:200]!r}"))
+            outcome.faults.append(_save_mutant(mutant, f"no sentence: {sentence[:200]!r}"))
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -88,16 +88,16 @@ def _try(take: Callable[[bytes], object], mutant: bytes, outcome: Outcome) -> No
         while where is not None and where.tb_next is not None:
             where = where.tb_next
         place = f"{where.tb_frame.f_code.co_filename}:{where.tb_lineno}" if where else "?"
-        outcome.faults.append(_kept(mutant, f"{type(error).__name__} at {place}: {str(error)[:200]}"))
+        outcome.faults.append(_save_mutant(mutant, f"{type(error).__name__} at {place}: {str(error)[:200]}"))
     else:
         outcome.taken += 1
     taken_s = time.process_time() - begun_s
     outcome.slowest_s = max(outcome.slowest_s, taken_s)
     if taken_s > LONGEST_S:
-        outcome.faults.append(_kept(mutant, f"took {taken_s:.1f} s"))
+        outcome.faults.append(_save_mutant(mutant, f"took {taken_s:.1f} s"))
     grown_bytes = _largest_bytes() - outcome.begun_bytes
     if grown_bytes > LARGEST_BYTES and not any("bytes" in fault for fault in outcome.faults):
-        outcome.faults.append(_kept(mutant, f"grew by {grown_bytes} bytes"))
+        outcome.faults.append(_save_mutant(mutant, f"grew by {grown_bytes} bytes"))
 
 
 def _largest_bytes() -> int:
@@ -105,7 +105,7 @@ def _largest_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _kept(mutant: bytes, fault: str) -> str:
+def _save_mutant(mutant: bytes, fault: str) -> str:
     """Return *fault* with where its mutant lies."""
     with tempfile.NamedTemporaryFile(prefix="gpusage-mutant-", delete=False) as file:
         file.write(mutant)
@@ -183,8 +183,8 @@ def main() -> int:
     counts = (
         f"{outcome.tried} tried, {outcome.taken} taken, {outcome.refused} refused, slowest {outcome.slowest_s:.1f} s"
     )
-    said = f"{options.target}, seed {options.seed}: {counts}, {len(outcome.faults)} faults"
-    sys.stdout.write("\n  ".join([said, *outcome.faults]) + "\n")
+    output = f"{options.target}, seed {options.seed}: {counts}, {len(outcome.faults)} faults"
+    sys.stdout.write("\n  ".join([output, *outcome.faults]) + "\n")
     return bool(outcome.faults)
 
 

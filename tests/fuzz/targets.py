@@ -15,8 +15,8 @@ from pathlib import Path
 from onnx import TensorProto, ValueInfoProto, helper
 
 from daemon.conftest import Daemon, made_daemon
-from gpusage.advisor import make_advisor
-from gpusage.graphs.card.text import decode, encode, unpacked
+from gpusage.decisions.advisor import make_advisor
+from gpusage.graphs.card.text import decode, decode_document, encode
 from gpusage.graphs.named.huggingface import read_configuration
 from gpusage.graphs.onnx.reader import read_model as read_onnx
 from gpusage.graphs.torch.pt2 import read_model as read_pt2
@@ -25,7 +25,7 @@ from gpusage_hooks.types import Workload
 from graphs import attention_graph, convolution_graph, perceptron_graph, recurrent_graph
 from unit.graphs.torch.test_pt2 import document
 
-Take = Callable[[bytes], object]
+Consumer = Callable[[bytes], object]
 MODELS = Path(__file__).resolve().parents[2] / "examples" / "models"
 MEMORY_LIMIT_BYTES = 150e6
 LARGEST_SEED_BYTES = 300_000
@@ -37,11 +37,11 @@ class Target:
 
     Attributes:
         seeds: Returns good examples; they are tried as they are, first.
-        taker: Gives what takes a mutant, with a folder of its own.
+        consumer: Gives what takes a mutant, with a folder of its own.
     """
 
     seeds: Callable[[], list[bytes]]
-    taker: Callable[[Path], AbstractContextManager[Take]]
+    consumer: Callable[[Path], AbstractContextManager[Consumer]]
 
 
 def onnx_seeds() -> list[bytes]:
@@ -87,7 +87,7 @@ def pt2_seeds() -> list[bytes]:
 def card_seeds() -> list[bytes]:
     """Return cards, unpacked and as they travel."""
     cards = [encode(graph) for graph in (perceptron_graph(), convolution_graph(), attention_graph(), recurrent_graph())]
-    return [*map(unpacked, cards), *(card.encode() for card in cards[:2])]
+    return [*map(decode_document, cards), *(card.encode() for card in cards[:2])]
 
 
 def configuration_seeds() -> list[bytes]:
@@ -110,23 +110,23 @@ def line_seeds() -> list[bytes]:
 
 
 @contextmanager
-def reader(name: str, read: Callable[[str, dict[str, tuple[int, ...]]], object], folder: Path) -> Iterator[Take]:
+def reader(name: str, read: Callable[[str, dict[str, tuple[int, ...]]], object], folder: Path) -> Iterator[Consumer]:
     """Give what writes a mutant to a file called *name* and reads it."""
     path = folder / name
 
-    def take(mutant: bytes) -> object:
+    def consume(mutant: bytes) -> object:
         path.write_bytes(mutant)
         return read(str(path), {})
 
-    yield take
+    yield consume
 
 
 @contextmanager
-def pt2_taker(folder: Path) -> Iterator[Take]:
+def pt2_taker(folder: Path) -> Iterator[Consumer]:
     """Give what reads a zip, or puts JSON into one first."""
     with reader("m.pt2", read_pt2, folder) as read:
 
-        def take(mutant: bytes) -> object:
+        def consume(mutant: bytes) -> object:
             if mutant.startswith(b"PK"):
                 return read(mutant)
             packed = io.BytesIO()
@@ -134,38 +134,38 @@ def pt2_taker(folder: Path) -> Iterator[Take]:
                 archive.writestr("model/models/model.json", mutant)
             return read(packed.getvalue())
 
-        yield take
+        yield consume
 
 
 @contextmanager
-def card_taker(_: Path) -> Iterator[Take]:
+def card_taker(_: Path) -> Iterator[Consumer]:
     """Give what decodes a card, and predicts for what it takes for one: a forged graph goes that far."""
     advisor = make_advisor()
     gpus = [advisor.catalogue.find(name) for name in ("v100", "h100")]
 
-    def take(mutant: bytes) -> object:
+    def consume(mutant: bytes) -> object:
         text = base64.b64encode(zlib.compress(mutant)).decode() if mutant.startswith(b"{") else mutant.decode("latin-1")
         graph = decode(text)
         return [advisor.predict(graph, workload, gpus) for workload in (Workload(), Workload(batch_size=64))]
 
-    yield take
+    yield consume
 
 
 @contextmanager
-def configuration_taker(folder: Path) -> Iterator[Take]:
+def configuration_taker(folder: Path) -> Iterator[Consumer]:
     """Give what reads a Hugging Face folder; what is imported for the first one is no mutant's fault."""
-    with reader("config.json", lambda path, shape: read_configuration(path, path, shape), folder) as take:
-        take(configuration_seeds()[0])
-        yield take
+    with reader("config.json", lambda path, shape: read_configuration(path, path, shape), folder) as consume:
+        consume(configuration_seeds()[0])
+        yield consume
 
 
 @contextmanager
-def socket_taker(_: Path) -> Iterator[Take]:
+def socket_taker(_: Path) -> Iterator[Consumer]:
     """Give what sends a mutant to a real gpusaged: a whole line has one answer at most, and it stays alive."""
     with made_daemon() as daemon:
         daemon.start()
 
-        def take(mutant: bytes) -> None:
+        def consume(mutant: bytes) -> None:
             lines = daemon.all(mutant).splitlines()
             assert len(lines) <= mutant.count(b"\n") + 1
             assert all(isinstance(json.loads(line), dict) for line in lines)
@@ -174,7 +174,7 @@ def socket_taker(_: Path) -> Iterator[Take]:
             assert daemon.ask({"v": 1, "op": "ping"})["code"] == "OK"
             assert daemon.highest_memory_bytes() <= MEMORY_LIMIT_BYTES
 
-        yield take
+        yield consume
         assert daemon.status()["asks"]["failed"] == 0
         assert daemon.stop() == 0
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.cli.past.report import tell
+from gpusage.cli.past.report import show_report
 from gpusage.reports.report import Period
 from gpusage.store.opening import open_store
 from observed import DAY_S, NOW_S, fill
@@ -33,11 +33,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_report_is_its_golden_file(
     form: str, golden: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tell(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S, user=""), None, as_json=form == "json")
+    show_report(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S, user=""), None, as_json=form == "json")
     golden(f"report.{form}", capsys.readouterr().out)
 
 
 @pytest.mark.usefixtures("site")
 def test_the_page_of_a_report_is_its_golden_file(golden: Callable[[str, str], None], tmp_path: Path) -> None:
-    tell(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S, user="bob"), tmp_path / "report.html", as_json=False)
+    show_report(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S, user="bob"), tmp_path / "report.html", as_json=False)
     golden("report.html", (tmp_path / "report.html").read_text())

@@ -26,6 +26,7 @@ case $package in
 esac
 ls -d "$@" >/dev/null
 cd /
+test -x /usr/libexec/gpusage/gpusage_prolog.sh
 setpriv --reuid 65534 --regid 65534 --clear-groups gpusage predict timm:resnet50 --gpu v100
 gpusaged --version
 gpusage yarn jar
@@ -37,8 +38,15 @@ printf 'ClusterName=c\nNodeName=n Gres=gpu:1\n' >/etc/slurm/slurm.conf
 cp /etc/slurm/slurm.conf /tmp/slurm.conf
 gpusage slurm install --nodes-ready --yes
 ! remove # slurm.conf names us
+echo 'exit 1' >/usr/libexec/gpusage/gpusage_prolog.sh
+case $package in # an upgrade, or the same once more: what Slurm runs is written anew
+    *.deb) dpkg --install "$package" ;;
+    *.rpm) rpm --upgrade --replacepkgs --nodeps --force-debian "$package" 2>/dev/null || rpm --upgrade --replacepkgs --nodeps "$package" ;;
+esac
+cmp /usr/libexec/gpusage/gpusage_prolog.sh /opt/gpusage/lib/python3*/site-packages/gpusage_slurm/node/prolog.sh
 gpusage slurm uninstall --with-jobs --yes
 cmp /etc/slurm/slurm.conf /tmp/slurm.conf
+test -x /usr/libexec/gpusage/gpusage_prolog.sh # slurmds may not have read slurm.conf yet
 remove
 for place in "$@"; do
     if [ -e "$place" ]; then

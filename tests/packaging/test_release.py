@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from gpusage_slurm.installing import install
+from gpusage_slurm.install import plan
 from gpusage_slurm.sandbox.patchelf import fetch_patchelf
 from installations import CHECKOUT, Installation, install_wheel
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.release
 
 JAVA_8 = 52
 UNIT = "/usr/lib/systemd/system/gpusaged.service"
-PLACES = ("/opt/gpusage", "/etc/gpusage", "/usr/bin/gpusage", "/usr/bin/gpusaged", UNIT)
+PLACES = ("/opt/gpusage", "/usr/libexec/gpusage", "/etc/gpusage", "/usr/bin/gpusage", "/usr/bin/gpusaged", UNIT)
 NAMES = {"/usr/bin/gpusage", "/usr/bin/gpusaged", UNIT, "/etc/gpusage/gpusage.toml", "/usr/share/man/man1/gpusage.1.gz"}
 NAMES |= {"/usr/share/bash-completion/completions/gpusage", "/usr/share/doc/gpusage/copyright"}
 INSIDE = CHECKOUT / "tests" / "packaging" / "inside.sh"
@@ -132,4 +132,4 @@ def test_the_package_is_installed_used_and_removed(kind: str) -> None:
 
 def test_the_packages_settings_are_those_of_the_installer() -> None:
     """So that `gpusage slurm install` has nothing to change in them."""
-    assert (CHECKOUT / "release" / "gpusage.toml").read_text() == install._toml(None, None)
+    assert (CHECKOUT / "release" / "gpusage.toml").read_text() == plan._toml(None, None)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusage.graphs.card import text as card
-from gpusage.graphs.card.packing import unpack
+from gpusage.graphs.card.text import decompress
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Node
 
@@ -28,7 +28,7 @@ ATTRIBUTES = st.dictionaries(
     | st.just("forward")
     | st.lists(st.integers(-9, 9), max_size=4).map(tuple),
     max_size=3,
-).map(lambda found: tuple(sorted(found.items())))
+).map(lambda counts: tuple(sorted(counts.items())))
 NODES = st.builds(
     Node,
     op_type=st.sampled_from(["Conv", "MatMul", "com.acme.Mystery"]),
@@ -127,6 +127,6 @@ def _packed(document: object) -> str:
 
 
 def _unpacked(text: str) -> bytes:
-    content = unpack(base64.b64decode(text), card.MAXIMUM_UNPACKED_BYTES)
+    content = decompress(base64.b64decode(text), card.MAXIMUM_UNPACKED_BYTES)
     assert content is not None
     return content

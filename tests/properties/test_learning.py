@@ -9,21 +9,21 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusage.advisor import Advisor
+from gpusage.decisions.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.learning.identity import identity_of
-from gpusage.learning.lessons import learn
-from gpusage.learning.runs import Run, run_of
+from gpusage.experience.identity import job_identity
+from gpusage.experience.learning import learn
+from gpusage.experience.runs import Run, run_of
 from gpusage.plugins.loading import make_hooks
 from gpusage_hooks.types import (
+    Allocation,
     Cluster,
     Decision,
+    DecisionRequest,
     GpuPool,
     GpuRequest,
-    Granted,
     Job,
     ModelRequest,
-    Submission,
     Submitter,
     Usage,
     Workload,
@@ -39,7 +39,7 @@ PLAIN = Advisor(hooks=make_hooks(), catalogue=builtin_catalogue())
 POOL = GpuPool(gpu=V100, site_type="v100", gpu_count=4, free_gpu_count=4, mps_per_gpu=100)
 CLUSTER = Cluster(manager="sample", version="1", pools=(POOL,))
 JOB = Job(
-    submission=Submission(manager="sample"),
+    submission=DecisionRequest(manager="sample"),
     request=GpuRequest(gpu_count=1),
     request_text="one GPU",
     model_request=ModelRequest(model="net", workload=WORKLOAD),
@@ -64,7 +64,7 @@ def ran(decision: Decision, busy: float, steepness: float, hour: int, chance: ra
         job_id="",
         user="",
         gpu=V100,
-        granted=Granted(division="percentage", share_percent=percent) if percent < 100 else Granted(),
+        granted=Allocation(division="percentage", share_percent=percent) if percent < 100 else Allocation(),
         outcome="completed",
         started_at_s=3600.0 * hour,
         ended_at_s=3600.0 * hour + 600 * slowdown * chance.uniform(0.95, 1.1),
@@ -72,7 +72,7 @@ def ran(decision: Decision, busy: float, steepness: float, hour: int, chance: ra
         alone_s=600 * (percent == 100 or chance.random() < 0.5),
         gpu_utilization=min(busy * growth / slowdown * chance.uniform(0.95, 1.05), 1.0),
     )
-    record = replace(RECORD, decision=decision, workload=WORKLOAD, identity=identity_of(GRAPH, ME))
+    record = replace(RECORD, decision=decision, workload=WORKLOAD, identity=job_identity(ME, graph=GRAPH))
     return run_of(usage, record, 60)
 
 

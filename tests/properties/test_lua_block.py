@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage_slurm.installing.lua_block import block_of, with_block, without_block
+from gpusage_slurm.install.lua_scripts import find_block, with_block, without_block
 
 pieces = [
     "function slurm_job_submit(d, p, u)\n",
@@ -24,7 +24,7 @@ def test_taking_the_block_out_gives_the_sites_bytes_back(script: str, body: str)
 def test_putting_the_block_in_twice_is_putting_it_in_once(script: str, body: str) -> None:
     once = with_block(script, body)
     assert with_block(once, body) == once
-    assert body.rstrip() in (block_of(once) or "")
+    assert body.rstrip() in (find_block(once) or "")
 
 
 def test_the_block_stands_before_the_scripts_own_return() -> None:

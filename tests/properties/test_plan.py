@@ -15,6 +15,7 @@ from gpusage.policies.capacity.plan import Plan
 from gpusage.policies.capacity.planning import make_plan
 from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob
 from gpusage.policies.capacity.rules import RULES, by_rule
+from gpusage.policies.capacity.search import best_plan
 from gpusage.policies.capacity.state import Choice, State
 from gpusage_hooks.units import HOUR_S
 
@@ -67,13 +68,28 @@ CHOOSERS = {"program": program, **{name: by_rule(order) for name, order in RULES
 @settings(max_examples=25, deadline=None)
 def test_a_plan_holds(name: str, problem: tuple[list[PlannedJob], list[NodeGroup]]) -> None:
     jobs, groups = problem
-    plan = make_plan(jobs, groups, _chooser(name))
+    _holds(make_plan(jobs, groups, _chooser(name)), jobs, groups)
+
+
+def _holds(plan: Plan, jobs: list[PlannedJob], groups: list[NodeGroup]) -> None:
     assert sorted(each.job.name for each in plan.assignments) == sorted(job.name for job in jobs)
     assert all(each.start_s >= each.job.submitted_s for each in plan.assignments)
     _no_gpu_is_used_twice(plan)
     _nodes_are_on_and_one_thing_at_a_time(plan, groups)
     assert plan.cost == pytest.approx(_cost(plan))
     assert plan.bound <= plan.cost * (1 + 1e-9) + 1e-9
+
+
+@given(problem=problems())
+@settings(max_examples=25, deadline=None)
+def test_the_whole_plan_holds_and_is_never_dearer_than_a_rule_or_the_program(
+    problem: tuple[list[PlannedJob], list[NodeGroup]],
+) -> None:
+    jobs, groups = problem
+    starts = [make_plan(jobs, groups, choose) for choose in CHOOSERS.values()]
+    plan = best_plan(jobs, groups, starts, most_tries=20_000)
+    assert plan.cost <= min(start.cost for start in starts)
+    _holds(plan, jobs, groups)
 
 
 def _chooser(name: str) -> Callable[[State], Choice]:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from gpusage.plugins.loading import make_hooks
 from gpusage.policies.latency import latency_s
 from gpusage.policies.shares.price import limits, partners_of
-from gpusage.predictors.beside import beside
-from gpusage.predictors.learned.intervals import product
+from gpusage.predictors.colocation import slowdown_with_partners
+from gpusage.predictors.intervals import product
 from gpusage_hooks import samples
 from gpusage_hooks.checks import check_decision
 from gpusage_hooks.types import (
     STAGES,
-    Case,
+    Candidate,
     Cluster,
     Code,
     Decision,
@@ -28,9 +28,9 @@ from gpusage_hooks.types import (
     GpuPool,
     GpuRequest,
     Interval,
-    Known,
     NodeKind,
-    Place,
+    ObservedFigures,
+    PolicyInput,
     Price,
     Rules,
     SharingRules,
@@ -98,14 +98,14 @@ def prices(gpu: Gpu, of_half: float, spread: float) -> tuple[Price, ...]:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
-    found = [draw(rows(name)) for name in draw(st.lists(st.sampled_from(NAMES), unique=True))]
+def cases(draw: st.DrawFn) -> PolicyInput:
+    actual = [draw(rows(name)) for name in draw(st.lists(st.sampled_from(NAMES), unique=True))]
     unknown = GpuPool(
         gpu=None, site_type="x", gpu_count=2, free_gpu_count=0, mps_per_gpu=draw(st.sampled_from((None, 8)))
     )
     others = draw(st.sampled_from(((), (), (unknown,))))
     slo = draw(st.none() | st.builds(Slo, latency_s=st.floats(1e-3, 10), rate_per_s=st.none() | st.floats(0.1, 1e4)))
-    return Case(
+    return PolicyInput(
         request=GpuRequest(
             gpu_count=draw(st.sampled_from((1, 1, 1, 0, 2))),
             gpu_type=draw(st.sampled_from((None, None, *NAMES))),
@@ -116,8 +116,8 @@ def cases(draw: st.DrawFn) -> Case:
             batch_size=draw(st.integers(1, 64)),
             slowdown=draw(st.none() | st.floats(1.0, 3.0)),
         ),
-        places=tuple(Place(pool=pool, gpu=gpu, need=need) for pool, need, gpu in found),
-        cluster=Cluster(manager="slurm", version="24.11", pools=(*(pool for pool, _, _ in found), *others)),
+        places=tuple(Candidate(pool=pool, gpu=gpu, need=need) for pool, need, gpu in actual),
+        cluster=Cluster(manager="slurm", version="24.11", pools=(*(pool for pool, _, _ in actual), *others)),
         rules=draw(rules()),
     )
 
@@ -142,7 +142,7 @@ def rules() -> st.SearchStrategy[Rules]:
     )
 
 
-def maybe_sliced(draw: st.DrawFn, place: Place) -> Place:
+def maybe_sliced(draw: st.DrawFn, place: Candidate) -> Candidate:
     """Return *place*, or a slice (MIG) in its stead, which has a price of its own and no shares."""
     if draw(st.sampled_from((False, False, True))):
         cost = draw(st.sampled_from((1.0, 1.1, 1.4)))
@@ -150,7 +150,7 @@ def maybe_sliced(draw: st.DrawFn, place: Place) -> Place:
         need = replace(place.need, slowdown=Interval(low=1.0, value=cost, high=cost * 1.1))
         return replace(
             place,
-            gpu=replace(place.gpu, cut_from="h200", memory_bytes=memory),
+            gpu=replace(place.gpu, parent_gpu="h200", memory_bytes=memory),
             need=replace(need, fits=need.memory_bytes.high <= memory),
             pool=replace(place.pool, mps_per_gpu=None, exact_feature=None),
             shares=(),
@@ -158,13 +158,13 @@ def maybe_sliced(draw: st.DrawFn, place: Place) -> Place:
     return place
 
 
-def known_utilization(draw: st.DrawFn) -> Known:
+def known_utilization(draw: st.DrawFn) -> ObservedFigures:
     figure = draw(st.none() | intervals(0.01, 1).map(lambda ends: Figure(interval=ends, source="earlier runs")))
-    return Known(gpu_utilization=figure)
+    return ObservedFigures(gpu_utilization=figure)
 
 
 @st.composite
-def packed_cases(draw: st.DrawFn) -> Case:
+def packed_cases(draw: st.DrawFn) -> PolicyInput:
     """Return a job as `priced_cases` does, of which a utilization may be known, where the site packs by it."""
     case = draw(priced_cases())
     places = tuple(replace(place, known=known_utilization(draw)) for place in case.places)
@@ -173,26 +173,26 @@ def packed_cases(draw: st.DrawFn) -> Case:
 
 
 @st.composite
-def priced_cases(draw: st.DrawFn) -> Case:
+def priced_cases(draw: st.DrawFn) -> PolicyInput:
     """Return a job that may well have a share by its price: a small one that asks for one GPU."""
-    found = [draw(rows(name)) for name in draw(st.lists(st.sampled_from(NAMES[1:]), unique=True, min_size=1))]
+    actual = [draw(rows(name)) for name in draw(st.lists(st.sampled_from(NAMES[1:]), unique=True, min_size=1))]
     small = Interval(low=GIB / 2, value=GIB, high=draw(st.sampled_from((1.5, 2.5, 5.0))) * GIB)
     places = tuple(
         maybe_sliced(
             draw,
-            Place(
+            Candidate(
                 pool=pool,
                 gpu=replace(gpu, compute_capability=(9, 0)),
                 need=replace(need, memory_bytes=small, fits=True, familiar=True),
                 shares=prices(gpu, draw(st.sampled_from((1.0, 1.05, 1.2, 1.5))), draw(st.sampled_from((1.0, 1.2)))),
             ),
         )
-        for pool, need, gpu in found
+        for pool, need, gpu in actual
     )
-    return Case(
+    return PolicyInput(
         request=GpuRequest(
             gpu_count=1,
-            gpu_type=draw(st.sampled_from((None, None, None, found[0][0].site_type))),
+            gpu_type=draw(st.sampled_from((None, None, None, actual[0][0].site_type))),
             cpu_count=draw(st.sampled_from((1, 8))),
             partitions=draw(st.sampled_from(((), ("small",), ("large",)))),
             bindable=draw(st.sampled_from((True, True, True, False))),
@@ -214,7 +214,7 @@ def priced_cases(draw: st.DrawFn) -> Case:
     )
 
 
-def decide(case: Case) -> Decision:
+def decide(case: PolicyInput) -> Decision:
     """Return what the policies, in the advisor's order, make of *case*; each answer is checked on its way."""
     draft = samples.draft(case)
     for stage in STAGES:
@@ -227,7 +227,7 @@ def decide(case: Case) -> Decision:
     return draft
 
 
-def landing(case: Case, decision: Decision) -> Sequence[Place]:
+def landing(case: PolicyInput, decision: Decision) -> Sequence[Candidate]:
     """Return where the share of *decision* may land."""
     named, required = decision.request.gpu_type, decision.request.required_gpus
     return [
@@ -239,13 +239,13 @@ def landing(case: Case, decision: Decision) -> Sequence[Place]:
 
 
 @given(cases())
-def test_every_decision_keeps_the_contract(case: Case) -> None:
+def test_every_decision_keeps_the_contract(case: PolicyInput) -> None:
     """Whatever the site's rules are, no policy raises, none takes more than was asked for."""
     assert decide(case).code in Code
 
 
 @given(cases() | priced_cases())
-def test_a_share_holds_wherever_it_may_land(case: Case) -> None:
+def test_a_share_holds_wherever_it_may_land(case: PolicyInput) -> None:
     """Its cap is within its share of the memory: shares that fit by number fit by memory (docs/decisions/0002)."""
     decision = decide(case)
     share = decision.request.mps_thread_percent
@@ -267,7 +267,7 @@ def test_a_share_holds_wherever_it_may_land(case: Case) -> None:
 
 
 @given(priced_cases())
-def test_a_cap_changes_no_size_and_lets_no_job_use_less_than_it_books(case: Case) -> None:
+def test_a_cap_changes_no_size_and_lets_no_job_use_less_than_it_books(case: PolicyInput) -> None:
     """What is booked, and so what partners are left, is the share, whatever the job may use of the threads."""
     request, sharing = decide(case).request, replace(case.rules.sharing, cap="share")
     plain = decide(replace(case, rules=Rules(sharing=sharing))).request
@@ -277,14 +277,14 @@ def test_a_cap_changes_no_size_and_lets_no_job_use_less_than_it_books(case: Case
         assert (request.mps_thread_percent or 100) < request.thread_cap_percent <= 100
 
 
-def shared_by_price(case: Case) -> Decision | None:
+def shared_by_price(case: PolicyInput) -> Decision | None:
     """Return the decision where it is a share that was chosen by its price."""
     decision = decide(case)
     return decision if decision.request.mps_thread_percent is not None else None
 
 
 @given(priced_cases())
-def test_no_share_costs_more_than_was_accepted_wherever_it_lands(case: Case) -> None:
+def test_no_share_costs_more_than_was_accepted_wherever_it_lands(case: PolicyInput) -> None:
     """As expected and at the pessimistic end, alone and beside an average partner; its size is one of the site's."""
     decision = shared_by_price(case)
     if decision is None:
@@ -296,14 +296,14 @@ def test_no_share_costs_more_than_was_accepted_wherever_it_lands(case: Case) -> 
     assert share in sharing.sizes
     for place in landing(case, decision):
         alone = next(price.slowdown for price in place.shares if price.share_percent == share)
-        for cost in (alone, beside(alone, partners_of(share))):
+        for cost in (alone, slowdown_with_partners(alone, partners_of(share))):
             assert cost.value <= accepted
             assert cost.high <= worst * (1 + 1e-9) or sharing.maximum_slowdown <= 1
         assert share * alone.value <= 80
 
 
 @st.composite
-def serving_cases(draw: st.DrawFn) -> Case:
+def serving_cases(draw: st.DrawFn) -> PolicyInput:
     """Return an inference job with a promise that some shares keep."""
     case = draw(priced_cases())
     step_s = draw(st.sampled_from(case.places)).need.step_time_s
@@ -315,7 +315,7 @@ def serving_cases(draw: st.DrawFn) -> Case:
 
 
 @given(serving_cases())
-def test_no_share_breaks_a_promised_latency_wherever_it_lands(case: Case) -> None:
+def test_no_share_breaks_a_promised_latency_wherever_it_lands(case: PolicyInput) -> None:
     """At the pessimistic end of the step, beside partners, with the wait of 95 of 100 requests."""
     decision, promise = shared_by_price(case), case.workload.slo
     if decision is None or promise is None:
@@ -323,12 +323,12 @@ def test_no_share_breaks_a_promised_latency_wherever_it_lands(case: Case) -> Non
     share = decision.request.mps_thread_percent or 100
     for place in landing(case, decision):
         alone = next(price.slowdown for price in place.shares if price.share_percent == share)
-        slowed_s = product(place.need.step_time_s, beside(alone, partners_of(share))).high
+        slowed_s = product(place.need.step_time_s, slowdown_with_partners(alone, partners_of(share))).high
         assert latency_s(slowed_s, case.workload) <= promise.latency_s
 
 
 @given(serving_cases(), st.floats(1.0, 5.0))
-def test_more_requests_never_make_a_smaller_share(case: Case, times: float) -> None:
+def test_more_requests_never_make_a_smaller_share(case: PolicyInput, times: float) -> None:
     """Of one GPU type; of several, more requests may bind the job to a faster one, of which less is enough."""
     promise = case.workload.slo
     assert promise is not None
@@ -342,15 +342,15 @@ def test_more_requests_never_make_a_smaller_share(case: Case, times: float) -> N
 
 
 @given(priced_cases())
-def test_a_slice_is_taken_only_where_the_job_fits_and_the_price_is_accepted(case: Case) -> None:
+def test_a_slice_is_taken_only_where_the_job_fits_and_the_price_is_accepted(case: PolicyInput) -> None:
     """It is alone there, so its own price counts, at both ends; a share that could be had comes after it."""
     decision, sharing = decide(case), case.rules.sharing
-    if not decision.request.gpu_count or not decision.request.required_gpus:
+    if decision.request.slice_type is None:
         return
-    (name,) = decision.request.required_gpus
+    name = decision.request.slice_type
     (place,) = (place for place in case.places if place.name == name)
     accepted = limits(sharing, case.workload.slowdown)
-    assert place.gpu.cut_from is not None
+    assert place.gpu.parent_gpu is not None
     assert place.need.memory_bytes.high <= place.gpu.memory_bytes
     assert place.need.slowdown.value <= accepted.expected
     assert place.need.slowdown.high <= accepted.worst
@@ -359,7 +359,7 @@ def test_a_slice_is_taken_only_where_the_job_fits_and_the_price_is_accepted(case
 
 
 @given(packed_cases())
-def test_known_utilizations_never_add_up_to_more_than_a_gpu(case: Case) -> None:
+def test_known_utilizations_never_add_up_to_more_than_a_gpu(case: PolicyInput) -> None:
     """Nobody is limited in threads, each has its memory, and no more jobs fit than the site allows."""
     request = decide(case).request
     if request.mps_thread_percent is None:
@@ -374,22 +374,22 @@ def test_known_utilizations_never_add_up_to_more_than_a_gpu(case: Case) -> None:
 
 
 @given(priced_cases())
-def test_a_job_is_bound_only_where_it_could_run(case: Case) -> None:
+def test_a_job_is_bound_only_where_it_could_run(case: PolicyInput) -> None:
     """Each GPU type has a name to ask for and a node that is large enough and in reach; one has room, unless told."""
     decision = shared_by_price(case)
     if decision is None or not decision.request.required_gpus:
         return
-    asked, where = case.request, landing(case, decision)
-    assert asked.bindable
-    assert asked.gpu_type is None
+    request, where = case.request, landing(case, decision)
+    assert request.bindable
+    assert request.gpu_type is None
     assert case.rules.sharing.bind != "never"
     assert len({place.pool.mps_per_gpu for place in where}) == 1
     for place in where:
         assert place.pool.exact_feature
         assert not place.pool.node_kinds or any(
-            kind.cpu_count >= asked.cpu_count
-            and kind.host_memory_bytes >= asked.host_memory_bytes
-            and (not kind.partitions or not asked.partitions or {*kind.partitions} & {*asked.partitions})
+            kind.cpu_count >= request.cpu_count
+            and kind.host_memory_bytes >= request.host_memory_bytes
+            and (not kind.partitions or not request.partitions or {*kind.partitions} & {*request.partitions})
             for kind in place.pool.node_kinds
         )
     if case.rules.sharing.bind == "room":
@@ -397,14 +397,14 @@ def test_a_job_is_bound_only_where_it_could_run(case: Case) -> None:
 
 
 @given(priced_cases())
-def test_who_accepts_no_slowdown_never_shares_by_price(case: Case) -> None:
+def test_who_accepts_no_slowdown_never_shares_by_price(case: PolicyInput) -> None:
     strict = replace(case, workload=replace(case.workload, slowdown=1.0))
     assert shared_by_price(strict) is None
 
 
 @given(cases(), st.floats(1.0, 4.0))
-def test_more_memory_never_makes_a_smaller_share(case: Case, times: float) -> None:
-    def grown(place: Place) -> Place:
+def test_more_memory_never_makes_a_smaller_share(case: PolicyInput, times: float) -> None:
+    def grown(place: Candidate) -> Candidate:
         need = place.need
         memory = Interval(
             value=need.memory_bytes.value * times,
@@ -421,7 +421,7 @@ def test_more_memory_never_makes_a_smaller_share(case: Case, times: float) -> No
 
 
 @given(cases())
-def test_deciding_again_on_the_decision_changes_nothing(case: Case) -> None:
+def test_deciding_again_on_the_decision_changes_nothing(case: PolicyInput) -> None:
     """A job that was rewritten once, and comes by again (a requeue, an update), stays as it is."""
     request = decide(case).request
     if request.mps_thread_percent is not None:
@@ -439,7 +439,7 @@ def test_the_cases_reach_every_outcome() -> None:
         assert outcome(decide(find(cases(), lambda case, wanted=outcome: wanted(decide(case)), settings=ANY)))
     for outcome in (
         lambda decision: bool(decision.request.required_gpus) and not decision.request.gpu_count,
-        lambda decision: bool(decision.request.required_gpus) and decision.request.gpu_count == 1,
+        lambda decision: decision.request.slice_type is not None,
         lambda decision: decision.request.thread_cap_percent is not None,
         lambda decision: decision.request.mps_thread_percent is not None and not decision.request.required_gpus,
         lambda decision: decision.request.mps_thread_percent is None,

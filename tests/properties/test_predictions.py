@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import graphs
-from gpusage.advisor import Advisor
+from gpusage.decisions.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
 from gpusage_hooks.types import GpuNeed, Interval, ModelGraph, Workload
+from gpusage_hooks.units import MIB
 
 GPUS = tuple(builtin_catalogue())
 ADVISOR = Advisor(hooks=make_hooks(), catalogue=builtin_catalogue())
@@ -78,7 +79,8 @@ def test_colocated_jobs_never_run_faster_than_alone(data: st.DataObject, count: 
     for throughput in answer.normalised_throughput:
         assert 0 < throughput.low <= throughput.value <= throughput.high <= 1
     assert sum(answer.mps_thread_percent) <= 100
-    assert answer.fits == (sum(need.memory_bytes.high for need in needs) <= gpu.memory_bytes)
+    caps = zip(needs, answer.memory_cap_bytes, strict=True)
+    assert answer.fits == all(need.required_bytes.high < cap_bytes + MIB for need, cap_bytes in caps)
 
 
 @given(graph=models, workload=workloads)

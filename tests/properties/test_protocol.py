@@ -7,8 +7,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.service.precedents import Precedents, Traced
-from gpusage.service.protocol import Answer, Ask, Ping, ProtocolError, StatusQuery, json_line, parse_line
+from gpusage.service.protocol import DecisionRequest, Ping, ProtocolError, Response, StatusQuery, json_line, parse_line
+from gpusage.service.state.decision_cache import AccessRecordingMapping, DecisionCache
 from gpusage_hooks.types import Code
 
 JSON = st.recursive(
@@ -34,7 +34,7 @@ def accepted(line: bytes) -> bool:
         question = parse_line(line)
     except ProtocolError:
         return False
-    assert isinstance(question, (Ask, Ping, StatusQuery))
+    assert isinstance(question, (DecisionRequest, Ping, StatusQuery))
     return True
 
 
@@ -60,7 +60,7 @@ def test_what_is_nearly_a_question_is_one_or_is_refused(document: dict[str, obje
 def test_fields_arrive_as_they_were_sent(fields: dict[str, str]) -> None:
     """Apart from what UTF-8 cannot hold, which hypothesis does not make here."""
     question = parse_line(json_line({"v": 1, "manager": "slurm", "fields": fields})[:-1])
-    assert question == Ask(manager="slurm", fields=fields)
+    assert question == DecisionRequest(manager="slurm", fields=fields)
 
 
 @given(
@@ -69,15 +69,15 @@ def test_fields_arrive_as_they_were_sent(fields: dict[str, str]) -> None:
 )
 def test_an_answer_is_one_flat_line_of_texts(message: str, settings: dict[str, str]) -> None:
     """Whatever a user wrote and a plugin gave, surrogates included."""
-    line = Answer(code=Code.KEEP, message=message, settings=settings).line()
+    line = Response(code=Code.KEEP, message=message, settings=settings).line()
     assert line.count(b"\n") == 1
-    answer = json.loads(line)
-    assert all(isinstance(value, str) for value in answer.values())
-    assert all(key in ("v", "code", "message") or key.startswith(("set.", "env.")) for key in answer)
-    assert answer["message"].isprintable()
+    response = json.loads(line)
+    assert all(isinstance(value, str) for value in response.values())
+    assert all(key in ("v", "code", "message") or key.startswith(("set.", "env.")) for key in response)
+    assert response["message"].isprintable()
 
 
-def judged(fields: Traced) -> str:
+def decide(fields: AccessRecordingMapping) -> str:
     """Look at some fields and not at others, depending on what they say."""
     if fields.get("a") == "1":
         return "b" + str("b" in fields)
@@ -87,11 +87,11 @@ def judged(fields: Traced) -> str:
 @given(st.lists(FIELDS, max_size=40))
 def test_a_precedent_says_what_judging_anew_would_say(questions: list[dict[str, str]]) -> None:
     """However the questions before it were mixed."""
-    precedents: Precedents[str] = Precedents()
+    decision_cache: DecisionCache[str] = DecisionCache()
     for fields in questions:
-        ask = Ask(manager="slurm", fields=fields)
-        traced = Traced(fields)
-        expected = judged(traced)
-        assert precedents.find(ask) in (None, expected)
-        precedents.add(ask, traced.seen(), expected)
-        assert precedents.find(ask) == expected
+        request = DecisionRequest(manager="slurm", fields=fields)
+        traced = AccessRecordingMapping(fields)
+        expected = decide(traced)
+        assert decision_cache.find(request) in (None, expected)
+        decision_cache.add(request, traced.fields_read(), expected)
+        assert decision_cache.find(request) == expected

@@ -94,13 +94,13 @@ def test_a_program_with_anything_in_it_gives_a_graph_or_one_sentence(
     path = tmp_path / "model.pt2"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("m/models/model.json", json.dumps(program))
-    said = ""
+    output = ""
     try:
         graph = read_model(str(path), {})
     except GraphError as error:
-        said = str(error)
-    assert "\n" not in said
-    if not said:
+        output = str(error)
+    assert "\n" not in output
+    if not output:
         assert graph is not None
         assert card.decode(card.encode(graph)).nodes == graph.nodes
 

@@ -46,8 +46,8 @@ class Packing:
 
     def cost(self, gpu_type: int, tenants: Sequence[Ask], newcomer: Ask) -> float | None:
         """Return how many stand there already."""
-        believed = sum(MEMORY[one.kind] / 2 for one in [*tenants, newcomer])
-        return None if believed > 1 else float(len(tenants) + gpu_type)
+        estimated_bytes = sum(MEMORY[one.kind] / 2 for one in [*tenants, newcomer])
+        return None if estimated_bytes > 1 else float(len(tenants) + gpu_type)
 
 
 class Truth:

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Submission
+from gpusage_hooks.types import Cluster, Code, Decision, DecisionRequest, GpuPool
 from gpusage_slurm.submission.render import render_decision
 from gpusage_slurm.submission.request import TRES_FIELDS, parse_submission, read_request
 from gpusage_slurm.submission.script import read_script
-from gpusage_slurm.tres import is_gpu, is_share, parse_list, without_gpus
+from gpusage_slurm.tres import is_gpu, is_share, parse_tres, without_gpus
 
 FIELDS = (
     *TRES_FIELDS,
@@ -41,7 +41,7 @@ CLUSTER = Cluster(
 @given(st.dictionaries(st.sampled_from(FIELDS), st.text() | LISTS), st.none() | st.text())
 def test_any_submission_is_understood_or_refused_in_one_sentence(fields: dict[str, str], script: str | None) -> None:
     with contextlib.suppress(RequestError):
-        job = parse_submission(Submission(manager="slurm", fields=fields, script=script))
+        job = parse_submission(DecisionRequest(manager="slurm", fields=fields, script=script))
         assert job is not None
         assert job.request.gpu_count >= 0
         assert job.request_text
@@ -56,7 +56,7 @@ def test_any_script_is_read(lines: list[str]) -> None:
 @given(LISTS)
 def test_taking_the_gpus_out_leaves_everything_else_and_is_done_once(text: str) -> None:
     left = without_gpus(text)
-    assert [r for r in parse_list(text) if not is_gpu(r)] == list(parse_list(left))
+    assert [r for r in parse_tres(text) if not is_gpu(r)] == list(parse_tres(left))
     assert without_gpus(left) == left
 
 
@@ -73,7 +73,7 @@ def test_a_rewritten_request_never_names_a_typed_share_and_holds_the_type_beside
     exact: bool,  # noqa: FBT001 - drawn
 ) -> None:
     fields = {place: "gres/gpu:v100:1", "features": constraint, "prefer": prefer}
-    job = parse_submission(Submission(manager="slurm", fields=fields))
+    job = parse_submission(DecisionRequest(manager="slurm", fields=fields))
     assert job is not None
     pools = tuple(dataclasses.replace(pool, exact_feature="v100" if exact else None) for pool in CLUSTER.pools)
     request = dataclasses.replace(job.request, mps_thread_percent=40)
@@ -83,7 +83,7 @@ def test_a_rewritten_request_never_names_a_typed_share_and_holds_the_type_beside
     if not rendered.fields:
         assert rendered.trouble
         return
-    (share,) = parse_list(rendered.fields["set.gres"])
+    (share,) = parse_tres(rendered.fields["set.gres"])
     assert share.kind is None
     held = rendered.fields.get("set.features", constraint)
     assert "v100" in held.split("&")
@@ -96,7 +96,7 @@ def test_a_rewritten_request_never_names_a_typed_share_and_holds_the_type_beside
 def test_a_rewritten_job_asks_for_one_share_no_gpu_and_all_else_that_it_asked_for(
     fields: dict[str, str], percent: int
 ) -> None:
-    job = parse_submission(Submission(manager="slurm", fields=fields))
+    job = parse_submission(DecisionRequest(manager="slurm", fields=fields))
     assert job is not None
     request = dataclasses.replace(job.request, gpu_type=None, mps_thread_percent=percent)
     decision = Decision(code=Code.REWRITE, request=request, reasons=(), plugin="test")
@@ -105,9 +105,9 @@ def test_a_rewritten_job_asks_for_one_share_no_gpu_and_all_else_that_it_asked_fo
     after = {**fields, **{key[4:]: value for key, value in rendered.fields.items() if key.startswith("set.tres")}}
     after["tres_per_node"] = ",".join(prefixed(word) for word in rendered.fields["set.gres"].split(","))
     assert read_request(after).gpu_count == 0
-    share, *others = parse_list(after["tres_per_node"])
+    share, *others = parse_tres(after["tres_per_node"])
     assert is_share(share)
-    assert others == [item for item in parse_list(fields.get("tres_per_node", "")) if item.generic and not is_gpu(item)]
+    assert others == [item for item in parse_tres(fields.get("tres_per_node", "")) if item.generic and not is_gpu(item)]
     for place in TRES_FIELDS[1:]:
         assert after.get(place, "") in (fields.get(place, ""), without_gpus(fields.get(place, "")))
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage_slurm.installing.conf import setting, with_item, with_setting, without_edits
+from gpusage_slurm.install.slurm_conf import setting, with_list_items, with_setting, without_edits
 
 Step = tuple[Callable[[str, str, str], str], str, str]
 
@@ -17,7 +17,9 @@ lines = st.one_of(st.text(max_size=20), st.builds("{}={}{}".format, keys, values
 ends = st.sampled_from(["", "\n", "\r\n"])
 texts = st.builds(lambda rows, end: "\n".join(rows) + end, st.lists(lines, max_size=6), ends)
 settings = st.tuples(st.just(with_setting), st.sampled_from(["TaskProlog", "GresTypes"]), values)
-items = st.sampled_from([(with_item, "JobSubmitPlugins", "lua"), (with_item, "AccountingStorageTRES", "gres/mps")])
+items = st.sampled_from(
+    [(with_list_items, "JobSubmitPlugins", "lua"), (with_list_items, "AccountingStorageTRES", "gres/mps")]
+)
 edits = st.lists(st.one_of(settings, items), max_size=5)
 
 
@@ -43,13 +45,15 @@ def test_a_setting_that_was_written_is_read_back_and_writing_it_twice_changes_no
 def test_an_item_is_added_once_and_the_others_stay(text: str, key: str, value: str) -> None:
     item = value.replace(",", "") or "x"
     before = [word for word in (setting(text.replace("\\", ""), key) or "").split(",") if word]
-    after = (setting(with_item(text.replace("\\", ""), key, item), key) or "").split(",")
+    after = (setting(with_list_items(text.replace("\\", ""), key, item), key) or "").split(",")
     assert [word for word in after if word in before] == before
     assert item.lower() in {word.lower() for word in after}
 
 
 def test_what_the_site_added_to_a_line_of_ours_stays_when_ours_goes() -> None:
-    text = with_item(with_item("JobSubmitPlugins=throttle\n", "JobSubmitPlugins", "lua"), "CliFilterPlugins", "lua")
+    text = with_list_items(
+        with_list_items("JobSubmitPlugins=throttle\n", "JobSubmitPlugins", "lua"), "CliFilterPlugins", "lua"
+    )
     changed = text.replace("throttle,lua ", "throttle,lua,mine ").replace(
         "CliFilterPlugins=lua", "CliFilterPlugins=lua,x"
     )

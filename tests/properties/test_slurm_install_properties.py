@@ -10,10 +10,10 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusage.configuration import SiteMode
-from gpusage.edits import make_edits
-from gpusage_slurm.installing.conf import holds, read_files, setting
-from gpusage_slurm.installing.install import Site, plan_installation, plan_uninstallation
+from gpusage.boundary.edits import make_edits
+from gpusage.settings.configuration import SiteMode
+from gpusage_slurm.install.plan import Site, plan_installation, plan_uninstallation
+from gpusage_slurm.install.slurm_conf import list_contains, read_files, setting
 
 SETTINGS = [
     "ClusterName=Big",
@@ -42,7 +42,7 @@ modes = st.sampled_from([None, "observe", "enforce"])
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @settings(max_examples=25)  # each writes a dozen files to the disk
@@ -54,7 +54,12 @@ def test_every_byte_comes_back(main: str, other: str, mode: SiteMode | None, *, 
             (folder / file).write_bytes(other.encode())
         (folder / "slurm.conf").write_bytes(main.encode())
         toml = folder / "gpusage.toml"
-        site = Site(slurm_conf=folder / "slurm.conf", gpusage_toml=toml, command=Path("/opt/gpusage/bin/gpusage"))
+        site = Site(
+            slurm_conf=folder / "slurm.conf",
+            gpusage_toml=toml,
+            command=Path("/opt/gpusage/bin/gpusage"),
+            libexec=folder / "libexec",
+        )
         before = contents(folder)
         with mock.patch.dict(os.environ, {"GPUSAGE_CONFIG": str(toml)}):
             make_edits(plan_installation(site, mode))
@@ -74,4 +79,4 @@ def in_force(site: Site, key: str) -> bool:
 
 @given(st.lists(st.sampled_from(["lua", "LUA", "job_submit/lua", "throttle", "luau", "x/lua"]), max_size=4))
 def test_a_plugin_is_found_by_its_short_and_its_long_name(names: list[str]) -> None:
-    assert holds(",".join(names), "lua") == any(name.lower() in ("lua", "job_submit/lua") for name in names)
+    assert list_contains(",".join(names), "lua") == any(name.lower() in ("lua", "job_submit/lua") for name in names)

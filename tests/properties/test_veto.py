@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpusage.policies.partners.company import trouble
 from gpusage.policies.veto import MOST_BYTES, decide_veto
 from gpusage_hooks import samples
-from gpusage_hooks.types import Case, Interval, Neighbour, NodeKind, Room, Rules, SharingRules, Slo, Workload
+from gpusage_hooks.types import Interval, Neighbour, NodeKind, PolicyInput, Room, Rules, SharingRules, Slo, Workload
 
 COUNTS = st.integers(0, 2)
 NODES = ("n1", "n2", "n3", "n4")
@@ -48,7 +48,7 @@ def neighbours(draw: st.DrawFn, nodes: tuple[str, ...] = NODES) -> Neighbour:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
+def cases(draw: st.DrawFn) -> PolicyInput:
     case = samples.case(memory_gib=1.0)
     places = []
     for place in case.places:
@@ -71,14 +71,14 @@ def cases(draw: st.DrawFn) -> Case:
 @settings(max_examples=300)  # one in sixteen avoids nodes
 @given(cases(), st.integers(1, 99), st.sampled_from(((), ("sample-old",))), st.booleans())
 def test_a_job_that_avoids_nodes_could_start_on_another_one_now(
-    case: Case,
+    case: PolicyInput,
     share: int,
     types: tuple[str, ...],
     is_bound: bool,  # noqa: FBT001 - drawn
 ) -> None:
     """Of a type that it may have, large enough, and in each of its partitions."""
-    given_types = {"required_gpus": types} if is_bound else {"preferred_gpus": types}
-    request = replace(case.request, gpu_count=0, mps_thread_percent=share, **given_types)
+    gpu_types = {"required_gpus": types} if is_bound else {"preferred_gpus": types}
+    request = replace(case.request, gpu_count=0, mps_thread_percent=share, **gpu_types)
     decision = decide_veto(case, replace(samples.draft(case), request=request))
     if decision is None:
         return
@@ -102,7 +102,7 @@ def test_a_job_that_avoids_nodes_could_start_on_another_one_now(
 
 
 @given(cases(), st.integers(1, 99))
-def test_without_neighbours_no_node_is_avoided(case: Case, share: int) -> None:
+def test_without_neighbours_no_node_is_avoided(case: PolicyInput, share: int) -> None:
     alone = replace(case, cluster=replace(case.cluster, neighbours=()))
     request = replace(case.request, gpu_count=0, mps_thread_percent=share)
     assert decide_veto(alone, replace(samples.draft(case), request=request)) is None

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.sandboxes.host import user_name
-from gpusage.sandboxes.packages import require_apt
+from gpusage.adapters.process_user import user_name
 from gpusage_hooks.errors import RequestError
+from gpusage_sandboxes.packages import require_apt
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 
 PLAN = ClusterPlan(nodes=parse_nodes("2xv100:2,1xa100:2,1xh100:2"))

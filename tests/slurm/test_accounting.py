@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.sandboxes.host import user_name
+from gpusage.adapters.process_user import user_name
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.accounting import ACCOUNT
 from gpusage_slurm.sandbox.trial import install_plugin
@@ -39,8 +39,8 @@ def accounting(sandbox: Sandbox) -> dict[str, str]:
     """Return what doctor says of the books."""
     document = json.loads(sandbox.run("gpusage", "slurm", "doctor", "--json", check=False).stdout)
     (check,) = (each for each in document["checks"] if each["check"] == "accounting")
-    found: dict[str, str] = check
-    return found
+    expected: dict[str, str] = check
+    return expected
 
 
 def submit(sandbox: Sandbox, *options: str, wrap: str = "sleep 1000") -> str:
@@ -58,9 +58,9 @@ def billing(sandbox: Sandbox, *options: str) -> int:
         return re.search(r"billing=(\d+)", sandbox.run("sacct", "-nXP", "-j", job, "-o", "alloctres").stdout)
 
     sandbox.wait_for(books, "slurmdbd knows the job")
-    found = books()
-    assert found is not None
-    return int(found[1])
+    actual = books()
+    assert actual is not None
+    return int(actual[1])
 
 
 def rows(sandbox: Sandbox, names: list[str]) -> list[tuple[str, str]]:

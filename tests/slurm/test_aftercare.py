@@ -17,6 +17,7 @@ from slurm_jobs import (
     GENEROUS,
     configure,
     gpusaged_status,
+    own_output,
     release,
     shown,
     submit_held,
@@ -67,29 +68,29 @@ def stuck_job(sandbox: Sandbox) -> str:
     return job
 
 
-def aftercare(sandbox: Sandbox) -> dict[str, Any]:
+def monitor_status(sandbox: Sandbox) -> dict[str, Any]:
     """Return what the daemon's status says of rewritten jobs."""
-    found: dict[str, Any] = gpusaged_status(sandbox)["aftercare"]
-    return found
+    expected: dict[str, Any] = gpusaged_status(sandbox)["aftercare"]
+    return expected
 
 
 def test_a_job_that_can_never_start_is_turned_back_or_told_of(sandbox: Sandbox) -> None:
     """Its partition gives whole nodes since it was rewritten, and its node stays idle."""
-    before = aftercare(sandbox)["turned_back"]
+    before = monitor_status(sandbox)["turned_back"]
     job = stuck_job(sandbox)
     number = shown(sandbox, job)["AdminComment"].split()[1]
     if sandbox.installation.major_minor >= TURNS_BACK:
         ended = wait_for_state(sandbox, job, "COMPLETED")
         assert ended["TresPerNode"] == "gres/gpu:1"
         assert ended["AdminComment"].startswith(f"gpusage {number} BACK gres/mps:")
-        wait_until(lambda: aftercare(sandbox)["turned_back"] == before + 1)  # it counts what slurmctld has done
-        assert aftercare(sandbox)["stuck"] == []
-        (told,) = json.loads(sandbox.run("gpusage", "decisions", "--json", job).stdout)["decisions"]
-        assert (told["code"], told["after"]) == ("BACK", "gres/gpu:1")
-        assert "node v100-1 is idle and could run it" in told["reasons"][0]
+        wait_until(lambda: monitor_status(sandbox)["turned_back"] == before + 1)  # it counts what slurmctld has done
+        assert monitor_status(sandbox)["stuck"] == []
+        (decision,) = json.loads(sandbox.run("gpusage", "decisions", "--json", job).stdout)["decisions"]
+        assert (decision["code"], decision["after"]) == ("BACK", "gres/gpu:1")
+        assert "node v100-1 is idle and could run it" in decision["reasons"][0]
         return
-    wait_until(lambda: aftercare(sandbox)["stuck"])
-    (text,) = aftercare(sandbox)["stuck"]
+    wait_until(lambda: monitor_status(sandbox)["stuck"])
+    (text,) = monitor_status(sandbox)["stuck"]
     assert f"slurm job {job} of " in text
     assert "node v100-1 is idle" in text
     mark = shown(sandbox, job)["AdminComment"]
@@ -101,7 +102,7 @@ def test_a_job_that_can_never_start_is_turned_back_or_told_of(sandbox: Sandbox) 
     (check,) = [each for each in checks if each["check"] == "rewritten jobs"]
     assert check["verdict"] == "warn"
     sandbox.run("scancel", job)
-    wait_until(lambda: not aftercare(sandbox)["stuck"])
+    wait_until(lambda: not monitor_status(sandbox)["stuck"])
     assert shown(sandbox, job)["AdminComment"] == mark
 
 
@@ -114,7 +115,7 @@ def test_a_job_that_waits_for_its_turn_is_left_alone(sandbox: Sandbox) -> None:
     marks = [shown(sandbox, job)["AdminComment"] for job in jobs]
     time.sleep(5)  # more than two looks beyond the two seconds
     assert [shown(sandbox, job)["AdminComment"] for job in jobs] == marks
-    assert aftercare(sandbox)["stuck"] == []
+    assert monitor_status(sandbox)["stuck"] == []
 
 
 INNER = """
@@ -151,7 +152,7 @@ def test_a_site_leaves_job_by_job_and_running_ones_keep_working(sandbox: Sandbox
         assert ("gpu" in new.tres, new.mark) == (True, "")
         (jobs / "go").touch()
         wait_for_state(sandbox, running, "COMPLETED")
-        assert re.fullmatch(r"plain percent=[1-9]\d*\ngres percent=[1-9]\d*\n", output.read_text())
+        assert re.fullmatch(r"plain percent=[1-9]\d*\ngres percent=[1-9]\d*\n", own_output(output))
         if turns:
             release(sandbox, waiting)
             wait_until(lambda: "PENDING" not in sandbox.run("scontrol", "show", "job", waiting).stdout)

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.api import advisor
+from gpusage.decisions.default_advisor import advisor
 from gpusage.graphs.card.text import encode
-from gpusage.sandboxes import processes
-from gpusage.sandboxes.gpusaged import start_gpusaged
+from gpusage_sandboxes import processes
+from gpusage_sandboxes.gpusaged import start_gpusaged
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin, submission_time_ms
 from slurm_jobs import configure, gpusaged_status
@@ -128,9 +128,9 @@ def requests(cluster: Sandbox, numbers: Iterable[str]) -> list[str]:
     """Return the GPU request of each job as Slurm has it."""
     jobs = [*numbers]
     lines = cluster.run("squeue", "-h", "--states=all", "-O", "JobID:20,tres-per-node:60").stdout.splitlines()
-    found = dict(line.split() for line in lines)
-    assert set(jobs) <= set(found), "a job was lost"
-    return [found[job] for job in jobs]
+    actual = dict(line.split() for line in lines)
+    assert set(jobs) <= set(actual), "a job was lost"
+    return [actual[job] for job in jobs]
 
 
 def assert_untouched(cluster: Sandbox) -> None:
@@ -142,9 +142,9 @@ def assert_untouched(cluster: Sandbox) -> None:
 def assert_still_rewritten(cluster: Sandbox) -> None:
     """They are rewritten, all to the same share; one that was late on a busy machine is as its user wrote it."""
     jobs = submit(cluster)
-    found = requests(cluster, jobs)
-    shares = [text for text in found if SHARE.fullmatch(text)]
-    assert [text for text in found if not SHARE.fullmatch(text) and not WHOLE.fullmatch(text)] == []
+    actual = requests(cluster, jobs)
+    shares = [text for text in actual if SHARE.fullmatch(text)]
+    assert [text for text in actual if not SHARE.fullmatch(text) and not WHOLE.fullmatch(text)] == []
 
     def are_enough() -> bool:
         if len(shares) < SUBMISSIONS // 5:
@@ -159,12 +159,12 @@ def assert_still_rewritten(cluster: Sandbox) -> None:
 def stand_in(cluster: Sandbox, behave: Callable[[socketserver.StreamRequestHandler], None]) -> Iterator[None]:
     """Put a server in gpusaged's place that does as *behave* says."""
     end_daemon(cluster)
-    asked: list[bytes] = []
+    calls: list[bytes] = []
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             with contextlib.suppress(OSError):
-                asked.append(self.rfile.readline())
+                calls.append(self.rfile.readline())
                 behave(self)
 
     class Server(socketserver.ThreadingUnixStreamServer):
@@ -175,7 +175,7 @@ def stand_in(cluster: Sandbox, behave: Callable[[socketserver.StreamRequestHandl
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield
         # A thread may take its question late; slurmctld may be halted for so long that it has no time left to ask.
-        wait_until(lambda: len(asked) >= SUBMISSIONS or one_more(cluster))
+        wait_until(lambda: len(calls) >= SUBMISSIONS or one_more(cluster))
         server.shutdown()
 
 

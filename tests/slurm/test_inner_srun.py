@@ -17,18 +17,20 @@ from pathlib import Path
 import pytest
 
 import slurm_jobs
-from gpusage.dividing.granted import NOT_READ_BACK, granted_of
-from gpusage.edits import make_edits
-from gpusage.sandboxes import processes
-from gpusage.service.protocol import Answer, Ask, parse_line
-from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Granted, Submission
-from gpusage_slurm.installing.install import Site, plan_installation
-from gpusage_slurm.installing.node_side import EPILOG, PROLOG
+from gpusage.boundary.edits import make_edits
+from gpusage.devices.shares import memory_cap_bytes
+from gpusage.node.dividing.granted import NOT_READ_BACK, read_granted
+from gpusage.service.protocol import Response, parse_line
+from gpusage_hooks.types import Allocation, Cluster, Code, Decision, DecisionRequest, GpuPool
+from gpusage_hooks.units import MIB
+from gpusage_sandboxes import processes
+from gpusage_slurm.install.node_scripts import EPILOG, PROLOG
+from gpusage_slurm.install.plan import Site, plan_installation
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.submission.render import render_decision
 from gpusage_slurm.submission.request import parse_submission
 from mps import control_in, driver_in
-from slurm_jobs import GENEROUS, HeldJob, release, wait_for_state
+from slurm_jobs import GENEROUS, HeldJob, own_output, release, wait_for_state
 from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -73,12 +75,12 @@ class Handler(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         """Answer one line."""
-        ask = parse_line(self.rfile.readline())
-        assert isinstance(ask, Ask)
-        job = parse_submission(Submission(manager="slurm", fields=ask.fields))
+        request = parse_line(self.rfile.readline())
+        assert isinstance(request, DecisionRequest)
+        job = parse_submission(DecisionRequest(manager="slurm", fields=request.fields))
         assert job is not None
         if job.model_request is None or job.request.gpu_count != 1 or job.request.obstacles:
-            self.wfile.write(Answer(code=Code.KEEP, message="; ".join(job.request.obstacles)).line())
+            self.wfile.write(Response(code=Code.KEEP, message="; ".join(job.request.obstacles)).line())
             return
         request = replace(job.request, mps_thread_percent=40, memory_cap_bytes=2**30)
         decision = Decision(code=Code.REWRITE, request=request, reasons=(), plugin="test")
@@ -86,7 +88,7 @@ class Handler(socketserver.StreamRequestHandler):
         assert rendered is not None
         code = Code.REWRITE if rendered.fields else Code.KEEP
         message = rendered.trouble or f"{rendered.before} -> {rendered.after}"
-        self.wfile.write(Answer(code=code, message=message, settings=rendered.fields).line())
+        self.wfile.write(Response(code=code, message=message, settings=rendered.fields).line())
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +101,12 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
         toml.write_text(f"[daemon]\nsocket = {json.dumps(str(path))}\n{GENEROUS}")
         with pytest.MonkeyPatch.context() as patch, Daemon(str(path), Handler) as daemon:
             patch.setenv("GPUSAGE_CONFIG", str(toml))
-            site = Site(slurm_conf=sandbox.layout.slurm_conf, gpusage_toml=toml, command=Path("gpusage"))
+            site = Site(
+                slurm_conf=sandbox.layout.slurm_conf,
+                gpusage_toml=toml,
+                command=Path("gpusage"),
+                libexec=sandbox.layout.libexec,
+            )
             make_edits(plan_installation(site, "enforce"))
             give_mps(sandbox)
             threading.Thread(target=daemon.serve_forever, daemon=True).start()
@@ -119,12 +126,13 @@ def give_mps(sandbox: Sandbox) -> None:
     control, conf = control_in(sandbox.layout.jobs), sandbox.layout.slurm_conf
     driver = driver_in(sandbox.layout.jobs) or "none"
     for script in (PROLOG, EPILOG):
-        wrapper = script.wrapper(sandbox.layout.etc)
+        wrapper, copy = script.copy(sandbox.layout.etc), script.copy(sandbox.layout.libexec)
         stand_ins = f"GPUSAGE_MPS_CONTROL={control} GPUSAGE_CUDA_LIBRARY={driver}"
-        told = f"export {stand_ins} GPUSAGE_MPS_FOLDER={mps_folder(sandbox)}"
-        wrapper.write_text(f"#!/bin/sh\n{told}\nexec {script.path}\n")
+        path = f"PATH={sandbox.layout.jobs}/bin:/usr/bin:/bin"
+        exports = f"export {stand_ins} GPUSAGE_MPS_FOLDER={mps_folder(sandbox)} {path}"
+        wrapper.write_text(f"#!/bin/sh\n{exports}\nexec {copy}\n")
         wrapper.chmod(0o755)
-        conf.write_text(conf.read_text().replace(f"{script.key}={script.path}", f"{script.key}={wrapper}"))
+        conf.write_text(conf.read_text().replace(f"{script.key}={copy}", f"{script.key}={wrapper}"))
 
 
 def submit_held(sandbox: Sandbox, *options: str, script: str) -> HeldJob:
@@ -142,8 +150,8 @@ def run_job(sandbox: Sandbox, *options: str, script: str = SCRIPT) -> tuple[str,
     release(sandbox, held.job_id)
     wait_for_state(sandbox, held.job_id, "COMPLETED", "FAILED")
     lines = output.read_text().splitlines()
-    print("\n".join([held.said, *lines]))  # noqa: T201 - pytest shows it where a test fails
-    return held.said, {line.split(" ", 1)[0]: line.partition(" ")[2] for line in lines if " percent=" in line}
+    print("\n".join([held.output, *lines]))  # noqa: T201 - pytest shows it where a test fails
+    return held.output, {line.split(" ", 1)[0]: line.partition(" ")[2] for line in lines if " percent=" in line}
 
 
 SHARE = "percent=40 device=0 mark=mps:40"
@@ -158,8 +166,8 @@ def test_every_inner_srun_gets_the_share_and_the_request_stays_visible(
     sandbox: Sandbox, option: str, visible: str
 ) -> None:
     newer = NEWER if sandbox.installation.major_minor >= (23, 11) else ""
-    said, steps = run_job(sandbox, option, "--ntasks=1", script=SCRIPT + newer)
-    assert "gpusage: gres/gpu:1 -> gres/mps:40" in said
+    output, steps = run_job(sandbox, option, "--ntasks=1", script=SCRIPT + newer)
+    assert "gpusage: gres/gpu:1 -> gres/mps:40" in output
     shown = {"percent=", "percent=gres/gpu=1"} if not visible else {"percent=1", "percent=gres/gpu=1"}
     assert steps.pop("visible") in shown
     assert steps.pop("none") == "percent= device= mark=mps:40"
@@ -170,15 +178,15 @@ def test_every_inner_srun_gets_the_share_and_the_request_stays_visible(
 def test_a_type_that_the_user_named_is_held_by_its_feature_and_inner_sruns_run(sandbox: Sandbox) -> None:
     script = f'#!/bin/sh\n#SBATCH --comment=model=r.onnx\n{SHOW}\nsh -c "$show" batch\nsrun sh -c "$show" plain\n'
     for option in ("--gres=gpu:v100:1", "--gpus=v100:1", "--gpus-per-task=v100:1"):
-        said, steps = run_job(sandbox, option, "--ntasks=1", script=script)
-        assert "gres/gpu:v100:1 -> gres/mps:40, constraint v100" in said
+        output, steps = run_job(sandbox, option, "--ntasks=1", script=script)
+        assert "gres/gpu:v100:1 -> gres/mps:40, constraint v100" in output
         assert steps == {"batch": SHARE, "plain": SHARE}
-    said, steps = run_job(sandbox, "--gres=gpu:v100:1", "--prefer=v100", script=script)
-    assert "--prefer would stand in place" in said
+    output, steps = run_job(sandbox, "--gres=gpu:v100:1", "--prefer=v100", script=script)
+    assert "--prefer would stand in place" in output
     assert steps["plain"] == "percent= device=0 mark="
 
 
-BESIDE = """#!/bin/sh
+CONCURRENT_STEPS = """#!/bin/sh
 #SBATCH --comment=model=r.onnx,batch=4 --gres=gpu:1
 touch {folder}/beside-$SLURM_JOB_ID
 until [ $(ls {folder}/beside-* | wc -l) = 2 ]; do sleep 0.1; done
@@ -186,28 +194,53 @@ env | grep ^CUDA_ | sort
 """
 
 
-def test_two_jobs_share_a_gpu_through_mps_and_the_node_writes_down_what_each_was_given(sandbox: Sandbox) -> None:
+@pytest.fixture(params=[None, 16_384])
+def nvml_mib(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[int | None]:
+    """Let the nodes know their GPUs' memory, in MiB, by a stand-in for nvidia-smi; ``None`` where they do not."""
+    program = sandbox.layout.jobs / "bin" / "nvidia-smi"
+    if request.param:
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f'#!/bin/sh\necho "GPU-$2, {request.param}"\n')  # nvidia-smi -i 0 --query-gpu=...
+        program.chmod(0o755)
+    yield request.param
+    program.unlink(missing_ok=True)
+
+
+def test_two_jobs_share_a_gpu_through_mps_and_may_use_their_parts_of_its_memory(
+    sandbox: Sandbox, nvml_mib: int | None
+) -> None:
+    """A node that cannot tell its GPU's memory leaves the cap that was decided."""
     folder, mps = sandbox.layout.jobs, mps_folder(sandbox)
+    gpu = "gpu-GPU-0" if nvml_mib else "gpu-0"
+    cap_mib = memory_cap_bytes(nvml_mib * MIB, 40) // MIB if nvml_mib else 1024
     has_driver = (folder / "libcuda.so.1").exists()
     options = (f"--export=ALL,GPUSAGE_MPS_FOLDER={mps}", f"--output={folder}/%j.out")
-    beside = BESIDE.format(folder=folder)
-    jobs = [submit_held(sandbox, *options, script=beside).job_id for _ in range(2)]
+    for left in folder.glob("beside-*"):
+        left.unlink()
+    script = CONCURRENT_STEPS.format(folder=folder)
+    jobs = [submit_held(sandbox, *options, script=script).job_id for _ in range(2)]
     release(sandbox, *jobs)
     for job in jobs:
         wait_for_state(sandbox, job, "COMPLETED")
     for job in jobs:
-        assert (folder / f"{job}.out").read_text().split() == [
+        assert own_output(folder / f"{job}.out").split() == [
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40",
             "CUDA_MPS_CLIENT_PRIORITY=1",
-            f"CUDA_MPS_LOG_DIRECTORY={mps}/gpu-0/log",
-            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=1024M",
-            f"CUDA_MPS_PIPE_DIRECTORY={mps}/gpu-0/pipe",
+            f"CUDA_MPS_LOG_DIRECTORY={mps}/{gpu}/log",
+            f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={cap_mib}M",
+            f"CUDA_MPS_PIPE_DIRECTORY={mps}/{gpu}/pipe",
             "CUDA_VISIBLE_DEVICES=0",
         ]
-        given = Granted(division="percentage", share_percent=40, thread_percent=40, trouble=NOT_READ_BACK)
-        seen = replace(given, trouble="")
-        assert granted_of(job, folder=mps, sm_count=132) == (seen if has_driver else given)
-    wait_until(lambda: not (mps / "gpu-0" / "pipe" / "running").exists())
+        allocation = Allocation(
+            division="percentage",
+            share_percent=40,
+            thread_percent=40,
+            memory_limit_bytes=cap_mib * MIB if nvml_mib else None,
+            trouble=NOT_READ_BACK,
+        )
+        fields_read = replace(allocation, trouble="")
+        assert read_granted(job, folder=mps, sm_count=132) == (fields_read if has_driver else allocation)
+    wait_until(lambda: not (mps / gpu / "pipe" / "running").exists())
 
 
 HELD = """#!/bin/sh
@@ -244,7 +277,7 @@ def test_a_share_and_its_mps_daemon_outlive_the_slurmd_of_their_node(sandbox: Sa
     (folder / "go").touch()
     for job in jobs:
         wait_for_state(sandbox, job, "COMPLETED")
-    assert [(folder / f"{job}.out").read_text().strip() for job in jobs] == [f"{mps}/gpu-0/pipe"] * 2
+    assert [own_output(folder / f"{job}.out").strip() for job in jobs] == [f"{mps}/gpu-0/pipe"] * 2
     wait_until(lambda: not (mps / "gpu-0" / "pipe" / "running").exists())
     assert [line.split()[0] for line in log.read_text().splitlines() if line[:2] == "-d" or line == "quit"] == [
         "-d",
@@ -264,8 +297,8 @@ def test_a_job_that_a_shared_job_submits_gets_the_whole_gpu_that_it_asks_for(san
     inner.write_text(SCRIPT.replace("#SBATCH --comment=model=r.onnx,batch=4\n", ""))
     output = sandbox.layout.jobs / "inner-output"
     script = f"#!/bin/sh\n#SBATCH --comment=model=r.onnx\nsbatch --wait --gres=gpu:1 --output={output} {inner}\n"
-    said, _ = run_job(sandbox, "--gres=gpu:1", script=script)
-    assert "gres/mps:40" in said
+    message, _ = run_job(sandbox, "--gres=gpu:1", script=script)
+    assert "gres/mps:40" in message
     lines = output.read_text().splitlines()
     steps = {line.split(" ", 1)[0]: line.partition(" ")[2] for line in lines if " percent=" in line}
     whole = {name: text for name, text in steps.items() if name not in ("none", "visible")}
@@ -287,15 +320,15 @@ def test_a_job_that_a_shared_job_submits_gets_the_whole_gpu_that_it_asks_for(san
 )
 def test_what_a_share_would_break_runs_as_it_was_written(sandbox: Sandbox, options: tuple[str, ...]) -> None:
     script = "#!/bin/sh\n#SBATCH --comment=model=r.onnx\necho batch percent=${GPUSAGE_DECISION:-none}\n"
-    said, steps = run_job(sandbox, *options, script=script)
-    assert " -> " not in said
+    output, steps = run_job(sandbox, *options, script=script)
+    assert " -> " not in output
     assert steps["batch"] == "percent=none"
 
 
 def test_a_script_with_an_srun_that_no_share_could_carry_keeps_its_gpu_and_runs(sandbox: Sandbox) -> None:
     line = f'{SHOW}\nsrun --gpus=1 --cpus-per-gpu=1 sh -c "$show" counted\n'
-    said, steps = run_job(sandbox, "--gres=gpu:1", script=f"#!/bin/sh\n#SBATCH --comment=model=r.onnx\n{line}")
-    assert "--cpus-per-gpu for an srun" in said
+    output, steps = run_job(sandbox, "--gres=gpu:1", script=f"#!/bin/sh\n#SBATCH --comment=model=r.onnx\n{line}")
+    assert "--cpus-per-gpu for an srun" in output
     assert steps == {"counted": "percent= device=0 mark="}
 
 
@@ -311,6 +344,6 @@ def test_a_direct_srun_keeps_its_gpu(sandbox: Sandbox) -> None:
 
 
 def test_export_none_reaches_the_share_as_well(sandbox: Sandbox) -> None:
-    said, steps = run_job(sandbox, "--gres=gpu:1", "--export=NONE")
-    assert "gres/mps:40" in said
+    output, steps = run_job(sandbox, "--gres=gpu:1", "--export=NONE")
+    assert "gres/mps:40" in output
     assert {name for name, text in steps.items() if "percent=40 device=0" in text} == set(steps) - {"none", "visible"}

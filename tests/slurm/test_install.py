@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -46,7 +46,9 @@ def install(sandbox: Sandbox) -> None:
 
 
 def contents(sandbox: Sandbox) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sandbox.layout.etc.iterdir() if path.name != "gpusage.toml"}
+    folder = sandbox.layout.folder
+    paths = [path for name in ("etc", "libexec") for path in (folder / name).rglob("*") if path.is_file()]
+    return {path.name: path.read_bytes() for path in paths if path.name != "gpusage.toml"}
 
 
 def doctor(sandbox: Sandbox, *variables: str) -> dict[str, str]:
@@ -59,25 +61,40 @@ def test_install_works_twice_and_uninstall_restores_every_byte(bare: Sandbox) ->
     shown = bare.run("gpusage", "slurm", "install").stdout
     assert "+JobSubmitPlugins" not in shown
     assert "+CliFilterPlugins=lua" in shown
+    refused = bare.run("gpusage", "slurm", "install", "--yes", check=False)
+    assert (refused.returncode, "--nodes-ready" in refused.stderr) == (1, True)
     assert contents(bare) == before
     install(bare)
     again = bare.run("gpusage", "slurm", "install", "--yes").stdout
     assert again == "Nothing to change.\n"
     bare.run("sbatch", "--wait", "--gres=gpu:1", "--wrap=true")
     assert not set(bare.run("sinfo", "-hN", "-o", "%T").stdout.split()) & {"drained", "draining", "down"}
-    bare.run("gpusage", "slurm", "uninstall", "--yes")
-    assert contents(bare) == before
-    bare.reconfigure()
+    uninstall(bare, before)
     bare.run("sbatch", "--wait", "--gres=gpu:1", "--wrap=true")
+
+
+def uninstall(sandbox: Sandbox, before: Mapping[str, bytes]) -> None:
+    """Uninstall as admin.md says; what Slurm runs stays until Slurm runs it no more."""
+    command = ("gpusage", "slurm", "uninstall", "--yes")
+    assert "scontrol reconfigure; then" in sandbox.run(*command).stdout
+    assert {name: contents(sandbox)[name] for name in before} == before
+    assert "Slurm still runs" in sandbox.run(*command).stdout
+    assert sandbox.layout.libexec.exists()
+    assert "must not run" in sandbox.run("gpusage", "slurm", "uninstall", "--node", "--yes", check=False).stderr
+    sandbox.reconfigure()
+    assert "reconfigure" not in sandbox.run(*command).stdout
+    assert contents(sandbox) == before
+    assert not sandbox.layout.libexec.exists()
+    assert sandbox.run(*command).stdout == "Nothing to change.\n"
 
 
 def test_doctor_fails_before_and_passes_after_an_installation(bare: Sandbox) -> None:
     assert "fail" in doctor(bare).values()
     install(bare)
-    found = doctor(bare)
-    assert {check for check, verdict in found.items() if verdict == "fail"} == set()
-    assert found["dry run"] == "pass"
-    assert doctor(bare, "SBATCH_CLUSTERS=elsewhere") == found
+    actual = doctor(bare)
+    assert {check for check, verdict in actual.items() if verdict == "fail"} == set()
+    assert actual["dry run"] == "pass"
+    assert doctor(bare, "SBATCH_CLUSTERS=elsewhere") == actual
 
 
 def test_the_sites_own_script_keeps_its_say(bare: Sandbox) -> None:
@@ -109,8 +126,8 @@ def test_status_and_doctor_find_the_daemon_of_a_broken_configuration(bare: Sandb
     text = bare.run("gpusage", "slurm", "status").stdout
     assert "mode enforce" in text
     assert "not usable, the last good one is in force" in text
-    found = doctor(bare)
-    assert (found["gpusage.toml"], found["gpusaged"], found["dry run"]) == ("fail", "warn", "pass")
+    actual = doctor(bare)
+    assert (actual["gpusage.toml"], actual["gpusaged"], actual["dry run"]) == ("fail", "warn", "pass")
 
 
 def test_where_a_share_would_lose_the_sites_defaults_per_gpu_nothing_is_shared_in_that_partition(bare: Sandbox) -> None:
@@ -139,8 +156,8 @@ def test_a_sites_own_prolog_runs_first_and_a_share_has_its_daemon_while_it_runs(
     control.with_name(f"{control.name}.log").symlink_to(log)
     for name in ("prolog", "epilog"):  # as on a node with a GPU
         wrapper = etc / f"gpusage_{name}.sh"
-        told = f"\nexport GPUSAGE_MPS_CONTROL={control} GPUSAGE_MPS_FOLDER={mps}\n"
-        wrapper.write_text(wrapper.read_text().replace("\n", told, 1))
+        exports = f"\nexport GPUSAGE_MPS_CONTROL={control} GPUSAGE_MPS_FOLDER={mps}\n"
+        wrapper.write_text(wrapper.read_text().replace("\n", exports, 1))
     output = bare.layout.jobs / "seen"
     bare.run("sbatch", "--wait", f"--output={output}", "--gres=mps:40", f"--wrap=ls {mps}/jobs {mps}/gpu-0/pipe")
     wait_until(lambda: log.exists() and log.read_text().endswith("epilog_slurmd\n"))
@@ -154,12 +171,7 @@ def test_a_sites_own_prolog_runs_first_and_a_share_has_its_daemon_while_it_runs(
         "site epilog_slurmd",
     ]
     assert not (mps / "gpu-0" / "pipe" / "running").exists()
-    bare.run("gpusage", "slurm", "uninstall", "--yes")
-    assert conf.read_bytes() == before["slurm.conf"]
-    assert (etc / "gpusage_prolog.sh").exists()  # a slurmd that has not read slurm.conf yet would drain its node
-    bare.reconfigure()
-    bare.run("gpusage", "slurm", "uninstall", "--yes")
-    assert contents(bare) == before
+    uninstall(bare, before)
     bare.run("sbatch", "--wait", "--gres=gpu:1", "--wrap=true")
 
 
@@ -171,11 +183,3 @@ def test_without_our_prolog_no_gpu_is_shared_and_doctor_fails_in_enforce(bare: S
     bare.reconfigure()
     assert doctor(bare)["node prolog"] == "fail"
     wait_until(lambda: "do not run gpusage's prolog" in bare.run("gpusage", "slurm", "status").stdout)
-
-
-def test_the_node_scripts_are_named_only_once_the_nodes_have_them(bare: Sandbox) -> None:
-    before = contents(bare)
-    done = bare.run("gpusage", "slurm", "install", "--yes", check=False)
-    assert done.returncode == 1
-    assert "--nodes-ready" in done.stderr
-    assert contents(bare) == before

@@ -11,7 +11,7 @@ import pytest
 
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
-from slurm_jobs import GENEROUS, HeldJob, release, shown, submit_until, wait_for_state
+from slurm_jobs import GENEROUS, HeldJob, own_output, release, shown, submit_until, wait_for_state
 from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -82,13 +82,13 @@ def test_a_bare_clients_job_runs_on_a_share_with_its_cap_and_inner_sruns(sandbox
         assert re.match(r"gpusage \w{12} REWRITE \(advise\) gres/gpu:1 -> gres/mps:\d+ \| Slurm of this", mark), mark
         return
     assert outcome == "decided"
-    found = re.match(
+    match = re.match(
         r"gpusage \w{12} REWRITE gres/gpu:1 -> gres/mps:(\d+).* \| set .*MEM_LIMIT=0=(\d+)M GPUSAGE_DECISION=", mark
     )
-    assert found, mark
+    assert match, mark
     release(sandbox, job)
     wait_for_state(sandbox, job, "COMPLETED")
-    assert output.read_text() == f"mps:{found[1]} {found[1]} 0={found[2]}M\ninner {found[1]}\n"
+    assert own_output(output) == f"mps:{match[1]} {match[1]} 0={match[2]}M\ninner {match[1]}\n"
     (decision,) = json.loads(sandbox.run("gpusage", "decisions", "--json", job).stdout)["decisions"]
     assert decision["code"] == "REWRITE"
 

@@ -1,18 +1,21 @@
-"""A job whose share's memory is too small: rescued once, with a whole GPU, and never against its user's word."""
+"""A job whose share's memory is too small: rescued once, unseen, with a whole GPU, never against its user's word."""
 
 from __future__ import annotations
 
-import json
+import random
 import re
-import time
+import string
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from gpusage.store.opening import open_store
-from gpusage_slurm.jobs.starving import GPU_FOR_SHARE, SEEN
+from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
+from gpusage_slurm.jobs.out_of_memory import OUT_OF_MEMORY
+from gpusage_slurm.late.decisions import CHANGES_PENDING_GRES
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
 from slurm_jobs import GENEROUS, configure, gpusaged_status, release, shown, submit_share, wait_for_state
@@ -37,13 +40,20 @@ exit ${STATUS:-1}
 def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return a cluster with gpusage installed."""
     with start_sandbox(ClusterPlan(nodes=parse_nodes("1xv100:2")), release=slurm_release) as sandbox:
-        install_plugin(sandbox, "enforce", f"{GENEROUS}[learning]\nrefresh_s = 1\n")
+        install_plugin(sandbox, "enforce", f"{GENEROUS}[learning]\nrefresh_s = 1\nback_off = false\n")
         yield sandbox
 
 
+def unlike(script: str) -> tuple[str, str]:
+    """Return the option of a name, and *script*, so that no other job is like it: the next try of those is whole."""
+    word = "".join(random.choices(string.ascii_lowercase, k=12))  # noqa: S311 - a name
+    return f"--job-name={word}", f": {word}\n{script}"
+
+
 def shared(sandbox: Sandbox, *options: str, script: str = STARVES) -> str:
-    """Return a held job that became a share."""
-    return submit_share(sandbox, "--open-mode=append", f"--comment={LIGHT}", *options, wrap=script)
+    """Return a held job that became a share, and that is like no other."""
+    name, script = unlike(script)
+    return submit_share(sandbox, "--open-mode=append", f"--comment={LIGHT}", name, *options, wrap=script)
 
 
 def output(sandbox: Sandbox, job: str) -> str:
@@ -51,77 +61,101 @@ def output(sandbox: Sandbox, job: str) -> str:
     return (sandbox.layout.jobs / f"slurm-{job}.out").read_text()
 
 
-def booked_mib(sandbox: Sandbox) -> float:
-    """Return the memory that the next share for that model is to book, at the pessimistic end."""
-    job = shared(sandbox)
-    (told,) = json.loads(sandbox.run("gpusage", "decisions", "--json", job).stdout)["decisions"]
-    sandbox.run("scancel", job)
-    return float(told["need"]["memory_bytes"]["high"]) / 2**20
+def submit_after(sandbox: Sandbox, job: str, *kinds: str) -> dict[str, str]:
+    """Submit a job that depends on *job* in each of these ways, and return their numbers."""
+    command = ("sbatch", "--parsable", "--wrap=true")
+    return {kind: sandbox.run(*command, f"--dependency={kind}:{job}").stdout.strip() for kind in kinds}
 
 
-def test_it_runs_again_once_with_a_whole_gpu_and_the_user_is_told(sandbox: Sandbox) -> None:
-    """The second start does not wait two minutes as requeued jobs do; an inner srun has the whole GPU as well."""
+def test_slurm_and_who_waits_see_one_end_the_last(sandbox: Sandbox) -> None:
+    """Meanwhile gpusaged is stopped: the second run has its whole GPU without it, and does not wait two minutes."""
     job = shared(sandbox)
+    name = shown(sandbox, job)["JobName"]
+    array = shared(sandbox, "--array=1-2", script='[ "$SLURM_ARRAY_TASK_ID" = 1 ] && exit 0\n' + STARVES)
     number = shown(sandbox, job)["AdminComment"].split()[1]
-    release(sandbox, job)
+    after = submit_after(sandbox, job, "afterok", "afternotok", "afterany")
+    after_array = submit_after(sandbox, array, "afterok", "aftercorr")
+    single = sandbox.run("sbatch", "--parsable", f"--job-name={name}", "--dependency=singleton", "--wrap=true")
+    stop_gpusaged(sandbox)
+    release(sandbox, job, array)
     job_then = wait_for_state(sandbox, job, "COMPLETED", restarts=1)
+    wait_for_state(sandbox, f"{array}_2", "COMPLETED", restarts=1)
+    wait_for_state(sandbox, f"{array}_1", "COMPLETED", restarts=0)
+    for dependant in (after["afterok"], after["afterany"], single.stdout.strip(), *after_array.values()):
+        assert wait_for_state(sandbox, dependant, "COMPLETED")["StartTime"] >= job_then["EndTime"]
+    wait_until(lambda: shown(sandbox, after["afternotok"])["Reason"] == "DependencyNeverSatisfied")
     text = output(sandbox, job)
     first, second = text.split("start ")[1:]
+    line = rf"gpusage: this job has a share of a GPU, gres/mps:[0-9]+: 'gpusage decisions {job}' says why\.\n"
+    assert re.match(line, text)
     assert re.match(r"cap=0=[0-9]+M percent=[1-9][0-9]? restarts=\n", first)
     assert "gpusage: CUDA ran out of memory in this job's share of a GPU (mps:" in first
     assert "gpusage: this job runs again, with a whole GPU" in text
-    whole = "" if sandbox.installation.major_minor >= GPU_FOR_SHARE else "100"
+    whole = "" if sandbox.installation.major_minor >= CHANGES_PENDING_GRES else "100"
     assert second.startswith(f"cap= percent={whole} restarts=1\nstep percent={whole}\n")
-    assert job_then["AdminComment"].startswith(f"gpusage {number} BACK gres/mps:")
-    assert "CUDA ran out of memory in its share" in job_then["AdminComment"]
-    assert job_then["Comment"] == LIGHT
+    start_gpusaged(sandbox)
     store = open_store(f"sqlite:///{sandbox.layout.state}/decisions.db")
+    wait_until(lambda: store.usage(job_id=job))
     (seen,) = store.usage(job_id=job)
     assert (seen.usage.outcome, seen.usage.number) == ("out_of_memory", number)
-    second_start_s = datetime.fromisoformat(job_then["StartTime"]).timestamp()
-    assert second_start_s > seen.usage.ended_at_s + 2  # its node refuses one in the same second
-    due_s = datetime.fromisoformat(job_then["EligibleTime"]).timestamp()
-    assert due_s < seen.usage.ended_at_s + SLURMS_OWN_WAIT_S
-    assert seen.decision is not None
-    assert seen.decision.decision.request.memory_cap_bytes
+    assert 0 <= seen.usage.ended_at_s - seen.usage.started_at_s < SLURMS_OWN_WAIT_S  # Slurm counts whole seconds
+    assert datetime.fromisoformat(job_then["StartTime"]).timestamp() > seen.usage.ended_at_s + 2
+    assert datetime.fromisoformat(job_then["EligibleTime"]).timestamp() < seen.usage.ended_at_s + SLURMS_OWN_WAIT_S
     store.close()
-    cap_mib = int(first.partition("M ")[0].removeprefix("cap=0="))
-    wait_until(lambda: booked_mib(sandbox) >= 1.2 * cap_mib)  # the same model is not shrunk that far again
 
 
-def test_no_loop_no_requeue_against_its_users_word_and_only_the_failed_task(sandbox: Sandbox) -> None:
-    """One fails with a whole GPU as well, one must not be requeued, one copes with it, one task of an array fails."""
-    forever = shared(sandbox, "--export=ALL,ALWAYS=1")
-    final = shared(sandbox, "--no-requeue")
-    copes = shared(sandbox, "--export=ALL,STATUS=0")
-    array = shared(sandbox, "--array=1-2", script='[ "$SLURM_ARRAY_TASK_ID" = 1 ] && exit 0\n' + STARVES)
-    release(sandbox, forever, final, copes, array)
-    wait_for_state(sandbox, forever, "FAILED", restarts=1)
-    wait_for_state(sandbox, f"{array}_2", "COMPLETED", restarts=1)
-    wait_for_state(sandbox, f"{array}_1", "COMPLETED", restarts=0)
-    wait_for_state(sandbox, final, "FAILED", restarts=0)
-    wait_for_state(sandbox, copes, "COMPLETED", restarts=0)
-    wait_until(lambda: gpusaged_status(sandbox)["aftercare"]["not_rescued"])
-    before = gpusaged_status(sandbox)["aftercare"]
-    time.sleep(4)  # more than two looks
-    after = gpusaged_status(sandbox)["aftercare"]
-    assert (after["rescued"], after["error"]) == (before["rescued"], None)
+def test_no_loop_and_never_against_its_users_word_and_its_mark_is_set_right(sandbox: Sandbox) -> None:
+    """One fails with a whole GPU as well, one must not be requeued, one copes with it; and `sbatch --wait` waits."""
+    waiting = ["sbatch", "--wait", "--parsable", "--gres=gpu:1", "--open-mode=append", f"--comment={LIGHT}"]
+    name, script = unlike(f"{STARVES}; sleep 3")
+    waiting += [name, f"--wrap={script}"]
+    sandbox.run("scancel", shared(sandbox))  # from now on a card of the model is at hand
+    with ThreadPoolExecutor() as threads:
+        waiter = threads.submit(sandbox.run, *waiting)
+        forever = shared(sandbox, "--export=ALL,ALWAYS=1")
+        final = shared(sandbox, "--no-requeue")
+        copes = shared(sandbox, "--export=ALL,STATUS=0")
+        release(sandbox, forever, final, copes)
+        wait_for_state(sandbox, forever, "FAILED", restarts=1)
+        wait_for_state(sandbox, final, "FAILED", restarts=0)
+        wait_for_state(sandbox, copes, "COMPLETED", restarts=0)
+        waited = waiter.result().stdout.strip()  # it would have raised an error after the first run
+    again = wait_for_state(sandbox, waited, "COMPLETED", restarts=1)
+    assert " BACK gres/mps:" in again["AdminComment"]
+    assert "CUDA ran out of memory in its share" in again["AdminComment"]
+    assert again["Comment"] == LIGHT
+    wait_until(lambda: any(final in reported for reported in gpusaged_status(sandbox)["aftercare"]["not_rescued"]))
+    (reported,) = gpusaged_status(sandbox)["aftercare"]["not_rescued"]
+    assert f"slurm job {final} of " in reported
+    assert "--no-requeue" in reported
+    assert shown(sandbox, final)["Comment"] == f"{LIGHT} {OUT_OF_MEMORY}"
     assert shown(sandbox, forever)["Restarts"] == "1"
-    (told,) = after["not_rescued"]
-    assert f"slurm job {final} of " in told
-    assert "--no-requeue" in told
     assert "ran out of memory in its share, and is not run again" in sandbox.run("gpusage", "slurm", "status").stdout
+
+
+def test_the_next_try_of_a_job_that_failed_is_whole_even_if_it_comes_at_once(sandbox: Sandbox) -> None:
+    """A client submits `--no-requeue` jobs again and again, as Nextflow does, and this one says nothing of memory."""
+    name, script = unlike('[ -z "$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" ] || exit 3')
+    named = f"--comment={LIGHT.replace('batch=8', 'batch=4')}"  # nothing was learned of it
+    job = submit_share(sandbox, "--no-requeue", named, name, wrap=script)
+    release(sandbox, job)
+    wait_for_state(sandbox, job, "FAILED", restarts=0)
+    command = ("sbatch", "--parsable", "--no-requeue", "--gres=gpu:1", named, name, f"--wrap={script}")
+    next_job = sandbox.run(*command).stdout.strip()
+    assert wait_for_state(sandbox, next_job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED"
+    assert "failed in its share of a GPU, so this one has the whole GPU" in shown(sandbox, next_job)["AdminComment"]
+    assert f"--comment={shown(sandbox, job)['Comment']}" == named  # what the epilog told in it has gone on to gpusaged
 
 
 def test_a_site_that_rescues_no_job_has_the_miss_recorded(sandbox: Sandbox) -> None:
     was = sandbox.layout.gpusage_toml.read_text()
     configure(sandbox, f"{was}[sharing]\nrescue = false\n")
     try:
-        job = shared(sandbox)
+        job = shared(sandbox, f"--comment={LIGHT.replace('batch=8', 'batch=2')}")
         release(sandbox, job)
         wait_until(
-            lambda: any(f"job {job} of" in told for told in gpusaged_status(sandbox)["aftercare"]["not_rescued"])
+            lambda: any(f"job {job} of" in message for message in gpusaged_status(sandbox)["aftercare"]["not_rescued"])
         )
-        assert wait_for_state(sandbox, job, "FAILED", restarts=0)["Comment"].endswith(SEEN)
+        assert wait_for_state(sandbox, job, "FAILED", restarts=0)["Comment"].endswith(OUT_OF_MEMORY)
     finally:
         configure(sandbox, was)

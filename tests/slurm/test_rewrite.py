@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from gpusage.sandboxes.host import user_name
+from gpusage.adapters.process_user import user_name
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
 from slurm_jobs import (
     GENEROUS,
     HeldJob,
     is_timely,
+    own_output,
     release,
     submit_held,
     submit_until,
@@ -52,7 +53,7 @@ def submit(sandbox: Sandbox, *options: str, wrap: str = "true") -> tuple[str, di
     """Submit a held job, and return what sbatch said and the job as `scontrol show job` has it."""
     held = submit_held(sandbox, *options, wrap=wrap)
     sandbox.run("scancel", held.job_id)
-    return held.said, dict(held.shown)
+    return held.output, dict(held.shown)
 
 
 def completed(sandbox: Sandbox, *options: str, wrap: str = "true") -> HeldJob:
@@ -65,31 +66,31 @@ def completed(sandbox: Sandbox, *options: str, wrap: str = "true") -> HeldJob:
 
 def dry_run(sandbox: Sandbox, *options: str) -> str:
     """Return what a dry run tells, once gpusaged was in time."""
-    said = [""]
+    output = [""]
 
     def is_in_time() -> bool:
-        said.append(sandbox.run("sbatch", "--test-only", *options).stderr)
-        return "gpusage: " in said[-1] and is_timely(said[-1])
+        output.append(sandbox.run("sbatch", "--test-only", *options).stderr)
+        return "gpusage: " in output[-1] and is_timely(output[-1])
 
-    wait_until(is_in_time, lambda: said[-1])
-    return said[-1]
+    wait_until(is_in_time, lambda: output[-1])
+    return output[-1]
 
 
 def decided(sandbox: Sandbox) -> list[str]:
     """Return the number of the latest decision."""
     wait_for_records(sandbox)
-    told = json.loads(sandbox.run("gpusage", "decisions", "--json", "--last", "1").stdout)["decisions"]
-    return [decision["number"] for decision in told]
+    record = json.loads(sandbox.run("gpusage", "decisions", "--json", "--last", "1").stdout)["decisions"]
+    return [decision["number"] for decision in record]
 
 
 @pytest.mark.short
 @pytest.mark.parametrize("option", ["--gres=gpu:1", "--gpus=1", "--gpus-per-node=1", "--gpus-per-task=1"])
 def test_a_light_model_gets_a_share_wherever_the_request_stood(sandbox: Sandbox, option: str) -> None:
-    said, job = submit(sandbox, option, "--ntasks=1", f"--comment={LIGHT}")
+    output, job = submit(sandbox, option, "--ntasks=1", f"--comment={LIGHT}")
     after = r"gres/(mps:\d+)(?:, prefer [\w|]+)?"
-    found = re.search(rf"gpusage: gres/gpu:1 -> {after} \| assumed precision=fp32 \| \w.* an? \w+ costs .*GiB", said)
-    assert found, said
-    assert job["TresPerNode"] in (f"gres:{found[1]}", f"gres/{found[1]}")
+    match = re.search(rf"gpusage: gres/gpu:1 -> {after} \| assumed precision=fp32 \| \w.* an? \w+ costs .*GiB", output)
+    assert match, output
+    assert job["TresPerNode"] in (f"gres:{match[1]}", f"gres/{match[1]}")
     assert "TresPerJob" not in job
     assert "gpu" not in job.get("TresPerTask", "")
 
@@ -102,7 +103,9 @@ TRAINING = f"model={MODELS}/swin_t.onnx,batch=8,precision=fp16"
 def test_a_training_job_runs_on_a_share_of_the_only_gpu_type_on_which_its_price_holds(sandbox: Sandbox) -> None:
     report = 'echo "$SLURMD_NODENAME $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"'
     bound = bound_job(sandbox, "--cpus-per-task=1", wrap=report)
-    assert re.search(r"-> gres/mps:(\d+), constraint h100 \| .* of an h100|half an h100 costs ", bound.said), bound.said
+    assert re.search(r"-> gres/mps:(\d+), constraint h100 \| .* of an h100|half an h100 costs ", bound.output), (
+        bound.output
+    )
     identity = bound.job_id
     release(sandbox, identity)
     wait_for_state(sandbox, identity, "COMPLETED")
@@ -110,7 +113,7 @@ def test_a_training_job_runs_on_a_share_of_the_only_gpu_type_on_which_its_price_
     features = re.search(r" Features=(\S+)", job)
     assert features, job
     assert features[1] == "h100"
-    node, percent, limit = (sandbox.layout.jobs / f"slurm-{identity}.out").read_text().split()
+    node, percent, limit = own_output(sandbox.layout.jobs / f"slurm-{identity}.out").split()
     states = sandbox.run("sinfo", "-h", "-N", "-n", node, "-o", "%f").stdout
     assert "h100" in states
     assert 0 < int(percent) < 100
@@ -119,9 +122,9 @@ def test_a_training_job_runs_on_a_share_of_the_only_gpu_type_on_which_its_price_
 
 TURN_BACK = """
 import sys
-from gpusage_hooks.types import MarkedJob
-from gpusage_slurm.jobs.turning_back import turn_back
-turn_back(MarkedJob(job_id=sys.argv[1], manager="slurm", user="u", state="waiting", mark=sys.argv[2]), "tried")
+from gpusage_hooks.types import AnnotatedJob
+from gpusage_slurm.jobs.restore import restore_request
+restore_request(AnnotatedJob(job_id=sys.argv[1], manager="slurm", user="u", state="waiting", mark=sys.argv[2]), "tried")
 """
 
 
@@ -144,23 +147,23 @@ def test_a_bound_job_that_is_turned_back_has_its_own_constraint_again(sandbox: S
 def test_a_job_that_something_else_ties_to_a_node_is_never_bound_to_a_gpu_type(sandbox: Sandbox, option: str) -> None:
     """Slurm refuses some of these itself; none is refused, or told to run elsewhere, because of us."""
     node = sandbox.run("sinfo", "-h", "-N", "-o", "%N").stdout.split()[0]
-    said, job = submit(sandbox, "--gres=gpu:1", option.format(node), f"--comment={TRAINING}")
-    assert "constraint h100" not in said, said
+    output, job = submit(sandbox, "--gres=gpu:1", option.format(node), f"--comment={TRAINING}")
+    assert "constraint h100" not in output, output
     assert job.get("Features", "(null)") == "(null)"
 
 
 def bound_job(sandbox: Sandbox, *options: str, wrap: str = "true") -> HeldJob:
     """Return a held job that is bound to h100, once gpusaged has seen that there is room."""
     usual = ("--gres=gpu:1", "--mem=100M", f"--comment={TRAINING}")
-    return submit_until(sandbox, lambda job: "constraint " in job.said, *usual, *options, wrap=wrap)
+    return submit_until(sandbox, lambda job: "constraint " in job.output, *usual, *options, wrap=wrap)
 
 
-LOOK = """
-from gpusage_slurm.jobs.rewritten import shared_jobs
-from gpusage_slurm.jobs.turning_back import turn_back
-for job in shared_jobs(("waiting",)):
+PRINT_STATE = """
+from gpusage_slurm.jobs.stuck import find_shared_jobs
+from gpusage_slurm.jobs.restore import restore_request
+for job in find_shared_jobs(("waiting",)):
     if job.job_id == "{job}" and job.stuck:
-        print(turn_back(job, job.stuck))
+        print(restore_request(job, job.stuck))
 """
 
 
@@ -172,8 +175,8 @@ def test_a_bound_job_whose_gpu_type_is_gone_runs_elsewhere_as_its_user_wrote_it(
     try:
         sandbox.run("scontrol", "update", f"NodeName={node}", *lost.split())
         release(sandbox, job)
-        look = (sys.executable, "-c", LOOK.format(job=job))
-        wait_until(lambda: "True" in sandbox.run(*look).stdout, lambda: sandbox.run("squeue").stdout)
+        command = (sys.executable, "-c", PRINT_STATE.format(job=job))
+        wait_until(lambda: "True" in sandbox.run(*command).stdout, lambda: sandbox.run("squeue").stdout)
         ended = wait_for_state(sandbox, job, "COMPLETED")
     finally:
         restored = ["State=RESUME"] if "DRAIN" in lost else ["AvailableFeatures=h100", "ActiveFeatures=h100"]
@@ -185,16 +188,16 @@ def test_a_bound_job_whose_gpu_type_is_gone_runs_elsewhere_as_its_user_wrote_it(
 
 
 def test_a_jobs_own_constraint_is_joined_with_the_gpu_types(sandbox: Sandbox) -> None:
-    said, job = submit(sandbox, "--gres=gpu:1", "--constraint=h100|v100", f"--comment={TRAINING}")
-    assert job["Features"] in ("h100&(h100|v100)", "h100|v100"), said
+    output, job = submit(sandbox, "--gres=gpu:1", "--constraint=h100|v100", f"--comment={TRAINING}")
+    assert job["Features"] in ("h100&(h100|v100)", "h100|v100"), output
 
 
 def test_slurm_s_own_deadline_reaches_the_decision(sandbox: Sandbox) -> None:
     """Eight hours are plenty for a thousand steps; for more of them no share is taken."""
     due = ("--time=1", "--deadline=now+8hours")
     sandbox.run("scancel", bound_job(sandbox, *due, f"--comment={TRAINING},steps=1000").job_id)
-    said, job = submit(sandbox, "--gres=gpu:1", *due, f"--comment={TRAINING},steps=100000000")
-    assert "no GPU here surely ends it by its deadline" in said, said
+    output, job = submit(sandbox, "--gres=gpu:1", *due, f"--comment={TRAINING},steps=100000000")
+    assert "no GPU here surely ends it by its deadline" in output, output
     assert "gpu" in job["TresPerNode"]
 
 
@@ -207,16 +210,16 @@ def test_a_comment_in_the_script_and_a_path_from_the_folder_of_the_submission_co
     elsewhere.mkdir()
     (elsewhere / "there.onnx").write_bytes(here.read_bytes())
     for options in ((), (f"--chdir={elsewhere}", "--comment=there.onnx"), ("-D", "elsewhere", "--comment=there.onnx")):
-        said = dry_run(sandbox, *options, str(script))
-        assert "GiB" in said, said
+        output = dry_run(sandbox, *options, str(script))
+        assert "GiB" in output, output
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(sandbox: Sandbox) -> None:
     """It is no job in the store either."""
     submit(sandbox, "--gres=gpu:1", f"--comment={LIGHT}")
     before, latest = sandbox.run("squeue", "-h").stdout, decided(sandbox)
-    said = dry_run(sandbox, "--gres=gpu:1", f"--comment={LIGHT}", "--wrap=true")
-    assert "gres/gpu:1 -> gres/mps:" in said
+    output = dry_run(sandbox, "--gres=gpu:1", f"--comment={LIGHT}", "--wrap=true")
+    assert "gres/gpu:1 -> gres/mps:" in output
     assert sandbox.run("squeue", "-h").stdout == before
     assert decided(sandbox) == latest
 
@@ -234,65 +237,65 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(sandbox: Sandbox) ->
 def test_what_cannot_safely_be_changed_is_kept_and_the_user_hears_why(
     sandbox: Sandbox, options: tuple[str, ...], reason: str
 ) -> None:
-    said, job = submit(sandbox, *options, f"--comment={LIGHT}")
-    assert "kept" in said
-    assert reason in said
+    output, job = submit(sandbox, *options, f"--comment={LIGHT}")
+    assert "kept" in output
+    assert reason in output
     assert "mps" not in str(job)
 
 
 def test_where_whole_nodes_are_given_gpus_stay_whole_and_jobs_run(sandbox: Sandbox) -> None:
     """A share would wait there for ever, and no dry run tells; where only users are kept apart, shares run."""
     for partition, request in [("whole", "gpu:1"), ("own", "mps:"), ("own,whole", "gpu:1")]:
-        said, job = submit(sandbox, f"--partition={partition}", "--gres=gpu:1", f"--comment={LIGHT}")
-        assert request in job["TresPerNode"], said
-        assert ("partition whole gives whole nodes" in said) == ("gpu:1" in request)
+        output, job = submit(sandbox, f"--partition={partition}", "--gres=gpu:1", f"--comment={LIGHT}")
+        assert request in job["TresPerNode"], output
+        assert ("partition whole gives whole nodes" in output) == ("gpu:1" in request)
         completed(sandbox, f"--partition={partition}", "--gres=gpu:1", f"--comment={LIGHT}")
 
 
 def test_defaults_for_each_gpu_keep_gpus_whole_in_their_partition_alone(sandbox: Sandbox) -> None:
-    said, job = submit(sandbox, "--partition=counted", "--gres=gpu:1", f"--comment={LIGHT}")
-    assert "a share would lose what partition counted gives for each GPU (DefCpuPerGPU=2)" in said
+    output, job = submit(sandbox, "--partition=counted", "--gres=gpu:1", f"--comment={LIGHT}")
+    assert "a share would lose what partition counted gives for each GPU (DefCpuPerGPU=2)" in output
     assert "gpu:1" in job["TresPerNode"]
     assert "mps:" in submit(sandbox, "--partition=own", "--gres=gpu:1", f"--comment={LIGHT}")[1]["TresPerNode"]
 
 
 def test_a_type_that_the_user_named_and_a_constraint_hold_where_the_job_runs(sandbox: Sandbox) -> None:
     """Both nodes could run each job; only one has the features that it must have."""
-    said, job = submit(sandbox, "--gres=gpu:h100:1", "--constraint=h100|v100", f"--comment={LIGHT}")
-    assert "gres/gpu:h100:1 -> gres/mps:" in said
+    output, job = submit(sandbox, "--gres=gpu:h100:1", "--constraint=h100|v100", f"--comment={LIGHT}")
+    assert "gres/gpu:h100:1 -> gres/mps:" in output
     assert (job["Features"], "h100" in job["TresPerNode"]) == ("h100&(h100|v100)", False)
-    said, job = submit(sandbox, "--gres=gpu:1", "--constraint=h100", f"--comment={LIGHT}")
-    assert (job["Features"], job.get("Prefer", "(null)")) == ("h100", "(null)"), said
-    assert " of an h100 costs " in said  # its size is by the only GPU on which it may land
+    output, job = submit(sandbox, "--gres=gpu:1", "--constraint=h100", f"--comment={LIGHT}")
+    assert (job["Features"], job.get("Prefer", "(null)")) == ("h100", "(null)"), output
+    assert " of an h100 costs " in output  # its size is by the only GPU on which it may land
     options = ("--gres=gpu:h100:1", "--constraint=h100|v100", f"--comment={LIGHT}", "--output=where")
     completed(sandbox, *options, wrap="srun --gpus=1 printenv SLURMD_NODENAME")
-    assert (sandbox.layout.jobs / "where").read_text() == "h100-1\n"
+    assert own_output(sandbox.layout.jobs / "where") == "h100-1\n"
 
 
 @pytest.mark.parametrize("comment", ["project=x", f"{LIGHT},gpusage=off", "gpusage: off"])
 def test_a_job_that_does_not_want_us_is_left_alone_without_a_word(sandbox: Sandbox, comment: str) -> None:
-    said, job = submit(sandbox, "--gres=gpu:1", f"--comment={comment}")
-    assert "gpusage" not in said
+    output, job = submit(sandbox, "--gres=gpu:1", f"--comment={comment}")
+    assert "gpusage" not in output
     assert job["TresPerNode"].endswith("gpu:1")
 
 
 def test_a_mistake_in_the_comment_is_told_and_the_job_goes_through(sandbox: Sandbox) -> None:
-    said, job = submit(sandbox, "--gres=gpu:1", "--comment=model=r.onnx,btch=4")
-    assert "Did you mean 'batch'?" in said
+    output, job = submit(sandbox, "--gres=gpu:1", "--comment=model=r.onnx,btch=4")
+    assert "Did you mean 'batch'?" in output
     assert job["TresPerNode"].endswith("gpu:1")
 
 
 def test_a_job_carries_what_was_done_to_it_and_slurmctlds_log_has_the_same_number(sandbox: Sandbox) -> None:
     """Kept or rewritten; a job that named no model carries nothing."""
-    for options, said in [
+    for options, expected in [
         ((), r"REWRITE gres/gpu:1 -> gres/mps:\d+.* \| "),
         (("--nodes=2",), r"KEEP .* \| .*several nodes"),
     ]:
         mark = admin_comment(sandbox, *options, f"--comment={LIGHT}")
-        found = re.fullmatch(rf"gpusage ([0-9a-f]{{12}}) {said}.*", mark)
-        assert found, mark
+        match = re.fullmatch(rf"gpusage ([0-9a-f]{{12}}) {expected}.*", mark)
+        assert match, mark
         log = sandbox.layout.log_file("slurmctld").read_text()
-        assert log.count(f"gpusage: uid {os.getuid()}: {found[1]} {mark.split()[2]}") == 1
+        assert log.count(f"gpusage: uid {os.getuid()}: {match[1]} {mark.split()[2]}") == 1
     assert admin_comment(sandbox, "--comment=project=x") == ""
 
 
@@ -346,8 +349,8 @@ def decisions(sandbox: Sandbox, *options: str, environment: dict[str, str] | Non
     """Return what `gpusage decisions` answers."""
     document = json.loads(sandbox.run("gpusage", "decisions", "--json", *options, environment=environment).stdout)
     assert document["schema"] == "gpusage.decisions/1"
-    found: list[dict[str, Any]] = document["decisions"]
-    return found
+    decision: list[dict[str, Any]] = document["decisions"]
+    return decision
 
 
 def admin_comment(sandbox: Sandbox, *options: str) -> str:
@@ -358,25 +361,27 @@ def admin_comment(sandbox: Sandbox, *options: str) -> str:
 
 
 def test_a_model_that_is_not_there_costs_the_job_nothing_and_the_user_hears_why(sandbox: Sandbox) -> None:
-    said, job = submit(sandbox, "--gres=gpu:1", "--comment=/nowhere/r.onnx")
-    assert "kept | Model '/nowhere/r.onnx' must be" in said
+    output, job = submit(sandbox, "--gres=gpu:1", "--comment=/nowhere/r.onnx")
+    assert "kept | Model '/nowhere/r.onnx' must be" in output
     assert job["TresPerNode"].endswith("gpu:1")
 
 
 @pytest.mark.parametrize("export", ["NONE", "HOME,X=1"])
 def test_a_card_travels_whatever_export_says(sandbox: Sandbox, export: str) -> None:
-    said, _ = submit(sandbox, "--gres=gpu:1", f"--export={export}", f"--comment={LIGHT}")
-    assert "gres/gpu:1 -> gres/mps:" in said
+    output, _ = submit(sandbox, "--gres=gpu:1", f"--export={export}", f"--comment={LIGHT}")
+    assert "gres/gpu:1 -> gres/mps:" in output
 
 
 def test_a_model_by_name_gets_its_card_as_fast_as_one_of_a_file(sandbox: Sandbox) -> None:
-    said, _ = submit(sandbox, "--gres=gpu:1", "--comment=model=torchvision:resnet18,batch=8,mode=infer,utilization=10")
-    assert re.search(r"assumed precision=fp32 \| \w.* costs ", said), said
+    output, _ = submit(
+        sandbox, "--gres=gpu:1", "--comment=model=torchvision:resnet18,batch=8,mode=infer,utilization=10"
+    )
+    assert re.search(r"assumed precision=fp32 \| \w.* costs ", output), output
 
 
 def test_srun_is_kept_because_it_is_srun(sandbox: Sandbox) -> None:
-    said = sandbox.run("srun", "--gres=gpu:1", f"--comment={LIGHT}", "true").stderr
-    assert "only batch jobs are changed, not srun or salloc" in said
+    output = sandbox.run("srun", "--gres=gpu:1", f"--comment={LIGHT}", "true").stderr
+    assert "only batch jobs are changed, not srun or salloc" in output
 
 
 @pytest.mark.parametrize(
@@ -385,7 +390,7 @@ def test_srun_is_kept_because_it_is_srun(sandbox: Sandbox) -> None:
         ("/bin/gpusage", "/bin/none", "the host of the submission has no gpusage where"),
         ("limit_s = 20", "limit_s = 0.001", "describing the model t"),
         ("gpusage_cli", "nowhere", "no description of the model came with the job: the host of the submission has no"),
-        ("local found", f"{NO_POSIX}local found", "--export=NONE left the description of the model behind"),
+        ('package.path = "', f'{NO_POSIX}package.path = "', "--export=NONE left the description of the model behind"),
     ],
     ids=["no gpusage on the host", "a card that took too long", "no filter on the host", "--export=NONE, no luaposix"],
 )
@@ -399,11 +404,11 @@ def test_a_kept_request_says_its_true_cause(sandbox: Sandbox, old: str, new: str
     try:
         export = ("--export=NONE",) if "--export" in reason else ()
         options = ("--gres=gpu:1", *export, f"--comment=model={model},batch=8,mode=infer")
-        job = submit_until(sandbox, lambda job: reason in job.said or job.was_in_time, *options)
+        job = submit_until(sandbox, lambda job: reason in job.output or job.was_in_time, *options)
     finally:
         script.write_text(good)
     sandbox.run("scancel", job.job_id)
-    assert f"gres/gpu:1 kept | {reason}" in job.said
+    assert f"gres/gpu:1 kept | {reason}" in job.output
     assert job.tres.endswith("gpu:1")
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.sandboxes import processes
 from gpusage_hooks.errors import RequestError
+from gpusage_sandboxes import processes
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, open_sandbox, parse_nodes, start_sandbox
 from waiting import wait_until
 
@@ -128,9 +128,9 @@ def test_a_site_s_scripts_are_switched_on(new_cluster: NewCluster, tmp_path: Pat
     (tmp_path / "task_prolog.sh").chmod(0o755)
     sandbox = new_cluster(ClusterPlan(nodes=ONE_NODE.nodes, scripts=tmp_path))
     output = sandbox.layout.jobs / "seen"
-    said = sandbox.run("sbatch", "--wait", f"--output={output}", "--wrap=echo prolog=$PROLOG").stderr
-    assert "controller" in said
-    assert "client" in said
+    text = sandbox.run("sbatch", "--wait", f"--output={output}", "--wrap=echo prolog=$PROLOG").stderr
+    assert "controller" in text
+    assert "client" in text
     assert output.read_text() == "prolog=yes\n"
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.sandboxes.nodes import SandboxNode
+from gpusage_sandboxes.nodes import SandboxNode
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
-from slurm_jobs import GENEROUS, configure, gpusaged_status, release, shown, submit_until, wait_for_state
+from slurm_jobs import GENEROUS, configure, gpusaged_status, own_output, release, shown, submit_until, wait_for_state
 from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -63,4 +63,4 @@ def test_a_share_may_use_more_threads_than_slurm_counts(sandbox: Sandbox) -> Non
     job = submitted(sandbox, "mps:50", "--constraint=v100", wrap="echo $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
     release(sandbox, job)
     wait_for_state(sandbox, job, "COMPLETED")
-    assert (sandbox.layout.jobs / f"slurm-{job}.out").read_text().strip() == "100"
+    assert own_output(sandbox.layout.jobs / f"slurm-{job}.out").strip() == "100"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpusage.sampler.letter import letter_in
+from gpusage.node.sampler.usage_reports import parse_usage_reports
 from gpusage.store.opening import open_store
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
@@ -53,14 +54,14 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
         facts.write_text(FACTS)
         path = sandbox.run("sh", "-c", 'dirname "$(command -v scontrol)"').stdout.strip()
         state = sandbox.layout.state
-        told = (
+        reported = (
             f"export PATH={path}:$PATH LD_LIBRARY_PATH={library} NVML_STANDIN={facts}"
             f" GPUSAGE_USAGE_FOLDER={state}/usage GPUSAGE_MPS_FOLDER={state}/mps"
             f" GPUSAGE_MPS_CONTROL={control_in(state)} GPUSAGE_CUDA_LIBRARY={driver_in(state, '-DIGNORES_DAEMONS')}\n"
         )
         for name in ("prolog", "epilog"):
             wrapper = sandbox.layout.etc / f"gpusage_{name}.sh"
-            wrapper.write_text(wrapper.read_text().replace("\n", f"\n{told}", 1))
+            wrapper.write_text(wrapper.read_text().replace("\n", f"\n{reported}", 1))
         yield sandbox
 
 
@@ -89,7 +90,7 @@ def ran(sandbox: Sandbox, held: HeldJob) -> str:
     return held.job_id
 
 
-def told(sandbox: Sandbox, job: str) -> dict[str, Any]:
+def show_decision(sandbox: Sandbox, job: str) -> dict[str, Any]:
     """Return what `gpusage decisions` says of a job once it has its usage."""
 
     def decision() -> dict[str, Any]:
@@ -106,7 +107,7 @@ def test_a_jobs_usage_is_in_the_store_and_its_user_is_told(sandbox: Sandbox) -> 
     other = ran(sandbox, submit_held(sandbox, "--gres=gpu:1", "--comment=nothing", wrap=wrap))
     ours = ("--gres=gpu:1", f"--comment={COMMENT}", "--job-name=secret --token=x")
     job = ran(sandbox, submit_held(sandbox, *ours, wrap=wrap))
-    decision = told(sandbox, job)
+    decision = show_decision(sandbox, job)
     (usage,) = decision["usage"]
     assert (usage["job_id"], usage["number"], usage["outcome"]) == (job, decision["number"], "completed")
     assert (usage["gpu"], usage["job_name"]) == ("v100-sxm2-16gb", "secret --token=x")
@@ -127,12 +128,12 @@ def test_a_node_tells_nothing_but_figures_and_keeps_nothing_behind(sandbox: Sand
     """Everybody may read a node's comment: no name, no user, no command line."""
     ours = ("--gres=gpu:1", "--job-name=secret", f"--comment={COMMENT}")
     job = ran(sandbox, submit_held(sandbox, *ours, wrap=f"{script(sandbox)}; exit 3"))
-    (usage,) = told(sandbox, job)["usage"]
+    (usage,) = show_decision(sandbox, job)["usage"]
     assert usage["outcome"] == "failed"
-    letters = letter_in(sandbox.run("scontrol", "show", "nodes", "--oneliner").stdout)
-    (letter,) = (usage for usage in letters if usage.job_id == job)
-    assert (letter.user, letter.job_name, letter.number) == ("", "", "")
-    assert "secret" not in repr(letters)
+    reports = parse_usage_reports(sandbox.run("scontrol", "show", "nodes", "--oneliner").stdout)
+    (report,) = (usage for usage in reports if usage.job_id == job)
+    assert (report.user, report.job_name, report.number) == ("", "", "")
+    assert "secret" not in repr(reports)
     folder = sandbox.layout.state / "usage"
     wait_until(lambda: all(file.name.endswith("lock") for file in folder.iterdir()), lambda: [*folder.iterdir()])
 
@@ -143,7 +144,7 @@ def test_a_job_that_a_signal_ended_was_interrupted(sandbox: Sandbox) -> None:
     job = sandbox.run(
         "sbatch", "--parsable", "--wait", "--gres=gpu:1", f"--comment={COMMENT}", script, check=False
     ).stdout.strip()
-    (usage,) = told(sandbox, job)["usage"]
+    (usage,) = show_decision(sandbox, job)["usage"]
     assert usage["outcome"] == "interrupted"
 
 
@@ -154,14 +155,15 @@ printf '%s' '{facts}' >{file}; echo process $$ $((${{mib%M}} * 1048576)) >>{file
 """
 
 
-def test_a_share_that_fails_with_its_cap_filled_runs_again_without_a_word_in_its_output(sandbox: Sandbox) -> None:
+def test_a_share_that_fails_with_its_cap_filled_lacked_memory_without_a_word_in_its_output(sandbox: Sandbox) -> None:
     starves = STARVES.format(facts=FACTS, file=facts_of(sandbox))
     light = COMMENT.replace(",slowdown=1", "")
-    job = submit_share(sandbox, f"--comment={light}", wrap=f"{script(sandbox, starves)}; exit 1")
+    name = f"--job-name=filled-{time.time_ns()}"  # the next try of a job of one name is whole, here as well
+    job = submit_share(sandbox, f"--comment={light}", name, wrap=f"{script(sandbox, starves)}; exit 1")
     release(sandbox, job)
-    wait_for_state(sandbox, job, "COMPLETED", restarts=1)
-    first = min(told(sandbox, job)["usage"], key=lambda usage: usage["started_at_s"])
-    assert first["outcome"] == "out_of_memory"
+    wait_for_state(sandbox, job, "FAILED", restarts=0)
+    wait_until(lambda: show_decision(sandbox, job)["usage"][0]["outcome"] == "out_of_memory")
+    (first,) = show_decision(sandbox, job)["usage"]
     assert first["memory_bytes"] == first["granted"]["memory_limit_bytes"] > 0
     assert first["granted"]["division"] == "whole"
     assert first["granted"]["trouble"] == "no MPS daemon holds the client: it sees all SMs"
@@ -173,7 +175,7 @@ def test_where_history_is_observed_a_job_that_names_no_model_is_known_by_its_fea
     unnamed = ("--gres=gpu:1", "--comment=nothing", "--job-name=nightly 7")
     held = submit_until(sandbox, lambda job: "the job names no model" in job.mark, *unnamed, wrap=using(sandbox))
     job = ran(sandbox, held)
-    decision = told(sandbox, job)
+    decision = show_decision(sandbox, job)
     (usage,) = decision["usage"]
     assert (decision["code"], usage["job_id"], usage["number"]) == ("KEEP", job, decision["number"])
     with closing(open_store(f"sqlite:///{sandbox.layout.state}/decisions.db")) as store:

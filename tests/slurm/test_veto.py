@@ -43,12 +43,12 @@ def shared(sandbox: Sandbox, comment: str, *options: str, wrap: str = "sleep 100
     return submit_share(sandbox, f"--comment={comment}", *options, wrap=wrap)
 
 
-def training(sandbox: Sandbox, *, kept_off: bool) -> str:
+def training(sandbox: Sandbox, *, excluded: bool) -> str:
     """Return a held training job, once gpusaged knows who runs where: *kept_off* a node or not."""
     options = ("--gres=gpu:1", f"--comment={TRAINING}", f"--exclude={OWN}")
 
     def is_wanted(job: HeldJob) -> bool:
-        return "mps" in job.tres and ("avoid" in job.mark) == kept_off
+        return "mps" in job.tres and ("avoid" in job.mark) == excluded
 
     return submit_until(sandbox, is_wanted, *options, wrap="sleep 1000").job_id
 
@@ -60,26 +60,28 @@ def node_of(sandbox: Sandbox, job: str) -> str:
 
 def test_training_is_kept_off_a_promise_while_another_node_has_room_and_waits_for_none(sandbox: Sandbox) -> None:
     """Its user is told; and once the other node is full, a job that was kept off is let in."""
-    beside = shared(sandbox, SERVING, "--nodelist=v100-1")
-    assert "avoid" not in shown(sandbox, beside)["AdminComment"]
-    release(sandbox, beside)
-    held = training(sandbox, kept_off=True)
-    release(sandbox, moved := training(sandbox, kept_off=True))
+    neighbour = shared(sandbox, SERVING, "--nodelist=v100-1")
+    assert "avoid" not in shown(sandbox, neighbour)["AdminComment"]
+    release(sandbox, neighbour)
+    held = training(sandbox, excluded=True)
+    hostile = f"{TRAINING} ExcNodeList=v100-[1-99999]"  # behind slurmctld's own word in the line of `scontrol show job`
+    sandbox.run("scontrol", "update", f"JobId={held}", f"Comment={hostile}")
+    release(sandbox, moved := training(sandbox, excluded=True))
     assert node_of(sandbox, moved) == "v100-2"
     assert shown(sandbox, moved)["ExcNodeList"] == "v100-[1,3]"
-    (told,) = json.loads(sandbox.run("gpusage", "decisions", "--json", moved).stdout)["decisions"]
-    assert re.fullmatch(r"gres/mps:\d+, avoid v100-1", told["after"])
-    assert "kept off v100-1, where a promised latency might not hold" in told["reasons"]
+    (decision,) = json.loads(sandbox.run("gpusage", "decisions", "--json", moved).stdout)["decisions"]
+    assert re.fullmatch(r"gres/mps:\d+, avoid v100-1", decision["after"])
+    assert "kept off v100-1, where a promised latency might not hold" in decision["reasons"]
 
     sandbox.run("scancel", moved)
     full = sandbox.run("sbatch", "--parsable", "--gres=gpu:1", "--nodelist=v100-2", "--wrap=sleep 1000").stdout.strip()
     assert node_of(sandbox, full) == "v100-2"
     release(sandbox, held)
     assert node_of(sandbox, held) == "v100-1"
-    assert shown(sandbox, held)["ExcNodeList"] == OWN
+    assert sandbox.run("squeue", "-h", f"--jobs={held}", "-o", "%x").stdout.strip() == OWN
     mark = shown(sandbox, held)["AdminComment"]
     assert re.search(r" REWRITE gres/gpu:1 -> gres/mps:\d+ \| it may run on v100-1 again: node v100-1, which", mark)
 
     sandbox.run("scancel", held)
-    release(sandbox, late := training(sandbox, kept_off=False))  # once gpusaged has seen that the other node is full
+    release(sandbox, late := training(sandbox, excluded=False))  # once gpusaged has seen that the other node is full
     assert node_of(sandbox, late) == "v100-1"

@@ -41,7 +41,7 @@ NAMES = """
 
 READ = """
     import sys
-    from gpusage.advisor import make_advisor
+    from gpusage.decisions.advisor import make_advisor
     from gpusage_hooks.errors import GraphError
     try:
         graph = make_advisor().read(sys.argv[1])

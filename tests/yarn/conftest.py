@@ -11,7 +11,7 @@ import pytest
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_yarn.sandbox.jar import build_jar
-from gpusage_yarn.sandbox.jdk import prepare_java
+from gpusage_yarn.sandbox.java import prepare_java
 
 PLAN = ClusterPlan(nodes=parse_nodes("1xv100:2,1xa100:2,1xh100:2"))
 

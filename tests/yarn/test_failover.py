@@ -1,4 +1,4 @@
-"""Two real ResourceManagers, one of which dies: failed over by hand, with a state store in files that both see."""
+"""Two real ResourceManagers and a real ZooKeeper, which keeps their state and says who is active; one of them dies."""
 
 from __future__ import annotations
 
@@ -17,40 +17,63 @@ import pytest
 
 import yarn_applications as apps
 import yarn_masters as masters
-from gpusage.sandboxes.host import free_ports
-from gpusage_yarn.address import addresses_of
-from gpusage_yarn.hadoop_xml import read_settings
-from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, rest, start_sandbox
+from gpusage.service import client
+from gpusage_sandboxes import processes
+from gpusage_sandboxes.gpusaged import start_gpusaged
+from gpusage_sandboxes.host import free_ports
+from gpusage_yarn.cluster.configuration import CALCULATOR, CLASSES, PROCESSORS, RULES, addresses_of, read_settings
+from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_yarn.sandbox.cluster import get_document
 from gpusage_yarn.sandbox.layout import CLIENT, RESOURCE_MANAGER, STANDBY
-from gpusage_yarn.sandbox.settings import RM_PORTS
-from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
+from gpusage_yarn.sandbox.settings import RM_PORTS, SCHEDULER_SETTINGS, SITE_SETTINGS
 
 pytestmark = pytest.mark.yarn
 
 RM = "yarn.resourcemanager"
 MODEL = Path(__file__).resolve().parents[2] / "examples" / "models" / "dlrm.onnx"
+SHARED = ("--model", f"{MODEL},batch=8,mode=infer")
 IDENTITIES = {"rm1": RESOURCE_MANAGER, "rm2": STANDBY}
+OF_MANAGER = {CLASSES[key].rpartition(".")[2] for key in (RULES, PROCESSORS, CALCULATOR)}
+FRESH_S = 5.0
+"""gpusaged looks once a second here."""
 
 
 class Pair:
-    """A sandbox whose ResourceManager has become the first of two; none of them is active yet."""
+    """A sandbox whose ResourceManager has become the first of two; ZooKeeper has made one of them active."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
+        (self._zookeeper,) = free_ports(1)
         self._ports = {identity: dict(zip(RM_PORTS, free_ports(len(RM_PORTS)), strict=True)) for identity in IDENTITIES}
         for node in sandbox.nodes():
             sandbox.stop_nm(node)
         sandbox.stop_rm()
         self._write()
+        self._start_zookeeper()
         for daemon in (*IDENTITIES.values(), *sandbox.nodes()):
             sandbox.launch(daemon)
-        for identity in IDENTITIES:
-            sandbox.wait_for(lambda each=identity: self.state(each) == "STANDBY", f"{identity} stands by")
+        sandbox.wait_for(self.active, "one is active")
+        sandbox.wait_for(lambda: self.nodes(self.active()), "the node has registered")
 
-    def activate(self, identity: str) -> None:
-        """Make one the active one, whatever has become of the other."""
-        self.sandbox.run("yarn", "rmadmin", "-transitionToActive", "--forceactive", identity)
-        assert self.state(identity) == "ACTIVE"
+    def active(self) -> str:
+        """Return the one that is active, empty where none is."""
+        return next((identity for identity in IDENTITIES if self.state(identity) == "ACTIVE"), "")
+
+    def kill_active(self) -> str:
+        """End the active one as a power cut would, and return the other one."""
+        identity = self.active()
+        pid = self.sandbox.pid(IDENTITIES[identity])
+        assert pid is not None
+        processes.kill([pid])
+        return next(other for other in IDENTITIES if other != identity)
+
+    def url(self, identity: str) -> str:
+        """Return the web address of one."""
+        return f"http://127.0.0.1:{self._ports[identity]['.webapp']}"
+
+    def snapshot_age_s(self) -> float:
+        """Return when gpusaged has last seen the cluster."""
+        return float(client.status(str(self.sandbox.layout.socket))["clusters"]["yarn"]["age_s"])
 
     def state(self, identity: str) -> str:
         """Return what one says of itself, empty where it does not answer."""
@@ -58,7 +81,7 @@ class Pair:
 
     def get(self, identity: str, path: str) -> Any:  # noqa: ANN401 - JSON
         """Return one's document at *path*."""
-        return rest.get(self._ports[identity][".webapp"], path)
+        return get_document(self._ports[identity][".webapp"], path)
 
     def applications(self, identity: str) -> list[dict[str, Any]]:
         """Return all applications that one knows."""
@@ -68,6 +91,17 @@ class Pair:
         """Return all nodes that have registered with one."""
         return list(((self.get(identity, "nodes") or {}).get("nodes") or {}).get("node") or [])
 
+    def _start_zookeeper(self) -> None:
+        """Start it as one process of the sandbox's, with which it ends."""
+        sandbox = self.sandbox
+        command = (str(sandbox.hadoop.java.program), "-Xmx64m", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+        command += ("-Dzookeeper.admin.enableServer=false", "-classpath", sandbox.hadoop.classpath)
+        command += ("org.apache.zookeeper.server.ZooKeeperServerMain", str(self._zookeeper))
+        command += (str(sandbox.layout.state / "zookeeper"), "500")
+        sandbox.run(
+            "sh", "-c", 'setsid "$@" >>"$0" 2>&1 </dev/null &', str(sandbox.layout.log_file("zookeeper")), *command
+        )
+
     def _write(self) -> None:
         """Tell every daemon and client of both."""
         layout = self.sandbox.layout
@@ -75,7 +109,10 @@ class Pair:
             f"{RM}.cluster-id": "pair",
             f"{RM}.ha.enabled": "true",
             f"{RM}.ha.rm-ids": ",".join(IDENTITIES),
-            f"{RM}.ha.automatic-failover.enabled": "false",
+            f"{RM}.zk-timeout-ms": "1000",
+            "hadoop.zk.timeout-ms": "1000",
+            "hadoop.zk.address": f"127.0.0.1:{self._zookeeper}",
+            f"{RM}.store.class": "org.apache.hadoop.yarn.server.resourcemanager.recovery.ZKRMStateStore",
             "yarn.client.failover-sleep-base-ms": "100",
             "yarn.client.failover-sleep-max-ms": "500",
             **{
@@ -107,9 +144,9 @@ def pair(jar: Path) -> Iterator[Pair]:
         yield Pair(sandbox)
 
 
-def begin(stack: ExitStack, sandbox: Sandbox, name: str, command: str) -> subprocess.Popen[str]:
+def begin(stack: ExitStack, sandbox: Sandbox, name: str, command: str, *options: str) -> subprocess.Popen[str]:
     """Start a submission that finds both by Hadoop's own configuration, as a user would."""
-    words = ("--model", f"{MODEL},batch=8,mode=infer", "--memory-mib", "128", "--name", name, "--", command)
+    words = ("--memory-mib", "128", "--name", name, *options, "--", command)
     line = [sys.executable, "-m", "gpusage.cli", "yarn", "submit", *words]
     pipe = subprocess.PIPE
     process = subprocess.Popen(line, env=sandbox.environment, stdout=pipe, stderr=pipe, text=True)
@@ -119,28 +156,46 @@ def begin(stack: ExitStack, sandbox: Sandbox, name: str, command: str) -> subpro
 
 
 def test_a_failover_costs_no_application_and_doubles_none(pair: Pair) -> None:
-    """One runs, one is being submitted and one begins when nobody is active: all end well under the other."""
+    """Some run, some wait for a GPU, one is being submitted and one begins when nobody is active: all end well."""
     sandbox, go = pair.sandbox, pair.sandbox.layout.jobs / "go"
     assert len(addresses_of(read_settings(sandbox.layout.conf(CLIENT) / "yarn-site.xml"))) == len(IDENTITIES)
-    pair.activate("rm1")
-    sandbox.wait_for(lambda: pair.nodes("rm1"), "the node has registered")
+    start_gpusaged(sandbox)
+    for each in IDENTITIES:
+        sandbox.wait_for(lambda name=each: classes(pair.url(name)) >= OF_MANAGER, f"{each} has our classes")
     with ExitStack() as stack:
-        running = begin(stack, sandbox, "running", f"env; until test -e {go}; do sleep 0.1; done")
-        sandbox.wait_for(lambda: [app["runningContainers"] for app in pair.applications("rm1")] == [2], "it runs")
-        (app,) = pair.applications("rm1")
-        masters.wait_for_output(sandbox, app["id"])
-        submitted = begin(stack, sandbox, "submitted", "env")
+        whole = begin(stack, sandbox, "whole", f"env; until test -e {go}; do sleep 0.1; done", "--containers", "2")
+        sandbox.wait_for(lambda: running(pair) == {"whole": 3}, "both GPUs are taken")
+        queued = begin(stack, sandbox, "queued", "env", *SHARED)
+        sandbox.wait_for(lambda: running(pair) == {"whole": 3, "queued": 1}, "it waits for a GPU")
+        submitted = begin(stack, sandbox, "submitted", "env", *SHARED)
         time.sleep(0.3)  # its start-up takes about so long: the questions begin
-        sandbox.kill_rm()
-        late = begin(stack, sandbox, "late", "env")
-        pair.activate("rm2")
+        other = pair.kill_active()
+        late = begin(stack, sandbox, "late", "env", *SHARED)
+        sandbox.wait_for(lambda: pair.active() == other, "the other one takes over")
+        assert masters.metrics(pair.url(other))["FAILURES"] == 0
+        sandbox.wait_for(lambda: running(pair).get("whole") == 3, "what ran runs on")
         go.touch()
-        said = [process.communicate(timeout=apps.PATIENCE_S)[1] for process in (running, submitted, late)]
-    assert [running.returncode, submitted.returncode, late.returncode] == [0, 0, 0], said
-    known = pair.applications("rm2")
-    assert Counter(app["name"] for app in known) == {"running": 1, "submitted": 1, "late": 1}
+        ends = [process.communicate(timeout=apps.PATIENCE_S)[1] for process in (whole, queued, submitted, late)]
+        assert [process.returncode for process in (whole, queued, submitted, late)] == [0, 0, 0, 0], ends
+    known = pair.applications(other)
+    assert Counter(app["name"] for app in known) == dict.fromkeys(("whole", "queued", "submitted", "late"), 1)
     assert {(app["finalStatus"], app["appNodeLabelExpression"]) for app in known} == {("SUCCEEDED", "v100")}
-    shares = {found[1] for text in said if (found := re.search(r"-> gpusage.io/share: (\d+) on v100", text))}
+    shares = {match[1] for text in ends if (match := re.search(r"-> gpusage.io/share: (\d+) on v100", text))}
     outputs = [output for app in known for output in masters.outputs(sandbox, app["id"]).values()]
-    assert len(outputs) == len(known)
-    assert {masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for output in outputs} == shares, said
+    assert len(outputs) == len(known) + 1
+    assert {masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for output in outputs} == {"100", *shares}
+    sandbox.wait_for(lambda: pair.snapshot_age_s() < FRESH_S, "gpusaged sees the cluster again")
+
+
+def classes(url: str) -> set[str]:
+    """Return which of our classes have started in the daemon at *url*, be it on standby."""
+    return set(masters.bean(url)["Classes"].split(","))
+
+
+def running(pair: Pair) -> dict[str, int]:
+    """Return in how many containers each application runs, its master counted."""
+    return {
+        app["name"]: app["runningContainers"]
+        for app in pair.applications(pair.active())
+        if app["runningContainers"] > 0
+    }

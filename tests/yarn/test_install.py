@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,7 +15,7 @@ import pytest
 
 import yarn_masters as masters
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes
+from gpusage_yarn.sandbox import ClusterPlan, Sandbox, open_sandbox, parse_nodes
 
 pytestmark = pytest.mark.yarn
 
@@ -33,9 +35,9 @@ def gpusage(sandbox: Sandbox, *words: str, check: bool = True) -> Any:  # noqa: 
 
 def checks(sandbox: Sandbox) -> dict[str, str]:
     folder = str(sandbox.layout.conf("rm"))
-    found = gpusage(sandbox, "doctor", "--conf-dir", folder, check=False)["checks"]
-    print(*found, sep="\n")  # noqa: T201 - what pytest shows of a failure
-    return {finding["check"]: finding["verdict"] for finding in found}
+    actual = gpusage(sandbox, "doctor", "--conf-dir", folder, check=False)["checks"]
+    print(*actual, sep="\n")  # noqa: T201 - what pytest shows of a failure
+    return {finding["check"]: finding["verdict"] for finding in actual}
 
 
 def files(sandbox: Sandbox) -> dict[Path, bytes]:
@@ -95,10 +97,11 @@ def test_a_sandbox_is_switched_on_by_one_option_and_installed_in_like_a_site(jar
         before = json.loads(typed(*inside, "doctor", "--json"))["checks"]
         assert {finding["check"] for finding in before if finding["verdict"] != "pass"} == {"sampler"}  # no node here
         typed(*inside, "install", "--mps-command", str(tmp_path / "gone"), "--yes")
-        typed("sandbox", "restart", *place)
+        os.kill(int(open_sandbox(folder).layout.pid_file("gpusaged").read_text()), signal.SIGKILL)
+        typed("sandbox", "restart", *place)  # brings back what has died, too
         after = json.loads(typed(*inside, "doctor", "--json", status=1))["checks"]
-        (told,) = [finding for finding in after if finding["verdict"] not in ("pass", "skip")]
-        assert (told["check"], told["verdict"], "mps" in told["found"]) == ("troubles", "fail", True)
+        (reported,) = [finding for finding in after if finding["verdict"] not in ("pass", "skip")]
+        assert (reported["check"], reported["verdict"], "mps" in reported["found"]) == ("troubles", "fail", True)
         (folder / "etc" / "gpusage.toml").write_text("mode = [broken")
         broken = {check["check"]: check for check in json.loads(typed(*inside, "doctor", "--json", status=1))["checks"]}
         assert (broken["gpusage.toml"]["verdict"], broken["allowed users"]["verdict"]) == ("fail", "skip")

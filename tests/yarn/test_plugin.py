@@ -14,9 +14,9 @@ import pytest
 
 import yarn_applications as apps
 import yarn_masters as masters
-from gpusage.dividing import PROGRAM
+from gpusage.node.dividing import PROGRAM
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
+from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 from mps import control_in
 
 pytestmark = pytest.mark.yarn
@@ -63,7 +63,7 @@ def cluster(plugged: Sandbox) -> Iterator[Sandbox]:
 
 
 def is_idle(sandbox: Sandbox, node: str) -> bool:
-    """Tell whether nothing of a node's GPUs is bound or given out."""
+    """Return whether nothing of a node's GPUs is bound or given out."""
     return not masters.journal(sandbox, node) and masters.used_share(sandbox, node) == 0
 
 
@@ -75,14 +75,14 @@ def holding(sandbox: Sandbox, file: Path, count: int = 1, **plan: str) -> str:
 
 
 def test_share_and_label_arrive_in_the_allocation(cluster: Sandbox, tmp_path: Path) -> None:
-    app = holding(cluster, tmp_path / "go", share="42", labels="a100,v100", memory_cap_mib="3000", priority="1")
+    app = holding(cluster, tmp_path / "go", share="42", labels="a100,v100", priority="1")
 
     (output,) = masters.outputs(cluster, app).values()
     assert list(cluster.logs.glob(f"containers/cpu-1/{app}/*_01_000001"))  # its master takes no place there
     assert masters.used_share(cluster, "a100-1") == 45  # the next step of the site's after 42
     assert masters.variable(output, "CUDA_VISIBLE_DEVICES") == "0"
     assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "45"
-    assert masters.variable(output, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == "0=3000M"
+    assert masters.variable(output, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == "0=6976M"  # 45 % of 16000, less a reserve
     assert masters.variable(output, "CUDA_MPS_CLIENT_PRIORITY") == "1"
     daemon = Path(masters.variable(output, "CUDA_MPS_PIPE_DIRECTORY"), "running")
     assert daemon.read_text() == "-d -multiuser-server device=0\n"
@@ -108,15 +108,15 @@ def test_a_user_cannot_raise_the_share_through_the_environment(cluster: Sandbox)
     greedy = dict.fromkeys([*names, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_CLIENT_PRIORITY"], "100")
     app = masters.submit(
         cluster,
-        plan=masters.plan(share="20", labels="h100", memory_cap_mib="9999999"),
+        plan=masters.plan(share="20", labels="h100"),
         environment=greedy,
-        variables={**greedy, "GPUSAGE_MEMORY_CAP_MIB": "9999999"},
+        variables={**greedy, "GPUSAGE_THREAD_PERCENT": "100"},
     )
     masters.wait_for_end(cluster, app)
     (output,) = masters.outputs(cluster, app).values()
     assert masters.variable(output, "CUDA_VISIBLE_DEVICES") == "0"
     assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "20"
-    assert masters.variable(output, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == "0=3200M"  # 20 % of the node's 16000 MiB
+    assert masters.variable(output, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == "0=3100M"  # 20 % of 16000, less a reserve
     assert masters.variable(output, "CUDA_MPS_PIPE_DIRECTORY").endswith("/mps/0/pipe")
     assert masters.variable(output, "CUDA_MPS_CLIENT_PRIORITY") == ""
 
@@ -137,38 +137,48 @@ def bound(sandbox: Sandbox, node: str, app: str) -> list[tuple[str, tuple[str, i
     return [(name, binding) for name, binding in masters.journal(sandbox, node).items() if mark in name]
 
 
-def test_what_fits_a_node_but_no_gpu_is_refused_and_runs_later(cluster: Sandbox, tmp_path: Path) -> None:
+def test_what_fits_a_node_but_no_gpu_waits_in_the_resource_manager(cluster: Sandbox, tmp_path: Path) -> None:
     first = holding(cluster, tmp_path / "one", share="75", labels="h100")
     second = holding(cluster, tmp_path / "two", share="75", labels="h100")
-    before = refusals(cluster)
+    before = unwelcome(cluster)
     late = masters.submit(cluster, plan=masters.plan(share="50", labels="h100"))  # 75 + 75 + 50 = 200, but 50 > 25
-    apps.wait_until(cluster, lambda: refusals(cluster) > before, "refused")
+    apps.wait_until(cluster, lambda: reserved(cluster, late), "the node is reserved for it")
     assert masters.bean(masters.node_url(cluster, "h100-1"))["Free"] == "0=25,1=25"
     (tmp_path / "one").touch()
-    apps.wait_until(cluster, lambda: masters.outputs(cluster, late), "its node says that it has room again")
+    apps.wait_until(cluster, lambda: masters.outputs(cluster, late), "it runs where the first ran")
+    (output,) = masters.outputs(cluster, late).values()
+    assert masters.variable(output, "CUDA_VISIBLE_DEVICES") == "0"
     reports = masters.wait_for_end(cluster, first, late)
     assert [report["finalStatus"] for report in reports] == ["SUCCEEDED", "SUCCEEDED"]
-    assert refusals(cluster) == before + 1
+    assert unwelcome(cluster) == before
     (tmp_path / "two").touch()
     masters.wait_for_end(cluster, second)
 
 
-def refusals(sandbox: Sandbox) -> int:
-    """Return how many containers the node with two GPUs has refused."""
-    return masters.node_metrics(sandbox, "h100-1")["CONTAINERS_REFUSED"]
+def reserved(sandbox: Sandbox, app: str) -> bool:
+    """Return whether YARN keeps a place for an application until there is room."""
+    return bool(apps.application(sandbox, app).get("reservedMB"))
 
 
-def test_what_is_refused_goes_to_the_next_generation(cluster: Sandbox, tmp_path: Path) -> None:
+def unwelcome(sandbox: Sandbox) -> int:
+    """Return how many containers were sent to the node with two GPUs for which none had room."""
+    known = masters.node_metrics(sandbox, "h100-1")
+    return known["CONTAINERS_REFUSED"] + known["CONTAINERS_WAITED"]
+
+
+def test_what_no_gpu_has_room_for_goes_to_the_next_generation(cluster: Sandbox, tmp_path: Path) -> None:
     held = [holding(cluster, tmp_path / "go", share="75", labels="h100") for _ in range(2)]
-    plan = masters.plan(share="50", labels="h100,a100", fallback_after_s="3")
-    before = refusals(cluster)
-    late = masters.submit(cluster, plan=plan)
+    filling = holding(cluster, tmp_path / "free", share="100", labels="a100")
+    before = unwelcome(cluster)
+    late = masters.submit(cluster, plan=masters.plan(share="50", labels="h100,a100", fallback_after_s="3"))
+    apps.wait_until(cluster, lambda: reserved(cluster, late), "it waits")
+    (tmp_path / "free").touch()
     (report,) = masters.wait_for_end(cluster, late)
     assert report["finalStatus"] == "SUCCEEDED"
-    assert refusals(cluster) == before + 1  # no room of its own came up there
+    assert unwelcome(cluster) == before
     assert masters.places(cluster, late) == {"a100-1"}
     (tmp_path / "go").touch()
-    masters.wait_for_end(cluster, *held)
+    masters.wait_for_end(cluster, *held, filling)
 
 
 def test_files_come_along(cluster: Sandbox, tmp_path: Path) -> None:
@@ -284,9 +294,9 @@ def test_a_node_manager_without_its_journal_reads_gpus_from_launch_scripts_or_wa
 
     (container,) = before
     restart_without_journal(cluster, "h100-1", container)
-    refused = refusals(cluster)
+    before_it = unwelcome(cluster)
     third = masters.submit(cluster, plan=masters.plan(share="40", labels="h100"))
-    apps.wait_until(cluster, lambda: refusals(cluster) > refused, "nothing is bound where a GPU is not known")
+    apps.wait_until(cluster, lambda: unwelcome(cluster) > before_it, "it waits, for a GPU is not known")
     assert masters.bean(masters.node_url(cluster, "h100-1"))["Free"] == "0=0,1=0"
     assert masters.node_metrics(cluster, "h100-1")["GPUS_UNKNOWN"] == 1
     (tmp_path / "one").touch()
@@ -336,21 +346,21 @@ def test_a_killed_master_finds_its_containers_again(cluster: Sandbox, tmp_path: 
 
 def master_processes(app: str) -> list[int]:
     """Return the Java processes of an application's masters."""
-    found = []
+    actual = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             command, environment = (path / "cmdline").read_bytes(), (path / "environ").read_bytes()
         except OSError:
             continue
         if b"GpuShareApplicationMaster" in command and app.removeprefix("application_").encode() in environment:
-            found.append(int(path.name))
-    return found
+            actual.append(int(path.name))
+    return actual
 
 
 def second_master(sandbox: Sandbox, app: str) -> str:
     """Return what the master of the second attempt wrote."""
-    found = sandbox.logs.glob(f"containers/*/{app}/container_*_02_000001/stdout")
-    return "".join(path.read_text() for path in found)
+    actual = sandbox.logs.glob(f"containers/*/{app}/container_*_02_000001/stdout")
+    return "".join(path.read_text() for path in actual)
 
 
 HOSTILE = {

@@ -18,7 +18,7 @@ import pytest
 import yarn_applications as apps
 import yarn_masters as masters
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
+from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 
 pytestmark = pytest.mark.yarn
 
@@ -48,6 +48,7 @@ def test_a_fault_inside_each_entry_point_leaves_plain_yarn(jar: Path, faults_jar
     site = {
         "yarn.scheduler.queue-placement-rules": names("RuleStart", "RulePlace") + ",user-group",
         "yarn.resourcemanager.application-master-service.processors": processors,
+        "yarn.scheduler.app-placement-allocator.class": f"{FAULTS}Allocator",
         LISTENERS: names("ListenerPost"),
         aux: "gpusage_mps",
         f"{aux}.gpusage_mps.class": f"{FAULTS}Mps",
@@ -81,7 +82,7 @@ def refuses_shares_and_runs_the_rest(sandbox: Sandbox, broken: str) -> None:
     """Give the node with a GPU another listener: what cannot be bound is not run, and says why."""
     settings = sandbox.layout.conf("client") / "yarn-site.xml"  # in it what every daemon has, and it wins
     settings.write_text(re.sub(r"Faults\$Listener\w+", f"Faults${broken}", settings.read_text()))
-    sandbox.stop_nm("v100-1")
+    sandbox.kill_nm("v100-1")
     sandbox.start_nm("v100-1")
     fields = {"app-node-label-expression": "v100"}
     unbound = masters.submit(sandbox, plan=masters.plan(), **fields)
@@ -104,10 +105,10 @@ def refuses_shares_and_runs_the_rest(sandbox: Sandbox, broken: str) -> None:
 
 @pytest.fixture(scope="module")
 def plugged(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """Return a cluster whose rule asks a daemon at the socket `run/daemon` of the sandbox's folder."""
+    """Return a cluster whose placement rule asks the daemon at `daemon_socket`, and which soon misses a dead node."""
     folder = tmp_path_factory.mktemp("trouble")
     plan = ClusterPlan(
-        nodes=parse_nodes("1xv100:1,1xh100:1,1xcpu:0"),
+        nodes=parse_nodes("2xv100:1,1xh100:1,1xcpu:0"),
         jar=jar,
         site_settings={
             "yarn.scheduler.queue-placement-rules": f"{OURS}.GpuSharePlacementRule,user-group",
@@ -119,6 +120,7 @@ def plugged(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[San
             "gpusage.am.heartbeat-ms": "200",
             "gpusage.share.for-whole-gpus": "true",
             "gpusage.share.default-label": "h100",
+            "yarn.nm.liveness-monitor.expiry-interval-ms": "10000",  # no node that lives is silent for so long
         },
         scheduler_settings={"yarn.scheduler.capacity.resource-calculator": f"{OURS}.GpuShareResourceCalculator"},
     )
@@ -158,11 +160,11 @@ def serve(server: socket.socket, answer: Callable[[bytes], bytes | None], heard:
             client, _ = server.accept()
             with client, suppress(OSError), client.makefile("rb") as lines:
                 heard.append(lines.readline())
-                said = answer(heard[-1])
-                if said is None:
+                printed = answer(heard[-1])
+                if printed is None:
                     lines.readline()
                 else:
-                    client.sendall(said)
+                    client.sendall(printed)
 
 
 def line(**changes: str) -> bytes:
@@ -178,22 +180,22 @@ def test_a_card_alone_gets_share_and_label_from_the_daemon(plugged: Sandbox, dae
     assert (report["finalStatus"], masters.places(plugged, app)) == ("SUCCEEDED", {"h100-1"})
     (output,) = masters.outputs(plugged, app).values()
     assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "40"
-    (asked,) = [json.loads(each) for each in heard]
-    assert asked["v"] == 1
-    assert asked["manager"] == "yarn"
+    (requested,) = [json.loads(each) for each in heard]
+    assert requested["v"] == 1
+    assert requested["manager"] == "yarn"
     fields = {"user": "alice", "queue": "default", "card": "QUJD", "comment": "batch=64", "id": app}
-    assert fields.items() <= asked["fields"].items()
+    assert fields.items() <= requested["fields"].items()
 
 
 def test_distributed_shell_with_a_card_gets_its_share(plugged: Sandbox, daemon_socket: Path) -> None:
     with daemon(daemon_socket, lambda _: line()):
-        said = apps.run_distributed_shell(
+        printed = apps.run_distributed_shell(
             plugged,
             "env",
             *("-num_containers", "2", "-master_memory", "256", "-shell_env", "GPUSAGE_CARD=QUJD"),
             *("-container_resources", "memory-mb=64,vcores=1,yarn.io/gpu=1"),
         )
-    percentages = [masters.variable(text, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for text in said]
+    percentages = [masters.variable(text, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for text in printed]
     assert sorted(filter(None, percentages)) == ["40", "40"]
 
 
@@ -201,14 +203,16 @@ def test_a_whole_gpu_that_is_kept_is_all_of_one_where_nodes_offer_shares_only(
     plugged: Sandbox, daemon_socket: Path
 ) -> None:
     with daemon(daemon_socket, TROUBLE["keep"]) as heard:
-        said = apps.run_distributed_shell(
+        printed = apps.run_distributed_shell(
             plugged,
             "env",
             *("-num_containers", "1", "-master_memory", "256", "-shell_env", "GPUSAGE_CARD=QUJD"),
             *("-container_resources", "memory-mb=64,vcores=1,yarn.io/gpu=1"),
         )
     assert len(heard) == 1  # that was an answer
-    assert [masters.variable(text, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for text in said if "CUDA" in text] == ["100"]
+    assert [masters.variable(text, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for text in printed if "CUDA" in text] == [
+        "100"
+    ]
 
 
 def test_an_application_whose_question_was_not_answered_is_asked_for_again(
@@ -217,13 +221,13 @@ def test_an_application_whose_question_was_not_answered_is_asked_for_again(
     """Its master does not wait for ever for a GPU that nobody offers as yarn.io/gpu."""
     answers = iter([None, line(), line()])
     with daemon(daemon_socket, lambda _: next(answers)) as heard:
-        said = apps.run_distributed_shell(
+        printed = apps.run_distributed_shell(
             plugged,
             "env",
             *("-num_containers", "1", "-master_memory", "256", "-shell_env", "GPUSAGE_CARD=QUJD"),
             *("-container_resources", "memory-mb=64,vcores=1,yarn.io/gpu=1"),
         )
-    percentages = [masters.variable(text, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for text in said]
+    percentages = [masters.variable(text, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for text in printed]
     assert (len(heard), [*filter(None, percentages)]) == (2, ["40"])
 
 
@@ -280,55 +284,47 @@ def test_the_switch_file_ends_rewriting_and_never_binding(plugged: Sandbox, daem
     assert seen == ["36", "40"]  # what is asked for is not put on the site's steps, and what is given out is bound
 
 
-def test_a_container_lost_with_its_node_runs_again(jar: Path, tmp_path: Path) -> None:
-    plan = ClusterPlan(
-        nodes=parse_nodes("2xv100:1,1xcpu:0"),
-        jar=jar,
-        site_settings={
-            "yarn.resourcemanager.application-master-service.processors": f"{OURS}.GpuShareProcessor",
-            "yarn.nodemanager.container-state-transition-listener.classes": f"{OURS}.GpuShareNodeListener",
-            "gpusage.am.heartbeat-ms": "200",
-            "yarn.nm.liveness-monitor.expiry-interval-ms": "10000",  # no node that lives is silent for so long
-        },
-    )
+def test_a_container_lost_with_its_node_runs_again(plugged: Sandbox, tmp_path: Path) -> None:
     command = f"until test -e {tmp_path / 'go'}; do sleep 0.1; done; env"
-    with start_sandbox(plan) as sandbox:
-        fields = {"am-container-node-label-expression": "", "app-node-label-expression": "v100"}
-        app = masters.submit(sandbox, command, plan=masters.plan(share="60", containers="2"), **fields)
-        nodes = ("v100-1", "v100-2")
-        apps.wait_until(sandbox, lambda: all(masters.journal(sandbox, node) for node in nodes), "both run")
-        (master,) = sandbox.logs.glob(f"containers/*/{app}/*_01_000001")
-        lost = next(node for node in nodes if node not in master.parts)
-        (container,) = masters.journal(sandbox, lost)
-        sandbox.kill_nm(lost)
+    app = masters.submit(plugged, command, plan=masters.plan(share="60", labels="v100", containers="2"))
+    masters.wait_for_running(plugged, app, 2)
+    (container,) = masters.journal(plugged, "v100-1")
+    plugged.kill_nm("v100-1")
+    try:
         kill_processes(container)
-        apps.wait_until(sandbox, lambda: "ended with -100" in (master / "stdout").read_text(), "the loss is known")
+        apps.wait_until(plugged, lambda: "ended with -100" in master_output(plugged, app), "the loss is known")
         (tmp_path / "go").touch()
-        (report,) = masters.wait_for_end(sandbox, app)
-        assert report["finalStatus"] == "SUCCEEDED"
-        ended = [output for output in masters.outputs(sandbox, app).values() if output]
-        assert sorted(masters.variable(output, "GPUSAGE_CONTAINER") for output in ended) == ["0", "1"]
+        (report,) = masters.wait_for_end(plugged, app)
+    finally:
+        plugged.start_nm("v100-1")
+    assert report["finalStatus"] == "SUCCEEDED"
+    ended = [output for output in masters.outputs(plugged, app).values() if output]
+    assert sorted(masters.variable(output, "GPUSAGE_CONTAINER") for output in ended) == ["0", "1"]
 
 
-def test_a_container_that_cannot_be_started_is_asked_for_again(jar: Path) -> None:
-    site = {
-        "yarn.resourcemanager.application-master-service.processors": f"{OURS}.GpuShareProcessor",
-        "yarn.nodemanager.container-state-transition-listener.classes": f"{OURS}.GpuShareNodeListener",
-        "gpusage.am.heartbeat-ms": "8000",  # time enough to kill the node between its heartbeat and the master's
-    }
-    plan = ClusterPlan(nodes=parse_nodes("2xv100:1,1xcpu:0"), jar=jar, site_settings=site)
-    with start_sandbox(plan) as sandbox:
-        fields = {"app-node-label-expression": "v100"}
-        app = masters.submit(sandbox, plan=masters.plan(share="60"), **fields)
+def test_a_container_that_cannot_be_started_is_asked_for_again(plugged: Sandbox) -> None:
+    settings = plugged.layout.conf("client") / "yarn-site.xml"  # in it what every master reads when it starts
+    usual = settings.read_text()
+    # Time enough to kill the node between its heartbeat and the master's.
+    settings.write_text(usual.replace("heartbeat-ms</name><value>200<", "heartbeat-ms</name><value>3000<"))
+    try:
+        app = masters.submit(plugged, plan=masters.plan(share="60", labels="v100"))
         nodes = ("v100-1", "v100-2")
-        apps.wait_until(sandbox, lambda: any(masters.used_share(sandbox, node) for node in nodes), "one is allocated")
-        doomed = next(node for node in nodes if masters.used_share(sandbox, node))
-        sandbox.kill_nm(doomed)
-        (report,) = masters.wait_for_end(sandbox, app)
-        assert report["finalStatus"] == "SUCCEEDED"
-        (folder,) = sandbox.logs.glob(f"containers/*/{app}/*_01_000001")
-        assert "could not be started" in (folder / "stdout").read_text()
-        assert len(masters.outputs(sandbox, app)) == 1
+        apps.wait_until(plugged, lambda: any(masters.used_share(plugged, node) for node in nodes), "one is allocated")
+        doomed = next(node for node in nodes if masters.used_share(plugged, node))
+        plugged.kill_nm(doomed)
+        (report,) = masters.wait_for_end(plugged, app)
+    finally:
+        settings.write_text(usual)
+    plugged.start_nm(doomed)
+    assert report["finalStatus"] == "SUCCEEDED"
+    assert "could not be started" in master_output(plugged, app)
+    assert len(masters.outputs(plugged, app)) == 1
+
+
+def master_output(sandbox: Sandbox, app: str) -> str:
+    """Return what an application's first master has written, empty before it has begun."""
+    return "".join(path.read_text() for path in sandbox.logs.glob(f"containers/*/{app}/*_01_000001/stdout"))
 
 
 def test_preemption_is_no_failure_however_often_it_happens(jar: Path, tmp_path: Path) -> None:

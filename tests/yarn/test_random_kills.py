@@ -17,12 +17,12 @@ import pytest
 import yarn_applications as apps
 import yarn_masters as masters
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
+from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 
 pytestmark = pytest.mark.yarn
 
 SEED = int(os.environ.get("GPUSAGE_TEST_SEED", "9"))
-APPLICATIONS, CONTAINERS = 8, 26
+APPLICATIONS, CONTAINERS = 5, 12
 LABELS = ["v100", "a100", "h100"]
 SHARES = (20, 35, 50, 60, 80, 100)
 PATIENCE_S = 420.0
@@ -51,7 +51,7 @@ def cluster(jar: Path, tmp_path: Path) -> Iterator[Sandbox]:
         **SITE_SETTINGS,
         "gpusage.switch-file": str(tmp_path / "off"),
         # So late a master is missed that the killed ResourceManager had noted and not yet started.
-        "yarn.am.liveness-monitor.expiry-interval-ms": "60000",
+        "yarn.am.liveness-monitor.expiry-interval-ms": "15000",
     }
     nodes = parse_nodes("1xv100:2,1xa100:3,1xh100:1,1xcpu:0")
     plan = ClusterPlan(nodes=nodes, jar=jar, site_settings=settings, scheduler_settings=SCHEDULER_SETTINGS)
@@ -113,7 +113,7 @@ def watch(sandbox: Sandbox, known: list[str]) -> None:
 
 def running(sandbox: Sandbox) -> list[Running]:
     """Return the processes that run a user's command, one a container; none of them may be unbound."""
-    found = []
+    actual = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if b".gpusage-command.sh" not in (process / "cmdline").read_bytes():
@@ -126,8 +126,8 @@ def running(sandbox: Sandbox) -> list[Running]:
             assert of.get("CUDA_VISIBLE_DEVICES"), f"{of['CONTAINER_ID']} runs unbound; seed {SEED}"
             place = (of["NM_PORT"], of["CUDA_VISIBLE_DEVICES"])
             share = int(of["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"])
-            found.append(Running(process=process, container=of["CONTAINER_ID"], gpu=place, share=share))
-    return found
+            actual.append(Running(process=process, container=of["CONTAINER_ID"], gpu=place, share=share))
+    return actual
 
 
 def overfull(seen: list[Running]) -> list[list[Running]]:
@@ -158,7 +158,7 @@ def killing(sandbox: Sandbox, chance: random.Random, switch: Path) -> Iterator[l
     enough = threading.Event()
 
     def go_on() -> None:
-        while not enough.wait(chance.uniform(2, 8)):
+        while not enough.wait(chance.uniform(1, 5)):
             harm = chance.choice(HARMS)
             node = chance.choice([name for name in sandbox.nodes() if "cpu" not in name])
             done.append(f"{harm.__name__} {node}")

@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 
 import yarn_applications as apps
-from gpusage.sandboxes import processes
-from gpusage.sandboxes.cache import cache_folder
 from gpusage_hooks.errors import RequestError
+from gpusage_sandboxes import processes
+from gpusage_sandboxes.cache import cache_folder
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, open_sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.jdk import prepare_jdk
+from gpusage_yarn.sandbox.java import prepare_jdk
 from gpusage_yarn.sandbox.layout import RESOURCE_MANAGER
 
 pytestmark = pytest.mark.yarn
@@ -51,7 +51,7 @@ def running(folder: Path) -> list[str]:
     """Return the living processes that know *folder* by command line, environment or working directory."""
     mark = os.fsencode(folder)
     known = {path.name: knowledge(path) for path in Path("/proc").glob("[0-9]*")}
-    return [f"{pid} {said[0]!r}" for pid, said in known.items() if any(mark in fact for fact in said)]
+    return [f"{pid} {printed[0]!r}" for pid, printed in known.items() if any(mark in fact for fact in printed)]
 
 
 def knowledge(process: Path) -> tuple[bytes, ...]:
@@ -80,8 +80,8 @@ def sleeps(sandbox: Sandbox) -> list[str]:
 
 
 def _is_sleep_of(process: Path, identity: str) -> bool:
-    said = knowledge(process)
-    return bool(said) and said[0].startswith(b"sleep\0") and identity.encode() in said[2]
+    printed = knowledge(process)
+    return bool(printed) and printed[0].startswith(b"sleep\0") and identity.encode() in printed[2]
 
 
 def test_every_node_label_and_share_of_the_plan_is_there(cluster: Sandbox) -> None:
@@ -104,16 +104,6 @@ def test_containers_get_shares_and_the_third_waits_for_room(cluster: Sandbox) ->
 
 def test_an_application_without_a_label_runs(cluster: Sandbox) -> None:
     assert apps.run_distributed_shell(cluster, "echo run", "-master_memory", "128") == ["run\n"]
-
-
-def test_nodes_without_gpus_have_no_label_and_take_what_asks_for_none(new_cluster: NewCluster) -> None:
-    sandbox = new_cluster(ClusterPlan(nodes=parse_nodes("1xv100:1,1xcpu:0"), whole_gpus=1))
-    assert nodes(sandbox) == {
-        "v100-1": ("RUNNING", ["v100"], {"gpusage.io/share": 100, "yarn.io/gpu": 1}),
-        "cpu-1": ("RUNNING", [], {}),
-    }
-    _, pid = start_sleep(sandbox, label="")
-    assert Path(f"/proc/{pid}/cwd").readlink().is_relative_to(sandbox.layout.state / "cpu-1")
 
 
 def test_an_application_outlives_its_resource_manager(cluster: Sandbox) -> None:
@@ -147,23 +137,39 @@ def test_two_sandboxes_run_side_by_side(new_cluster: NewCluster) -> None:
     assert [app["id"] for app in apps.applications(second)] == [identity]
 
 
-def test_a_site_s_settings_and_jars_are_where_the_daemons_look(new_cluster: NewCluster, tmp_path: Path) -> None:
-    jar = tmp_path / "site.jar"
+@pytest.fixture(scope="module")
+def varied(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:  # noqa: ARG001 - asked for to skip
+    """Return a cluster with a GPU-less node, whole GPUs beside shares, and queues, settings and a jar of the site."""
+    jar = tmp_path_factory.mktemp("site") / "site.jar"
     jar.write_bytes(b"PK\x05\x06" + bytes(18))  # an archive of nothing
     plan = ClusterPlan(
-        nodes=ONE_NODE.nodes,
+        nodes=parse_nodes("1xv100:1,1xcpu:0"),
+        whole_gpus=1,
         queues=("default", "research", "teaching"),
         jar=jar,
         site_settings={"yarn.cluster.max-application-priority": "7"},
         scheduler_settings={"yarn.scheduler.capacity.maximum-applications": "321"},
     )
-    sandbox = new_cluster(plan)
-    text = sandbox.run("curl", "-s", f"{sandbox.rm_url}/conf").stdout
+    with start_sandbox(plan) as sandbox:
+        yield sandbox
+
+
+def test_nodes_without_gpus_have_no_label_and_take_what_asks_for_none(varied: Sandbox) -> None:
+    assert nodes(varied) == {
+        "v100-1": ("RUNNING", ["v100"], {"gpusage.io/share": 100, "yarn.io/gpu": 1}),
+        "cpu-1": ("RUNNING", [], {}),
+    }
+    _, pid = start_sleep(varied, label="")
+    assert Path(f"/proc/{pid}/cwd").readlink().is_relative_to(varied.layout.state / "cpu-1")
+
+
+def test_a_site_s_settings_and_jars_are_where_the_daemons_look(varied: Sandbox) -> None:
+    text = varied.run("curl", "-s", f"{varied.rm_url}/conf").stdout
     assert "<name>yarn.cluster.max-application-priority</name><value>7</value>" in text
-    queues = sandbox.get("scheduler")["scheduler"]["schedulerInfo"]["queues"]["queue"]
+    queues = varied.get("scheduler")["scheduler"]["schedulerInfo"]["queues"]["queue"]
     assert sorted(queue["queueName"] for queue in queues) == ["default", "research", "teaching"]
-    assert sandbox.layout.lib.joinpath("site.jar").is_file()
-    assert f"{sandbox.layout.lib}/*" in sandbox.run("yarn", "classpath").stdout
+    assert varied.layout.lib.joinpath("site.jar").is_file()
+    assert f"{varied.layout.lib}/*" in varied.run("yarn", "classpath").stdout
 
 
 def test_a_cluster_that_does_not_come_up_says_why_and_leaves_nothing(java: None, folder: Path) -> None:  # noqa: ARG001
@@ -190,13 +196,13 @@ def test_down_leaves_no_process_and_no_file(new_cluster: NewCluster) -> None:
     assert [name for name in left if name.startswith(("hadoop", "jetty", "libleveldb"))] == []
 
 
-@pytest.mark.parametrize("daemon", [RESOURCE_MANAGER, "v100-1"])
-def test_down_takes_a_stopped_cluster_down_too(new_cluster: NewCluster, daemon: str) -> None:
+def test_down_takes_a_stopped_cluster_down_too(new_cluster: NewCluster) -> None:
     sandbox = new_cluster(ONE_NODE)
     start_sleep(sandbox)
-    pid = sandbox.pid(daemon)
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
+    for daemon in (RESOURCE_MANAGER, "v100-1"):
+        pid = sandbox.pid(daemon)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
     sandbox.down()
     assert running(sandbox.layout.folder) == []
     assert not sandbox.layout.folder.exists()
@@ -260,11 +266,11 @@ def test_a_host_without_java_gets_one_from_its_own_mirror() -> None:
     java = prepare_jdk()
     environment = {"JAVA_HOME": str(java.home), "PATH": "/usr/bin:/bin"}
     for command in ([java.maven, "-version"], [java.home / "bin" / "javac", "-version"]):
-        said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-        assert re.search(r"Apache Maven 3|javac \d\d", said)
+        printed = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+        assert re.search(r"Apache Maven 3|javac \d\d", printed)
     listed = [java.home / "bin" / "keytool", "-list", "-cacerts", "-storepass", "changeit"]
-    said = subprocess.run(listed, env=environment, check=True, capture_output=True, text=True).stdout
-    assert said.count("trustedCertEntry") > 10
+    printed = subprocess.run(listed, env=environment, check=True, capture_output=True, text=True).stdout
+    assert printed.count("trustedCertEntry") > 10
 
 
 @pytest.fixture

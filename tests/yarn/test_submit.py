@@ -21,14 +21,17 @@ import pytest
 import yarn_applications as apps
 import yarn_hdfs
 import yarn_masters as masters
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.devices.shares import memory_cap_bytes
 from gpusage.service import client
-from gpusage.service.ledger import Claim
+from gpusage.service.state.reservations import Reservation
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.cluster import read_view
+from gpusage_hooks.units import MIB
+from gpusage_yarn.cluster.snapshot import read_snapshot
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
-from gpusage_yarn.usage.misses import collect_misses
+from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
+from gpusage_yarn.usage.collection import collect_misses
 
 pytestmark = pytest.mark.yarn
 
@@ -40,6 +43,7 @@ SITE = {
 MODELS = Path(__file__).resolve().parents[2] / "examples" / "models"
 SMALL = ("--model", f"{MODELS}/dlrm.onnx,batch=8,mode=infer", "--memory-mib", "128")
 WHOLE = ("--memory-mib", "128")
+GPUS = tuple(map(builtin_catalogue().find, ("v100", "a100", "h100")))
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +102,8 @@ def test_a_small_model_gets_a_share_and_sees_no_more(cluster: Sandbox) -> None:
     assert 0 < plan["share"] < 100
     assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == str(plan["share"])
     assert masters.variable(output, "GPUSAGE_SHARE") == str(plan["share"])
-    assert masters.variable(output, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") == f"0={plan['memory_cap_mib']}M"
+    caps = {f"0={memory_cap_bytes(gpu.memory_bytes, plan['share']) // MIB}M" for gpu in GPUS}
+    assert masters.variable(output, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") in caps
     assert f"gpusage: yarn.io/gpu: 1 -> {document['after']} | assumed precision=fp32 | a quarter of a " in done.stderr
 
 
@@ -129,8 +134,10 @@ def test_threads_and_claims_travel_with_the_plan(cluster: Sandbox, tmp_path: Pat
     assert masters.variable(output, "GPUSAGE_SHARE") == "50"
     assert masters.variable(output, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "100"
     with begin(cluster, *training, "--containers", "4", "--", "sleep 2"):
-        claims: list[Claim] = []
-        apps.wait_until(cluster, lambda: claims.extend(read_view(cluster.get).claims) or claims, "they are claimed")
+        claims: list[Reservation] = []
+        apps.wait_until(
+            cluster, lambda: claims.extend(read_snapshot(cluster.get).reservations) or claims, "they are claimed"
+        )
     assert (claims[0].site_types, claims[0].share_percent) == (("a100",), 50)
 
 
@@ -214,8 +221,8 @@ def test_a_command_that_runs_out_of_its_share_s_memory_runs_once_more_with_a_who
     done = submit(cluster, *SMALL, "--", f"[ $GPUSAGE_SHARE = 100 ] && exec env; {STARVE}")
     assert done.returncode == 0, done.stderr
     assert re.search(r"container_\w+ ran out of GPU memory in its share of \d+, .* ran again with a whole", done.stderr)
-    starved, whole = sorted(outputs(cluster, done.stdout), key=len)
-    assert re.fullmatch(r"ran with [1-9]\d?\n", starved)
+    out_of_memory_messages, whole = sorted(outputs(cluster, done.stdout), key=len)
+    assert re.fullmatch(r"ran with [1-9]\d?\n", out_of_memory_messages)
     assert masters.variable(whole, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") == "100"
     assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in whole
     (miss,) = collect_misses(cluster.get)
@@ -253,8 +260,8 @@ def test_a_master_keeps_no_gpu_s_node_busy_and_status_tells_the_largest_free_par
     plain = {"share": "60", "labels": "a100", "containers": "2"}
     held = masters.submit(cluster, hold, plan=masters.plan(**plain))
     masters.wait_for_output(cluster, held, 2)
-    said = cluster.run(sys.executable, "-m", "gpusage.cli", "yarn", "status").stdout
-    assert "a100 (a100-sxm4-40gb): 0 of 2 GPUs free, room for a share of 40\n" in said
+    printed = cluster.run(sys.executable, "-m", "gpusage.cli", "yarn", "status").stdout
+    assert "a100 (a100-sxm4-40gb): 0 of 2 GPUs free, room for a share of 40\n" in printed
     document = json.loads(submit(cluster, *WHOLE, "--json", "--", "env").stdout)
     assert document["plan"]["labels"] == ["v100", "a100"]
     cpu = apps.application(cluster, document["application"])["amHostHttpAddress"]
@@ -263,11 +270,14 @@ def test_a_master_keeps_no_gpu_s_node_busy_and_status_tells_the_largest_free_par
     masters.wait_for_end(cluster, held)
 
 
-def test_detached_is_only_submitted(cluster: Sandbox, tmp_path: Path) -> None:
-    identity = submit(cluster, *WHOLE, "--detach", "--", f"until test -e {tmp_path}/go; do sleep 0.1; done").stdout
-    assert apps.wait_for_state(cluster, identity.strip(), "RUNNING")["name"] == "until"
-    (tmp_path / "go").touch()
-    masters.wait_for_end(cluster, identity.strip())
+def test_detached_is_only_submitted_with_what_yarn_knows_of_an_application(cluster: Sandbox, tmp_path: Path) -> None:
+    limits = ("--lifetime", "8s", "--priority", "7", "--tag", "Run 7", "--attempts", "1")
+    done = submit(cluster, *WHOLE, *limits, "--detach", "--", f"until test -e {tmp_path}/go; do sleep 0.1; done")
+    report = apps.wait_for_state(cluster, done.stdout.strip(), "RUNNING")
+    assert (report["name"], report["priority"], "run 7" in report["applicationTags"].split(",")) == ("until", 0, True)
+    assert "note: the priority becomes 0, the highest here (yarn.cluster.max-application-priority)" in done.stderr
+    (ended,) = masters.wait_for_end(cluster, done.stdout.strip())
+    assert (ended["finalStatus"], "lifetime" in ended["diagnostics"]) == ("KILLED", True)
 
 
 @pytest.mark.short
@@ -297,10 +307,10 @@ def test_a_resource_manager_that_is_killed_meanwhile_gets_the_application_once(
         time.sleep(moment)
         cluster.kill_rm()
         cluster.start_rm()
-        identity, said = process.communicate(timeout=apps.PATIENCE_S)
-    assert process.returncode == 0, said
-    found = [app for app in apps.applications(cluster) if app["id"] not in known]
-    assert [(app["id"], app["finalStatus"]) for app in found] == [(identity.strip(), "SUCCEEDED")]
+        identity, printed = process.communicate(timeout=apps.PATIENCE_S)
+    assert process.returncode == 0, printed
+    actual = [app for app in apps.applications(cluster) if app["id"] not in known]
+    assert [(app["id"], app["finalStatus"]) for app in actual] == [(identity.strip(), "SUCCEEDED")]
     assert len(mark.read_text().splitlines()) == 1
 
 
@@ -330,17 +340,16 @@ def test_a_card_alone_makes_the_same_decision_as_the_command(cluster: Sandbox, t
         fields = {"user": "alice", "queue": "default", "label": "a100", "card": card, "comment": comment}
         answer: dict[str, str] = {}
 
-        def is_answered() -> bool:
+        def has_answer() -> bool:
             """Ask, as often as it takes on a busy machine, with the time that the ResourceManager gives."""
-            ask = {"v": 1, "manager": "yarn", "fields": fields, "until_s": time.time() + 2}
-            answer.update(client.ask(socket, ask, timeout_s=10))
+            request = {"v": 1, "manager": "yarn", "fields": fields, "until_s": time.time() + 2}
+            answer.update(client.ask(socket, request, timeout_s=10))
             return answer["code"] == "REWRITE"
 
-        apps.wait_until(cluster, is_answered, "gpusaged has an answer in time")
+        apps.wait_until(cluster, has_answer, "gpusaged has an answer in time")
         identity = masters.submit(cluster, environment={"GPUSAGE_CARD": card, "GPUSAGE_COMMENT": comment})
         (report,) = masters.wait_for_end(cluster, identity)
     assert answer["set.share"] == str(plan["share"])
-    assert answer["set.memory_cap_mib"] == str(plan["memory_cap_mib"])
     assert answer["set.labels"] == "a100"
     (output,) = outputs(cluster, identity)
     assert re.fullmatch("gpusage-number-[0-9a-f]{12}", report["applicationTags"])
@@ -355,7 +364,7 @@ def gpusaged(cluster: Sandbox, config: Path, log: Path) -> Iterator[Path]:
     environment = {**cluster.environment, "GPUSAGE_CONFIG": str(config)}
     socket = cluster.layout.run / "gpusaged.sock"
     command = [sys.executable, "-m", "gpusage.service.daemon"]
-    with log.open("w") as said, subprocess.Popen(command, env=environment, stdout=said, stderr=said) as daemon:
+    with log.open("w") as printed, subprocess.Popen(command, env=environment, stdout=printed, stderr=printed) as daemon:
         try:
             apps.wait_until(cluster, partial(has_seen_yarn, socket), f"gpusaged has seen the cluster; see {log}")
             yield socket
@@ -399,7 +408,7 @@ def test_a_site_that_only_observes_gets_whole_gpus(cluster: Sandbox, tmp_path: P
         cluster, *SMALL, "--dry-run", "--json", "--", "true", environment={"GPUSAGE_CONFIG": str(config)}
     )  # fmt: skip
     document = json.loads(done.stdout)
-    assert (document["plan"]["share"], document["plan"]["memory_cap_mib"]) == (100, 0)
+    assert document["plan"]["share"] == 100
     assert "advice only in mode advise: yarn.io/gpu: 1 -> gpusage.io/share" in done.stderr
 
 

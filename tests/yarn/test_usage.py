@@ -11,12 +11,12 @@ import pytest
 import yarn_applications as apps
 import yarn_masters as masters
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.devices.shares import memory_cap_bytes
 from gpusage_hooks.managers import Context
-from gpusage_hooks.types import Granted, Usage
-from gpusage_hooks.units import MIB
-from gpusage_yarn.observing import collect_usage
+from gpusage_hooks.types import Allocation, Usage
+from gpusage_yarn.observation import collect_usage
 from gpusage_yarn.sandbox import ClusterPlan, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
+from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 from gpusage_yarn.settings import YarnSettings
 from mps import driver_in
 from nvml import built_nvml
@@ -53,22 +53,26 @@ def test_what_a_container_did_on_its_gpu_is_told_with_its_user_and_its_end(jar: 
         work = (
             f"printf '{FACTS}' >{facts}; echo process $$ 3000000000 >>{facts}; {sampled}; python3 -c '{BUSY}'; sleep 5"
         )
-        app = masters.submit(sandbox, work, plan=masters.plan(share="40", labels="v100", memory_cap_mib="512"))
+        app = masters.submit(sandbox, work, plan=masters.plan(share="40", labels="v100"))
         (report,) = masters.wait_for_end(sandbox, app)
         address = f"http://127.0.0.1:{sandbox.record.rm_web_port}"
         context = Context(settings=YarnSettings(), catalogue=builtin_catalogue())
-        told: list[Usage] = []
+        reported: list[Usage] = []
 
-        def is_told() -> bool:
-            told[:] = collect_usage((address,), context)
-            return bool(told)
+        def is_reported() -> bool:
+            reported[:] = collect_usage((address,), context)
+            return bool(reported)
 
-        apps.wait_until(sandbox, is_told, "usage is told")
-    (usage,) = told
+        apps.wait_until(sandbox, is_reported, "usage is told")
+    (usage,) = reported
     assert (usage.job_id, usage.user, usage.outcome) == (app, report["user"], "completed")
     assert usage.gpu == "v100-sxm2-16gb"
-    assert usage.granted == Granted(
-        division="percentage", share_percent=40, thread_percent=40, memory_limit_bytes=512 * MIB
+    v100 = builtin_catalogue().find("v100-sxm2-16gb")
+    assert usage.granted == Allocation(
+        division="percentage",
+        share_percent=40,
+        thread_percent=40,
+        memory_limit_bytes=memory_cap_bytes(v100.memory_bytes, 40),
     )  # which a client with the container's variables has seen
     assert (usage.gpu_utilization, usage.sm_activity, usage.dram_activity) == (0.4, 0.3, 0.2)
     assert usage.memory_bytes == 3_000_000_000

@@ -15,9 +15,9 @@ import yarn_applications as apps
 import yarn_masters as masters
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage_hooks.managers import Context
-from gpusage_yarn.observing import observe_cluster
+from gpusage_yarn.observation import observe_cluster
 from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.trial import SCHEDULER_SETTINGS, SITE_SETTINGS
+from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 from gpusage_yarn.settings import YarnSettings
 
 pytestmark = pytest.mark.yarn
@@ -56,6 +56,7 @@ def place(sandbox: Sandbox, identity: str) -> str:
 def test_training_is_kept_off_a_promise_while_another_node_has_room_and_waits_for_none(
     cluster: Sandbox, tmp_path: Path
 ) -> None:
+    masters.kill_all(cluster)  # what a first try that failed has left on the nodes
     hold = f"env; until test -e {tmp_path}/go; do sleep 0.1; done"
     promised, _ = submitted(cluster, PROMISED, hold)
     identity = cluster.node_id(promised)
@@ -72,21 +73,21 @@ def test_training_is_kept_off_a_promise_while_another_node_has_room_and_waits_fo
     partner = json.loads(ranked)["partners"][0]["job_id"]
     with ThreadPoolExecutor() as side_by_side:
         serving = side_by_side.submit(submitted, cluster, SERVING, hold, "--beside", partner)
-        apart, said = submitted(cluster, TRAINING, hold)
+        apart, printed = submitted(cluster, TRAINING, hold)
         near, _ = serving.result()
     assert near == promised  # one of two nodes with room
     assert apart != promised
-    assert f"kept off {identity}, where a promised latency might not hold" in said
+    assert f"kept off {identity}, where a promised latency might not hold" in printed
 
     rest = str(100 - masters.used_share(cluster, apart))
     filling = masters.plan(share=rest, labels="v100", avoid=identity)
     assert place(cluster, masters.submit(cluster, hold, plan=filling)) == apart
     with ThreadPoolExecutor() as side_by_side:
         let_in = masters.plan(share="20", labels="v100", avoid=identity)
-        beside = side_by_side.submit(place, cluster, masters.submit(cluster, hold, plan=let_in))
-        late, said = submitted(cluster, TRAINING, hold)
-        assert beside.result() == promised  # no other node has room
+        executor = side_by_side.submit(place, cluster, masters.submit(cluster, hold, plan=let_in))
+        late, printed = submitted(cluster, TRAINING, hold)
+        assert executor.result() == promised  # no other node has room
     assert late == promised
-    assert not re.search("kept off", said)
+    assert not re.search("kept off", printed)
     (tmp_path / "go").touch()
     apps.wait_until(cluster, lambda: all(app["state"] in apps.ENDED for app in apps.applications(cluster)), "all ended")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from gpusage.edits import Edit, make_edits
+from gpusage.boundary.edits import Edit, make_edits
 
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from gpusage.boundary.typed_documents import MismatchError, read_as
 from gpusage.cli.user_file import read_document, refusal
-from gpusage.outside import MismatchError, read_as
 from gpusage_hooks.errors import DeviceError, GpuUsageError
 from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 
 if TYPE_CHECKING:
-    from gpusage.advisor import Advisor
+    from gpusage.decisions.advisor import Advisor
     from gpusage.devices.catalogue import Catalogue
     from gpusage_hooks.managers import Manager
 

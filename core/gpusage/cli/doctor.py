@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from gpusage.cli.findings import Finding, failed, passed, warned
-from gpusage.configuration import Configuration, DaemonSettings
-from gpusage.dividing.offers import Offers, host_offers
+from gpusage.node.dividing.offers import Offers, host_offers
 from gpusage.plugins.loading import load_hooks
 from gpusage.service.client import in_force, read_status
+from gpusage.settings.configuration import Configuration, DaemonSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str
     """Return what this host tells of gpusage; gathering never fails.
 
     Args:
-        configuration: As `gpusage.configuration_file.read_configuration` returns it.
+        configuration: As `gpusage.settings.configuration_file.read_configuration` returns it.
         trouble: Likewise.
         sockets: Where gpusaged may listen, the likeliest first.
     """

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpusage.learning.identity import manner_settings
-from gpusage.predictors.learned.intervals import inverse, other_factor, product, scaled
-from gpusage.predictors.times import speedups
+from gpusage.experience.identity import unusual_settings
+from gpusage.predictors import intervals
+from gpusage.predictors.intervals import inverse, other_factor, product, scaled
 from gpusage_hooks.types import (
     Cluster,
     Colocation,
@@ -18,7 +18,7 @@ from gpusage_hooks.types import (
     GpuNeed,
     Interval,
     ModelGraph,
-    Rendered,
+    RenderedDecision,
     Shape,
     Workload,
 )
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 FP32_BYTES = 4
 ALONE = Interval(value=1.0, low=1.0, high=1.0)
+_JSON_KEYS = {"parent_gpu": "cut_from", "recent_jobs": "rivals"}
+"""Of fields whose key is not their name: the key is older, and public."""
 
 
 def interval(figure: Interval) -> dict[str, float]:
@@ -38,7 +40,7 @@ def interval(figure: Interval) -> dict[str, float]:
 
 def model(graph: ModelGraph) -> dict[str, Any]:
     """Return what a model is; ``flop`` is of one sample's forward pass, parameters count as fp32."""
-    from gpusage.predictors.work.lowering import forward_flop  # noqa: PLC0415 - imports numpy
+    from gpusage.predictors.lowering import forward_flop  # noqa: PLC0415 - imports numpy
 
     return {
         "name": graph.name,
@@ -51,7 +53,7 @@ def model(graph: ModelGraph) -> dict[str, Any]:
 
 def manner_words(run: Workload) -> list[str]:
     """Return what is not as usual in how a model is run, for people."""
-    return [f"{key} {'on' if value is True else value}" for key, value in manner_settings(run).items()]
+    return [f"{key} {'on' if value is True else value}" for key, value in unusual_settings(run).items()]
 
 
 def workload(graph: ModelGraph, run: Workload) -> dict[str, Any]:
@@ -62,7 +64,7 @@ def workload(graph: ModelGraph, run: Workload) -> dict[str, Any]:
         "precision": run.precision,
         "optimizer": run.optimizer if run.mode == "train" else "none",
         "shape": {name: list(sample_shape(shape)) for name, shape in graph.inputs},
-        **manner_settings(run),
+        **unusual_settings(run),
     }
     if run.steps is not None:
         document["steps"] = run.steps
@@ -88,6 +90,8 @@ def need(
         "slowdown": interval(predicted.slowdown),
         "step_time_s": interval(predicted.step_time_s),
         "memory_bytes": interval(predicted.memory_bytes),
+        "required_memory_bytes": interval(predicted.required_bytes),
+        "share_memory_bytes": predicted.share_memory_bytes,
         "gpu_utilization": interval(predicted.gpu_utilization),
         "sm_activity": interval(predicted.sm_activity),
         "dram_activity": interval(predicted.dram_activity),
@@ -129,7 +133,7 @@ def colocation(names: Sequence[str], predicted: Colocation) -> dict[str, Any]:
     }
 
 
-def decision(script: str, chosen: Decision, rendered: Rendered) -> dict[str, Any]:
+def decision(script: str, chosen: Decision, rendered: RenderedDecision) -> dict[str, Any]:
     """Return what becomes of one job script, before and after in the workload manager's own words."""
     return {
         "script": script,
@@ -155,7 +159,7 @@ def share_price(price: SharePrice) -> dict[str, Any]:
 
 def gpu(row: Gpu) -> dict[str, Any]:
     """Return one row of the catalogue."""
-    document = {item.name: getattr(row, item.name) for item in dataclasses.fields(row)}
+    document = {_JSON_KEYS.get(item.name, item.name): getattr(row, item.name) for item in dataclasses.fields(row)}
     document["aliases"] = list(row.aliases)
     document["compute_capability"] = list(row.compute_capability)
     document["peak_flop_per_s"] = dict(row.peak_flop_per_s)
@@ -164,7 +168,8 @@ def gpu(row: Gpu) -> dict[str, Any]:
 
 def cluster(observed: Cluster, origin: str) -> dict[str, Any]:
     """Return the cluster that decisions were made for, and where it is from."""
-    return {"origin": origin, **dataclasses.asdict(observed)}
+    fields = dataclasses.asdict(observed)
+    return {"origin": origin, **{_JSON_KEYS.get(name, name): value for name, value in fields.items()}}
 
 
 def speedup(predicted: GpuNeed, first: GpuNeed) -> Interval:
@@ -172,7 +177,7 @@ def speedup(predicted: GpuNeed, first: GpuNeed) -> Interval:
 
     What a share costs is a ratio of its own, so it only divides what the whole GPU gains.
     """
-    gain = ALONE if predicted.gpu == first.gpu else speedups.speedup(_whole(predicted), _whole(first))
+    gain = ALONE if predicted.gpu == first.gpu else intervals.speedup(_whole(predicted), _whole(first))
     return gain if predicted.share_percent == WHOLE_PERCENT else product(gain, inverse(predicted.slowdown))
 
 

@@ -12,17 +12,23 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-from gpusage.plain_text import one_line
+from gpusage.boundary.printable_text import one_line
 from gpusage_hooks.errors import GpuUsageError
 
 INPUT, USAGE, BUG, INTERRUPTED, PIPE_CLOSED = 1, 2, 70, 130, 141
+_OF_AN_EXTRA = re.compile(r"([\w.-]+)[^;]*;\s*extra == ['\"]([\w-]+)['\"]")
+
+_EXTRA_OF_COMMAND = {"evaluate": "train"}
+"""Where they are not of one name."""
 REPORT = "This is a bug of gpusage; please report it with the lines above, as CONTRIBUTING.md says"
 
 
@@ -39,18 +45,18 @@ def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":  # since click 8.2
             error.show()
             return USAGE
-        return tell("usage", usage_sentence(error), USAGE, arguments)
+        return report_failure("usage", usage_sentence(error), USAGE, arguments)
     except click.ClickException as error:
-        return tell("input", error.format_message(), INPUT, arguments)
+        return report_failure("input", error.format_message(), INPUT, arguments)
     except click.Abort:
         return INTERRUPTED
     except GpuUsageError as error:
-        return tell(error.code, str(error), INPUT, arguments)
+        return report_failure(error.code, str(error), INPUT, arguments)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             return bug(error, arguments)
         output_goes_nowhere()
-        return tell(
+        return report_failure(
             "input", "Output must be written in full; got: no space left. Free some, or write elsewhere.", INPUT, ()
         )
     except Exception as error:  # noqa: BLE001 - the last one to hear of it
@@ -59,28 +65,26 @@ def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
 
 
 def missing(error: ModuleNotFoundError, arguments: Sequence[str]) -> int:
-    """Tell of a module that is not there: one of an extra of ours, or else our own bug."""
-    from gpusage.cli.extras import extra_with, library_of  # noqa: PLC0415 - importlib.metadata takes as long as click
-
+    """Report a module that is not there: one of an extra of ours, or else our own bug."""
     library = library_of(error.name or "")
     extra = extra_with(library, next((word for word in arguments if not word.startswith("-")), ""))
     return lacking(library, extra, arguments) if extra else bug(error, arguments)
 
 
 def lacking(library: str, extra: str, arguments: Sequence[str]) -> int:
-    """Tell that a library is not installed, and which extra of ours brings it."""
+    """Report that a library is not installed, and which extra of ours brings it."""
     rule = f"Library {library} must be there for this command; got: not installed."
-    return tell("input", f"{rule} Install gpusage with its extra [{extra}].", INPUT, arguments)
+    return report_failure("input", f"{rule} Install gpusage with its extra [{extra}].", INPUT, arguments)
 
 
 def bug(error: Exception, arguments: Sequence[str]) -> int:
-    """Tell of our own bug, with the traceback."""
+    """Report our own bug, with the traceback."""
     traceback.print_exception(error)
-    return tell("internal", f"{REPORT}: {type(error).__name__}: {error}", BUG, arguments)
+    return report_failure("internal", f"{REPORT}: {type(error).__name__}: {error}", BUG, arguments)
 
 
-def tell(code: str, message: str, status: int, arguments: Sequence[str]) -> int:
-    """Tell one failure, and return *status*."""
+def report_failure(code: str, message: str, status: int, arguments: Sequence[str]) -> int:
+    """Report one failure, and return *status*."""
     sentence = one_line(message)
     click.echo(f"gpusage: error: {sentence}", err=True)
     if wants_json(arguments):
@@ -106,3 +110,21 @@ def output_goes_nowhere() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
+
+
+def library_of(module: str) -> str:
+    """Return the library that brings *module*, by the name that it is installed by."""
+    package = module.partition(".")[0]
+    return {"sklearn": "scikit-learn"}.get(package, package)
+
+
+def extra_with(library: str, command: str = "") -> str | None:
+    """Return the extra that brings *library*, that of *command* or else the smallest; ``None`` where none does."""
+    from importlib.metadata import requires  # noqa: PLC0415 - takes as long as click
+
+    pairs = [each.groups() for line in requires("gpusage") or () if (each := _OF_AN_EXTRA.match(line))]
+    own = _EXTRA_OF_COMMAND.get(command, command)
+    if (library, own) in pairs:
+        return own
+    sizes = Counter(extra for _, extra in pairs)
+    return min((extra for name, extra in pairs if name == library), key=sizes.__getitem__, default=None)

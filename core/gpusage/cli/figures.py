@@ -63,8 +63,8 @@ def number(value: float) -> str:
 
 def count(value: float) -> str:
     """Return a large count with the SI letter behind it, for example ``25.6 M``."""
-    scale, letter = next((scale, letter) for limit, scale, letter in _COUNTS if abs(value) < limit)
-    return f"{number(value * scale) if letter else f'{value:g}'} {letter}".rstrip()
+    scale, suffix = next((scale, suffix) for limit, scale, suffix in _COUNTS if abs(value) < limit)
+    return f"{number(value * scale) if suffix else f'{value:g}'} {suffix}".rstrip()
 
 
 def _ends(figure: Interval, scale: float) -> str:

@@ -9,7 +9,7 @@ from typing import Literal
 
 import click
 
-from gpusage.configuration import Configuration
+from gpusage.settings.configuration import Configuration
 
 Grade = Literal["pass", "warn", "fail", "skip"]
 _STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "blue"}

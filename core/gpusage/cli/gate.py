@@ -10,7 +10,7 @@ import click
 from gpusage.gate.command import through_gate
 from gpusage.gate.run import GPU_VARIABLE, SERVE_VARIABLE
 
-LONGEST_LOOK_S = 20
+PROBE_TIMEOUT_S = 20
 
 
 def gate(command: tuple[str, ...], gpu: str | None, *, serve: bool) -> None:
@@ -33,7 +33,7 @@ def _has_gate(python: str) -> bool:
     """Tell whether *python* can import the gate; one that is not there is told of when it is run."""
     try:
         answer = subprocess.run(
-            [python, "-c", "import gpusage.gate"], capture_output=True, check=False, timeout=LONGEST_LOOK_S
+            [python, "-c", "import gpusage.gate"], capture_output=True, check=False, timeout=PROBE_TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
         return False

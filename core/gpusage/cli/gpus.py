@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpusage.api import advisor
 from gpusage.cli import documents, tables
+from gpusage.decisions.default_advisor import advisor
 from gpusage.devices.nvml import LocalGpu, local_gpus
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import GB, TERA, gib

@@ -26,6 +26,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "gpus": "gpusage.cli.commands.gpus:command",
         "plan": "gpusage.cli.commands.plan:command",
         "gate": "gpusage.cli.commands.gate:command",
+        "capture": "gpusage.cli.commands.capture:command",
         "decisions": "gpusage.cli.commands.decisions:command",
         "report": "gpusage.cli.commands.report:command",
         "status": "gpusage.cli.commands.status:command",

@@ -5,22 +5,27 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from gpusage_hooks.comment import MANNER_KEYS, MODEL_SUFFIXES, parse_model, parse_shape
+from gpusage_hooks.comment import MODEL_SUFFIXES, parse_model
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.synonyms import usual_word
-from gpusage_hooks.types import Mode, ModelRequest, Optimizer, Precision, Strategy, Workload
+from gpusage_hooks.job_keys import JOB_KEYS, STEP_SETTINGS, JobKey
+from gpusage_hooks.job_values import MAXIMUM_COUNT, Count, Sizes, Switch, Words, usual_word
+from gpusage_hooks.types import ModelRequest
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_DEFAULT = Workload()
-
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([a-z]*)")
+_COMMENT_ONLY = ("model", "gpusage")
+"""Keys without an option of their own: the model is an argument, and a job that opts out is not predicted."""
+_STEP_KEYS = ("mode", "precision", "optimizer", "shape", *(row.name for row in STEP_SETTINGS))
 
 
 if TYPE_CHECKING:
@@ -29,7 +34,7 @@ else:
     _Choice = click.Choice  # no generic before click 8.2
 
 
-class Words(_Choice):
+class WordsType(_Choice):
     """One of several words, or another that users know for it."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's own types
@@ -37,100 +42,74 @@ class Words(_Choice):
         return super().convert(usual_word(value, self.choices), param, ctx)
 
 
-def _checked_shapes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+def job_options(*names: str) -> Callable[[Function], Function]:
+    """Add the options of the keys *names*, by default of all; a command hands them on to `read_requests`."""
+    rows = [JOB_KEYS[name] for name in names] or [row for row in JOB_KEYS.values() if row.name not in _COMMENT_ONLY]
+
+    def add(function: Function) -> Function:
+        for row in reversed(rows):
+            function = _job_option(row)(function)
+        return function
+
+    return add
+
+
+def _job_option(row: JobKey) -> Callable[[Function], Function]:
+    """Return the option of one key; it hands on the text of the value, or nothing where it is left out."""
+    name = f"--{row.name.replace('_', '-')}"
+    shows_default = row.workload_default is not None and not isinstance(row.workload_default, (bool, tuple))
+    text = f"{row.help}  [default: {row.default}]" if shows_default else row.help
+    if isinstance(row.kind, Switch):
+        return click.option(name, row.name, flag_value="on", default=None, help=text)
+    if isinstance(row.kind, Words):
+        return click.option(name, row.name, type=WordsType(row.kind.choices), help=text)
+    if isinstance(row.kind, Count):
+        return click.option(name, row.name, type=click.IntRange(1, MAXIMUM_COUNT), metavar=row.form, help=text)
+    is_multiple = isinstance(row.kind, Sizes)
+    check = partial(_checked, row)
+    return click.option(name, row.name, metavar=row.form, multiple=is_multiple, callback=check, help=text)
+
+
+def _checked(row: JobKey, _: click.Context, __: click.Parameter, value: Any) -> Any:  # noqa: ANN401 - one or several
+    """Return *value*, one text or several, after it was read."""
     try:
-        for value in values:
-            parse_shape(value)
+        for text in value if isinstance(value, tuple) else () if value is None else (value,):
+            row.kind.parse(row.name, text)
     except RequestError as error:
         raise click.UsageError(str(error)) from error
-    return values
+    return value
 
 
-shape_option = click.option(
-    "--shape",
-    metavar="NAME=SIZES",
-    multiple=True,
-    callback=_checked_shapes,
-    help="Size of a free dimension or of a whole input: seq=128 or input=3x224x224; may be repeated.",
-)
-
-_batch_option = click.option(
-    "--batch", type=click.IntRange(1, 10**9), metavar="N", help="Samples per step on one GPU.  [default: 1]"
-)
-_MANNER_OPTIONS = (
-    click.option("--mode", type=Words(get_args(Mode)), help=f"[default: {_DEFAULT.mode}]"),
-    click.option(
-        "--precision",
-        type=Words(get_args(Precision)),
-        help="fp16 and bf16 mean automatic mixed precision in training; fp16-pure and bf16-pure: everything has two "
-        f"bytes; int8 and int4: quantised weights, in inference.  [default: {_DEFAULT.precision}]",
-    ),
-    click.option(
-        "--optimizer",
-        type=Words(get_args(Optimizer)),
-        help=f"Optimizer in training; none: forward and backward only.  [default: {_DEFAULT.optimizer}]",
-    ),
-    shape_option,
-    click.option(
-        "--accumulate",
-        type=click.IntRange(1, 10**9),
-        metavar="N",
-        help="Training: steps whose gradients are added up for one update.  [default: 1]",
-    ),
-    click.option(
-        "--trainable", metavar="SHARE", help="Training: share of the parameters that is trained, 0.02.  [default: 1]"
-    ),
-    click.option(
-        "--generate",
-        metavar="PROMPT+NEW",
-        help="Inference of a language model: tokens of the prompt, and tokens that it writes, 512+128.",
-    ),
-    click.option(
-        "--checkpointing",
-        flag_value="on",
-        default=None,
-        help="Training: activations of repeated blocks are computed once more, not kept.",
-    ),
-    click.option(
-        "--gpus",
-        "run_gpus",
-        type=click.IntRange(1, 10**9),
-        metavar="N",
-        help="Training: GPUs that train together, each with its own batch; figures are per GPU.  [default: 1]",
-    ),
-    click.option(
-        "--strategy",
-        type=Words(get_args(Strategy)),
-        help=f"Training on several GPUs: how the model is divided between them.  [default: {_DEFAULT.strategy}]",
-    ),
-    click.option(
-        "--compile",
-        flag_value="on",
-        default=None,
-        help="The model is compiled (torch.compile): inference in half precision is faster, and it is not familiar.",
-    ),
-)
-
-
-_SHARE_WISH_OPTIONS = (
-    click.option(
-        "--slowdown", "wish_slowdown", metavar="TIMES", help="What a share may cost, 1.1; 1 means never share."
-    ),
-    click.option(
-        "--utilization",
-        "wish_utilization",
-        metavar="PERCENT[@BATCH]",
-        help="What nvidia-smi showed in a run alone on a whole GPU; 60@32 is of batch 32.",
-    ),
-    click.option(
-        "--step-time", "wish_step_time", metavar="TIME@GPU", help="Step time of a run alone on a whole GPU, 30ms@a100."
-    ),
-)
+def pop_job_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove the values of `job_options` from *options*, and return them."""
+    return {name: options.pop(name) for name in JOB_KEYS if name in options}
 
 
 def json_option(function: Function) -> Function:
     """Add ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else.")(function)
+
+
+def duration_s(text: str) -> float:
+    """Return the seconds of *text*, a long time as people write it: ``90s``, ``25m``, ``8h``, ``2d``, or bare seconds.
+
+    Raises:
+        ValueError: It is no time of at least 0.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if not match or match[2] not in _SECONDS:
+        message = f"a time such as 90s, 25m, 8h or 2d; got {text!r}"
+        raise ValueError(message)
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def read_duration(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    """Return the seconds of an option; ``None`` where it was not given."""
+    try:
+        return None if text is None else duration_s(text)
+    except ValueError as error:
+        message = f"must be {error}."
+        raise click.BadParameter(message) from error
 
 
 def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -146,7 +125,7 @@ def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> li
 
 def complete_gpu(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return GPUs of the catalogue that begin with *incomplete*."""
-    from gpusage.api import advisor  # noqa: PLC0415 - only to complete a word
+    from gpusage.decisions.default_advisor import advisor  # noqa: PLC0415 - only to complete a word
 
     wanted = incomplete.lower()
     return [CompletionItem(gpu.name, help=gpu.generation) for gpu in advisor().catalogue if gpu.name.startswith(wanted)]
@@ -160,10 +139,10 @@ def models_argument(function: Function) -> Function:
 
 
 def gpu_option(*, multiple: bool) -> Callable[[Function], Function]:
-    """Add ``--gpu``: as ``gpus``, or one and required as ``gpu``."""
+    """Add ``--gpu``: as ``gpu_names``, or one and required as ``gpu``."""
     text = "GPU to predict for; or several, by commas or repeated.  [default: one of each generation]"
     text = text if multiple else "The GPU to share."
-    name = "gpus" if multiple else "gpu"
+    name = "gpu_names" if multiple else "gpu"
     return click.option(
         "--gpu",
         name,
@@ -181,23 +160,10 @@ def _apart(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tupl
     return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
 
 
-def workload_options(function: Function) -> Function:
-    """Add how models are run; a command hands them on to `read_requests` as a mapping."""
-    return _batch_option(manner_options(function))
-
-
-def manner_options(function: Function) -> Function:
-    """Add how models are run, the batch left out; a command hands them on to `read_requests` as a mapping."""
-    for option in reversed(_MANNER_OPTIONS):
-        function = option(function)
-    return function
-
-
-def share_wish_options(function: Function) -> Function:
-    """Add what a user accepts and knows of a share; a command hands the three on to `read_requests` with the others."""
-    for option in reversed(_SHARE_WISH_OPTIONS):
-        function = option(function)
-    return function
+workload_options = job_options("batch", *_STEP_KEYS)
+"""Adds how models are run."""
+step_options = job_options(*_STEP_KEYS)
+"""Adds how models are run, the batch left out."""
 
 
 def read_requests(models: Sequence[str], options: Mapping[str, Any]) -> list[ModelRequest]:
@@ -208,8 +174,7 @@ def read_requests(models: Sequence[str], options: Mapping[str, Any]) -> list[Mod
 
     Args:
         models: The words.
-        options: ``batch``, ``mode``, ``precision``, ``optimizer``, ``steps``, ``shape``, those of
-            `MANNER_KEYS` and of `share_wish_options`; ``None`` or absent where not given.
+        options: The values of `job_options` by their keys; ``None`` or absent where they are left out.
 
     Raises:
         RequestError: A word is malformed.
@@ -229,11 +194,9 @@ def _request(word: str, options: Mapping[str, Any]) -> ModelRequest:
 def _added(text: str, options: Mapping[str, Any]) -> Iterable[str]:
     """Yield the command's options that *text* does not settle itself."""
     settled = _QUOTED.sub("", text)
-    wishes = {key: f"wish_{key}" for key in ("slowdown", "utilization", "step_time")}
-    names = {**wishes, "gpus": "run_gpus"}
-    for key in ("batch", "mode", "precision", "optimizer", "steps", *MANNER_KEYS, *wishes):
-        value = options.get(names.get(key, key))
-        if value is not None and not re.search(rf",\s*{key}=", settled):
+    for key in JOB_KEYS:
+        value = options.get(key)
+        if value is not None and key != "shape" and not re.search(rf",\s*{key}=", settled):
             yield f"{key}={value}"
     for shape in options.get("shape") or ():
         name = shape.partition("=")[0]
@@ -241,7 +204,7 @@ def _added(text: str, options: Mapping[str, Any]) -> Iterable[str]:
             yield f"shape={shape}"
 
 
-def beside(folder: Path, model: str) -> str:
+def resolve_model_path(folder: Path, model: str) -> str:
     """Return *model* as a path in *folder* where there is one, and else as it is: a name, or a path of its own.
 
     A folder that may not be searched counts as one that has no such file; reading the model then says why.

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from gpusage.boundary.printable_text import visible
 from gpusage.cli import tables
-from gpusage.plain_text import visible
 from gpusage.plugins.loading import load_hooks
 from gpusage.plugins.plugin import Plugin
 

@@ -1,16 +1,18 @@
-"""`gpusage status`: what gpusaged on this host sees, of every workload manager."""
+"""`gpusage status`: what gpusaged on this host says of itself and of the clusters that it sees."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
 import click
 
+from gpusage.boundary.printable_text import visible_lines
 from gpusage.cli import tables
-from gpusage.cli.status_lines import cluster_lines, daemon_lines
-from gpusage.configuration import DaemonSettings
-from gpusage.configuration_file import read_configuration
-from gpusage.managers import installed_managers
-from gpusage.plain_text import visible_lines
+from gpusage.plugins.managers import installed_managers
 from gpusage.service.client import find_status
+from gpusage.settings.configuration import DaemonSettings
+from gpusage.settings.configuration_file import read_configuration
 
 
 def show_status(*, as_json: bool) -> None:
@@ -24,3 +26,80 @@ def show_status(*, as_json: bool) -> None:
     clusters = (line for manager in managers for line in cluster_lines(status, manager.name, manager.title))
     for line in (*daemon_lines(status), *clusters):
         click.echo(visible_lines(line))
+
+
+Table = Mapping[str, Any]
+"""A part of the daemon's answer."""
+
+_MISSED = {
+    "silent": "not answered in time",
+    "rest": "not asked, in the rest after several silent answers",
+    "unreachable": "while gpusaged was not there",
+    "strange": "with an answer that is none",
+}
+
+
+def daemon_lines(status: Table) -> Iterator[str]:
+    """Yield how the daemon fares."""
+    request_handler, records = status.get("asks", {}), status.get("records", {})
+    only = ", ".join(status.get("enforce_in", ())) if status.get("mode") == "enforce" else ""
+    where = f" in {only} alone" if only else ""
+    yield f"gpusaged {status.get('version')}, up {status.get('uptime_s')} s, mode {status.get('mode')}{where}"
+    switch = status.get("kill_switch", {})
+    yield f"kill switch: {'ON' if switch.get('on') else 'off'} ({switch.get('path')})"
+    yield _configuration(status.get("configuration", {}))
+    yield "questions: " + ", ".join(f"{name} {count}" for name, count in request_handler.items())
+    missed = ", ".join(f"{count} {_MISSED.get(why, why)}" for why, count in status.get("missed", {}).items() if count)
+    yield f"left alone without an answer: {missed or 'none'}"
+    yield "recorded: " + ", ".join(f"{name} {count}" for name, count in records.items() if count is not None)
+    yield from _monitored_jobs(status.get("aftercare", {}))
+    yield from _usage(status.get("usage", {}))
+
+
+def cluster_lines(
+    status: Table, manager: str, title: str, more_words: Callable[[Table], str] = lambda _: ""
+) -> Iterator[str]:
+    """Yield what is known of the cluster of one workload manager.
+
+    Args:
+        status: The daemon's answer.
+        manager: The manager's name.
+        title: The same for people.
+        more_words: What to say of a pool beside its GPUs, from its comma on.
+    """
+    cluster, trouble = status.get("clusters", {}).get(manager), status.get("troubles", {}).get(manager)
+    if trouble:
+        yield f"{title}: {trouble}"
+    if cluster is None:
+        return
+    yield f"{title} {cluster['version']}, seen {cluster['age_s']} s ago:"
+    for pool in cluster["pools"]:
+        share = f"shared in {pool['mps_per_gpu']} units" if pool["mps_per_gpu"] else "not shared"
+        free = f"{pool['free_gpu_count']} of {pool['gpu_count']} free"
+        yield f"  {pool['site_type']} ({pool['gpu'] or 'not in the catalogue'}): {free}, {share}{more_words(pool)}"
+    yield from (f"  note: {note}" for note in cluster["notes"])
+    yield from (f"  not shared: {why}" for why in cluster.get("unshared", {}).values())
+
+
+def _configuration(table: Table) -> str:
+    error = table.get("error")
+    trouble = f"; not usable, the last good one is in force: {error}" if error else ""
+    return f"configuration: {table.get('path')}{trouble}"
+
+
+def _monitored_jobs(table: Table) -> Iterator[str]:
+    if table.get("turned_back"):
+        yield f"turned back, because they could not start as a share: {table['turned_back']} jobs"
+    if table.get("rescued"):
+        yield f"run again with a whole GPU, because they ran out of memory in their share: {table['rescued']} jobs"
+    if table.get("error"):
+        yield f"rewritten jobs cannot be looked at: {table['error']}"
+    yield from table.get("stuck", ())
+    yield from table.get("not_rescued", ())
+
+
+def _usage(table: Table) -> Iterator[str]:
+    if table.get("kept"):
+        yield f"usage of ended jobs kept: {table['kept']}"
+    if table.get("error"):
+        yield f"usage of ended jobs cannot be collected: {table['error']}"

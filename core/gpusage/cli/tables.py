@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from gpusage.plain_text import visible_lines
+from gpusage.boundary.printable_text import visible_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from gpusage.outside import MismatchError
+from gpusage.boundary.typed_documents import MismatchError
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.units import MIB
 

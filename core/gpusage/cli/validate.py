@@ -12,24 +12,25 @@ from typing import Any
 
 import click
 
-from gpusage.advice import describe_need
-from gpusage.advisor import Advisor, make_advisor
+from gpusage.boundary.printable_text import visible_lines
 from gpusage.cli import documents, tables
+from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.cluster_file import find_cluster
 from gpusage.cli.scripts import Script, manager_of, read_scripts
-from gpusage.configuration import Configuration
-from gpusage.configuration_file import load_configuration
-from gpusage.learning.learned import NOTHING_LEARNED, Learned
-from gpusage.managers import installed_managers
-from gpusage.plain_text import visible_lines
+from gpusage.decisions.advice import describe_need
+from gpusage.decisions.advisor import Advisor, make_advisor
+from gpusage.decisions.outcome import DecisionContext, Outcome, decide_outcome, hold_reason, require_job
+from gpusage.experience.learned import NOTHING_LEARNED, Learned
+from gpusage.plugins.managers import installed_managers
 from gpusage.policies.shares.price_list import SharePrice
-from gpusage.service.kill_switch import kill_reason
-from gpusage.service.learner import learned_from
+from gpusage.policies.wording import cost
+from gpusage.service.state.kill_switch import kill_reason
+from gpusage.service.state.learner import learn_from_store
+from gpusage.settings.configuration import Configuration
+from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import open_store
-from gpusage.verdict import Premises, Verdict, judge, require_job, why_held_back
-from gpusage.wording import cost
 from gpusage_hooks.errors import DeviceError, GpuUsageError, GraphError
-from gpusage_hooks.types import Cluster, Code, Decision, Job, ModelGraph, Rendered, Submission, Submitter
+from gpusage_hooks.types import Cluster, Code, Decision, DecisionRequest, Job, ModelGraph, RenderedDecision, Submitter
 
 COLUMNS = (
     tables.Column("share", is_left=True),
@@ -53,16 +54,18 @@ class Validation:
     """What becomes of one script: a verdict with what shares would cost, or an error of the script."""
 
     script: str
-    verdict: Verdict | None = None
+    outcome: Outcome | None = None
     prices: tuple[SharePrice, ...] = ()
     error: GpuUsageError | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the decision rests on and the script does not say."""
-        job = self.verdict.job if self.verdict else None
+        job = self.outcome.job if self.outcome else None
         notes = tuple(_notes(job)) if job else ()
-        is_outside = self.verdict is not None and self.verdict.mode == "observe" and self.verdict.told is None
+        is_outside = (
+            self.outcome is not None and self.outcome.mode == "observe" and self.outcome.history_estimates is None
+        )
         return (*notes, _OUTSIDE) if is_outside else notes
 
 
@@ -83,12 +86,14 @@ def validate_scripts(
     manager = manager_of(read, installed_managers(), manager_name)
     cluster, origin = find_cluster(advisor, manager, cluster_file)
     history = configuration.learning.history if uses_learned else "off"
-    premises = Premises(advisor=advisor, mode="enforce", enforce_in=configuration.enforce_in, history=history)
-    validations = [validate(script, cluster, premises) for script in read]
+    decision_context = DecisionContext(
+        advisor=advisor, mode="enforce", enforce_in=configuration.enforce_in, history=history
+    )
+    validations = [validate(script, cluster, decision_context) for script in read]
     if as_json:
         tables.print_json(_document(validations, cluster, origin, configuration.mode))
     else:
-        _show_premises(cluster, origin, why_held_back(configuration.mode, kill_reason(configuration.kill_switch)))
+        _show_premises(cluster, origin, hold_reason(configuration.mode, kill_reason(configuration.kill_switch)))
     for validation in validations:
         if validation.error is not None:
             click.echo(visible_lines(f"gpusage: error: {validation.script}: {validation.error}"), err=True)
@@ -99,19 +104,19 @@ def validate_scripts(
     context.exit(1 if any(validation.error for validation in validations) else 0)
 
 
-def validate(script: Script, cluster: Cluster, premises: Premises) -> Validation:
+def validate(script: Script, cluster: Cluster, context: DecisionContext) -> Validation:
     """Return what becomes of *script* on *cluster*."""
     if script.error:
         return Validation(script=script.path, error=script.error)
     try:
-        submission = Submission(manager=cluster.manager, script=script.text, origin=script.path)
-        job = require_job(submission, premises.advisor)
-        if premises.advisor.learned is not NOTHING_LEARNED:
+        submission = DecisionRequest(manager=cluster.manager, script=script.text, origin=script.path)
+        job = require_job(submission, context.advisor)
+        if context.advisor.learned is not NOTHING_LEARNED:
             job = replace(job, submitter=_caller(job.submitter, script.path))
-        graph = _graph(premises.advisor, job)
-        verdict = judge(job, cluster, premises, lambda _job, _wish: graph)
-        prices = _prices(premises.advisor, verdict, graph, cluster)
-        return Validation(script=script.path, verdict=verdict, prices=prices)
+        graph = _graph(context.advisor, job)
+        outcome = decide_outcome(job, cluster, context, lambda _job, _request: graph)
+        prices = _prices(context.advisor, outcome, graph, cluster)
+        return Validation(script=script.path, outcome=outcome, prices=prices)
     except GpuUsageError as error:
         return Validation(script=script.path, error=error)
 
@@ -119,7 +124,7 @@ def validate(script: Script, cluster: Cluster, premises: Premises) -> Validation
 def _learned(configuration: Configuration) -> Learned:
     """Return what the runs in this host's store teach."""
     with closing(open_store(configuration.store.url)) as store:
-        return learned_from(store, configuration.learning, time.time())
+        return learn_from_store(store, configuration.learning, time.time())
 
 
 def _caller(submitter: Submitter, script: str) -> Submitter:
@@ -130,25 +135,29 @@ def _caller(submitter: Submitter, script: str) -> Submitter:
 
 def _graph(advisor: Advisor, job: Job) -> ModelGraph | None:
     """Return the graph of the job's model, read where it would be submitted: in this folder."""
-    wish = job.model_request
-    return advisor.read(wish.model, dict(wish.workload.shape)) if wish is not None and wish.enabled else None
+    model_request = job.model_request
+    return (
+        read_graph(advisor, model_request.model, dict(model_request.workload.shape))
+        if model_request is not None and model_request.enabled
+        else None
+    )
 
 
-def _prices(advisor: Advisor, verdict: Verdict, graph: ModelGraph | None, cluster: Cluster) -> tuple[SharePrice, ...]:
+def _prices(advisor: Advisor, outcome: Outcome, graph: ModelGraph | None, cluster: Cluster) -> tuple[SharePrice, ...]:
     """Return what shares would cost; none where the model is not known or nothing can be predicted for it."""
-    if verdict.job is None or graph is None:
+    if outcome.job is None or graph is None:
         return ()
     with suppress(GraphError, DeviceError):  # the verdict says it
-        return advisor.asked_by(verdict.job.submitter).share_prices(verdict.job, graph, cluster, verdict.decision)
+        return advisor.for_submitter(outcome.job.submitter).share_prices(outcome.job, graph, cluster, outcome.decision)
     return ()
 
 
 def _notes(job: Job) -> Iterator[str]:
     """Yield what the decision rests on and the script does not say."""
-    wish = job.model_request
-    if wish is not None and wish.enabled:
-        if wish.assumed:
-            yield f"assumed {', '.join(wish.assumed)}"
+    model_request = job.model_request
+    if model_request is not None and model_request.enabled:
+        if model_request.assumed:
+            yield f"assumed {', '.join(model_request.assumed)}"
         if job.caveat:
             yield job.caveat
 
@@ -159,10 +168,10 @@ def _document(validations: Sequence[Validation], cluster: Cluster, origin: str, 
         "mode": mode,
         "cluster": documents.cluster(cluster, origin),
         "decisions": [
-            documents.decision(each.script, each.verdict.decision, each.verdict.rendered)
+            documents.decision(each.script, each.outcome.decision, each.outcome.rendered)
             | {"notes": list(each.notes), "prices": [documents.share_price(price) for price in each.prices]}
             for each in validations
-            if each.verdict
+            if each.outcome
         ],
         "errors": [
             {"script": each.script, "code": each.error.code, "message": str(each.error)}
@@ -185,24 +194,24 @@ def _show_premises(cluster: Cluster, origin: str, why_nothing: str) -> None:
 
 
 def _show(validation: Validation) -> None:
-    verdict = validation.verdict
-    if verdict:
+    outcome = validation.outcome
+    if outcome:
         tables.show("")
         tables.show_title(validation.script)
         notes = (f"  note: {text}" for text in validation.notes)
-        tables.show(*_lines(verdict.decision, verdict.rendered), *notes)
+        tables.show(*_lines(outcome.decision, outcome.rendered), *notes)
         if validation.prices:
             tables.show("")
             tables.show_rows(COLUMNS, [_row(price) for price in validation.prices])
 
 
 def _row(price: SharePrice) -> list[str]:
-    verdict = "taken" if price.taken else price.reason
+    outcome = "taken" if price.taken else price.reason
     share = f"{price.gpu}, {price.share_percent} %"
-    return [share, cost(price.slowdown), cost(price.beside_partners), verdict]
+    return [share, cost(price.slowdown), cost(price.beside_partners), outcome]
 
 
-def _lines(decision: Decision, rendered: Rendered) -> list[str]:
+def _lines(decision: Decision, rendered: RenderedDecision) -> list[str]:
     change = {
         Code.REWRITE: f"{rendered.before} -> {rendered.after}",
         Code.KEEP: f"{rendered.before} is kept",

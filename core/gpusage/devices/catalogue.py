@@ -1,10 +1,12 @@
-"""The GPU catalogue: rows of data, and how a name finds its row.
+"""The GPU catalogue: rows of data, the MIG slices that these GPUs can be cut into, and how a name finds its row.
 
 Invariants:
 
 1. A row's memory is what a program can allocate (CUDA's total, ECC on where the board ships so), not the nominal size.
 2. Within a generation the first row is the commonest GPU and stands for the generation.
 3. A name is found whole or not at all: ``a100_1g.5gb`` is a slice, a row of its own, and must not pass for the GPU.
+4. A slice is called by its GPU and its profile, ``a100-sxm4-40gb:3g.20gb``; so are its aliases. A profile alone is an
+   alias where no other kind of GPU has it: ``3g.20gb`` is an A100's of 40 GB, ``1g.10gb`` could be anybody's.
 """
 
 from __future__ import annotations
@@ -12,15 +14,17 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
 
-from gpusage.devices.slices import slices_of
+from gpusage.devices.shares import part_of
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import DeviceError
+from gpusage_hooks.job_values import BYTES_PER_GBIT
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import GB, KIB, MHZ, MIB, TERA
 
@@ -29,7 +33,7 @@ _SEPARATORS = re.compile(r"[\s_:-]+")
 
 
 class Catalogue:
-    """GPUs by name, alias, a workload manager's type name and NVML name."""
+    """GPUs by name, alias, NVML name and the type name of a workload manager."""
 
     def __init__(self, rows: Sequence[Gpu]) -> None:
         """Index *rows*; a later row replaces an earlier one of the same name."""
@@ -43,7 +47,7 @@ class Catalogue:
         return len(self._rows)
 
     def find(self, name: str) -> Gpu:
-        """Return the GPU called *name*, however its words are joined.
+        """Return the GPU called *name*, whatever its case, separators and vendor prefix.
 
         Raises:
             DeviceError: No row has this name; the message offers the nearest.
@@ -53,8 +57,17 @@ class Catalogue:
             raise DeviceError(self._no_such_gpu(name))
         return gpu
 
+    def with_networks(self, gbit_per_s: Mapping[str, float]) -> Catalogue:
+        """Return the catalogue of a site whose network carries so many Gb/s for each GPU, by any of its names.
+
+        A name that no row has is left alone.
+        """
+        rates = {name_key(name): rate for name, rate in gbit_per_s.items() if rate > 0}
+        named = {self._by_key[key].name: rate for key, rate in rates.items() if key in self._by_key}
+        return Catalogue([_on_network(gpu, named.get(gpu.board)) for gpu in self._rows]) if named else self
+
     def generations(self) -> tuple[Gpu, ...]:
-        """Return one GPU of each generation of Nvidia's, oldest first: no other vendor's were measured."""
+        """Return one GPU of each Nvidia generation, oldest first; no GPU of another vendor was measured."""
         firsts: dict[str, Gpu] = {}
         for gpu in (gpu for gpu in self._rows if gpu.vendor == "nvidia"):
             firsts.setdefault(gpu.generation, gpu)
@@ -66,20 +79,30 @@ class Catalogue:
         return f"GPU {name[:80]!r} must be a name of the catalogue; got a name that it does not have. {offer}"
 
 
+def _on_network(gpu: Gpu, gbit_per_s: float | None) -> Gpu:
+    return gpu if gbit_per_s is None else replace(gpu, network_bytes_per_s=gbit_per_s * BYTES_PER_GBIT)
+
+
 def name_key(name: str) -> str:
-    """Return *name* as it is compared: lower-case, without the vendor's words and separators."""
-    return _SEPARATORS.sub("", _VENDOR_WORDS.sub(" ", name.lower().replace("_", " ")))
+    """Return *name* for comparisons: lower-case, without the vendor's words and separators."""
+    return "".join(name_words(name))
+
+
+@lru_cache(maxsize=1024)
+def name_words(name: str) -> tuple[str, ...]:
+    """Return the words of *name* that tell GPUs apart: ``a100``, ``sxm4`` and ``40gb`` of ``NVIDIA_A100-SXM4-40GB``."""
+    return tuple(_SEPARATORS.sub(" ", _VENDOR_WORDS.sub(" ", name.lower().replace("_", " "))).split())
 
 
 @cache
 def builtin_catalogue() -> Catalogue:
-    """Return the catalogue of the rows that come with gpusage, no plugin asked."""
+    """Return the catalogue of gpusage's own rows, without those of plugins."""
     return Catalogue(_built_in_rows())
 
 
 @hookimpl(trylast=True)
 def describe_gpus() -> Sequence[Gpu]:
-    """Return the rows of ``gpus.json``, and the slices that these GPUs can be cut into."""
+    """Return the rows of ``gpus.json``, and the MIG slices of these GPUs."""
     return _built_in_rows()
 
 
@@ -111,13 +134,37 @@ def _gpu(row: Mapping[str, Any]) -> Gpu:
 
 
 def _nearest(key: str, keys: Sequence[str]) -> str | None:
-    """Return the one of *keys* that *key* begins with (``a100`` of ``a1001g.5gb``), else the most alike, if any is."""
-    beginnings = [known for known in keys if key.startswith(known)]
-    alike = difflib.get_close_matches(key[:80], keys, n=1, cutoff=0.7)
-    return max(beginnings, key=len) if beginnings else next(iter(alike), None)
+    """Return the longest of *keys* that *key* begins with (``a100`` of ``a1001g.5gb``), else a similar one, if any."""
+    prefixes = [prefix for prefix in keys if key.startswith(prefix)]
+    similar = difflib.get_close_matches(key[:80], keys, n=1, cutoff=0.7)
+    return max(prefixes, key=len) if prefixes else next(iter(similar), None)
 
 
 def _index(rows: Sequence[Gpu]) -> dict[str, Gpu]:
-    """Return the rows by key; a name goes before an alias, a later row's alias before an earlier one's."""
+    """Return the rows by key; a name overrides an alias, a later row's alias an earlier one's."""
     by_alias = {name_key(alias): gpu for gpu in rows for alias in gpu.aliases}
     return by_alias | {name_key(gpu.name): gpu for gpu in rows}
+
+
+def slices_of(gpus: Iterable[Gpu]) -> Iterator[Gpu]:
+    """Yield the MIG slices of *gpus*, the whole catalogue."""
+    by_name = {gpu.name: gpu for gpu in gpus}
+    for kind in json.loads(files("gpusage.devices").joinpath("slices.json").read_text(encoding="utf-8")):
+        for board in kind["gpus"]:
+            for row in kind["slices"]:
+                others = row["aliases"] if board == kind["gpus"][0] else ()
+                yield _slice(by_name[board], kind, row, others)
+
+
+def _slice(board: Gpu, kind: Mapping[str, Any], row: Mapping[str, Any], others: Iterable[str]) -> Gpu:
+    profile, memory_part = row["profile"], row["memory_parts"] / kind["parts"]
+    return replace(
+        part_of(board, row["sm_count"] / board.sm_count),
+        name=f"{board.name}:{profile}",
+        aliases=(*(f"{alias}:{profile}" for alias in board.aliases), *others),
+        memory_bytes=row["usable_memory_mib"] * MIB,
+        bandwidth_bytes_per_s=board.bandwidth_bytes_per_s * memory_part,
+        l2_bytes=int(board.l2_bytes * memory_part),
+        source=kind["source"],
+        parent_gpu=board.name,
+    )

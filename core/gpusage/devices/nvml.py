@@ -1,4 +1,4 @@
-"""The GPUs of this machine, as NVML names them, and their rows of the catalogue."""
+"""The GPUs of this machine by NVML, and their rows of the catalogue."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MEMORY_SUFFIX = re.compile(r"-\d+gb$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalGpu:
-    """One GPU of this machine, or one slice of a GPU that is cut into slices.
+    """One GPU of this machine, or one of its MIG slices.
 
     Attributes:
-        index: As NVML counts; slices have that of their GPU.
-        nvml_name: As NVML calls it.
-        gpu: Its row of the catalogue, ``None`` where the catalogue has none.
+        index: NVML's index; a slice has that of its GPU.
+        nvml_name: NVML's name.
+        gpu: Its row of the catalogue, ``None`` if there is none.
     """
 
     index: int
@@ -31,7 +31,7 @@ class LocalGpu:
 
 
 def local_gpus(catalogue: Catalogue) -> tuple[LocalGpu, ...]:
-    """Return this machine's GPUs, and slices in place of a GPU that is cut into some.
+    """Return this machine's GPUs; of a GPU with MIG slices, the slices.
 
     Raises:
         DeviceError: NVML is not installed, finds no driver, or does not answer.
@@ -46,7 +46,7 @@ def local_gpus(catalogue: Catalogue) -> tuple[LocalGpu, ...]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise DeviceError(_refusal(error)) from error
+        raise DeviceError(_nvml_error_message(error)) from error
     try:
         return tuple(
             _local_gpu(pynvml, index, device, catalogue)
@@ -54,17 +54,17 @@ def local_gpus(catalogue: Catalogue) -> tuple[LocalGpu, ...]:
             for device in _devices(pynvml, index)
         )
     except pynvml.NVMLError as error:
-        raise DeviceError(_refusal(error)) from error
+        raise DeviceError(_nvml_error_message(error)) from error
     finally:
         pynvml.nvmlShutdown()
 
 
 def _devices(nvml: Any, index: int) -> list[Any]:  # noqa: ANN401 - a module without types
-    """Return the handles of the slices of a GPU, or that of the GPU itself, which may be too old for slices."""
+    """Return the handles of the MIG slices of a GPU, else the handle of the GPU, which may be too old for MIG."""
     whole = nvml.nvmlDeviceGetHandleByIndex(index)
     try:
-        cut, _ = nvml.nvmlDeviceGetMigMode(whole)
-        count = nvml.nvmlDeviceGetMaxMigDeviceCount(whole) if cut else 0
+        is_mig, _ = nvml.nvmlDeviceGetMigMode(whole)
+        count = nvml.nvmlDeviceGetMaxMigDeviceCount(whole) if is_mig else 0
     except nvml.NVMLError:
         return [whole]
     slices = []
@@ -82,24 +82,24 @@ def _local_gpu(nvml: Any, index: int, handle: Any, catalogue: Catalogue) -> Loca
 
 
 def row_of(nvml_name: str, memory_bytes: int, catalogue: Catalogue) -> Gpu | None:
-    """Return the row of the GPU that NVML calls *nvml_name*, ``None`` where there is none.
+    """Return the row of the GPU that NVML calls *nvml_name*, ``None`` if there is none.
 
-    NVML calls some GPUs of different memory by one name (``NVIDIA GH200 480GB``): of the rows that differ from the
-    found one in their memory alone, the nearest is meant.
+    NVML has one name for some GPUs of different memory (``NVIDIA GH200 480GB``): of the rows whose names differ in the
+    memory alone, the one with the nearest memory counts.
     """
     try:
         row = catalogue.find(nvml_name)
     except DeviceError:
         return None
-    kin = [gpu for gpu in catalogue if _form(gpu) == _form(row)]
-    return min(kin, key=lambda gpu: abs(gpu.memory_bytes - memory_bytes))
+    variants = [gpu for gpu in catalogue if _name_without_memory(gpu) == _name_without_memory(row)]
+    return min(variants, key=lambda gpu: abs(gpu.memory_bytes - memory_bytes))
 
 
-def _form(gpu: Gpu) -> str:
+def _name_without_memory(gpu: Gpu) -> str:
     return _MEMORY_SUFFIX.sub("", gpu.name)
 
 
-def _refusal(error: Exception) -> str:
+def _nvml_error_message(error: Exception) -> str:
     return (
         f"NVML must answer for the GPUs of this machine; got '{error}'. "
         "Install or start the NVIDIA driver, or name a GPU: gpusage predict MODEL --gpu a100."

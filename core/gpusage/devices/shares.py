@@ -1,7 +1,14 @@
-"""A share of a GPU as a GPU of its own: the same one with fewer SMs.
+"""A share of a GPU as a GPU of its own, the same one with fewer SMs, and the part of the memory that the share may use.
 
 An MPS thread percentage takes SMs away, and with them the arithmetic and, since each SM has only so many requests under
 way, the bandwidth. The cache stays whole, and so does the clock.
+
+Invariants of the memory cap:
+
+1. Shares that add up to 100 % at most fit together: their caps are rounded down, and the reserve is left.
+2. A cap follows from the GPU and the percentage alone; no prediction makes it smaller.
+
+A node counts the same in whole MiB with the memory that NVML shows there, as `gpusage-mps` does.
 """
 
 from __future__ import annotations
@@ -11,14 +18,54 @@ from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
-from gpusage.predictors.identity import Identity
+from gpusage.devices.object_keys import Identity
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Gpu
-from gpusage_hooks.units import WHOLE_PERCENT
+from gpusage_hooks.units import MIB, WHOLE_PERCENT
+
+RESERVE_MIB = 256
+"""Memory of the MPS server, and of the driver on a small GPU.
+
+Assumption: public listings of nvidia-smi show 25 to 30 MiB for the server; its clients' contexts count in their caps.
+"""
+RESERVE_PER_THOUSAND = 15
+"""The driver's part of the memory, in addition.
+
+Source: NVML's total against what CUDA can give out (the catalogue): 549 of 81,559 MiB on an H100, 516 of 24,576 on an
+A30, 441 of 23,028 on an A10G.
+"""
+
+
+def memory_cap_bytes(memory_bytes: float, share_percent: int) -> int:
+    """Return the memory that a share may use, in bytes: a whole number of MiB, 0 on a very small GPU.
+
+    Args:
+        memory_bytes: Of the whole GPU.
+        share_percent: 1 to 100.
+    """
+    return _usable_mib(memory_bytes) * share_percent // WHOLE_PERCENT * MIB
+
+
+def least_share_percent(needed_bytes: float, memory_bytes: float) -> int:
+    """Return the smallest share, in percent, whose cap holds *needed_bytes*; above 100 if none does.
+
+    Args:
+        needed_bytes: At least 0.
+        memory_bytes: Of the whole GPU.
+    """
+    needed_mib, usable_mib = int(-(-needed_bytes // MIB)), _usable_mib(memory_bytes)
+    if usable_mib <= 0:
+        return WHOLE_PERCENT + 1
+    return max(-(-WHOLE_PERCENT * needed_mib // usable_mib), 1)
+
+
+def _usable_mib(memory_bytes: float) -> int:
+    memory_mib = int(memory_bytes // MIB)
+    return max(memory_mib - RESERVE_MIB - memory_mib * RESERVE_PER_THOUSAND // 1000, 0)
 
 
 def share_of(gpu: Gpu, percent: int) -> Gpu:
-    """Return *percent* % of *gpu* as a GPU of the same name; the whole one is *gpu* itself.
+    """Return *percent* % of *gpu* as a GPU of the same name; 100 % is *gpu* itself.
 
     Args:
         gpu: A row of the catalogue.
@@ -34,7 +81,7 @@ def share_of(gpu: Gpu, percent: int) -> Gpu:
 
 
 def shares_of(gpu: Gpu, percents: Sequence[int]) -> tuple[Gpu, ...]:
-    """Return the shares of *gpu*, made once for each question, so that predictors know them again.
+    """Return the shares of *gpu*, the same objects for the same arguments: predictors cache by identity.
 
     Raises:
         DeviceError: One of *percents* is not from 1 to 100.

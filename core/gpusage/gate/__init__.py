@@ -8,14 +8,16 @@ with gpusage.gate.request():     # in inference, around each request
     answer = model(inputs)
 ```
 
-Either side may be alone, start later and end at any time. It needs PyTorch in training only.
+Either side may be alone, start later and end at any time. It needs PyTorch in training only. Where there can be no
+gate, because another user has taken its folder's name, or nothing more can be written there, either side runs as
+without it, and a warning in the log says why.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
-from gpusage.gate.door import door
+from gpusage.gate.busy_flags import usable_flags
 
 __all__ = ["give_way", "request"]
 
@@ -24,11 +26,9 @@ def request() -> AbstractContextManager[None]:
     """Return a block during which a request is in flight: until it ends, training beside it holds its heavy parts.
 
     Work on a GPU goes on after a call has returned, so read the answer within the block. Blocks of threads may overlap.
-
-    Raises:
-        RequestError: The folder of the gate is not this user's own.
     """
-    return door().request()
+    flags = usable_flags()
+    return nullcontext() if flags is None else flags.request()
 
 
 def give_way(gpu: str | None = None) -> None:
@@ -40,9 +40,10 @@ def give_way(gpu: str | None = None) -> None:
         gpu: The GPU that parts are predicted for, by its name of the catalogue; ``None`` is PyTorch's own.
 
     Raises:
-        RequestError: The folder of the gate is not this user's own.
         ImportError: PyTorch is not installed.
     """
     from gpusage.gate.training import begin_once  # noqa: PLC0415 - torch is an extra
 
-    begin_once(door(), gpu)
+    flags = usable_flags()
+    if flags is not None:
+        begin_once(flags, gpu)

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 import gpusage
+from gpusage.devices.precisions import PURE
 from gpusage.gate import cuda
 from gpusage.gate.parts import HALF_PERCENT
-from gpusage.graphs.torch.recording import SEQUENCES_FIRST
-from gpusage.precisions import PURE
+from gpusage.graphs.torch.recording import SEQUENCES_FIRST_NOTE
 from gpusage_hooks.errors import DeviceError, GraphError, RequestError
 from gpusage_hooks.types import Precision
 
@@ -41,7 +41,7 @@ def half_price(module: torch.nn.Module, inputs: tuple[Any, ...], seconds: float,
             gpu=gpu,
             share=HALF_PERCENT,
             step_time_s=seconds,
-            batch_size=int(sizes[0][int(SEQUENCES_FIRST in graph.notes)]),
+            batch_size=int(sizes[0][int(SEQUENCES_FIRST_NOTE in graph.notes)]),
             mode="train",
             precision=_precision(module),
             optimizer="none",

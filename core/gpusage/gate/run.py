@@ -34,10 +34,10 @@ def begin() -> None:
     from gpusage.gate import give_way  # noqa: PLC0415 - what fails here must not end the program
 
     if os.environ.get(SERVE_VARIABLE):
-        from gpusage.gate.door import door  # noqa: PLC0415 - as above
+        from gpusage.gate.busy_flags import process_flags  # noqa: PLC0415 - as above
         from gpusage.gate.serving import Serving  # noqa: PLC0415 - as above
 
-        Serving(door()).begin()
+        Serving(process_flags()).begin()
     else:
         give_way(os.environ.get(GPU_VARIABLE))
 

@@ -8,19 +8,19 @@ import torch
 from torch.nn.modules import module as modules
 
 from gpusage.gate import cuda
-from gpusage.gate.door import Door
+from gpusage.gate.busy_flags import BusyFlags
 
 
 class Serving:
     """Reports each outermost call of a module that computes no gradients as a request."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, flags: BusyFlags) -> None:
+        self._flags = flags
         self._calls = threading.local()
 
     def begin(self) -> None:
         """Report from now on; whoever trains sees at once that somebody serves."""
-        with self._door.request():
+        with self._flags.request():
             pass
         modules.register_module_forward_pre_hook(self._begin)
         modules.register_module_forward_hook(self._end, always_call=True)
@@ -29,7 +29,7 @@ class Serving:
         self._calls.depth = getattr(self._calls, "depth", 0) + 1
         if self._calls.depth == 1 and not torch.is_grad_enabled():
             self._calls.is_request = True
-            self._door.enter()
+            self._flags.enter()
 
     def _end(self, _module: torch.nn.Module, _inputs: object, _output: object) -> None:
         self._calls.depth -= 1
@@ -37,4 +37,4 @@ class Serving:
             self._calls.is_request = False
             if cuda.is_used():
                 torch.cuda.current_stream().synchronize()  # the answer is there when the GPU has it
-            self._door.leave()
+            self._flags.leave()

@@ -20,26 +20,26 @@ from torch.optim import optimizer as optimizers
 from torch.utils.hooks import RemovableHandle
 
 from gpusage.gate import cuda
-from gpusage.gate.door import Door
+from gpusage.gate.busy_flags import BusyFlags
 from gpusage.gate.parts import Part
 from gpusage.gate.patience import Patience
 from gpusage.gate.prices import half_price, own_gpu
 from gpusage.gate.recorder import Recorder, before_backward
 
-LOOK_AGAIN_S = 50e-6
+RECHECK_S = 50e-6
 RECORD_AGAIN_AFTER = 1000
 """Steps after which parts are timed anew: a model may have changed."""
 LONGEST_PRICING_S = 5.0
-"""Parts that are not priced by then are judged by their time alone."""
+"""Parts that are not priced by then are rated by their time alone."""
 
 
 class Training:
     """Holds this process's training; one a process."""
 
-    def __init__(self, door: Door, *, gpu: str | None = None, patience: Patience | None = None) -> None:
+    def __init__(self, flags: BusyFlags, *, gpu: str | None = None, patience: Patience | None = None) -> None:
         self.parts: Mapping[torch.nn.Module, Part] = {}
         self.held_s = 0.0
-        self._door = door
+        self._flags = flags
         self._gpu = gpu
         self._patience = patience or Patience()
         self._heavy: WeakSet[torch.nn.Module] = WeakSet()
@@ -66,7 +66,7 @@ class Training:
         if self._recorder is not None:
             self._learn(self._recorder)
         self._steps_left -= 1
-        if not self._door.is_served():
+        if not self._flags.is_served():
             self._detach()
         elif self._steps_left <= 0:
             self._detach()
@@ -78,7 +78,7 @@ class Training:
     def _learn(self, recorder: Recorder) -> None:
         recorder.stop()
         self._recorder, self._steps_left = None, RECORD_AGAIN_AFTER
-        self.parts = judged(recorder, self._gpu or own_gpu())
+        self.parts = price_parts(recorder, self._gpu or own_gpu())
         self._heavy = WeakSet(module for module, part in self.parts.items() if part.is_heavy)
 
     def _attach(self) -> None:
@@ -105,12 +105,12 @@ class Training:
         """Return when no request is in flight, or when patience ends."""
         if cuda.is_used():
             self._stay_close()
-        if not self._door.is_busy():
+        if not self._flags.is_busy():
             return
         begun_s = time.monotonic()
         until_s = begun_s + self._patience.allowed_s(begun_s)
-        while time.monotonic() < until_s and self._door.is_busy():
-            time.sleep(LOOK_AGAIN_S)
+        while time.monotonic() < until_s and self._flags.is_busy():
+            time.sleep(RECHECK_S)
         held_s = time.monotonic() - begun_s
         self._patience.spend(held_s)
         self.held_s += held_s
@@ -127,14 +127,14 @@ class Training:
 _OF_PROCESS: list[Training] = []
 
 
-def begin_once(door: Door, gpu: str | None) -> None:
+def begin_once(flags: BusyFlags, gpu: str | None) -> None:
     """Begin to hold this process's training; a second one would hold it twice as long."""
     if not _OF_PROCESS:
-        _OF_PROCESS.append(Training(door, gpu=gpu))
+        _OF_PROCESS.append(Training(flags, gpu=gpu))
         _OF_PROCESS[0].begin()
 
 
-def judged(recorder: Recorder, gpu: str | None) -> Mapping[torch.nn.Module, Part]:
+def price_parts(recorder: Recorder, gpu: str | None) -> Mapping[torch.nn.Module, Part]:
     """Return what is known of each part that *recorder* has seen; equal parts are priced once."""
     until_s = time.monotonic() + LONGEST_PRICING_S
     known: dict[object, float | None] = {}

@@ -21,7 +21,7 @@ BUILT_IN: tuple[str, ...] = (
     "gpusage.predictors.known",
     "gpusage.predictors.needs",
     "gpusage.predictors.slowdown",
-    "gpusage.sampler.nvml",
+    "gpusage.node.sampler.nvml",
 )
 DEFERRED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -29,7 +29,7 @@ DEFERRED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "gpusage.predictors.colocation": ("predict_colocation",),
         "gpusage.predictors.needs": ("predict_needs",),
         "gpusage.predictors.slowdown": ("predict_slowdown",),
-        "gpusage.sampler.nvml": ("read_gpu",),
+        "gpusage.node.sampler.nvml": ("read_gpu",),
     }
 )
 """Built-in plugins that are imported when one of these hooks is first called: large, and most commands need few."""

@@ -20,25 +20,25 @@ from gpusage_hooks import specs
 from gpusage_hooks.errors import PluginError
 from gpusage_hooks.managers import Context, GpuCatalogue, Manager
 from gpusage_hooks.types import (
-    Case,
+    AnnotatedJob,
     Cluster,
     Colocation,
     Decision,
     DecisionRecord,
+    DecisionRequest,
     Gpu,
     GpuNeed,
     GpuReading,
     Interval,
     Job,
     JobState,
-    Known,
-    MarkedJob,
     ModelGraph,
+    ObservedFigures,
+    OutOfMemoryJob,
     PastJob,
-    Rendered,
+    PolicyInput,
+    RenderedDecision,
     Stage,
-    StarvedJob,
-    Submission,
     Submitter,
     Usage,
     Workload,
@@ -79,14 +79,14 @@ class Hooks:
         """Return GPUs for the catalogue, a site's own last: a later row replaces one of the same name."""
         return [gpu for answer in reversed(self._all(specs.describe_gpus)) for gpu in answer]
 
-    def known_figures(
+    def find_observed_figures(
         self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], submitter: Submitter = NOBODY
-    ) -> list[Sequence[Known]]:
+    ) -> list[Sequence[ObservedFigures]]:
         """Tell what is known of a workload on each GPU: the answer of each plugin that knows something."""
-        return self._all(specs.known_figures, graph=graph, workload=workload, gpus=gpus, submitter=submitter)
+        return self._all(specs.find_observed_figures, graph=graph, workload=workload, gpus=gpus, submitter=submitter)
 
     def predict_needs(
-        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]
+        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]
     ) -> Sequence[GpuNeed] | None:
         """Predict what a workload needs on each GPU when it is alone there."""
         return self._first(specs.predict_needs, graph=graph, workload=workload, gpus=gpus, known=known)
@@ -97,7 +97,7 @@ class Hooks:
         workload: Workload,
         gpus: Sequence[Gpu],
         parts: Sequence[Sequence[Gpu]],
-        known: Sequence[Known],
+        known: Sequence[ObservedFigures],
     ) -> Sequence[Sequence[Interval]] | None:
         """Predict the step time on each part of a GPU against that on the whole of it."""
         return self._first(specs.predict_slowdown, graph=graph, workload=workload, gpus=gpus, parts=parts, known=known)
@@ -106,7 +106,7 @@ class Hooks:
         """Predict what jobs do to each other under MPS."""
         return self._first(specs.predict_colocation, needs=needs, gpu=gpu)
 
-    def decide(self, stage: Stage, case: Case, draft: Decision) -> Decision | None:
+    def decide(self, stage: Stage, case: PolicyInput, draft: Decision) -> Decision | None:
         """Decide one thing about a job, on the draft of the stages before."""
         return self._first(specs.decide, stage=stage, case=case, draft=draft)
 
@@ -114,11 +114,13 @@ class Hooks:
         """Return the workload managers that plugins adapt; of two with one name the first counts."""
         return self._all(specs.describe_manager)
 
-    def parse_submission(self, submission: Submission, context: Context) -> Job | None:
+    def parse_submission(self, submission: DecisionRequest, context: Context) -> Job | None:
         """Understand one workload manager's submission."""
         return self._first(specs.parse_submission, submission=submission, context=context)
 
-    def render_decision(self, job: Job, decision: Decision, cluster: Cluster, context: Context) -> Rendered | None:
+    def render_decision(
+        self, job: Job, decision: Decision, cluster: Cluster, context: Context
+    ) -> RenderedDecision | None:
         """Put a decision into the workload manager's own words."""
         return self._first(specs.render_decision, job=job, decision=decision, cluster=cluster, context=context)
 
@@ -134,25 +136,27 @@ class Hooks:
         """Read what a workload manager's accounting printed of jobs that ended."""
         return self._first(specs.read_past_jobs, path=path)
 
-    def find_jobs(self, manager: str, job_id: str, user: str, context: Context) -> Sequence[MarkedJob] | None:
+    def find_jobs(self, manager: str, job_id: str, user: str, context: Context) -> Sequence[AnnotatedJob] | None:
         """Find jobs of a workload manager, by id or by user."""
         return self._first(specs.find_jobs, manager=manager, job_id=job_id, user=user, context=context)
 
-    def shared_jobs(self, manager: str, states: Sequence[JobState], context: Context) -> Sequence[MarkedJob] | None:
+    def find_shared_jobs(
+        self, manager: str, states: Sequence[JobState], context: Context
+    ) -> Sequence[AnnotatedJob] | None:
         """Find the jobs whose whole GPU became a share."""
-        return self._first(specs.shared_jobs, manager=manager, states=states, context=context)
+        return self._first(specs.find_shared_jobs, manager=manager, states=states, context=context)
 
-    def turn_back(self, job: MarkedJob, reason: str, context: Context) -> bool | None:
+    def restore_request(self, job: AnnotatedJob, reason: str, context: Context) -> bool | None:
         """Give a waiting job the request again that its user made."""
-        return self._first(specs.turn_back, job=job, reason=reason, context=context)
+        return self._first(specs.restore_request, job=job, reason=reason, context=context)
 
-    def starved_jobs(self, manager: str, context: Context) -> Sequence[StarvedJob] | None:
+    def find_out_of_memory_jobs(self, manager: str, context: Context) -> Sequence[OutOfMemoryJob] | None:
         """Find the jobs whose share's memory was too small."""
-        return self._first(specs.starved_jobs, manager=manager, context=context)
+        return self._first(specs.find_out_of_memory_jobs, manager=manager, context=context)
 
-    def rescue(self, job: MarkedJob, reason: str, context: Context) -> bool | None:
+    def requeue_on_whole_gpu(self, job: AnnotatedJob, reason: str, context: Context) -> bool | None:
         """Run a starved job again, with the request that its user made."""
-        return self._first(specs.rescue, job=job, reason=reason, context=context)
+        return self._first(specs.requeue_on_whole_gpu, job=job, reason=reason, context=context)
 
     def collect_usage(self, manager: str, context: Context) -> Sequence[Usage] | None:
         """Ask a workload manager what jobs that ended lately really did."""
@@ -168,8 +172,10 @@ class Hooks:
 
     def commands_of(self, plugin: str) -> Sequence[object]:
         """Return the click commands of the one plugin *plugin*, so that nobody waits for those of others."""
-        asked = [implementation for implementation in self._of("add_commands") if implementation.plugin == plugin]
-        answers: list[Sequence[object]] = self._answers(asked, {})
+        implementations = [
+            implementation for implementation in self._of("add_commands") if implementation.plugin == plugin
+        ]
+        answers: list[Sequence[object]] = self._answers(implementations, {})
         return [command for answer in answers for command in answer]
 
     def decision_made(self, record: DecisionRecord) -> None:
@@ -199,9 +205,9 @@ class Hooks:
         """Return the answer of each plugin that has one."""
         return self._answers(self._of(hook.__name__), question)
 
-    def _answers(self, asked: Iterable[Implementation], question: Mapping[str, object]) -> list[T]:
+    def _answers(self, implementations: Iterable[Implementation], question: Mapping[str, object]) -> list[T]:
         answers: list[T] = []
-        for implementation in asked:
+        for implementation in implementations:
             try:
                 answer: T | None = implementation.answer(question)
             except PluginError as error:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from gpusage.error_text import described
+from gpusage.plugins.error_text import described
 from gpusage_hooks.answers import check_answer
 from gpusage_hooks.errors import GpuUsageError, PluginError
 

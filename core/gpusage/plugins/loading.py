@@ -16,8 +16,8 @@ from importlib.metadata import version as installed_version
 
 import pluggy
 
-from gpusage.error_text import described
 from gpusage.plugins.built_in import BUILT_IN, built_in_plugin
+from gpusage.plugins.error_text import described
 from gpusage.plugins.hooks import Hooks, warn
 from gpusage.plugins.implementation import Implementation, is_interrupt, output_aside
 from gpusage.plugins.plugin import Plugin
@@ -44,7 +44,7 @@ def load_hooks() -> Hooks:
 def node_hooks() -> Hooks:
     """Return the hooks that a compute node needs while a job runs there, without what predicts and decides."""
     points = tuple(point for point in installed_entry_points(group=ENTRY_POINT_GROUP) if _is_foreign(point))
-    return make_hooks(points, built_in=("gpusage.sampler.nvml",))
+    return make_hooks(points, built_in=("gpusage.node.sampler.nvml",))
 
 
 def make_hooks(points: Sequence[EntryPoint] = (), built_in: Sequence[str] = BUILT_IN) -> Hooks:

@@ -1,1 +1,1 @@
-"""What a job should ask for, decided from what it needs: eligibility, fit, generation, sharing, slo, in this order."""
+"""What a job should ask for, by what it needs: one policy for each stage of a decision."""

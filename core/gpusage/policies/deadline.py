@@ -1,6 +1,6 @@
 """Which GPUs end a job by its deadline, and the cheapest of them.
 
-A run counts from now on, by the pessimistic end of its time: nobody knows how long the job will wait.
+A run is assumed to start now, and to take the pessimistic end of its time: nobody knows how long the job will wait.
 
 Invariants:
 
@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpusage.devices.catalogue import name_key
-from gpusage.policies.place import judged, names, preferable, step_time_s
-from gpusage.predictors.learned.intervals import scaled
-from gpusage_hooks.types import Case, Decision, Gpu, GpuNeed, Interval, Place
+from gpusage.policies.place import names, preferable, rankable_candidates, step_time_s
+from gpusage.predictors.intervals import scaled
+from gpusage_hooks.types import Candidate, Decision, Gpu, GpuNeed, Interval, PolicyInput
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
 UNKNOWN_LENGTH = "it has a deadline, and how long it runs is not known: say how many steps it has, steps=100000"
@@ -53,31 +53,31 @@ def run_of(need: GpuNeed, steps: int, price_per_hour: float | None) -> Run:
 
 
 def price(gpu: Gpu, price_per_hour: Mapping[str, float]) -> float | None:
-    """Return the site's price of an hour of *gpu*, by a name that the catalogue knows it by; ``None`` for none."""
+    """Return the site's price of an hour of *gpu*, under any of its names; ``None`` where it has no price."""
     called = {name_key(name) for name in (gpu.name, *gpu.aliases)}
     return next((cost for name, cost in price_per_hour.items() if name_key(name) in called), None)
 
 
-def latest_step_s(case: Case) -> float | None:
-    """Return how long a step may take for the job of *case* to end by its deadline; ``None`` where that is open."""
+def latest_step_s(case: PolicyInput) -> float | None:
+    """Return how long a step may take so that the job of *case* ends by its deadline; ``None`` for no limit."""
     deadline_s, steps = case.request.deadline_s, case.workload.steps
     return deadline_s / steps if deadline_s is not None and steps else None
 
 
-def decide_deadline(case: Case, draft: Decision) -> Decision | None:
+def decide_deadline(case: PolicyInput, draft: Decision) -> Decision | None:
     """Prefer the cheapest GPU type with room on which the run ends in time; where none has room, all such types."""
     if latest_step_s(case) is None or case.request.gpu_type is not None or not case.rules.generation.enabled:
         return None
-    where = judged(case)
+    where = rankable_candidates(case)
     runs = _runs(case, where)
-    kept = [place for place in where if runs[place.name].ends_within(case.request.deadline_s or 0)]
-    if not where or (len(kept) == len(where) and not any(run.cost for run in runs.values())):
+    in_time = [place for place in where if runs[place.name].ends_within(case.request.deadline_s or 0)]
+    if not where or (len(in_time) == len(where) and not any(run.cost for run in runs.values())):
         return None
-    if not kept:
+    if not in_time:
         fastest = min(where, key=step_time_s)
         reason = f"no GPU here surely ends it by its deadline; {fastest.name} is the fastest that can be judged"
         return _preferring(draft, [fastest], reason)
-    ordered = sorted(kept, key=lambda place: runs[place.name].dearness)
+    ordered = sorted(in_time, key=lambda place: runs[place.name].dearness)
     roomy = [place for place in ordered if place.pool.has_room(WHOLE_PERCENT)][:1]
     if not roomy:
         return _preferring(draft, ordered, f"ends by its deadline on {names(ordered)}")
@@ -85,13 +85,13 @@ def decide_deadline(case: Case, draft: Decision) -> Decision | None:
     return _preferring(draft, roomy, f"{names(roomy)} is the {kind} with room now that ends it by its deadline")
 
 
-def _runs(case: Case, where: Sequence[Place]) -> Mapping[str, Run]:
+def _runs(case: PolicyInput, where: Sequence[Candidate]) -> Mapping[str, Run]:
     """Return the run of the job at each of *where*, by the place's name."""
     prices, steps = case.rules.money.price_per_hour, case.workload.steps or 0
     return {place.name: run_of(place.need, steps, price(place.gpu, prices)) for place in where}
 
 
-def _preferring(draft: Decision, wished: Sequence[Place], reason: str) -> Decision | None:
+def _preferring(draft: Decision, wished: Sequence[Candidate], reason: str) -> Decision | None:
     """Return *draft* with the preference for *wished*; ``None`` where none of them can be asked for."""
     preferred = preferable(wished)
     if not preferred:

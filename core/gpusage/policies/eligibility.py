@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpusage.policies.place import admits, admitted, names
-from gpusage_hooks.types import Case, Code, Decision
+from gpusage.policies.shares.choice import can_be_held
+from gpusage_hooks.types import Code, Decision, PolicyInput
 from gpusage_hooks.units import gib
 
 
-def decide_eligibility(case: Case, draft: Decision) -> Decision | None:
+def decide_eligibility(case: PolicyInput, draft: Decision) -> Decision | None:
     """Refuse what is not ours (DECLINE) and what cannot safely be changed (KEEP); ``None`` lets the job through."""
     request = case.request
     if request.mps_thread_percent is not None:
@@ -25,20 +26,25 @@ def decide_eligibility(case: Case, draft: Decision) -> Decision | None:
         return _refused(case, draft, Code.KEEP, f"no {wanted} was seen in this cluster")
     if not admitted(case):
         return _refused(case, draft, Code.KEEP, "none of the GPU types that the job may use is in the catalogue")
+    if request.required_gpus and not can_be_held(case):
+        types = ", ".join(request.required_gpus)
+        return _refused(case, draft, Code.KEEP, f"the job cannot be bound to {types}, all that it does not forbid")
     return None
 
 
-def _several(case: Case) -> tuple[str, ...]:
+def _several(case: PolicyInput) -> tuple[str, ...]:
     """Return why a request for several GPUs is kept, and what each of them needs where they train together."""
-    kept = f"the job asks for {case.request.gpu_count} GPUs, and only a request for one is changed"
+    unchanged_reason = f"the job asks for {case.request.gpu_count} GPUs, and only a request for one is changed"
     places, run = admitted(case), case.workload
     if run.gpus == 1 or not places:
-        return (kept,)
-    memory = max((place.need.memory_bytes for place in places), key=lambda needed: needed.high)
+        return (unchanged_reason,)
+    memory = max((place.need.required_bytes for place in places), key=lambda needed: needed.high)
     too_small = names([place for place in places if not place.need.fits])
-    told = f"on {run.gpus} GPUs by {run.strategy}, batch {run.batch_size} each, a GPU needs {gib(memory.value)}"
-    return kept, f"{told} (up to {gib(memory.high)})" + (f", more than {too_small} has" if too_small else "")
+    need_per_gpu = f"on {run.gpus} GPUs by {run.strategy}, batch {run.batch_size} each, a GPU needs {gib(memory.value)}"
+    return unchanged_reason, f"{need_per_gpu} (up to {gib(memory.high)})" + (
+        f", more than {too_small} has" if too_small else ""
+    )
 
 
-def _refused(case: Case, draft: Decision, code: Code, *reasons: str) -> Decision:
+def _refused(case: PolicyInput, draft: Decision, code: Code, *reasons: str) -> Decision:
     return replace(draft, code=code, request=case.request, reasons=reasons, plugin=__name__, final=True)

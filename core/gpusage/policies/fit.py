@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpusage.policies.place import admitted, memory_share, names
-from gpusage_hooks.types import Case, Code, Decision, Place
+from gpusage_hooks.types import Candidate, Code, Decision, PolicyInput
 from gpusage_hooks.units import gib
 
 
-def decide_fit(case: Case, draft: Decision) -> Decision | None:
+def decide_fit(case: PolicyInput, draft: Decision) -> Decision | None:
     """Keep the request where the workload may fit nowhere; else name the GPUs that it may be too large for.
 
     A job that may not fit is not held back: a prediction is not a proof, and the user may know better.
@@ -23,15 +23,15 @@ def decide_fit(case: Case, draft: Decision) -> Decision | None:
         return _fits_nowhere(case, draft, where)
     reasons = draft.reasons
     if too_small:
-        high = max(place.need.memory_bytes.high for place in too_small)
+        high = max(place.need.required_bytes.high for place in too_small)
         reasons = (*reasons, f"may need up to {gib(high)}, more than {names(too_small)} has")
     return replace(draft, need=tightest.need, reasons=reasons, plugin=__name__)
 
 
-def _fits_nowhere(case: Case, draft: Decision, where: tuple[Place, ...]) -> Decision:
+def _fits_nowhere(case: PolicyInput, draft: Decision, where: tuple[Candidate, ...]) -> Decision:
     largest = max(where, key=lambda place: place.gpu.memory_bytes)
     reason = (
-        f"may need up to {gib(largest.need.memory_bytes.high)}, more than any GPU that it may use has "
+        f"may need up to {gib(largest.need.required_bytes.high)}, more than any GPU that it may use has "
         f"(the largest, {largest.name}, has {gib(largest.gpu.memory_bytes)})"
     )
     return replace(

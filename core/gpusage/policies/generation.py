@@ -1,8 +1,8 @@
 """Which GPU generation to prefer: new GPUs for the jobs that gain from them, older ones for the others.
 
-Takayama et al. give the newest GPUs to the jobs that gain most. Where the jobs of late are known, a job is compared
-with them (`gpusage.policies.rivals`). Else it is judged alone, by the site's threshold: of the GPU types on which the
-job runs about as fast as on the fastest, it prefers the oldest generation. A GPU is only preferred, never waited for.
+Takayama et al. give the newest GPUs to the jobs that gain most. Where recent jobs are known, a job is compared with
+them (`gpusage.policies.competition`). Otherwise the site's threshold decides: of the GPU types on which the job runs
+about as fast as on the fastest, it prefers the oldest generation. A GPU is only preferred, never waited for.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpusage.policies import rivals
-from gpusage.policies.place import admitted, judged, names, preferable, step_time_s
-from gpusage.precisions import missing_units
-from gpusage.predictors.times import speedups
-from gpusage_hooks.types import Case, Decision, Interval, Place, Precision
+from gpusage.devices.precisions import missing_units
+from gpusage.policies import competition
+from gpusage.policies.place import admitted, names, preferable, rankable_candidates, step_time_s
+from gpusage.predictors import intervals
+from gpusage_hooks.types import Candidate, Decision, Interval, PolicyInput, Precision
 
 
-def decide_generation(case: Case, draft: Decision) -> Decision | None:
+def decide_generation(case: PolicyInput, draft: Decision) -> Decision | None:
     """Prefer the oldest generation that is nearly as fast as the fastest; a type that the user named is kept."""
     rules = case.rules.generation
     if not rules.enabled or case.request.gpu_type is not None or draft.request.preferred_gpus:
         return None
-    where = judged(case)
-    competed = rivals.preferred(where, case.cluster.rivals) if rules.by_rivals else []
+    where = rankable_candidates(case)
+    competed = competition.preferred(where, case.cluster.recent_jobs) if rules.by_rivals else []
     chosen = competed or preferred(where, rules.minimum_speedup)
     worse = [place for place in admitted(case) if place not in chosen and (place in where or not place.need.fits)]
     if not chosen or not worse:
@@ -31,12 +31,12 @@ def decide_generation(case: Case, draft: Decision) -> Decision | None:
     request = replace(draft.request, preferred_gpus=preferable(chosen))
     reasons = (
         *draft.reasons,
-        rivals.reason(chosen, where) if competed else _reason(chosen, where, case.workload.precision),
+        competition.reason(chosen, where) if competed else _reason(chosen, where, case.workload.precision),
     )
     return replace(draft, request=request, reasons=reasons, plugin=__name__, need=chosen[0].need)
 
 
-def preferred(where: Sequence[Place], minimum_speedup: float) -> list[Place]:
+def preferred(where: Sequence[Candidate], minimum_speedup: float) -> list[Candidate]:
     """Return the places to try first, fastest first; none where the predictions do not tell them apart.
 
     Args:
@@ -55,12 +55,12 @@ def preferred(where: Sequence[Place], minimum_speedup: float) -> list[Place]:
     return sorted((place for place in chosen if place.pool.feature is not None), key=step_time_s)
 
 
-def speedup(of: Place, over: Place) -> Interval:
+def speedup(of: Candidate, over: Candidate) -> Interval:
     """Return how many times as fast the job runs on the GPU *of* as on the GPU *over*."""
-    return speedups.speedup(of.need, over.need)
+    return intervals.speedup(of.need, over.need)
 
 
-def _reason(chosen: Sequence[Place], where: Sequence[Place], precision: Precision) -> str:
+def _reason(chosen: Sequence[Candidate], where: Sequence[Candidate], precision: Precision) -> str:
     """Say what the job gains on the chosen GPUs, or how little it would gain on newer ones.
 
     Where the slowest GPU has no units for the job's *precision*, the gain says so.

@@ -17,8 +17,8 @@ import math
 
 from gpusage_hooks.types import Workload
 
-KEPT = 0.95
-"""The share of requests that a promised latency is for: the same end as that of every predicted figure."""
+REQUESTS_IN_TIME = 0.95
+"""The part of the requests for which a promised latency holds: the same end as that of every predicted figure."""
 _HALVINGS = 60
 """Of the interval around the decay rate: as exact as a float is."""
 
@@ -26,8 +26,8 @@ _HALVINGS = 60
 def latency_s(step_time_s: float, workload: Workload) -> float:
     """Return the seconds that 95 of 100 requests stay below; infinite where steps cannot keep up.
 
-    A step serves one batch. Where the rate of requests is known, batches queue for the GPU. How long a request waits
-    until its batch is full is the server's own setting and not counted.
+    A step serves one batch. Where the rate of requests is known, batches queue for the GPU. The time until a request's
+    batch is full depends on the server's own settings, and is not counted.
 
     Args:
         step_time_s: Seconds of one step, at the end that counts.
@@ -38,23 +38,23 @@ def latency_s(step_time_s: float, workload: Workload) -> float:
     return step_time_s * (1 + waited_services(utilization))
 
 
-def waited_services(utilization: float) -> float:
-    """Return what 95 of 100 requests wait at most, in service times, at a server that is busy for *utilization*."""
+def waited_services(utilization: float, in_time: float = REQUESTS_IN_TIME) -> float:
+    """Return how many service times a part *in_time* of the requests waits at most, where a server is busy so much."""
     if utilization >= 1:
         return math.inf
-    if 1 - utilization >= KEPT:
+    if 1 - utilization >= in_time:
         return 0.0
-    within_one = math.log(KEPT / (1 - utilization)) / utilization
-    return within_one if within_one <= 1 else max(_tail_services(utilization), 1.0)
+    within_one = math.log(in_time / (1 - utilization)) / utilization
+    return within_one if within_one <= 1 else max(_tail_services(utilization, in_time), 1.0)
 
 
-def _tail_services(utilization: float) -> float:
+def _tail_services(utilization: float, in_time: float) -> float:
     """Return the same where it is longer than one service: the tail falls as ``factor * exp(-rate * services)``."""
     rate = _decay_rate(utilization)
     below = utilization * math.exp(rate) - 1
     # Near a utilization of 1 both ends of the factor go to 0, and the factor itself to 1.
     factor = (1 - utilization) / below if below > 0 else 1.0
-    return math.log(factor / (1 - KEPT)) / rate if rate > 0 else math.inf
+    return math.log(factor / (1 - in_time)) / rate if rate > 0 else math.inf
 
 
 def _decay_rate(utilization: float) -> float:

@@ -1,4 +1,4 @@
-"""What part of a GPU is enough: chooses the site's rule, each of which is a module of its own."""
+"""What part of a GPU is enough, by the site's rule; each rule is a module of its own."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from types import MappingProxyType
 from gpusage.policies.deadline import UNKNOWN_LENGTH, latest_step_s
 from gpusage.policies.shares import by_activity, by_price, by_utilization
 from gpusage.policies.shares.landing import whole
-from gpusage_hooks.types import Case, Decision, SharingRule
+from gpusage_hooks.types import Decision, PolicyInput, SharingRule
 
-RULES: Mapping[SharingRule, Callable[[Case, Decision], Decision]] = MappingProxyType(
+RULES: Mapping[SharingRule, Callable[[PolicyInput, Decision], Decision]] = MappingProxyType(
     {"price": by_price.decide, "utilization": by_utilization.decide, "activity": by_activity.decide}
 )
 
 
-def decide_sharing(case: Case, draft: Decision) -> Decision | None:
+def decide_sharing(case: PolicyInput, draft: Decision) -> Decision | None:
     """Put a part of a GPU in place of the whole one where the site's rule says that it is enough."""
     rules = case.rules.sharing
     if not rules.enabled or draft.request.gpu_count != 1:

@@ -1,4 +1,4 @@
-"""Keeps an inference job's promise: it gets a whole GPU if partners could break the promise.
+"""Keeps the latency that an inference job promises: the job gets a whole GPU if partners could break the promise.
 
 Partners slow a step down by an amount that nobody knows when the job is submitted. The site's ``latency_margin`` says
 what part of the promised latency the job alone may fill; at 0.5, a step may take twice as long and the promise holds.
@@ -11,23 +11,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.policies.latency import latency_s
-from gpusage.policies.place import admitted, judged, names, preferable, step_time_s
-from gpusage_hooks.types import Case, Decision, Place, Slo
+from gpusage.policies.place import admitted, names, preferable, rankable_candidates, step_time_s
+from gpusage_hooks.types import Candidate, Decision, PolicyInput, Slo
 from gpusage_hooks.units import seconds
 
 
-def decide_slo(case: Case, draft: Decision) -> Decision | None:
-    """Take a share back where the promise may break beside partners, and a preference where it breaks anyway."""
+def decide_slo(case: PolicyInput, draft: Decision) -> Decision | None:
+    """Keep a GPU whole where the promise may break beside partners; prefer GPUs that keep it where others do not."""
     slo = case.workload.slo
     if not case.rules.slo.enabled or slo is None or case.workload.mode != "infer":
         return None
-    decided = draft if draft.request.required_gpus else _prefer_those_that_meet(case, slo, draft)
+    decided = draft if draft.request.bound_types else _prefer_those_that_meet(case, slo, draft)
     if decided.request.mps_thread_percent is not None:
         decided = _protect(case, slo, decided)
     return None if decided == draft else replace(decided, plugin=__name__)
 
 
-def _protect(case: Case, slo: Slo, draft: Decision) -> Decision:
+def _protect(case: PolicyInput, slo: Slo, draft: Decision) -> Decision:
     """Return *draft* with the whole GPU again where a share may break the promise on a GPU that it may land on.
 
     If the share has a price, the choice of the share already kept the promise.
@@ -50,7 +50,7 @@ def _protect(case: Case, slo: Slo, draft: Decision) -> Decision:
     return _taken_back(case, draft, reason)
 
 
-def _taken_back(case: Case, draft: Decision, reason: str) -> Decision:
+def _taken_back(case: PolicyInput, draft: Decision, reason: str) -> Decision:
     whole = replace(
         draft.request,
         gpu_count=case.request.gpu_count,
@@ -61,9 +61,9 @@ def _taken_back(case: Case, draft: Decision, reason: str) -> Decision:
     return replace(draft, request=whole, reasons=(f"a whole GPU is kept: {reason}",))
 
 
-def _prefer_those_that_meet(case: Case, slo: Slo, draft: Decision) -> Decision:
-    """Return *draft* with a preference for GPUs that, alone, hold the promise, where only some do."""
-    where = judged(case)
+def _prefer_those_that_meet(case: PolicyInput, slo: Slo, draft: Decision) -> Decision:
+    """Return *draft* with a preference for GPUs that alone keep the promise; for the fastest where none does."""
+    where = rankable_candidates(case)
     met = [place for place in where if latency_s(place.need.step_time_s.high, case.workload) <= slo.latency_s]
     if len(met) == len(where):
         return draft
@@ -79,7 +79,7 @@ def _prefer_those_that_meet(case: Case, slo: Slo, draft: Decision) -> Decision:
     return replace(draft, request=replace(draft.request, preferred_gpus=wished), reasons=(*draft.reasons, reason))
 
 
-def _by_speed(case: Case, where: Sequence[Place]) -> tuple[str, ...]:
+def _by_speed(case: PolicyInput, where: Sequence[Candidate]) -> tuple[str, ...]:
     """Return the types of *where* that can be asked for, fastest first; none where the user named a type."""
     if case.request.gpu_type is not None or not case.rules.generation.enabled:
         return ()

@@ -13,9 +13,9 @@ from gpusage.policies.sharing import decide_sharing
 from gpusage.policies.slo import decide_slo
 from gpusage.policies.veto import decide_veto
 from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Case, Decision, Stage
+from gpusage_hooks.types import Decision, PolicyInput, Stage
 
-Policy = Callable[[Case, Decision], Decision | None]
+Policy = Callable[[PolicyInput, Decision], Decision | None]
 POLICIES: Mapping[Stage, Policy] = MappingProxyType(
     {
         "eligibility": decide_eligibility,
@@ -30,6 +30,6 @@ POLICIES: Mapping[Stage, Policy] = MappingProxyType(
 
 
 @hookimpl(trylast=True)
-def decide(stage: Stage, case: Case, draft: Decision) -> Decision | None:
+def decide(stage: Stage, case: PolicyInput, draft: Decision) -> Decision | None:
     """Decide one thing about a job, as the policy of *stage* does."""
     return POLICIES[stage](case, draft)

@@ -3,10 +3,10 @@
 Invariants (docs/decisions/0035):
 
 1. No job waits for this: nodes are avoided only where another one has room for the job now, in each of its partitions
-   and of the GPU types that it prefers; and only where a job that waits all the same can be let go.
+   and of the GPU types that it prefers; and only where a job that waits all the same can be released.
 2. Without neighbours nothing is avoided.
-3. The names that are avoided have `MOST_BYTES` at most: a manager's field, and the job's mark, hold them whole.
-4. A decision takes a few milliseconds, however many jobs run: of them `MOST_WEIGHED` are looked at.
+3. The names that are avoided have `MOST_BYTES` at most: a manager's field, and the job's annotation, hold them whole.
+4. A decision takes a few milliseconds, however many jobs run: it looks at `MOST_WEIGHED` of them at most.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from gpusage.policies.partners.company import trouble
 from gpusage.policies.place import admitted
 from gpusage.policies.shares.choice import could_run, is_enough
 from gpusage.policies.shares.price import need_on, offers
-from gpusage_hooks.types import Case, Decision, Neighbour, NodeKind, Place
+from gpusage_hooks.types import Candidate, Decision, Neighbour, NodeKind, PolicyInput
 
 MOST_BYTES = 256
 MOST_WEIGHED = 500
-"""Neighbours; on nodes beyond these nothing is known of trouble, and the job may run there."""
+"""Neighbours that are weighed; nodes beyond these count as free of trouble, and the job may run there."""
 _SHOWN = 3
 
 
@@ -32,10 +32,10 @@ class _Seat:
 
     node: str
     kind: NodeKind
-    place: Place
+    place: Candidate
 
 
-def decide_veto(case: Case, draft: Decision) -> Decision | None:
+def decide_veto(case: PolicyInput, draft: Decision) -> Decision | None:
     """Name the nodes that the job of *draft* is to avoid; ``None`` where there are none, or no others have room."""
     if not _may_steer(case, draft):
         return None
@@ -51,18 +51,18 @@ def decide_veto(case: Case, draft: Decision) -> Decision | None:
     return replace(draft, request=request, reasons=reasons, plugin=__name__)
 
 
-def _may_steer(case: Case, draft: Decision) -> bool:
+def _may_steer(case: PolicyInput, draft: Decision) -> bool:
     """Tell whether the job has a share, and is held back by nothing if it is kept off nodes."""
     is_share = draft.request.mps_thread_percent is not None
     can_be_let_go = draft.request.steerable and case.cluster.releases
     return is_share and can_be_let_go and case.rules.sharing.keep_apart and bool(case.cluster.neighbours)
 
 
-def _seats(case: Case, draft: Decision) -> Iterator[_Seat]:
+def _seats(case: PolicyInput, draft: Decision) -> Iterator[_Seat]:
     """Yield the nodes on which the share could start now."""
     request, share_percent = draft.request, draft.request.mps_thread_percent or 0
     for place in admitted(case):
-        required = not request.required_gpus or place.name in request.required_gpus
+        required = not request.bound_types or place.name in request.bound_types
         for kind in place.pool.node_kinds if required and place.pool.mps_per_gpu else ():
             if any(could_run(kind, request, name) for name in _partitions(case)):
                 for room in kind.rooms:
@@ -70,7 +70,7 @@ def _seats(case: Case, draft: Decision) -> Iterator[_Seat]:
                         yield _Seat(node=room.node, kind=kind, place=place)
 
 
-def _troubles(seats: Sequence[_Seat], case: Case, draft: Decision) -> Mapping[str, str]:
+def _troubles(seats: Sequence[_Seat], case: PolicyInput, draft: Decision) -> Mapping[str, str]:
     """Return what might go wrong on each node where anything might, as far as the two limits let nodes be looked at."""
     there = _by_node(case.cluster.neighbours)
     shared = [seat for seat in seats if seat.node in there]
@@ -97,10 +97,10 @@ def _by_node(neighbours: Sequence[Neighbour]) -> Mapping[str, list[Neighbour]]:
     return there
 
 
-def _newcomer(place: Place, case: Case, draft: Decision) -> Neighbour:
+def _newcomer(place: Candidate, case: PolicyInput, draft: Decision) -> Neighbour:
     """Return the job of *draft* as a neighbour that it would be at *place*."""
     share_percent = draft.request.mps_thread_percent or 0
-    shares = offers((place,), case.rules.sharing)
+    shares = offers((place,), case.request, case.rules.sharing)
     on_share = next((need_on(offer) for offer in shares if offer.share_percent == share_percent), place.need)
     return Neighbour(
         nodes=(),
@@ -111,14 +111,14 @@ def _newcomer(place: Place, case: Case, draft: Decision) -> Neighbour:
     )
 
 
-def _is_served(left: Sequence[_Seat], case: Case, draft: Decision) -> bool:
+def _is_served(left: Sequence[_Seat], case: PolicyInput, draft: Decision) -> bool:
     """Tell whether the job could start on one of *left* in each of its partitions, on GPUs that it prefers."""
     wished = draft.request.preferred_gpus
     liked = [seat for seat in left if not wished or seat.place.name in wished]
     return all(any(could_run(seat.kind, case.request, name) for seat in liked) for name in _partitions(case))
 
 
-def _partitions(case: Case) -> tuple[str, ...]:
+def _partitions(case: PolicyInput) -> tuple[str, ...]:
     """Return the partitions that may run the job; ``""`` is any."""
     return case.request.partitions or (case.cluster.default_partition or "",)
 

@@ -1,69 +1,82 @@
-"""Known figures of a workload, in place of predicted ones, and what follows from them; without numpy.
+"""Observed figures of a workload, in place of predicted ones, and what follows from them; without numpy.
 
 Invariants:
 
-1. What the GPU does in a step is as predicted; a known step time says how long that takes, and what part of it the
-   GPU works is weighed as for the price of a share (`gpusage.predictors.times.host`).
-2. A known utilization says what part of the step the GPU works; SMs and memory are busy for as much less or more.
-3. A step time that is below what the GPU's peaks allow is not used, and said to be impossible.
-4. A step that is known to take longer than its GPU can explain waits for its host, and does so beside any GPU; as far
-   as the GPU explains it, other GPUs take longer than predicted by the same factor.
-5. A utilization of another batch size tells what the GPU waited there, and so the utilization at this one.
+1. What the GPU does in a step is as predicted; an observed step time says how long that takes, and what part of it the
+   GPU works is weighed as for the price of a share (`gpusage.predictors.host`).
+2. An observed utilization says what part of the step the GPU works; SMs and memory are busy for as much less or more.
+3. A step time below what the GPU's peaks allow (a wrong unit, for example) is not used, and a note says so.
+4. A step that takes longer than its GPU can explain waits for its host, and does so with any GPU; as far as the GPU
+   explains it, other GPUs take longer than predicted by the same factor.
+5. A utilization at another batch size tells what the GPU waited there, and so the utilization at this one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
-from gpusage.predictors.bounds import least_step_s
-from gpusage.predictors.learned.intervals import exactly
+from gpusage.devices.precisions import FLOAT_BYTES, HALF
+from gpusage.predictors.intervals import exactly
 from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Alone, Figure, Gpu, GpuNeed, Interval, Known, ModelGraph, Workload
+from gpusage_hooks.types import (
+    Figure,
+    Gpu,
+    GpuNeed,
+    Interval,
+    ModelGraph,
+    ObservedFigures,
+    Precision,
+    SoloRun,
+    Workload,
+)
 from gpusage_hooks.units import seconds
 
-NOTHING_SAID = Alone()
-NOTHING_KNOWN = Known()
+NO_EARLIER_RUN = SoloRun()
+NOTHING_KNOWN = ObservedFigures()
 USER = "what you said"
 HOSTS_APART = 1.5
 """One host is taken to be at most so many times as fast as another; an assumption, no measurement tells it."""
 _FEW_ODDS, _EVEN = 0.1, 0.5
-"""An explanation of fewer odds is in no interval's end; the likelier one is said."""
+"""An explanation of fewer odds is in no interval's end; the note names the likelier one."""
 
 
 @hookimpl(trylast=True)
-def known_figures(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Known] | None:
-    """Tell what the user said of an earlier run alone on a whole GPU."""
-    if workload.alone == NOTHING_SAID:
+def find_observed_figures(
+    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
+) -> Sequence[ObservedFigures] | None:
+    """Return what the user observed of an earlier run alone on a whole GPU."""
+    if workload.alone == NO_EARLIER_RUN:
         return None
     rows = zip(gpus, _utilizations(graph, workload, gpus), strict=True)
-    said = (_said(workload.alone, gpu, utilization) for gpu, utilization in rows)
+    figures = (_user_figures(workload.alone, gpu, utilization) for gpu, utilization in rows)
     return [
-        replace(known, step_time_s=None) if known.step_time_s and disbelief(graph, workload, gpu) else known
-        for known, gpu in zip(said, gpus, strict=True)
+        replace(known, step_time_s=None) if known.step_time_s and implausible_step_time(graph, workload, gpu) else known
+        for known, gpu in zip(figures, gpus, strict=True)
     ]
 
 
-def disbelief(graph: ModelGraph, workload: Workload, gpu: Gpu) -> str:
+def implausible_step_time(graph: ModelGraph, workload: Workload, gpu: Gpu) -> str:
     """Return why the step time that the user gave for *gpu* cannot be, one sentence; empty where it can."""
     alone = workload.alone
     if alone.step_time_s is None or (alone.gpu or gpu.name).casefold() not in (gpu.name, *gpu.aliases):
         return ""
-    least_s = least_step_s(graph, workload, gpu)
-    if alone.step_time_s >= least_s:
+    min_s = min_step_s(graph, workload, gpu)
+    if alone.step_time_s >= min_s:
         return ""
     return (
         f"The step time that you gave, {seconds(alone.step_time_s)}, is not used: at its peak, {gpu.name} needs "
-        f"{seconds(least_s)} at least."
+        f"{seconds(min_s)} at least."
     )
 
 
-def first_known(answers: Sequence[Sequence[Known]], gpus: Sequence[Gpu]) -> tuple[Known, ...]:
+def first_known(answers: Sequence[Sequence[ObservedFigures]], gpus: Sequence[Gpu]) -> tuple[ObservedFigures, ...]:
     """Return for each of *gpus*, of each figure, the first of *answers* that has it."""
     if not answers:
         return (NOTHING_KNOWN,) * len(gpus)
     return tuple(
-        Known(
+        ObservedFigures(
             step_time_s=next((row.step_time_s for row in rows if row.step_time_s), None),
             gpu_utilization=next((row.gpu_utilization for row in rows if row.gpu_utilization), None),
             memory_bytes=next((row.memory_bytes for row in rows if row.memory_bytes), None),
@@ -72,7 +85,9 @@ def first_known(answers: Sequence[Sequence[Known]], gpus: Sequence[Gpu]) -> tupl
     )
 
 
-def refined(need: GpuNeed, known: Known, working: Interval | None, workload: Workload, gpu: Gpu) -> GpuNeed:
+def apply_known_figures(
+    need: GpuNeed, known: ObservedFigures, working: Interval | None, workload: Workload, gpu: Gpu
+) -> GpuNeed:
     """Return *need*, as predicted for *gpu*, with what is *known* in its place and what follows from that.
 
     Args:
@@ -86,6 +101,7 @@ def refined(need: GpuNeed, known: Known, working: Interval | None, workload: Wor
         return need
     step_time_s = known.step_time_s.interval if known.step_time_s else need.step_time_s
     memory_bytes = known.memory_bytes.interval if known.memory_bytes else need.memory_bytes
+    required_bytes = _required(need, memory_bytes) if known.memory_bytes else need.required_memory_bytes
     shorter = need.step_time_s.value / step_time_s.value
     utilization = known.gpu_utilization.interval if known.gpu_utilization else working or need.gpu_utilization
     busier = utilization.value / need.gpu_utilization.value
@@ -93,14 +109,21 @@ def refined(need: GpuNeed, known: Known, working: Interval | None, workload: Wor
         need,
         step_time_s=step_time_s,
         memory_bytes=memory_bytes,
+        required_memory_bytes=required_bytes,
         share_high_bytes=None if known.memory_bytes else need.share_high_bytes,
         gpu_utilization=utilization,
-        sm_activity=_times(need.sm_activity, busier),
-        dram_activity=_times(need.dram_activity, busier if known.gpu_utilization else shorter),
+        sm_activity=_scale_activity(need.sm_activity, busier),
+        dram_activity=_scale_activity(need.dram_activity, busier if known.gpu_utilization else shorter),
         throughput_samples_per_s=throughput(workload, step_time_s),
-        fits=memory_bytes.high <= gpu.memory_bytes,
-        notes=(*need.notes, *_sources(known)),
+        fits=(required_bytes or memory_bytes).high <= gpu.memory_bytes,
+        notes=(*need.notes, *_source_notes(known)),
     )
+
+
+def _required(need: GpuNeed, shown: Interval) -> Interval:
+    """Return what a run needs of the memory that runs *shown*: at most that, and no more than predicted as a point."""
+    predicted = need.required_bytes
+    return Interval(value=min(predicted.value, shown.value), low=min(predicted.low, shown.low), high=shown.high)
 
 
 def throughput(workload: Workload, step_time_s: Interval) -> Interval:
@@ -112,11 +135,11 @@ def throughput(workload: Workload, step_time_s: Interval) -> Interval:
     )
 
 
-def beside_host(known_s: float, there: GpuNeed, here: GpuNeed, of_gpu: float) -> Known:
+def figures_from_longer_step(known_s: float, there: GpuNeed, here: GpuNeed, of_gpu: float) -> ObservedFigures:
     """Return what a longer step than predicted on another GPU tells of a GPU.
 
     It is the mean of two explanations: kernels take longer than predicted, here as there, or something else than a GPU
-    decides, beside any GPU. An end is that of an explanation whose odds are a tenth or more.
+    decides, on any GPU. An end is that of an explanation whose odds are a tenth or more.
     So a slower GPU's time may fall as the known step grows: that speaks for a host, which such a GPU awaits less.
 
     Args:
@@ -145,7 +168,7 @@ def beside_host(known_s: float, there: GpuNeed, here: GpuNeed, of_gpu: float) ->
     source = (
         f"the step on {there.gpu}, which {'takes longer than predicted' if of_gpu > _EVEN else 'waits for its host'}"
     )
-    return Known(
+    return ObservedFigures(
         step_time_s=Figure(interval=step_time_s, source=source),
         gpu_utilization=Figure(interval=utilization, source=source),
     )
@@ -163,27 +186,27 @@ def _around(low: float, value: float, high: float) -> Interval:
 def _utilizations(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Figure | None]:
     """Return the utilization that the user's tells of each GPU; one of another batch size tells what the GPU waited."""
     alone = workload.alone
-    if alone.utilization is None or is_of(workload):
+    if alone.utilization is None or is_same_batch_size(workload):
         return [_figure(alone.utilization)] * len(gpus)
-    from gpusage.predictors.question import question_of  # noqa: PLC0415 - numpy, and few users know it
-    from gpusage.predictors.waits import utilizations  # noqa: PLC0415 - as above
+    from gpusage.predictors.analysis import analyze  # noqa: PLC0415 - numpy, and few users know it
+    from gpusage.predictors.host import utilizations  # noqa: PLC0415 - as above
 
     there = replace(workload, batch_size=alone.batch_size or workload.batch_size)
-    told = utilizations(alone.utilization, question_of(graph, there), question_of(graph, workload), list(gpus))
-    return [Figure(interval=one, source=f"{USER} of batch {alone.batch_size}") for one in told]
+    utilizations_here = utilizations(alone.utilization, analyze(graph, there), analyze(graph, workload), list(gpus))
+    return [Figure(interval=one, source=f"{USER} of batch {alone.batch_size}") for one in utilizations_here]
 
 
-def is_of(workload: Workload) -> bool:
+def is_same_batch_size(workload: Workload) -> bool:
     """Tell whether the utilization that the user gave is of the batch size of *workload*."""
     return workload.alone.batch_size in (None, workload.batch_size)
 
 
-def _said(alone: Alone, gpu: Gpu, utilization: Figure | None) -> Known:
+def _user_figures(alone: SoloRun, gpu: Gpu, utilization: Figure | None) -> ObservedFigures:
     """Return what the user says about *gpu*; a utilization holds for every whole GPU, and for no slice."""
-    is_there = alone.gpu == gpu.name or (alone.gpu is None and not gpu.cut_from)
-    return Known(
+    is_there = alone.gpu == gpu.name or (alone.gpu is None and not gpu.parent_gpu)
+    return ObservedFigures(
         step_time_s=_figure(alone.step_time_s) if is_there else None,
-        gpu_utilization=None if gpu.cut_from else utilization,
+        gpu_utilization=None if gpu.parent_gpu else utilization,
     )
 
 
@@ -191,13 +214,13 @@ def _figure(value: float | None) -> Figure | None:
     return None if value is None else Figure(interval=exactly(value), source=USER)
 
 
-def _times(activity: Interval, factor: float) -> Interval:
+def _scale_activity(activity: Interval, factor: float) -> Interval:
     """Return *activity*, *factor* times as much, and at most 1."""
     low, value, high = (min(end * factor, 1.0) for end in (activity.low, activity.value, activity.high))
     return Interval(value=value, low=low, high=high)
 
 
-def share_notes(known: Known) -> tuple[str, ...]:
+def share_notes(known: ObservedFigures) -> tuple[str, ...]:
     """Return what becomes of figures that are known of a whole GPU in the need of a share of it."""
     figures = [
         *([f"GPU busy {100 * known.gpu_utilization.interval.value:.0f} %"] if known.gpu_utilization else []),
@@ -209,6 +232,43 @@ def share_notes(known: Known) -> tuple[str, ...]:
     return (f"{of_whole}; GPU busy and the activities of a share are those that the graph tells.",)
 
 
-def _sources(known: Known) -> list[str]:
+def _source_notes(known: ObservedFigures) -> list[str]:
     figures = {"step time": known.step_time_s, "GPU utilization": known.gpu_utilization, "memory": known.memory_bytes}
     return [f"The {name} is known from {figure.source}." for name, figure in figures.items() if figure]
+
+
+FEWER_MULTIPLICATIONS = 4.0
+"""By how much the fastest algorithm for a convolution of 3 x 3 multiplies less than its definition.
+
+Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", CVPR 2016, F(4x4, 3x3).
+"""
+READ_WHOLE = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+"""Operators that read all of their parameters in each step; a lookup reads a few rows."""
+WIDE = ("fp32", "tf32")
+"""Peaks that may count for any job: a GPU may take TF32 where a job says fp32."""
+_WEIGHT_BYTES = {"int8": 1.0, "int4": 0.5, "fp8": 1.0, "nf4": 0.5}
+"""At least: without the scales that `gpusage.devices.precisions.QUANTISED_BYTES` adds to them."""
+
+
+def min_step_s(graph: ModelGraph, workload: Workload, gpu: Gpu) -> float:
+    """Return seconds in which *gpu* cannot make one step, at its peaks: a lower bound of the forward pass alone.
+
+    The arithmetic is counted as the fastest algorithm has it, and the cache is taken to hold as many parameters as fit.
+    """
+    from gpusage.predictors.analysis import analyze  # noqa: PLC0415
+    from gpusage.predictors.lowering import step_flop  # noqa: PLC0415 - numpy, and few users know a step time
+
+    flop = step_flop(analyze(graph, workload).lowering) / FEWER_MULTIPLICATIONS
+    read_bytes = max(_parameter_bytes(graph, workload.precision) - gpu.l2_bytes, 0)
+    return max(flop / _peak_flop_per_s(gpu, workload.precision), read_bytes / gpu.bandwidth_bytes_per_s)
+
+
+def _parameter_bytes(graph: ModelGraph, precision: Precision) -> float:
+    nodes = (node for node in graph.nodes if node.op_type in READ_WHOLE)
+    count = sum(prod(shape) for node in nodes for shape in node.parameters)
+    return min(count, graph.parameter_count) * _WEIGHT_BYTES.get(precision, FLOAT_BYTES[precision])
+
+
+def _peak_flop_per_s(gpu: Gpu, precision: Precision) -> float:
+    names = (*WIDE, *HALF) if precision in HALF else WIDE
+    return max(rate for name, rate in gpu.peak_flop_per_s.items() if name in names)

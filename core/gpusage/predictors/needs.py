@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpusage.predictors.familiarity import gpu_notes, workload_notes
-from gpusage.predictors.known import disbelief, refined, throughput
-from gpusage.predictors.question import Question, question_of
-from gpusage.predictors.slowdown import working_shares
-from gpusage.predictors.times.replicas import replica_notes
-from gpusage.predictors.work.generation import Answer
+from gpusage.predictors.analysis import WorkloadAnalysis, analyze
+from gpusage.predictors.data_parallel import replica_notes
+from gpusage.predictors.extrapolation import gpu_notes, workload_notes
+from gpusage.predictors.generation import GenerationWork
+from gpusage.predictors.known import apply_known_figures, implausible_step_time, throughput
+from gpusage.predictors.slowdown import busy_shares
 from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Gpu, GpuNeed, Interval, Known, ModelGraph, Workload
+from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Workload
 from gpusage_hooks.units import KIB, MIB, seconds
 
 _MUCH = 0.2
@@ -21,66 +21,68 @@ _MUCH = 0.2
 
 @hookimpl(trylast=True)
 def predict_needs(
-    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]
+    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]
 ) -> Sequence[GpuNeed]:
     """Predict what a workload needs on each GPU when it is alone there."""
     needs = predicted(graph, workload, gpus)
-    shares = working_shares(graph, workload, gpus, known)
+    shares = busy_shares(graph, workload, gpus, known)
     rows = zip(needs, known, shares, gpus, strict=True)
     return [
-        _noted(refined(need, of_gpu, share, workload, gpu), disbelief(graph, workload, gpu))
+        _with_note(apply_known_figures(need, of_gpu, share, workload, gpu), implausible_step_time(graph, workload, gpu))
         for need, of_gpu, share, gpu in rows
     ]
 
 
-def _noted(need: GpuNeed, note: str) -> GpuNeed:
+def _with_note(need: GpuNeed, note: str) -> GpuNeed:
     return replace(need, notes=(*need.notes, note)) if note else need
 
 
 def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[GpuNeed]:
     """Return the needs that the model predicts, without any known figure."""
-    question, always = question_of(graph, workload), (*graph.notes, *workload_notes(graph, workload))
+    analysis, always = analyze(graph, workload), (*graph.notes, *workload_notes(graph, workload))
     rows = zip(
         gpus,
-        question.step_time_s(gpus),
-        question.memory_bytes(gpus),
-        question.activity(gpus),
-        question.doubts(gpus),
-        _token_notes(question, gpus),
-        question.on(gpus).waiting_s,
+        analysis.step_time_s(gpus),
+        analysis.memory_bytes(gpus),
+        analysis.required_bytes(gpus),
+        analysis.activity(gpus),
+        analysis.warnings(gpus),
+        _token_notes(analysis, gpus),
+        analysis.on(gpus).waiting_s,
         strict=True,
     )
     return [
         GpuNeed(
             gpu=gpu.name,
             step_time_s=step_time_s,
-            memory_bytes=Interval(value=memory_bytes.value, low=memory_bytes.low, high=memory_bytes.high),
-            share_high_bytes=memory_bytes.share_high,
+            memory_bytes=memory_bytes,
+            required_memory_bytes=Interval(value=required.value, low=required.low, high=required.high),
+            share_high_bytes=required.share_high,
             gpu_utilization=activity.gpu_utilization,
             sm_activity=activity.sm_activity,
             dram_activity=activity.dram_activity,
             throughput_samples_per_s=throughput(workload, step_time_s),
-            fits=memory_bytes.high <= gpu.memory_bytes,
-            familiar=not doubts,
+            fits=required.high <= gpu.memory_bytes,
+            familiar=not warnings,
             notes=(
                 *always,
                 *replica_notes(workload, gpu, step_time_s.value, waits_s),
                 *notes,
                 *gpu_notes(gpu, workload.precision),
-                *doubts,
+                *warnings,
             ),
             parameter_count=graph.parameter_count,
         )
-        for gpu, step_time_s, memory_bytes, activity, doubts, notes, waits_s in rows
+        for gpu, step_time_s, memory_bytes, required, activity, warnings, notes, waits_s in rows
     ]
 
 
-def _token_notes(question: Question, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
-    """Return what is to be said of the tokens that a language model writes on each of *gpus*; else nothing."""
-    answer, there = question.answer, question.on(gpus)
-    if answer is None:
+def _token_notes(analysis: WorkloadAnalysis, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
+    """Return the notes on the tokens that a language model generates on each of *gpus*; else nothing."""
+    generation, there = analysis.generation, analysis.on(gpus)
+    if generation is None:
         return [()] * len(gpus)
-    cache = _cache_note(answer, question.workload.batch_size)
+    cache = _cache_note(generation, analysis.workload.batch_size)
     first, then = (one.step_s.tolist() for one in there.tokens)
     waiting = (there.tokens[1].step_s - there.tokens[1].busy_s).tolist()
     rows = zip(gpus, first, then, waiting, strict=True)
@@ -95,11 +97,11 @@ def _token_note(gpu: Gpu, first_s: float, then_s: float, waiting_s: float) -> st
     return f"{note}, of which the GPU waits {seconds(waiting_s)} for the host to launch kernels."
 
 
-def _cache_note(answer: Answer, batch_size: int) -> str:
-    kept_kib, read_mib = answer.cached_bytes / batch_size / KIB, answer.read_bytes / batch_size / MIB
-    kept = f"Keys and values take {kept_kib:.0f} KiB for each"
+def _cache_note(generation: GenerationWork, batch_size: int) -> str:
+    token_kib, prompt_mib = generation.kv_cache_bytes / batch_size / KIB, generation.read_bytes / batch_size / MIB
+    note = f"Keys and values take {token_kib:.0f} KiB for each"
     return (
-        f"{kept} new token of each sample, and {read_mib:.1f} MiB for its prompt."
-        if read_mib
-        else f"{kept} token of each sample."
+        f"{note} new token of each sample, and {prompt_mib:.1f} MiB for its prompt."
+        if prompt_mib
+        else f"{note} token of each sample."
     )

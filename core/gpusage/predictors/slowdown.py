@@ -2,8 +2,8 @@
 
 Both step times miss alike by what is the model's own, so their ratio is known far better than either. On the share the
 GPU's own time grows; what the host does (the loader, launches, Python) takes as long as before. So the cost depends on
-how much of the step the GPU works: the model's graph tells it, or an earlier run alone on the whole GPU
-(`gpusage.predictors.times.host`).
+how much of the step the GPU works, which the graph tells, or an earlier run alone on the whole GPU
+(`gpusage.predictors.host`).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from gpusage.predictors.learned.arrays import FloatArray
-from gpusage.predictors.learned.artifacts import SlowdownParameters, pretrained
-from gpusage.predictors.question import question_of
-from gpusage.predictors.times.host import SHARPNESS, HostDoubt, gpu_odds, working_of
-from gpusage.predictors.times.residual import KERNEL_COUNT
-from gpusage.predictors.times.timing import Timing
+from gpusage.predictors.analysis import analyze
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.artifacts import SlowdownParameters, pretrained
+from gpusage.predictors.host import SHARPNESS, HostUncertainty, gpu_bound_probability, gpu_time_shares
+from gpusage.predictors.residual import KERNEL_COUNT
+from gpusage.predictors.step_time import Timing
 from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Figure, Gpu, Interval, Known, ModelGraph, Workload
+from gpusage_hooks.types import Figure, Gpu, Interval, ModelGraph, ObservedFigures, Workload
 
-ToldFrom = Literal["graph", "step_time", "utilization"]
+BusyShareEvidence = Literal["graph", "step_time", "utilization"]
 """What tells how much of the step the GPU works."""
 _NO_SLOWDOWN = Interval(value=1.0, low=1.0, high=1.0)
 _DIRECTIONS = np.array([[-1.0], [0.0], [1.0]])
@@ -45,8 +45,8 @@ class SlowdownDeviations:
 
     growth: float
     noise: float
-    working: Mapping[ToldFrom, tuple[float, float]]
-    host: HostDoubt
+    working: Mapping[BusyShareEvidence, tuple[float, float]]
+    host: HostUncertainty
 
 
 @hookimpl(trylast=True)
@@ -55,12 +55,12 @@ def predict_slowdown(
     workload: Workload,
     gpus: Sequence[Gpu],
     parts: Sequence[Sequence[Gpu]],
-    known: Sequence[Known],
+    known: Sequence[ObservedFigures],
 ) -> Sequence[Sequence[Interval]]:
     """Predict the step time on each of a GPU's *parts* against that on the whole of it, for all *gpus* at once."""
-    question, deviations = question_of(graph, workload), _deviations(pretrained().slowdown)
-    timing = question.timing(gpus)
-    kernels_s = question.kernels_s([part for of_gpu in parts for part in of_gpu])
+    analysis, deviations = analyze(graph, workload), _deviations(pretrained().slowdown)
+    timing = analysis.timing(gpus)
+    kernels_s = analysis.kernels_s([part for of_gpu in parts for part in of_gpu])
     gpu_of = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])
     working = _working(timing, known, deviations)
     whole_s = timing.kernels_s[gpu_of]
@@ -80,7 +80,7 @@ def slowdowns(working: FloatArray, growth: FloatArray, deviations: SlowdownDevia
     """Return the low ends, the points and the high ends of slowdowns, each at least 1, as three rows.
 
     Args:
-        working: As `around` returns it; above 1 counts as 1.
+        working: As `share_interval` returns it; above 1 counts as 1.
         growth: The GPU's own time on the part over that on the whole GPU; below 1 counts as 1.
         deviations: How far the truths lie from the point.
     """
@@ -93,65 +93,67 @@ def points(working: FloatArray, growth: FloatArray) -> FloatArray:
     return np.maximum(_joined(working, np.maximum(growth, 1.0)), 1.0)
 
 
-def around(working: FloatArray, told_from: ToldFrom, deviations: SlowdownDeviations) -> FloatArray:
+def share_interval(working: FloatArray, evidence: BusyShareEvidence, deviations: SlowdownDeviations) -> FloatArray:
     """Return the low ends, the points and the high ends of the part of the step that the GPU works, as three rows.
 
     Args:
         working: The GPU's own time over the step's, alone on the whole GPU; or its low ends, points and high ends.
-        told_from: What tells it.
+        evidence: What tells it.
         deviations: How far the truths lie from the point.
     """
-    less, more = deviations.working[told_from]
+    less, more = deviations.working[evidence]
     return working * np.exp([[-less], [0.0], [more]])
 
 
-def _working(timing: Timing, known: Sequence[Known], deviations: SlowdownDeviations) -> FloatArray:
+def _working(timing: Timing, known: Sequence[ObservedFigures], deviations: SlowdownDeviations) -> FloatArray:
     """Return the part of the step in which each GPU works, alone on it, with its ends, from the best known figure."""
-    working = around(timing.busy_s / timing.step_s, "graph", deviations)
+    working = share_interval(timing.busy_s / timing.step_s, "graph", deviations)
     for index, of_gpu in enumerate(known):
         if of_gpu.gpu_utilization:
-            working[:, [index]] = around(_ends(of_gpu.gpu_utilization), "utilization", deviations)
+            working[:, [index]] = share_interval(_ends(of_gpu.gpu_utilization), "utilization", deviations)
         elif of_gpu.step_time_s:
-            told = _told_by(of_gpu.step_time_s, timing, index, deviations.host)
-            working[:, [index]] = around(told, "step_time", deviations)
+            shares = _shares_from_step_time(of_gpu.step_time_s, timing, index, deviations.host)
+            working[:, [index]] = share_interval(shares, "step_time", deviations)
     return working
 
 
-def working_shares(
-    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]
+def busy_shares(
+    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]
 ) -> list[Interval | None]:
     """Return for each of *gpus* what a known step time tells of the GPU's part of the step; None without one."""
     if not any(of_gpu.step_time_s for of_gpu in known):
         return [None] * len(gpus)
-    timing, deviations = question_of(graph, workload).timing(gpus), _deviations(pretrained().slowdown)
+    timing, deviations = analyze(graph, workload).timing(gpus), _deviations(pretrained().slowdown)
     return [
-        _working_share(of_gpu.step_time_s, timing, index, deviations) if of_gpu.step_time_s else None
+        _busy_share(of_gpu.step_time_s, timing, index, deviations) if of_gpu.step_time_s else None
         for index, of_gpu in enumerate(known)
     ]
 
 
-def gpu_explains(graph: ModelGraph, workload: Workload, gpu: Gpu, step_time_s: float) -> float:
+def gpu_bound_odds(graph: ModelGraph, workload: Workload, gpu: Gpu, step_time_s: float) -> float:
     """Return how likely *gpu* takes all of a known step, 0 to 1, against a step that is as long as predicted.
 
     The rest is the odds of a host, or of data, that the GPU waits for.
     """
-    timing, doubt = question_of(graph, workload).timing([gpu]), _deviations(pretrained().slowdown).host
+    timing, doubt = analyze(graph, workload).timing([gpu]), _deviations(pretrained().slowdown).host
     count, predicted_s = np.exp(timing.features[[0, 0], KERNEL_COUNT]), float(timing.step_s[0])
     steps_s = np.array([max(step_time_s, predicted_s), predicted_s])
-    known, predicted = gpu_odds(timing.busy_s[[0, 0]], steps_s, count, doubt).tolist()
+    known, predicted = gpu_bound_probability(timing.busy_s[[0, 0]], steps_s, count, doubt).tolist()
     return float(min(known / max(predicted, 1e-30), 1.0))
 
 
-def _working_share(step_time_s: Figure, timing: Timing, index: int, deviations: SlowdownDeviations) -> Interval:
-    told = around(_told_by(step_time_s, timing, index, deviations.host), "step_time", deviations)
-    low, value, high = np.minimum(told[:, 0], 1.0).tolist()
+def _busy_share(step_time_s: Figure, timing: Timing, index: int, deviations: SlowdownDeviations) -> Interval:
+    shares = share_interval(
+        _shares_from_step_time(step_time_s, timing, index, deviations.host), "step_time", deviations
+    )
+    low, value, high = np.minimum(shares[:, 0], 1.0).tolist()
     return Interval(value=value, low=low, high=high)
 
 
-def _told_by(step_time_s: Figure, timing: Timing, index: int, host: HostDoubt) -> FloatArray:
+def _shares_from_step_time(step_time_s: Figure, timing: Timing, index: int, host: HostUncertainty) -> FloatArray:
     """Return low end, point and high end of what *step_time_s* tells of the GPU's part of the step."""
     count = np.exp(timing.features[[index], KERNEL_COUNT])
-    low, value, high = working_of(timing.busy_s[[index]], _ends(step_time_s)[:, 0], count, host).tolist()
+    low, value, high = gpu_time_shares(timing.busy_s[[index]], _ends(step_time_s)[:, 0], count, host).tolist()
     return np.array([[min(low, value, high)], [value], [max(low, value, high)]])
 
 
@@ -170,8 +172,8 @@ def _joined(working: FloatArray, growth: FloatArray) -> FloatArray:
 @lru_cache(maxsize=4)
 def _deviations(parameters: SlowdownParameters) -> SlowdownDeviations:
     """Return the deviations of an artifact's *parameters*."""
-    working = {told_from: parameters.working[told_from] for told_from in get_args(ToldFrom)}
-    ends = {told_from: (float(down), float(up)) for told_from, (down, up) in working.items()}
+    working = {evidence: parameters.working[evidence] for evidence in get_args(BusyShareEvidence)}
+    ends = {evidence: (float(down), float(up)) for evidence, (down, up) in working.items()}
     doubt = parameters.host
-    host = HostDoubt(launch_s=doubt["launch_s"], host=doubt["host"], own=doubt["own"])
+    host = HostUncertainty(launch_s=doubt["launch_s"], host=doubt["host"], own=doubt["own"])
     return SlowdownDeviations(growth=parameters.growth, noise=parameters.noise, working=ends, host=host)

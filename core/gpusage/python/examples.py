@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gpusage.arguments import require
+from gpusage.python.arguments import require
 
 
 class Examples(NamedTuple):

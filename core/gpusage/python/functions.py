@@ -8,8 +8,12 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from gpusage.api import advisor
-from gpusage.arguments import (
+from gpusage.decisions.batch_search import largest_batches
+from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.model_defaults import settled
+from gpusage.devices.shares import share_of
+from gpusage.predictors.explanation import explanation_of
+from gpusage.python.arguments import (
     Run,
     parameters,
     read_alone,
@@ -19,10 +23,6 @@ from gpusage.arguments import (
     read_workload,
     require,
 )
-from gpusage.batch_search import largest_batches
-from gpusage.devices.shares import share_of
-from gpusage.own_settings import settled
-from gpusage.predictors.explanations.explanation import explanation_of
 from gpusage.python.examples import read_examples
 from gpusage.python.results import Explained, Need, Needs
 from gpusage_hooks.errors import DeviceError
@@ -40,9 +40,9 @@ def _named(*left_out: str) -> Callable[[Function], Function]:
 
     def show(function: Function) -> Function:
         own = signature(function)
-        told = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+        named = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
         fields = [each for each in parameters() if each.name not in left_out]
-        function.__dict__["__signature__"] = own.replace(parameters=[*told, *fields])
+        function.__dict__["__signature__"] = own.replace(parameters=[*named, *fields])
         return function
 
     return show

@@ -7,8 +7,8 @@ from dataclasses import fields
 
 from gpusage.cli import figures
 from gpusage.cli.predicting import explain, explain_page, need_cells
-from gpusage.pages import html
-from gpusage.predictors.explanations.explanation import Explanation
+from gpusage.predictors.explanation import Explanation
+from gpusage.reports.pages import html
 from gpusage_hooks.types import GpuNeed
 
 
@@ -26,7 +26,7 @@ class Need(GpuNeed):
         parts = [
             *([f"{self.share_percent} %"] if need_cells.are_shared([self]) else []),
             figures.time(self.step_time_s),
-            figures.memory(self.memory_bytes),
+            figures.memory(self.required_bytes),
             f"GPU busy {figures.share(self.gpu_utilization)}",
             "fits" if self.fits else "does not fit",
             *([] if self.familiar else ["unfamiliar"]),
@@ -50,7 +50,7 @@ class Needs(tuple[Need, ...]):
 
 
 class Explained(Explanation):
-    """Where the time and the memory of a step go, with `gpusage.predictors.explanations.explanation`'s fields."""
+    """Where the time and the memory of a step go, with `gpusage.predictors.explanation`'s fields."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What runs took of GPUs, in GPU hours: asked, booked, used; sums alone, never a mean over jobs.
+"""What runs took of GPUs, in GPU hours, and what an hour costs; sums alone, never a mean over jobs.
 
 Invariants:
 
@@ -8,12 +8,13 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, field
+from typing import Literal
 
-from gpusage.hindsight import LEAST_S, own_utilization
+from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, own_utilization
 from gpusage.store.usage_rows import Observation
-from gpusage_hooks.types import Code, DecisionRecord, Usage
+from gpusage_hooks.types import Cluster, Code, DecisionRecord, Usage
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
 
@@ -53,14 +54,14 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
     return Amounts(**dict(zip(Amounts.__slots__, map(sum, columns), strict=False)))
 
 
-def amounts_of(observed: Observation, least_s: float = LEAST_S) -> Amounts:
+def amounts_of(observed: Observation, least_s: float = LEAST_SAMPLED_S) -> Amounts:
     """Return what one run took; nothing was seen of one that was sampled for less than *least_s*."""
     usage, record = observed.usage, observed.decision
     hours = _gpu_count(usage, record) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
     booked = hours * usage.granted.share_percent / WHOLE_PERCENT
     utilization = own_utilization(usage, least_s)
     return Amounts(
-        asked=_asked(booked, observed),
+        asked=_requested_hours(booked, observed),
         booked=booked,
         used=booked * (utilization or 0.0),
         idle=0.0 if utilization is None else booked * (1.0 - utilization),
@@ -69,14 +70,14 @@ def amounts_of(observed: Observation, least_s: float = LEAST_S) -> Amounts:
     )
 
 
-def is_share_given(observed: Observation) -> bool:
+def had_share(observed: Observation) -> bool:
     """Tell whether a whole GPU was asked for, and the run had a share of it in its place."""
     record = observed.decision
     carried_out = record is not None and record.decision.code is Code.REWRITE and record.mode == "enforce"
     return carried_out and observed.usage.granted.share_percent < WHOLE_PERCENT
 
 
-def is_share_withheld(observed: Observation) -> bool:
+def was_share_withheld(observed: Observation) -> bool:
     """Tell whether a share was decided, and not given because of the site's mode."""
     record = observed.decision
     decided = record is not None and record.decision.code is Code.REWRITE and record.mode != "enforce"
@@ -89,12 +90,12 @@ def _gpu_count(usage: Usage, record: DecisionRecord | None) -> int:
     return max(1, record.decision.request.gpu_count) if whole and record is not None else 1
 
 
-def _asked(booked: float, observed: Observation) -> float:
+def _requested_hours(booked: float, observed: Observation) -> float:
     """Return what the request as asked would have taken: on the whole GPU the run is shorter, as was predicted.
 
     A run that its share starved would not have been: all of it is lost.
     """
-    if not is_share_given(observed):
+    if not had_share(observed):
         return booked
     if observed.usage.outcome == "out_of_memory":
         return 0.0
@@ -102,7 +103,7 @@ def _asked(booked: float, observed: Observation) -> float:
 
 
 def _savable(hours: float, observed: Observation) -> float:
-    if observed.decision is None or not is_share_withheld(observed):
+    if observed.decision is None or not was_share_withheld(observed):
         return 0.0
     share = (observed.decision.decision.request.mps_thread_percent or WHOLE_PERCENT) / WHOLE_PERCENT
     return hours * (1.0 - share * _slowdown(observed))
@@ -112,3 +113,25 @@ def _slowdown(observed: Observation) -> float:
     """Return the slowdown that was expected of the share, at least 1."""
     need = observed.decision.decision.need if observed.decision else None
     return max(1.0, need.slowdown.value) if need else 1.0
+
+
+Currency = Literal["money", "weights"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Figures of an hour of one whole GPU, by the catalogue's names; those of one currency alone."""
+
+    per_hour: Mapping[str, float] = field(default_factory=dict)
+    currency: Currency = "money"
+
+
+def rates_of(prices: Mapping[str, float], clusters: Iterable[Cluster]) -> Rates:
+    """Return *prices* where there are any, else the dearest weight of each GPU type in *clusters*."""
+    if prices:
+        return Rates(per_hour=prices)
+    weights: dict[str, float] = {}
+    for pool in (pool for cluster in clusters for pool in cluster.pools):
+        if pool.gpu is not None and pool.billing_weight is not None:
+            weights[pool.gpu] = max(pool.billing_weight, weights.get(pool.gpu, 0.0))
+    return Rates(per_hour=weights, currency="weights")

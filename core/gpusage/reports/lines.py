@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusage.history.trust import LEAST_CHECKED, LEAST_HELD, LEAST_OWN
+from gpusage.experience.trust import LEAST_CHECKED, LEAST_HELD, LEAST_OWN
+from gpusage.reports.accuracy import RULE, Promises
 from gpusage.reports.amounts import Amounts
-from gpusage.reports.kept import RULE, Promises
 from gpusage.reports.report import Report
 from gpusage_hooks.units import percent
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpusage.pages import bars, html, meters
 from gpusage.reports.amounts import Amounts
 from gpusage.reports.lines import Section, amount, part, sections, title
+from gpusage.reports.pages import bars, html
 from gpusage.reports.report import BAND_PERCENT, Report
 
 HOURS = {"used": "#4b8b6f", "idle": "#c2571a", "not seen": "#aaaaaa", "saved": "#27609c"}
@@ -40,8 +40,8 @@ def _plots(report: Report) -> dict[str, str]:
 
 
 def _plot(drawn: Iterator[bars.Bar], colours: dict[str, str]) -> str:
-    found = list(drawn)
-    return f"{bars.legend(colours)}{meters.meters(found, colours)}" if any(bar.length for bar in found) else ""
+    plotted = list(drawn)
+    return f"{bars.legend(colours)}{bars.meters(plotted, colours)}" if any(bar.length for bar in plotted) else ""
 
 
 def _codes(report: Report) -> Iterator[bars.Bar]:

@@ -7,12 +7,16 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpusage.hindsight import LEAST_S, own_utilization
-from gpusage.reports.amounts import Amounts, amounts_of, total
-from gpusage.reports.kept import Promises, promises
-from gpusage.reports.rates import Currency, Rates
-from gpusage.reports.trueness import Trueness, trueness
-from gpusage.reports.unnamed import UnnamedTally, unnamed
+from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, own_utilization
+from gpusage.reports.accuracy import (
+    PredictionAccuracy,
+    Promises,
+    UnnamedJobs,
+    count_promises,
+    count_unnamed_jobs,
+    prediction_accuracy,
+)
+from gpusage.reports.amounts import Amounts, Currency, Rates, amounts_of, total
 from gpusage.reports.verdicts import VerdictTally, Wasted, tallied, worst
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import DecisionRecord
@@ -93,10 +97,10 @@ class Report:
     bands: tuple[Band, ...]
     verdicts: tuple[VerdictTally, ...]
     worst: tuple[Wasted, ...]
-    trueness: tuple[Trueness, ...]
+    trueness: tuple[PredictionAccuracy, ...]
     promises_given: Promises
     promises_withheld: Promises
-    unnamed: UnnamedTally
+    unnamed: UnnamedJobs
     currency: Currency | None = None
 
 
@@ -114,19 +118,19 @@ def report_of(
     observations: Sequence[Observation],
     rates: Rates,
     period: Period,
-    least_s: float = LEAST_S,
+    least_s: float = LEAST_SAMPLED_S,
 ) -> Report:
     """Return the report.
 
     Args:
         records: The decisions of that time.
         observations: The runs that ended in that time, the newest first.
-        rates: By the name that nodes tell.
+        rates: By the names of GPUs as nodes report them.
         period: Which time that is, and whose jobs they are.
         least_s: A run that was sampled for less shows nothing; the limit of what a site learns from.
     """
     gpus = _by_gpu(observations, rates.per_hour, least_s)
-    given, withheld = promises(observations, least_s)
+    of_shares, withheld = count_promises(observations, least_s)
     priced = [tally.money for tally in gpus if tally.money is not None]
     return Report(
         since_s=period.since_s,
@@ -142,10 +146,10 @@ def report_of(
         bands=_bands(observations, least_s),
         verdicts=tallied(observations, least_s),
         worst=worst(observations, least_s),
-        trueness=trueness(observations, least_s),
-        promises_given=given,
+        trueness=prediction_accuracy(observations, least_s),
+        promises_given=of_shares,
         promises_withheld=withheld,
-        unnamed=unnamed(records, observations, least_s),
+        unnamed=count_unnamed_jobs(records, observations, least_s),
     )
 
 

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from gpusage.hindsight import HOST_BOUND_BELOW, LEAST_ALONE, LEAST_S, UNUSED_BELOW, ask_next, is_beside_others
+from gpusage.experience.finished_jobs import (
+    HOST_BOUND_BELOW,
+    LEAST_ALONE,
+    LEAST_SAMPLED_S,
+    UNUSED_BELOW,
+    suggest_next_request,
+    was_gpu_shared,
+)
 from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import Usage
@@ -55,25 +62,25 @@ class Wasted:
     advice: str
 
 
-def verdict_of(usage: Usage, hours: Amounts, least_s: float = LEAST_S) -> Verdict:
+def verdict_of(usage: Usage, hours: Amounts, least_s: float = LEAST_SAMPLED_S) -> Verdict:
     """Return the verdict on what took *hours*; *usage* says why, where nothing was seen in *least_s*."""
     seen = hours.used + hours.idle
     if not seen:
-        looked = usage.sampled_s >= least_s and usage.gpu_utilization is not None
-        return "beside others" if looked and is_beside_others(usage) else "not seen"
+        sampled = usage.sampled_s >= least_s and usage.gpu_utilization is not None
+        return "beside others" if sampled and was_gpu_shared(usage) else "not seen"
     utilization = hours.used / seen
     if utilization < UNUSED_BELOW:
         return "unused"
     return "waits" if utilization < HOST_BOUND_BELOW else "busy"
 
 
-def rules(least_s: float = LEAST_S) -> Mapping[Verdict, str]:
+def rules(least_s: float = LEAST_SAMPLED_S) -> Mapping[Verdict, str]:
     """Return what each verdict means, a clause, where a run must be sampled for *least_s*."""
     unseen = f"sampled for less than {seconds(least_s)}, or the GPU has no counter of this"
     return {**_RULES, "not seen": unseen}
 
 
-def tallied(observations: Sequence[Observation], least_s: float = LEAST_S) -> tuple[VerdictTally, ...]:
+def tallied(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[VerdictTally, ...]:
     """Return the runs by their verdict, in the order of `rules`."""
     by_verdict: dict[Verdict, list[Amounts]] = defaultdict(list)
     for each in observations:
@@ -91,7 +98,7 @@ def tallied(observations: Sequence[Observation], least_s: float = LEAST_S) -> tu
     )
 
 
-def worst(observations: Sequence[Observation], least_s: float = LEAST_S) -> tuple[Wasted, ...]:
+def worst(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[Wasted, ...]:
     """Return the jobs with most idle GPU hours, the worst first; *observations* have the newest run first."""
     jobs: dict[tuple[str, str], list[Observation]] = defaultdict(list)
     for each in observations:
@@ -110,5 +117,5 @@ def _wasted(runs: Sequence[Observation], least_s: float) -> Wasted:
         gpu=usage.gpu,
         verdict=verdict_of(usage, hours, least_s),
         hours=hours,
-        advice=ask_next(usage, runs[0].decision, least_s),
+        advice=suggest_next_request(usage, runs[0].decision, least_s),
     )

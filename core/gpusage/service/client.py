@@ -12,24 +12,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpusage.configuration import Configuration
-from gpusage.configuration_file import default_configuration
 from gpusage.service.protocol import json_line
+from gpusage.settings.configuration import Configuration
+from gpusage.settings.configuration_file import default_configuration
 from gpusage_hooks.errors import RequestError
 
 ANSWER_LIMIT_BYTES = 1024 * 1024
 STATUS_LIMIT_S = 5.0
-"""A person can wait; on a busy host a doctor that does not would find fault with a daemon that fares well."""
+"""A person can wait; with a shorter limit, doctor would find fault with a sound daemon on a busy host."""
 
 
 def status_path(socket_path: str | Path) -> Path:
-    """Return where everyone may look how the daemon fares that is asked at *socket_path*."""
+    """Return the path of the status socket, open to everyone, of the daemon that is asked at *socket_path*."""
     path = Path(socket_path)
     return path.with_name(f"{path.stem}-status{path.suffix}")
 
 
 def status(socket_path: str | Path, timeout_s: float = STATUS_LIMIT_S) -> dict[str, Any]:
-    """Return how the daemon fares that is asked at *socket_path*, whoever wants to know.
+    """Return the status of the daemon that is asked at *socket_path*; any user may ask for it.
 
     Raises:
         RequestError: As `ask`.
@@ -50,7 +50,7 @@ def find_status(paths: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def read_status(paths: Sequence[str]) -> tuple[str, dict[str, Any] | None, str]:
-    """Return likewise, or the first path, nothing, and why it does not answer."""
+    """Return what `find_status` does; else the first path, nothing, and why the daemon does not answer."""
     try:
         return *find_status(paths), ""
     except RequestError as error:
@@ -93,7 +93,7 @@ def ask(socket_path: str | Path, message: Mapping[str, Any], timeout_s: float = 
 
 
 def _connect(connection: socket.socket, path: str, timeout_s: float) -> None:
-    """Connect, and where the queue is full wait for one's turn; without a wait in the kernel there are no turns."""
+    """Connect; where the queue is full, wait in the kernel, which alone serves clients in their order."""
     limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
     connection.connect(path)

@@ -15,47 +15,47 @@ from pathlib import Path
 import click
 import uvloop
 
-from gpusage.advisor import Advisor, make_advisor
-from gpusage.configuration_file import load_configuration
-from gpusage.managers import managers_of
-from gpusage.service.access import keep_to, open_to_everyone
-from gpusage.service.aftercare import Aftercare
-from gpusage.service.asks import Asks
+from gpusage.decisions.advisor import Advisor, make_advisor
+from gpusage.plugins.managers import managers_of
 from gpusage.service.client import status_path
-from gpusage.service.dispatcher import Dispatcher
-from gpusage.service.learner import Learner
-from gpusage.service.metrics.opening import address_of, open_endpoint
-from gpusage.service.metrics.sources import Sources
-from gpusage.service.recorder import Recorder
-from gpusage.service.served_socket import ServedSocket
-from gpusage.service.server import Server
-from gpusage.service.state import State
-from gpusage.service.status_server import StatusServer
-from gpusage.service.tallies import RunTally
-from gpusage.service.usage_watch import UsageWatch
+from gpusage.service.counters import RunCounters
+from gpusage.service.decisions.request_handler import RequestHandler
+from gpusage.service.metrics.opening import open_endpoint, parse_address
+from gpusage.service.metrics.sources import MetricSources
+from gpusage.service.monitoring.job_monitor import JobMonitor
+from gpusage.service.monitoring.usage_collector import UsageCollector
+from gpusage.service.records.recorder import Recorder
+from gpusage.service.state.learner import Learner
+from gpusage.service.state.snapshots import State
+from gpusage.service.transport.access import allow_everyone, allow_only
+from gpusage.service.transport.dispatcher import Dispatcher
+from gpusage.service.transport.server import Server
+from gpusage.service.transport.sockets import ServerSocket
+from gpusage.service.transport.status_server import StatusServer
+from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a busy thread may keep the others of this process waiting; Python's own 5 ms is much of a job's limit."""
-TEND_S = 1.0
+MAINTENANCE_INTERVAL_S = 1.0
 
 _log = logging.getLogger("gpusage.service")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Helpers:
-    """What works beside the answers, each in a thread of its own.
+    """What works in the background, each in a thread of its own.
 
     Attributes:
-        runs: Counts what *usage_watch* collects.
-        metrics: Where to tell Prometheus; ``None`` where a site does not want that.
+        runs: Counts what *usage_collector* collects.
+        metrics: Where Prometheus may ask; ``None`` where a site does not want that.
     """
 
     recorder: Recorder
-    aftercare: Aftercare
-    usage_watch: UsageWatch
-    runs: RunTally
+    job_monitor: JobMonitor
+    usage_collector: UsageCollector
+    runs: RunCounters
     metrics: tuple[str, int] | None
 
 
@@ -89,70 +89,74 @@ async def serve(advisor: Advisor, config: Path | None) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    # What rotates logs sends it to daemons; the configuration is read again anyway. By itself it would end gpusaged.
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
     opened = partial(open_store, configuration.store.url, keep_days=configuration.store.keep_days or None)
     state = State(configuration, advisor, managers, config)
-    metrics, runs = address_of(configuration.daemon.metrics), RunTally()
+    metrics, runs = parse_address(configuration.daemon.metrics), RunCounters()
     helpers = Helpers(
         recorder=Recorder(opened(), loop, advisor.hooks),
-        aftercare=Aftercare(state, opened),
-        usage_watch=UsageWatch(state, opened, runs if metrics else None),
+        job_monitor=JobMonitor(state, opened),
+        usage_collector=UsageCollector(state, opened, runs if metrics else None),
         runs=runs,
         metrics=metrics,
     )
     with ExitStack() as stack:
         path = Path(configuration.daemon.socket)
-        asking = stack.enter_context(
-            closing(ServedSocket(path, lambda socket_path: keep_to(socket_path, state.snapshot.trusted_uids)))
+        request_socket = stack.enter_context(
+            closing(ServerSocket(path, lambda socket_path: allow_only(socket_path, state.snapshot.trusted_uids)))
         )
-        looking = stack.enter_context(closing(ServedSocket(status_path(path), open_to_everyone)))
-        await _serve_on(asking, looking, state, helpers, stop)
+        status_socket = stack.enter_context(closing(ServerSocket(status_path(path), allow_everyone)))
+        await _serve_on(request_socket, status_socket, state, helpers, stop)
 
 
-async def _tend(asking: ServedSocket, looking: ServedSocket, state: State) -> None:
-    """Give the right to ask to those whom a newer configuration names, and make deleted sockets again."""
+async def _maintain_sockets(request_socket: ServerSocket, status_socket: ServerSocket, state: State) -> None:
+    """Let in those whom a newer configuration names, and make deleted sockets again."""
     granted = state.snapshot.trusted_uids
     while True:
-        await asyncio.sleep(TEND_S)
-        for served in (asking, looking):
-            await served.mend()
+        await asyncio.sleep(MAINTENANCE_INTERVAL_S)
+        for served in (request_socket, status_socket):
+            await served.restore()
         if (trusted := state.snapshot.trusted_uids) != granted:
             granted = trusted
-            asking.grant()
+            request_socket.update_permissions()
 
 
 async def _serve_on(
-    asking: ServedSocket, looking: ServedSocket, state: State, helpers: Helpers, stop: asyncio.Event
+    request_socket: ServerSocket, status_socket: ServerSocket, state: State, helpers: Helpers, stop: asyncio.Event
 ) -> None:
     loop = asyncio.get_running_loop()
-    recorder, aftercare, usage_watch = helpers.recorder, helpers.aftercare, helpers.usage_watch
-    asks = Asks(recorder, aftercare, loop)
-    dispatcher = Dispatcher(state, asks, recorder, aftercare, usage_watch)
+    recorder, job_monitor, usage_collector = helpers.recorder, helpers.job_monitor, helpers.usage_collector
+    request_handler = RequestHandler(recorder, job_monitor, loop)
+    dispatcher = Dispatcher(state, request_handler, recorder, job_monitor, usage_collector)
     server, status_server = Server(dispatcher, loop), StatusServer(dispatcher, loop)
     state.start()
     recorder.start()
-    learner = Learner(lambda: state.snapshot.configuration, state.take_learned)
+    learner = Learner(lambda: state.snapshot.configuration, state.set_learned)
     learner.start()
-    asks.start()
-    aftercare.start()
-    usage_watch.start()
-    sources = Sources(asks=asks, recorder=recorder, aftercare=aftercare, runs=helpers.runs)
+    request_handler.start()
+    job_monitor.start()
+    usage_collector.start()
+    sources = MetricSources(
+        request_handler=request_handler, recorder=recorder, job_monitor=job_monitor, runs=helpers.runs
+    )
     endpoint = open_endpoint(helpers.metrics, sources)
     gc.collect()
     gc.freeze()  # what is here now stays: the collector need not look at it while somebody waits
-    await asking.open(server.start)
-    await looking.open(status_server.start)
-    tending = loop.create_task(_tend(asking, looking, state))
-    _log.info("gpusaged listens at %s, mode %s", asking.path, state.snapshot.configuration.mode)
+    await request_socket.serve(server.start)
+    await status_socket.serve(status_server.start)
+    maintenance = loop.create_task(_maintain_sockets(request_socket, status_socket, state))
+    _log.info("gpusaged listens at %s, mode %s", request_socket.path, state.snapshot.configuration.mode)
     await stop.wait()
     _log.info("gpusaged stops")
-    tending.cancel()
+    maintenance.cancel()
     if endpoint is not None:
         endpoint.close()
     await status_server.close()
     await server.close()
-    asks.stop()
-    aftercare.stop()
-    usage_watch.stop()
+    request_handler.stop()
+    job_monitor.stop()
+    usage_collector.stop()
     learner.stop()
     state.stop()
     await recorder.close()

@@ -2,9 +2,9 @@
 
 Invariants:
 
-1. Any line is an `Ask`, a `Ping`, a `StatusQuery`, or raises `ProtocolError`; nothing else leaves `parse_line`.
-2. An answer to an ask is a flat object of texts on one line, so that a few lines of Lua can read it.
-3. `KEPT` changes no job; it is what everyone gets whom we cannot answer.
+1. Any line is a `Question`, or raises `ProtocolError`; nothing else leaves `parse_line`.
+2. A response to a decision request is a flat object of texts on one line, so that a few lines of Lua can read it.
+3. `UNCHANGED` changes no job; everyone whom we cannot answer gets it.
 """
 
 from __future__ import annotations
@@ -17,37 +17,22 @@ from typing import Any
 
 import msgspec
 
-from gpusage.mark import START
-from gpusage.plain_text import one_line
+from gpusage.boundary.printable_text import one_line
+from gpusage.store.annotation import START
 from gpusage_hooks.managers import NAME
-from gpusage_hooks.types import Code
+from gpusage_hooks.types import Code, DecisionRequest
 
 VERSION = "1"
 LINE_LIMIT_BYTES = 128 * 1024
 MAXIMUM_COUNT = 10**9
+NUMBER_CHARACTERS = 12
 MISSED = ("silent", "rest", "unreachable", "strange")
-"""Why a client left a job alone: no answer within its limit; not asked in the rest after that; nobody listened; an
-answer that was none."""
+"""Why a client left a job alone: no answer within its limit; not asked during the pause after that; nobody listened; an
+answer that is not valid."""
 
 
 class ProtocolError(ValueError):
     """Say that a line is not of the protocol."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """A submission to be decided on.
-
-    Attributes:
-        fields: The job's fields in the manager's own words.
-        until_s: When the client gives up, in seconds since 1970; ``None`` where it does not say.
-        missed: How many jobs before this one got no answer, by one of `MISSED`.
-    """
-
-    manager: str
-    fields: Mapping[str, str]
-    until_s: float | None = None
-    missed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,21 +42,34 @@ class Ping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusQuery:
-    """A question how the daemon fares."""
-
-
-Question = Ask | Ping | StatusQuery
+    """A question for the daemon's status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What an ask is answered.
+class FailureNotice:
+    """The notice that a job fails on its share at this moment; its client waits for no answer.
+
+    Attributes:
+        number: Of its decision.
+        user: Whose job it is, as in `JobIdentity`.
+    """
+
+    number: str
+    user: str = ""
+
+
+Question = DecisionRequest | FailureNotice | Ping | StatusQuery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """What a decision request gets back.
 
     Attributes:
         code: What is done to the job.
         message: For its user.
         settings: ``set.X`` and ``env.X`` keys with what to set in the job.
-        mark: What follows the number in the mark that the job is to carry; ``""`` for no mark.
+        mark: What follows the number in the annotation that the job is to carry; ``""`` for none.
         overdue: Deciding took too long: who asks again may get a better answer.
     """
 
@@ -82,7 +80,7 @@ class Answer:
     overdue: bool = False
 
     def line(self, number: str = "") -> bytes:
-        """Return it as one line, with *number*, its record's, in the mark.
+        """Return it as one line, with *number*, its record's, in the annotation.
 
         In the message, line breaks become spaces and other control characters become question marks. Fields that are no
         settings are left out.
@@ -119,10 +117,14 @@ def parse_line(line: bytes) -> Question:
         return Ping()
     if operation == "status":
         return StatusQuery()
+    if operation == "failure":
+        return FailureNotice(number=str(message.get("number"))[:NUMBER_CHARACTERS], user=str(message.get("user")))
     if operation != "ask":
-        reason = f"Key 'op' must be 'ask', 'ping' or 'status'; got {str(operation)[:40]!r}. Update the client."
+        reason = (
+            f"Key 'op' must be 'ask', 'failure', 'ping' or 'status'; got {str(operation)[:40]!r}. Update the client."
+        )
         raise ProtocolError(reason)
-    return _ask(message)
+    return _parse_decision_request(message)
 
 
 def _decoded(line: bytes) -> object:
@@ -132,7 +134,7 @@ def _decoded(line: bytes) -> object:
         return json.loads(line.decode())  # it takes a little more, such as 1e999 and half a surrogate pair
 
 
-def _ask(message: Mapping[str, Any]) -> Ask:
+def _parse_decision_request(message: Mapping[str, Any]) -> DecisionRequest:
     manager, fields = message.get("manager"), message.get("fields")
     if not isinstance(manager, str) or not NAME.fullmatch(manager):
         reason = f"Key 'manager' must be a lower-case name; got {str(manager)[:40]!r}. Update the client."
@@ -140,13 +142,17 @@ def _ask(message: Mapping[str, Any]) -> Ask:
     if not isinstance(fields, dict) or not {*map(type, fields.values())} <= {str}:
         reason = f"Key 'fields' must be an object of texts; got {str(fields)[:40]!r}. Update the client."
         raise ProtocolError(reason)
-    until_s = message.get("until_s")
-    return Ask(
+    return DecisionRequest(
         manager=manager,
         fields=fields,
-        until_s=until_s if isinstance(until_s, float) and math.isfinite(until_s) else None,
+        until_s=_time_s(message.get("until_s")),
+        first_by_s=_time_s(message.get("first_by_s")),
         missed=_counts(message.get("missed")),
     )
+
+
+def _time_s(time_s: object) -> float | None:
+    return time_s if isinstance(time_s, float) and math.isfinite(time_s) else None
 
 
 def _counts(missed: object) -> dict[str, int]:
@@ -163,7 +169,8 @@ def json_line(message: Mapping[str, Any]) -> bytes:
         return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
 
 
-KEPT = Answer(code=Code.KEEP)
-LATE = replace(KEPT, overdue=True)
-DECLINED = Answer(code=Code.DECLINE)
+UNCHANGED = Response(code=Code.KEEP)
+LATE = replace(UNCHANGED, overdue=True)
+THINKING = b" "
+"""What comes before an answer that takes a while: white space before JSON, so any reader of answers may get it."""
 ALIVE = json_line({"v": VERSION, "code": "OK"})

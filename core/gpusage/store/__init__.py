@@ -1,1 +1,1 @@
-"""Decisions and usage, kept."""
+"""The store of decisions and usage."""

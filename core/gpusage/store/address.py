@@ -34,7 +34,7 @@ class Address:
         return f"postgresql://{self.user}@{self.host}:{self.port}/{self.database}"
 
 
-def address_of(url: str) -> Address:
+def parse_address(url: str) -> Address:
     """Return the database that *url* names, as libpq reads it, with ``host`` and ``sslmode`` after a question mark.
 
     Raises:

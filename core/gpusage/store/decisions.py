@@ -12,14 +12,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from gpusage.store.usage_rows import Observation, UsageQuestion
+from gpusage.store.usage_rows import Observation, UsageQuery
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import DecisionRecord, Usage
 
-SCHEMA_VERSION = 3
-"""1 had no numbers, 2 no usage. An older store gets them when it is next opened; its records keep empty numbers."""
 RETRY_S = 1.0
-"""How long a store that could not be opened is left in peace."""
+"""How long a store that could not be opened is not tried again."""
 DAY_S = 86_400.0
 
 
@@ -30,7 +28,7 @@ class StoreError(GpuUsageError):
 
 
 class DecisionStore(ABC):
-    """Keeps decisions, and what became of the jobs."""
+    """Keeps decisions, and what the jobs really used."""
 
     def record(self, record: DecisionRecord) -> None:
         """Keep one decision; see `record_all`."""
@@ -46,7 +44,7 @@ class DecisionStore(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Open the store now, so that the first decision need not wait; what fails is left for that one to tell."""
+        """Open the store now, so that the first decision need not wait; that one reports what fails."""
 
     @abstractmethod
     def latest(self, count: int, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
@@ -101,10 +99,10 @@ class DecisionStore(ABC):
         Raises:
             StoreError: As `latest`.
         """
-        return self.observations(UsageQuestion(since_s=since_s, user=user, job_id=job_id, number=number, count=count))
+        return self.observations(UsageQuery(since_s=since_s, user=user, job_id=job_id, number=number, count=count))
 
     @abstractmethod
-    def observations(self, question: UsageQuestion) -> tuple[Observation, ...]:
+    def observations(self, question: UsageQuery) -> tuple[Observation, ...]:
         """Return what `usage` does."""
 
     @abstractmethod

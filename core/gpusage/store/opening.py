@@ -22,17 +22,17 @@ def open_store(url: str, *, keep_days: float | None = None) -> DecisionStore:
     """
     if url.startswith(("postgresql://", "postgres://")):
         return PostgresqlStore(url, keep_days=keep_days)
-    return SqliteStore(path_of(url), keep_days=keep_days)
+    return SqliteStore(sqlite_path(url), keep_days=keep_days)
 
 
-def place_of(url: str) -> str:
-    """Return one sentence on where the store at *url* is, for people whom it told nothing."""
-    if not url.startswith("sqlite") or path_of(url).exists():
+def describe_location(url: str) -> str:
+    """Return one sentence on where the store at *url* is, for people who found nothing in it."""
+    if not url.startswith("sqlite") or sqlite_path(url).exists():
         return f"The store is {url}."
     return f"The store, {url}, is not there: no gpusaged has recorded anything in it."
 
 
-def path_of(url: str) -> Path:
+def sqlite_path(url: str) -> Path:
     """Return the file that a SQLite *url* names; three slashes are a relative path, four an absolute one."""
     scheme, separator, path = url.partition(":///")
     if scheme != "sqlite" or not separator or not path:

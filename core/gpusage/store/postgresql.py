@@ -16,17 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gpusage.store.address import Address, address_of, ssl_context
-from gpusage.store.decisions import DAY_S, RETRY_S, SCHEMA_VERSION, DecisionStore, StoreError
-from gpusage.store.rows import COLUMNS, DEFINITIONS, NUMBER_TYPE, Row, records_of, row
+from gpusage.store.address import Address, parse_address, ssl_context
+from gpusage.store.decisions import DAY_S, RETRY_S, DecisionStore, StoreError
+from gpusage.store.migrations import SCHEMA_VERSION, statements_since
+from gpusage.store.rows import COLUMNS, Row, decision_row, decode_records
 from gpusage.store.usage_rows import (
-    USAGE_DEFINITIONS,
     Observation,
-    UsageQuestion,
-    observations_of,
-    usage_indices,
-    usage_insertion,
-    usage_selection,
+    UsageQuery,
+    decode_observations,
+    usage_query,
+    usage_upsert,
     usage_values,
 )
 from gpusage_hooks.errors import RequestError
@@ -43,25 +42,11 @@ _FORGETTING = (
     " AND {clock} < :oldest"
 )
 _CLOCKS = {"decisions": "decided_at_s", "usage": "ended_at_s"}
-_NUMBERS_INDEX = "CREATE INDEX IF NOT EXISTS numbers ON gpusage.decisions (number)"
 _ID = "id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
-_USAGE = (
-    f"CREATE TABLE IF NOT EXISTS gpusage.usage ({_ID}, {USAGE_DEFINITIONS})",
-    *usage_indices("gpusage."),
-)
-_SCHEMA = (
+_VERSION_TABLE = (
     "CREATE SCHEMA IF NOT EXISTS gpusage",
     "CREATE TABLE IF NOT EXISTS gpusage.version (version INTEGER NOT NULL)",
-    f"INSERT INTO gpusage.version SELECT {SCHEMA_VERSION} WHERE NOT EXISTS (SELECT FROM gpusage.version)",  # noqa: S608
-    f"CREATE TABLE IF NOT EXISTS gpusage.decisions ({_ID}, {DEFINITIONS})",
-    _NUMBERS_INDEX,
-    *_USAGE,
-)
-_LATER = (
-    f"ALTER TABLE gpusage.decisions ADD COLUMN IF NOT EXISTS number {NUMBER_TYPE}",
-    _NUMBERS_INDEX,
-    *_USAGE,
-    f"UPDATE gpusage.version SET version = {SCHEMA_VERSION}",  # noqa: S608 - a number of ours
+    "INSERT INTO gpusage.version SELECT 0 WHERE NOT EXISTS (SELECT FROM gpusage.version)",
 )
 
 
@@ -69,7 +54,7 @@ class PostgresqlStore(DecisionStore):
     """Keeps decisions and usage in the schema ``gpusage`` of a database.
 
     Args:
-        url: See `address_of`.
+        url: See `parse_address`.
         keep_days: How long they are kept; ``None`` for good.
 
     Raises:
@@ -77,7 +62,7 @@ class PostgresqlStore(DecisionStore):
     """
 
     def __init__(self, url: str, *, keep_days: float | None = None) -> None:
-        self.address = address_of(url)
+        self.address = parse_address(url)
         self._keep_days = keep_days
         self._client = _client()
         self._connection: Connection | None = None
@@ -85,7 +70,7 @@ class PostgresqlStore(DecisionStore):
 
     def record_all(self, records: Sequence[DecisionRecord]) -> None:
         """Keep *records*; see `DecisionStore.record_all`."""
-        rows = [row(record) for record in records]
+        rows = [decision_row(record) for record in records]
 
         def insert(connection: Connection) -> None:
             for begin in range(0, len(rows), _CHUNK_ROWS):
@@ -100,19 +85,19 @@ class PostgresqlStore(DecisionStore):
         def insert(connection: Connection) -> None:
             for usage in usages:
                 values = {name: _storable(value) for name, value in usage_values(usage).items()}
-                connection.run(usage_insertion("gpusage."), **values)
+                connection.run(usage_upsert("gpusage."), **values)
             self._forget(connection, "usage", len(usages))
 
         self._keep(insert)
 
     def _keep(self, insert: Insertion) -> None:
         """Write by *insert*, once more where the connection turns out to be cut."""
-        kept_open = self._connection is not None
+        reused = self._connection is not None
         try:
             self._write(insert)
         except self._client.Error as error:
             self.close()
-            if not kept_open:
+            if not reused:
                 raise self._failure(error, "written") from error
             self._keep(insert)  # the server was restarted meanwhile, or a firewall has forgotten the connection
 
@@ -138,14 +123,14 @@ class PostgresqlStore(DecisionStore):
         records = self._read("WHERE number = :number ORDER BY id DESC LIMIT 1", number=number)
         return records[0] if records else None
 
-    def observations(self, question: UsageQuestion) -> tuple[Observation, ...]:
+    def observations(self, question: UsageQuery) -> tuple[Observation, ...]:
         """Return what jobs did; see `DecisionStore.usage`."""
-        statement, values = usage_selection("gpusage.", question)
-        return observations_of(self._rows(statement, values), str(self.address))
+        statement, values = usage_query("gpusage.", question)
+        return decode_observations(self._rows(statement, values), str(self.address))
 
     def _read(self, which: str, **values: str | float) -> tuple[DecisionRecord, ...]:
         rows = self._rows(f"SELECT record FROM gpusage.decisions {which}", values)  # noqa: S608 - ours
-        return records_of([text for (text,) in rows], DecisionRecord, str(self.address))
+        return decode_records([text for (text,) in rows], DecisionRecord, str(self.address))
 
     def _rows(self, statement: str, values: Mapping[str, str | float]) -> Sequence[Any]:
         try:
@@ -207,11 +192,10 @@ class PostgresqlStore(DecisionStore):
         )
 
     def _prepare(self, connection: Connection) -> None:
-        if connection.run("SELECT to_regclass('gpusage.decisions')") == [[None]]:
-            _make(connection, _SCHEMA)
-        ((version,),) = connection.run("SELECT max(version) FROM gpusage.version") or [[0]]
+        is_new = connection.run("SELECT to_regclass('gpusage.version')") == [[None]]
+        version = 0 if is_new else _version(connection)
         if version < SCHEMA_VERSION:
-            _make(connection, _LATER)
+            _migrate(connection)
         if version > SCHEMA_VERSION:
             message = (
                 f"Store {self.address} must have a schema of at most version {SCHEMA_VERSION}; got {version}. "
@@ -220,7 +204,8 @@ class PostgresqlStore(DecisionStore):
             raise StoreError(message)
 
     def _failure(self, error: Exception, rule: str) -> StoreError:
-        message = f"Store {self.address} must be {rule}; got: {_told(error)}. Check the server and the user's rights."
+        reason = _describe_error(error)
+        message = f"Store {self.address} must be {rule}; got: {reason}. Check the server and the user's rights."
         return StoreError(message)
 
 
@@ -240,12 +225,22 @@ def _password(at: Address) -> str | None:
     return password
 
 
-def _make(connection: Connection, statements: Sequence[str]) -> None:
-    """Run *statements* as a whole, by one client at a time: two at once would both make the schema."""
+def _version(connection: Connection) -> int:
+    ((version,),) = connection.run("SELECT coalesce(max(version), 0) FROM gpusage.version")
+    return int(version)
+
+
+def _migrate(connection: Connection) -> None:
+    """Take the steps that the database lacks, by one client at a time: two at once would both make a table."""
     connection.run("START TRANSACTION")
     connection.run("SELECT pg_advisory_xact_lock(:lock)", lock=_LOCK)
-    for statement in statements:
+    for statement in _VERSION_TABLE:
         connection.run(statement)
+    version = _version(connection)
+    for statement in statements_since(version, schema="gpusage.", identity=_ID):
+        connection.run(statement)
+    if version < SCHEMA_VERSION:
+        connection.run("UPDATE gpusage.version SET version = :version", version=SCHEMA_VERSION)
     connection.run("COMMIT")
 
 
@@ -272,7 +267,7 @@ def _client() -> Any:  # noqa: ANN401 - a module without types
     return pg8000.native
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Return the server's own words."""
     fields = error.args[0] if error.args else None
     return " ".join(str(fields.get("M", fields) if isinstance(fields, dict) else error).split())

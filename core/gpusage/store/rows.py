@@ -10,56 +10,42 @@ import msgspec
 
 from gpusage_hooks.types import DecisionRecord, Usage
 
-TYPES = {
-    "decided_at_s": "DOUBLE PRECISION NOT NULL",
-    "manager": "TEXT NOT NULL",
-    "mode": "TEXT NOT NULL",
-    "code": "TEXT NOT NULL",
-    "origin": "TEXT NOT NULL",
-    "model": "TEXT",
-    "before": "TEXT NOT NULL",
-    "after": "TEXT NOT NULL",
-    "record": "TEXT NOT NULL",
-    "number": "TEXT",
-}
-"""Of the columns, in words that both databases know."""
-COLUMNS = tuple(TYPES)
-DEFINITIONS = ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
-NUMBER_TYPE = TYPES["number"]
+COLUMNS = ("decided_at_s", "manager", "mode", "code", "origin", "model", "before", "after", "record", "number")
+"""As `migrations` makes them."""
 Record = TypeVar("Record", DecisionRecord, Usage)
 _NOUNS = {DecisionRecord: "decision", Usage: "usage"}
 _log = logging.getLogger(__name__)
 Row = tuple[float, str, str, str, str, str | None, str, str, str, str]
 
 
-def row(record: DecisionRecord) -> Row:
+def decision_row(record: DecisionRecord) -> Row:
     """Return *record* by `COLUMNS`."""
     return (
         record.decided_at_s,
         record.manager,
         record.mode,
         record.decision.code.value,
-        utf8(record.origin),
-        None if record.model is None else utf8(record.model),
-        utf8(record.rendered.before),
-        utf8(record.rendered.after),
-        encoded(record),
+        replace_invalid_unicode(record.origin),
+        None if record.model is None else replace_invalid_unicode(record.model),
+        replace_invalid_unicode(record.rendered.before),
+        replace_invalid_unicode(record.rendered.after),
+        encode_record(record),
         record.number,
     )
 
 
-def records_of(texts: Iterable[str], kind: type[Record], store: str) -> tuple[Record, ...]:
+def decode_records(texts: Iterable[str], kind: type[Record], store: str) -> tuple[Record, ...]:
     """Return the records of *kind* in columns ``record``; a strange row of *store* is left out and hides no other."""
     records = []
     for text in texts:
         try:
             records.append(msgspec.json.decode(text, type=kind))
-        except msgspec.MsgspecError as error:  # noqa: PERF203 - each row for itself
+        except (msgspec.MsgspecError, TypeError) as error:  # noqa: PERF203 - each row for itself; it may hold no text
             _log.warning("store %s holds a row that is no %s (%s): left out", store, _NOUNS[kind], error)
     return tuple(records)
 
 
-def encoded(record: DecisionRecord | Usage) -> str:
+def encode_record(record: DecisionRecord | Usage) -> str:
     """Return *record* as JSON that any database can hold."""
     try:
         return _ENCODER.encode(record).decode()
@@ -71,13 +57,13 @@ def encoded(record: DecisionRecord | Usage) -> str:
 def _cleaned(value: object) -> object:
     """Return a JSON value with every text made valid Unicode."""
     if isinstance(value, str):
-        return utf8(value)
+        return replace_invalid_unicode(value)
     if isinstance(value, Mapping):
-        return {utf8(key): _cleaned(item) for key, item in value.items()}
+        return {replace_invalid_unicode(key): _cleaned(item) for key, item in value.items()}
     return [_cleaned(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def utf8(text: str) -> str:
+def replace_invalid_unicode(text: str) -> str:
     """Return *text* with what UTF-8 cannot hold as question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 

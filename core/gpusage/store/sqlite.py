@@ -21,17 +21,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from gpusage.store.decisions import DAY_S, RETRY_S, SCHEMA_VERSION, DecisionStore, StoreError
-from gpusage.store.rows import COLUMNS, DEFINITIONS, NUMBER_TYPE, records_of, row
+from gpusage.store.decisions import DAY_S, RETRY_S, DecisionStore, StoreError
+from gpusage.store.migrations import SCHEMA_VERSION, statements_since
+from gpusage.store.rows import COLUMNS, decision_row, decode_records
 from gpusage.store.usage_rows import (
-    USAGE_DEFINITIONS,
     Observation,
-    UsageQuestion,
+    UsageQuery,
     Values,
-    observations_of,
-    usage_indices,
-    usage_insertion,
-    usage_selection,
+    decode_observations,
+    usage_query,
+    usage_upsert,
     usage_values,
 )
 from gpusage_hooks.types import DecisionRecord, Usage
@@ -43,11 +42,8 @@ SQLite before 3.32 takes 999 parameters."""
 _log = logging.getLogger(__name__)
 _FORGETTING = "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} ORDER BY id LIMIT ?) AND {clock} < ?"
 _CLOCKS = {"decisions": "decided_at_s", "usage": "ended_at_s"}
-_SCHEMA = (
-    f"CREATE TABLE IF NOT EXISTS decisions (id INTEGER PRIMARY KEY, {DEFINITIONS})",
-    f"CREATE TABLE IF NOT EXISTS usage (id INTEGER PRIMARY KEY, {USAGE_DEFINITIONS})",
-    *usage_indices(""),
-)
+_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""The second is what CPython makes of SQLite's message where it quotes a damaged schema."""
 Insertion = Callable[[sqlite3.Connection], None]
 
 
@@ -70,7 +66,7 @@ class SqliteStore(DecisionStore):
 
     def record_all(self, records: Sequence[DecisionRecord]) -> None:
         """Keep *records*; see `DecisionStore.record_all`."""
-        rows = [row(record) for record in records]
+        rows = [decision_row(record) for record in records]
 
         def insert(connection: sqlite3.Connection) -> None:
             for begin in range(0, len(rows), CHUNK_ROWS):
@@ -85,7 +81,7 @@ class SqliteStore(DecisionStore):
         rows = [usage_values(usage) for usage in usages]
 
         def insert(connection: sqlite3.Connection) -> None:
-            connection.executemany(usage_insertion(""), rows)
+            connection.executemany(usage_upsert(""), rows)
             self._forget(connection, "usage", len(rows))
 
         self._keep(insert)
@@ -94,20 +90,20 @@ class SqliteStore(DecisionStore):
         """Write by *insert*; a file that is found damaged is moved aside, and a new one begun."""
         try:
             self._write(insert)
-        except sqlite3.Error as error:
+        except _ERRORS as error:
             self.close()
             if not _is_corrupt(error):
                 raise self._failure(error, "written") from error
             self._move_aside(error)
             try:
                 self._write(insert)
-            except sqlite3.Error as second:
+            except _ERRORS as second:
                 self.close()
                 raise self._failure(second, "written") from second
 
     def prepare(self) -> None:
         """Open the file; see `DecisionStore.prepare`."""
-        with suppress(sqlite3.Error, StoreError):
+        with suppress(*_ERRORS, StoreError):
             self._open()
 
     def latest(self, count: int, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
@@ -125,20 +121,20 @@ class SqliteStore(DecisionStore):
         records = self._read("WHERE number = ? ORDER BY id DESC LIMIT 1", number)
         return records[0] if records else None
 
-    def observations(self, question: UsageQuestion) -> tuple[Observation, ...]:
+    def observations(self, question: UsageQuery) -> tuple[Observation, ...]:
         """Return what jobs did; see `DecisionStore.usage`."""
-        return observations_of(self._rows(*usage_selection("", question)), str(self.path))
+        return decode_observations(self._rows(*usage_query("", question)), str(self.path))
 
     def _read(self, which: str, *values: str | float) -> tuple[DecisionRecord, ...]:
         rows = self._rows(f"SELECT record FROM decisions {which}", values)  # noqa: S608 - ours
-        return records_of([text for (text,) in rows], DecisionRecord, str(self.path))
+        return decode_records([text for (text,) in rows], DecisionRecord, str(self.path))
 
     def _rows(self, statement: str, values: Sequence[str | float] | Values) -> list[tuple[Any, ...]]:
         if self._connection is None and not self.path.exists():
             return []
         try:
             return self._open().execute(statement, values).fetchall()
-        except sqlite3.Error as error:
+        except _ERRORS as error:
             self.close()
             raise self._failure(error, "read") from error
 
@@ -198,13 +194,8 @@ class SqliteStore(DecisionStore):
             raise StoreError(message)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        for statement in _SCHEMA:
-            connection.execute(statement)
-        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(decisions)")]
-        if "number" not in columns:
-            connection.execute(f"ALTER TABLE decisions ADD COLUMN number {NUMBER_TYPE}")
-        connection.execute("CREATE INDEX IF NOT EXISTS numbers ON decisions (number)")
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        if version < SCHEMA_VERSION:
+            _migrate(connection)
 
     def _refuse_for_a_while(self) -> None:
         """Fail at once where opening failed a moment ago: a broken disk must not be asked thousands of times."""
@@ -227,6 +218,20 @@ class SqliteStore(DecisionStore):
         return StoreError(message)
 
 
+def _migrate(connection: sqlite3.Connection) -> None:
+    """Take the steps that the file lacks, unless another process has taken them meanwhile."""
+    connection.execute("BEGIN IMMEDIATE")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    # Early gpusages made the whole table before they wrote its number; one may have been killed between.
+    columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(decisions)")]
+    for statement in statements_since(version, schema="", identity="id INTEGER PRIMARY KEY"):
+        if version or "number" not in columns or "ADD COLUMN number" not in statement:
+            connection.execute(statement)
+    if version < SCHEMA_VERSION:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.execute("COMMIT")
+
+
 @cache
 def _insertion(count: int) -> str:
     """Return the statement that inserts *count* rows."""
@@ -241,6 +246,6 @@ def _inode(path: Path) -> int | None:
         return None
 
 
-def _is_corrupt(error: sqlite3.Error) -> bool:
+def _is_corrupt(error: Exception) -> bool:
     """Tell whether SQLite found the file itself unsound; CPython gives these two codes the bare class."""
-    return type(error) is sqlite3.DatabaseError
+    return type(error) in {sqlite3.DatabaseError, UnicodeDecodeError}

@@ -5,28 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpusage.store.rows import encoded, records_of, utf8
+from gpusage.store.rows import decode_records, encode_record, replace_invalid_unicode
 from gpusage_hooks.types import DecisionRecord, Usage
 
-_TYPES = {
-    "number": "TEXT NOT NULL",
-    "manager": "TEXT NOT NULL",
-    "job_id": "TEXT NOT NULL",
-    "owner": "TEXT NOT NULL",
-    "started_at_s": "DOUBLE PRECISION NOT NULL",
-    "ended_at_s": "DOUBLE PRECISION NOT NULL",
-    "outcome": "TEXT NOT NULL",
-    "record": "TEXT NOT NULL",
-}
-USAGE_DEFINITIONS = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
+USAGE_COLUMNS = ("number", "manager", "job_id", "owner", "started_at_s", "ended_at_s", "outcome", "record")
+"""As `migrations` makes them."""
 _RUN = "manager, job_id, started_at_s, number"
 """What no two runs share: a requeued job starts again, and several clusters may write into one store."""
 _JOINED = (
     "SELECT u.record, (SELECT d.record FROM {schema}decisions d WHERE d.number = u.number AND u.number <> ''"
     " ORDER BY d.id DESC LIMIT 1) FROM {schema}usage u"
 )
-_LONG_ENOUGH = "(u.ended_at_s - u.started_at_s >= :least_run_s OR u.outcome = 'out_of_memory')"
-_IN_TURN = (
+_LONG_ENOUGH = "(u.ended_at_s - u.started_at_s >= :least_run_s OR u.outcome IN ('out_of_memory', 'failed'))"
+_NEWEST_PER_USER = (
     "u.id IN (SELECT id FROM (SELECT u.id, ROW_NUMBER() OVER"
     " (PARTITION BY u.owner ORDER BY u.ended_at_s DESC, u.id DESC) AS turn"
     " FROM {schema}usage u WHERE {where}) turns WHERE turn <= :count_per_user)"
@@ -47,7 +38,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsageQuestion:
+class UsageQuery:
     """Which jobs' usage is asked for; what is ``None`` limits nothing.
 
     Attributes:
@@ -55,7 +46,7 @@ class UsageQuestion:
         since_s: Those that ended then or later, seconds since 1970.
         job_id: In the manager's own form.
         number: Of the decision.
-        least_run_s: Those that ran for so long, or died of too little memory.
+        least_run_s: Those that ran for so long, or failed.
         count_per_user: Of each user at most so many, those that ended last.
     """
 
@@ -68,20 +59,11 @@ class UsageQuestion:
     count_per_user: int | None = None
 
 
-def usage_indices(schema: str) -> tuple[str, ...]:
-    """Return the statements that make the indices of the table in *schema*, which ends with a dot or is empty."""
-    return (
-        f"CREATE UNIQUE INDEX IF NOT EXISTS usage_runs ON {schema}usage ({_RUN})",
-        f"CREATE INDEX IF NOT EXISTS usage_ends ON {schema}usage (ended_at_s)",
-        f"CREATE INDEX IF NOT EXISTS usage_numbers ON {schema}usage (number)",
-    )
-
-
-def usage_insertion(schema: str) -> str:
+def usage_upsert(schema: str) -> str:
     """Return the statement that keeps one row of `usage_values`; the same run again replaces what was known of it."""
-    marks = ", ".join(f":{name}" for name in _TYPES)
+    marks = ", ".join(f":{name}" for name in USAGE_COLUMNS)
     fresh = ", ".join(f"{name} = excluded.{name}" for name in ("owner", "ended_at_s", "outcome", "record"))
-    insertion = f"INSERT INTO {schema}usage ({', '.join(_TYPES)}) VALUES ({marks})"  # noqa: S608 - our names
+    insertion = f"INSERT INTO {schema}usage ({', '.join(USAGE_COLUMNS)}) VALUES ({marks})"  # noqa: S608 - our names
     return f"{insertion} ON CONFLICT ({_RUN}) DO UPDATE SET {fresh}"
 
 
@@ -93,15 +75,15 @@ def usage_values(usage: Usage) -> Values:
         "job_id": usage.job_id,
         "owner": usage.user,
         "outcome": usage.outcome,
-        "record": encoded(usage),
+        "record": encode_record(usage),
     }
-    return {name: utf8(text) for name, text in texts.items()} | {
+    return {name: replace_invalid_unicode(text) for name, text in texts.items()} | {
         "started_at_s": usage.started_at_s,
         "ended_at_s": usage.ended_at_s,
     }
 
 
-def usage_selection(schema: str, question: UsageQuestion) -> tuple[str, Values]:
+def usage_query(schema: str, question: UsageQuery) -> tuple[str, Values]:
     """Return the statement that answers *question*, newest first, and its values by name."""
     limits: dict[str, tuple[str, float | str | None]] = {
         "since_s": ("u.ended_at_s >= :since_s", question.since_s),
@@ -113,7 +95,7 @@ def usage_selection(schema: str, question: UsageQuestion) -> tuple[str, Values]:
     values: Values = {name: value for name, (_, value) in limits.items() if value is not None}
     where = " AND ".join(["TRUE", *(limits[name][0] for name in values)])
     if question.count_per_user is not None:
-        where = _IN_TURN.format(schema=schema, where=where)
+        where = _NEWEST_PER_USER.format(schema=schema, where=where)
         values |= {"count_per_user": question.count_per_user}
     statement = f"{_JOINED.format(schema=schema)} WHERE {where} ORDER BY u.ended_at_s DESC, u.id DESC"
     if question.count is None:
@@ -121,12 +103,12 @@ def usage_selection(schema: str, question: UsageQuestion) -> tuple[str, Values]:
     return f"{statement} LIMIT :count", values | {"count": question.count}
 
 
-def observations_of(rows: Iterable[tuple[str, str | None]], store: str) -> tuple[Observation, ...]:
-    """Return what rows of `usage_selection` hold; a strange row of *store* is left out and hides no other."""
+def decode_observations(rows: Iterable[tuple[str, str | None]], store: str) -> tuple[Observation, ...]:
+    """Return what rows of `usage_query` hold; a strange row of *store* is left out and hides no other."""
     observations = []
     for text, decision in rows:
-        for usage in records_of([text], Usage, store):
-            decisions = records_of([decision] if decision is not None else [], DecisionRecord, store)
+        for usage in decode_records([text], Usage, store):
+            decisions = decode_records([decision] if decision is not None else [], DecisionRecord, store)
             own = [record for record in decisions if _is_of(usage, record)]
             observations.append(Observation(usage=usage, decision=own[0] if own else None))
     return tuple(observations)
@@ -135,4 +117,5 @@ def observations_of(rows: Iterable[tuple[str, str | None]], store: str) -> tuple
 def _is_of(usage: Usage, record: DecisionRecord) -> bool:
     """Tell whether *record* may be of the job: where users name the number themselves, they may name another's."""
     user = record.identity.user if record.identity else ""
-    return record.manager == usage.manager and (user in ("", usage.user) or user.isdecimal())
+    is_same = user.isdecimal() if usage.user_id is None else user == usage.user_id
+    return record.manager == usage.manager and (user in ("", usage.user) or is_same)

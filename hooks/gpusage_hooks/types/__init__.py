@@ -8,52 +8,76 @@ Invariants:
 """
 
 from gpusage_hooks.types.clusters import Cluster, GpuPool, GpuRequest, NodeKind, Room
-from gpusage_hooks.types.decisions import STAGES, Case, Code, Decision, DecisionRecord, Place, Rendered, Stage
+from gpusage_hooks.types.decisions import (
+    STAGES,
+    Candidate,
+    Code,
+    Decision,
+    DecisionRecord,
+    PolicyInput,
+    RenderedDecision,
+    Stage,
+)
 from gpusage_hooks.types.figures import Interval, MemoryInterval
 from gpusage_hooks.types.gpus import Gpu
 from gpusage_hooks.types.graphs import Attribute, Dim, ElementType, ModelGraph, Node, Shape
-from gpusage_hooks.types.jobs import Job, JobIdentity, JobState, MarkedJob, PastJob, StarvedJob, Submission, Submitter
-from gpusage_hooks.types.needs import Colocation, Figure, GpuNeed, Known, Price
+from gpusage_hooks.types.jobs import (
+    AnnotatedJob,
+    DecisionRequest,
+    Job,
+    JobIdentity,
+    JobState,
+    OutOfMemoryJob,
+    PastJob,
+    Submitter,
+)
+from gpusage_hooks.types.needs import Colocation, Figure, GpuNeed, ObservedFigures, Price
 from gpusage_hooks.types.neighbours import Neighbour
 from gpusage_hooks.types.rules import (
     Binding,
     Cap,
     GenerationRules,
     MoneyRules,
+    NetworkRules,
     Range,
     Rules,
     SharingRule,
     SharingRules,
     SloRules,
 )
-from gpusage_hooks.types.usage import Division, GpuReading, Granted, Outcome, Usage
+from gpusage_hooks.types.usage import Allocation, Division, GpuReading, Outcome, Usage
 from gpusage_hooks.types.workloads import (
-    Alone,
+    Engine,
     Generation,
+    Layout,
     Mode,
     ModelRequest,
     Optimizer,
     Precision,
     Slo,
+    SoloRun,
     Strategy,
     Workload,
 )
 
 __all__ = [
     "STAGES",
-    "Alone",
+    "Allocation",
+    "AnnotatedJob",
     "Attribute",
     "Binding",
+    "Candidate",
     "Cap",
-    "Case",
     "Cluster",
     "Code",
     "Colocation",
     "Decision",
     "DecisionRecord",
+    "DecisionRequest",
     "Dim",
     "Division",
     "ElementType",
+    "Engine",
     "Figure",
     "Generation",
     "GenerationRules",
@@ -62,29 +86,30 @@ __all__ = [
     "GpuPool",
     "GpuReading",
     "GpuRequest",
-    "Granted",
     "Interval",
     "Job",
     "JobIdentity",
     "JobState",
-    "Known",
-    "MarkedJob",
+    "Layout",
     "MemoryInterval",
     "Mode",
     "ModelGraph",
     "ModelRequest",
     "MoneyRules",
     "Neighbour",
+    "NetworkRules",
     "Node",
     "NodeKind",
+    "ObservedFigures",
     "Optimizer",
+    "OutOfMemoryJob",
     "Outcome",
     "PastJob",
-    "Place",
+    "PolicyInput",
     "Precision",
     "Price",
     "Range",
-    "Rendered",
+    "RenderedDecision",
     "Room",
     "Rules",
     "Shape",
@@ -92,10 +117,9 @@ __all__ = [
     "SharingRules",
     "Slo",
     "SloRules",
+    "SoloRun",
     "Stage",
-    "StarvedJob",
     "Strategy",
-    "Submission",
     "Submitter",
     "Usage",
     "Workload",

@@ -17,10 +17,11 @@ class GpuRequest:
         gpu_type: The catalogue or site name that the user insists on.
         mps_thread_percent: A share of one GPU, 1 to 100, in place of whole GPUs.
         thread_cap_percent: What the processes on the share may use of the GPU's threads; ``None`` means its percentage.
-        memory_cap_bytes: Device memory that the share may use.
+        memory_cap_bytes: Device memory that the share may use wherever it runs: its part of the smallest GPU that it
+            may have, less a reserve. A node that knows its own GPU lets it use its part of that one.
         preferred_gpus: Site types to try first, best first; any of the others will do.
-        required_gpus: Site types of which one must run it, best first; none means that any may. Beside a whole GPU it
-            is the one slice (MIG) that takes its place.
+        required_gpus: Site types of which any one must run it, best first; none means that any type may.
+        slice_type: The site type of a slice (MIG) that takes the place of the whole GPU; ``None`` for no slice.
         obstacles: What the adapter found that a share would break, one clause each, in the user's words.
         partitions: Partitions or queues that may run it; none named means the cluster's default.
         scopes: What else it runs in or under, kind and name: ``reservation=course``, ``qos=short``.
@@ -32,6 +33,8 @@ class GpuRequest:
         deadline_s: In how many seconds it must have ended; ``None`` where it need not.
         avoided_nodes: Those that must not run it, by name; what its user excludes comes first.
         steerable: Whether its adapter can keep it off nodes, and knows all else that it asks of its node.
+        repeatable: Whether a run that fails for want of memory can be repeated on a whole GPU before anybody sees it
+            fail. If not, the job gets a share only where even `GpuNeed.certain_memory_bytes` fit.
     """
 
     gpu_count: int
@@ -41,6 +44,7 @@ class GpuRequest:
     memory_cap_bytes: int | None = None
     preferred_gpus: tuple[str, ...] = ()
     required_gpus: tuple[str, ...] = ()
+    slice_type: str | None = None
     obstacles: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
@@ -52,6 +56,12 @@ class GpuRequest:
     deadline_s: int | None = None
     avoided_nodes: tuple[str, ...] = ()
     steerable: bool = True
+    repeatable: bool = True
+
+    @property
+    def bound_types(self) -> tuple[str, ...]:
+        """Return the site types of which one must run it, its slice's among them; none means that any may."""
+        return self.required_gpus if self.slice_type is None else (self.slice_type,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,21 +152,22 @@ class Cluster:
             place's name within. The keys are ``partition=NAME``, and what `GpuRequest.scopes` has.
         releases: Whether a waiting job that a share binds to GPU types, or keeps off nodes, is let go where the others
             have no room any more.
+        repeats: Whether a job may run again by itself where a share's memory was too small.
         neighbours: The jobs that run on shares now, as far as they are known.
-        rivals: Of each job that was decided of late, how long a step takes on GPU types where it fits, in seconds by
-            the site's name of the type: jobs like these compete for the fast ones. None means not known.
+        recent_jobs: Of each user's newest job that was decided of late, how long a step takes on GPU types where it
+            fits, in seconds by the site's name of the type: they compete for the fast ones. None means not known.
     """
 
     manager: str
     version: str
     pools: tuple[GpuPool, ...]
     default_partition: str | None = None
-    observed_at_s: float | None = None
     notes: tuple[str, ...] = ()
     unshared: Mapping[str, str] = field(default_factory=dict)
     releases: bool = True
+    repeats: bool = True
     neighbours: tuple[Neighbour, ...] = ()
-    rivals: tuple[Mapping[str, float], ...] = ()
+    recent_jobs: tuple[Mapping[str, float], ...] = ()
 
     def within(
         self,

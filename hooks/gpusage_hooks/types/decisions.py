@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from gpusage_hooks.types.clusters import Cluster, GpuPool, GpuRequest
 from gpusage_hooks.types.gpus import Gpu
 from gpusage_hooks.types.jobs import JobIdentity
-from gpusage_hooks.types.needs import GpuNeed, Known, Price
+from gpusage_hooks.types.needs import GpuNeed, ObservedFigures, Price
 from gpusage_hooks.types.rules import Rules
 from gpusage_hooks.types.workloads import Workload
 
@@ -20,7 +20,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Candidate:
     """One pool that may run a job, with what the job needs there.
 
     Attributes:
@@ -34,7 +34,7 @@ class Place:
     gpu: Gpu
     need: GpuNeed
     shares: tuple[Price, ...] = ()
-    known: Known = field(default_factory=Known)
+    known: ObservedFigures = field(default_factory=ObservedFigures)
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class PolicyInput:
     """Everything that a policy may look at.
 
     Attributes:
@@ -52,7 +52,7 @@ class Case:
 
     request: GpuRequest
     workload: Workload
-    places: tuple[Place, ...]
+    places: tuple[Candidate, ...]
     cluster: Cluster
     rules: Rules
 
@@ -76,7 +76,7 @@ class Decision:
         plugin: Who decided, for example ``gpusage.policies.sharing``.
         need: What was predicted on the GPU that the decision rests on.
         final: No later policy is asked.
-        step_times_s: Of a job that may choose among GPU types, how long a step takes on each, for `Cluster.rivals`.
+        step_times_s: Of a job that may choose among GPU types, how long a step takes on each (`Cluster.recent_jobs`).
     """
 
     code: Code
@@ -89,7 +89,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
+class RenderedDecision:
     """A decision in a workload manager's own words.
 
     Attributes:
@@ -110,7 +110,7 @@ class DecisionRecord:
     """A decision with its circumstances, as the store keeps it.
 
     Attributes:
-        number: Twelve hexadecimal digits, no record's but this one's; the job carries them in its mark.
+        number: Twelve hexadecimal digits, no record's but this one's; the job carries them in its annotation.
         identity: By which a later submission is known to be the same job; ``None`` where neither a model was read
             nor a history is kept.
         predicted_utilization: The GPU utilization on the need's GPU as the model alone tells it, 0 to 1, without
@@ -123,10 +123,10 @@ class DecisionRecord:
     origin: str
     mode: str
     decision: Decision
-    rendered: Rendered
+    rendered: RenderedDecision
     model: str | None = None
     workload: Workload | None = None
     number: str = ""
     identity: JobIdentity | None = None
     predicted_utilization: float | None = None
-    told: Mapping[str, Known] = field(default_factory=dict)
+    told: Mapping[str, ObservedFigures] = field(default_factory=dict)

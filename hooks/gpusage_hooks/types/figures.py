@@ -16,11 +16,11 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryInterval(Interval):
-    """Peak bytes of device memory, with a second upper end.
+    """Bytes of device memory that a run needs, with a second upper end.
 
     Attributes:
-        share_high: What a share books, and lets the job take: 95 % of jobs stay below, and the others have what they
-            would like to use, not what they need. Between the point and the upper end, which says whether a job fits.
+        share_high: What a share must have: 1 of 1,000 jobs of unseen families needs more. At least the upper end, which
+            says whether a job fits on a whole GPU.
     """
 
     share_high: float

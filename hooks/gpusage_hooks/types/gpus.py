@@ -21,8 +21,10 @@ class Gpu:
         peak_flop_per_s: By precision; a precision that the chip does not speed up has no entry.
         launch_year: When it came out: orders generations.
         source: Where the row is from.
-        cut_from: The GPU that it is a slice of (MIG); ``None`` for a whole one.
+        parent_gpu: The GPU that it is a slice of (MIG); ``None`` for a whole one.
         vendor: Only Nvidia's GPUs have MPS.
+        network_bytes_per_s: What the network between hosts carries for each GPU, one way; ``None`` is what hosts with
+            such GPUs commonly have.
     """
 
     name: str
@@ -38,10 +40,11 @@ class Gpu:
     power_limit_w: float
     launch_year: int
     source: str
-    cut_from: str | None = None
+    parent_gpu: str | None = None
     vendor: Vendor = "nvidia"
+    network_bytes_per_s: float | None = None
 
     @property
     def board(self) -> str:
         """Return the name of the whole GPU: its own, or that of the GPU that it is cut from."""
-        return self.cut_from or self.name
+        return self.parent_gpu or self.name

@@ -8,26 +8,33 @@ from types import MappingProxyType
 from typing import Literal
 
 from gpusage_hooks.types.clusters import GpuRequest
+from gpusage_hooks.types.usage import Outcome
 from gpusage_hooks.types.workloads import ModelRequest
 
 JobState = Literal["waiting", "running", "ended"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    """What one workload manager handed over, untouched.
+class DecisionRequest:
+    """A submission as one workload manager handed it over, untouched: what is to be decided on.
 
     Attributes:
         manager: The workload manager's name, as in `Manager`.
         fields: The job's fields in the manager's own words.
         script: The job script's text, where that is all there is (offline validation).
         origin: For people: a script's path, or ``uid 1000``.
+        until_s: When the client of gpusaged gives up, in seconds since 1970; ``None`` where it does not say.
+        first_by_s: When it gives up unless a first byte has come; ``None`` where it does not wait for one.
+        missed: How many jobs before this one got no answer, by the reason.
     """
 
     manager: str
     fields: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     script: str | None = None
     origin: str = ""
+    until_s: float | None = None
+    first_by_s: float | None = None
+    missed: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +138,7 @@ class Job:
         dry_run: Nothing is submitted: its user only asks what would become of it. It is answered, not recorded.
     """
 
-    submission: Submission
+    submission: DecisionRequest
     request: GpuRequest
     request_text: str
     model_request: ModelRequest | None = None
@@ -144,12 +151,12 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarkedJob:
-    """A job as its workload manager has it, with the mark that it carries.
+class AnnotatedJob:
+    """A job as its workload manager has it, with the annotation that it carries.
 
     Attributes:
         job_id: In the manager's own form; tasks of an array that are alike may be one.
-        mark: The text that the manager keeps for us; others may have written there as well. Empty where there is none.
+        mark: The annotation as the manager keeps it, with what others wrote beside it; empty where there is none.
         waits_for: Why it waits, in the manager's own word; empty where it does not.
         stuck: Why it seems that it can never start as it is, one clause; empty where it can.
         nodes: Where it runs, by the manager's own names; none where it does not, or that is not known.
@@ -166,19 +173,21 @@ class MarkedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StarvedJob:
-    """A job that became a share, and failed with CUDA's words for "out of memory" at the end of its own output.
+class OutOfMemoryJob:
+    """A job that failed on a share, most of all with CUDA's words for "out of memory" in its own output.
 
     Whoever may write that output may forge them: they gain one more run of that job, with what its user asked for.
 
     Attributes:
-        job: With the mark that it carries.
-        started_at_s: Seconds since 1970.
+        job: With the annotation that it carries.
+        started_at_s: When the run began that failed, seconds since 1970.
         ended_at_s: When it failed.
-        final: Why it must not run again, one clause; empty where it may.
+        final: Why it does not run again, one clause; empty where it does.
+        outcome: ``out_of_memory``, or ``failed`` where nothing says so: the share may still be the reason.
     """
 
-    job: MarkedJob
+    job: AnnotatedJob
     started_at_s: float
     ended_at_s: float
     final: str = ""
+    outcome: Outcome = "out_of_memory"

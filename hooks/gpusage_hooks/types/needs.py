@@ -15,13 +15,16 @@ class GpuNeed:
     """What one replica of a workload needs on one GPU.
 
     Attributes:
-        fits: Whether the upper end of the memory is no more than the GPU has; for a share, whether `share_memory_bytes`
-            is no more than its part.
+        memory_bytes: What a run shows at its peak on a free GPU; libraries take a part of it because it is there.
+        fits: Whether the upper end of `required_bytes` is no more than the GPU has; for a share, whether
+            `share_memory_bytes` is no more than its part.
         parameter_count: Of the model, by which two jobs are known to train or serve the same one; ``None`` if unknown.
         share_percent: The part of the GPU that the figures are for; activities are of the share's own SMs.
         slowdown: The step time against that on the whole GPU, at least 1: an interval of the ratio itself. For a slice
             (MIG), against the GPU that it is cut from.
-        share_high_bytes: The memory's second upper end, as `MemoryInterval` has it.
+        required_memory_bytes: Without which a run fails, CUDA context included; ``None`` where nothing tells it apart
+            from `memory_bytes`.
+        share_high_bytes: The second upper end of the required memory, above which 1 of 1,000 jobs lies at most.
         source: ``history`` where the job names no model and its earlier runs tell: of memory and utilization alone. Its
             step time and throughput are 1 then, and its activities anything up to its utilization.
     """
@@ -39,16 +42,24 @@ class GpuNeed:
     parameter_count: int | None = None
     share_percent: int = 100
     slowdown: Interval = Interval(value=1.0, low=1.0, high=1.0)
+    required_memory_bytes: Interval | None = None
     share_high_bytes: float | None = None
     source: NeedSource = "model"
 
     @property
+    def required_bytes(self) -> Interval:
+        """Return the memory without which a run fails, as far as it is told apart from what a run takes."""
+        return self.required_memory_bytes or self.memory_bytes
+
+    @property
     def share_memory_bytes(self) -> float:
-        """Return the memory that a share books: the second upper end, or the first where no second one is known."""
-        memory = self.memory_bytes
-        return (
-            memory.high if self.share_high_bytes is None else min(max(self.share_high_bytes, memory.value), memory.high)
-        )
+        """Return the memory that a share must have: the second upper end, or the first where no second one is known."""
+        return self.required_bytes.high if self.share_high_bytes is None else self.share_high_bytes
+
+    @property
+    def certain_memory_bytes(self) -> float:
+        """Return the memory that is enough even if the job takes as much as it likely would of a free GPU."""
+        return max(self.memory_bytes.high, self.share_memory_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +77,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class ObservedFigures:
     """What is known of a workload alone on one whole GPU; ``None`` is left to prediction.
 
     Attributes:
@@ -97,7 +108,13 @@ class Price:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Colocation:
-    """What jobs on one GPU do to each other under MPS; throughputs are relative to running alone."""
+    """What jobs on one GPU do to each other under MPS; throughputs are relative to running alone.
+
+    Attributes:
+        memory_cap_bytes: The part of the GPU's memory that each may use.
+        fits: Whether what each needs is within its part.
+        recommended: Whether sharing is likely to gain.
+    """
 
     gpu: str
     normalised_throughput: tuple[Interval, ...]

@@ -24,6 +24,7 @@ class SharingRules:
     """When a whole GPU may become a share.
 
     Attributes:
+        enabled: Whether a whole GPU may become a share at all.
         rule: What decides: the predicted price of a share, the sum of known utilizations, or the predicted SM activity.
         sizes: By price: the percentages that a share may have, each 1 to 99.
         maximum_slowdown: By price: how many times as long a step may take as expected, beside average partners.
@@ -32,6 +33,11 @@ class SharingRules:
             has room now, never, or always.
         cap: By price: what a job may use of the threads: its share, twice that, or all; what is booked is the share.
         maximum_packed: By utilization: how many jobs one GPU may have.
+        maximum_percent: The largest share, in percent.
+        minimum_percent: The smallest share, in percent.
+        step_percent: By activity: what a share's percentage is a multiple of.
+        headroom: By activity: what is added to the predicted SM activity, as a share of the GPU.
+        maximum_partners: By price and by activity: how many jobs one GPU may have.
         across_users: Whether one MPS daemon serves several users' jobs, which can then end each other by a fatal fault.
         keep_apart: Whether a new share is kept off nodes where it or a job there would become slower than accepted.
         rescue: Whether a job whose share's memory was too small runs again, once, with a whole GPU.
@@ -60,8 +66,9 @@ class GenerationRules:
     """When a generation is preferred.
 
     Attributes:
+        enabled: Whether a job is made to prefer GPUs of one generation.
         minimum_speedup: From this gain on, a faster GPU is preferred where nothing is known of other jobs.
-        by_rivals: Whether a job is compared with those that were decided of late, where some are known.
+        by_rivals: Whether a job is compared with those that were decided recently, where some are known.
     """
 
     enabled: bool = True
@@ -71,7 +78,12 @@ class GenerationRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SloRules:
-    """How an inference job's latency promise is protected."""
+    """How an inference job's latency promise is protected.
+
+    Attributes:
+        enabled: Whether a job with a latency limit keeps a whole GPU where partners could break the limit.
+        latency_margin: The part of the limit that the job alone may fill; at 0.5 a step may take twice as long.
+    """
 
     enabled: bool = True
     latency_margin: float = 0.5
@@ -89,6 +101,18 @@ class MoneyRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkRules:
+    """What the network between the site's hosts carries.
+
+    Attributes:
+        gbit_per_s: Gb/s for each GPU, one way, by the catalogue's name or an alias of it: ``{ a100 = 200 }``; 12.5 is
+            one card of 100 Gb/s for 8 GPUs. By default what hosts with such GPUs commonly have.
+    """
+
+    gbit_per_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """The site's settings that policies act on."""
 
@@ -96,3 +120,4 @@ class Rules:
     generation: GenerationRules = GenerationRules()
     slo: SloRules = SloRules()
     money: MoneyRules = MoneyRules()
+    network: NetworkRules = NetworkRules()

@@ -14,7 +14,7 @@ Division = Literal["percentage", "partition", "slice", "whole"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Granted:
+class Allocation:
     """The part of a GPU that a job really had, as a probe on the node read it back.
 
     Attributes:
@@ -37,9 +37,12 @@ class Usage:
     """What one job really did on one GPU. ``None`` means that it was not observed, never that it was none.
 
     Attributes:
-        number: Of the decision that the job carries in its mark; empty where it carries none.
+        number: Of the decision that the job carries in its annotation; empty where it carries none.
         manager: The workload manager's name, as in `Manager`.
         job_id: In the manager's own form.
+        user: By name.
+        user_id: What the manager's submissions call the same user, maybe a number; ``None`` where nobody told, as
+            in what older releases kept.
         gpu: The catalogue's name, or the device's own words where the catalogue does not know it.
         started_at_s: When the job started, seconds since 1970.
         ended_at_s: When it ended.
@@ -60,9 +63,10 @@ class Usage:
     manager: str
     job_id: str
     user: str
+    user_id: str | None = None
     job_name: str = ""
     gpu: str = ""
-    granted: Granted = Granted()
+    granted: Allocation = Allocation()
     outcome: Outcome = "unknown"
     started_at_s: float
     ended_at_s: float

@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Mode = Literal["train", "infer"]
-Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp16-pure", "bf16-pure", "int8", "int4"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp16-pure", "bf16-pure", "int8", "int4", "fp8", "nf4"]
 Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw", "adafactor", "adam8bit", "adamw8bit"]
+Layout = Literal["channels_first", "channels_last"]
 
 Strategy = Literal["ddp", "zero1", "zero2", "zero3", "fsdp"]
+Engine = Literal["eager", "compile", "vllm", "tensorrt-llm"]
+"""What runs a model in inference: PyTorch operator by operator, its compiler, or a program that serves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +24,7 @@ class Slo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
+class SoloRun:
     """What a user says that an earlier run alone on a whole GPU showed.
 
     Attributes:
@@ -61,11 +64,16 @@ class Workload:
         trainable: Training: the share of the parameters that is trained, above 0 and at most 1; the others are frozen.
         checkpointing: Training: whether the activations of repeated blocks are computed once more, not kept.
         generate: Inference: how long a language model's prompts and answers are; ``None`` is one forward pass.
+        network_bytes_per_s: Training on several hosts: what the network carries for each GPU, one way; ``None`` is the
+            site's, or what hosts with such GPUs commonly have.
         gpus: Training: GPUs that each compute ``batch_size`` samples of a step, and sum their gradients.
         strategy: Training on several GPUs: what each of them holds of weights, gradients and state.
         compile: Whether a compiler fuses the model's operators, as `torch.compile` does.
+        layout: How images lie in memory: channel after channel, or with the channels of each pixel side by side.
+        engine: Inference: what runs the model; ``eager`` beside *compile* means the compiler.
         slowdown: The step time on a share against that on the whole GPU that the user accepts, at least 1; ``None``
             means the site's.
+        forbidden_gpus: GPU types that the job must not get, by names of the catalogue or of the site.
         alone: What an earlier run alone on a whole GPU showed; its GPU may still be by any of its names.
     """
 
@@ -77,14 +85,18 @@ class Workload:
     steps: int | None = None
     slo: Slo | None = None
     slowdown: float | None = None
-    alone: Alone = Alone()
+    forbidden_gpus: tuple[str, ...] = ()
+    alone: SoloRun = SoloRun()
     accumulate: int = 1
     trainable: float = 1.0
     checkpointing: bool = False
     generate: Generation | None = None
+    network_bytes_per_s: float | None = None
     gpus: int = 1
     strategy: Strategy = "ddp"
     compile: bool = False
+    layout: Layout = "channels_first"
+    engine: Engine = "eager"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

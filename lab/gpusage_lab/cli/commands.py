@@ -27,6 +27,7 @@ EVALUATE_EXAMPLE = """\b
 Examples:
   gpusage evaluate --data ../shared/data
   gpusage evaluate --data ../shared/data --target step_time -o report.html
+  gpusage evaluate --data ../shared/data --target published --json
   gpusage evaluate --data ../shared/data --artifact mine/step_time.json
   gpusage evaluate --data ../shared/data --sealed bench/looks.txt
 """
@@ -123,6 +124,7 @@ def evaluate() -> None:
 
     Each predictor is fitted again without the rows that test it; then the shipped artifacts are scored unchanged.
     One family in four is sealed: it is left out, so that nobody chooses by its score, unless --sealed counts the look.
+    --target published holds figures that vendors and authors published beside what is predicted of the same runs.
     This needs the extra [train], but neither torch nor a GPU.
     """
 

@@ -20,10 +20,11 @@ SEALED = (
 )
 
 
-def _targets(names: tuple[str, ...]) -> list[str]:
+def _targets(names: tuple[str, ...], *others: str) -> list[str]:
+    known = (*targets.TARGETS, *others)
     for name in names:
-        if name not in targets.TARGETS:
-            message = f"Target {name!r} must be one of {', '.join(targets.TARGETS)}. Name one of these."
+        if name not in known:
+            message = f"Target {name!r} must be one of {', '.join(known)}. Name one of these."
             raise click.UsageError(message)
     return list(names or targets.TARGETS)
 
@@ -55,12 +56,15 @@ def evaluate(
     """Score the predictors on models and GPUs that they were not fitted on, with baselines beside them."""
     if output is not None:
         artifacts.check_writable(output.parent)
-    targets_asked = _targets(names)
+    chosen = _targets(names, *targets.SCORED_ALONE)
+    fitted = [name for name in chosen if name in targets.TARGETS]
     if counter is None:
-        click.echo(SEALED, err=True)
+        click.echo(SEALED if fitted else "", err=True, nl=bool(fitted))
     else:
-        seal.count_look(counter, targets_asked)
-    results = _evaluated(DataFolder(folder, is_sealed=counter is None), targets_asked, artifact)
+        seal.count_evaluation(counter, chosen)
+    data = DataFolder(folder, is_sealed=counter is None)
+    results = _evaluated(data, fitted, artifact) if fitted else {}
+    results |= {name: [*targets.scored_alone(name).evaluate(data)] for name in chosen if name not in fitted}
     if output is not None:
         write_output(output, report.page(results))
     if as_json:
@@ -74,7 +78,7 @@ def _evaluated(data: DataFolder, names: list[str], artifact: Path | None) -> dic
     with on_one_thread():
         if artifact is None:
             return {name: [*targets.target(name).evaluate(data), *artifact_scores.tables(name, data)] for name in names}
-        paths = artifacts.found_at(artifact, names)
+        paths = artifacts.artifact_paths(artifact, names)
         artifact_scores.check_readable(paths)
         with artifacts.reading(paths):
             return {name: _scores_of_artifact(name, data) for name in paths}

@@ -19,7 +19,7 @@ from gpusage_lab.profiling.campaign import Announcement, Order
 from gpusage_lab.profiling.items import KINDS, Item
 from gpusage_lab.profiling.plan import ON_CPU, Costs, pending, schedule
 
-TOLD_OF_A_DRY_RUN = 20
+DRY_RUN_NOTES = 20
 
 
 def measure(**options: Any) -> None:  # noqa: ANN401 - those of `gpusage profile`
@@ -38,12 +38,12 @@ def measure(**options: Any) -> None:  # noqa: ANN401 - those of `gpusage profile
         began=began,
     )
     if options["dry_run"]:
-        _tell_plan(order)
+        _print_plan(order)
     else:
         _measure(order)
 
 
-def _tell_plan(order: Order) -> None:
+def _print_plan(order: Order) -> None:
     left = pending(order.items, order.table.rows(), only=order.only, retry=order.retry)
     planned = list(schedule(left, ON_CPU if order.gpu is None else Costs(), order.budget_s))
     columns = [tables.Column("kind", is_left=True), *(tables.Column(name) for name in ("planned", "left out", "time"))]
@@ -58,10 +58,10 @@ def _tell_plan(order: Order) -> None:
     rows.append(["all", str(len(planned)), str(len(left) - len(planned)), _clock(total)])
     tables.show_rows(columns, rows)
     tables.show("")
-    for item, passed in planned[:TOLD_OF_A_DRY_RUN]:
+    for item, passed in planned[:DRY_RUN_NOTES]:
         tables.show(f"{_clock(passed):>8}  {item.key}")
-    if len(planned) > TOLD_OF_A_DRY_RUN:
-        tables.show(f"{'...':>8}  and {len(planned) - TOLD_OF_A_DRY_RUN} more")
+    if len(planned) > DRY_RUN_NOTES:
+        tables.show(f"{'...':>8}  and {len(planned) - DRY_RUN_NOTES} more")
 
 
 def _times(planned: Sequence[tuple[Item, float]]) -> dict[str, float]:
@@ -78,9 +78,9 @@ def _clock(seconds: float) -> str:
 
 
 def _measure(order: Order) -> None:
-    with _stopped_by_a_signal(), _progress() as tell:
+    with _stopped_by_a_signal(), _progress() as announce:
         try:
-            count = campaign.run(order, tell)
+            count = campaign.run(order, announce)
         except KeyboardInterrupt:
             click.echo(f"Stopped; what was measured is in {order.output}. Run it again to go on.", err=True)
             raise click.Abort from None
@@ -117,7 +117,7 @@ def _progress() -> Iterator[Callable[[Announcement], None]]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None, left="")
 
-        def tell(announcement: Announcement) -> None:
+        def announce(announcement: Announcement) -> None:
             if console.is_terminal:
                 bar.update(
                     task, completed=announcement.done, total=announcement.total, left=_clock(announcement.left_s)
@@ -129,4 +129,4 @@ def _progress() -> Iterator[Callable[[Announcement], None]]:
                     err=True,
                 )
 
-        yield tell
+        yield announce

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from gpusage.cli import tables
-from gpusage.cli.origin import origin
-from gpusage.cli.output_file import write_output
+from gpusage.cli.output_file import page_origin, write_output
 from gpusage_lab.simulator import sweep
 from gpusage_lab.simulator.comparison import COLUMNS, RATIO_COLUMNS, page, ratio_row, row
 from gpusage_lab.simulator.result import Result
@@ -38,14 +37,14 @@ def compare(
     source, names = _source(how), policies or USUAL
     first = scenario(source, seed)  # what is wrong with a file is said here, before other processes begin
     tasks = [Task(source, policy, each) for each in range(seed, seed + how["repetitions"]) for policy in names]
-    with _progress(len(first.jobs) * len(tasks)) as told:
-        results = _results(tasks, how["workers"], how["dask_address"], told)
+    with _progress(len(first.jobs) * len(tasks)) as progress:
+        results = _results(tasks, how["workers"], how["dask_address"], progress)
     rows = sweep.repeated(names, results)
-    said = [*notes(source, seed), *_repetitions(how["repetitions"])]
+    lines = [*notes(source, seed), *_repetitions(how["repetitions"])]
     if output is not None:
-        write_output(output, page(rows, said, origin()))
+        write_output(output, page(rows, lines, page_origin()))
     if as_json:
-        tables.print_json({"schema": SCHEMA, "notes": said, "policies": [_document(one) for one in rows]})
+        tables.print_json({"schema": SCHEMA, "notes": lines, "policies": [_document(one) for one in rows]})
         return
     tables.show_title(f"{len(first.jobs)} jobs on {first.fleet.gpu_count} GPUs")
     tables.show("")
@@ -53,7 +52,7 @@ def compare(
     if len(rows) > 1:
         tables.show("")
         tables.show_rows(RATIO_COLUMNS, [ratio_row(one, rows[0]) for one in rows[1:]])
-    tables.show("", *said)
+    tables.show("", *lines)
 
 
 def _source(how: Mapping[str, Any]) -> Source:
@@ -74,7 +73,7 @@ def _source(how: Mapping[str, Any]) -> Source:
 
 
 def _results(
-    tasks: Sequence[Task], workers: int, dask_address: str | None, told: Callable[[int], None]
+    tasks: Sequence[Task], workers: int, dask_address: str | None, progress: Callable[[int], None]
 ) -> list[Result]:
     """Return the result of each task, in their order."""
     elsewhere: AbstractContextManager[Executor] | None = None
@@ -86,12 +85,12 @@ def _results(
     if elsewhere is None:
         for task in tasks:
             before = sum(len(one.jobs) for one in results)
-            results.append(sweep.run(task, lambda ended, before=before: told(before + ended)))  # type: ignore[misc]
+            results.append(sweep.run(task, lambda ended, before=before: progress(before + ended)))  # type: ignore[misc]
         return results
     with elsewhere as pool:
         for result in pool.map(sweep.run, tasks):
             results.append(result)
-            told(sum(len(one.jobs) for one in results))
+            progress(sum(len(one.jobs) for one in results))
     return results
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpusage.cli.past.train_history import train_history
+from gpusage_lab.history.command import train_history
 
 
 def train(

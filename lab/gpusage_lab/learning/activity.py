@@ -16,11 +16,10 @@ from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore]
     RandomForestRegressor,
 )
 
-from gpusage.predictors.activity.activities import GREATEST_SHARE, LEAST_SHARE, shares_around, sm_shares
-from gpusage.predictors.activity.features import NAMES
-from gpusage.predictors.learned.arrays import FloatArray
-from gpusage.predictors.learned.artifacts import ActivityParameters, Card, ForestParameters
-from gpusage.predictors.learned.trees import read_trees
+from gpusage.predictors.activity import GREATEST_SHARE, LEAST_SHARE, NAMES, shares_around, sm_shares
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.artifacts import ActivityParameters, Card, ForestParameters
+from gpusage.predictors.trees import read_trees
 from gpusage_lab.learning import activity_known, boosting, random_networks
 from gpusage_lab.learning.activity_rows import SM, UTILIZATION, Rows, own_sources, random_count, rows_of
 from gpusage_lab.learning.artifacts import Artifact
@@ -141,7 +140,7 @@ def _scored(rows: Rows, groups: Sequence[Fold]) -> tuple[tuple[Line, ...], Float
     """Return one line per method and figure, and what ours predicts of each of *groups* that it has not seen."""
     methods: dict[str, Callable[[Rows, Fold], FloatArray]] = {
         "constant": _constant,
-        "node times alone": lambda given, fold: given.roofline[fold.test],
+        "node times alone": lambda rows, fold: rows.roofline[fold.test],
         "Yeung's features, random forest": _yeung_forest,
         "Yeung's features, boosting": _yeung_boosting,
         "ours (host known)": _host_known,

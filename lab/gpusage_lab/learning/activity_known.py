@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpusage.advisor import Advisor
+from gpusage.decisions.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
-from gpusage.predictors.learned.arrays import FloatArray
-from gpusage.predictors.question import Question
-from gpusage_hooks.types import Alone, Interval
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.arrays import FloatArray
+from gpusage_hooks.types import Interval, SoloRun
 from gpusage_lab.learning import activity_tests
 from gpusage_lab.learning.activity_tests import Test, real_tests
 from gpusage_lab.learning.hosts import Loads, held_out, load_of
@@ -58,32 +58,34 @@ def known_table(tests: Sequence[Test]) -> ScoreTable:
 
 def _source_lines(source: str, tests: Sequence[Test]) -> Iterator[tuple[Cell, ...]]:
     truth = _percents(tests)
-    yield _line(f"{source}, from the graph", truth, [_predicted(test, Alone()) for test in tests])
+    yield _line(f"{source}, from the graph", truth, [_predicted(test, SoloRun()) for test in tests])
     waits = np.array([test.model in WAITS for test in tests], dtype=bool)
     if waits.any():
         fed = [test for test in tests if test.model not in WAITS]
-        yield _line(f"{source}, without PointNet", _percents(fed), [_predicted(test, Alone()) for test in fed])
+        yield _line(f"{source}, without PointNet", _percents(fed), [_predicted(test, SoloRun()) for test in fed])
         most = np.where(waits, 100.0, truth)
         level = _constant(truth)
         yield f"{source}, ceiling of graphs", len(truth), rmsle(truth, most), level, None, rank_correlation(truth, most)
     yield _host_line(f"{source}, host known", truth, tests)
     timed = [test for test in tests if test.step_s is not None]
     if timed:
-        told = [_predicted(test, Alone(step_time_s=test.step_s)) for test in timed]
-        yield _line(f"{source}, step time known", _percents(timed), told)
-    beside = [(test, other) for test in tests if (other := other_batch(test, tests)) is not None]
-    if beside:
-        told = [_predicted(test, seen(other)) for test, other in beside]
-        yield _line(f"{source}, utilization at another batch known", _percents([test for test, _ in beside]), told)
+        predictions = [_predicted(test, SoloRun(step_time_s=test.step_s)) for test in timed]
+        yield _line(f"{source}, step time known", _percents(timed), predictions)
+    batch_pairs = [(test, other) for test in tests if (other := other_batch(test, tests)) is not None]
+    if batch_pairs:
+        predictions = [_predicted(test, seen(other)) for test, other in batch_pairs]
+        yield _line(
+            f"{source}, utilization at another batch known", _percents([test for test, _ in batch_pairs]), predictions
+        )
 
 
 def _host_line(name: str, truth: FloatArray, tests: Sequence[Test]) -> tuple[Cell, ...]:
-    loads = Loads(*np.array([load_of(Question(test.graph, test.workload), test.gpu) for test in tests]).T)
-    told = held_out(loads, truth, [test.model for test in tests])
-    return name, len(truth), rmsle(truth, told), _constant(truth), None, rank_correlation(truth, told)
+    loads = Loads(*np.array([load_of(WorkloadAnalysis(test.graph, test.workload), test.gpu) for test in tests]).T)
+    predictions = held_out(loads, truth, [test.model for test in tests])
+    return name, len(truth), rmsle(truth, predictions), _constant(truth), None, rank_correlation(truth, predictions)
 
 
-def _predicted(test: Test, alone: Alone) -> Interval:
+def _predicted(test: Test, alone: SoloRun) -> Interval:
     (need,) = _ADVISOR.predict(test.graph, replace(test.workload, alone=alone), [test.gpu])
     return need.gpu_utilization
 
@@ -104,20 +106,20 @@ def other_batch(test: Test, tests: Sequence[Test]) -> Test | None:
     )
 
 
-def seen(test: Test) -> Alone:
+def seen(test: Test) -> SoloRun:
     """Return what a user knows who saw *test*."""
     share = float(np.clip((test.utilization or 0.0) / 100.0, LEAST, GREATEST))
-    return Alone(utilization=share, batch_size=test.workload.batch_size)
+    return SoloRun(utilization=share, batch_size=test.workload.batch_size)
 
 
 def _percents(tests: Sequence[Test]) -> FloatArray:
     return np.array([test.utilization for test in tests], dtype=float)
 
 
-def _line(name: str, truth: FloatArray, told: Sequence[Interval]) -> tuple[Cell, ...]:
-    ours = 100.0 * np.array([one.value for one in told])
-    inside = [100 * one.low <= value <= 100 * one.high for one, value in zip(told, truth, strict=True)]
-    is_known = all(one.low == one.high for one in told)
+def _line(name: str, truth: FloatArray, predictions: Sequence[Interval]) -> tuple[Cell, ...]:
+    ours = 100.0 * np.array([one.value for one in predictions])
+    inside = [100 * one.low <= value <= 100 * one.high for one, value in zip(predictions, truth, strict=True)]
+    is_known = all(one.low == one.high for one in predictions)
     coverage = None if is_known else 100.0 * float(np.mean(inside))
     return name, len(truth), rmsle(truth, ours), _constant(truth), coverage, rank_correlation(truth, ours)
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity.features import features_of
-from gpusage.predictors.learned.arrays import FloatArray
-from gpusage.predictors.question import Question
+from gpusage.predictors.activity import features_of
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.arrays import FloatArray
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_lab.learning import activity_tests, random_networks
 from gpusage_lab.learning.hosts import Loads, load_of
@@ -51,13 +51,13 @@ def rows_of(data: DataFolder) -> Rows:
     features, yeung, roofline, steps, loads = [], [], [], [], []
     cases = [*random_cases(loaded), *_own(data)]
     for case in cases:
-        question = Question(case.graph, case.workload)
-        timing = question.timing([case.gpu])
-        features.append(features_of(question.work, timing)[0])
+        analysis = WorkloadAnalysis(case.graph, case.workload)
+        timing = analysis.timing([case.gpu])
+        features.append(features_of(analysis.work, timing)[0])
         roofline.append(100.0 * np.array([timing.busy_s[0], timing.sm_s[0]]) / timing.step_s[0])
-        gaps = float(question.kernels.counts.sum()) if case.workload.mode == "train" else 0.0
+        gaps = float(analysis.kernels.counts.sum()) if case.workload.mode == "train" else 0.0
         steps.append((timing.busy_s[0], timing.step_s[0], gaps))
-        loads.append(load_of(question, case.gpu))
+        loads.append(load_of(analysis, case.gpu))
         yeung.append(activity_tests.yeung_features(case.graph, case.workload.batch_size))
     return Rows(
         np.array(features),

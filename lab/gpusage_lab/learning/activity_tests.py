@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.learned.arrays import FloatArray
-from gpusage.predictors.question import Question
-from gpusage.predictors.work.lowering import forward_flop
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.lowering import forward_flop
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_lab.learning import mlperf_jobs
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
@@ -103,9 +103,9 @@ def tables(data: DataFolder) -> tuple[ScoreTable, ...]:
 
 
 def _lines(source: str, tests: list[Test]) -> Iterator[tuple[str | float | None, ...]]:
-    questions = [Question(test.graph, test.workload) for test in tests]
-    activities = [question.activity([test.gpu])[0] for question, test in zip(questions, tests, strict=True)]
-    times = [question.timing([test.gpu]) for question, test in zip(questions, tests, strict=True)]
+    questions = [WorkloadAnalysis(test.graph, test.workload) for test in tests]
+    activities = [analysis.activity([test.gpu])[0] for analysis, test in zip(questions, tests, strict=True)]
+    times = [analysis.timing([test.gpu]) for analysis, test in zip(questions, tests, strict=True)]
     for what in ("utilization", "sm_activity", "memory"):
         measured = [getattr(test, what) for test in tests]
         if any(value is None for value in measured):
@@ -150,10 +150,10 @@ def _lucid(data: DataFolder) -> Iterator[Test]:
     gpu = builtin_catalogue().find("rtx-3090")
     for row in data.read("lucid_solo.csv").to_dict("records"):
         job = LUCID[row["model"]]
-        asked = workload(job, row["batch_size"], half=bool(row["amp"]))
+        run = workload(job, row["batch_size"], half=bool(row["amp"]))
         measured = float(row["gpu_util_pct"]), None, float(row["gmem_util_pct"])
-        step_s = None if row["model"] in NO_STEPS else asked.batch_size / row["speed_samples_per_s"]
-        yield Test(LUCID_SOURCE, row["model"], load_zoo().graph(job.key), asked, gpu, *measured, step_s)
+        step_s = None if row["model"] in NO_STEPS else run.batch_size / row["speed_samples_per_s"]
+        yield Test(LUCID_SOURCE, row["model"], load_zoo().graph(job.key), run, gpu, *measured, step_s)
 
 
 def _glet(data: DataFolder) -> Iterator[Test]:
@@ -162,9 +162,9 @@ def _glet(data: DataFolder) -> Iterator[Test]:
         key = f"torchvision:{row['model']}@224"
         if key in zoo:
             gpu = builtin_catalogue().find(GLET_GPUS[row["gpu"]])
-            asked = Workload(batch_size=int(row["batch_size"]), mode="infer")
+            run = Workload(batch_size=int(row["batch_size"]), mode="infer")
             measured = None, float(row["sm_util_pct"]), float(row["mem_util_pct"])
-            yield Test("gpulets, inference", row["model"], zoo.graph(key), asked, gpu, *measured)
+            yield Test("gpulets, inference", row["model"], zoo.graph(key), run, gpu, *measured)
 
 
 def _miso(data: DataFolder) -> Iterator[Test]:
@@ -174,9 +174,9 @@ def _miso(data: DataFolder) -> Iterator[Test]:
         job = MISO_KEYS.get(row["model"])
         if job is not None:
             measured = float(row["sm_util_pct_a100_solo"]), None, float(row["mem_util_pct_a100_solo"])
-            asked = workload(job, row["batch_size"])
+            run = workload(job, row["batch_size"])
             graph, step_s = load_zoo().graph(job.key), float(row["iter_time_median_s"])
-            yield Test("MISO, training", row["model"], graph, asked, gpu, *measured, step_s)
+            yield Test("MISO, training", row["model"], graph, run, gpu, *measured, step_s)
 
 
 def _lambda(data: DataFolder) -> Iterator[Test]:
@@ -188,14 +188,14 @@ def _lambda(data: DataFolder) -> Iterator[Test]:
         if task in LAMBDA_JOBS:
             job, batch_size = LAMBDA_JOBS[task]
             half = precision != "FP32"
-            asked = workload(job, batch_size * (2 if half else 1), half=half)
+            run = workload(job, batch_size * (2 if half else 1), half=half)
             measured = float(row["mean_gpu_util_pct_steady"]), None, None
-            yield Test("Lambda, training", task, load_zoo().graph(job.key), asked, gpu, *measured)
+            yield Test("Lambda, training", task, load_zoo().graph(job.key), run, gpu, *measured)
 
 
 def _takayama() -> Iterator[Test]:
     gpu = builtin_catalogue().find(mlperf_jobs.NEW)
     for job in mlperf_jobs.JOBS:
-        asked = Workload(batch_size=job.batch_size, optimizer=job.optimizer, mode=job.mode)
+        run = Workload(batch_size=job.batch_size, optimizer=job.optimizer, mode=job.mode)
         measured = job.utilization, None, None
-        yield Test("Takayama, MLPerf", job.name, load_zoo().graph(job.key), asked, gpu, *measured)
+        yield Test("Takayama, MLPerf", job.name, load_zoo().graph(job.key), run, gpu, *measured)

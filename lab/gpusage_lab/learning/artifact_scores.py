@@ -12,17 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.advisor import Advisor
+from gpusage.decisions.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.artifacts import pretrained
 from gpusage.predictors.colocation import predict_colocation
-from gpusage.predictors.learned.artifacts import pretrained
-from gpusage.predictors.learned.intervals import exactly
-from gpusage.predictors.question import Question
+from gpusage.predictors.intervals import exactly, speedup
 from gpusage.predictors.slowdown import predict_slowdown
-from gpusage.predictors.times.speedups import speedup
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Alone, Figure, Interval, Known, Workload
+from gpusage_hooks.types import Figure, Interval, ObservedFigures, SoloRun, Workload
 from gpusage_hooks.units import GIB
 from gpusage_lab.learning import activity_known, activity_rows, memory_unfitted, pairs, random_networks
 from gpusage_lab.learning.artifacts import reading
@@ -81,7 +80,7 @@ def _ask(name: str) -> None:
     advisor = Advisor(hooks=make_hooks(), catalogue=builtin_catalogue())
     graph = load_zoo().graph(TRIED)
     needs = advisor.predict(graph, Workload(), list(advisor.catalogue))
-    for alone in (Alone(), Alone(utilization=0.5), Alone(step_time_s=0.1)):
+    for alone in (SoloRun(), SoloRun(utilization=0.5), SoloRun(step_time_s=0.1)):
         advisor.price(graph, Workload(alone=alone), [advisor.catalogue.find(needs[0].gpu)], [50])
     advisor.colocate(needs[:1] * 2, advisor.catalogue.find(needs[0].gpu))
     for of, over in permutations(needs, 2):
@@ -165,7 +164,7 @@ def _points(line: tuple[str, str], answers: Sequence[Comparison], unit: str) -> 
 def _step_time(data: DataFolder) -> Iterator[Comparison]:
     zoo = load_zoo()
     for row in sorted(step_rows(data, zoo), key=lambda row: (row.key, row.workload.mode, row.workload.batch_size)):
-        predicted = Question(zoo.graph(row.key), row.workload).step_time_s([row.gpu])[0]
+        predicted = WorkloadAnalysis(zoo.graph(row.key), row.workload).step_time_s([row.gpu])[0]
         ends = (predicted.value + row.copy_s, predicted.low + row.copy_s, predicted.high + row.copy_s)
         yield Comparison(row.source, "", f"{row.key} on {row.gpu.name}", row.measured_s, _interval(*ends))
 
@@ -175,12 +174,12 @@ def _memory(data: DataFolder) -> Iterator[Comparison]:
     rows = memory_rows(data, zoo)
     for index in np.flatnonzero(rows.sound):
         workload = Workload(batch_size=int(rows.batch_size[index]))
-        predicted = Question(zoo.graph(rows.key[index]), workload).memory_bytes([gpu])[0]
+        predicted = WorkloadAnalysis(zoo.graph(rows.key[index]), workload).memory_bytes([gpu])[0]
         ends = (predicted.value / GIB, predicted.low / GIB, predicted.high / GIB)
         yield Comparison(PEAKS, "", rows.model[index], float(rows.measured[index]) / GIB, _interval(*ends))
     for run in profiled(data).runs:
         if run.is_alone and run.figures.get("process_bytes"):
-            predicted = Question(run.graph, run.workload).memory_bytes([run.gpu])[0]
+            predicted = WorkloadAnalysis(run.graph, run.workload).memory_bytes([run.gpu])[0]
             ends = (predicted.value / GIB, predicted.low / GIB, predicted.high / GIB)
             source = run.source if is_described(run) else f"{run.source}, not fp32 with momentum"
             yield Comparison(source, "", run.job, run.figures["process_bytes"] / GIB, _interval(*ends))
@@ -190,13 +189,13 @@ def _activity(data: DataFolder) -> Iterator[Comparison]:
     gpu = builtin_catalogue().find(activity_rows.GPU)
     for network in random_networks.load(data).networks:
         workload = Workload(batch_size=network.batch_size, optimizer="adam")
-        predicted = Question(network.graph, workload).activity([gpu])[0]
+        predicted = WorkloadAnalysis(network.graph, workload).activity([gpu])[0]
         source, label = f"gpumemnet_{network.kind}", f"{network.kind} {network.architecture}"
         yield Comparison(source, "utilization", label, network.gpu_utilization / 100.0, predicted.gpu_utilization)
         yield Comparison(source, "SM activity", label, network.sm_activity / 100.0, predicted.sm_activity)
     for run in profiled(data).runs:
         if run.is_alone:
-            predicted = Question(run.graph, run.workload).activity([run.gpu])[0]
+            predicted = WorkloadAnalysis(run.graph, run.workload).activity([run.gpu])[0]
             for figure, column in _FIGURES.items():
                 if column in run.figures:
                     yield Comparison(run.source, figure, run.job, run.figures[column], getattr(predicted, column))
@@ -220,7 +219,7 @@ def _colocation(data: DataFolder) -> Iterator[Comparison]:
 def _slowdown(data: DataFolder) -> Iterator[Comparison]:
     zoo = load_zoo()
     for row in slowdown_rows(data, zoo):
-        known = Known(step_time_s=Figure(interval=exactly(row.alone_s), source=row.source))
+        known = ObservedFigures(step_time_s=Figure(interval=exactly(row.alone_s), source=row.source))
         predicted = predict_slowdown(zoo.graph(row.key), row.workload, [row.gpu], [[row.share]], [known])[0][0]
         yield Comparison(row.source, "step time known", row.key, row.slowdown, predicted)
 

@@ -10,11 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import gpusage.predictors.pretrained
-from gpusage.predictors.learned.artifacts import IN_USE, Card, Parameters, Pretrained, pretrained
+from gpusage.predictors.artifacts import ACTIVE_ARTIFACTS, PRETRAINED_FOLDER, Card, Parameters, Pretrained, pretrained
 from gpusage_hooks.errors import RequestError
 
-FOLDER = Path(gpusage.predictors.pretrained.__file__).parent
+FOLDER = PRETRAINED_FOLDER
 SIGNIFICANT_DIGITS = 6
 """Of each figure in an artifact."""
 
@@ -57,7 +56,7 @@ def write(artifact: Artifact, folder: Path = FOLDER) -> Path:
     return path
 
 
-def found_at(place: Path, names: Collection[str]) -> dict[str, Path]:
+def artifact_paths(place: Path, names: Collection[str]) -> dict[str, Path]:
     """Return the artifacts at *place*, an artifact or a folder of some, by name.
 
     Raises:
@@ -87,11 +86,11 @@ def _check(path: Path) -> None:
 @contextmanager
 def reading(paths: Mapping[str, Path]) -> Iterator[None]:
     """Let the predictors read the artifacts *paths*, by name, instead of those that are shipped."""
-    before = IN_USE.set(Pretrained({**pretrained().instead, **paths}))
+    before = ACTIVE_ARTIFACTS.set(Pretrained({**pretrained().overrides, **paths}))
     try:
         yield
     finally:
-        IN_USE.reset(before)
+        ACTIVE_ARTIFACTS.reset(before)
 
 
 def rounded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can say, and numpy's numbers

@@ -1,4 +1,4 @@
-"""Gradient boosting, fitted by scikit-learn and turned into the flat arrays of `gpusage.predictors.learned.trees`."""
+"""Gradient boosting, fitted by scikit-learn and turned into the flat arrays of `gpusage.predictors.trees`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore]
     HistGradientBoostingRegressor,
 )
 
-from gpusage.predictors.learned.arrays import FloatArray
-from gpusage.predictors.learned.artifacts import ForestParameters
-from gpusage.predictors.learned.trees import MAXIMUM_LEAVES, read_trees
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.artifacts import ForestParameters
+from gpusage.predictors.trees import MAXIMUM_LEAVES, read_trees
 
 MAXIMUM_DEPTH = 6
 

@@ -13,10 +13,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpusage.predictors.colocation import WORTHWHILE_SUM, LearnedColocation, beside, learned_from, predict_colocation
-from gpusage.predictors.learned.arrays import BoolArray, FloatArray
-from gpusage.predictors.learned.artifacts import Card, ColocationParameters
-from gpusage.predictors.learned.intervals import NINETY_PERCENT
+from gpusage.predictors.arrays import BoolArray, FloatArray
+from gpusage.predictors.artifacts import Card, ColocationParameters
+from gpusage.predictors.colocation import (
+    WORTHWHILE_SUM,
+    LearnedColocation,
+    learned_colocation,
+    pair_throughputs,
+    predict_colocation,
+)
+from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.pairs import QUEUE_LENGTH, Pairs, Policy, gavel, lucid, lucid_utilizations, scores
 from gpusage_lab.learning.partners import GUESSING, RANKING, seen_as, unacquainted
@@ -39,7 +45,7 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     pairs = joined([gavel(data), *own.values()])
     everything = np.full(len(pairs.jobs), fill_value=True)
     parameters = _fitted(pairs, ~np.isnan(pairs.parts), everything)
-    deviations = {split.name: _deviations(pairs, split.found(pairs)) for split in _SPLITS}
+    deviations = {split.name: _deviations(pairs, split.chosen_pairs(pairs)) for split in _SPLITS}
     parameters = replace(
         parameters, known=deviations["known"], partly=deviations["partly"], unknown=deviations["unknown"]
     )
@@ -138,7 +144,7 @@ def _other_models_factors(pairs: Pairs, predictions: FloatArray) -> FloatArray:
 def refitted(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
     """Return what ours says of each job as the target's partner, fitted on those that teach alone."""
     chosen = ~np.isnan(pairs.parts) & teaches[:, np.newaxis] & teaches
-    return np.asarray(_sums(learned_from(_fitted(pairs, chosen, teaches)), pairs)[target])
+    return np.asarray(_sums(learned_colocation(_fitted(pairs, chosen, teaches)), pairs)[target])
 
 
 def _seeing(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
@@ -147,7 +153,7 @@ def _seeing(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
 
 def shipped(source: Pairs) -> Policy:
     """Return ours as it is fitted on all of *source*, whoever may teach."""
-    learned = learned_from(_fitted(source, ~np.isnan(source.parts), np.full(len(source.jobs), fill_value=True)))
+    learned = learned_colocation(_fitted(source, ~np.isnan(source.parts), np.full(len(source.jobs), fill_value=True)))
 
     def policy(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
         return np.asarray(_sums(learned, pairs)[target])
@@ -156,12 +162,12 @@ def shipped(source: Pairs) -> Policy:
 
 
 def _sums(learned: LearnedColocation, pairs: Pairs) -> FloatArray:
-    parts = _beside(learned, pairs)
+    parts = _pair_throughputs(learned, pairs)
     return np.asarray(parts + parts.T)
 
 
-def _beside(learned: LearnedColocation, pairs: Pairs) -> FloatArray:
-    return beside(learned, pairs.features, [need.parameter_count for need in pairs.needs])[0]
+def _pair_throughputs(learned: LearnedColocation, pairs: Pairs) -> FloatArray:
+    return pair_throughputs(learned, pairs.features, [need.parameter_count for need in pairs.needs])[0]
 
 
 def _fitted(pairs: Pairs, chosen: BoolArray, teaches: BoolArray) -> ColocationParameters:
@@ -197,9 +203,11 @@ def _held_out_models(pairs: Pairs) -> FloatArray:
     measured = ~np.isnan(pairs.parts)
     for model in sorted(set(pairs.models)):
         teaches = pairs.models != model
-        predictions = _beside(learned_from(_fitted(pairs, measured & teaches[:, np.newaxis] & teaches, teaches)), pairs)
-        asked = measured & ~teaches[:, np.newaxis]
-        unseen[asked] = predictions[asked]
+        predictions = _pair_throughputs(
+            learned_colocation(_fitted(pairs, measured & teaches[:, np.newaxis] & teaches, teaches)), pairs
+        )
+        tested = measured & ~teaches[:, np.newaxis]
+        unseen[tested] = predictions[tested]
     return unseen
 
 
@@ -209,10 +217,12 @@ def _held_out_both(pairs: Pairs) -> FloatArray:
     measured = ~np.isnan(pairs.parts)
     for first, second in combinations_with_replacement(sorted(set(pairs.models)), 2):
         teaches = (pairs.models != first) & (pairs.models != second)
-        predictions = _beside(learned_from(_fitted(pairs, measured & teaches[:, np.newaxis] & teaches, teaches)), pairs)
+        predictions = _pair_throughputs(
+            learned_colocation(_fitted(pairs, measured & teaches[:, np.newaxis] & teaches, teaches)), pairs
+        )
         one, other = pairs.models == first, pairs.models == second
-        asked = measured & (np.outer(one, other) | np.outer(other, one))
-        unseen[asked] = predictions[asked]
+        tested = measured & (np.outer(one, other) | np.outer(other, one))
+        unseen[tested] = predictions[tested]
     return unseen
 
 
@@ -224,16 +234,16 @@ def _held_out_pairs(pairs: Pairs) -> FloatArray:
     numbers = numbers + numbers.T
     everything = np.full(len(pairs.jobs), fill_value=True)
     for fold in range(PAIR_FOLDS):
-        asked = measured & (numbers % PAIR_FOLDS == fold)
-        predictions = _beside(learned_from(_fitted(pairs, measured & ~asked, everything)), pairs)
-        unseen[asked] = predictions[asked]
+        tested = measured & (numbers % PAIR_FOLDS == fold)
+        predictions = _pair_throughputs(learned_colocation(_fitted(pairs, measured & ~tested, everything)), pairs)
+        unseen[tested] = predictions[tested]
     return unseen
 
 
 class _Split(NamedTuple):
     name: str
     title: str
-    found: Callable[[Pairs], FloatArray]
+    chosen_pairs: Callable[[Pairs], FloatArray]
 
 
 _SPLITS = (
@@ -258,7 +268,7 @@ def _coverage(pairs: Pairs) -> ScoreTable:
     """Return how often the truth lay inside intervals that the other models' errors gave."""
     lines: list[tuple[str | float | None, ...]] = []
     for split in _SPLITS:
-        parts = split.found(pairs)
+        parts = split.chosen_pairs(pairs)
         inside: list[FloatArray] = []
         widths: list[float] = []
         for errors in _errors(pairs, parts):

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore]
 
-from gpusage.predictors.activity.activities import GREATEST_SHARE
-from gpusage.predictors.learned.arrays import FloatArray
-from gpusage.predictors.question import Question
+from gpusage.predictors.activity import GREATEST_SHARE
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.arrays import FloatArray
 from gpusage_hooks.types import Gpu
 from gpusage_lab.learning.splits import leave_one_out
 
@@ -65,11 +65,11 @@ class Loads(NamedTuple):
         return Loads(*(column[rows] for column in self))
 
 
-def load_of(question: Question, gpu: Gpu) -> tuple[float, float, float, float]:
+def load_of(analysis: WorkloadAnalysis, gpu: Gpu) -> tuple[float, float, float, float]:
     """Return the columns of `Loads` of one run."""
-    elements = float(np.exp(question.work.log_inputs))
-    launches = float(question.kernels.host_counts[1:].sum())
-    return float(question.timing([gpu]).busy_s[0]), launches, float(question.workload.batch_size), elements
+    elements = float(np.exp(analysis.work.log_inputs))
+    launches = float(analysis.kernels.host_counts[1:].sum())
+    return float(analysis.timing([gpu]).busy_s[0]), launches, float(analysis.workload.batch_size), elements
 
 
 def percents(host: Host, loads: Loads) -> FloatArray:
@@ -94,7 +94,7 @@ def fit_host(loads: Loads, measured: FloatArray) -> Host:
 
 def held_out(loads: Loads, measured: FloatArray, families: Sequence[str]) -> FloatArray:
     """Return the GPU utilization of each run by the host that the other *families* of its campaign tell."""
-    told = np.zeros_like(measured)
+    predicted = np.zeros_like(measured)
     for fold in leave_one_out(families, "family"):
-        told[fold.test] = percents(fit_host(loads.of(fold.train), measured[fold.train]), loads.of(fold.test))
-    return told
+        predicted[fold.test] = percents(fit_host(loads.of(fold.train), measured[fold.train]), loads.of(fold.test))
+    return predicted

@@ -8,19 +8,20 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.learned.arrays import BoolArray, IntArray
-from gpusage.predictors.learned.artifacts import Card, MemoryParameters
-from gpusage.predictors.memory.liveness import TRAINING_TERMS
+from gpusage.predictors.arrays import BoolArray, IntArray
+from gpusage.predictors.artifacts import Card, MemoryParameters
+from gpusage.predictors.liveness import TRAINING_TERMS
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.memory_baselines import BASELINES
 from gpusage_lab.learning.memory_fit import MemoryFit, fit_memory
+from gpusage_lab.learning.memory_need import HIGH, SHARE_HIGH, fit_need
 from gpusage_lab.learning.memory_rows import MemoryRows, OwnPeaks, memory_rows, own_peaks
 from gpusage_lab.learning.memory_tables import (
     HeldOut,
     families_table,
+    need_table,
     own_peaks_table,
     peaks_table,
-    share_table,
     source_of,
 )
 from gpusage_lab.learning.memory_unfitted import unfitted_table
@@ -31,7 +32,7 @@ from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import Zoo, load_zoo
 
 FOLDS = 10
-ENDS = 4
+ENDS = 3
 """Rows of `MemoryFit.predicted`."""
 
 
@@ -52,7 +53,8 @@ def _rows(data: DataFolder, zoo: Zoo) -> MemoryRows:
 def _artifact(rows: MemoryRows, own: OwnPeaks, fitted: MemoryFit) -> Artifact:
     sound = rows.sound
     held_out = _held_out(rows, own, by_group(rows.family, FOLDS, "family"), "unseen family")
-    low, point, high, share_high = held_out.predicted[:, sound]
+    low, point, high = held_out.predicted[:, sound]
+    need = fit_need(rows)
     figures = score(rows.measured[sound], point, low, high)
     return Artifact(
         name="memory",
@@ -75,12 +77,20 @@ def _artifact(rows: MemoryRows, own: OwnPeaks, fitted: MemoryFit) -> Artifact:
                 "unseen family, median": figures.median,
                 "unseen family, above the high end": float((rows.measured[sound] > high).mean()),
                 "unseen family, inside the interval": figures.coverage or 0.0,
-                "unseen family, above a share's high end": float((rows.measured[sound] > share_high).mean()),
+                "need, unseen family, above the high end": need.share_above(HIGH),
+                "need, unseen family, above a share's high end": need.share_above(SHARE_HIGH),
             },
-            notes=("One GPU (A100 of 40 GB), fp32, momentum; other states and precisions are added by rule.",),
+            notes=(
+                f"What a run needs: {len(need.ratios)} rows of {len(set(need.families))} families.",
+                "One GPU (A100 of 40 GB), fp32, momentum; other states and precisions are added by rule.",
+            ),
         ),
         parameters=MemoryParameters(
-            terms=TRAINING_TERMS, weights=fitted.weights.tolist(), constant_bytes=fitted.constants.tolist()
+            terms=TRAINING_TERMS,
+            weights=fitted.weights.tolist(),
+            constant_bytes=fitted.constants.tolist(),
+            required_factors=need.factors.tolist(),
+            required_constant_bytes=need.constants.tolist(),
         ),
     )
 
@@ -100,8 +110,8 @@ def evaluate_with(data: DataFolder, zoo: Zoo) -> Sequence[ScoreTable]:
         HeldOut(name=name, predicted=np.tile(baseline(rows, folds), (ENDS, 1))) for name, baseline in BASELINES.items()
     ]
     tables = [peaks_table(rows, which, title, [ours, chance, *others]) for title, which in _subsets(rows).items()]
-    share = share_table(rows, ours)
-    return [*tables, share, families_table(rows, ours), *_own_table(rows, own), unfitted_table(data, zoo)]
+    need = need_table(rows, fit_need(rows))
+    return [*tables, need, families_table(rows, ours), *_own_table(rows, own), unfitted_table(data, zoo)]
 
 
 def _subsets(rows: MemoryRows) -> Mapping[str, BoolArray]:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls  # type: ignore[import-untyped, unused-ignore]
 
-from gpusage.predictors.learned.arrays import FloatArray
-from gpusage.predictors.memory.liveness import TRAINING_TERMS
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.liveness import TRAINING_TERMS
 from gpusage_lab.learning.splits import by_group
 
 LOW_SHARE = 0.07
@@ -21,9 +21,6 @@ HIGH_SHARE = 0.985
 """Of the rows that teach lie below the high end."""
 CALIBRATED_SHARE = 0.9925
 """Of the rows that no fold has seen lie below the high end after calibration."""
-SHARE_HIGH_SHARE = 0.97
-SHARE_CALIBRATED_SHARE = 0.98
-"""The same of a share's high end: families differ, and in the mean of the families it is 95 to 96 % of the rows."""
 HIGH_TERMS = tuple(map(TRAINING_TERMS.index, ("weights", "pointwise", "spatial", "batched", "grouped")))
 """What the high end adds to the point: the largest operations, whose scratch memory cuDNN's search for the fastest
 algorithm makes as large as it finds room for."""
@@ -35,21 +32,20 @@ INNER_FOLDS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFit:
-    """Weights of `TRAINING_TERMS` and constants in bytes; rows are low end, point, high end, a share's high end."""
+    """Weights of `TRAINING_TERMS` and constants in bytes; rows are low end, point and high end."""
 
     weights: FloatArray
     constants: FloatArray
 
     def predicted(self, terms: FloatArray) -> FloatArray:
-        """Return low ends, points, high ends and those of a share, one column per row of *terms*."""
+        """Return low ends, points and high ends, one column per row of *terms*."""
         sums: FloatArray = self.weights @ terms.T + self.constants[:, None]
-        low, point, high, share_high = sums
-        high = np.maximum(high, point)
-        return np.stack([np.minimum(low, point), point, high, np.clip(share_high, point, high)])
+        low, point, high = sums
+        return np.stack([np.minimum(low, point), point, np.maximum(high, point)])
 
 
 def fit_memory(terms: FloatArray, measured: FloatArray, families: npt.NDArray[np.str_]) -> MemoryFit:
-    """Return the fit on all rows, its high ends calibrated on families that an inner fit has not seen.
+    """Return the fit on all rows, its high end calibrated on families that an inner fit has not seen.
 
     Args:
         terms: One row per measurement, bytes.
@@ -57,10 +53,8 @@ def fit_memory(terms: FloatArray, measured: FloatArray, families: npt.NDArray[np
         families: One per row.
     """
     point, low = quantile_fit(_with_one(terms), measured, 0.5), quantile_fit(_with_one(terms), measured, LOW_SHARE)
-    highs = [_high(terms, measured, point, share) for share in (HIGH_SHARE, SHARE_HIGH_SHARE)]
-    factors = _calibrations(terms, measured, families)
-    calibrated = [np.r_[high[0], high[1:] * factor] for high, factor in zip(highs, factors, strict=True)]
-    rows = np.stack([low, point, *calibrated])
+    high = _high(terms, measured, point, HIGH_SHARE)
+    rows = np.stack([low, point, np.r_[high[0], high[1:] * _calibration(terms, measured, families)]])
     return MemoryFit(weights=rows[:, 1:], constants=rows[:, 0])
 
 
@@ -105,14 +99,12 @@ def _high(terms: FloatArray, measured: FloatArray, point: FloatArray, below: flo
     return weights
 
 
-def _calibrations(terms: FloatArray, measured: FloatArray, families: npt.NDArray[np.str_]) -> list[float]:
-    """Return by how much the tensors of either high end must grow for families that the fit has not seen."""
-    ratios = np.ones((2, len(measured)))
+def _calibration(terms: FloatArray, measured: FloatArray, families: npt.NDArray[np.str_]) -> float:
+    """Return by how much the tensors of the high end must grow for families that the fit has not seen."""
+    ratios = np.ones(len(measured))
     for fold in by_group(families.tolist(), INNER_FOLDS, "family"):
         train, test = fold.train, fold.test
         point = quantile_fit(_with_one(terms[train]), measured[train], 0.5)
-        for row, below in zip(ratios, (HIGH_SHARE, SHARE_HIGH_SHARE), strict=True):
-            high = _high(terms[train], measured[train], point, below)
-            row[test] = (measured[test] - high[0]) / np.maximum(terms[test] @ high[1:], 1.0)
-    wanted = (CALIBRATED_SHARE, SHARE_CALIBRATED_SHARE)
-    return [max(1.0, float(np.quantile(row, share))) for row, share in zip(ratios, wanted, strict=True)]
+        high = _high(terms[train], measured[train], point, HIGH_SHARE)
+        ratios[test] = (measured[test] - high[0]) / np.maximum(terms[test] @ high[1:], 1.0)
+    return max(1.0, float(np.quantile(ratios, CALIBRATED_SHARE)))

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.learned.arrays import BoolArray, FloatArray
-from gpusage.predictors.memory.liveness import TRAINING_TERMS, terms, walk
-from gpusage.predictors.memory.peak import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
-from gpusage.predictors.question import Question
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.arrays import BoolArray, FloatArray
+from gpusage.predictors.liveness import TRAINING_TERMS, terms, walk
+from gpusage.predictors.memory import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB
 from gpusage_lab.learning.profiled import ProfiledRun, profiled
@@ -27,7 +27,7 @@ PEAKS, STATIC, BENCHMARK = "gpumemnet_timm_memory.csv", "timm_static_features.cs
 GPU = "a100-sxm4-40gb"
 FLAT_GROWTH = 0.3
 """A model's peaks grow by at least this share of what its kept tensors grow by, or they are flat."""
-_KEPT, _WEIGHTS = TRAINING_TERMS.index("kept"), TRAINING_TERMS.index("weights")
+_SAVED, _WEIGHTS = TRAINING_TERMS.index("kept"), TRAINING_TERMS.index("weights")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +86,8 @@ def memory_rows(data: DataFolder, zoo: Zoo) -> MemoryRows:
         batch_size=known["batch_size"].to_numpy(dtype=np.int64),
         measured=measured,
         terms=values,
-        flat=_flat(known, measured, values[:, _KEPT]),
-        impossible=measured < values[:, _KEPT] + 2 * values[:, _WEIGHTS],
+        flat=_flat(known, measured, values[:, _SAVED]),
+        impossible=measured < values[:, _SAVED] + 2 * values[:, _WEIGHTS],
         fake_tensor=known["faketensor_after_backward_MiB"].to_numpy(dtype=np.float64) * MIB,
         skipped=(
             ("falls as the batch grows, or near 40 GB", len(table) - len(usable)),
@@ -134,13 +134,13 @@ def own_peaks(data: DataFolder, zoo: Zoo) -> OwnPeaks:
 
 def _terms(zoo: Zoo, key: str, batch_size: int) -> FloatArray:
     graph = zoo.graph(key)
-    lowering = Question(graph, Workload(batch_size=batch_size)).lowering
+    lowering = WorkloadAnalysis(graph, Workload(batch_size=batch_size)).lowering
     return np.array(terms(lowering, walk(graph, lowering, batch_size)))
 
 
-def _flat(table: Table, measured: FloatArray, kept_bytes: FloatArray) -> BoolArray:
+def _flat(table: Table, measured: FloatArray, saved_bytes: FloatArray) -> BoolArray:
     flat = np.zeros(len(measured), dtype=bool)
     for rows in table.groupby("model").indices.values():
-        grows, should = np.ptp(measured[rows]), np.ptp(kept_bytes[rows])
+        grows, should = np.ptp(measured[rows]), np.ptp(saved_bytes[rows])
         flat[rows] = len(rows) > 1 and grows < FLAT_GROWTH * should
     return flat

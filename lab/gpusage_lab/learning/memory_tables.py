@@ -1,4 +1,4 @@
-"""The tables of the target ``memory``: ours on families that were left out, the baselines, and what a share books."""
+"""The tables of the target ``memory``: ours on families that were left out, the baselines, and what a run needs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpusage.predictors.learned.arrays import BoolArray, FloatArray
+from gpusage.predictors.arrays import BoolArray, FloatArray
 from gpusage_hooks.units import GIB
+from gpusage_lab.learning.memory_need import HIGH, POINT, SHARE_HIGH, NeedFit
 from gpusage_lab.learning.memory_rows import PEAKS, MemoryRows, OwnPeaks
 from gpusage_lab.learning.scores import by_family, score
 from gpusage_lab.learning.seal import is_sealed
@@ -19,9 +20,6 @@ COLUMNS = (
     *("high/point", "high/low"),
 )
 OF_FAMILIES = ("MAPE %, mean of families", "coverage %, mean of families", "predictable %")
-SMALL_BATCH = 16
-CAPACITY_BYTES = 40 * GIB
-"""Of the A100 on which the peaks were measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,29 +66,26 @@ def own_peaks_table(own: OwnPeaks, predicted: FloatArray) -> ScoreTable:
     return ScoreTable(title=title, columns=COLUMNS, rows=(line,), points=points)
 
 
-def share_table(rows: MemoryRows, ours: HeldOut) -> ScoreTable:
-    """Return how often each upper end fails as a cap, and what it leaves to others."""
-    sound = rows.sound
-    _, point, high, share_high = ours.predicted[:, sound]
-    ends = {
-        "gpusage, a share's end": share_high,
-        "gpusage, the high end": high,
-        "point x 1.1": 1.1 * point,
-        "point x 1.3": 1.3 * point,
-        "FakeTensor": rows.fake_tensor[sound],
-        "the whole GPU": np.full_like(point, CAPACITY_BYTES),
-    }
+def need_table(rows: MemoryRows, need: NeedFit) -> ScoreTable:
+    """Return how often each end of what a run needs is too low, each row predicted without its family."""
+    families = np.array(need.families)
+    ends = {"point": POINT, "high end: fits a GPU": HIGH, "a share's end": SHARE_HIGH}
     return ScoreTable(
-        title="Memory: what a share books, unseen family",
-        columns=(
-            *("upper end", "rows", "above %", f"above %, batch <= {SMALL_BATCH}", "above %, mean of families"),
-            *("end/point, median", "end/point, 90th percentile", "GiB conserved, mean"),
+        title="Memory: what a run needs, unseen family",
+        columns=("end", "rows", "above %", "above %, mean of families", "end/point"),
+        rows=tuple(
+            (
+                name,
+                len(need.ratios),
+                100 * need.share_above(place),
+                100 * by_family(need.ratios > need.end(place), families),
+                need.end(place),
+            )
+            for name, place in ends.items()
         ),
-        rows=tuple(_cap_line(name, rows, end, point) for name, end in ends.items()),
         notes=(
-            "Goals: above <= 5, end/point <= 1.35 in the median.",
-            "Above: the end, used as a cap, fails; xMem calls it the probability of estimation failure.",
-            "GiB conserved, after xMem: of 40 GiB, what the cap leaves to others; a cap that fails costs itself.",
+            f"The {len(need.ratios)} of {int(rows.sound.sum())} rows that could take hardly more than they needed.",
+            "Above: such a row took more than this end, which it bounds from above.",
         ),
     )
 
@@ -118,7 +113,7 @@ def _alone(rows: MemoryRows, which: BoolArray) -> Iterator[tuple[str, BoolArray]
 def _line(rows: MemoryRows, which: BoolArray, name: str, predictor: HeldOut) -> tuple[Cell, ...]:
     """Return a row's cells, `OF_FAMILIES` but for the last among them."""
     measured, families = rows.measured[which], np.array(rows.family)[which]
-    low, point, high, _ = predictor.predicted[:, which]
+    low, point, high = predictor.predicted[:, which]
     missed = 100 * by_family(np.abs(point - measured) / measured, families)
     inside = (low <= measured) & (measured <= high)
     covered = None if np.array_equal(low, high) else 100 * by_family(inside, families)
@@ -126,7 +121,7 @@ def _line(rows: MemoryRows, which: BoolArray, name: str, predictor: HeldOut) -> 
 
 
 def _row(name: str, measured: FloatArray, predicted: FloatArray) -> tuple[Cell, ...]:
-    low, point, high, _ = predicted
+    low, point, high = predicted
     figures = score(measured, point, low, high)
     cells = (figures.mape, figures.median, figures.within_10, figures.bias)
     if np.array_equal(low, high):
@@ -137,18 +132,8 @@ def _row(name: str, measured: FloatArray, predicted: FloatArray) -> tuple[Cell, 
     return name, len(measured), *shares, float(np.median(high / point)), figures.width
 
 
-def _cap_line(name: str, rows: MemoryRows, end: FloatArray, point: FloatArray) -> tuple[Cell, ...]:
-    sound = rows.sound
-    measured, small = rows.measured[sound], rows.batch_size[sound] <= SMALL_BATCH
-    above = measured > end
-    shares = (float(above.mean()), float(above[small].mean()), by_family(above, np.array(rows.family)[sound]))
-    widths = (float(np.quantile(end / point, share)) for share in (0.5, 0.9))
-    conserved = np.where(above, -end, CAPACITY_BYTES - end) / GIB
-    return (name, len(measured), *(100 * share for share in shares), *widths, float(conserved.mean()))
-
-
 def _points(title: str, measured: FloatArray, predicted: FloatArray, labels: Sequence[str]) -> Points:
-    low, point, high, _ = predicted / GIB
+    low, point, high = predicted / GIB
     return Points(
         title=title,
         unit="GiB",

@@ -8,8 +8,8 @@ from functools import lru_cache
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.learned.arrays import FloatArray
-from gpusage.predictors.question import Question
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.arrays import FloatArray
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_hooks.units import MIB
 from gpusage_lab.learning.named_jobs import LUCID, workload
@@ -89,7 +89,7 @@ def _lucid_lines(rows: Table, zoo: Zoo) -> Iterator[Cells]:
 
 
 def _ends(graph: ModelGraph, work: Workload, gpu: str) -> FloatArray:
-    interval = Question(graph, work).memory_bytes([_gpu(gpu)])[0]
+    interval = WorkloadAnalysis(graph, work).memory_bytes([_gpu(gpu)])[0]
     return np.array([interval.low, interval.value, interval.high])
 
 

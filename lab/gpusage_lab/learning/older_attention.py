@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpusage.predictors.work.structure import Role, structure_of
+from gpusage.predictors.structure import Role, analyze_structure
 from gpusage_hooks.types import ModelGraph, Node, Shape
 
 FIRST_FUSED = 200
@@ -29,7 +29,7 @@ def as_computed_by(graph: ModelGraph, release: str) -> ModelGraph:
         graph = _with_one_window(graph)
     if int(release) >= FIRST_WIDE:
         return graph
-    structure = structure_of(graph)
+    structure = analyze_structure(graph)
     roles = structure.roles[structure.kind_of_node].tolist()
     if int(release) < FIRST_FUSED:
         return _with_steps(graph, {index for index, role in enumerate(roles) if _is_scores(graph, index, roles)}, "Mul")
@@ -39,7 +39,7 @@ def as_computed_by(graph: ModelGraph, release: str) -> ModelGraph:
 
 def _with_one_window(graph: ModelGraph) -> ModelGraph:
     """Return *graph* with a size of 1 for the windows of each fused attention."""
-    structure = structure_of(graph)
+    structure = analyze_structure(graph)
     inside = np.isin(structure.roles, (Role.SCORES, Role.INSIDE, Role.VALUES))[structure.kind_of_node].tolist()
     nodes = [_windowed(node) if is_inside else node for node, is_inside in zip(graph.nodes, inside, strict=True)]
     return replace(graph, nodes=tuple(nodes))

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.advisor import make_advisor
+from gpusage.decisions.advisor import make_advisor
+from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.colocation import features_of
-from gpusage.predictors.learned.arrays import FloatArray
-from gpusage_hooks.types import Alone, Gpu, GpuNeed
+from gpusage_hooks.types import Gpu, GpuNeed, SoloRun
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
 from gpusage_lab.learning.scores import rank_correlation
 from gpusage_lab.learning.splits import check_enough
@@ -115,7 +115,7 @@ def _pairs(
     for name in names:
         model, batch, half = name
         graph = load_zoo().graph(jobs[model].key)
-        run = replace(workload(jobs[model], batch, half=half), alone=Alone(utilization=utilizations.get(name)))
+        run = replace(workload(jobs[model], batch, half=half), alone=SoloRun(utilization=utilizations.get(name)))
         needs.append(advisor.predict(graph, run, [gpu])[0])
     index = {name: number for number, name in enumerate(names)}
     sums, parts = np.full((2, len(names), len(names)), np.nan)

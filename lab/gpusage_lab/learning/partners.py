@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpusage.predictors.arrays import BoolArray, FloatArray
 from gpusage.predictors.colocation import JobFeatures, throughputs_by_rule
-from gpusage.predictors.learned.arrays import BoolArray, FloatArray
 from gpusage_lab.learning.pairs import Pairs, Policy
 
 SM, DRAM, MEMORY = map(JobFeatures._fields.index, ("sm_activity", "dram_activity", "log_memory_bytes"))
@@ -38,10 +38,10 @@ def activities(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
 
 
 RANKING: dict[str, Policy] = {
-    "random": lambda given, _, target: np.random.default_rng(target).random(len(given.jobs)),
-    "MEMCAP (least memory)": lambda given, *_: -given.features[:, MEMORY],
-    "SM% (most SM activity)": lambda given, *_: given.features[:, SM],
-    "MEM% (least memory activity)": lambda given, *_: -given.features[:, DRAM],
+    "random": lambda pairs, _, target: np.random.default_rng(target).random(len(pairs.jobs)),
+    "MEMCAP (least memory)": lambda pairs, *_: -pairs.features[:, MEMORY],
+    "SM% (most SM activity)": lambda pairs, *_: pairs.features[:, SM],
+    "MEM% (least memory activity)": lambda pairs, *_: -pairs.features[:, DRAM],
 }
 """Policies that order partners and predict nothing."""
 GUESSING: dict[str, Policy] = {

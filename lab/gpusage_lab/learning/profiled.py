@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple, cast
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.learning.profile_rows import COLUMNS
+from gpusage.experience.profile_rows import COLUMNS
 from gpusage_hooks.errors import DeviceError, RequestError
 from gpusage_hooks.types import Gpu, Mode, ModelGraph, Optimizer, Precision, Workload
 from gpusage_lab.learning.splits import family_of
@@ -96,13 +96,13 @@ def profiled(data: DataFolder, zoo: Zoo | None = None) -> Profiled:
     runs: list[ProfiledRun] = []
     left_out: Counter[str] = Counter()
     for path in _tables(data.folder / FOLDER):
-        of_table, reasons = _judged(path, zoo)
+        of_table, reasons = _read_table(path, zoo)
         runs += of_table
         left_out.update(reasons)
     return Profiled(tuple(runs), MappingProxyType(dict(left_out)))
 
 
-def _judged(path: Path, zoo: Zoo) -> tuple[list[ProfiledRun], list[str]]:
+def _read_table(path: Path, zoo: Zoo) -> tuple[list[ProfiledRun], list[str]]:
     """Return the runs of one table, and why each of the other rows is left out."""
     try:
         rows = [(row, _objection(row, zoo)) for row in _rows(path)]

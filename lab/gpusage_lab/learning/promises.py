@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from gpusage.advisor import Advisor
+from gpusage.decisions.advisor import Advisor
 from gpusage.policies.shares.by_activity import granted_percent
 from gpusage.policies.shares.price import Limits, Offer, holds, limits
 from gpusage.predictors.slowdown import predict_slowdown
-from gpusage_hooks.types import Alone, Gpu, GpuNeed, GpuPool, Place, Price, SharingRules, Workload
+from gpusage_hooks.types import Candidate, Gpu, GpuNeed, GpuPool, GpuRequest, Price, SharingRules, SoloRun, Workload
 from gpusage_lab.learning.slowdown_rows import PARVAGPU, RAPP, WHOLE_FROM_PERCENT, SlowdownRow, slowdown_rows
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import Zoo
 
+ONE_GPU = GpuRequest(gpu_count=1)
 WHOLE = 100
 MOST_ACTIVITY = 80
 ACTIVITY_RESERVE = 10
@@ -49,27 +50,27 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class PromiseScore:
     """What came of one rule, in percent of all jobs, save *of_shares_percent*, which is of the jobs with a share."""
 
     rule: str
     shares_percent: float
     mean_share_percent: float
-    kept_percent: float
+    met_percent: float
     of_shares_percent: float
 
 
-def kept(jobs: Sequence[Measured], rules: Mapping[str, Rule], limit: float) -> Iterator[Kept]:
+def promise_scores(jobs: Sequence[Measured], rules: Mapping[str, Rule], limit: float) -> Iterator[PromiseScore]:
     """Yield what comes of each rule where a step may take *limit* times as long as on the whole GPU."""
     for name, rule in rules.items():
         chosen = [rule(job) for job in jobs]
         within = [job.slowdowns[size] <= limit for job, size in zip(jobs, chosen, strict=True) if size < WHOLE]
         broken = len(within) - sum(within)
-        yield Kept(
+        yield PromiseScore(
             rule=name,
             shares_percent=100 * len(within) / len(jobs),
             mean_share_percent=sum(chosen) / len(jobs),
-            kept_percent=100 - 100 * broken / len(jobs),
+            met_percent=100 - 100 * broken / len(jobs),
             of_shares_percent=100 - 100 * broken / max(len(within), 1),
         )
 
@@ -98,22 +99,22 @@ def _by_price(offers: Mapping[int, Offer], within: Limits) -> int:
     return min(promised, key=lambda percent: percent * offers[percent].price.slowdown.value, default=WHOLE)
 
 
-def cheapest(place: Place, within: Limits) -> Offer | None:
+def cheapest(place: Candidate, within: Limits) -> Offer | None:
     """Return the share that the price's rule takes at *place*."""
     offers = shares_of(place)
     percent = _by_price(offers, within)
     return offers.get(percent)
 
 
-def shares_of(place: Place) -> dict[int, Offer]:
+def shares_of(place: Candidate) -> dict[int, Offer]:
     """Return the shares at *place* by percentage."""
-    return {price.share_percent: Offer(place=place, price=price) for price in place.shares}
+    return {price.share_percent: Offer(place=place, request=ONE_GPU, price=price) for price in place.shares}
 
 
-def place_of(gpu: Gpu, need: GpuNeed, prices: tuple[Price, ...]) -> Place:
+def place_of(gpu: Gpu, need: GpuNeed, prices: tuple[Price, ...]) -> Candidate:
     """Return a free GPU with what a job needs there and what its shares cost."""
     pool = GpuPool(gpu=gpu.name, site_type=gpu.name, gpu_count=1, free_gpu_count=1, mps_per_gpu=WHOLE)
-    return Place(pool=pool, gpu=gpu, need=need, shares=prices)
+    return Candidate(pool=pool, gpu=gpu, need=need, shares=prices)
 
 
 def rapp(advisor: Advisor, data: DataFolder, zoo: Zoo) -> Iterator[Measured]:
@@ -128,7 +129,7 @@ def rapp(advisor: Advisor, data: DataFolder, zoo: Zoo) -> Iterator[Measured]:
         whole_ms = float(latency_ms[latency_ms.index >= WHOLE_FROM_PERCENT].median())
         run, graph = Workload(mode="infer", batch_size=int(batch)), zoo.graph(key)
         need = advisor.predict(graph, run, [gpu])[0]
-        known = replace(run, alone=Alone(step_time_s=whole_ms / 1e3))
+        known = replace(run, alone=SoloRun(step_time_s=whole_ms / 1e3))
         offers, unknown = (
             shares_of(place_of(gpu, need, advisor.price(graph, each, [gpu], RAPP_SIZES)[0])) for each in (known, run)
         )
@@ -142,7 +143,7 @@ def parvagpu(advisor: Advisor, data: DataFolder, zoo: Zoo) -> Iterator[Measured]
     rows = [row for row in slowdown_rows(data, zoo) if row.source == PARVAGPU]
     for _, group in groupby(rows, key=lambda row: (row.key, row.workload)):
         slices = list(group)
-        run, alone = slices[0].workload, Alone(step_time_s=slices[0].alone_s)
+        run, alone = slices[0].workload, SoloRun(step_time_s=slices[0].alone_s)
         need = advisor.predict(zoo.graph(slices[0].key), run, [slices[0].gpu])[0]
         known, unknown = (_slices_of(advisor, zoo, slices, need, each) for each in (replace(run, alone=alone), run))
         slowdowns = {_percent(row): row.slowdown for row in slices}
@@ -160,7 +161,7 @@ def _slices_of(
     (costs,) = predict_slowdown(graph, run, [gpu], parts, advisor.known(graph, run, [gpu]))
     prices = (Price(gpu=gpu.name, share_percent=WHOLE, slowdown=cost) for cost in costs)
     return {
-        _percent(row): Offer(place=place_of(row.share, need, (price,)), price=price)
+        _percent(row): Offer(place=place_of(row.share, need, (price,)), request=ONE_GPU, price=price)
         for row, price in zip(slices, prices, strict=True)
     }
 

@@ -8,10 +8,10 @@ from html import escape
 from math import ceil, floor, log, log10, sqrt
 from typing import Any, NamedTuple
 
-from gpusage.pages import html
+from gpusage.reports.pages import html
 from gpusage_lab.learning.targets import Points, ScoreTable
 
-Found = Mapping[str, Sequence[ScoreTable]]
+Results = Mapping[str, Sequence[ScoreTable]]
 SIDE, MARGIN, MAXIMUM_POINTS = 420.0, 46.0, 1000
 ROOM, LEAST_REACH, SHORT = 1.1, 1.5, 100.0
 """Of an axis: by what factor it is longer at either end, how far it reaches from its middle at least, and from which
@@ -45,7 +45,7 @@ def table_lines(table: ScoreTable) -> Iterator[str]:
         yield from ("", "</details>")
 
 
-def documents(results: Found) -> dict[str, Any]:
+def documents(results: Results) -> dict[str, Any]:
     """Return what ``--json`` prints; points are left to the page."""
     return {
         name: [{key: value for key, value in asdict(table).items() if key != "points"} for table in scores]
@@ -53,7 +53,7 @@ def documents(results: Found) -> dict[str, Any]:
     }
 
 
-def page(results: Found) -> str:
+def page(results: Results) -> str:
     """Return the page: one section per target."""
     links = " · ".join(f"<a href='#{escape(name)}'>{escape(_words(name))}</a>" for name in results)
     body = "".join(

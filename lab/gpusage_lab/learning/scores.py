@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import spearmanr  # type: ignore[import-untyped, unused-ignore]
 
-from gpusage.predictors.learned.arrays import FloatArray
+from gpusage.predictors.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

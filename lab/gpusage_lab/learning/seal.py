@@ -21,7 +21,7 @@ def is_sealed(family: str) -> bool:
     return int(hashlib.sha256(f"sealed {family}".encode()).hexdigest()[:8], 16) % PART == 0
 
 
-def count_look(counter: Path, targets: list[str]) -> None:
+def count_evaluation(counter: Path, targets: list[str]) -> None:
     """Append a line to *counter*: when it was looked, and at which *targets*.
 
     Raises:
@@ -39,6 +39,6 @@ def count_look(counter: Path, targets: list[str]) -> None:
         raise RequestError(message) from error
 
 
-def look_count(counter: Path) -> int:
+def evaluation_count(counter: Path) -> int:
     """Return how many looks *counter* has."""
     return len(counter.read_text(encoding="utf-8").splitlines()) if counter.is_file() else 0

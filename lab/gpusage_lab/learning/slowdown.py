@@ -13,11 +13,11 @@ from itertools import product
 
 import numpy as np
 
-from gpusage.predictors.beside import Partners
-from gpusage.predictors.learned.arrays import FloatArray, IntArray
-from gpusage.predictors.learned.artifacts import Card, SlowdownParameters
-from gpusage.predictors.slowdown import SlowdownDeviations, ToldFrom, around, slowdowns
-from gpusage.predictors.times.host import HostDoubt
+from gpusage.predictors.arrays import FloatArray, IntArray
+from gpusage.predictors.artifacts import Card, SlowdownParameters
+from gpusage.predictors.colocation import PartnerExponents
+from gpusage.predictors.host import HostUncertainty
+from gpusage.predictors.slowdown import BusyShareEvidence, SlowdownDeviations, share_interval, slowdowns
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_host import GOALS, fitted_host
@@ -35,7 +35,7 @@ ABOVE = 0.05
 GROWTHS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 NOISES = (0.04, 0.06, 0.08, 0.10, 0.12)
 WORKINGS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
-TOLD_FROM: tuple[ToldFrom, ...] = ("graph", "step_time", "utilization")
+EVIDENCE: tuple[BusyShareEvidence, ...] = ("graph", "step_time", "utilization")
 _WORDS = {"graph": "from the graph alone", "step_time": "step time known", "utilization": "utilization known"}
 
 
@@ -60,13 +60,13 @@ def evaluate_with(data: DataFolder, zoo: Zoo) -> Sequence[ScoreTable]:
 
 
 def tables_of(
-    columns: SlowdownColumns, predicted: Mapping[ToldFrom, FloatArray], data: DataFolder, zoo: Zoo
+    columns: SlowdownColumns, predicted: Mapping[BusyShareEvidence, FloatArray], data: DataFolder, zoo: Zoo
 ) -> Sequence[ScoreTable]:
     """Score what is *predicted* of *columns*, one table a source, and what partners add."""
     fitted = fitted_on(columns, np.arange(len(columns.rows)))
     tables = [_table(columns, source, predicted) for source in FILES]
-    beside = partners_rows(data, zoo, fitted)
-    return [*tables, partners_table(beside)] if beside else tables
+    partner_rows = partners_rows(data, zoo, fitted)
+    return [*tables, partners_table(partner_rows)] if partner_rows else tables
 
 
 def columns_of(data: DataFolder, zoo: Zoo) -> SlowdownColumns:
@@ -90,62 +90,62 @@ def fitted_on(columns: SlowdownColumns, train: IntArray) -> SlowdownDeviations:
         key=lambda tried: _loss(columns, train, "step_time", tried),
     )
     working = dict(common.working)
-    for told_from in TOLD_FROM:
-        if told_from not in working:
-            working[told_from] = _around(columns, train, told_from, common)
+    for evidence in EVIDENCE:
+        if evidence not in working:
+            working[evidence] = _around(columns, train, evidence, common)
     return replace(common, working=working)
 
 
 def _around(
-    columns: SlowdownColumns, train: IntArray, told_from: ToldFrom, common: SlowdownDeviations
+    columns: SlowdownColumns, train: IntArray, evidence: BusyShareEvidence, common: SlowdownDeviations
 ) -> tuple[float, float]:
-    """Return how far the part of the step that the GPU works may lie from what *told_from* says."""
+    """Return how far the part of the step that the GPU works may lie from what *evidence* says."""
     return min(
         product(WORKINGS, WORKINGS),
-        key=lambda each: _loss(columns, train, told_from, replace(common, working={told_from: each})),
+        key=lambda each: _loss(columns, train, evidence, replace(common, working={evidence: each})),
     )
 
 
-def _common(host: HostDoubt, growth: float, noise: float, around: float) -> SlowdownDeviations:
-    return SlowdownDeviations(growth=growth, noise=noise, working={"step_time": (around, around)}, host=host)
+def _common(host: HostUncertainty, growth: float, noise: float, busy_share: float) -> SlowdownDeviations:
+    return SlowdownDeviations(growth=growth, noise=noise, working={"step_time": (busy_share, busy_share)}, host=host)
 
 
 def _loss(
-    columns: SlowdownColumns, train: IntArray, told_from: ToldFrom, deviations: SlowdownDeviations
+    columns: SlowdownColumns, train: IntArray, evidence: BusyShareEvidence, deviations: SlowdownDeviations
 ) -> tuple[float, float]:
     """Return by how much the worst source misses 90 % inside or 5 % above, then the mean width; the least is best."""
     sources = [train[columns.source[train] == source] for source in FILES]
-    known = [rows[np.isfinite(columns.working(told_from)[rows])] for rows in sources]
-    scores = [_covered(columns, told_from, deviations, rows) for rows in known if len(rows)]
+    known = [rows[np.isfinite(columns.working(evidence)[rows])] for rows in sources]
+    scores = [_covered(columns, evidence, deviations, rows) for rows in known if len(rows)]
     misses = (max(COVERAGE - covered, above - ABOVE, 0.0) for covered, above, _ in scores)
     return max(misses, default=0.0), sum(width for _, _, width in scores)
 
 
 def _covered(
-    columns: SlowdownColumns, told_from: ToldFrom, deviations: SlowdownDeviations, rows: IntArray
+    columns: SlowdownColumns, evidence: BusyShareEvidence, deviations: SlowdownDeviations, rows: IntArray
 ) -> tuple[float, float, float]:
     """Return the parts of *rows* inside the interval and above it, and the mean logarithm of its width."""
-    low, _, high = _predicted(columns, told_from, deviations, rows)
+    low, _, high = _predicted(columns, evidence, deviations, rows)
     measured = columns.measured[rows]
     inside, above = (low <= measured) & (measured <= high), measured > high
     return float(inside.mean()), float(above.mean()), float(np.log(high / low).mean())
 
 
 def _predicted(
-    columns: SlowdownColumns, told_from: ToldFrom, deviations: SlowdownDeviations, which: IntArray
+    columns: SlowdownColumns, evidence: BusyShareEvidence, deviations: SlowdownDeviations, which: IntArray
 ) -> FloatArray:
-    working = around(columns.working(told_from)[which], told_from, deviations)
+    working = share_interval(columns.working(evidence)[which], evidence, deviations)
     return slowdowns(working, columns.growth[which], deviations)
 
 
-def held_out(columns: SlowdownColumns) -> dict[ToldFrom, FloatArray]:
+def held_out(columns: SlowdownColumns) -> dict[BusyShareEvidence, FloatArray]:
     """Return low end, point and high end of each row by what is known, the widths of other families; else NaN."""
-    predicted = {told_from: np.full((3, len(columns.rows)), np.nan) for told_from in TOLD_FROM}
+    predicted = {evidence: np.full((3, len(columns.rows)), np.nan) for evidence in EVIDENCE}
     for fold in by_group([row.family for row in columns.rows], FOLDS, "family"):
         fitted = fitted_on(columns, fold.train)
         weighed = columns.weighed(fitted.host)
-        for told_from, ends in predicted.items():
-            ends[:, fold.test] = _predicted(weighed, told_from, fitted, fold.test)
+        for evidence, ends in predicted.items():
+            ends[:, fold.test] = _predicted(weighed, evidence, fitted, fold.test)
     return predicted
 
 
@@ -160,17 +160,17 @@ def baselines(columns: SlowdownColumns) -> Iterator[tuple[str, FloatArray]]:
 _COLUMNS = ("predictor", "rows", "MAPE %", "median %", "bias %", "coverage %", "high/low")
 
 
-def _table(columns: SlowdownColumns, source: str, predicted: Mapping[ToldFrom, FloatArray]) -> ScoreTable:
+def _table(columns: SlowdownColumns, source: str, predicted: Mapping[BusyShareEvidence, FloatArray]) -> ScoreTable:
     measured, of_source = columns.measured, columns.source == source
     lines: list[tuple[str | float | None, ...]] = []
-    for told_from, ends in predicted.items():
+    for evidence, ends in predicted.items():
         which = of_source & np.isfinite(ends[1])
         if which.any():
             low, point, high = ends[:, which]
             scored = score(measured[which], point, low, high)
             cells = (scored.mape, scored.median, scored.bias, scored.coverage or 0.0)
             lines.append(
-                (f"gpusage, {_WORDS[told_from]}", scored.row_count, *(100 * cell for cell in cells), scored.width)
+                (f"gpusage, {_WORDS[evidence]}", scored.row_count, *(100 * cell for cell in cells), scored.width)
             )
     for name, point in baselines(columns):
         scored = score(measured[of_source], point[of_source])
@@ -208,20 +208,23 @@ def _label(row: SlowdownRow) -> str:
     return f"{row.key}, batch {row.workload.batch_size}, {100 * row.part:.0f} %"
 
 
-def _errors(measured: FloatArray, held_out: Mapping[ToldFrom, FloatArray]) -> dict[str, float]:
+def _errors(measured: FloatArray, held_out: Mapping[BusyShareEvidence, FloatArray]) -> dict[str, float]:
     """Return the error and the coverage of what is predicted of families that were *held_out*, by what is known."""
     errors = {}
-    for told_from, ends in held_out.items():
+    for evidence, ends in held_out.items():
         which = np.isfinite(ends[1])
         low, point, high = ends[:, which]
         scored = score(measured[which], point, low, high)
-        errors[f"unseen family, {_WORDS[told_from]}, MAPE"] = scored.mape
-        errors[f"unseen family, {_WORDS[told_from]}, inside the interval"] = scored.coverage or 0.0
+        errors[f"unseen family, {_WORDS[evidence]}, MAPE"] = scored.mape
+        errors[f"unseen family, {_WORDS[evidence]}, inside the interval"] = scored.coverage or 0.0
     return errors
 
 
 def _artifact(
-    columns: SlowdownColumns, fitted: SlowdownDeviations, partners: Partners, held_out: Mapping[ToldFrom, FloatArray]
+    columns: SlowdownColumns,
+    fitted: SlowdownDeviations,
+    partners: PartnerExponents,
+    held_out: Mapping[BusyShareEvidence, FloatArray],
 ) -> Artifact:
     counts = {source: sum(row.source == source for row in columns.rows) for source in FILES}
     return Artifact(
@@ -239,7 +242,7 @@ def _artifact(
             notes=(
                 "The point is a ratio of two predicted step times, with nothing of its own to learn.",
                 "How a known step time is weighed between host and GPU: for the worst source against its goal.",
-                "Partners: equal processes without percentages (ParvaGPU).",
+                "PartnerExponents: equal processes without percentages (ParvaGPU).",
             ),
         ),
         parameters=SlowdownParameters(

@@ -8,10 +8,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpusage.predictors.learned.arrays import IntArray
-from gpusage.predictors.learned.artifacts import pretrained
+from gpusage.predictors.arrays import IntArray
+from gpusage.predictors.artifacts import pretrained
+from gpusage.predictors.host import HostUncertainty, gpu_time_shares
 from gpusage.predictors.slowdown import points
-from gpusage.predictors.times.host import HostDoubt, working_of
 from gpusage_lab.learning.slowdown_rows import MISO, PARVAGPU, RAPP, SlowdownColumns
 
 GOALS = MappingProxyType({RAPP: 0.15, PARVAGPU: 0.12, MISO: 0.12})
@@ -20,10 +20,10 @@ LAUNCHES_S = (40e-6, 50e-6, 60e-6, 70e-6, 80e-6, 100e-6, 120e-6)
 HOSTS = (0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 
 
-def fitted_host(columns: SlowdownColumns, train: IntArray) -> HostDoubt:
+def fitted_host(columns: SlowdownColumns, train: IntArray) -> HostUncertainty:
     """Return what makes the worst error of a source, against its goal, the smallest on the rows *train*."""
     own = own_deviation()
-    tried = (HostDoubt(launch_s=launch_s, host=host, own=own) for launch_s, host in product(LAUNCHES_S, HOSTS))
+    tried = (HostUncertainty(launch_s=launch_s, host=host, own=own) for launch_s, host in product(LAUNCHES_S, HOSTS))
     return min(tried, key=lambda doubt: _worst(columns, train, doubt))
 
 
@@ -33,8 +33,8 @@ def own_deviation() -> float:
     return hypot(deviations.known, deviations.unseen_gpu)
 
 
-def _worst(columns: SlowdownColumns, train: IntArray, doubt: HostDoubt) -> float:
-    working = working_of(columns.busy_s[train], columns.alone_s[train], columns.kernel_count[train], doubt)
+def _worst(columns: SlowdownColumns, train: IntArray, doubt: HostUncertainty) -> float:
+    working = gpu_time_shares(columns.busy_s[train], columns.alone_s[train], columns.kernel_count[train], doubt)
     errors = np.abs(points(working, columns.growth[train]) / columns.measured[train] - 1.0)
     sources = columns.source[train]
     return max(float(errors[sources == source].mean()) / GOALS[source] for source in np.unique(sources))

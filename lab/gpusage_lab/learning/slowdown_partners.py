@@ -13,12 +13,12 @@ import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import part_of
-from gpusage.predictors.beside import Partners, with_partners
-from gpusage.predictors.learned.arrays import FloatArray, IntArray
-from gpusage.predictors.question import Question
-from gpusage.predictors.slowdown import SlowdownDeviations, around, slowdowns
-from gpusage.predictors.times.host import working_of
-from gpusage.predictors.times.residual import KERNEL_COUNT
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.arrays import FloatArray, IntArray
+from gpusage.predictors.colocation import PartnerExponents, apply_partners
+from gpusage.predictors.host import gpu_time_shares
+from gpusage.predictors.residual import KERNEL_COUNT
+from gpusage.predictors.slowdown import SlowdownDeviations, share_interval, slowdowns
 from gpusage_hooks.types import Interval, Workload
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_rows import PARVAGPU, PARVAGPU_NAMES, slice_of
@@ -57,24 +57,24 @@ def partners_rows(data: DataFolder, zoo: Zoo, deviations: SlowdownDeviations) ->
     return tuple(_rows(data, zoo, deviations))
 
 
-def fitted_partners(rows: Sequence[PartnersRow]) -> Partners:
+def fitted_partners(rows: Sequence[PartnersRow]) -> PartnerExponents:
     """Return the power that errs least, and the one that leaves 5 % of the rows that the GPU decides above.
 
     Without rows nothing is learned: partners add nothing.
     """
     if not rows:
-        return Partners(average=0.0, bad=0.0)
+        return PartnerExponents(average=0.0, bad=0.0)
     measured = np.array([row.slowdown for row in rows])
     average = min(POWERS, key=lambda power: score(measured, _points(rows, float(power))).mape)
     decided = [row for row in rows if row.price.value >= BOUND * row.jobs] or rows
     above = np.array([row.slowdown for row in decided])
     enough = [power for power in POWERS if (above <= _points(decided, float(power))).mean() >= BAD_SHARE]
-    return Partners(average=float(average), bad=float(max(min(enough, default=POWERS[-1]), average)))
+    return PartnerExponents(average=float(average), bad=float(max(min(enough, default=POWERS[-1]), average)))
 
 
-def cautious(fitted: Partners) -> Partners:
+def cautious(fitted: PartnerExponents) -> PartnerExponents:
     """Return *fitted*, no milder than what pairs with percentages were seen to pay."""
-    return Partners(average=max(fitted.average, PAIRS_POWER), bad=max(fitted.bad, PAIRS_POWER))
+    return PartnerExponents(average=max(fitted.average, PAIRS_POWER), bad=max(fitted.bad, PAIRS_POWER))
 
 
 def partners_table(rows: Sequence[PartnersRow]) -> ScoreTable:
@@ -111,9 +111,13 @@ def _rows(data: DataFolder, zoo: Zoo, deviations: SlowdownDeviations) -> Iterato
         if jobs == 1 or alone is None or f"torchvision:{name}@224" not in zoo:
             continue
         whole, workload = slice_of(gpu, slices), Workload(batch_size=int(batch_size), mode="infer")
-        timing = Question(zoo.graph(f"torchvision:{name}@224"), workload).timing([whole, part_of(whole, 1 / jobs)])
+        timing = WorkloadAnalysis(zoo.graph(f"torchvision:{name}@224"), workload).timing(
+            [whole, part_of(whole, 1 / jobs)]
+        )
         alone_s, count = np.array([batch_size / alone]), np.exp(timing.features[:1, KERNEL_COUNT])
-        working = around(working_of(timing.busy_s[:1], alone_s, count, deviations.host), "step_time", deviations)
+        working = share_interval(
+            gpu_time_shares(timing.busy_s[:1], alone_s, count, deviations.host), "step_time", deviations
+        )
         low, value, high = slowdowns(working, timing.kernels_s[1:] / timing.kernels_s[0], deviations)[:, 0].tolist()
         price = Interval(value=value, low=low, high=high)
         # The rate is of one process.
@@ -122,12 +126,12 @@ def _rows(data: DataFolder, zoo: Zoo, deviations: SlowdownDeviations) -> Iterato
 
 def _points(rows: Sequence[PartnersRow], power: float) -> FloatArray:
     points: FloatArray
-    _, points, _ = _ends(rows, Partners(average=power, bad=power))
+    _, points, _ = _ends(rows, PartnerExponents(average=power, bad=power))
     return points
 
 
-def _ends(rows: Sequence[PartnersRow], learned: Partners) -> FloatArray:
-    intervals = [with_partners(row.price, row.jobs, learned) for row in rows]
+def _ends(rows: Sequence[PartnersRow], learned: PartnerExponents) -> FloatArray:
+    intervals = [apply_partners(row.price, row.jobs, learned) for row in rows]
     ends: FloatArray = np.array([[each.low, each.value, each.high] for each in intervals]).T
     return ends
 

@@ -22,11 +22,11 @@ import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import part_of, share_of
-from gpusage.predictors.learned.arrays import FloatArray
-from gpusage.predictors.question import Question
-from gpusage.predictors.slowdown import ToldFrom
-from gpusage.predictors.times.host import HostDoubt, working_of
-from gpusage.predictors.times.residual import KERNEL_COUNT
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.host import HostUncertainty, gpu_time_shares
+from gpusage.predictors.residual import KERNEL_COUNT
+from gpusage.predictors.slowdown import BusyShareEvidence
 from gpusage_hooks.types import Gpu, Workload
 from gpusage_lab.learning.splits import family_of
 from gpusage_lab.measurements.tables import DataFolder
@@ -111,16 +111,16 @@ class SlowdownColumns:
         """Each row's step on the whole GPU."""
         return np.array([row.alone_s for row in self.rows])
 
-    def weighed(self, doubt: HostDoubt) -> SlowdownColumns:
+    def weighed(self, doubt: HostUncertainty) -> SlowdownColumns:
         """Return these columns with known step times weighed by *doubt*."""
-        return replace(self, by_step_time=working_of(self.busy_s, self.alone_s, self.kernel_count, doubt))
+        return replace(self, by_step_time=gpu_time_shares(self.busy_s, self.alone_s, self.kernel_count, doubt))
 
-    def working(self, told_from: ToldFrom) -> FloatArray:
-        """Return the GPU's own time over the step's as *told_from* tells it; NaN where that was not measured."""
-        return self._working[told_from]
+    def working(self, evidence: BusyShareEvidence) -> FloatArray:
+        """Return the GPU's own time over the step's as *evidence* tells it; NaN where that was not measured."""
+        return self._working[evidence]
 
     @cached_property
-    def _working(self) -> dict[ToldFrom, FloatArray]:
+    def _working(self) -> dict[BusyShareEvidence, FloatArray]:
         return {
             "graph": self.busy_s / self.step_s,
             "step_time": self.by_step_time,
@@ -138,7 +138,7 @@ def with_predictions(rows: tuple[SlowdownRow, ...], zoo: Zoo) -> SlowdownColumns
     """Return *rows* as columns with what is predicted of them."""
     columns = np.empty((5, len(rows)))
     for index, row in enumerate(rows):
-        timing = Question(zoo.graph(row.key), row.workload).timing([row.gpu, row.share])
+        timing = WorkloadAnalysis(zoo.graph(row.key), row.workload).timing([row.gpu, row.share])
         columns[:, index] = (
             timing.busy_s[0],
             timing.step_s[0],

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gpusage.predictors.learned.arrays import FloatArray
+from gpusage.predictors.arrays import FloatArray
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown import baselines, columns_of, held_out, tables_of
 from gpusage_lab.learning.slowdown_rows import FILES, SlowdownColumns

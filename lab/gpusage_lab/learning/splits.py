@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.learned.arrays import IntArray
+from gpusage.predictors.arrays import IntArray
 from gpusage_hooks.errors import RequestError
 
 LEAST_GROUPS = 2

@@ -62,18 +62,18 @@ def side(rows: Sequence[StepRow], samples: Sequence[Sample], ours: Array, factor
     return Side(rows, Answers(families, measured_s, ours[:, 0], factor, ours[:, 1], plain_s, forest_s))
 
 
-def absolute_table(used: Side, left_out: Side, asked: Mapping[str, int], note: str) -> ScoreTable:
+def absolute_table(used: Side, left_out: Side, row_counts: Mapping[str, int], note: str) -> ScoreTable:
     """Return the errors by source.
 
     Args:
         used: The rows that are scored everywhere else too.
         left_out: Rows that no other table has.
-        asked: How many rows each source has, those of models without a card too.
+        row_counts: How many rows each source has, those of models without a card too.
         note: What else was not looked at.
     """
     lines: list[tuple[Cell, ...]] = []
     for name, part, chosen in (*_parts(used), *_sources(left_out)):
-        share = 100.0 * float(chosen.sum()) / asked[name] if name in asked else None
+        share = 100.0 * float(chosen.sum()) / row_counts[name] if name in row_counts else None
         figures = _figures(part.answers.of(chosen))
         lines.append((name, figures[0], share, *figures[1:]))
     return ScoreTable(

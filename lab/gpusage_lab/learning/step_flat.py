@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.times.timing import TRIP_S, ideal_times
-from gpusage.predictors.work.kernels import Kernels
-from gpusage.predictors.work.operators import OperatorClass
+from gpusage.predictors.kernel_times import LOAD_LATENCY_S, ideal_times
+from gpusage.predictors.kernels import Kernels
+from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Precision
 
 Array = npt.NDArray[Any]
@@ -46,7 +46,7 @@ class Flat:
     """All kernels of all samples, ordered by class; ``row`` says which sample each belongs to.
 
     Attributes:
-        waits_us: Of each sample, what its kernels wait for memory: see `Kernels.trips`.
+        waits_us: Of each sample, what its kernels wait for memory: see `Kernels.dependent_loads`.
     """
 
     operator_class: Array
@@ -84,7 +84,9 @@ def flattened(samples: Sequence[Sample]) -> Flat:
         traffic_us=traffic[order].astype(np.float32),
         counts=counts[order].astype(np.float32),
         launches=launches[order].astype(np.float32),
-        waits_us=np.array([TRIP_S * 1e6 * float(each.kernels.counts @ each.kernels.trips) for each in samples]),
+        waits_us=np.array(
+            [LOAD_LATENCY_S * 1e6 * float(each.kernels.counts @ each.kernels.dependent_loads) for each in samples]
+        ),
         row=row[order],
         host_counts=np.array([sample.kernels.host_counts for sample in samples]),
         log_measured_us=np.log([sample.measured_s * 1e6 for sample in samples]),

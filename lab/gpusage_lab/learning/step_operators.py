@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.work.kernels import OUTPUTS_PER_BLOCK, Kernels
-from gpusage.predictors.work.operators import OperatorClass
+from gpusage.predictors.kernels import OUTPUTS_PER_BLOCK, Kernels
+from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import Gpu
 from gpusage_lab.learning.step_flat import Sample
 from gpusage_lab.measurements.tables import DataFolder
@@ -93,7 +93,7 @@ def one_kernel(work: Work, *, host_share: float, matrix_units: float = 0.0) -> K
         traffic_bytes=np.array([traffic]),
         blocks=np.maximum(np.array([outputs]) / OUTPUTS_PER_BLOCK[operator_class], 1.0),
         launches=np.ones(1),
-        trips=np.zeros(1),
+        dependent_loads=np.zeros(1),
         counts=np.ones(1),
         matrix_units=np.array([matrix_units]),
         inner=np.array([inner]),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpusage.predictors.familiarity import work_shares
-from gpusage.predictors.question import Question
-from gpusage.predictors.work.lowering import forward_flop
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.extrapolation import work_shares
+from gpusage.predictors.lowering import forward_flop
 from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_lab.learning.step_samples import Measurements
 from gpusage_lab.zoo.cards import load_zoo
@@ -31,7 +31,8 @@ def ranges(measurements: Measurements) -> dict[str, tuple[float, float]]:
 def known(measurements: Measurements) -> dict[str, tuple[str, ...]]:
     """Return the operators that do the work in some row's model, and the precisions."""
     works = {
-        row.key: work_shares(Question(_graph(row.key), Workload(mode="infer")).lowering) for row in measurements.rows
+        row.key: work_shares(WorkloadAnalysis(_graph(row.key), Workload(mode="infer")).lowering)
+        for row in measurements.rows
     }
     return {
         "operator": tuple(sorted({op_type for shares in works.values() for op_type in shares})),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.predictors.learned.artifacts import StepTimeDeviations
+from gpusage.predictors.artifacts import StepTimeDeviations
 from gpusage_lab.learning.step_flat import Array
 from gpusage_lab.learning.step_residual import own_parts
 from gpusage_lab.learning.step_rows import StepRow

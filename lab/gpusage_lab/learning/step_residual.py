@@ -1,4 +1,4 @@
-"""Fits the correction of `gpusage.predictors.times.residual` to what whole steps took beyond the fitted roofline.
+"""Fits the correction of `gpusage.predictors.residual` to what whole steps took beyond the fitted roofline.
 
 It is a Gaussian process with anchors for inducing points, one for each GPU on which many models were measured. Rows of
 one model share an error of their own, so that each GPU's part is learned from what GPUs differ in; large misses count
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpusage.predictors.times.residual import KERNEL_COUNT, NO_RESIDUAL, Residual, bells, standard
+from gpusage.predictors.residual import KERNEL_COUNT, NO_RESIDUAL, Residual, rbf_kernel, standardize
 from gpusage_lab.learning.step_flat import Array
 
 ANCHORS = 150
@@ -56,17 +56,17 @@ def fit_residual(rows: ResidualRows) -> Residual:
     if not own:
         return NO_RESIDUAL
     means, scales = rows.features.mean(axis=0), rows.features.std(axis=0) + SMALLEST_SCALE
-    near = standard(rows.features, means, scales)
+    near = standardize(rows.features, means, scales)
     anchors = _anchors(near, min(ANCHORS, len(near)))
-    gram = bells(anchors, anchors) + RIDGE * np.eye(len(anchors))
+    gram = rbf_kernel(anchors, anchors) + RIDGE * np.eye(len(anchors))
     whitener = np.linalg.inv(np.linalg.cholesky(gram)).T
-    weights = _solved(_design(bells(near, anchors) @ whitener, rows.gpus, own), rows)
-    heights = [np.append(whitener @ part[:-1], part[-1]) for part in weights.reshape(len(own), -1)]
+    weights = _solved(_design(rbf_kernel(near, anchors) @ whitener, rows.gpus, own), rows)
+    coefficients = [np.append(whitener @ part[:-1], part[-1]) for part in weights.reshape(len(own), -1)]
     return Residual(
         means=means,
         scales=scales,
         anchors=anchors,
-        by_gpu={name: part * OWN for name, part in zip(own, heights, strict=True)},
+        by_gpu={name: part * OWN for name, part in zip(own, coefficients, strict=True)},
         least_count=float(rows.features[:, KERNEL_COUNT].min()),
     )
 

@@ -21,8 +21,8 @@ from statistics import mean
 from typing import Any
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.precisions import FLOAT_BYTES
-from gpusage_hooks.types import Gpu, Mode, Precision, Workload
+from gpusage.devices.precisions import FLOAT_BYTES
+from gpusage_hooks.types import Gpu, Layout, Mode, Precision, Workload
 from gpusage_lab.learning.profiled import profiled
 from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.learning.splits import family_of
@@ -60,6 +60,7 @@ TIMM_DEVICES = {
     "RTXPRO6000MaxQ": "rtx-pro-6000-max-q",
 }
 TIMM_PRECISIONS: Mapping[str, Precision] = {"amp": "fp16", "amp_bf16": "bf16", "bf16": "bf16"}
+TIMM_LAYOUTS: Mapping[str, Layout] = {"nchw": "channels_first", "nhwc": "channels_last"}
 FIRST_FUSED = 291
 """The release from which on timm's benchmark made models ready for inference, as fewer weights than before show."""
 TORCHVISION_FILES: Mapping[str, str] = {
@@ -95,7 +96,7 @@ def step_rows(data: DataFolder, zoo: Zoo) -> list[StepRow]:
     return [row for row in _all_rows(data, zoo) if row.key in zoo]
 
 
-def asked_rows(data: DataFolder, zoo: Zoo) -> Counter[str]:
+def row_counts(data: DataFolder, zoo: Zoo) -> Counter[str]:
     """Return how many rows each source has, those of models without a card too."""
     return Counter(row.source for row in _all_rows(data, zoo))
 
@@ -152,6 +153,7 @@ def timm_row(row: Mapping[str, Any], zoo: Zoo, setting: str = "") -> StepRow:
             mode=row["mode"],
             precision=TIMM_PRECISIONS[row["precision"]],
             optimizer="sgd",
+            layout=TIMM_LAYOUTS[row["memory_layout"]],
         ),
         gpu=builtin_catalogue().find(TIMM_DEVICES[row["device"]]),
         measured_s=row["batch_size"] / row["samples_per_s"],

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpusage.predictors.question import Question
-from gpusage.predictors.times.timing import Timing, timing_with
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.step_time import Timing, timing_with
 from gpusage_lab.learning.deepbench_products import product_samples
 from gpusage_lab.learning.older_attention import as_computed_by
 from gpusage_lab.learning.splits import Fold, by_group
@@ -92,7 +92,7 @@ def _sharing(source: str, samples: Sequence[Sample]) -> list[Sample]:
 def sample_of(row: StepRow, zoo: Zoo) -> Sample:
     """Return *row* with the kernels of its step."""
     return Sample(
-        kernels=Question(as_computed_by(zoo.graph(row.key), row.release), row.workload).kernels,
+        kernels=WorkloadAnalysis(as_computed_by(zoo.graph(row.key), row.release), row.workload).kernels,
         gpu=row.gpu,
         precision=row.workload.precision,
         measured_s=row.measured_s,

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpusage.predictors.learned.artifacts import Card, ResidualParameters, StepTimeDeviations, StepTimeParameters
-from gpusage.predictors.times.efficiency import Efficiency
+from gpusage.predictors.artifacts import Card, ResidualParameters, StepTimeDeviations, StepTimeParameters
+from gpusage.predictors.efficiency import Efficiency
 from gpusage_lab.learning import step_ranges, step_tables
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score, weighted_quantile
@@ -20,7 +20,7 @@ from gpusage_lab.learning.step_fit import Fitted, initial
 from gpusage_lab.learning.step_flat import Array, Sample
 from gpusage_lab.learning.step_left_out import LeftOut, left_out_rows
 from gpusage_lab.learning.step_ratio import COVERED, pairs_of, ratio_table, shared_shares
-from gpusage_lab.learning.step_rows import asked_rows, neusight_note
+from gpusage_lab.learning.step_rows import neusight_note, row_counts
 from gpusage_lab.learning.step_samples import Measurements, family_folds, gpu_folds, measurements, predicted, refit
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
@@ -72,7 +72,7 @@ def _absolute(
     used = side(measured.rows, measured.samples, unseen_family, factor, forest_s)
     left_out = _left_out_side(left_out_rows(data, zoo), measured, fits, unseen_family)
     return [
-        absolute_table(used, left_out, asked_rows(data, zoo), measured.left_out),
+        absolute_table(used, left_out, row_counts(data, zoo), measured.left_out),
         precision_table(used, neusight_note(data, zoo)),
         families_table(used),
     ]
@@ -187,7 +187,7 @@ def _parameters(efficiency: Efficiency) -> StepTimeParameters:
             means=residual.means.tolist(),
             scales=residual.scales.tolist(),
             anchors=residual.anchors.tolist(),
-            by_gpu={name: heights.tolist() for name, heights in residual.by_gpu.items()},
+            by_gpu={name: coefficients.tolist() for name, coefficients in residual.by_gpu.items()},
             least_count=residual.least_count,
         ),
     )

@@ -23,6 +23,8 @@ TARGETS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Each target's module; add yours here. It has `fit` and `evaluate` as `Target` says."""
+SCORED_ALONE: Mapping[str, str] = MappingProxyType({"published": "gpusage_lab.learning.public_record"})
+"""Modules that have `evaluate` alone, and are scored only where somebody names them: nothing is fitted there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,18 +51,27 @@ class ScoreTable:
     points: tuple[Points, ...] = ()
 
 
-class Target(Protocol):
-    """What a target's module offers."""
-
-    def fit(self, data: DataFolder) -> Sequence[Artifact]:
-        """Fit everything that is shipped, on all rows whose licence allows it; seeded."""
-        ...
+class Scored(Protocol):
+    """What a module of `SCORED_ALONE` offers."""
 
     def evaluate(self, data: DataFolder) -> Sequence[ScoreTable]:
         """Score, on splits that do not leak, with the baselines beside."""
         ...
 
 
+class Target(Scored, Protocol):
+    """What a target's module offers."""
+
+    def fit(self, data: DataFolder) -> Sequence[Artifact]:
+        """Fit everything that is shipped, on all rows whose licence allows it; seeded."""
+        ...
+
+
 def target(name: str) -> Target:
     """Return the module of the target *name*, one of `TARGETS`."""
     return cast("Target", importlib.import_module(TARGETS[name]))
+
+
+def scored_alone(name: str) -> Scored:
+    """Return the module of *name*, one of `SCORED_ALONE`."""
+    return cast("Scored", importlib.import_module(SCORED_ALONE[name]))

@@ -48,6 +48,15 @@ COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
             ),
             "parvagpu_mig.csv": ("model", "mig_slices", "batch_size", "process_count", "throughput_samples_per_s"),
             "rapp_mps_percent.csv.gz": ("model", "batch_size", "mps_percent", "time_quota_percent", "latency_ms"),
+            "published_vision.csv.gz": (
+                *("source", "model", "architecture_hint", "task", "mode", "gpu", "gpu_count", "framework_and_version"),
+                *("precision", "layout", "compiled_or_engine", "batch_per_gpu", "input", "metric", "value", "note"),
+            ),
+            "published_language_models.csv.gz": (
+                *("source", "model", "architecture_hint", "task", "mode", "method", "gpu", "gpu_count", "parallelism"),
+                *("framework", "precision", "attention", "compile", "activation_checkpointing", "metric", "value"),
+                *("micro_batch_per_gpu", "global_batch", "sequence_length_in", "sequence_length_out", "note"),
+            ),
             "lambda_monitor_util_memory.csv": (
                 *("result_dir", "num_steady_samples", "task", "mean_gpu_util_pct_steady"),
             ),

@@ -62,8 +62,10 @@ def sequence_to_sequence(source: int, target: int, *, width: int, heads: int, in
         for attend, feed in zip(self.encoder_attention, self.encoder_feed, strict=True):
             memory = feed(attend(memory, memory))
         state = self.target(answer)
-        for attend, look, feed in zip(self.decoder_attention, self.decoder_look, self.decoder_feed, strict=True):
-            state = feed(look(attend(state, state), memory))
+        for attend, attend_memory, feed in zip(
+            self.decoder_attention, self.decoder_cross_attention, self.decoder_feed, strict=True
+        ):
+            state = feed(attend_memory(attend(state, state), memory))
         return self.words(state)
 
     def several(make: Any) -> Module:  # noqa: ANN401 - a function that makes a module
@@ -76,7 +78,7 @@ def sequence_to_sequence(source: int, target: int, *, width: int, heads: int, in
         encoder_attention=several(lambda: _attention(width, heads)),
         encoder_feed=several(lambda: _feed(width, inner)),
         decoder_attention=several(lambda: _attention(width, heads)),
-        decoder_look=several(lambda: _attention(width, heads)),
+        decoder_cross_attention=several(lambda: _attention(width, heads)),
         decoder_feed=several(lambda: _feed(width, inner)),
         words=nn.Linear(width, target, bias=False),
     )
@@ -145,16 +147,16 @@ def cyclegan_step() -> Module:
             self.to_first(to_second),
             self.to_second(to_first),
         )
-        looks = [self.judge_first(image) for image in (to_first, first, to_first)]
-        looks += [self.judge_second(image) for image in (to_second, second, to_second)]
-        return (*images, *looks)
+        verdicts = [self.first_discriminator(image) for image in (to_first, first, to_first)]
+        verdicts += [self.second_discriminator(image) for image in (to_second, second, to_second)]
+        return (*images, *verdicts)
 
     return Steps.of(
         forward,
         to_first=_image_generator(9),
         to_second=_image_generator(9),
-        judge_first=_patch_judge(),
-        judge_second=_patch_judge(),
+        first_discriminator=_patch_discriminator(),
+        second_discriminator=_patch_discriminator(),
     )
 
 
@@ -181,7 +183,7 @@ def _residual(layers: Module) -> Module:
     return Steps.of(forward, layers=layers)
 
 
-def _patch_judge() -> Module:
+def _patch_discriminator() -> Module:
     nn = import_library("torch").nn
     layers: list[Module] = [nn.Conv2d(3, 64, 4, stride=2, padding=1), nn.LeakyReLU(0.2)]
     for before, after in ((64, 128), (128, 256), (256, 512)):
@@ -195,17 +197,17 @@ def dcgan_step() -> Module:
 
     def forward(self: Module, real: Module) -> tuple[Module, ...]:
         image = self.make(real.new_zeros((real.shape[0], 100, 1, 1)))
-        return self.judge(real), self.judge(image), self.judge(image)
+        return self.discriminator(real), self.discriminator(image), self.discriminator(image)
 
-    judge: list[Module] = [nn.Conv2d(3, 64, 4, 2, 1, bias=False), nn.LeakyReLU(0.2)]
+    discriminator: list[Module] = [nn.Conv2d(3, 64, 4, 2, 1, bias=False), nn.LeakyReLU(0.2)]
     for before, after in ((64, 128), (128, 256), (256, 512)):
-        judge += [nn.Conv2d(before, after, 4, 2, 1, bias=False), nn.BatchNorm2d(after), nn.LeakyReLU(0.2)]
+        discriminator += [nn.Conv2d(before, after, 4, 2, 1, bias=False), nn.BatchNorm2d(after), nn.LeakyReLU(0.2)]
     make: list[Module] = [nn.ConvTranspose2d(100, 512, 4, 1, 0, bias=False), nn.BatchNorm2d(512), nn.ReLU()]
     for before, after in ((512, 256), (256, 128), (128, 64)):
         make += [nn.ConvTranspose2d(before, after, 4, 2, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
     return Steps.of(
         forward,
-        judge=nn.Sequential(*judge, nn.Conv2d(512, 1, 4, 1, 0, bias=False), nn.Sigmoid()),
+        discriminator=nn.Sequential(*discriminator, nn.Conv2d(512, 1, 4, 1, 0, bias=False), nn.Sigmoid()),
         make=nn.Sequential(*make, nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), nn.Tanh()),
     )
 
@@ -254,13 +256,13 @@ def point_network() -> Module:
         return nn.Sequential(*layers)
 
     def forward(self: Module, points: Module) -> Module:
-        turn = self.turn(self.look(points).amax(dim=2)).unflatten(-1, (3, 3))
+        turn = self.turn(self.attend_memory(points).amax(dim=2)).unflatten(-1, (3, 3))
         turned = (points.transpose(1, 2) @ turn).transpose(1, 2)
         return self.classes(self.features(turned).amax(dim=2))
 
     return Steps.of(
         forward,
-        look=shared((3, 64, 128, 1024)),
+        attend_memory=shared((3, 64, 128, 1024)),
         turn=perceptron((1024, 512, 256, 9)),
         features=shared((3, 64, 128, 1024)),
         classes=perceptron((1024, 512, 256, 16)),

@@ -30,7 +30,7 @@ REVIEW_LENGTH = 256
 """Words of a film review, the mean."""
 FRAMES = 1200
 """Hundredths of a second of an utterance of LibriSpeech, the mean."""
-TRANSFORMER_TOKENS, GNMT_TOKENS, REVIEW_TOKENS, LETTERS = 33_945, 32_317, 5_149, 29
+TRANSFORMER_TOKENS, GNMT_TOKENS, REVIEW_TOKENS, CHARACTERS = 33_945, 32_317, 5_149, 29
 ML20M_USERS, ML20M_ITEMS = 138_493, 26_744
 REGIONS, MASKS = 512, 128
 """Of an image, that Mask R-CNN's heads look at in training: a quarter of the regions shows an object."""
@@ -55,16 +55,34 @@ def mlperf_models(_: DataFolder) -> dict[str, Recipe]:
 
 def single_shot_detector() -> Module:
     """Return SSD300 on ResNet-34, whose third stage keeps the 38 x 38 cells and whose fourth is left out."""
+    whole = import_library("torchvision").models.resnet34(weights=None)
+    return detector_on(whole, (whole.layer3[0].conv1, whole.layer3[0].downsample[0]), 256, is_normalized=False)
+
+
+def detector_on(whole: Module, strided: tuple[Module, ...], width: int, *, is_normalized: bool) -> Module:
+    """Return SSD300 on a ResNet up to its third stage.
+
+    Args:
+        whole: The ResNet.
+        strided: The layers whose stride becomes 1, so that the third stage keeps the 38 x 38 cells.
+        width: Channels of that stage.
+        is_normalized: Whether each added convolution has a normalization.
+    """
     torch = import_library("torch")
-    nn, whole = torch.nn, import_library("torchvision").models.resnet34(weights=None)
-    for layer in (whole.layer3[0].conv1, whole.layer3[0].downsample[0]):
+    nn = torch.nn
+    for layer in strided:
         layer.stride = (1, 1)
     trunk = nn.Sequential(*list(whole.children())[:7])
-    channels, boxes, classes = (256, 512, 512, 256, 256, 256), (4, 6, 6, 6, 4, 4), 81
+    channels, boxes, classes = (width, 512, 512, 256, 256, 256), (4, 6, 6, 6, 4, 4), 81
     middle, steps = (256, 256, 128, 128, 128), ((2, 1), (2, 1), (2, 1), (1, 0), (1, 0))
+
+    def convolution(before: int, after: int, *sizes: int) -> list[Module]:
+        normalization = [nn.BatchNorm2d(after)] if is_normalized else []
+        return [nn.Conv2d(before, after, *sizes, bias=not is_normalized), *normalization, nn.ReLU()]
+
     extra = nn.ModuleList(
-        nn.Sequential(nn.Conv2d(before, width, 1), nn.ReLU(), nn.Conv2d(width, after, 3, *step), nn.ReLU())
-        for before, width, after, step in zip(channels[:-1], middle, channels[1:], steps, strict=True)
+        nn.Sequential(*convolution(before, narrow, 1), *convolution(narrow, after, 3, *step))
+        for before, narrow, after, step in zip(channels[:-1], middle, channels[1:], steps, strict=True)
     )
 
     def heads(outputs: int) -> Module:
@@ -125,7 +143,7 @@ def review_network() -> Module:
     def forward(self: Module, words: Module) -> Module:
         embedded = self.words(words).transpose(1, 2)
         return self.verdict(
-            torch.cat([self.elu(look(embedded)).amax(dim=2) for look in (self.three, self.four)], dim=1)
+            torch.cat([self.elu(convolutions(embedded)).amax(dim=2) for convolutions in (self.three, self.four)], dim=1)
         )
 
     return layers.Steps.of(
@@ -179,21 +197,21 @@ def speech_network() -> Module:
     nn, width = import_library("torch").nn, 2560
 
     def forward(self: Module, sound: Module) -> Module:
-        state = self.look(sound).flatten(1, 2).transpose(1, 2)
+        state = self.convolutions(sound).flatten(1, 2).transpose(1, 2)
         for layer, norm in zip(self.layers, self.norms, strict=True):
             there, back = layer(norm(state.transpose(1, 2)).transpose(1, 2))[0].chunk(2, dim=-1)
             state = there + back
         return self.letters(state)
 
-    looks = [nn.Conv2d(1, 32, (41, 11), stride=(2, 2)), nn.BatchNorm2d(32), nn.Hardtanh(0, 20)]
-    looks += [nn.Conv2d(32, 32, (21, 11), stride=(2, 1)), nn.BatchNorm2d(32), nn.Hardtanh(0, 20)]
+    convolutions = [nn.Conv2d(1, 32, (41, 11), stride=(2, 2)), nn.BatchNorm2d(32), nn.Hardtanh(0, 20)]
+    convolutions += [nn.Conv2d(32, 32, (21, 11), stride=(2, 1)), nn.BatchNorm2d(32), nn.Hardtanh(0, 20)]
     widths = (32 * 21, *(width,) * 2)
     return layers.Steps.of(
         forward,
-        look=nn.Sequential(*looks),
+        convolutions=nn.Sequential(*convolutions),
         layers=nn.ModuleList(nn.GRU(before, width, batch_first=True, bidirectional=True) for before in widths),
         norms=nn.ModuleList(nn.BatchNorm1d(before) for before in widths),
-        letters=nn.Linear(width, LETTERS),
+        letters=nn.Linear(width, CHARACTERS),
     )
 
 

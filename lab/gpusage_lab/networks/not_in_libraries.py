@@ -41,8 +41,8 @@ def u_net(width: int = 64, depth: int = 4) -> Module:
             skipped.append(image)
             image = nn.functional.max_pool2d(image, 2)
         image = self.bottom(image)
-        for up, step, beside in zip(self.up, self.join, reversed(skipped), strict=True):
-            image = step(torch.cat([up(image), beside], dim=1))
+        for up, step, skip in zip(self.up, self.join, reversed(skipped), strict=True):
+            image = step(torch.cat([up(image), skip], dim=1))
         return self.last(image)
 
     widths = [width * 2**level for level in range(depth + 1)]

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gpusage.learning.profile_rows import COLUMNS
+from gpusage.experience.profile_rows import COLUMNS
 from gpusage_hooks.errors import DeviceError, RequestError
 from gpusage_lab.profiling import mps as mps_of
 from gpusage_lab.profiling.crew import Crew
@@ -72,7 +72,7 @@ class Announcement:
     left_s: float
 
 
-def run(order: Order, tell: Callable[[Announcement], None]) -> int:
+def run(order: Order, announce: Callable[[Announcement], None]) -> int:
     """Measure what is left; return how many items were measured.
 
     Raises:
@@ -92,7 +92,7 @@ def run(order: Order, tell: Callable[[Announcement], None]) -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpusage-profile-")))
         device = "cpu" if order.gpu is None else "cuda"
         crew = stack.enter_context(closing(Crew(device, gauges, folder, mps=daemon, uuid=uuid)))
-        return _Campaign(order, crew, gauges, daemon).run(tell)
+        return _Campaign(order, crew, gauges, daemon).run(announce)
 
 
 def _gauges(gpu: int | None) -> tuple[Gauges, str | None]:
@@ -140,7 +140,7 @@ class _Campaign:
         self._count = 0
         self._mps_is_silent = False
 
-    def run(self, tell: Callable[[Announcement], None]) -> int:
+    def run(self, announce: Callable[[Announcement], None]) -> int:
         """Measure item after item."""
         order = self._order
         queue = pending(order.items, self._rows, only=order.only, retry=order.retry)
@@ -151,10 +151,10 @@ class _Campaign:
             if is_idle or is_too_large(item, self._rows) or not self._has_time(item):
                 continue
             left_s = sum(took for took, _ in self._estimates(queue[place:]))
-            tell(Announcement(item=item, status="", done=self._count, total=len(queue), left_s=left_s))
+            announce(Announcement(item=item, status="", done=self._count, total=len(queue), left_s=left_s))
             status = self._measure(item)
             self._count += 1
-            tell(Announcement(item=item, status=status, done=self._count, total=len(queue), left_s=left_s))
+            announce(Announcement(item=item, status=status, done=self._count, total=len(queue), left_s=left_s))
         return self._count
 
     def _measure(self, item: Item) -> str:

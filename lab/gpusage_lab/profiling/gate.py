@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-LOOK_AGAIN_S = 50e-6
+RECHECK_S = 50e-6
 LONGEST_WAIT_S = 1.0
 """A gate that nobody opens again, because its process ended, must not hold training up for ever."""
 
@@ -34,4 +34,4 @@ class Gate:
         """Return when the gate is open."""
         until = time.monotonic() + LONGEST_WAIT_S
         while self._memory[0] and time.monotonic() < until:
-            time.sleep(LOOK_AGAIN_S)
+            time.sleep(RECHECK_S)

@@ -120,13 +120,13 @@ class NvmlGauges:
         if first is None or last is None:
             return {}
         nvml = self._nvml
-        asked = nvml.c_nvmlGpmMetricsGet_t()
-        asked.version, asked.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(GPM_METRICS)
-        asked.sample1, asked.sample2 = first, last
+        request = nvml.c_nvmlGpmMetricsGet_t()
+        request.version, request.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(GPM_METRICS)
+        request.sample1, request.sample2 = first, last
         for place, number in enumerate(GPM_METRICS.values()):
-            asked.metrics[place].metricId = number
+            request.metrics[place].metricId = number
         try:
-            answer = nvml.nvmlGpmMetricsGet(asked)
+            answer = nvml.nvmlGpmMetricsGet(request)
             values = {name: answer.metrics[place] for place, name in enumerate(GPM_METRICS)}
             return {name: value.value / 100 for name, value in values.items() if value.nvmlReturn == 0}
         except nvml.NVMLError:

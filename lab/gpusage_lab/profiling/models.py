@@ -154,8 +154,8 @@ def _huggingface(name: str, shape: Mapping[str, Sequence[int]]) -> Built:
     if name not in known:
         message = f"Workload 'hf:{name}' must be one of the {len(known)} that gpusage knows; got another. See predict."
         raise GraphError(message)
-    module = huggingface._model(known[name], f"hf:{name}")  # noqa: SLF001 - as above
-    examples = huggingface._inputs(module, shape)  # noqa: SLF001 - as above
+    module = huggingface.build_model(known[name], f"hf:{name}")
+    examples = huggingface.example_inputs(module, shape)
     tokens = int(getattr(module.config, "vocab_size", 0) or 1000)
     inputs = {
         label: InputKind(sizes=tuple(value.shape[1:]), tokens=None if value.is_floating_point() else tokens)

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from importlib import metadata
 from typing import Any
 
-from gpusage.learning.profile_rows import COLUMNS
+from gpusage.experience.profile_rows import COLUMNS
 from gpusage_lab.profiling.crew import Measured
 from gpusage_lab.profiling.items import Item, Sharing, Side
 from gpusage_lab.profiling.plan import shape_text
@@ -32,7 +32,13 @@ def rows_of(item: Item, outcome: Measured, sharing: Sharing, facts: Facts) -> li
     held = outcome.readings.get("process_bytes") or {}
     rows = []
     for place, side in enumerate(item.sides):
-        columns = {**facts, **outcome.readings, **outcome.answers[place], **common, **_asked(item, side, place)}
+        columns = {
+            **facts,
+            **outcome.readings,
+            **outcome.answers[place],
+            **common,
+            **_request_columns(item, side, place),
+        }
         columns["process_bytes"] = held.get(outcome.pids[place]) if outcome.pids else None
         rows.append({name: columns.get(name) for name in COLUMNS})
     return rows
@@ -40,12 +46,12 @@ def rows_of(item: Item, outcome: Measured, sharing: Sharing, facts: Facts) -> li
 
 def operator_rows_of(item: Item, outcome: Measured, facts: Facts) -> list[dict[str, Any]]:
     """Return one row per operator and its shapes."""
-    columns = {**facts, **_asked(item, item.sides[0], 0), "item": item.key}
+    columns = {**facts, **_request_columns(item, item.sides[0], 0), "item": item.key}
     rows = outcome.answers[0].get("rows", ())
     return [{name: {**columns, **row}.get(name) for name in OPERATOR_COLUMNS} for row in rows]
 
 
-def _asked(item: Item, side: Side, place: int) -> dict[str, Any]:
+def _request_columns(item: Item, side: Side, place: int) -> dict[str, Any]:
     workload = side.job.workload
     others = [other.label for other in (*item.sides[:place], *item.sides[place + 1 :])]
     return {

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpusage.pages import gantt, html
+from gpusage.reports.pages import gantt, html
 from gpusage_lab.learning import report
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.replay.comparison import STATES
 from gpusage_lab.replay.virtual_gpus import Stay
 from gpusage_lab.simulator.result import Result
 
-BESIDE = "display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:1rem"
+COMPARISON = "display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:1rem"
 WORDS = {"off": "gpusage off: whole GPUs", "on": "gpusage on: shares"}
 
 
@@ -31,7 +31,7 @@ def page(table: ScoreTable, charts: Mapping[str, Mapping[str, Sequence[Stay]]], 
             html.figure(chart(states[state], gpus, until_s), f"{title}, {WORDS[state]}; first repetition")
             for state in STATES
         )
-        body += f"<div style='{BESIDE}'>{drawn}</div>"
+        body += f"<div style='{COMPARISON}'>{drawn}</div>"
     return html.page(table.title, body)
 
 
@@ -41,10 +41,10 @@ def chart(stays: Sequence[Stay], gpus: Sequence[tuple[str, int]], until_s: float
         gantt.Bar(row=_name(stay.node, stay.device), label=label(stay), start_s=stay.start_s, end_s=stay.end_s)
         for stay in stays
     ]
-    heights = {
+    job_counts = {
         _name(*gpu): max(most_at_once([stay for stay in stays if (stay.node, stay.device) == gpu]), 1) for gpu in gpus
     }
-    return gantt.chart(bars, heights, until_s)
+    return gantt.chart(bars, job_counts, until_s)
 
 
 def most_at_once(stays: Iterable[Stay]) -> int:

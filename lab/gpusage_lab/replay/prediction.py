@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpusage.advisor import Advisor
+from gpusage.decisions.advisor import Advisor
 from gpusage_hooks.types import Cluster, GpuPool, SharingRule
 from gpusage_lab.replay.site import Site
 from gpusage_lab.replay.truth import ReplayTruth

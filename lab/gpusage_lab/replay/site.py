@@ -17,7 +17,7 @@ class Timing:
     """A workload manager's own times, in seconds of the real clock.
 
     Attributes:
-        looks_s: From one look at the whole queue to the next.
+        poll_interval_s: Between two readings of the whole queue.
         start_s: By state, what a start takes while the job has its GPU already.
         requeue_s: From the end of a job that ran out of memory until it is in the queue again.
         limit_s: The time limit of jobs whose users named none.
@@ -26,7 +26,7 @@ class Timing:
         prefers: Whether each job's generation is chosen among the jobs of late.
     """
 
-    looks_s: float
+    poll_interval_s: float
     start_s: Mapping[str, float]
     requeue_s: float
     limit_s: float
@@ -66,7 +66,7 @@ class Site:
     def scheduling(self, state: str, compression: float) -> Scheduling:
         """Return the manager's times on the clock of the emulated cluster."""
         return Scheduling(
-            backfill_s=self.timing.looks_s * compression,
+            backfill_s=self.timing.poll_interval_s * compression,
             start_s=self.timing.start_s[state] * compression,
             requeue_s=self.timing.requeue_s * compression,
             gpus_per_node=self.gpus_per_node,
@@ -78,7 +78,7 @@ SLURM = Site(
     nodes_per_type=1,
     gpus_per_node=4,
     timing=Timing(
-        looks_s=1.0,
+        poll_interval_s=1.0,
         start_s={"off": 0.6, "on": 1.2},
         requeue_s=2.5,
         limit_s=3600.0,
@@ -93,7 +93,7 @@ YARN = Site(
     nodes_per_type=3,
     gpus_per_node=2,
     timing=Timing(
-        looks_s=0.2,
+        poll_interval_s=0.2,
         start_s={"off": 0.7, "on": 0.7},
         requeue_s=0.8,
         limit_s=NEVER_S,

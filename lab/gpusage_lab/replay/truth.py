@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpusage.advisor import Advisor
-from gpusage.predictors.times import speedups
-from gpusage_hooks.types import Alone, ModelGraph, Workload
+from gpusage.decisions.advisor import Advisor
+from gpusage.predictors import intervals
+from gpusage_hooks.types import ModelGraph, SoloRun, Workload
 from gpusage_lab.learning import pairs
 from gpusage_lab.learning.named_jobs import LUCID, workload
 from gpusage_lab.measurements.tables import DataFolder
@@ -90,7 +90,7 @@ def lucid(data: DataFolder, advisor: Advisor, seed: int, site_types: Sequence[st
     speeds, memory = np.ones((len(runs), len(gpus))), np.ones(len(runs))
     for number, (known, (of_speed, of_memory)) in enumerate(zip(runs, deviates.tolist(), strict=True)):
         needs = advisor.predict(known.graph, known.run, gpus)
-        ratios = [speedups.speedup(need, needs[place]) for need in needs]
+        ratios = [intervals.speedup(need, needs[place]) for need in needs]
         speeds[number] = [drawn(ratio, of_speed) for ratio in ratios]
         speeds[number, place] = 1.0
         memory[number] = drawn(needs[place].memory_bytes, of_memory)
@@ -100,6 +100,6 @@ def lucid(data: DataFolder, advisor: Advisor, seed: int, site_types: Sequence[st
 def _known_runs(data: DataFolder, here: PairTruth) -> Iterator[KnownRun]:
     for (model, batch, half), utilization in zip(pairs.lucid(data).jobs, here.utilization.tolist(), strict=True):
         job = LUCID[model]
-        known = Alone(utilization=round(utilization, 2))
+        known = SoloRun(utilization=round(utilization, 2))
         run = replace(workload(job, batch, half=half), alone=known)
         yield KnownRun(key=job.key, graph=load_zoo().graph(job.key), run=run)

@@ -208,11 +208,11 @@ def _with_line(teach: Sequence[MeasuredRun], run: MeasuredRun) -> float:
     return float(with_line(known, target, np.array([run.ours_s]))[0])
 
 
-def with_line(known: FloatArray, target: FloatArray, asked: FloatArray) -> FloatArray:
-    """Return a + b x *asked*, neither below 0, that misses *target* at *known* least in relative terms."""
+def with_line(known: FloatArray, target: FloatArray, at: FloatArray) -> FloatArray:
+    """Return a + b x *at*, neither below 0, that misses *target* at *known* least in relative terms."""
     design = np.stack([np.ones_like(known), known], axis=1) / target[:, np.newaxis]
     (start, slope), _ = nnls(design, np.ones_like(target))
-    return np.asarray(start + slope * asked)
+    return np.asarray(start + slope * at)
 
 
 def _terms(question: Extrapolation, measured: Sequence[MeasuredRun]) -> FloatArray:

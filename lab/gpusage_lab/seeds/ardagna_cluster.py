@@ -202,13 +202,13 @@ def _scenario(work: Work, number: int) -> Scenario:
     chance = random.Random(f"scenario {number}")  # noqa: S311 - as above
     drawn = [(chance.choice(sorted(work)), chance.uniform(1800.0, 7200.0)) for _ in range(SCENARIO_JOBS)]
     groups = [NodeGroup(name="cloud", node_count=2, types=TWO_NODES)]
-    told = [_told(work, key) for key, _ in drawn]
+    times = [_predicted_times(work, key) for key, _ in drawn]
     steps = [alone_s / work[key]["k80", 1].step_s for key, alone_s in drawn]
     predicted, real = {}, {}
-    measured = [_scenario_job(index, own["measured"], steps[index]) for index, own in enumerate(told)]
+    measured = [_scenario_job(index, own["measured"], steps[index]) for index, own in enumerate(times)]
     truth = {job.name: job.times_s for job in measured}
-    for name in told[0]:
-        jobs = [_scenario_job(index, own[name], steps[index]) for index, own in enumerate(told)]
+    for name in times[0]:
+        jobs = [_scenario_job(index, own[name], steps[index]) for index, own in enumerate(times)]
         jobs = [_with_deadline(job, own.deadline_s) for job, own in zip(jobs, measured, strict=True)]
         predicted[name] = make_plan(jobs, groups, program).cost
         real[name] = make_plan(jobs, groups, program, lasts_s=_lasting(truth)).cost
@@ -241,9 +241,9 @@ def _scenario_job(index: int, step_times_s: Times, steps: float) -> PlannedJob:
     )
 
 
-def _told(work: Work, key: tuple[str, int]) -> Mapping[str, Times]:
+def _predicted_times(work: Work, key: tuple[str, int]) -> Mapping[str, Times]:
     """Return the step times of *key* as each way tells them: measured, regression, line, graph."""
-    told: dict[str, dict[tuple[str, int], float]] = {}
+    times: dict[str, dict[tuple[str, int], float]] = {}
     for where, run in work[key].items():
         teach = [own[where] for (network, batch), own in work.items() if network == key[0] and batch != key[1]]
         (one,) = answer(EXTRAPOLATIONS[0], teach, [run])
@@ -251,5 +251,5 @@ def _told(work: Work, key: tuple[str, int]) -> Mapping[str, Times]:
             *(("regression", one.regression), ("ours, line by the rows", one.ours_with_line)),
             *(("ours, graph alone", one.ours), ("measured", run.step_s)),
         ):
-            told.setdefault(name, {})[where] = max(step_s, 1e-4)
-    return told
+            times.setdefault(name, {})[where] = max(step_s, 1e-4)
+    return times

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.question import Question
+from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage_hooks.types import Gpu, ModelGraph, Node, Workload
 from gpusage_lab.learning.deepbench_products import DEVICES
 from gpusage_lab.learning.targets import ScoreTable
@@ -109,9 +109,9 @@ def left_out(layers: Layers, _: Layers) -> FloatArray:
     return np.concatenate([fitted(others, Layers(*(column[[row]] for column in layers))) for others, row in parts])
 
 
-def network_error(tested: Layers, found_s: FloatArray) -> float:
+def network_error(tested: Layers, predicted_s: FloatArray) -> float:
     """Return by how many percent the sum over all layers misses."""
-    return 100.0 * abs(float(found_s.sum()) / float(tested.measured_s.sum()) - 1.0)
+    return 100.0 * abs(float(predicted_s.sum()) / float(tested.measured_s.sum()) - 1.0)
 
 
 def _alone(layers: dict[tuple[str, str], Layers]) -> tuple[str | float | None, ...]:
@@ -155,7 +155,11 @@ def _milliseconds(text: str | float) -> float:
 def _ours_s(row: Table, gpu: Gpu) -> tuple[float, float]:
     graph = convolution(row)
     times = [
-        float(Question(graph, Workload(batch_size=int(row["n"]), mode=mode, optimizer="none")).timing([gpu]).busy_s[0])
+        float(
+            WorkloadAnalysis(graph, Workload(batch_size=int(row["n"]), mode=mode, optimizer="none"))
+            .timing([gpu])
+            .busy_s[0]
+        )
         for mode in ("infer", "train")
     ]
     return times[0], max(times[1] - times[0], LEAST_S)

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.question import Question
-from gpusage.predictors.times.efficiency import Efficiency
-from gpusage.predictors.times.replicas import gradients_of, waiting_s
-from gpusage.predictors.times.timing import timing_with
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.data_parallel import gradient_traffic, waiting_s
+from gpusage.predictors.efficiency import Efficiency
+from gpusage.predictors.step_time import timing_with
 from gpusage_hooks.units import TERA
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
 from gpusage_lab.learning.step_rows import TORCHVISION_PRECISIONS, torchvision_copy_s, torchvision_workload
@@ -110,8 +110,8 @@ def _sia(data: DataFolder) -> Iterator[MeasuredRun]:
     rows = data.read("sia_step_times.csv")
     rows = rows[(rows["kind"] == "placements") & rows["app"].isin(SIA_APPS) & rows["gpu"].isin(SIA_GPUS)]
     for row in rows[rows["placement"] < 10].to_dict("records"):  # noqa: PLR2004 - one digit is one host
-        asked = int(row["placement"]), int(row["local_batch_size"])
-        yield _run("Sia", (row["app"], SIA_APPS[row["app"]]), SIA_GPUS[row["gpu"]], asked, row["step_time_s"])
+        settings = int(row["placement"]), int(row["local_batch_size"])
+        yield _run("Sia", (row["app"], SIA_APPS[row["app"]]), SIA_GPUS[row["gpu"]], settings, row["step_time_s"])
 
 
 def _zeus(data: DataFolder) -> Iterator[MeasuredRun]:
@@ -126,16 +126,16 @@ def _zeus(data: DataFolder) -> Iterator[MeasuredRun]:
             yield _run("Zeus", (row["network"], known[0]), ZEUS_GPUS[row["gpu"]], (1, int(row["batch_size"])), step_s)
 
 
-def _run(source: str, network: tuple[str, NamedJob], gpu: str, asked: tuple[int, int], step_s: float) -> MeasuredRun:
+def _run(source: str, network: tuple[str, NamedJob], gpu: str, settings: tuple[int, int], step_s: float) -> MeasuredRun:
     name, job = network
     peak = builtin_catalogue().find(gpu).peak_flop_per_s["fp32"] / TERA
-    return MeasuredRun(source, name, gpu, *asked, peak, float(step_s), ours(job, gpu, *asked))
+    return MeasuredRun(source, name, gpu, *settings, peak, float(step_s), ours(job, gpu, *settings))
 
 
 def ours(job: NamedJob, gpu: str, gpu_count: int, batch_size: int) -> float:
     """Return the seconds that our predictor says, with the exchange of gradients."""
     work = replace(workload(job, batch_size), gpus=gpu_count)
-    there = Question(load_zoo().graph(job.key), work).on([builtin_catalogue().find(gpu)])
+    there = WorkloadAnalysis(load_zoo().graph(job.key), work).on([builtin_catalogue().find(gpu)])
     return float(there.timing.step_s[0]) + there.waiting_s[0]
 
 
@@ -144,7 +144,7 @@ def untaught(data: DataFolder) -> Efficiency:
     chosen = {key: card for key, card in load_zoo().cards.items() if _teaches(key)}
     rows = measurements(data, Zoo(chosen))
     left_out = tuple(
-        sorted({gpu.name for gpu in builtin_catalogue() if gpu.name.startswith("a100") and not gpu.cut_from})
+        sorted({gpu.name for gpu in builtin_catalogue() if gpu.name.startswith("a100") and not gpu.parent_gpu})
     )
     return refit(rows, np.arange(len(rows.rows)), without=left_out).efficiency
 
@@ -165,10 +165,10 @@ def _torchvision(data: DataFolder) -> Iterator[MeasuredRun]:
         gpu = builtin_catalogue().find(TORCHVISION_GPUS[row["gpu"]])
         graph, count = load_zoo().graph(f"torchvision:{row['model']}@224"), int(row["num_gpus"])
         work = torchvision_workload("train", row["precision"])
-        question = Question(graph, work)
-        alone_s = float(timing_with(efficiency, question.kernels, [gpu], work.precision).step_s[0])
+        analysis = WorkloadAnalysis(graph, work)
+        alone_s = float(timing_with(efficiency, analysis.kernels, [gpu], work.precision).step_s[0])
         of_all = replace(work, gpus=count, accumulate=1)  # DataParallel gathers the gradients of every pass
-        waits_s = waiting_s(gradients_of(question.lowering, of_all), alone_s, of_all, gpu)
+        waits_s = waiting_s(gradient_traffic(analysis.lowering, of_all), alone_s, of_all, gpu)
         yield MeasuredRun(
             source=f"torchvision {row['precision']}",
             network=row["model"],

@@ -75,7 +75,7 @@ def policy_scores(pairs: Pairs, policy: Policy, held_out: str, taught: Pairs | N
         held_out: ``workload``: the target's own pairs teach nothing; ``model``: nor do those of its other batch sizes.
         taught: The pairs that may teach, where not all may.
     """
-    predictions = _said(taught or pairs, policy, held_out)
+    predictions = _predictions(taught or pairs, policy, held_out)
     result = np.full(len(pairs.jobs), np.nan)
     for target, truth in enumerate(pairs.sums):
         candidates = np.flatnonzero(~np.isnan(truth))
@@ -85,7 +85,7 @@ def policy_scores(pairs: Pairs, policy: Policy, held_out: str, taught: Pairs | N
     return result
 
 
-def _said(pairs: Pairs, policy: Policy, held_out: str) -> list[FloatArray]:
+def _predictions(pairs: Pairs, policy: Policy, held_out: str) -> list[FloatArray]:
     def teaches(target: int) -> BoolArray:
         if held_out == "model":
             return np.asarray(pairs.models != pairs.models[target])
@@ -198,7 +198,7 @@ def _learned(fit: Callable[[FloatArray, FloatArray], Any]) -> Policy:
             rows = aggregated(pairs.features, first, second)
             known[key] = fit(rows, pairs.sums[first, second])
         partners = np.arange(len(pairs.jobs))
-        asked = aggregated(pairs.features, np.full_like(partners, target), partners)
-        return np.asarray(known[key].predict(asked), dtype=np.float64)
+        features = aggregated(pairs.features, np.full_like(partners, target), partners)
+        return np.asarray(known[key].predict(features), dtype=np.float64)
 
     return policy

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.advisor import make_advisor
+from gpusage.decisions.advisor import make_advisor
 from gpusage.predictors.colocation import features_of, predict_colocation
 from gpusage_hooks.types import Gpu, GpuNeed
 from gpusage_lab.learning.profiled import ProfiledRun, profiled
@@ -113,9 +113,9 @@ def _aggregated(triples: Triples) -> FloatArray:
 
 def _table(campaign: str, triples: Triples) -> ScoreTable:
     rules: dict[str, Say] = {
-        "MEMCAP (least memory)": lambda given, _: -_aggregated(given)[:, 2],
-        "SM% (highest)": lambda given, _: _aggregated(given)[:, 4],
-        "MEM% (lowest)": lambda given, _: -_aggregated(given)[:, 5],
+        "MEMCAP (least memory)": lambda pairs, _: -_aggregated(pairs)[:, 2],
+        "SM% (highest)": lambda pairs, _: _aggregated(pairs)[:, 4],
+        "MEM% (lowest)": lambda pairs, _: -_aggregated(pairs)[:, 5],
         "KACE: linear regression": linear,
         "ours as shipped": ours,
     }

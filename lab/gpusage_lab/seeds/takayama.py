@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.question import Question
+from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning.mlperf_jobs import JOBS, NEW, OLD
 from gpusage_lab.learning.scores import rank_correlation
@@ -53,10 +53,10 @@ def predicted() -> Predicted:
     for job in JOBS:
         graph = load_zoo().graph(job.key)
         run = Workload(batch_size=job.batch_size, mode=job.mode, precision="fp32", optimizer=job.optimizer)
-        question = Question(graph, run)
-        old_s, new_s = question.timing(gpus).step_s.tolist()
+        analysis = WorkloadAnalysis(graph, run)
+        old_s, new_s = analysis.timing(gpus).step_s.tolist()
         ratios.append(new_s / old_s)
-        busy.append(question.activity(gpus)[1].gpu_utilization.value)
+        busy.append(analysis.activity(gpus)[1].gpu_utilization.value)
     return Predicted(np.array(ratios), np.array(busy))
 
 

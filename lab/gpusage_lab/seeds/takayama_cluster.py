@@ -58,13 +58,13 @@ def rankings() -> tuple[float, float, list[Ranking]]:
 
 def _orders() -> dict[str, FloatArray]:
     """Return the key by which each way sorts, the least first on the new GPU."""
-    told = predicted()
+    predictions = predicted()
     observed = np.array([job.utilization for job in JOBS])
     return {
-        "predicted ratio": told.ratio,
-        "predicted ratio with predicted utilization": slowed_by_host(told.ratio, told.utilization),
-        "predicted utilization": -told.utilization,
-        "predicted ratio with observed utilization": slowed_by_host(told.ratio, observed / 100.0),
+        "predicted ratio": predictions.ratio,
+        "predicted ratio with predicted utilization": slowed_by_host(predictions.ratio, predictions.utilization),
+        "predicted utilization": -predictions.utilization,
+        "predicted ratio with observed utilization": slowed_by_host(predictions.ratio, observed / 100.0),
         "observed utilization": -observed,
     }
 

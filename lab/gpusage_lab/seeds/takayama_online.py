@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpusage.policies.rivals import LEAST_RIVALS, gives_way, least_rank
-from gpusage.service.rivals import REMEMBERED_RIVALS
+from gpusage.policies.competition import LEAST_JOBS, gives_way, least_rank
+from gpusage.service.state.recent_jobs import REMEMBERED_JOBS
 from gpusage_hooks.types import Cluster, GenerationRules
 from gpusage_hooks.units import HOUR_S
 from gpusage_lab.learning.mlperf_jobs import JOBS
@@ -87,7 +87,7 @@ class ByGain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AmongRivals(ByGain):
+class AmongRecentJobs(ByGain):
     """GPUs are preferred by the rule of gpusaged: each job is compared with those of late when it comes.
 
     Attributes:
@@ -95,13 +95,13 @@ class AmongRivals(ByGain):
     """
 
     ordered: bool = False
-    late: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_RIVALS))
+    late: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_JOBS))
 
     def arriving(self, ask: Ask, free_counts: Sequence[int]) -> Ask:
         """Return *ask* with the generation that it prefers."""
         gain, gains = self.gain(ask), [*self.late]
         self.late.append(gain)
-        if len(gains) < LEAST_RIVALS or not all(free_counts):
+        if len(gains) < LEAST_JOBS or not all(free_counts):
             return ask
         is_left = gives_way(gain, gains, least_rank(free_counts[NEW], GPUS, GPUS))
         return ask._replace(first=OLD if is_left else NEW)
@@ -137,15 +137,15 @@ def jobs(load: float, seed: int) -> Jobs:
 def policies() -> tuple[ByGain, ...]:
     """Return who decides: nobody, today's preference, and the queue in order by what is known."""
     old, new = measured()
-    told = predicted()
+    predictions = predicted()
     observed = np.array([job.utilization for job in JOBS]) / 100.0
-    guess = 1.0 / told.ratio
+    guess = 1.0 / predictions.ratio
     return (
         ByGain(name="evenly, first come", gains=np.ones(len(JOBS)), ordered=False),
         ByGain(name="preferred by predicted gain, first come", gains=guess, ordered=False),
-        AmongRivals(name="preferred by predicted gain among rivals", gains=guess),
-        AmongRivals(name="preferred by observed utilization among rivals", gains=1.0 + observed),
-        AmongRivals(name="preferred by measured gain among rivals", gains=old / new),
+        AmongRecentJobs(name="preferred by predicted gain among rivals", gains=guess),
+        AmongRecentJobs(name="preferred by observed utilization among rivals", gains=1.0 + observed),
+        AmongRecentJobs(name="preferred by measured gain among rivals", gains=old / new),
         ByGain(name="in order of predicted gain", gains=guess),
         ByGain(name="in order of observed utilization", gains=1.0 + observed),
         ByGain(name="in order of measured gain", gains=old / new),

@@ -21,8 +21,8 @@ from sklearn.model_selection import (  # type: ignore[import-untyped, unused-ign
 )
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity.features import features_of
-from gpusage.predictors.question import Question
+from gpusage.predictors.activity import features_of
+from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage_lab.learning import activity_rows, boosting
 from gpusage_lab.learning.activity_tests import yeung_features
 from gpusage_lab.learning.named_jobs import LUCID, workload
@@ -84,9 +84,9 @@ def real_runs(data: DataFolder) -> Runs:
         job = LUCID[row["model"]]
         graph, run = load_zoo().graph(job.key), workload(job, row["batch_size"], half=bool(row["amp"]))
         yeung.append([*yeung_features(graph, run.batch_size), float(row["amp"])])
-        question = Question(graph, run)
-        ours.append(features_of(question.work, question.timing([gpu]))[0])
-        shipped.append(100.0 * question.activity([gpu])[0].gpu_utilization.value)
+        analysis = WorkloadAnalysis(graph, run)
+        ours.append(features_of(analysis.work, analysis.timing([gpu]))[0])
+        shipped.append(100.0 * analysis.activity([gpu])[0].gpu_utilization.value)
         measured.append(float(row["gpu_util_pct"]))
         kinds.append(str(row["model"]))
     return Runs(np.array(yeung), np.array(ours), np.array(measured), tuple(kinds), np.array(shipped))

@@ -127,30 +127,30 @@ def drawn_jobs(truth: PairTruth, seed: int, count: int = JOBS, longest_s: float 
 def policies(truth: PairTruth) -> Iterator[tuple[Policy, Fleet]]:
     """Yield each policy with the GPUs that it has, and what it is told."""
     fleet, apart = _fleet(truth, GPUS), _fleet(truth, GPUS - 1, 1)
-    told = {
+    predicted_loads = {
         (kind, gpu_type): load_of(need) for kind, need in enumerate(truth.needs) for gpu_type in range(len(apart.types))
     }
-    busy = {key: replace(load, utilization=float(truth.utilization[key[0]])) for key, load in told.items()}
+    busy = {key: replace(load, utilization=float(truth.utilization[key[0]])) for key, load in predicted_loads.items()}
     actual = {
         key: Load(utilization=float(truth.utilization[key[0]]), memory_bytes=float(truth.memory[key[0]]))
-        for key in told
+        for key in predicted_loads
     }
     seen = [
         replace(need, gpu_utilization=Interval(value=float(one), low=float(one), high=float(one)))
         for need, one in zip(truth.needs, truth.utilization, strict=True)
     ]
     yield Slots(fleet=fleet, name=SLOTS, backfill="any"), fleet
-    measured = Foresight(loads=actual, beside=())
+    measured = Foresight(loads=actual, pair_throughputs=())
     yield Packing(fleet=apart, foresight=measured, name=REACTIVE, profiles=True, profiling_types=(1,)), apart
-    for name, loads in ((PREDICTED, told), (OBSERVED, busy), (PERFECT, actual)):
-        yield Packing(fleet=fleet, foresight=Foresight(loads=loads, beside=()), name=name), fleet
+    for name, loads in ((PREDICTED, predicted_loads), (OBSERVED, busy), (PERFECT, actual)):
+        yield Packing(fleet=fleet, foresight=Foresight(loads=loads, pair_throughputs=()), name=name), fleet
     for name, loads, pairs in (
-        (OURS, told, pairs_of(truth.needs)),
-        (OURS_RULE, told, pairs_by_rule(truth.needs)),
-        (OURS_OBSERVED, told, pairs_of(seen)),
-        (OURS_PERFECT, actual, truth.beside),
+        (OURS, predicted_loads, pairs_of(truth.needs)),
+        (OURS_RULE, predicted_loads, pairs_by_rule(truth.needs)),
+        (OURS_OBSERVED, predicted_loads, pairs_of(seen)),
+        (OURS_PERFECT, actual, truth.pair_throughputs),
     ):
-        yield Sets(fleet=fleet, foresight=Foresight(loads=loads, beside=(pairs,)), name=name), fleet
+        yield Sets(fleet=fleet, foresight=Foresight(loads=loads, pair_throughputs=(pairs,)), name=name), fleet
 
 
 def document(truth: str, outcomes: Sequence[Outcome]) -> dict[str, object]:
@@ -190,8 +190,10 @@ def _goals(truth: str, outcomes: Sequence[Outcome]) -> Iterator[str]:
             yield f"{one.policy}: never a longer makespan than slots: {_verdict(is_met)}"
             continue
         figures = ((key, getattr(one, key), goal) for key, goal in GOALS.items())
-        said = [f"{key} {figure:.3f} ({_verdict(_reaches(key, figure, goal))} {goal})" for key, figure, goal in figures]
-        yield f"{one.policy}: {', '.join(said)}"
+        results = [
+            f"{key} {figure:.3f} ({_verdict(_reaches(key, figure, goal))} {goal})" for key, figure, goal in figures
+        ]
+        yield f"{one.policy}: {', '.join(results)}"
 
 
 def _reaches(key: str, figure: float, goal: float) -> bool:

@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 
 from gpusage.cli import tables
-from gpusage.pages import bars, html, meters
+from gpusage.reports.pages import bars, html
 from gpusage_lab.simulator.result import Figures, Result
 from gpusage_lab.simulator.sweep import Repeated
 
@@ -86,7 +86,7 @@ def page(results: Sequence[Repeated], notes: Sequence[str], origin: html.Origin 
             bars.Bar(label=one.policy, text=show(value(one.figures)), parts=[("value", value(one.figures))])
             for one in results
         ]
-        body += html.figure(meters.meters(drawn, COLOURS), title)
+        body += html.figure(bars.meters(drawn, COLOURS), title)
     for one in results:
         waiting = _waiting(one.results[0])
         if any(bar.length for bar in waiting):

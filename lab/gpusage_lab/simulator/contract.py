@@ -36,7 +36,8 @@ class Demand:
         share_percent: The part of each GPU that it holds.
         thread_percent: The threads that it may use; 100 where nothing limits it.
         alone: Whether nobody may stand beside it.
-        memory_cap_bytes: Device memory above which it is ended; ``None`` without a cap.
+        memory_cap_bytes: Device memory above which it is ended; ``None`` without a cap. With a share, its part of the
+            GPU that it got counts instead.
         profiling_s: Above 0 where it is only watched for so long, and then waits again.
         accepted_slowdown: How many times as long it may take as alone on the whole GPU; ``None`` without a promise.
     """

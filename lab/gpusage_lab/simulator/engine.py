@@ -25,7 +25,7 @@ from gpusage_lab.simulator.waiting import Waiting
 
 OUT_OF_MEMORY_S = 30.0
 """From the start of a job that has too little memory to its end: it allocates most of it in its first steps."""
-TOLD = 200
+PROGRESS_REPORTS = 200
 """Times that the progress is told."""
 
 
@@ -126,7 +126,7 @@ class _Engine:
         alone_s = float(self.jobs.work_s[job]) / self.roles.speed(run.role, gpu_type)
         self.record.end(job, run, alone_s, now_s)
         self.ended += 1
-        if self.ended % max(len(self.jobs) // TOLD, 1) == 0:
+        if self.ended % max(len(self.jobs) // PROGRESS_REPORTS, 1) == 0:
             self.progress(self.ended)
 
     def _send_back(self, job: int, run: Run, now_s: float) -> int:

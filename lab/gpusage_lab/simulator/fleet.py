@@ -75,7 +75,7 @@ def as_if_installed(cluster: Cluster, catalogue: Catalogue) -> tuple[Cluster, tu
 
 
 def _may_be_divided(pool: GpuPool, catalogue: Catalogue) -> bool:
-    return pool.mps_per_gpu is None and pool.gpu is not None and catalogue.find(pool.gpu).cut_from is None
+    return pool.mps_per_gpu is None and pool.gpu is not None and catalogue.find(pool.gpu).parent_gpu is None
 
 
 def _divided(pool: GpuPool) -> GpuPool:

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.policies.partners.packing import Load
-from gpusage.predictors.colocation import beside, features_of, learned_from, throughputs_by_rule
-from gpusage.predictors.learned.artifacts import pretrained
+from gpusage.predictors.artifacts import pretrained
+from gpusage.predictors.colocation import features_of, learned_colocation, pair_throughputs, throughputs_by_rule
 from gpusage_hooks.types import GpuNeed
 
 FloatArray = npt.NDArray[np.float64]
@@ -22,25 +22,25 @@ class Foresight:
 
     Attributes:
         loads: What a job takes of a GPU.
-        beside: For each GPU type, the throughput of each row's kind beside each column's, relative to alone.
+        pair_throughputs: For each GPU type, the throughput of each row's kind beside each column's, relative to alone.
     """
 
     loads: Mapping[tuple[int, int], Load]
-    beside: Sequence[FloatArray]
+    pair_throughputs: Sequence[FloatArray]
 
 
-def together(beside_each: FloatArray, kinds: Sequence[int]) -> tuple[float, ...]:
+def together(pair_throughputs: FloatArray, kinds: Sequence[int]) -> tuple[float, ...]:
     """Return each job's throughput relative to alone; the delays that its partners cause add up."""
     return tuple(
-        1 / (1 + sum(1 / beside_each[one, other] - 1 for place, other in enumerate(kinds) if place != own))
+        1 / (1 + sum(1 / pair_throughputs[one, other] - 1 for place, other in enumerate(kinds) if place != own))
         for own, one in enumerate(kinds)
     )
 
 
 def pairs_of(needs: Sequence[GpuNeed]) -> FloatArray:
     """Return the predicted throughput of each of *needs* beside each, relative to alone."""
-    matrix, _ = beside(
-        learned_from(pretrained().colocation), features_of(needs), [need.parameter_count for need in needs]
+    matrix, _ = pair_throughputs(
+        learned_colocation(pretrained().colocation), features_of(needs), [need.parameter_count for need in needs]
     )
     return matrix
 

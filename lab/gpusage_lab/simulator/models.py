@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gpusage.advisor import Advisor
 from gpusage.cli import options
+from gpusage.decisions.advisor import Advisor
 from gpusage.policies.shares.price import sizes
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import GpuNeed, ModelGraph, Price, SharingRules, Workload
@@ -83,7 +83,9 @@ def read_models(kinds: Sequence[Kind], fleet: Fleet, advisor: Advisor, folder: P
 def foresight_of(models: Models, fleet: Fleet, count: int) -> Foresight:
     """Return what policies are told of *count* kinds."""
     loads = {key: load_of(need) for key, need in models.needs.items()}
-    return Foresight(loads=loads, beside=tuple(_pairs(models, place, count) for place in range(len(fleet.types))))
+    return Foresight(
+        loads=loads, pair_throughputs=tuple(_pairs(models, place, count) for place in range(len(fleet.types)))
+    )
 
 
 def _pairs(models: Models, place: int, count: int) -> FloatArray:
@@ -101,7 +103,8 @@ def _read(kind: Kind, advisor: Advisor, folder: Path) -> tuple[ModelGraph, Workl
     if text in zoo:
         return zoo.graph(text), kind.workload
     (request,) = options.read_requests([text], {})
-    return advisor.read(options.beside(folder, request.model), dict(request.workload.shape)), request.workload
+    path = options.resolve_model_path(folder, request.model)
+    return advisor.read(path, dict(request.workload.shape)), request.workload
 
 
 def with_drawn_models(jobs: Jobs, seed: int) -> Jobs:

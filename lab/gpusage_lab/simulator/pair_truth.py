@@ -35,7 +35,7 @@ class PairTruth:
         needs: Of each kind, as predicted.
         utilization: Of each kind alone (NVML's busy share).
         memory: Of each kind, in bytes.
-        beside: Throughput of each row's kind beside each column's, relative to alone, at most 1.
+        pair_throughputs: Throughput of each row's kind beside each column's, relative to alone, at most 1.
         busy: Utilization of each pair; NaN where it was not measured.
     """
 
@@ -45,7 +45,7 @@ class PairTruth:
     needs: tuple[GpuNeed, ...]
     utilization: FloatArray
     memory: FloatArray
-    beside: FloatArray
+    pair_throughputs: FloatArray
     busy: FloatArray
 
     def speed(self, _: int, __: int, /) -> float:
@@ -62,7 +62,7 @@ class PairTruth:
         busy = self.busy[kinds[0], kinds[1]] if len(kinds) == 2 else np.nan  # noqa: PLR2004 - a pair
         if np.isnan(busy):
             busy = 1 - np.prod(1 - self.utilization[kinds])
-        return Together(together(self.beside, kinds), float(busy))
+        return Together(together(self.pair_throughputs, kinds), float(busy))
 
 
 def lucid(data: DataFolder, seed: int) -> PairTruth:
@@ -112,7 +112,7 @@ def _truth(
     known = ~np.isnan(pairs.parts)
     errors = np.log(np.minimum(pairs.parts[known], 1.0) / predicted[known])
     drawn = np.random.default_rng(seed).choice(errors, size=predicted.shape)
-    beside = np.where(known, pairs.parts, predicted * np.exp(drawn))
+    pair_throughputs = np.where(known, pairs.parts, predicted * np.exp(drawn))
     kinds = tuple(Kind(name=f"{job[0]}, batch {job[1]}{', amp' if job[2] else ''}") for job in pairs.jobs)
     return PairTruth(
         name=name,
@@ -121,6 +121,6 @@ def _truth(
         needs=pairs.needs,
         utilization=utilization,
         memory=memory,
-        beside=np.clip(beside, LEAST, 1.0),
+        pair_throughputs=np.clip(pair_throughputs, LEAST, 1.0),
         busy=busy,
     )

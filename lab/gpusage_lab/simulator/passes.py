@@ -51,7 +51,7 @@ class Passes:
         self.until_s = inf
         self._fleet, self._roles, self._gpus, self._waiting = fleet, roles, gpus, waiting
         self._away: list[tuple[float, int, int]] = []
-        self._look_at_s = inf
+        self._next_pass_s = inf
 
     def send_away(self, role: int, job: int, now_s: float) -> None:
         """Let *job* be in the queue again after a while."""
@@ -60,7 +60,7 @@ class Passes:
     def next_end(self, runs: Runs, before_s: float, place: Place) -> tuple[float, int, Run] | None:
         """Return the next end of a run, no later than *before_s*, after whatever the manager does before it."""
         while True:
-            act_s = min(self._look_at_s, self._away[0][0] if self._away else inf)
+            act_s = min(self._next_pass_s, self._away[0][0] if self._away else inf)
             event = runs.next_end(min(act_s, before_s))
             if event is not None or act_s > before_s or act_s == inf:
                 return event
@@ -71,8 +71,8 @@ class Passes:
         while self._away and self._away[0][0] <= now_s:
             _, job, role = heappop(self._away)
             self._waiting.add(role, job)
-        if self._look_at_s <= now_s:
-            self._look_at_s = inf
+        if self._next_pass_s <= now_s:
+            self._next_pass_s = inf
             self._backfill(now_s, place)
         else:
             self.in_order(now_s, place)
@@ -81,9 +81,9 @@ class Passes:
         """Start jobs until the first one for which there is no room; the next look is for those behind it."""
         while self._waiting and place(self._waiting.oldest()[1], now_s):
             pass
-        if self._waiting and self._look_at_s == inf:
+        if self._waiting and self._next_pass_s == inf:
             period_s = self.scheduling.backfill_s
-            self._look_at_s = (now_s // period_s + 1) * period_s
+            self._next_pass_s = (now_s // period_s + 1) * period_s
 
     def _backfill(self, now_s: float, place: Place) -> None:
         """Try every job, the oldest first; behind one without room, a node is held for it."""

@@ -115,7 +115,7 @@ class Sets:
         loads = [self.foresight.loads[one, gpu_type] for one in (*kinds, newcomer.kind)] if tenants else []
         if sum(load.memory_bytes for load in loads) > self.fleet.types[gpu_type].memory_bytes:
             return None
-        matrix = self.foresight.beside[gpu_type]
+        matrix = self.foresight.pair_throughputs[gpu_type]
         gain = added(together(matrix, kinds), together(matrix, [*kinds, newcomer.kind]), ACCEPTED) if tenants else 1.0
         return None if gain is None else -gain
 

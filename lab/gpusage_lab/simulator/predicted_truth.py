@@ -13,9 +13,9 @@ from math import exp, log
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.beside import beside
-from gpusage.predictors.learned.intervals import NINETY_PERCENT
-from gpusage.predictors.times import speedups
+from gpusage.predictors import intervals
+from gpusage.predictors.colocation import slowdown_with_partners
+from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage_hooks.types import Interval, Price
 from gpusage_lab.simulator.contract import Tenant, Together
 from gpusage_lab.simulator.fleet import Fleet
@@ -40,7 +40,7 @@ class PredictedTruth:
     Attributes:
         fleet: Its first type on which a kind fits has speed 1 for it, or the type that the kind insists on.
         errors: A row per kind with normal deviates: of speed, memory, utilization and the price of shares.
-        beside: For each GPU type, what a pair's throughputs are.
+        pair_throughputs: For each GPU type, what a pair's throughputs are.
         measured: For each GPU type, the pairs of which they were measured; empty where none were.
     """
 
@@ -48,7 +48,7 @@ class PredictedTruth:
     kinds: tuple[Kind, ...]
     models: Models
     errors: FloatArray
-    beside: Sequence[FloatArray]
+    pair_throughputs: Sequence[FloatArray]
     measured: Sequence[BoolArray] = ()
 
     def speed(self, kind: int, gpu_type: int) -> float:
@@ -57,7 +57,7 @@ class PredictedTruth:
         of, over = self.models.needs.get((kind, gpu_type)), self.models.needs.get((kind, first))
         if of is None or over is None or gpu_type == first:
             return 1.0
-        return drawn(speedups.speedup(of, over), self.errors[kind, 0])
+        return drawn(intervals.speedup(of, over), self.errors[kind, 0])
 
     def memory_bytes(self, kind: int, gpu_type: int) -> float:
         """Return the memory; never more than its own type has, or else the largest, for the jobs of a trace did run."""
@@ -71,7 +71,7 @@ class PredictedTruth:
         Beside partners that were measured, a job on a share is as slow as its share or its partners make it.
         """
         kinds = [tenant.kind for tenant in tenants]
-        pairs = together(self.beside[gpu_type], kinds)
+        pairs = together(self.pair_throughputs[gpu_type], kinds)
         speeds = tuple(
             speed if tenant.thread_percent >= WHOLE else self._on_share(tenant, place, kinds, gpu_type, speed)
             for place, (tenant, speed) in enumerate(zip(tenants, pairs, strict=True))
@@ -98,7 +98,7 @@ class PredictedTruth:
     def _slowdown(self, tenant: Tenant, gpu_type: int, partners: int) -> float:
         price = priced(self.models.prices.get((tenant.kind, gpu_type), ()), tenant.thread_percent)
         alone = max(drawn(price, self.errors[tenant.kind, 3]), 1.0)
-        return beside(Interval(value=alone, low=alone, high=alone), partners).value
+        return slowdown_with_partners(Interval(value=alone, low=alone, high=alone), partners).value
 
     def utilization(self, kind: int, gpu_type: int) -> float:
         """Return NVML's busy share of the kind alone."""
@@ -110,7 +110,7 @@ def predicted_truth(
     fleet: Fleet,
     kinds: tuple[Kind, ...],
     models: Models,
-    told: Foresight,
+    foresight: Foresight,
     seed: int,
     measured: Sequence[FloatArray] = (),
 ) -> PredictedTruth:
@@ -119,12 +119,14 @@ def predicted_truth(
     errors = generator.standard_normal((len(kinds), 4))
     pairs = tuple(
         np.clip(matrix * np.exp(PAIR_DEVIATION * generator.standard_normal(matrix.shape)), LEAST, 1.0)
-        for matrix in told.beside
+        for matrix in foresight.pair_throughputs
     )
     known = tuple(~np.isnan(matrix) for matrix in measured)
     if measured:
         pairs = tuple(np.where(one, own, other) for one, own, other in zip(known, measured, pairs, strict=True))
-    return PredictedTruth(fleet=fleet, kinds=kinds, models=models, errors=errors, beside=pairs, measured=known)
+    return PredictedTruth(
+        fleet=fleet, kinds=kinds, models=models, errors=errors, pair_throughputs=pairs, measured=known
+    )
 
 
 def drawn(figure: Interval, deviate: float) -> float:

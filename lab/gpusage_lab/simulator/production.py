@@ -1,7 +1,7 @@
 """What gpusage would decide in production: `Advisor.decide` itself, asked once for each kind of jobs.
 
 Every decision is that on the empty cluster, so it rests on no queue; a job that ran out of memory gets a whole GPU. The
-generation alone may be chosen when the job comes, by `gpusage.policies.rivals`, as gpusaged does.
+generation alone may be chosen when the job comes, by `gpusage.policies.competition`, as gpusaged does.
 """
 
 from __future__ import annotations
@@ -10,11 +10,20 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from gpusage.advisor import Advisor
-from gpusage.policies import rivals
+from gpusage.decisions.advisor import Advisor
+from gpusage.policies import competition
 from gpusage.policies.place import doubt
-from gpusage.service.rivals import REMEMBERED_RIVALS
-from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Place, Rules, SharingRule, SharingRules, Submission
+from gpusage.service.state.recent_jobs import REMEMBERED_JOBS
+from gpusage_hooks.types import (
+    Candidate,
+    DecisionRequest,
+    GpuRequest,
+    Job,
+    ModelRequest,
+    Rules,
+    SharingRule,
+    SharingRules,
+)
 from gpusage_lab.simulator.contract import Ask, Backfill, Demand
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.jobs import Kind
@@ -45,8 +54,8 @@ class Production:
     most_per_gpu: int = MOST_PER_GPU
     online: bool = False
     demands: dict[Ask, Demand] = field(default_factory=dict)
-    late: deque[rivals.Rival] = field(default_factory=lambda: deque(maxlen=REMEMBERED_RIVALS))
-    places: dict[int, tuple[Place, ...]] = field(default_factory=dict)
+    late: deque[competition.JobSpeeds] = field(default_factory=lambda: deque(maxlen=REMEMBERED_JOBS))
+    places: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
 
     def demand(self, ask: Ask) -> Demand:
         """Return what the advisor decides for the kind."""
@@ -70,15 +79,15 @@ class Production:
             return whole(self.fleet, ask, where)
         request = GpuRequest(gpu_count=ask.gpu_count, gpu_type=kind.gpu_type)
         job = Job(
-            submission=Submission(manager=self.fleet.cluster.manager),
+            submission=DecisionRequest(manager=self.fleet.cluster.manager),
             request=request,
             request_text="",
             model_request=ModelRequest(model=kind.name, workload=self.models.workloads[ask.kind]),
         )
         decided = self.advisor.decide(job, graph, self.fleet.cluster).request
-        ordered = [self._place(name) for name in decided.required_gpus or decided.preferred_gpus]
-        others = [] if decided.required_gpus else [one for one in where if one not in ordered]
-        wished = [ask.first] if ask.first >= 0 and not decided.required_gpus else []
+        ordered = [self._place(name) for name in decided.bound_types or decided.preferred_gpus]
+        others = [] if decided.bound_types else [one for one in where if one not in ordered]
+        wished = [ask.first] if ask.first >= 0 and not decided.bound_types else []
         ordered = [*wished, *(one for one in (*ordered, *others) if one not in wished)]
         demand = whole(self.fleet, ask, [one for one in ordered if one in where])
         return _shared(demand, decided, self.advisor.rules.sharing)
@@ -90,22 +99,22 @@ class Production:
             return ask
         free = {one.name: count for one, count in zip(self.fleet.types, free_counts, strict=True)}
         seen = [replace(place, pool=replace(place.pool, free_gpu_count=free[place.name])) for place in where]
-        chosen = rivals.preferred(seen, self.late)
+        chosen = competition.preferred(seen, self.late)
         self.late.append({place.name: place.need.step_time_s.value for place in where})
         return ask._replace(first=self._place(chosen[0].name)) if chosen else ask
 
-    def _places_of(self, ask: Ask) -> tuple[Place, ...]:
+    def _places_of(self, ask: Ask) -> tuple[Candidate, ...]:
         """Return where jobs of the kind may run, as the advisor would see it."""
         if ask.kind not in self.places:
-            found = (self._seen(ask.kind, one) for one in types(self.fleet, self.types_of, ask.kind))
-            fitting = (place for place in found if place is not None and place.need.fits and doubt(place) is None)
+            candidates = (self._seen(ask.kind, one) for one in types(self.fleet, self.types_of, ask.kind))
+            fitting = (place for place in candidates if place is not None and place.need.fits and doubt(place) is None)
             self.places[ask.kind] = tuple(fitting)
         return self.places[ask.kind]
 
-    def _seen(self, kind: int, gpu_type: int) -> Place | None:
+    def _seen(self, kind: int, gpu_type: int) -> Candidate | None:
         one, need = self.fleet.types[gpu_type], self.models.needs.get((kind, gpu_type))
         pool = next((pool for pool in self.fleet.cluster.pools if pool.site_type == one.name), None)
-        return Place(pool=pool, gpu=one.gpu, need=need) if pool and one.gpu and need else None
+        return Candidate(pool=pool, gpu=one.gpu, need=need) if pool and one.gpu and need else None
 
     def _place(self, name: str) -> int:
         return next(place for place, one in enumerate(self.fleet.types) if one.name == name)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from gpusage.devices.shares import memory_cap_bytes
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.units import WHOLE_PERCENT
 from gpusage_lab.simulator.contract import Ask, Demand, Policy, Tenant, Truth
 from gpusage_lab.simulator.fleet import Fleet
 
@@ -94,9 +96,12 @@ class Roles:
 
     def runs_out(self, gpu_type: int, here: GpuSet, role: int) -> bool:
         """Tell whether *role*, the last one in the set *here*, runs out of memory."""
-        cap = self.demands[role].memory_cap_bytes
+        demand = self.demands[role]
         own = self._truth.memory_bytes(self.asks[role].kind, gpu_type)
         whole = self._fleet.types[gpu_type].memory_bytes
+        cap = demand.memory_cap_bytes
+        if cap is not None and demand.share_percent < WHOLE_PERCENT:  # the node knows which GPU the job got
+            cap = memory_cap_bytes(whole, demand.share_percent)
         return (cap is not None and own > cap) or self.scene(gpu_type, here).memory_bytes > whole
 
     def is_closed(self, here: GpuSet) -> bool:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from gpusage.advisor import Advisor
+from gpusage.decisions.advisor import Advisor
 from gpusage.policies.partners.packing import Load
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Alone, SharingRule
+from gpusage_hooks.types import SharingRule, SoloRun
 from gpusage_lab.simulator.contract import Policy
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.foresight import Foresight
@@ -31,7 +31,7 @@ class Scenario:
     """What policies are compared on.
 
     Attributes:
-        told: What policies are told.
+        foresight: What policies are told.
         measured_pairs: What the site measured of pairs, of which no policy is told.
         types_of: The GPU types on which each kind runs: its user asks for no others.
     """
@@ -39,7 +39,7 @@ class Scenario:
     jobs: Jobs
     fleet: Fleet
     models: Models
-    told: Foresight
+    foresight: Foresight
     truth: PredictedTruth
     types_of: TypesOf
     advisor: Advisor
@@ -52,9 +52,9 @@ class Scenario:
             (kind, place): Load(
                 utilization=self.truth.utilization(kind, place), memory_bytes=self.truth.memory_bytes(kind, place)
             )
-            for kind, place in self.told.loads
+            for kind, place in self.foresight.loads
         }
-        return Foresight(loads=loads, beside=self.told.beside)
+        return Foresight(loads=loads, pair_throughputs=self.foresight.pair_throughputs)
 
 
 def scenario_of(
@@ -71,16 +71,16 @@ def scenario_of(
     """
     models = read_models(jobs.kinds, fleet, advisor, folder)
     jobs = replace(jobs, kinds=_readable(jobs.kinds, models))
-    told = foresight_of(models, fleet, len(jobs.kinds))
+    foresight = foresight_of(models, fleet, len(jobs.kinds))
     measured = measured_of(pairs, jobs.kinds, models, fleet) if pairs else None
-    truth = predicted_truth(fleet, jobs.kinds, models, told, seed, measured.beside if measured else ())
+    truth = predicted_truth(fleet, jobs.kinds, models, foresight, seed, measured.pair_throughputs if measured else ())
     types_of = {kind: _types(truth, kind) for kind in range(len(jobs.kinds))}
     _require_room(jobs, fleet, types_of)
     return Scenario(
         jobs=jobs,
         fleet=fleet,
         models=models,
-        told=told,
+        foresight=foresight,
         truth=truth,
         types_of=types_of,
         advisor=advisor,
@@ -99,7 +99,7 @@ def _slots(scenario: Scenario) -> Policy:
 
 
 def _packing(scenario: Scenario) -> Policy:
-    return Packing(fleet=scenario.fleet, foresight=scenario.told, types_of=scenario.types_of)
+    return Packing(fleet=scenario.fleet, foresight=scenario.foresight, types_of=scenario.types_of)
 
 
 def _reactive(scenario: Scenario) -> Policy:
@@ -113,7 +113,7 @@ def _observed(scenario: Scenario) -> Packing:
 
 
 def _sets(scenario: Scenario) -> Policy:
-    return Sets(fleet=scenario.fleet, foresight=scenario.told, types_of=scenario.types_of)
+    return Sets(fleet=scenario.fleet, foresight=scenario.foresight, types_of=scenario.types_of)
 
 
 def _production(rule: SharingRule, name: str | None = None) -> Callable[[Scenario], Policy]:
@@ -128,7 +128,9 @@ def _utilization(scenario: Scenario) -> Policy:
     """Return production with the rule for known utilizations, where each user writes what a run alone showed."""
     models, truth = scenario.models, scenario.truth
     known = {
-        kind: replace(run, alone=Alone(utilization=max(truth.utilization(kind, truth.first_type(kind)), LEAST_WRITTEN)))
+        kind: replace(
+            run, alone=SoloRun(utilization=max(truth.utilization(kind, truth.first_type(kind)), LEAST_WRITTEN))
+        )
         for kind, run in models.workloads.items()
     }
     return _production("utilization")(replace(scenario, models=replace(models, workloads=known)))

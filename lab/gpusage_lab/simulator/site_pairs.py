@@ -52,7 +52,7 @@ class Pair(NamedTuple):
     """How many times as long a job takes beside another; ``gpu`` is empty where it holds on every type."""
 
     job: ModelRequest
-    beside: ModelRequest
+    partner: ModelRequest
     gpu: str
     slowdown: float
 
@@ -62,13 +62,13 @@ class Measured:
     """What was measured of the kinds of a simulation.
 
     Attributes:
-        beside: For each GPU type, the throughput of each row's kind beside each column's, relative to alone; NaN where
+        pair_throughputs: For each GPU type, the throughput of each row with each column, relative to alone; NaN where
             it was not measured.
         pair_count: Pairs of the file.
         used_count: Those of them that kinds of the simulation are of.
     """
 
-    beside: Sequence[FloatArray]
+    pair_throughputs: Sequence[FloatArray]
     pair_count: int
     used_count: int
 
@@ -96,17 +96,17 @@ def measured_of(pairs: Sequence[Pair], kinds: Sequence[Kind], models: Models, fl
         for key in _places(pair, requests, fleet.types):
             values.setdefault(key, []).append(pair.slowdown)
             used.add(number)
-    beside = tuple(np.full((len(kinds), len(kinds)), np.nan) for _ in fleet.types)
+    pair_throughputs = tuple(np.full((len(kinds), len(kinds)), np.nan) for _ in fleet.types)
     for (place, job, other), slowdowns in values.items():
-        beside[place][job, other] = min(1.0, 1.0 / geometric_mean(slowdowns))
-    return Measured(beside=beside, pair_count=len(pairs), used_count=len(used))
+        pair_throughputs[place][job, other] = min(1.0, 1.0 / geometric_mean(slowdowns))
+    return Measured(pair_throughputs=pair_throughputs, pair_count=len(pairs), used_count=len(used))
 
 
 def _places(
     pair: Pair, requests: Mapping[int, ModelRequest], types: Sequence[GpuType]
 ) -> Iterator[tuple[int, int, int]]:
     jobs = [kind for kind, request in requests.items() if _is_same(pair.job, request)]
-    others = [kind for kind, request in requests.items() if _is_same(pair.beside, request)]
+    others = [kind for kind, request in requests.items() if _is_same(pair.partner, request)]
     for place, one in enumerate(types):
         names = {one.name.casefold(), one.gpu.name.casefold() if one.gpu else ""}
         if not pair.gpu or pair.gpu.casefold() in names:
@@ -131,7 +131,7 @@ def _is_same(one: ModelRequest, other: ModelRequest) -> bool:
 def _own(row: Row, where: str) -> Pair:
     return Pair(
         job=_request(row, "model", where),
-        beside=_request(row, "beside", where),
+        partner=_request(row, "beside", where),
         gpu=_text(row, "gpu_type"),
         slowdown=_slowdown(row, where),
     )
@@ -164,11 +164,11 @@ def _profiled(rows: Sequence[tuple[str, Row]]) -> Iterator[Pair]:
 
 
 def _side(where: str, row: Row, alone_per_s: float | None, other: Row) -> Pair:
-    job, beside = options.read_requests([_job(row), _job(other)], {})
+    job, partner = options.read_requests([_job(row), _job(other)], {})
     slowdown = (alone_per_s or 0.0) / _above_zero(row, "steps_per_s", where)
     if not LEAST_SLOWDOWN <= slowdown <= MOST_SLOWDOWN:
         _refuse(row, "steps_per_s", where, f"from 1/{MOST_SLOWDOWN:g} to {1 / LEAST_SLOWDOWN:g} of the rate alone")
-    return Pair(job=job, beside=beside, gpu=_text(row, "gpu"), slowdown=slowdown)
+    return Pair(job=job, partner=partner, gpu=_text(row, "gpu"), slowdown=slowdown)
 
 
 def _slowdown(row: Row, where: str) -> float:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from gpusage.advisor import Advisor, make_advisor
 from gpusage.cli.cluster_file import any_cluster, example_cluster, measured_power_w
 from gpusage.cli.user_file import require_readable
+from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import PastJob
 from gpusage_lab.simulator.fleet import SHARES, Fleet, as_if_installed, fleet_of, with_power

@@ -54,10 +54,10 @@ class Repeated:
         return [getattr(own.figures, figure) / getattr(one.figures, figure) for own, one in pairs]
 
 
-def run(task: Task, told: Progress | None = None) -> Result:
+def run(task: Task, progress: Progress | None = None) -> Result:
     """Simulate one policy."""
     drawn = scenario(task.source, task.seed)
-    return simulate(drawn.jobs, drawn.fleet, POLICIES[task.policy](drawn), drawn.truth, told)
+    return simulate(drawn.jobs, drawn.fleet, POLICIES[task.policy](drawn), drawn.truth, progress)
 
 
 def repeated(policies: Sequence[str], results: Sequence[Result]) -> list[Repeated]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from gpusage.graphs.card.fields import check_document
+from gpusage.graphs.card.validation import graph_from_document
 from gpusage_hooks.types import ModelGraph
 
 FILE_NAME = "zoo.xz"
@@ -45,7 +45,7 @@ class Zoo:
             KeyError: There is no such card; a bug of the caller, who can ask with ``in``.
         """
         if key not in self._graphs:
-            self._graphs[key] = check_document(json.loads(self._cards[key]), f"Card {key}")
+            self._graphs[key] = graph_from_document(json.loads(self._cards[key]), f"Card {key}")
         return self._graphs[key]
 
     @property

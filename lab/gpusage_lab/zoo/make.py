@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from gpusage.graphs.card.document import document_of
+from gpusage.graphs.card.file import to_document
 from gpusage_hooks.errors import GraphError
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.progress import track
@@ -55,7 +55,7 @@ def _made(recipes: Mapping[str, Recipe], journal: Path) -> dict[str, str]:
     cards: dict[str, str] = {}
     for key in track(recipes, description="cards"):
         try:
-            text = dumped(document_of(recipes[key]()))
+            text = dumped(to_document(recipes[key]()))
         except GraphError as error:
             click.echo(f"{key}: {error}", err=True)
             continue

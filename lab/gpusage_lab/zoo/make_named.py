@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from gpusage.graphs.card.document import document_of
+from gpusage.graphs.card.file import to_document
 from gpusage.graphs.named import cards as named_cards
 from gpusage.graphs.named import huggingface, image_libraries
 from gpusage.graphs.torch.libraries import import_library
@@ -102,7 +102,7 @@ def _input(size: tuple[int, ...]) -> dict[str, Any]:
 def _made(key: str, recipe: Recipe) -> str | None:
     """Return a card as one line of JSON, ``None`` where the library cannot build the model so."""
     try:
-        return json.dumps(document_of(recipe()), separators=(",", ":"), ensure_ascii=True)
+        return json.dumps(to_document(recipe()), separators=(",", ":"), ensure_ascii=True)
     except GraphError as error:
         click.echo(f"{key}: {error}", err=True)
     except Exception as error:  # noqa: BLE001 - a library's model may fail in its own way

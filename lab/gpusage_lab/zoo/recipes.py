@@ -21,6 +21,9 @@ from gpusage_lab.networks.workloads import gavel_models, lucid_models
 from gpusage_lab.profiling import suites
 from gpusage_lab.profiling.models import build
 from gpusage_lab.profiling.plan import shape_text
+from gpusage_lab.published import models as published
+from gpusage_lab.published.rows import published_rows
+from gpusage_lab.published.runs import Run, run_of
 from gpusage_lab.zoo.cards import key_of_profiled
 
 Recipe = Callable[[], ModelGraph]
@@ -101,6 +104,12 @@ def profile_models(_: DataFolder) -> dict[str, Recipe]:
     }
 
 
+def published_models(data: DataFolder) -> dict[str, Recipe]:
+    """Return the models of the published tables that can be built, at the sizes of their rows."""
+    keys = {run.key for run in map(run_of, published_rows(data)) if isinstance(run, Run)}
+    return {key: partial(published.build, key) for key in sorted(keys)}
+
+
 RECIPES: tuple[Callable[[DataFolder], dict[str, Recipe]], ...] = (
     neusight_models,
     torchvision_models,
@@ -110,6 +119,7 @@ RECIPES: tuple[Callable[[DataFolder], dict[str, Recipe]], ...] = (
     lucid_models,
     mlperf_models,
     profile_models,
+    published_models,
 )
 """Every source's recipes; add yours here."""
 

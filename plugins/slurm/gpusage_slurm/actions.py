@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from gpusage.cli import tables
-from gpusage.cli.changes import show_and_make
-from gpusage.cli.findings import show_findings
-from gpusage.configuration import SiteMode
-from gpusage.configuration_file import load_configuration
-from gpusage.service.client import find_status
+from gpusage.adapters.actions import tables
+from gpusage.adapters.configuration import SiteMode
+from gpusage.adapters.configuration_file import load_configuration
+from gpusage.adapters.doctor import show_findings
+from gpusage.adapters.install import show_and_make
+from gpusage.adapters.service import find_status
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm import drain as leaving
-from gpusage_slurm.address import local_sockets
-from gpusage_slurm.doctor.checks import examine
-from gpusage_slurm.doctor.evidence import gather
-from gpusage_slurm.drain import require_none
-from gpusage_slurm.installing.install import (
+from gpusage_slurm import scontrol
+from gpusage_slurm.daemon import describe_status, local_socket_candidates
+from gpusage_slurm.doctor.checks import run_checks
+from gpusage_slurm.doctor.evidence import collect_evidence
+from gpusage_slurm.install.node_scripts import SCRIPTS, plan_copies, plan_removal, script_path
+from gpusage_slurm.install.plan import (
     PACKAGED_UNIT,
     find_site,
     new_node_scripts,
     plan_installation,
-    plan_node,
     plan_uninstallation,
 )
-from gpusage_slurm.status import describe
+from gpusage_slurm.jobs import drain as draining
+from gpusage_slurm.jobs.drain import require_no_shares
 
 _INSTALL = "gpusage.slurm.install/1"
 
@@ -44,16 +45,17 @@ def install(
     """Show what installing would change at this site, or on a node; with --yes, change it."""
     unit_folder, node_folder = folders["unit_folder"], folders["node_folder"]
     if node_folder is not None:
-        after = f"Now let Prolog, Epilog and TaskProlog of slurm.conf name the scripts in {node_folder}"
-        show_and_make(plan_node(node_folder.absolute()), schema=_INSTALL, yes=yes, as_json=as_json, after=after)
+        after = f"slurm.conf may name the scripts in {node_folder} from now on"
+        show_and_make(plan_copies(node_folder.absolute()), schema=_INSTALL, yes=yes, as_json=as_json, after=after)
         return
     edits = plan_installation(find_site(slurm_conf, unit_folder), mode)
     scripts = new_node_scripts(edits)
     if yes and scripts and not nodes_ready:
         message = (
             f"Node scripts must be on every compute node before its slurmd reads slurm.conf, because a node that lacks "
-            f"one is drained or fails its tasks, and this host cannot see that; got {', '.join(scripts)}. Have gpusage "
-            "at the same path there, and a shared or copied folder of slurm.conf, then add --nodes-ready."
+            f"one is drained or fails its tasks, and this host cannot see that; got {', '.join(scripts)}. Run "
+            "'gpusage slurm install --node --yes' on each node (a deb or rpm has done so), copy what lies beside "
+            "slurm.conf where its folder is not shared, then add --nodes-ready."
         )
         raise RequestError(message)
     has_unit = unit_folder is not None or PACKAGED_UNIT.is_file()
@@ -62,34 +64,78 @@ def install(
     show_and_make(edits, schema=_INSTALL, yes=yes, as_json=as_json, after=after)
 
 
-def uninstall(slurm_conf: Path | None, unit_folder: Path | None, *, with_jobs: bool, yes: bool, as_json: bool) -> None:
-    """Show what taking gpusage out would change at this site; with --yes, change it."""
+def uninstall(slurm_conf: Path | None, *, with_jobs: bool, yes: bool, as_json: bool, **folders: Path | None) -> None:
+    """Show what taking gpusage out would change at this site, or on a node; with --yes, change it."""
+    node_folder = folders["node_folder"]
+    if node_folder is not None:
+        _require_unnamed(node_folder)
+        show_and_make(plan_removal(node_folder), schema=_INSTALL, yes=yes, as_json=as_json, after="")
+        _remove_if_empty(node_folder, yes=yes)
+        return
     if yes and not with_jobs:
-        require_none()
-    edits = plan_uninstallation(find_site(slurm_conf, unit_folder))
-    after = "Now run: scontrol reconfigure; gpusage slurm uninstall --yes; systemctl disable --now gpusaged"
+        require_no_shares()
+    site, scripts = find_site(slurm_conf, folders["unit_folder"]), _scripts_in_use()
+    edits = plan_uninstallation(site, in_use=bool(scripts))
+    if any(edit.changes and edit.path.is_relative_to(site.libexec) for edit in edits):
+        after = "Now run: systemctl disable --now gpusaged"
+    else:
+        after = "Now run: scontrol reconfigure; then gpusage slurm uninstall --yes once more: it removes what nodes ran"
     show_and_make(edits, schema=_INSTALL, yes=yes, as_json=as_json, after=after)
+    if scripts and not any(edit.changes for edit in edits) and not as_json:
+        click.echo(f"Slurm still runs {', '.join(scripts)}. Run: scontrol reconfigure; then this once more.")
+    _remove_if_empty(site.libexec, yes=yes)
+
+
+def _scripts_in_use() -> tuple[str, ...]:
+    """Return the paths of our scripts that nodes run by slurmctld's settings; none if it does not answer."""
+    try:
+        settings = scontrol.configuration()
+    except RequestError:
+        return ()
+    return tuple(path for path in (script_path(settings, script) for script in SCRIPTS) if path)
+
+
+def _require_unnamed(folder: Path) -> None:
+    """Refuse to remove files that nodes still run.
+
+    Raises:
+        RequestError: It names scripts in *folder*, or wrappers of them.
+    """
+    scripts = _scripts_in_use()
+    if scripts:
+        message = (
+            f"Slurm must not run gpusage's scripts any more when {str(folder)!r} is emptied, because it drains nodes "
+            f"that lack them; it runs {', '.join(scripts)}. Run first, on the controller: "
+            "gpusage slurm uninstall --yes; scontrol reconfigure."
+        )
+        raise RequestError(message)
+
+
+def _remove_if_empty(folder: Path, *, yes: bool) -> None:
+    with suppress(OSError):  # what somebody else has put there stays
+        if yes:
+            folder.rmdir()
 
 
 def drain(*, yes: bool, as_json: bool) -> None:
     """Show which rewritten jobs wait or run; with --yes, rewrite no more and turn those back that wait."""
     path = load_configuration().kill_switch
-    switch = leaving.switch_on(path, local_sockets()) if yes else leaving.Switch(path=path)
-    departures = leaving.departures(act=yes)
+    switch = draining.enable_kill_switch(path, local_socket_candidates()) if yes else draining.KillSwitch(path=path)
+    drain_jobs = draining.drain_jobs(act=yes)
     if as_json:
-        tables.print_json(leaving.document(departures, switch, act=yes))
+        tables.print_json(draining.document(drain_jobs, switch, act=yes))
         return
-    tables.show(*leaving.lines(departures, switch, act=yes))
+    tables.show(*draining.lines(drain_jobs, switch, act=yes))
 
 
 def doctor(context: click.Context, slurm_conf: Path | None, *, as_json: bool) -> None:
     """Check the installation; each line passes, warns or fails, and says what to do."""
-    evidence = gather(slurm_conf)
-    findings, schema = examine(evidence), "gpusage.slurm.doctor/1"
+    evidence = collect_evidence(slurm_conf)
+    findings, schema = run_checks(evidence), "gpusage.slurm.doctor/1"
     context.exit(show_findings(findings, evidence.own.configuration, schema=schema, as_json=as_json))
 
 
 def status(*, as_json: bool) -> None:
     """Show what gpusaged sees: its mode, the cluster, and how many decisions it has made."""
-    _, answer = find_status(local_sockets())
-    click.echo(json.dumps(answer, indent=1) if as_json else describe(answer))
+    _, answer = find_status(local_socket_candidates())
+    click.echo(json.dumps(answer, indent=1) if as_json else describe_status(answer))

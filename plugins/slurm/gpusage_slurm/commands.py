@@ -7,8 +7,9 @@ from typing import get_args
 
 import click
 
-from gpusage.cli.deferred import run_by
-from gpusage.configuration import SiteMode
+from gpusage.adapters.commands import run_by
+from gpusage.adapters.configuration import SiteMode
+from gpusage.adapters.install import libexec_folder
 from gpusage_slurm.sandbox_commands import sandbox
 
 _SLURM_CONF = click.option(
@@ -53,12 +54,11 @@ slurm.add_command(sandbox)
     "--node",
     "node_folder",
     is_flag=False,
-    flag_value=Path("/usr/libexec/gpusage"),
+    flag_value=libexec_folder(),
     type=click.Path(path_type=Path, file_okay=False),
-    help="Only write what a compute node runs into this folder: it needs no Python there.  "
-    "[with no value: /usr/libexec/gpusage]",
+    help="Only write what Slurm runs on this host into this folder.  [with no value: /usr/libexec/gpusage]",
 )
-@click.option("--nodes-ready", is_flag=True, help="Confirm that gpusage is at this path on every compute node.")
+@click.option("--nodes-ready", is_flag=True, help="Confirm that every compute node has its copies of the scripts.")
 @_YES
 @_JSON
 @run_by("gpusage_slurm.actions:install")
@@ -74,6 +74,14 @@ def install() -> None:
 @slurm.command()
 @_SLURM_CONF
 @_SYSTEMD
+@click.option(
+    "--node",
+    "node_folder",
+    is_flag=False,
+    flag_value=libexec_folder(),
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Only remove what 'install --node' wrote on this host.  [with no value: /usr/libexec/gpusage]",
+)
 @click.option("--with-jobs", is_flag=True, help="Uninstall even if rewritten jobs wait or run.")
 @_YES
 @_JSON
@@ -82,7 +90,7 @@ def uninstall() -> None:
     """Show what removing gpusage would change at this site; with --yes, change it.
 
     A rewritten job needs cli_filter and the task prolog until it ends. So no such job may wait or run; see `gpusage
-    slurm drain`.
+    slurm drain`. What Slurm runs on its nodes stays until Slurm has read slurm.conf again; then run this once more.
 
     Example: gpusage slurm uninstall --yes
     """
@@ -97,7 +105,7 @@ def drain() -> None:
 
     --yes creates the kill switch, the file that gpusage.toml names, so that new jobs are left alone; remove it to
     rewrite jobs again. Run this where gpusaged runs: the command waits until gpusaged has seen the file. Slurm 22.05
-    cannot turn jobs back.
+    turns back only those that are bound to a GPU type: they get all shares of one GPU.
 
     Example: gpusage slurm drain --yes
     """
@@ -142,7 +150,7 @@ def power() -> None:
 @slurm.command()
 @click.option("--once", is_flag=True, help="Look once, and end.  [default: every daemon.refresh_s]")
 @_JSON
-@run_by("gpusage_slurm.late.actions:late")
+@run_by("gpusage_slurm.late.decisions:late")
 def late() -> None:
     """Decide jobs that wait and brought no description of their model: from slurmrestd, or a host without cli_filter.
 

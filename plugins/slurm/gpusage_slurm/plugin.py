@@ -8,9 +8,19 @@ import click
 
 from gpusage_hooks import hookimpl
 from gpusage_hooks.managers import Context, GpuCatalogue, Manager
-from gpusage_hooks.types import Cluster, JobState, MarkedJob, PastJob, StarvedJob, Usage
-from gpusage_slurm.settings import SLURM
-from gpusage_slurm.submission.render import render_decision
+from gpusage_hooks.types import (
+    AnnotatedJob,
+    Cluster,
+    Decision,
+    Job,
+    JobState,
+    OutOfMemoryJob,
+    PastJob,
+    RenderedDecision,
+    Usage,
+)
+from gpusage_slurm.settings import SLURM, SlurmSettings
+from gpusage_slurm.submission import render
 from gpusage_slurm.submission.request import MANAGER, parse_submission
 
 __all__ = [
@@ -18,15 +28,15 @@ __all__ = [
     "collect_usage",
     "describe_manager",
     "find_jobs",
+    "find_out_of_memory_jobs",
+    "find_shared_jobs",
     "observe_cluster",
     "parse_submission",
     "read_cluster",
     "read_past_jobs",
     "render_decision",
-    "rescue",
-    "shared_jobs",
-    "starved_jobs",
-    "turn_back",
+    "requeue_on_whole_gpu",
+    "restore_request",
 ]
 
 
@@ -37,17 +47,29 @@ def describe_manager() -> Manager:
 
 
 @hookimpl(trylast=True)
+def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Context) -> RenderedDecision | None:
+    """Express a decision in Slurm's terms."""
+    settings = context.settings
+    with_notice = settings.tell_jobs if isinstance(settings, SlurmSettings) else True
+    return render.render_decision(job, decision, cluster, with_notice=with_notice)
+
+
+@hookimpl(trylast=True)
 def observe_cluster(manager: str, context: Context) -> Cluster | None:
-    """Ask Slurm for its nodes.
+    """Ask Slurm for its nodes; ``None`` where this host has neither Slurm's commands nor its configuration.
 
     Raises:
         RequestError: slurmctld does not answer.
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm.cluster import observing  # noqa: PLC0415 - what lists commands starts faster
+    from gpusage_slurm import scontrol  # noqa: PLC0415 - as below
 
-    return observing.observe_cluster(context.catalogue)
+    if not scontrol.is_slurm_host():
+        return None
+    from gpusage_slurm.cluster import observation  # noqa: PLC0415 - what lists commands starts faster
+
+    return observation.observe_cluster(context.catalogue)
 
 
 @hookimpl(trylast=True)
@@ -57,9 +79,9 @@ def read_cluster(path: str, catalogue: GpuCatalogue) -> Cluster | None:
     Raises:
         RequestError: It has no GPUs, or cannot be understood.
     """
-    from gpusage_slurm.cluster import written  # noqa: PLC0415 - what lists commands starts faster
+    from gpusage_slurm.cluster import slurm_conf  # noqa: PLC0415 - what lists commands starts faster
 
-    return written.written_cluster(path, catalogue)
+    return slurm_conf.cluster_of_slurm_conf(path, catalogue)
 
 
 @hookimpl(trylast=True)
@@ -75,7 +97,7 @@ def read_past_jobs(path: str) -> Sequence[PastJob] | None:
 
 
 @hookimpl(trylast=True)
-def find_jobs(manager: str, job_id: str, user: str) -> Sequence[MarkedJob] | None:
+def find_jobs(manager: str, job_id: str, user: str) -> Sequence[AnnotatedJob] | None:
     """Find jobs by `squeue`, and those that slurmctld has forgotten by `sacct`.
 
     Raises:
@@ -83,13 +105,13 @@ def find_jobs(manager: str, job_id: str, user: str) -> Sequence[MarkedJob] | Non
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm.jobs import rows  # noqa: PLC0415 - sbatch waits for job-card, which asks for no jobs
+    from gpusage_slurm.jobs import queue  # noqa: PLC0415 - sbatch waits for job-card, which asks for no jobs
 
-    return rows.find_jobs(job_id, user)
+    return queue.find_jobs(job_id, user)
 
 
 @hookimpl(trylast=True)
-def shared_jobs(manager: str, states: Sequence[JobState]) -> Sequence[MarkedJob] | None:
+def find_shared_jobs(manager: str, states: Sequence[JobState]) -> Sequence[AnnotatedJob] | None:
     """Find the jobs whose whole GPU became a share.
 
     Raises:
@@ -97,13 +119,13 @@ def shared_jobs(manager: str, states: Sequence[JobState]) -> Sequence[MarkedJob]
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm.jobs import rewritten  # noqa: PLC0415 - as above
+    from gpusage_slurm.jobs import stuck  # noqa: PLC0415 - as above
 
-    return rewritten.shared_jobs(states)
+    return stuck.find_shared_jobs(states)
 
 
 @hookimpl(trylast=True)
-def turn_back(job: MarkedJob, reason: str) -> bool | None:
+def restore_request(job: AnnotatedJob, reason: str) -> bool | None:
     """Give a waiting job its GPU again, where this version of Slurm can.
 
     Raises:
@@ -111,13 +133,13 @@ def turn_back(job: MarkedJob, reason: str) -> bool | None:
     """
     if job.manager != MANAGER:
         return None
-    from gpusage_slurm.jobs import turning_back  # noqa: PLC0415 - as above
+    from gpusage_slurm.jobs import restore  # noqa: PLC0415 - as above
 
-    return turning_back.turn_back(job, reason)
+    return restore.restore_request(job, reason)
 
 
 @hookimpl(trylast=True)
-def starved_jobs(manager: str) -> Sequence[StarvedJob] | None:
+def find_out_of_memory_jobs(manager: str) -> Sequence[OutOfMemoryJob] | None:
     """Find the jobs whose share's memory was too small.
 
     Raises:
@@ -125,37 +147,37 @@ def starved_jobs(manager: str) -> Sequence[StarvedJob] | None:
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm.jobs import starving  # noqa: PLC0415 - as above
+    from gpusage_slurm.jobs import out_of_memory  # noqa: PLC0415 - as above
 
-    return starving.starved_jobs()
+    return out_of_memory.find_out_of_memory_jobs()
 
 
 @hookimpl(trylast=True)
-def rescue(job: MarkedJob, reason: str) -> bool | None:
-    """Run a starved job again with a whole GPU.
+def requeue_on_whole_gpu(job: AnnotatedJob, reason: str) -> bool | None:
+    """Complete the requeue of a job that ran out of memory in its share.
 
     Raises:
         RequestError: slurmctld refuses.
     """
     if job.manager != MANAGER:
         return None
-    from gpusage_slurm.jobs import starving  # noqa: PLC0415 - as above
+    from gpusage_slurm.jobs import out_of_memory  # noqa: PLC0415 - as above
 
-    return starving.rescue(job, reason)
+    return out_of_memory.complete_requeue(job, reason)
 
 
 @hookimpl(trylast=True)
 def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
-    """Read what nodes tell of the jobs that ended there.
+    """Read the usage of ended jobs from their nodes' comments.
 
     Raises:
         RequestError: slurmctld does not answer.
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm.usage import collecting  # noqa: PLC0415 - as above
+    from gpusage_slurm.usage import collection  # noqa: PLC0415 - as above
 
-    return collecting.collect_usage(context.catalogue)
+    return collection.collect_usage(context.catalogue)
 
 
 @hookimpl(trylast=True)

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,16 @@ from gpusage_hooks.errors import RequestError
 DEADLINE_S = 20.0
 _MOST_JOBS = 500
 """That one question names: a command line has its limit."""
-_OF_WHOEVER_ASKS = ("SQUEUE_", "SINFO_", "SACCT_", "SCONTROL_", "SBATCH_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
+_CALLER_VARIABLES = ("SQUEUE_", "SINFO_", "SACCT_", "SCONTROL_", "SBATCH_", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
 """Variables of a login shell by which commands leave jobs out, ask another cluster, write other times, ask for more."""
-_ANSWERS = {
+_OWN_VARIABLES = {
     "SLURM_BITSTR_LEN": "0",  # lists come whole
     # In a federation a site may have them show the jobs and nodes of all clusters (FederationParameters=fed_display).
     **dict.fromkeys(("SQUEUE_LOCAL", "SINFO_LOCAL", "SACCT_LOCAL", "SCONTROL_LOCAL"), "1"),
 }
-_FOLDERS = ("/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin")
+_PROGRAM_FOLDERS = ("/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin")
 """Where sites put a Slurm that they build; a service and a prolog have no PATH of the site's."""
+_CONFIGURATIONS = ("/etc/slurm", "/etc/slurm-llnl", "/usr/local/etc", "/opt/slurm/etc", "/usr/local/slurm/etc")
 
 Line = Mapping[str, str]
 """What one line of `scontrol show ... --oneliner` says, by Slurm's own names."""
@@ -71,16 +72,18 @@ def environment() -> dict[str, str]:
 
     The commands are looked for on the PATH, beside slurm.conf, where sites put their own, and beside Slurm's daemons.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_WHOEVER_ASKS)}
-    conf = kept.get("SLURM_CONF", "")
-    beside = [str(Path(conf).parent.parent / "bin")] if conf.startswith("/") and conf.count("/") > 1 else []
-    path = ":".join(dict.fromkeys([*kept.get("PATH", os.defpath).split(":"), *beside, *_FOLDERS]))
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_CALLER_VARIABLES)}
+    conf = inherited.get("SLURM_CONF", "")
+    configured_folder = [str(Path(conf).parent.parent / "bin")] if conf.startswith("/") and conf.count("/") > 1 else []
+    path = ":".join(
+        dict.fromkeys([*inherited.get("PATH", os.defpath).split(":"), *configured_folder, *_PROGRAM_FOLDERS])
+    )
     if shutil.which("scontrol", path=path) is None:
-        path = ":".join(dict.fromkeys([path, *_beside_daemons()]))
-    return {**kept, "PATH": path, **_ANSWERS}
+        path = ":".join(dict.fromkeys([path, *_daemon_folders()]))
+    return {**inherited, "PATH": path, **_OWN_VARIABLES}
 
 
-def _beside_daemons() -> Iterator[str]:
+def _daemon_folders() -> Iterator[str]:
     """Yield where commands lie beside the Slurm daemons of this host; any user may call a program ``slurmd``."""
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -91,6 +94,12 @@ def _beside_daemons() -> Iterator[str]:
 def has_commands() -> bool:
     """Tell whether Slurm's commands are on this host."""
     return shutil.which("squeue", path=environment()["PATH"]) is not None
+
+
+def is_slurm_host() -> bool:
+    """Tell whether this host is meant to have Slurm: it has its commands, or its configuration."""
+    named = os.environ.get("SLURM_CONF")
+    return bool(named) or has_commands() or any(Path(folder, "slurm.conf").is_file() for folder in _CONFIGURATIONS)
 
 
 def configuration() -> Mapping[str, str]:
@@ -116,26 +125,27 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def partitions() -> tuple[Line, ...]:
-    """Return what slurmctld says of each partition."""
+    """Return the partitions as slurmctld describes them."""
     return parse_lines(run("scontrol", "show", "partitions", "--oneliner"), "PartitionName")
 
 
 def reservations() -> tuple[Line, ...]:
-    """Return what slurmctld says of each reservation."""
+    """Return the reservations as slurmctld describes them."""
     return parse_lines(run("scontrol", "show", "reservations", "--oneliner"), "ReservationName")
 
 
 def parse_lines(text: str, key: str) -> tuple[Line, ...]:
     """Return what each line of `scontrol show ... --oneliner` says, by Slurm's own names; of lines without *key*, none.
 
-    Of a word that stands twice the last one counts; a text with spaces is cut at the first.
+    Of a word that stands twice the last one counts; a text with spaces is cut at the first. So this is for what
+    administrators write, partitions and reservations, and not for jobs, in whose lines users write.
     """
     parsed = (dict(word.split("=", 1) for word in line.split() if "=" in word) for line in text.splitlines())
     return tuple(line for line in parsed if key in line)
 
 
 def quality_of_service(settings: Mapping[str, str]) -> str:
-    """Return what slurmctld says of each QOS; nothing where no slurmdbd keeps any, or it does not tell us.
+    """Return slurmctld's text about each QOS; empty without slurmdbd, or if this user may not read it.
 
     Args:
         settings: slurmctld's, by their names in lower case.
@@ -147,15 +157,22 @@ def quality_of_service(settings: Mapping[str, str]) -> str:
     return ""
 
 
-def jobs_options(job_ids: Sequence[str]) -> Iterator[str]:
+def job_id_options(job_ids: Sequence[str]) -> Iterator[str]:
     """Yield the option by which `squeue` and `sacct` are asked for some hundreds of *job_ids*, till all are named."""
     for begin in range(0, len(job_ids), _MOST_JOBS):
         yield f"--jobs={','.join(job_ids[begin : begin + _MOST_JOBS])}"
 
 
-def job(job_id: str) -> Line:
-    """Return what slurmctld says of a job; of an array the first part."""
-    return next(iter(parse_lines(run("scontrol", "show", "job", "--oneliner", job_id), "JobId")), {})
+def job(job_id: str, names: Collection[str]) -> Line | None:
+    """Return the fields *names* of a job as slurmctld describes it; of an array, those of its first part.
+
+    In this line a user writes texts, such as the job's name and its comment, and nothing tells where they end. ``None``
+    where one of *names* stands twice, so that nobody can tell which is slurmctld's.
+    """
+    lines = run("scontrol", "show", "job", "--oneliner", job_id).splitlines()
+    pairs = [word.split("=", 1) for word in (lines[0].split() if lines else ()) if "=" in word]
+    known = [(name, value) for name, value in pairs if name in names]
+    return dict(known) if len({name for name, _ in known}) == len(known) else None
 
 
 def nodes() -> list[Mapping[str, Any]]:

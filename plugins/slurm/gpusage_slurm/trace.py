@@ -17,16 +17,16 @@ from pathlib import Path
 
 import click
 
-from gpusage.cli.user_file import require_regular
+from gpusage.adapters.actions import require_regular
 from gpusage_hooks.comment import MODEL_PREFIXES
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import PastJob
-from gpusage_slurm.tres import is_gpu, is_share, parse_list
+from gpusage_slurm.tres import is_gpu, is_share, parse_tres
 
-NEEDED = ("JobID", "User", "Submit", "ElapsedRaw", "TimelimitRaw", "AllocTRES")
+REQUIRED_COLUMNS = ("JobID", "User", "Submit", "ElapsedRaw", "TimelimitRaw", "AllocTRES")
 COMMAND = (
     "sacct --allusers --allocations --parsable2 --delimiter=$(cat /proc/sys/kernel/random/uuid)"
-    f" --format={','.join((*NEEDED, 'WorkDir', 'Comment'))}"
+    f" --format={','.join((*REQUIRED_COLUMNS, 'WorkDir', 'Comment'))}"
 )
 """What stands between the cells is a word that no user could know, so no comment passes for a job."""
 BAR = "|"
@@ -39,7 +39,7 @@ MOST_DIGITS = 18
 
 def print_trace(sacct_file: Path) -> None:
     """Print the jobs of a file that `sacct` wrote, as CSV for `gpusage simulate`."""
-    click.echo(trace_of(_text(sacct_file), str(sacct_file)), nl=False)
+    click.echo(render_trace(_text(sacct_file), str(sacct_file)), nl=False)
 
 
 def read_past_jobs(path: str) -> Sequence[PastJob] | None:
@@ -55,10 +55,10 @@ def read_past_jobs(path: str) -> Sequence[PastJob] | None:
     except OSError:
         return None  # whoever reads it next says so
     head = head.rstrip("\n")
-    return [*past_jobs(_text(Path(path)), path)] if NEEDED[0] in head.split(_between(head)) else None
+    return [*past_jobs(_text(Path(path)), path)] if REQUIRED_COLUMNS[0] in head.split(_delimiter_of(head)) else None
 
 
-def trace_of(text: str, origin: str) -> str:
+def render_trace(text: str, origin: str) -> str:
     """Return the jobs of *text*, what ``sacct --parsable2`` printed, as CSV with a line of names.
 
     Raises:
@@ -80,9 +80,9 @@ def past_jobs(text: str, origin: str) -> Iterator[PastJob]:
         RequestError: A column is missing, or a cell is not what sacct writes.
     """
     lines = text.rstrip("\n").split("\n")
-    between = _between(lines[0])
+    between = _delimiter_of(lines[0])
     names = lines[0].split(between)
-    missing = [name for name in NEEDED if name not in names]
+    missing = [name for name in REQUIRED_COLUMNS if name not in names]
     if missing:
         got = repr(lines[0][:80]) if text else "nothing"
         message = f"File {origin!r} must have the column {missing[0]!r}; got {got}. Write it with: {COMMAND}"
@@ -100,10 +100,10 @@ def past_jobs(text: str, origin: str) -> Iterator[PastJob]:
             yield job
 
 
-def _between(head: str) -> str:
-    """Return what stands between the cells of a file whose first line is *head*."""
-    found = re.match(f"{NEEDED[0]}(.+?){NEEDED[1]}", head)
-    return found[1] if found and BAR not in head else BAR
+def _delimiter_of(head: str) -> str:
+    """Return the delimiter of a file whose first line is *head*."""
+    match = re.match(f"{REQUIRED_COLUMNS[0]}(.+?){REQUIRED_COLUMNS[1]}", head)
+    return match[1] if match and BAR not in head else BAR
 
 
 def _text(path: Path) -> str:
@@ -123,7 +123,7 @@ def _row(job: PastJob) -> tuple[str, ...]:
 
 def _past_job(cells: Mapping[str, str], where: str) -> PastJob | None:
     """Return the job; ``None`` where it had no GPU, never ran, or is a step of a job."""
-    resources = parse_list(cells["AllocTRES"])
+    resources = parse_tres(cells["AllocTRES"])
     gpus = [one for one in resources if is_gpu(one)]
     kinds = [one for one in gpus if one.kind is not None]
     count = sum(one.count or 0 for one in kinds or gpus) or int(any(is_share(one) for one in resources))

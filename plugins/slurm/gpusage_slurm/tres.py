@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 _GENERIC = re.compile(r"gres[:/]")
 _COUNT = re.compile(r"(\d{1,9})([kmgtp]?)", re.IGNORECASE)
@@ -34,8 +35,12 @@ class Tres:
     count: int | None = 1
 
 
-def parse_list(text: str) -> tuple[Tres, ...]:
-    """Return the resources in a comma-separated list; never fails, for Slurm itself will say what is wrong."""
+@lru_cache(maxsize=256)
+def parse_tres(text: str) -> tuple[Tres, ...]:
+    """Return the resources in a comma-separated list; never fails, for Slurm itself will say what is wrong.
+
+    One submission's few lists are looked at from many sides.
+    """
     return tuple(_parse(word.strip()) for word in text.split(",") if word.strip() and word.strip() != "(null)")
 
 
@@ -51,7 +56,7 @@ def is_share(resource: Tres) -> bool:
 
 def without_gpus(text: str) -> str:
     """Return the list *text* with its GPUs left out, everything else as it stood."""
-    return ",".join(resource.text for resource in parse_list(text) if not is_gpu(resource))
+    return ",".join(resource.text for resource in parse_tres(text) if not is_gpu(resource))
 
 
 def _parse(text: str) -> Tres:

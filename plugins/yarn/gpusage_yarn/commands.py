@@ -1,4 +1,4 @@
-"""`gpusage yarn`: what users and admins type."""
+"""`gpusage yarn`: the commands of users and admins, with their options; each names the function that carries it out."""
 
 from __future__ import annotations
 
@@ -7,11 +7,148 @@ from typing import get_args
 
 import click
 
-from gpusage.cli.deferred import run_by
-from gpusage.configuration import SiteMode
-from gpusage.dividing import PROGRAM
-from gpusage_yarn.sandbox_commands import sandbox
-from gpusage_yarn.submit_command import submit
+from gpusage.adapters.commands import json_option, options, read_duration, run_by
+from gpusage.adapters.configuration import SiteMode
+from gpusage.adapters.install import PROGRAM, libexec_folder
+from gpusage_sandboxes.options import folder_option, mode_option
+
+_FOLDER = folder_option("gpusage-yarn-sandbox")
+
+
+@click.group()
+def sandbox() -> None:
+    """Bring up a private, real YARN in a folder, without root, to try things on."""
+
+
+@sandbox.command()
+@_FOLDER
+@click.option(
+    "--nodes",
+    default="1xv100:2,1xa100:2,1xh100:2,1xcpu:0",
+    show_default=True,
+    help="COUNTxTYPE:GPUS,... A type is a node label, unless it has 0 GPUs.",
+)
+@mode_option
+@click.option(
+    "--jar",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Jar to put on every classpath.  [default: with --gpusage, the one that 'gpusage yarn jar' prints]",
+)
+@json_option
+@run_by("gpusage_yarn.sandbox.actions:up")
+def up() -> None:
+    """Start a cluster: one ResourceManager, and one NodeManager per node.
+
+    The first use downloads Hadoop with Maven; nothing is installed on the host. While the cluster is up, other users of
+    the host can run commands in it as you, because YARN without Kerberos accepts any user name.
+
+    Example: gpusage yarn sandbox up --gpusage enforce --nodes 2xv100:4,1xh100:8,1xcpu:0
+    """
+
+
+@sandbox.command()
+@_FOLDER
+@click.argument("command", nargs=-1)
+@run_by("gpusage_yarn.sandbox.actions:shell")
+def shell() -> None:
+    """Open a shell inside, or run COMMAND there.
+
+    Example: gpusage yarn sandbox shell -- yarn node -list
+    """
+
+
+@sandbox.command()
+@_FOLDER
+@run_by("gpusage_yarn.sandbox.actions:restart")
+def restart() -> None:
+    """Restart every daemon with the present configuration; containers continue to run.
+
+    Inside the sandbox, all daemons read $HADOOP_CONF_DIR.
+
+    Example: gpusage yarn sandbox restart
+    """
+
+
+@sandbox.command()
+@_FOLDER
+@json_option
+@run_by("gpusage_yarn.sandbox.actions:down")
+def down() -> None:
+    """End every container and daemon of the sandbox, and remove its folder.
+
+    Example: gpusage yarn sandbox down
+    """
+
+
+EXAMPLE = """\b
+Examples:
+  gpusage yarn submit --model resnet50.onnx --batch 64 -- python train.py --epochs 3
+  gpusage yarn submit --model bert.onnx,batch=8,mode=infer --containers 2 --detach -- 'python serve.py | tee log'
+"""
+
+
+@click.command(epilog=EXAMPLE)
+@click.option("--model", metavar="MODEL", help="Model, as in `gpusage predict`; without it, ask for a whole GPU.")
+@options.job_options()
+@click.option("--queue", default="", metavar="NAME", help="Queue.  [default: by the site's rules]")
+@click.option("--gpu", default="", metavar="LABEL", help="Use only GPUs of this type, named by its node label.")
+@click.option(
+    "--beside",
+    "partner",
+    default="",
+    metavar="APPLICATION",
+    help="Go to a node where this application runs, if one has room; wait for nothing.",
+)
+@click.option(
+    "--containers", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Containers; each runs COMMAND."
+)
+@click.option(
+    "--memory-mib", type=click.IntRange(1, 1 << 24), default=4096, show_default=True, help="Memory per container."
+)
+@click.option("--vcores", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Cores per container.")
+@click.option(
+    "--priority", type=click.IntRange(0), help="Priority in the queue, the highest first.  [default: the queue's]"
+)
+@click.option("--tag", "tags", multiple=True, metavar="TEXT", help="Tag of the application; may be repeated.")
+@click.option(
+    "--attempts", type=click.IntRange(1), default=2, show_default=True, help="How often YARN starts the master."
+)
+@click.option(
+    "--lifetime",
+    "lifetime_s",
+    callback=read_duration,
+    metavar="TIME",
+    help="End the application after this time, waiting included, like 90s, 25m, 8h or 2d.",
+)
+@click.option("--name", help="Name of the application.  [default: the command's first word]")
+@click.option("--env", multiple=True, metavar="NAME[=VALUE]", help="Variable for the command; may be repeated.")
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="File for the container's folder, sent through HDFS or read at the same path on the nodes; may be repeated.",
+)
+@click.option("--rm", "addresses", multiple=True, metavar="URL", help="ResourceManager.  [default: Hadoop's own]")
+@click.option("--wait/--detach", default=True, show_default=True, help="Wait for the end, and exit with its status.")
+@click.option(
+    "--rescue/--no-rescue",
+    default=True,
+    show_default=True,
+    help="Run COMMAND once more, with a whole GPU, if its share has too little GPU memory.",
+)
+@click.option("--dry-run", is_flag=True, help="Show the request; submit nothing.")
+@options.json_option
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+@run_by("gpusage_yarn.submission.command:submit")
+def submit() -> None:
+    """Run COMMAND on YARN with the share of a GPU that its model needs.
+
+    A COMMAND of one word is run by a shell; several words are run as they are. The exit status is the command's own,
+    or 143 if the application was killed.
+    """
+
 
 _CONF_DIR = click.option(
     "--conf-dir",
@@ -49,14 +186,14 @@ yarn.add_command(submit)
     "--mps-command",
     default="",
     is_flag=False,
-    flag_value=str(PROGRAM),
+    flag_value=str(libexec_folder() / PROGRAM.name),
     metavar="PATH",
-    help="Program that starts MPS daemons on the nodes.  [with no value: this installation's gpusage-mps]",
+    help="Program that starts MPS daemons on the nodes.  [with no value: /usr/libexec/gpusage/gpusage-mps]",
 )
 @click.option("--mode", type=click.Choice(get_args(SiteMode)), help="What gpusage may do.  [default: observe]")
 @_YES
 @_JSON
-@run_by("gpusage_yarn.actions_on_files:install")
+@run_by("gpusage_yarn.install.command:install")
 def install() -> None:
     """Show what installing would change in Hadoop's files; with --yes, change it.
 
@@ -68,7 +205,7 @@ def install() -> None:
 
 
 @yarn.command()
-@run_by("gpusage_yarn.actions_on_files:jar")
+@run_by("gpusage_yarn.sandbox.jar:show_jar")
 def jar() -> None:
     """Print where the jar for Hadoop's daemons is, to copy it; in a checkout it is built first.
 
@@ -81,7 +218,7 @@ def jar() -> None:
 @_ROLE
 @_YES
 @_JSON
-@run_by("gpusage_yarn.actions_on_files:uninstall")
+@run_by("gpusage_yarn.install.command:uninstall")
 def uninstall() -> None:
     """Show what uninstalling would change in Hadoop's files; with --yes, change it.
 
@@ -96,7 +233,7 @@ def uninstall() -> None:
 @_RM
 @_JSON
 @click.pass_context
-@run_by("gpusage_yarn.actions_on_cluster:doctor")
+@run_by("gpusage_yarn.doctor.command:doctor")
 def doctor() -> None:
     """Check the installation; each line passes, warns or fails, and says what to do.
 
@@ -109,7 +246,7 @@ def doctor() -> None:
 @yarn.command()
 @_RM
 @_JSON
-@run_by("gpusage_yarn.actions_on_cluster:status")
+@run_by("gpusage_yarn.doctor.command:status")
 def status() -> None:
     """Show the GPUs of each node label and what is free of them, and what gpusaged does.
 

@@ -19,12 +19,15 @@ from gpusage_hooks.errors import RequestError
 SHARE = "gpusage.io/share"
 """The resource type of which one shared GPU has `WHOLE_GPU`, unless the site chose another name."""
 WHOLE_GPU = 100
-MOST_LABELS = 16
-MOST_CONTAINERS = 10_000
-MOST_NODES = 64
+TYPE = "GPUSAGE"
+"""The type of our master's applications."""
+MAX_LABELS = 16
+MAX_CONTAINERS = 10_000
+MAX_NODES = 64
+APPLICATION_ID = re.compile(r"application_[0-9]{1,20}_[0-9]{4,10}")
 LABEL = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}")
 
-_MOST_CHARACTERS = 16 * 1024
+_MAX_CHARACTERS = 16 * 1024
 _VERSION = "1"
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _NODE = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z._-]{0,254}:[0-9]{1,5}")
@@ -40,14 +43,13 @@ class Plan:
         share: Hundredths of one GPU, 1 to 100.
         threads: The most of a GPU's threads, in percent, that a container's processes may use; 0 for its share.
         priority: MPS's for a container's processes: 0 normal, 1 below normal.
-        memory_cap_mib: The most GPU memory a container may take; 0 where the share alone limits it.
         labels: Node labels, best first; none where any node will do.
         fallback_after_s: After how long without a container the next label is tried; 0 for never.
         containers: How many run the user's command.
         memory_mib: Of a container's host memory; 0 where nothing was said.
         vcores: Of a container; 0 where nothing was said.
         rescue: Whether a command whose share has too little GPU memory runs once more, with a whole GPU.
-        need: What a container needs of its GPU and promises, as `gpusage_yarn.neighbours` has it; empty where unknown.
+        need: What a container needs of its GPU and promises, by `describe_need`; empty where unknown.
         avoid: Nodes, ``host:port``, that containers keep off while another one has room.
     """
 
@@ -55,7 +57,6 @@ class Plan:
     identity: str = ""
     threads: int = 0
     priority: int = 0
-    memory_cap_mib: int = 0
     labels: tuple[str, ...] = ()
     fallback_after_s: int = 0
     containers: int = 1
@@ -73,7 +74,6 @@ class Plan:
             "share": str(self.share),
             "threads": str(self.threads),
             "priority": str(self.priority),
-            "memory_cap_mib": str(self.memory_cap_mib),
             "labels": ",".join(self.labels),
             "fallback_after_s": str(self.fallback_after_s),
             "containers": str(self.containers),
@@ -95,8 +95,8 @@ def parse_plan(text: str) -> Plan:
     Raises:
         RequestError: It is none.
     """
-    if len(text) > _MOST_CHARACTERS:
-        _refuse("text", f"have at most {_MOST_CHARACTERS} characters", f"{len(text)} characters")
+    if len(text) > _MAX_CHARACTERS:
+        _refuse("text", f"have at most {_MAX_CHARACTERS} characters", f"{len(text)} characters")
     try:
         texts = json.loads(base64.b64decode(text, validate=True).decode())
     except (binascii.Error, ValueError, RecursionError):
@@ -123,15 +123,14 @@ def plan_of(texts: Mapping[str, str]) -> Plan:
         share=_number(texts, "share", None, (1, WHOLE_GPU)),
         threads=_number(texts, "threads", "0", (0, WHOLE_GPU)),
         priority=_number(texts, "priority", "0", (0, 1)),
-        memory_cap_mib=_number(texts, "memory_cap_mib", "0", (0, 1 << 24)),
-        labels=_names(texts, "labels", LABEL, MOST_LABELS, "node labels"),
+        labels=_names(texts, "labels", LABEL, MAX_LABELS, "node labels"),
         fallback_after_s=_number(texts, "fallback_after_s", "0", (0, 7 * 86400)),
-        containers=_number(texts, "containers", "1", (1, MOST_CONTAINERS)),
+        containers=_number(texts, "containers", "1", (1, MAX_CONTAINERS)),
         memory_mib=_number(texts, "memory_mib", "0", (0, 1 << 24)),
         vcores=_number(texts, "vcores", "0", (0, 10_000)),
         rescue=_number(texts, "rescue", "1", (0, 1)) == 1,
         need=texts.get("need", ""),
-        avoid=_names(texts, "avoid", _NODE, MOST_NODES, "nodes host:port"),
+        avoid=_names(texts, "avoid", _NODE, MAX_NODES, "nodes host:port"),
     )
 
 
@@ -152,12 +151,12 @@ def encode(text: str) -> str:
 
 def usable_labels(labels: Iterable[str]) -> tuple[str, ...]:
     """Return those of *labels* that a plan can name, each once."""
-    return tuple(label for label in dict.fromkeys(labels) if LABEL.fullmatch(label))[:MOST_LABELS]
+    return tuple(label for label in dict.fromkeys(labels) if LABEL.fullmatch(label))[:MAX_LABELS]
 
 
 def usable_nodes(names: Iterable[str]) -> tuple[str, ...]:
     """Return those of *names* that a plan can name."""
-    return tuple(name for name in names if _NODE.fullmatch(name))[:MOST_NODES]
+    return tuple(name for name in names if _NODE.fullmatch(name))[:MAX_NODES]
 
 
 def _number(texts: Mapping[str, str], key: str, absent: str | None, limits: tuple[int, int]) -> int:

@@ -8,11 +8,10 @@ import click
 
 from gpusage_hooks import hookimpl
 from gpusage_hooks.managers import Context, Manager
-from gpusage_hooks.types import Cluster, MarkedJob, Usage
-from gpusage_yarn.address import find_addresses
-from gpusage_yarn.render import render_decision
-from gpusage_yarn.request import MANAGER, parse_submission
-from gpusage_yarn.settings import YARN, YarnSettings
+from gpusage_hooks.types import AnnotatedJob, Cluster, Usage
+from gpusage_yarn.cluster.configuration import find_addresses
+from gpusage_yarn.settings import MANAGER, YARN, YarnSettings
+from gpusage_yarn.submission.request import parse_submission, render_decision
 
 __all__ = [
     "add_commands",
@@ -36,7 +35,7 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
     """Ask the ResourceManager for its nodes; ``None`` where this host knows of none.
 
     Raises:
-        SilentError: It does not answer.
+        UnreachableError: It does not answer.
         RequestError: Its address cannot be read, or it refuses.
     """
     if manager != MANAGER:
@@ -44,17 +43,17 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
     addresses = find_addresses(context.settings_of(YarnSettings))
     if not addresses:
         return None
-    from gpusage_yarn import observing  # noqa: PLC0415 - the base install has no requests, which it imports
+    from gpusage_yarn import observation as observing  # noqa: PLC0415 - the base install has no requests, which it imports
 
     return observing.observe_cluster(addresses, context)
 
 
 @hookimpl(trylast=True)
-def find_jobs(manager: str, job_id: str, user: str, context: Context) -> Sequence[MarkedJob] | None:
+def find_jobs(manager: str, job_id: str, user: str, context: Context) -> Sequence[AnnotatedJob] | None:
     """Find applications, those too that ended and that the ResourceManager remembers.
 
     Raises:
-        SilentError: It does not answer.
+        UnreachableError: It does not answer.
         RequestError: It refuses.
     """
     if manager != MANAGER or (job_id and not job_id.startswith("application_")):
@@ -62,7 +61,7 @@ def find_jobs(manager: str, job_id: str, user: str, context: Context) -> Sequenc
     addresses = find_addresses(context.settings_of(YarnSettings))
     if not addresses:
         return None
-    from gpusage_yarn import observing  # noqa: PLC0415 - the base install has no requests, which it imports
+    from gpusage_yarn import observation as observing  # noqa: PLC0415 - the base install has no requests, which it imports
 
     return observing.find_jobs(addresses, job_id, user)
 
@@ -72,13 +71,13 @@ def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
     """Ask nodes and the ResourceManager what applications that ended really did.
 
     Raises:
-        SilentError: It does not answer.
+        UnreachableError: It does not answer.
         RequestError: It refuses.
     """
     addresses = find_addresses(context.settings_of(YarnSettings)) if manager == MANAGER else ()
     if not addresses:
         return None
-    from gpusage_yarn import observing  # noqa: PLC0415 - as above
+    from gpusage_yarn import observation as observing  # noqa: PLC0415 - as above
 
     return observing.collect_usage(addresses, context)
 

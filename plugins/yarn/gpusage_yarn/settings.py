@@ -1,4 +1,4 @@
-"""YARN as gpusage knows it: its section of gpusage.toml. The ResourceManager says itself how long it waits."""
+"""YARN as a manager, and its section of gpusage.toml. gpusaged's time limit is a setting of the ResourceManager."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ class YarnSettings(ManagerSettings):
     """Where the YARN adapter finds its ResourceManager, and what it calls things.
 
     Attributes:
-        rm_urls: For example ``http://rm1:8088``; none means those of Hadoop's own configuration.
-        conf_dir: The folder of that; ``""`` means what HADOOP_CONF_DIR names, else ``/etc/hadoop/conf``.
+        rm_urls: ResourceManagers, for example ``http://rm1:8088``; none means those of Hadoop's own configuration.
+        conf_dir: The folder of Hadoop's configuration; empty for the one that HADOOP_CONF_DIR names, else
+            ``/etc/hadoop/conf``.
         share_resource: The resource type of which one shared GPU has 100.
     """
 
@@ -23,3 +24,4 @@ class YarnSettings(ManagerSettings):
 
 
 YARN = Manager(name="yarn", title="YARN", settings=YarnSettings)
+MANAGER = YARN.name

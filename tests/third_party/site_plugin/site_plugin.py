@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import Case, Decision, ModelGraph, Node, Stage
+from gpusage_hooks.types import Decision, ModelGraph, Node, PolicyInput, Stage
 
 
 @hookimpl
@@ -38,7 +38,7 @@ def read_model(source: str) -> ModelGraph | None:
 
 
 @hookimpl
-def decide(stage: Stage, case: Case, draft: Decision) -> Decision | None:
+def decide(stage: Stage, case: PolicyInput, draft: Decision) -> Decision | None:
     """Keep a whole GPU for whoever asks for an H100 by name; leave all else to the built-in policies."""
     if stage != "sharing" or case.request.gpu_type != "h100":
         return None

@@ -12,7 +12,17 @@ from gpusage_hooks import hookimpl
 from gpusage_hooks.comment import parse_comment
 from gpusage_hooks.errors import DeviceError, RequestError
 from gpusage_hooks.managers import Context, GpuCatalogue, Manager, ManagerSettings
-from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, GpuRequest, Job, Range, Rendered, Submission
+from gpusage_hooks.types import (
+    Cluster,
+    Code,
+    Decision,
+    DecisionRequest,
+    GpuPool,
+    GpuRequest,
+    Job,
+    Range,
+    RenderedDecision,
+)
 
 DIRECTIVE = "#TOY"
 
@@ -60,7 +70,7 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
 
 
 @hookimpl
-def parse_submission(submission: Submission) -> Job | None:
+def parse_submission(submission: DecisionRequest) -> Job | None:
     """Understand ``#TOY gpus=1`` and ``#TOY comment=model=resnet50.onnx,batch=64`` in a script, or Toy's own fields."""
     if submission.manager != TOY.name:
         return None
@@ -79,14 +89,16 @@ def parse_submission(submission: Submission) -> Job | None:
 
 
 @hookimpl
-def render_decision(job: Job, decision: Decision) -> Rendered | None:
-    """Put a share into Toy's words; it has none for a preferred GPU type."""
+def render_decision(job: Job, decision: Decision) -> RenderedDecision | None:
+    """Put a share into Toy's words; it has none for a preferred GPU type, and can hold no job to a required one."""
     if job.submission.manager != TOY.name:
         return None
     before, percent = job.request_text, decision.request.mps_thread_percent
+    if decision.request.bound_types:
+        return RenderedDecision(before=before, after=before, fields={}, trouble="Toy holds no job to a GPU type")
     if decision.code is not Code.REWRITE or percent is None:
-        return Rendered(before=before, after=before, fields={})
-    return Rendered(before=before, after=f"share={percent}", fields={"set.share": str(percent)})
+        return RenderedDecision(before=before, after=before, fields={})
+    return RenderedDecision(before=before, after=f"share={percent}", fields={"set.share": str(percent)})
 
 
 def _pool(kind: str, row: Mapping[str, int], catalogue: GpuCatalogue) -> GpuPool:

@@ -33,7 +33,7 @@ def test_a_sample_has_small_middling_and_large_models_at_equal_distances(bench: 
 
 
 @pytest.mark.parametrize(
-    ("count", "busy_s", "said"),
+    ("count", "busy_s", "expected"),
     [
         # 1000 x 1.2 s / 2 processes = 600 s.
         pytest.param(
@@ -46,10 +46,10 @@ def test_the_verdict_is_by_what_1000_models_take_of_the_processor_and_says_that_
     bench: Any,  # noqa: ANN401
     count: int,
     busy_s: float,
-    said: str,
+    expected: str,
 ) -> None:
     last = list(bench.lines(made(bench, count, busy_s), 2, 100.0))[-1]
-    assert last.startswith(said)
+    assert last.startswith(expected)
     assert last.endswith("goal 20: kept" if busy_s * 1000 / 2 <= 20 * 60 else "goal 20: missed")
 
 

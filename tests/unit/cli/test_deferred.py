@@ -40,11 +40,11 @@ DEFERRED = [typed for typed in commands(main, "gpusage", click.Context(main)) if
 def test_the_work_of_a_command_takes_its_options(typed: Typed) -> None:
     module, _, name = (place_of(typed.command) or "").partition(":")
     parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
-    given = {option.name for option in typed.command.params if option.expose_value}
+    options = {option.name for option in typed.command.params if option.expose_value}
     taken = {each.name for each in parameters.values() if each.annotation not in ("click.Context", click.Context)}
     named = taken - {each.name for each in parameters.values() if each.kind is each.VAR_KEYWORD}
-    assert named <= given
-    assert named == given or taken != named, "no parameter takes the other options"
+    assert named <= options
+    assert named == options or taken != named, "no parameter takes the other options"
 
 
 def test_most_commands_are_deferred() -> None:

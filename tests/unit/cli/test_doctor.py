@@ -8,8 +8,8 @@ import pytest
 
 from gpusage.cli import doctor
 from gpusage.cli.doctor import OwnEvidence
-from gpusage.configuration import Configuration
-from gpusage.dividing.offers import Offers, host_offers, parse_offers
+from gpusage.node.dividing.offers import Offers, host_offers, parse_offers
+from gpusage.settings.configuration import Configuration
 from mps import control_in
 
 OWN = OwnEvidence(configuration=Configuration(), status={"v": 1})

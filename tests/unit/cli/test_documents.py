@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from gpusage.cli import documents
-from gpusage.predictors.learned.artifacts import pretrained
-from gpusage.predictors.learned.intervals import inverse, product
+from gpusage.predictors.artifacts import pretrained
+from gpusage.predictors.intervals import inverse, product
 from gpusage_hooks.types import GpuNeed, Interval, ModelGraph, Node, Workload
 
 SHARE = Interval(value=0.5, low=0.4, high=0.6)
@@ -44,6 +44,8 @@ def test_a_need_has_the_promised_names() -> None:
         "slowdown",
         "step_time_s",
         "memory_bytes",
+        "required_memory_bytes",
+        "share_memory_bytes",
         "gpu_utilization",
         "sm_activity",
         "dram_activity",
@@ -66,18 +68,18 @@ def test_the_errors_of_a_speedups_two_sides_add_by_their_squares_less_what_both_
     """Both step times miss by a factor of 2 at most: their quotient by 2 ** sqrt(2), were nothing shared."""
     reach = math.sqrt(2 - 2 * pretrained().step_time.deviations.shared_own)
     assert 0 < reach < math.sqrt(2)
-    found = documents.speedup(_need("rtx-4090", 1.0, 0.5, 2.0), _need("rtx-3090", 4.0, 2.0, 8.0))
-    assert found.value == pytest.approx(4.0)
-    assert found.high == pytest.approx(4.0 * 2**reach)
-    assert found.low == pytest.approx(4.0 / 2**reach)
+    speedup = documents.speedup(_need("rtx-4090", 1.0, 0.5, 2.0), _need("rtx-3090", 4.0, 2.0, 8.0))
+    assert speedup.value == pytest.approx(4.0)
+    assert speedup.high == pytest.approx(4.0 * 2**reach)
+    assert speedup.low == pytest.approx(4.0 / 2**reach)
 
 
 def test_the_speedup_of_a_share_is_against_the_first_gpu_whole() -> None:
     """Three quarters of the first GPU, asked for first, are slower than that GPU by what they cost."""
     whole, cost = _need("v100", 0.2, 0.1, 0.4), Interval(value=1.2, low=1.1, high=1.5)
     part = replace(whole, share_percent=75, slowdown=cost, step_time_s=product(whole.step_time_s, cost))
-    found = documents.speedup(part, part)
-    assert (found.value, found.low, found.high) == pytest.approx((1 / 1.2, 1 / 1.5, 1 / 1.1))
+    speedup = documents.speedup(part, part)
+    assert (speedup.value, speedup.low, speedup.high) == pytest.approx((1 / 1.2, 1 / 1.5, 1 / 1.1))
 
 
 def test_the_speedup_of_another_gpus_share_is_the_whole_gpus_divided_by_its_price() -> None:
@@ -88,8 +90,8 @@ def test_the_speedup_of_another_gpus_share_is_the_whole_gpus_divided_by_its_pric
         for need in (first, other)
     ]
     expected = product(documents.speedup(other, first), inverse(cost))
-    found = documents.speedup(parts[1], parts[0])
-    assert (found.value, found.low, found.high) == pytest.approx((expected.value, expected.low, expected.high))
+    speedup = documents.speedup(parts[1], parts[0])
+    assert (speedup.value, speedup.low, speedup.high) == pytest.approx((expected.value, expected.low, expected.high))
 
 
 def test_a_model_is_described_by_one_sample() -> None:

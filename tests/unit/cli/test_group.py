@@ -71,7 +71,10 @@ def test_no_arguments_show_the_help() -> None:
             "Command 'predictt' must be a command of gpusage; there is none of this name. Did you mean 'predict'?",
         ),
         (["predict"], "Missing argument 'MODEL...'. Try 'gpusage predict --help'."),
-        (["predict", "m.onnx", "--shape", "3x4"], "Key 'shape' must name sizes joined by 'x'; got '3x4'."),
+        (
+            ["predict", "m.onnx", "--shape", "3x4"],
+            "Key 'shape' must name sizes from 1 to 10^9, joined by 'x'; got '3x4'.",
+        ),
         (["colocate", "m.onnx", "--gpu", "a100"], "Models must be at least 2, they share one GPU; got 1."),
         (["colocate", "m.onnx", "n.onnx"], "Missing option '--gpu'."),
     ],
@@ -119,7 +122,15 @@ def test_help_of_a_command_loads_nothing_of_what_the_command_does(name: str) -> 
     loaded = set(
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     )
-    assert not loaded & {"torch", "onnx", "rich", "numpy", "gpusage_slurm", "gpusage.advisor", "gpusage.api"}
+    assert not loaded & {
+        "torch",
+        "onnx",
+        "rich",
+        "numpy",
+        "gpusage_slurm",
+        "gpusage.decisions.advisor",
+        "gpusage.decisions.default_advisor",
+    }
 
 
 def test_a_closed_pipe_ends_the_command_without_a_word() -> None:
@@ -146,7 +157,7 @@ def test_a_broken_plugin_is_mentioned_and_hides_no_command(install: Callable[[En
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
     assert "  predict " in result.stdout
-    assert result.stderr.startswith("gpusage: warning: Plugin 'site' must keep to API 1: 'add_comands' must")
+    assert result.stderr.startswith("gpusage: warning: Plugin 'site' must keep to API 2: 'add_comands' must")
     assert result.stderr.count("\n") == 1
 
 

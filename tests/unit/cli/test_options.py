@@ -65,8 +65,8 @@ def _completed(words: list[str], incomplete: str) -> list[str]:
 
 
 def test_what_is_known_of_a_share_is_a_wish_of_each_model_that_says_nothing_else() -> None:
-    given = {"wish_slowdown": "1.5", "wish_utilization": "60", "wish_step_time": None}
-    first, second = read_requests(["r.onnx", "s.onnx,slowdown=2"], given)
+    inputs = {"slowdown": "1.5", "utilization": "60", "step_time": None}
+    first, second = read_requests(["r.onnx", "s.onnx,slowdown=2"], inputs)
     assert (first.workload.slowdown, first.workload.alone.utilization) == (1.5, 0.6)
     assert second.workload.slowdown == 2.0
 
@@ -81,6 +81,6 @@ def test_how_a_model_is_trained_is_an_option_of_each_model_that_says_nothing_els
 
 
 def test_several_gpus_are_options_of_each_model_that_says_nothing_else() -> None:
-    first, second = read_requests(["r.onnx", "s.onnx,gpus=2"], {"run_gpus": 4, "strategy": "fsdp"})
+    first, second = read_requests(["r.onnx", "s.onnx,gpus=2"], {"gpus": 4, "strategy": "fsdp"})
     assert (first.workload.gpus, second.workload.gpus) == (4, 2)
     assert (first.workload.strategy, second.workload.strategy) == ("fsdp", "fsdp")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpusage.api import advisor
 from gpusage.cli import main
+from gpusage.decisions.default_advisor import advisor
 from gpusage.graphs.card.text import decode
 from sites import announced
 
@@ -22,12 +22,12 @@ MODEL = Path(__file__).parents[3] / "examples/models/resnet18.onnx"
 
 
 def test_a_plugin_that_is_set_aside_is_listed_with_the_reason(install: Callable[[EntryPoint], None]) -> None:
-    install(announced(gpusage_api=2))
+    install(announced(gpusage_api=3))
     result = CliRunner().invoke(main, ["plugins", "--json"])
     assert result.exit_code == 1
     rows = {row["name"]: row for row in json.loads(result.stdout)["plugins"]}
     assert rows["site"]["hooks"] == []
-    assert "gpusage_api must be 1" in rows["site"]["trouble"]
+    assert "gpusage_api must be 2" in rows["site"]["trouble"]
     assert rows["gpusage.policies.stages"]["hooks"] == ["decide"]
     assert "none: set aside" in CliRunner().invoke(main, ["plugins"]).stdout
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from gpusage.cli.failure import tell
+from gpusage.boundary.printable_text import visible_lines
+from gpusage.cli.failure import report_failure
 from gpusage.cli.tables import Column, print_json, show, show_rows, show_title
-from gpusage.plain_text import visible_lines
 
 EVIL = "\x1b]0;owned\x07\u202efdp.\x9b31m"
 COLUMNS = (Column("GPU", is_left=True), Column("step time"), Column("GPU busy", is_optional=True))
@@ -76,7 +76,7 @@ def test_escapes_bells_and_turned_writing_become_question_marks(capsys: pytest.C
     show(EVIL)
     show_title(EVIL)
     show_rows([Column("model", is_left=True)], [[EVIL]])
-    tell("input", EVIL, 1, ())
+    report_failure("input", EVIL, 1, ())
     seen = capsys.readouterr()
     assert "owned" in seen.out
     for text in (seen.out, seen.err):

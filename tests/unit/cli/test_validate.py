@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gpusage.advisor import make_advisor
 from gpusage.cli import main
 from gpusage.cli.scripts import MAXIMUM_SCRIPT_BYTES, read_script
-from gpusage.learning.identity import identity_of
+from gpusage.decisions.advisor import make_advisor
+from gpusage.experience.identity import job_identity
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Granted, Submitter, Workload
+from gpusage_hooks.types import Allocation, Submitter, Workload
 from records import RECORD, USAGE
 
 MODEL = Path(__file__).parents[3] / "examples" / "models" / "dlrm.onnx"
@@ -152,15 +152,14 @@ def test_the_price_of_each_share_is_shown_with_why_it_was_not_taken() -> None:
 def test_what_this_host_s_store_tells_of_earlier_runs_counts_where_it_is_asked_for(tmp_path: Path) -> None:
     """A job without a name has its script's, and the user is who calls."""
     Path("gpusage.toml").write_text(f'mode = "enforce"\n[store]\nurl = "sqlite:///{tmp_path}/d.db"\n')
-    identity = identity_of(
-        make_advisor().read(str(MODEL)), Submitter(fields={"user": str(os.getuid()), "job_name": "0.sbatch"})
-    )
+    submitter = Submitter(fields={"user": str(os.getuid()), "job_name": "0.sbatch"})
+    identity = job_identity(submitter, graph=make_advisor().read(str(MODEL)))
     workload = Workload(batch_size=8, mode="infer")
     record = replace(RECORD, identity=identity, workload=workload, number="a" * 12, decided_at_s=time.time())
     usage = replace(USAGE, number="a" * 12, ended_at_s=time.time(), sampled_s=600, alone_s=600, gpu_utilization=0.25)
     with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
         store.record(record)
-        store.record_usage([replace(usage, outcome="completed", gpu="v100-sxm2-16gb", granted=Granted())])
+        store.record_usage([replace(usage, outcome="completed", gpu="v100-sxm2-16gb", granted=Allocation())])
     plain = SHARED.replace(",utilization=30", "")
     (with_it,), (without,) = (
         json.loads(_validate(plain, "--json", *options).stdout)["decisions"] for options in (["--learned"], [])

@@ -88,8 +88,8 @@ def test_no_two_rows_share_a_name_or_an_alias() -> None:
     assert len(names) == len(set(names))
 
 
-WHOLE = [gpu for gpu in describe_gpus() if not gpu.cut_from]
-SLICES = [gpu for gpu in describe_gpus() if gpu.cut_from]
+WHOLE = [gpu for gpu in describe_gpus() if not gpu.parent_gpu]
+SLICES = [gpu for gpu in describe_gpus() if gpu.parent_gpu]
 
 
 @pytest.mark.parametrize("gpu", SLICES, ids=lambda gpu: gpu.name)
@@ -123,7 +123,7 @@ def test_dense_rates_are_meant_not_sparse_ones() -> None:
 
 
 def test_a_slice_of_a_gpu_does_not_pass_for_a_gpu() -> None:
-    assert builtin_catalogue().find("a100_1g.5gb").cut_from == "a100-sxm4-40gb"
+    assert builtin_catalogue().find("a100_1g.5gb").parent_gpu == "a100-sxm4-40gb"
     with pytest.raises(DeviceError, match="Did you mean 'a100-sxm4-40gb'"):
         builtin_catalogue().find("a100_5g.30gb")
 
@@ -164,3 +164,12 @@ def test_a_later_row_replaces_an_earlier_one_of_the_same_name() -> None:
 def test_an_alias_never_hides_a_name() -> None:
     greedy = replace(builtin_catalogue().find("v100"), name="mine", aliases=("t4",))
     assert Catalogue([*describe_gpus(), greedy]).find("t4").name == "t4"
+
+
+def test_a_sites_network_is_that_of_a_board_and_its_slices() -> None:
+    catalogue = builtin_catalogue().with_networks({"a100": 50, "no such": 1, "t4": 0})
+    assert catalogue.find("a100").network_bytes_per_s == 50e9 / 8
+    assert catalogue.find("a100-sxm4-40gb:3g.20gb").network_bytes_per_s == 50e9 / 8
+    assert catalogue.find("h100").network_bytes_per_s is None
+    assert catalogue.find("t4").network_bytes_per_s is None
+    assert builtin_catalogue().find("a100").network_bytes_per_s is None

@@ -29,9 +29,9 @@ def test_without_a_driver_one_sentence_says_so() -> None:
 
 @pytest.mark.skipif(not driver_is_here(), reason="this machine has no driver")
 def test_the_gpus_of_this_machine_are_listed_in_order() -> None:
-    found = local_gpus(builtin_catalogue())
-    assert [gpu.index for gpu in found] == list(range(len(found)))
-    assert all(gpu.memory_bytes > GB for gpu in found)
+    actual = local_gpus(builtin_catalogue())
+    assert [gpu.index for gpu in actual] == list(range(len(actual)))
+    assert all(gpu.memory_bytes > GB for gpu in actual)
 
 
 @pytest.mark.parametrize("gpu", describe_gpus(), ids=lambda gpu: gpu.name)
@@ -83,6 +83,6 @@ ONE_CUT_ONE_OLD = SimpleNamespace(
 
 
 def test_slices_stand_in_place_of_a_gpu_that_is_cut() -> None:
-    found = [name for index in (0, 1) for name in _devices(ONE_CUT_ONE_OLD, index)]
-    rows = [row_of(name, 5 * GB, builtin_catalogue()) for name in found]
+    actual = [name for index in (0, 1) for name in _devices(ONE_CUT_ONE_OLD, index)]
+    rows = [row_of(name, 5 * GB, builtin_catalogue()) for name in actual]
     assert [row.name for row in rows if row] == ["a100-sxm4-40gb:3g.20gb", "a100-sxm4-40gb:1g.5gb", "v100-sxm2-16gb"]

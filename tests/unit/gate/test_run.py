@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.gate.door import Door
+from gpusage.gate.busy_flags import BusyFlags
 
 SCRIPT = """
 import sys, helper
@@ -46,7 +46,7 @@ def test_who_serves_needs_no_change_of_its_code(tmp_path: Path) -> None:
     assert result.stdout.endswith("train.py 0\n")
     (path,) = (tmp_path / "gate").iterdir()
     assert path.read_bytes()[0] == 1
-    assert not Door(path).is_served()
+    assert not BusyFlags(path).is_served()
 
 
 def test_a_gate_that_cannot_work_lets_the_program_run(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpusage.gate import give_way
-from gpusage.gate.door import Door
+from gpusage.gate.busy_flags import BusyFlags
 from gpusage.gate.parts import Part
 from gpusage.gate.patience import Patience
 
@@ -25,20 +25,20 @@ pytestmark = pytest.mark.torch
 from gpusage.gate import training  # noqa: E402 - it needs PyTorch
 from gpusage.gate.prices import half_price  # noqa: E402 - as above
 from gpusage.gate.recorder import Recorder  # noqa: E402 - as above
-from gpusage.gate.training import Training, judged  # noqa: E402 - as above
+from gpusage.gate.training import Training, price_parts  # noqa: E402 - as above
 
 SERVER = """
 import sys, time
 from pathlib import Path
-from gpusage.gate.door import Door
-door, busy_s, idle_s = Door(Path(sys.argv[1])), float(sys.argv[2]), float(sys.argv[3])
-door.enter()
+from gpusage.gate.busy_flags import BusyFlags
+flags, busy_s, idle_s = BusyFlags(Path(sys.argv[1])), float(sys.argv[2]), float(sys.argv[3])
+flags.enter()
 print(flush=True)
 while True:
     time.sleep(busy_s)
-    door.leave()
+    flags.leave()
     time.sleep(idle_s)
-    door.enter()
+    flags.enter()
 """
 
 
@@ -65,7 +65,7 @@ def recording() -> Iterator[Recorder]:
 
 @contextmanager
 def held(path: Path, patience: Patience | None = None) -> Iterator[Training]:
-    gate = Training(Door(path), patience=patience)
+    gate = Training(BusyFlags(path), patience=patience)
     gate.begin()
     try:
         yield gate
@@ -126,7 +126,7 @@ def test_a_request_that_never_ends_leaves_training_its_share(tmp_path: Path) -> 
 
 def test_a_server_that_is_killed_lets_a_held_part_go_on(tmp_path: Path) -> None:
     with serving(tmp_path / "door", 1000, 0) as server:
-        gate = Training(Door(tmp_path / "door"), patience=Patience(longest_s=60))
+        gate = Training(BusyFlags(tmp_path / "door"), patience=Patience(longest_s=60))
         server.kill()
         server.wait()
         begun_s = time.monotonic()
@@ -135,8 +135,8 @@ def test_a_server_that_is_killed_lets_a_held_part_go_on(tmp_path: Path) -> None:
 
 
 def test_two_trainings_give_way_to_one_request(tmp_path: Path) -> None:
-    """Looking at the door takes nothing that the other one would wait for."""
-    first, second = (Training(Door(tmp_path / "door"), patience=Patience(longest_s=0.05)) for _ in range(2))
+    """Reading the flags takes nothing that the other one would wait for."""
+    first, second = (Training(BusyFlags(tmp_path / "door"), patience=Patience(longest_s=0.05)) for _ in range(2))
     with serving(tmp_path / "door", 1000, 0):
         first._hold()
         second._hold()
@@ -246,5 +246,5 @@ def test_what_nothing_predicts_is_judged_by_its_time() -> None:
     assert half_price(own, (torch.ones(2, 2),), 1.0, "v100") is None
     with recording() as recorder:
         own(torch.ones(2, 2))
-    assert judged(recorder, "v100")[own].is_heavy
+    assert price_parts(recorder, "v100")[own].is_heavy
     assert not Part(seconds=20e-6).is_heavy

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import gpusage
-from gpusage.graphs.edges import edge_inputs, is_edge_list
+from gpusage.graphs.batch_sizes import edge_list_inputs, is_edge_list
 from gpusage.graphs.onnx.reader import read_model
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
@@ -31,9 +31,9 @@ def read(path: Path, nodes: object, edges: object, shape: dict[str, tuple[int, .
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
     graph = helper.make_graph(steps, "gat", inputs, outputs, [weight, zero])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), str(path / "gat.onnx"))
-    found = read_model(str(path / "gat.onnx"), shape)
-    assert found is not None
-    return found
+    model_graph = read_model(str(path / "gat.onnx"), shape)
+    assert model_graph is not None
+    return model_graph
 
 
 @pytest.mark.parametrize(
@@ -80,21 +80,21 @@ def test_a_module_that_reads_a_graph_does_so_once() -> None:
     "name", ["edge_index", "edgeIndex", "edges", "graph.edge_index", "adj", "adj_t", "adjacency", "x_edge"]
 )
 def test_edges_are_known_by_their_names(name: str) -> None:
-    assert is_edge_list(name, [2, 500], is_whole=True)
+    assert is_edge_list(name, [2, 500], is_integer=True)
 
 
 @pytest.mark.parametrize("name", ["knowledge_ids", "hedged", "ledger", "adjusted_ids", "badge_ids", "input_ids"])
 def test_a_batch_of_two_is_no_list_of_edges(name: str) -> None:
     """Taken for one, it would be predicted at batch 1 whatever its user's batch."""
-    assert not is_edge_list(name, [2, 500], is_whole=True)
+    assert not is_edge_list(name, [2, 500], is_integer=True)
 
 
 def test_two_inputs_may_list_where_edges_start_and_where_they_end() -> None:
     """Nodes were taken for the batch, and edges, which cost most, did not grow with it."""
     ends = [("x", (100, 16), False), ("src", (500,), True), ("dst", (500,), True)]
-    assert edge_inputs(ends) == "src and dst"
-    assert edge_inputs(ends[:2]) == ""
-    assert edge_inputs([("src", (8, 500), True), ("dst", (8, 500), True)]) == ""  # sentences in two languages
+    assert edge_list_inputs(ends) == "src and dst"
+    assert edge_list_inputs(ends[:2]) == ""
+    assert edge_list_inputs([("src", (8, 500), True), ("dst", (8, 500), True)]) == ""  # sentences in two languages
 
 
 @pytest.mark.torch

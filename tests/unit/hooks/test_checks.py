@@ -13,7 +13,6 @@ from gpusage_hooks import checks, hookimpl, samples
 from gpusage_hooks.conformance import mismatch
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import (
-    Case,
     Code,
     Colocation,
     Decision,
@@ -23,8 +22,9 @@ from gpusage_hooks.types import (
     GpuReading,
     GpuRequest,
     Interval,
-    Known,
     ModelGraph,
+    ObservedFigures,
+    PolicyInput,
     Workload,
 )
 
@@ -36,11 +36,11 @@ def plugin(**functions: Callable[..., Any]) -> types.ModuleType:
     return module
 
 
-def sound_needs(workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]) -> list[GpuNeed]:
+def sound_needs(workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]) -> list[GpuNeed]:
     return [need_on(workload, gpu, of_gpu) for gpu, of_gpu in zip(gpus, known, strict=True)]
 
 
-def need_on(workload: Workload, gpu: Gpu, known: Known) -> GpuNeed:
+def need_on(workload: Workload, gpu: Gpu, known: ObservedFigures) -> GpuNeed:
     step_time_s = known.step_time_s.interval if known.step_time_s else samples.around(1e11 / gpu.bandwidth_bytes_per_s)
     memory = known.memory_bytes.interval if known.memory_bytes else samples.around(1e9)
     need = replace(samples.need(gpu), step_time_s=step_time_s, memory_bytes=memory, fits=True)
@@ -49,19 +49,19 @@ def need_on(workload: Workload, gpu: Gpu, known: Known) -> GpuNeed:
     return replace(need, throughput_samples_per_s=samples.around(workload.batch_size / step_time_s.value))
 
 
-def kept(case: Case, draft: Decision) -> Decision:
+def keep_request(case: PolicyInput, draft: Decision) -> Decision:
     return replace(draft, request=case.request, reasons=("as asked",), final=True)
 
 
 def changing(**changes: Any) -> Callable[..., Decision]:  # noqa: ANN401 - fields of GpuRequest
-    def decide(case: Case, draft: Decision) -> Decision:
+    def decide(case: PolicyInput, draft: Decision) -> Decision:
         return replace(draft, request=replace(case.request, **changes), reasons=("so it is",))
 
     return decide
 
 
 def test_a_sound_plugin_passes_and_its_hooks_are_named() -> None:
-    site = plugin(predict_needs=sound_needs, decide=kept, read_model=lambda source: None)  # noqa: ARG005
+    site = plugin(predict_needs=sound_needs, decide=keep_request, read_model=lambda source: None)  # noqa: ARG005
     assert checks.check_plugin(site) == ("decide", "predict_needs", "read_model")
 
 
@@ -78,47 +78,47 @@ def test_a_reader_is_checked_on_the_models_that_its_author_names() -> None:
         checks.check_reader(read_model, broken=["a.mine"])
 
 
-def raising(case: Case) -> None:
+def raising(case: PolicyInput) -> None:
     raise KeyError(case.cluster.version)
 
 
 def changing_its_mind() -> Callable[[str], Decision | None]:
-    answers: Iterator[Decision | None] = iter([kept(samples.case(), samples.draft(samples.case())), None] * 100)
+    answers: Iterator[Decision | None] = iter([keep_request(samples.case(), samples.draft(samples.case())), None] * 100)
     return lambda case, draft: next(answers)  # type: ignore[misc,return-value]  # noqa: ARG005
 
 
-def vandal(case: Case, draft: Decision) -> Decision:
+def vandal(case: PolicyInput, draft: Decision) -> Decision:
     object.__setattr__(draft, "reasons", ("mine now",))
-    return kept(case, draft)
+    return keep_request(case, draft)
 
 
-def sorted_by_name(workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]) -> list[GpuNeed]:
+def sorted_by_name(workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]) -> list[GpuNeed]:
     return sound_needs(workload, sorted(gpus, key=lambda gpu: gpu.name), known)
 
 
 def needs_with(**change: object) -> Callable[..., list[GpuNeed]]:
-    def predict(workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]) -> list[GpuNeed]:
+    def predict(workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]) -> list[GpuNeed]:
         return [replace(need, **change) for need in sound_needs(workload, gpus, known)]  # type: ignore[arg-type]
 
     return predict
 
 
-def relative(workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]) -> list[GpuNeed]:
+def relative(workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]) -> list[GpuNeed]:
     needs = sound_needs(workload, gpus, known)
     part = samples.around(0.5 / len(needs))
     return [replace(need, sm_activity=part) for need in needs]
 
 
-def unaware(workload: Workload, gpus: Sequence[Gpu], known: Sequence[Known]) -> list[GpuNeed]:
-    return sound_needs(workload, gpus, [Known()] * len(known))
+def unaware(workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]) -> list[GpuNeed]:
+    return sound_needs(workload, gpus, [ObservedFigures()] * len(known))
 
 
 TURNED = Interval(value=1.0, low=2.0, high=0.5)
 ENDLESS = Interval(value=1.0, low=0.5, high=float("inf"))
 
 
-def rumours(gpus: Sequence[Gpu]) -> list[Known]:
-    return [Known(step_time_s=Figure(interval=samples.around(1.0), source=" "))] * len(gpus)
+def rumours(gpus: Sequence[Gpu]) -> list[ObservedFigures]:
+    return [ObservedFigures(step_time_s=Figure(interval=samples.around(1.0), source=" "))] * len(gpus)
 
 
 def without_sources() -> list[Gpu]:
@@ -174,13 +174,13 @@ BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
         needs_with(throughput_samples_per_s=samples.around(7.0)),
         "must follow from the step time",
     ),
-    "too large": ("predict_needs", needs_with(fits=False), "fits must follow from the memory's high end"),
+    "too large": ("predict_needs", needs_with(fits=False), "fits must follow from the required memory's high end"),
     "intervals for needs": (
         "predict_needs",
         lambda: [samples.around(1.0)] * 3,
         "must be of type GpuNeed; got Interval",
     ),
-    "a rumour": ("known_figures", rumours, "step_time_s must name its source"),
+    "a rumour": ("find_observed_figures", rumours, "step_time_s must name its source"),
     "no source": ("describe_gpus", without_sources, "must have a source"),
     "named twice": ("describe_gpus", twice, "must name each GPU once"),
     "one entry for all": ("predict_colocation", one_for_all, "one entry per job"),
@@ -209,7 +209,7 @@ def test_a_breach_is_found_and_said(hook: str, function: Callable[..., Any], sen
 
 def test_a_hook_that_does_not_exist_is_found() -> None:
     with pytest.raises(AssertionError, match="got no hook 'decide_fitt'"):
-        checks.check_plugin(plugin(decide_fitt=kept))
+        checks.check_plugin(plugin(decide_fitt=keep_request))
 
 
 def test_an_argument_that_the_hook_does_not_have_is_found() -> None:
@@ -219,7 +219,7 @@ def test_an_argument_that_the_hook_does_not_have_is_found() -> None:
 
 def test_a_hook_may_be_named_by_its_mark() -> None:
     site = types.ModuleType("site")
-    site.mine = hookimpl(specname="decide")(kept)  # type: ignore[attr-defined]
+    site.mine = hookimpl(specname="decide")(keep_request)  # type: ignore[attr-defined]
     assert checks.check_plugin(site) == ("decide",)
 
 

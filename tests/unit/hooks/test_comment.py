@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
 
-from gpusage_hooks.comment import parse_comment, parse_model, parse_utilization
+from gpusage_hooks.comment import parse_comment, parse_model
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Alone, ModelRequest, Slo, Workload
+from gpusage_hooks.job_values import Utilization
+from gpusage_hooks.types import ModelRequest, Slo, SoloRun, Workload
 
 
 @pytest.mark.parametrize(
@@ -133,18 +135,19 @@ def test_what_the_user_accepts_and_knows_of_a_share_is_understood() -> None:
     request = parse_comment("r.onnx,slowdown=1.5,utilization=60,step_time=30ms@a100")
     assert request is not None
     assert request.workload.slowdown == 1.5
-    assert request.workload.alone == Alone(utilization=0.6, step_time_s=0.03, gpu="a100")
+    assert request.workload.alone == SoloRun(utilization=0.6, step_time_s=0.03, gpu="a100")
     request = parse_comment("r.onnx,batch=64,utilization=60 @ 32")
     assert request is not None
-    assert request.workload.alone == Alone(utilization=0.6, batch_size=32)
+    assert request.workload.alone == SoloRun(utilization=0.6, batch_size=32)
 
 
 @pytest.mark.parametrize(
     ("text", "percent"), [("60%", 60.0), ("60 %", 60.0), ("0.6%", 0.6), ("1", 1.0), ("1.5", 1.5), ("100", 100.0)]
 )
 def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: float) -> None:
-    assert parse_utilization(text) == (pytest.approx(percent / 100), None)
-    assert parse_utilization(f"{text}@32") == (pytest.approx(percent / 100), 32)
+    parse = partial(Utilization().parse, "utilization")
+    assert parse(text) == (pytest.approx(percent / 100), None)
+    assert parse(f"{text}@32") == (pytest.approx(percent / 100), 32)
 
 
 @pytest.mark.parametrize(
@@ -158,13 +161,17 @@ def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: f
             "mode=infer,generate=512",
             "must be tokens of the prompt and new tokens; got '512'.",
         ),
-        ("generate=512+128", "belongs to an inference job; got '512+128'. Add 'mode=infer' or remove 'generate'."),
-        ("checkpointing=yes", "Key 'checkpointing' must be one of on, off; got 'yes'. Write 'checkpointing=on'."),
-        ("compile=yes", "Key 'compile' must be one of on, off; got 'yes'. Write 'compile=on'."),
+        ("mode=train,generate=9+9", "belongs to an inference job; got '9+9'. Add 'mode=infer' or remove 'generate'."),
+        ("checkpointing=some", "Key 'checkpointing' must be one of on, off; got 'some'. Choose one of them."),
+        ("layout=last", "must be one of channels_first, channels_last; got 'last'."),
+        ("compile=one", "Key 'compile' must be one of on, off; got 'one'. Write 'compile=on'."),
+        ("precision=double", "fp16-pure, bf16-pure, int8, int4, fp8, nf4; got 'double'. Choose one of them."),
         ("mode=infer,checkpointing=on", "belongs to a training job; got 'on'."),
         ("mode=infer,gpus=4", "Key 'gpus' belongs to a training job; got '4'. Remove 'gpus' or 'mode=infer'."),
-        ("strategy=fsdp", "belongs to training on several GPUs; got 'fsdp'. Add 'gpus=4' or remove 'strategy'."),
-        ("gpus=4,strategy=zero", "must be one of ddp, zero1, zero2, zero3, fsdp; got 'zero'. Write 'strategy=ddp'."),
+        ("network=200", "must stand beside 'gpus'; got '200'. Add 'gpus=4' or remove 'network'."),
+        ("gpus=16,network=fast", "must be a number of Gb/s above 0; got 'fast'. Write 'network=200'."),
+        ("strategy=fsdp", "must stand beside 'gpus'; got 'fsdp'. Add 'gpus=4' or remove 'strategy'."),
+        ("gpus=4,strategy=zero", "must be one of ddp, zero1, zero2, zero3, fsdp; got 'zero'. Write 'strategy=zero3'."),
         ("gpus=0", "Key 'gpus' must be a whole number from 1 to 10^9; got '0'."),
         ("mode=infer,trainable=0.1", "belongs to a training job; got '0.1'. Remove 'trainable' or 'mode=infer'."),
         ("slowdown=101", "must be a number from 1 to 100"),
@@ -190,7 +197,41 @@ def test_what_cannot_be_of_a_share_gets_a_sentence(words: str, sentence: str) ->
 
 
 def test_several_gpus_and_how_they_train_are_understood() -> None:
-    for words, expected in (("gpus=4,strategy=fsdp", (4, "fsdp")), ("gpus=2", (2, "ddp")), ("batch=8", (1, "ddp"))):
+    for words, expected in (
+        ("gpus=4,strategy=fsdp", (4, "fsdp")),
+        ("gpus=1,strategy=fsdp", (1, "fsdp")),
+        ("gpus=2", (2, "ddp")),
+        ("batch=8", (1, "ddp")),
+    ):
         request = parse_comment(f"r.onnx,{words}")
         assert request is not None
         assert (request.workload.gpus, request.workload.strategy) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "precision", "optimizer"),
+    [
+        ("precision=amp", "fp16", "momentum"),
+        ("precision=bf16-mixed,optimizer=lion", "bf16", "momentum"),
+        ("precision=16-true,optimizer=adamw_torch", "fp16-pure", "adamw"),
+        ("optimizer=paged_adamw_8bit", "fp32", "adamw8bit"),
+    ],
+)
+def test_words_of_other_tools_are_understood(words: str, precision: str, optimizer: str) -> None:
+    request = parse_comment(f"r.onnx,{words}")
+    assert request is not None
+    assert (request.workload.precision, request.workload.optimizer) == (precision, optimizer)
+
+
+def test_cudnns_words_for_layouts_are_understood() -> None:
+    for word, layout in (("NHWC", "channels_last"), ("nchw", "channels_first")):
+        request = parse_comment(f"r.onnx,layout={word}")
+        assert request is not None
+        assert request.workload.layout == layout
+
+
+def test_a_model_that_generates_is_in_inference() -> None:
+    request = parse_comment("r.onnx,generate=512+128")
+    assert request is not None
+    assert request.workload.mode == "infer"
+    assert "mode=infer" in request.assumed

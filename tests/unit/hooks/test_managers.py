@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import pytest
 
-from gpusage.configuration import Configuration
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.settings.configuration import Configuration
 from gpusage_hooks.managers import TAKEN, Context, Manager, ManagerSettings, manager_fault
 from gpusage_hooks.types import Range
 
@@ -96,6 +96,6 @@ def test_the_taken_names_are_the_keys_of_a_configuration_without_managers() -> N
 
 def test_a_context_gives_settings_of_the_type_that_is_asked_for() -> None:
     """A hook that is asked by hand, or for another manager, has its defaults."""
-    given = Context(settings=Sound(count=4), catalogue=builtin_catalogue())
-    assert given.settings_of(Sound).count == 4
+    context = Context(settings=Sound(count=4), catalogue=builtin_catalogue())
+    assert context.settings_of(Sound).count == 4
     assert Context(settings=ManagerSettings(), catalogue=builtin_catalogue()).settings_of(Sound) == Sound()

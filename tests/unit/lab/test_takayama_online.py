@@ -7,7 +7,7 @@ import pytest
 
 from gpusage_lab.learning.mlperf_jobs import JOBS
 from gpusage_lab.seeds.takayama import predicted
-from gpusage_lab.seeds.takayama_online import NEW, OLD, AmongRivals, ByGain, Truth, fleet, jobs, measured
+from gpusage_lab.seeds.takayama_online import NEW, OLD, AmongRecentJobs, ByGain, Truth, fleet, jobs, measured
 from gpusage_lab.simulator.contract import Ask
 from gpusage_lab.simulator.engine import simulate
 
@@ -40,7 +40,7 @@ def test_preferring_among_rivals_is_never_worse_than_evenly_beyond_noise(load: f
     ratios = []
     for seed in range(3):
         even = simulate(jobs(load, seed), fleet(), ByGain(name="", gains=np.ones(len(old)), ordered=False), truth)
-        ours = simulate(jobs(load, seed), fleet(), AmongRivals(name="", gains=gains), truth)
+        ours = simulate(jobs(load, seed), fleet(), AmongRecentJobs(name="", gains=gains), truth)
         ratios.append((ours.figures.gpu_hours / even.figures.gpu_hours, ours.figures.jct_s / even.figures.jct_s))
     gpu_hours, to_the_end = np.mean(ratios, axis=0)
     assert gpu_hours <= 1.005
@@ -50,5 +50,5 @@ def test_preferring_among_rivals_is_never_worse_than_evenly_beyond_noise(load: f
 def test_nobody_waits_for_a_generation() -> None:
     """No job starts while an older one waits: each takes what is free when its turn comes."""
     old, new = measured()
-    result = simulate(jobs(0.95, 0), fleet(), AmongRivals(name="", gains=old / new), Truth(gains=old / new))
+    result = simulate(jobs(0.95, 0), fleet(), AmongRecentJobs(name="", gains=old / new), Truth(gains=old / new))
     assert np.all(np.diff(result.start_s) >= 0)

@@ -16,7 +16,7 @@ from gpusage.plugins.loading import make_hooks
 from gpusage_hooks import samples, specs
 from gpusage_hooks.errors import PluginError, RequestError
 from gpusage_hooks.managers import Manager, ManagerSettings
-from gpusage_hooks.types import Gpu, Known, Workload
+from gpusage_hooks.types import Gpu, ObservedFigures, Workload
 from sites import announced
 
 GPUS = samples.gpus()
@@ -30,7 +30,7 @@ def test_every_hook_has_a_method_with_its_arguments(name: str) -> None:
 
 
 def predicting(hooks: Hooks) -> object:
-    return hooks.predict_needs(samples.graph(), Workload(), GPUS, [Known()] * len(GPUS))
+    return hooks.predict_needs(samples.graph(), Workload(), GPUS, [ObservedFigures()] * len(GPUS))
 
 
 def one_entry(gpus: Sequence[Gpu]) -> object:
@@ -146,14 +146,14 @@ def test_an_error_that_the_contract_knows_goes_through() -> None:
 
 
 def test_a_sites_own_plugin_is_asked_first_and_may_leave_it_to_others() -> None:
-    asked: list[str] = []
+    requests: list[str] = []
     points = [
-        announced("first", predict_needs=lambda: asked.append("first")),
-        announced("second", predict_needs=lambda: asked.append("second")),
+        announced("first", predict_needs=lambda: requests.append("first")),
+        announced("second", predict_needs=lambda: requests.append("second")),
     ]
     hooks = make_hooks(points)
     assert predicting(hooks) == predicting(make_hooks())
-    assert asked == ["second", "first"]
+    assert requests == ["second", "first"]
     assert not hooks.are_ours("predict_needs")
     assert hooks.are_ours("predict_colocation")
 

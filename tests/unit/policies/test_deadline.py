@@ -13,14 +13,14 @@ from gpusage.policies.generation import decide_generation
 from gpusage.policies.shares.price import Limits, Offer, holds, trouble
 from gpusage.policies.sharing import decide_sharing
 from gpusage_hooks.types import (
-    Case,
+    Candidate,
     Cluster,
     Code,
     Decision,
     GpuRequest,
     Interval,
     MoneyRules,
-    Place,
+    PolicyInput,
     Price,
     Rules,
     SharingRules,
@@ -31,17 +31,17 @@ STEP_S = {"p100": 0.4, "v100": 0.2, "h100": 0.1}
 STEPS = 10_000  # 4000 s, 2000 s and 1000 s
 
 
-def place(name: str, *, free: int = 1, spread: float = 0.0) -> Place:
+def place(name: str, *, free: int = 1, spread: float = 0.0) -> Candidate:
     gpu = {"p100": P100, "v100": V100, "h100": H100}[name]
-    return Place(
+    return Candidate(
         pool=replace(pool(gpu), free_gpu_count=free), gpu=gpu, need=need(gpu, step_s=STEP_S[name], spread=spread)
     )
 
 
 def case(
-    places: Sequence[Place], deadline_s: int | None, *, steps: int | None = STEPS, prices: Mapping[str, float] = {}
-) -> Case:
-    return Case(
+    places: Sequence[Candidate], deadline_s: int | None, *, steps: int | None = STEPS, prices: Mapping[str, float] = {}
+) -> PolicyInput:
+    return PolicyInput(
         request=GpuRequest(gpu_count=1, deadline_s=deadline_s),
         workload=Workload(steps=steps),
         places=tuple(places),
@@ -50,12 +50,12 @@ def case(
     )
 
 
-def preferred(of: Case) -> tuple[str, ...] | None:
+def preferred(of: PolicyInput) -> tuple[str, ...] | None:
     decision = decide_deadline(of, draft(of))
     return decision.request.preferred_gpus if decision else None
 
 
-def draft(of: Case) -> Decision:
+def draft(of: PolicyInput) -> Decision:
     return Decision(code=Code.KEEP, request=of.request, reasons=(), plugin="test")
 
 
@@ -112,14 +112,18 @@ def test_the_generation_leaves_what_the_deadline_prefers() -> None:
     assert "v100 is the slowest with room now that ends it by its deadline" in decision.reasons
 
 
-@pytest.mark.parametrize(("times_its_worst", "kept"), [(None, True), (1.01, True), (0.99, False)])
-def test_a_share_has_to_end_in_time_at_its_pessimistic_end(times_its_worst: float | None, *, kept: bool) -> None:
+@pytest.mark.parametrize(("times_its_worst", "expected"), [(None, True), (1.01, True), (0.99, False)])
+def test_a_share_has_to_end_in_time_at_its_pessimistic_end(times_its_worst: float | None, *, expected: bool) -> None:
     slowdown = Interval(value=1.1, low=1.0, high=1.15)
-    offer = Offer(place=place("v100"), price=Price(gpu=V100.name, share_percent=50, slowdown=slowdown))
+    offer = Offer(
+        place=place("v100"),
+        request=GpuRequest(gpu_count=1),
+        price=Price(gpu=V100.name, share_percent=50, slowdown=slowdown),
+    )
     latest = None if times_its_worst is None else offer.step_time_s.high * times_its_worst
     within = Limits(expected=9, worst=9, latest_step_s=latest)
-    assert holds(offer, within) is kept
-    assert trouble(offer, within) == ("" if kept else "might end after its deadline beside partners")
+    assert holds(offer, within) is expected
+    assert trouble(offer, within) == ("" if expected else "might end after its deadline beside partners")
 
 
 def test_a_job_with_a_deadline_and_no_known_length_keeps_its_gpu() -> None:

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from gpusage.policies.latency import KEPT, latency_s, waited_services
+from gpusage.policies.latency import REQUESTS_IN_TIME, latency_s, waited_services
 from gpusage_hooks.types import Slo, Workload
 
 REQUESTS = 200_000
@@ -17,7 +17,7 @@ def simulated(utilization: float) -> float:
     for _ in range(REQUESTS):
         waits.append(wait)
         wait = max(0.0, wait + 1 - chance.expovariate(utilization))
-    return sorted(waits)[int(KEPT * REQUESTS)]
+    return sorted(waits)[int(REQUESTS_IN_TIME * REQUESTS)]
 
 
 @pytest.mark.parametrize("utilization", [0.03, 0.1, 0.3, 0.5, 0.7, 0.8])

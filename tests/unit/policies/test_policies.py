@@ -10,9 +10,9 @@ import pytest
 
 from gpusage.policies import eligibility, fit, generation, sharing, slo
 from gpusage.policies.place import admitted
-from gpusage.predictors.times.speedups import speedup
+from gpusage.predictors.intervals import speedup
 from gpusage_hooks.types import (
-    Case,
+    Candidate,
     Cluster,
     Code,
     Decision,
@@ -22,7 +22,7 @@ from gpusage_hooks.types import (
     GpuPool,
     GpuRequest,
     Interval,
-    Place,
+    PolicyInput,
     Rules,
     SharingRules,
     Slo,
@@ -87,12 +87,12 @@ def case(
     workload: Workload | None = None,
     pools: Sequence[GpuPool] | None = None,
     others: Sequence[GpuPool] = (),
-) -> Case:
+) -> PolicyInput:
     seen = tuple(pools or [pool(row) for row, _ in rows])
-    return Case(
+    return PolicyInput(
         request=request or GpuRequest(gpu_count=1),
         workload=workload or Workload(),
-        places=tuple(Place(pool=where, gpu=row, need=need) for where, (row, need) in zip(seen, rows, strict=True)),
+        places=tuple(Candidate(pool=where, gpu=row, need=need) for where, (row, need) in zip(seen, rows, strict=True)),
         cluster=Cluster(manager="slurm", version="24.11", pools=(*seen, *others)),
         rules=by_activity(rules or Rules()),
     )
@@ -103,11 +103,11 @@ def by_activity(rules: Rules) -> Rules:
     return replace(rules, sharing=replace(rules.sharing, rule="activity"))
 
 
-def draft(of: Case) -> Decision:
+def draft(of: PolicyInput) -> Decision:
     return Decision(code=Code.KEEP, request=of.request, reasons=(), plugin="test")
 
 
-def shared(of: Case, percent: int = 40) -> Decision:
+def shared(of: PolicyInput, percent: int = 40) -> Decision:
     return replace(draft(of), request=replace(of.request, gpu_count=0, mps_thread_percent=percent, memory_cap_bytes=9))
 
 
@@ -118,7 +118,7 @@ def small(of: Gpu = V100) -> tuple[Gpu, GpuNeed]:
 # Eligibility: which requests may be changed at all.
 
 
-def eligible(of: Case) -> Decision | None:
+def eligible(of: PolicyInput) -> Decision | None:
     return eligibility.decide_eligibility(of, draft(of))
 
 
@@ -180,8 +180,8 @@ def test_a_type_may_be_named_as_the_site_or_as_the_catalogue_does(named: str) ->
 
 
 def test_what_fits_everywhere_needs_no_words() -> None:
-    asked = case(small(), small(H100))
-    decision = fit.decide_fit(asked, draft(asked))
+    policy_input = case(small(), small(H100))
+    decision = fit.decide_fit(policy_input, draft(policy_input))
     assert decision is not None
     assert decision.reasons == ()
     assert decision.need == need(V100)  # 4 of 16 GiB is tighter than 4 of 80
@@ -189,29 +189,29 @@ def test_what_fits_everywhere_needs_no_words() -> None:
 
 def test_the_pessimistic_end_counts() -> None:
     """15 GiB fit in 16, but 15 x 1.1 = 16.5 do not."""
-    asked = case((V100, need(V100, gib=15, spread=0.1)), (H100, need(H100, gib=15, spread=0.1)))
-    decision = fit.decide_fit(asked, draft(asked))
+    policy_input = case((V100, need(V100, gib=15, spread=0.1)), (H100, need(H100, gib=15, spread=0.1)))
+    decision = fit.decide_fit(policy_input, draft(policy_input))
     assert decision is not None
     assert decision.reasons == ("may need up to 16.5 GiB, more than v100 has",)
     assert not decision.final
 
 
 def test_what_fits_nowhere_is_kept_as_asked() -> None:
-    asked = case((V100, need(V100, gib=100)), (H100, need(H100, gib=100)))
-    decision = fit.decide_fit(asked, draft(asked))
+    policy_input = case((V100, need(V100, gib=100)), (H100, need(H100, gib=100)))
+    decision = fit.decide_fit(policy_input, draft(policy_input))
     assert decision is not None
-    assert (decision.code, decision.request, decision.final) == (Code.KEEP, asked.request, True)
+    assert (decision.code, decision.request, decision.final) == (Code.KEEP, policy_input.request, True)
     assert decision.reasons == (
         "may need up to 100.0 GiB, more than any GPU that it may use has (the largest, h100, has 80.0 GiB)",
     )
 
 
-def steps(v100_s: float, h100_s: float, *, spread: float = 0.05, **more: object) -> Case:
+def steps(v100_s: float, h100_s: float, *, spread: float = 0.05, **more: object) -> PolicyInput:
     rows = (V100, need(V100, step_s=v100_s, spread=spread)), (H100, need(H100, step_s=h100_s, spread=spread))
     return case(*rows, **more)  # type: ignore[arg-type]
 
 
-def preferred(of: Case) -> tuple[str, ...]:
+def preferred(of: PolicyInput) -> tuple[str, ...]:
     decision = generation.decide_generation(of, draft(of))
     return decision.request.preferred_gpus if decision else ()
 
@@ -220,26 +220,26 @@ def preferred(of: Case) -> tuple[str, ...]:
 
 
 def test_a_job_that_gains_much_prefers_the_new_gpu() -> None:
-    asked = steps(0.3, 0.1)
-    decision = generation.decide_generation(asked, draft(asked))
+    policy_input = steps(0.3, 0.1)
+    decision = generation.decide_generation(policy_input, draft(policy_input))
     assert decision is not None
     assert decision.request.preferred_gpus == ("h100",)
-    gain = speedup(*reversed([item.need for item in admitted(asked)]))
+    gain = speedup(*reversed([item.need for item in admitted(policy_input)]))
     # 5 % either way on both, were they independent: exp(hypot(log(1.05), log(1 / 0.95))) = 1.073
     assert 2.79 < gain.low < gain.high < 3.23
     assert decision.reasons == (f"3.00x ({gain.low:.2f}-{gain.high:.2f}) on h100 against v100",)
 
 
 def test_a_gain_against_a_gpu_without_units_for_the_precision_is_said_to_be_one() -> None:
-    asked = replace(steps(0.3, 0.1), workload=Workload(precision="bf16"))
-    decision = generation.decide_generation(asked, draft(asked))
+    workload = replace(steps(0.3, 0.1), workload=Workload(precision="bf16"))
+    decision = generation.decide_generation(workload, draft(workload))
     assert decision is not None
     assert decision.reasons[0].endswith("on h100 against v100, which has no units for bf16")
 
 
 def test_a_job_that_gains_little_leaves_the_new_gpu_to_others() -> None:
-    asked = steps(0.108, 0.1)
-    decision = generation.decide_generation(asked, draft(asked))
+    policy_input = steps(0.108, 0.1)
+    decision = generation.decide_generation(policy_input, draft(policy_input))
     assert decision is not None
     assert decision.request.preferred_gpus == ("v100",)
     assert decision.reasons[0].startswith("only 1.08x (1.0")
@@ -263,18 +263,18 @@ def test_a_named_type_is_kept() -> None:
 
 
 def test_a_gpu_that_is_too_small_is_not_preferred() -> None:
-    asked = case((V100, need(V100, gib=20)), (H100, need(H100, gib=20, step_s=0.2)))
-    assert preferred(asked) == ("h100",)
+    policy_input = case((V100, need(V100, gib=20)), (H100, need(H100, gib=20, step_s=0.2)))
+    assert preferred(policy_input) == ("h100",)
 
 
 def test_an_unfamiliar_gpu_is_neither_preferred_nor_passed_over() -> None:
-    asked = case((V100, need(V100, step_s=0.3)), (H100, replace(need(H100), familiar=False)))
-    assert preferred(asked) == ()
+    policy_input = case((V100, need(V100, step_s=0.3)), (H100, replace(need(H100), familiar=False)))
+    assert preferred(policy_input) == ()
 
 
 def test_a_pool_that_cannot_be_asked_for_is_not_preferred() -> None:
-    asked = steps(0.3, 0.1, pools=[pool(V100), replace(pool(H100), feature=None)])
-    assert preferred(asked) == ()
+    policy_input = steps(0.3, 0.1, pools=[pool(V100), replace(pool(H100), feature=None)])
+    assert preferred(policy_input) == ()
 
 
 def test_an_empty_pool_does_not_exist() -> None:
@@ -286,16 +286,16 @@ def test_a_site_can_turn_it_off() -> None:
 
 
 def test_of_three_generations_the_oldest_that_is_good_enough_wins() -> None:
-    asked = case((P100, need(P100, step_s=0.5)), (V100, need(V100, step_s=0.11)), (H100, need(H100, step_s=0.1)))
-    assert preferred(asked) == ("v100",)
+    policy_input = case((P100, need(P100, step_s=0.5)), (V100, need(V100, step_s=0.11)), (H100, need(H100, step_s=0.1)))
+    assert preferred(policy_input) == ("v100",)
 
 
-def share(of: Case) -> int | None:
+def share(of: PolicyInput) -> int | None:
     decision = sharing.decide_sharing(of, draft(of))
     return decision.request.mps_thread_percent if decision else None
 
 
-def reason(of: Case) -> str:
+def reason(of: PolicyInput) -> str:
     decision = sharing.decide_sharing(of, draft(of))
     assert decision is not None
     assert decision.request == of.request
@@ -320,11 +320,11 @@ def test_the_larger_of_activity_and_memory_counts(gib: float, sm: float, expecte
 
 
 def test_the_share_takes_the_place_of_the_gpu_and_caps_its_memory() -> None:
-    asked = case((V100, need(V100, gib=4.0, spread=0.1)))
-    decision = sharing.decide_sharing(asked, draft(asked))
+    policy_input = case((V100, need(V100, gib=4.0, spread=0.1)))
+    decision = sharing.decide_sharing(policy_input, draft(policy_input))
     assert decision is not None
-    # 4 GiB x 1.1 = 4505.6 MiB, in whole MiB 4506; 0.3 x 1.1 + 0.1 = 43 %
-    assert decision.request == GpuRequest(gpu_count=0, mps_thread_percent=45, memory_cap_bytes=4506 << 20)
+    # 0.3 x 1.1 + 0.1 = 43 %, in steps of 5 %; 45 % of 16384 MiB less 256 and 245
+    assert decision.request == GpuRequest(gpu_count=0, mps_thread_percent=45, memory_cap_bytes=7147 << 20)
     assert decision.reasons == ("45 % of a GPU is enough on v100",)
 
 
@@ -334,9 +334,9 @@ def test_it_holds_on_every_gpu_that_the_share_may_land_on() -> None:
 
 
 def test_a_preference_does_not_confine_a_share() -> None:
-    asked = case((V100, need(V100, sm=0.55)), (H100, need(H100, sm=0.1)))
-    wish = replace(draft(asked), request=replace(asked.request, preferred_gpus=("h100",)))
-    decision = sharing.decide_sharing(asked, wish)
+    policy_input = case((V100, need(V100, sm=0.55)), (H100, need(H100, sm=0.1)))
+    drafted = replace(draft(policy_input), request=replace(policy_input.request, preferred_gpus=("h100",)))
+    decision = sharing.decide_sharing(policy_input, drafted)
     assert decision is not None
     assert decision.request.mps_thread_percent == 65
     assert decision.request.preferred_gpus == ("h100",)
@@ -349,8 +349,8 @@ def test_a_named_type_does() -> None:
 
 def test_where_a_pool_cannot_be_shared_a_whole_gpu_is_kept_for_the_job_may_be_bound_to_it() -> None:
     rows = (V100, need(V100, sm=0.2)), (H100, need(H100, sm=0.2))
-    asked = case(*rows, pools=[pool(V100, mps=None), pool(H100)])
-    decision = sharing.decide_sharing(asked, draft(asked))
+    policy_input = case(*rows, pools=[pool(V100, mps=None), pool(H100)])
+    decision = sharing.decide_sharing(policy_input, draft(policy_input))
     assert decision is not None
     assert decision.request.mps_thread_percent is None
     assert decision.reasons == ("a whole GPU is kept: it may be bound to v100, which cannot be shared",)
@@ -361,7 +361,7 @@ def test_where_a_pool_cannot_be_shared_a_whole_gpu_is_kept_for_the_job_may_be_bo
     ("row", "expected"),
     [
         ((V100, need(V100, sm=0.75)), "its SM activity may reach 75 % on v100"),
-        ((V100, need(V100, gib=13)), "its memory may take up to 82 % of a v100"),
+        ((V100, need(V100, gib=13)), "its memory may take up to 84 % of a v100"),
         ((V100, need(V100, gib=20)), "a share could land on v100, which may be too small"),
         (
             (V100, replace(need(V100), familiar=False)),
@@ -437,64 +437,64 @@ def serving(latency_s: float, rate_per_s: float | None = None, batch: int = 1) -
 
 
 def test_a_job_without_a_promise_is_not_touched() -> None:
-    asked = case(small())
-    assert slo.decide_slo(asked, shared(asked)) is None
+    policy_input = case(small())
+    assert slo.decide_slo(policy_input, shared(policy_input)) is None
 
 
 def test_a_share_stays_where_a_step_may_double() -> None:
     """0.1 s / margin 0.5 = 0.2 s."""
-    asked = case(small(), workload=serving(0.2))
-    assert slo.decide_slo(asked, shared(asked)) is None
+    policy_input = case(small(), workload=serving(0.2))
+    assert slo.decide_slo(policy_input, shared(policy_input)) is None
 
 
 def test_a_share_is_taken_back_where_partners_could_break_the_promise() -> None:
-    asked = case(small(), workload=serving(0.199))
-    decision = slo.decide_slo(asked, shared(asked))
+    policy_input = case(small(), workload=serving(0.199))
+    decision = slo.decide_slo(policy_input, shared(policy_input))
     assert decision is not None
-    assert decision.request == asked.request
+    assert decision.request == policy_input.request
     assert decision.reasons == ("a whole GPU is kept: beside partners the promised 199 ms might not hold on v100",)
 
 
 def test_requests_that_queue_wait() -> None:
     """Alone 0.1 s; beside partners 0.2 s, at 2.5/s half busy: 95 of 100 wait 2.05 steps at most, so 0.61 s."""
-    asked = case(small(), workload=serving(0.612, rate_per_s=2.5))
-    assert slo.decide_slo(asked, shared(asked)) is None
-    asked = case(small(), workload=serving(0.610, rate_per_s=2.5))
-    assert slo.decide_slo(asked, shared(asked)) is not None
+    policy_input = case(small(), workload=serving(0.612, rate_per_s=2.5))
+    assert slo.decide_slo(policy_input, shared(policy_input)) is None
+    policy_input = case(small(), workload=serving(0.610, rate_per_s=2.5))
+    assert slo.decide_slo(policy_input, shared(policy_input)) is not None
 
 
 def test_a_rate_that_a_share_cannot_serve_takes_it_back() -> None:
     """0.2 s a step beside partners serves 5 requests/s."""
-    asked = case(small(), workload=serving(60.0, rate_per_s=6))
-    decision = slo.decide_slo(asked, shared(asked))
+    policy_input = case(small(), workload=serving(60.0, rate_per_s=6))
+    decision = slo.decide_slo(policy_input, shared(policy_input))
     assert decision is not None
     assert decision.reasons == ("a whole GPU is kept: beside partners v100 might not keep up with 6 requests/s",)
 
 
 def test_a_batch_serves_several_requests() -> None:
-    asked = case(small(), workload=serving(60.0, rate_per_s=6, batch=8))
-    assert slo.decide_slo(asked, shared(asked)) is None
+    policy_input = case(small(), workload=serving(60.0, rate_per_s=6, batch=8))
+    assert slo.decide_slo(policy_input, shared(policy_input)) is None
 
 
 def test_the_slowest_gpu_that_a_share_may_land_on_counts() -> None:
-    asked = case(small(), (H100, need(H100, step_s=0.01)), workload=serving(0.15))
-    decision = slo.decide_slo(asked, shared(asked))
+    policy_input = case(small(), (H100, need(H100, step_s=0.01)), workload=serving(0.15))
+    decision = slo.decide_slo(policy_input, shared(policy_input))
     assert decision is not None
     assert decision.request.mps_thread_percent is None
 
 
 def test_a_preference_for_a_gpu_that_breaks_the_promise_is_changed() -> None:
-    asked = case(small(), (H100, need(H100, step_s=0.01)), workload=serving(0.05))
-    wish = replace(draft(asked), request=replace(asked.request, preferred_gpus=("v100",)))
-    decision = slo.decide_slo(asked, wish)
+    policy_input = case(small(), (H100, need(H100, step_s=0.01)), workload=serving(0.05))
+    drafted = replace(draft(policy_input), request=replace(policy_input.request, preferred_gpus=("v100",)))
+    decision = slo.decide_slo(policy_input, drafted)
     assert decision is not None
     assert decision.request.preferred_gpus == ("h100",)
     assert decision.reasons == ("the promised 50 ms may not hold on v100",)
 
 
 def test_a_promise_that_holds_nowhere_is_said_and_the_fastest_gpu_preferred() -> None:
-    asked = case(small(), (H100, need(H100, step_s=0.01)), workload=serving(0.001))
-    decision = slo.decide_slo(asked, draft(asked))
+    policy_input = case(small(), (H100, need(H100, step_s=0.01)), workload=serving(0.001))
+    decision = slo.decide_slo(policy_input, draft(policy_input))
     assert decision is not None
     assert decision.request.preferred_gpus == ("h100",)
     assert decision.reasons == ("the promised 1 ms may not hold on any GPU here",)

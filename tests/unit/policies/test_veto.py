@@ -10,9 +10,9 @@ import pytest
 from gpusage.policies import veto
 from gpusage.policies.partners import company
 from gpusage.policies.veto import MOST_WEIGHED, decide_veto
-from gpusage.service.ledger import Claim, left_of
+from gpusage.service.state.reservations import Reservation, remaining_capacity
 from gpusage_hooks import samples
-from gpusage_hooks.types import Case, Decision, Neighbour, NodeKind, Room, Rules, SharingRules, Slo, Workload
+from gpusage_hooks.types import Decision, Neighbour, NodeKind, PolicyInput, Room, Rules, SharingRules, Slo, Workload
 
 ROOM = Room(share_percent=100, cpu_count=8)
 PROMISED = Neighbour(
@@ -25,18 +25,18 @@ PROMISED = Neighbour(
 """Alone it keeps its promise; beside training, with a step of twice the length, it would not."""
 
 
-def shared(*nodes: str, **request: object) -> tuple[Case, Decision]:
+def shared(*nodes: str, **request: object) -> tuple[PolicyInput, Decision]:
     """Return a training job on half a GPU of one type, and its case: each of *nodes* has room for it."""
     case = samples.case(memory_gib=1.0)
     kind = NodeKind(cpu_count=8, rooms=tuple(replace(ROOM, node=name) for name in nodes))
     place = replace(case.places[0], pool=replace(case.places[0].pool, node_kinds=(kind,)))
     cluster = replace(case.cluster, pools=(place.pool,), neighbours=(PROMISED,))
     case = replace(case, places=(place,), cluster=cluster, workload=Workload())
-    given = replace(case.request, gpu_count=0, mps_thread_percent=50, **request)  # type: ignore[arg-type]
-    return case, replace(samples.draft(case), request=given, reasons=("cheap",))
+    shared_request = replace(case.request, gpu_count=0, mps_thread_percent=50, **request)  # type: ignore[arg-type]
+    return case, replace(samples.draft(case), request=shared_request, reasons=("cheap",))
 
 
-def avoided(case: Case, draft: Decision) -> tuple[str, ...]:
+def avoided(case: PolicyInput, draft: Decision) -> tuple[str, ...]:
     decision = decide_veto(case, draft)
     return decision.request.avoided_nodes if decision else ()
 
@@ -67,8 +67,10 @@ def test_another_node_must_have_room_for_this_very_job(room: Room) -> None:
 def test_a_node_that_a_job_of_the_same_burst_took_is_no_way_out() -> None:
     case, draft = shared("n1", "n2")
     (pool,) = case.cluster.pools
-    claim = Claim(manager=case.cluster.manager, site_types=(pool.site_type,), share_percent=75, avoided_nodes=("n1",))
-    cluster = left_of(case.cluster, {claim: 1})
+    reservation = Reservation(
+        manager=case.cluster.manager, site_types=(pool.site_type,), share_percent=75, avoided_nodes=("n1",)
+    )
+    cluster = remaining_capacity(case.cluster, {reservation: 1})
     place = replace(case.places[0], pool=cluster.pools[0])
     assert avoided(replace(case, cluster=cluster, places=(place,)), draft) == ()
 

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusage.advisor import Advisor
+from gpusage.decisions.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
-from gpusage.predictors.bounds import least_step_s
-from gpusage.predictors.learned.intervals import exactly
-from gpusage.predictors.times.speedups import speedup
+from gpusage.predictors.intervals import exactly, speedup
+from gpusage.predictors.known import min_step_s
 from gpusage_hooks import samples
-from gpusage_hooks.types import Alone, Figure, Gpu, Known, Precision, Workload
+from gpusage_hooks.types import Figure, Gpu, ObservedFigures, Precision, SoloRun, Workload
 from graphs import convolution_graph
 from sites import announced
 
@@ -27,12 +26,15 @@ RUN = Workload(batch_size=32)
 
 def knowing(**figures: float) -> Advisor:
     """Return an advisor with a plugin that knows *figures* on V100s."""
-    known = Known(**{name: Figure(interval=exactly(value), source="earlier runs") for name, value in figures.items()})
+    known = ObservedFigures(
+        **{name: Figure(interval=exactly(value), source="earlier runs") for name, value in figures.items()}
+    )
 
-    def known_figures(gpus: Sequence[Gpu]) -> list[Known]:
-        return [known if gpu == V100 else Known() for gpu in gpus]
+    def find_observed_figures(gpus: Sequence[Gpu]) -> list[ObservedFigures]:
+        return [known if gpu == V100 else ObservedFigures() for gpu in gpus]
 
-    return Advisor(hooks=make_hooks([announced(known_figures=known_figures)]), catalogue=builtin_catalogue())
+    hooks = make_hooks([announced(find_observed_figures=find_observed_figures)])
+    return Advisor(hooks=hooks, catalogue=builtin_catalogue())
 
 
 PLAIN = Advisor(hooks=make_hooks(), catalogue=builtin_catalogue())
@@ -84,25 +86,25 @@ def test_a_shorter_step_than_predicted_keeps_nothing_busier_than_all_of_it() -> 
 
 def test_what_the_user_wrote_is_known_on_the_gpu_that_it_is_of() -> None:
     step_time_s = V100_NEED.step_time_s.value
-    run = Workload(batch_size=32, alone=Alone(step_time_s=step_time_s, gpu="V100"))
+    run = Workload(batch_size=32, alone=SoloRun(step_time_s=step_time_s, gpu="V100"))
     on_v100, on_h100 = PLAIN.predict(GRAPH, run, [V100, H100])
     assert (on_v100.step_time_s, on_h100.step_time_s) == (exactly(step_time_s), H100_NEED.step_time_s)
 
 
 def test_a_site_s_plugin_is_heard_before_the_user_figure_by_figure() -> None:
-    run = Workload(batch_size=32, alone=Alone(step_time_s=2.0, utilization=0.25))
+    run = Workload(batch_size=32, alone=SoloRun(step_time_s=2.0, utilization=0.25))
     (need,) = knowing(step_time_s=3.0).predict(GRAPH, run, [V100])
     assert (need.step_time_s, need.gpu_utilization) == (exactly(3.0), exactly(0.25))
 
 
 def test_nothing_known_changes_nothing() -> None:
     assert knowing().predict(GRAPH, RUN, [V100, H100]) == (V100_NEED, H100_NEED)
-    assert samples.knowledge()[0] == Known()
+    assert samples.knowledge()[0] == ObservedFigures()
 
 
 def test_a_step_that_waits_for_its_host_does_so_beside_any_gpu() -> None:
     """A newer GPU gains such a job nothing, and its shares are cheap everywhere."""
-    run = replace(RUN, alone=Alone(step_time_s=100 * V100_NEED.step_time_s.value, gpu=V100.name))
+    run = replace(RUN, alone=SoloRun(step_time_s=100 * V100_NEED.step_time_s.value, gpu=V100.name))
     on_v100, on_h100 = PLAIN.predict(GRAPH, run, [V100, H100])
     assert on_h100.step_time_s.value == on_v100.step_time_s.value
     assert on_h100.step_time_s.low < on_v100.step_time_s.low < on_h100.step_time_s.high
@@ -110,11 +112,11 @@ def test_a_step_that_waits_for_its_host_does_so_beside_any_gpu() -> None:
     assert half.slowdown.value < 1.01
 
 
-def on_h100_where_v100_takes(times: float, batch_size: int) -> float:
+def h100_time_from_v100(times: float, batch_size: int) -> float:
     """Return the H100's step where the V100's is so many times the predicted one."""
     plain = Workload(batch_size=batch_size)
     (there,) = PLAIN.predict(GRAPH, plain, [V100])
-    run = replace(plain, alone=Alone(step_time_s=times * there.step_time_s.value, gpu=V100.name))
+    run = replace(plain, alone=SoloRun(step_time_s=times * there.step_time_s.value, gpu=V100.name))
     return PLAIN.predict(GRAPH, run, [H100])[0].step_time_s.value
 
 
@@ -124,7 +126,7 @@ def test_a_step_that_takes_a_little_longer_on_one_gpu_takes_a_little_longer_on_a
     times: float, batch_size: int
 ) -> None:
     """It jumped to the known step where that left its interval: from 14 to 64 ms for a ResNet-50."""
-    one, more = (on_h100_where_v100_takes(each, batch_size) for each in (times, 1.01 * times))
+    one, more = (h100_time_from_v100(each, batch_size) for each in (times, 1.01 * times))
     assert one <= more <= 1.1 * one
 
 
@@ -134,7 +136,7 @@ def test_a_slower_gpu_takes_at_least_what_is_predicted_and_at_most_in_proportion
     """In between it may fall, the longer the known step is: this speaks for a host, which such a GPU need not await."""
     plain = Workload(batch_size=batch_size)
     there, predicted = PLAIN.predict(GRAPH, plain, [H100, V100])
-    run = replace(plain, alone=Alone(step_time_s=times * there.step_time_s.value, gpu=H100.name))
+    run = replace(plain, alone=SoloRun(step_time_s=times * there.step_time_s.value, gpu=H100.name))
     step_time_s = PLAIN.predict(GRAPH, run, [V100])[0].step_time_s
     assert step_time_s.low <= step_time_s.value <= step_time_s.high
     assert predicted.step_time_s.value <= step_time_s.value * 1.000001
@@ -145,7 +147,7 @@ def test_kernels_that_take_longer_than_predicted_do_so_on_every_gpu() -> None:
     """A step half as long again is explained by its GPU: 1.2 to 1.5 times as much on a newer one, and not all of it."""
     run = replace(RUN, batch_size=256)
     there, here = PLAIN.predict(GRAPH, run, [V100, H100])
-    known = replace(run, alone=Alone(step_time_s=1.5 * there.step_time_s.value, gpu=V100.name))
+    known = replace(run, alone=SoloRun(step_time_s=1.5 * there.step_time_s.value, gpu=V100.name))
     (need,) = PLAIN.predict(GRAPH, known, [H100])
     assert need.step_time_s.value == pytest.approx(1.5 * here.step_time_s.value, rel=0.05)
     assert need.gpu_utilization.value == pytest.approx(here.gpu_utilization.value, rel=0.05)
@@ -153,20 +155,20 @@ def test_kernels_that_take_longer_than_predicted_do_so_on_every_gpu() -> None:
 
 
 def test_a_step_time_that_no_gpu_can_reach_is_not_used_and_said_to_be_impossible() -> None:
-    least_s = least_step_s(GRAPH, RUN, V100)
-    assert 0 < least_s < V100_NEED.step_time_s.low
+    min_s = min_step_s(GRAPH, RUN, V100)
+    assert 0 < min_s < V100_NEED.step_time_s.low
     plain = PLAIN.predict(GRAPH, RUN, [V100])[0]
     for name in ("v100", V100.name):
-        run = replace(RUN, alone=Alone(step_time_s=least_s / 2, gpu=name))
+        run = replace(RUN, alone=SoloRun(step_time_s=min_s / 2, gpu=name))
         (need,) = PLAIN.predict(GRAPH, run, [V100])
         assert need.step_time_s == plain.step_time_s
         (note,) = {*need.notes} - {*plain.notes}
         assert note.startswith("The step time that you gave, ")
         assert "is not used: at its peak, v100-sxm2-16gb needs " in note
-        assert PLAIN.disbelief(GRAPH, run) == note
-    possible = replace(RUN, alone=Alone(step_time_s=least_s * 1.01, gpu="v100"))
-    assert PLAIN.disbelief(GRAPH, possible) == ""
-    assert PLAIN.predict(GRAPH, possible, [V100])[0].step_time_s == exactly(least_s * 1.01)
+        assert PLAIN.implausible_step_time(GRAPH, run) == note
+    possible = replace(RUN, alone=SoloRun(step_time_s=min_s * 1.01, gpu="v100"))
+    assert PLAIN.implausible_step_time(GRAPH, possible) == ""
+    assert PLAIN.predict(GRAPH, possible, [V100])[0].step_time_s == exactly(min_s * 1.01)
 
 
 @pytest.mark.parametrize("batch", [1, 8, 256])
@@ -175,10 +177,10 @@ def test_what_is_impossible_is_far_below_what_is_predicted(batch: int, precision
     for mode in ("infer", "train"):
         run = Workload(batch_size=batch, precision=precision, mode=mode)
         for need, gpu in zip(PLAIN.predict(GRAPH, run, [V100, H100]), (V100, H100), strict=True):
-            assert least_step_s(GRAPH, run, gpu) < need.step_time_s.low
+            assert min_step_s(GRAPH, run, gpu) < need.step_time_s.low
 
 
 def test_a_step_that_the_gpu_explains_says_nothing_of_another_gpu() -> None:
-    run = replace(RUN, alone=Alone(step_time_s=V100_NEED.step_time_s.value, gpu=V100.name))
+    run = replace(RUN, alone=SoloRun(step_time_s=V100_NEED.step_time_s.value, gpu=V100.name))
     (on_h100,) = PLAIN.predict(GRAPH, run, [H100])
     assert on_h100 == PLAIN.predict(GRAPH, RUN, [H100])[0]

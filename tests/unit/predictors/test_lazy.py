@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpusage.predictors.lazy import lazy
+from gpusage.predictors.analysis import lazy
 
 
 class Counted:
@@ -12,7 +12,7 @@ class Counted:
         self.count = 0
 
     @lazy
-    def answer(self) -> int:
+    def generation(self) -> int:
         """The answer."""
         self.count += 1
         return 42
@@ -22,5 +22,5 @@ def test_an_attribute_is_worked_out_once_for_each_object() -> None:
     """Then it is an attribute like any other."""
     first, second = Counted(), Counted()
     assert not first.count
-    assert (first.answer, first.answer, second.answer) == (42, 42, 42)
+    assert (first.generation, first.generation, second.generation) == (42, 42, 42)
     assert (first.count, second.count) == (1, 1)

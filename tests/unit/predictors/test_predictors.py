@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.devices.shares import memory_cap_bytes
+from gpusage.predictors.analysis import analyze
 from gpusage.predictors.colocation import predict_colocation
-from gpusage.predictors.memory.peak import CONTEXT_BYTES
-from gpusage.predictors.question import question_of
-from gpusage.predictors.times.timing import ideal_times, kernel_times
-from gpusage.predictors.work.operators import OperatorClass
+from gpusage.predictors.kernel_times import ideal_times, kernel_times
+from gpusage.predictors.memory import CONTEXT_BYTES
+from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, Optimizer, Precision, Workload
-from gpusage_hooks.units import GIB
+from gpusage_hooks.units import GIB, MIB
 from graphs import attention_graph, chain, convolution_graph, node, perceptron_graph, recurrent_graph, strange_graph
 
 A100 = builtin_catalogue().find("a100")
@@ -21,11 +22,11 @@ T4 = builtin_catalogue().find("t4")
 
 
 def step_s(graph: ModelGraph, workload: Workload, gpu: str = "a100") -> float:
-    return question_of(graph, workload).step_time_s([builtin_catalogue().find(gpu)])[0].value
+    return analyze(graph, workload).step_time_s([builtin_catalogue().find(gpu)])[0].value
 
 
-def tensor_bytes(graph: ModelGraph, workload: Workload) -> float:
-    return question_of(graph, workload).memory_bytes([A100])[0].value - CONTEXT_BYTES["ampere"]
+def tensor_peak(graph: ModelGraph, workload: Workload) -> float:
+    return analyze(graph, workload).memory_bytes([A100])[0].value - CONTEXT_BYTES["ampere"]
 
 
 def need(sm: float, dram: float = 0.1, memory_bytes: float = GIB) -> GpuNeed:
@@ -93,7 +94,7 @@ def test_weights_gradients_and_state_are_counted_by_optimizer() -> None:
     weights = graph.parameter_count * 4
 
     def used(optimizer: Optimizer) -> float:
-        return tensor_bytes(graph, Workload(batch_size=1, optimizer=optimizer))
+        return tensor_peak(graph, Workload(batch_size=1, optimizer=optimizer))
 
     assert used("momentum") - used("sgd") == pytest.approx(weights)
     assert used("adam") - used("sgd") == pytest.approx(2 * weights)
@@ -106,14 +107,14 @@ def test_training_keeps_what_the_backward_pass_reads() -> None:
     # one more block keeps the convolution's output for the normalisation and the rectifier's for the next convolution
     sample = 64 * 56 * 56 * 4
     workload = Workload(batch_size=64, optimizer="sgd")
-    grown = tensor_bytes(convolution_graph(depth=21), workload) - tensor_bytes(convolution_graph(depth=20), workload)
+    grown = tensor_peak(convolution_graph(depth=21), workload) - tensor_peak(convolution_graph(depth=20), workload)
     assert grown == pytest.approx(2 * 64 * sample * 1.05, rel=0.02)
 
 
 def test_inference_memory_does_not_grow_with_depth_but_with_weights() -> None:
     workload = Workload(batch_size=64, mode="infer")
     shallow, deep = convolution_graph(depth=4), convolution_graph(depth=40)
-    grown = tensor_bytes(deep, workload) - tensor_bytes(shallow, workload)
+    grown = tensor_peak(deep, workload) - tensor_peak(shallow, workload)
     assert grown == pytest.approx((deep.parameter_count - shallow.parameter_count) * 4, rel=1e-6)
 
 
@@ -124,17 +125,17 @@ def test_inference_keeps_a_tensor_until_its_last_reader() -> None:
     skip = replace(line, nodes=tuple(nodes), producers=((-1,), (0,), (1,), (2, 0)))
     workload = Workload(batch_size=100, mode="infer")
     # two tensors at a time in a line; the first one as well where the last node adds it
-    assert tensor_bytes(skip, workload) - tensor_bytes(line, workload) == pytest.approx(100 * 4e6 * 1.05)
+    assert tensor_peak(skip, workload) - tensor_peak(line, workload) == pytest.approx(100 * 4e6 * 1.05)
 
 
 @pytest.mark.parametrize("length", [512, 1024, 2048])
 def test_attention_takes_two_to_three_times_as_long_backward_as_forward(length: int) -> None:
     """As flash attention does: its backward pass computes the scores once more, and five products for two."""
     workload = Workload(batch_size=8, mode="train", precision="bf16")
-    question = question_of(attention_graph(length=length, heads=12), workload)
-    kernels = question.kernels
+    analysis = analyze(attention_graph(length=length, heads=12), workload)
+    kernels = analysis.kernels
     times = (
-        kernel_times(question.efficiency, kernels, ideal_times(kernels, [A100], "bf16")).total_s[:, 0] * kernels.counts
+        kernel_times(analysis.efficiency, kernels, ideal_times(kernels, [A100], "bf16")).total_s[:, 0] * kernels.counts
     )
     fused = kernels.operator_class == OperatorClass.ATTENTION
     backward, forward = (times[fused & (kernels.backward == turn)].sum() for turn in (1, 0))
@@ -144,26 +145,26 @@ def test_attention_takes_two_to_three_times_as_long_backward_as_forward(length: 
 def test_attention_that_writes_its_scores_needs_more_memory() -> None:
     workload = Workload(batch_size=64)
     fused, plain = attention_graph(length=512), attention_graph(length=512, scaled_scores=True)
-    assert tensor_bytes(plain, workload) > 2 * tensor_bytes(fused, workload)
+    assert tensor_peak(plain, workload) > 2 * tensor_peak(fused, workload)
 
 
 def test_mixed_precision_saves_memory_of_activations() -> None:
     graph = convolution_graph(depth=20)
-    full, half = (tensor_bytes(graph, Workload(batch_size=64, precision=name)) for name in ("fp32", "fp16"))
+    full, half = (tensor_peak(graph, Workload(batch_size=64, precision=name)) for name in ("fp32", "fp16"))
     assert 0.4 < half / full < 0.75
 
 
 def test_an_empty_model_still_needs_a_context() -> None:
     empty = ModelGraph(name="empty", source="test", nodes=(), producers=(), inputs=(), parameter_count=0)
-    assert question_of(empty, Workload(mode="infer")).memory_bytes([A100])[0].value == CONTEXT_BYTES["ampere"]
-    assert question_of(empty, Workload()).step_time_s([A100])[0].value > 0
-    assert question_of(empty, Workload()).activity([A100])[0].sm_activity.value < 0.1
+    assert analyze(empty, Workload(mode="infer")).memory_bytes([A100])[0].value == CONTEXT_BYTES["ampere"]
+    assert analyze(empty, Workload()).step_time_s([A100])[0].value > 0
+    assert analyze(empty, Workload()).activity([A100])[0].sm_activity.value < 0.1
 
 
 def test_resnet_like_training_is_busier_than_a_perceptron() -> None:
     workload = Workload(batch_size=64)
-    busy = question_of(convolution_graph(depth=16, channels=128), workload).activity([V100])[0]
-    idle = question_of(perceptron_graph(), workload).activity([V100])[0]
+    busy = analyze(convolution_graph(depth=16, channels=128), workload).activity([V100])[0]
+    idle = analyze(perceptron_graph(), workload).activity([V100])[0]
     assert busy.gpu_utilization.value > 0.85
     assert busy.sm_activity.value > 0.8
     assert idle.gpu_utilization.value < 0.4
@@ -172,7 +173,7 @@ def test_resnet_like_training_is_busier_than_a_perceptron() -> None:
 
 def test_sm_activity_is_never_above_gpu_utilization() -> None:
     for graph in (convolution_graph(), perceptron_graph(), recurrent_graph()):
-        for activity in question_of(graph, Workload(batch_size=4)).activity(list(builtin_catalogue())):
+        for activity in analyze(graph, Workload(batch_size=4)).activity(list(builtin_catalogue())):
             assert activity.sm_activity.value <= activity.gpu_utilization.value
 
 
@@ -181,10 +182,10 @@ def test_an_unknown_operator_widens_every_interval() -> None:
     workload = Workload(batch_size=1024)
 
     def widths(graph: ModelGraph) -> list[float]:
-        activity = question_of(graph, workload).activity([T4])[0]
+        activity = analyze(graph, workload).activity([T4])[0]
         figures = [
-            question_of(graph, workload).step_time_s([T4])[0],
-            question_of(graph, workload).memory_bytes([T4])[0],
+            analyze(graph, workload).step_time_s([T4])[0],
+            analyze(graph, workload).memory_bytes([T4])[0],
         ]
         figures += [activity.gpu_utilization, activity.sm_activity, activity.dram_activity]
         return [figure.high / figure.low for figure in figures]
@@ -193,10 +194,10 @@ def test_an_unknown_operator_widens_every_interval() -> None:
 
 
 def test_answers_come_in_the_order_of_the_gpus() -> None:
-    question = (convolution_graph(), Workload(batch_size=64))
-    forward = question_of(*question).step_time_s([V100, A100, H100])
-    assert question_of(*question).step_time_s([H100, A100, V100]) == forward[::-1]
-    assert question_of(*question).step_time_s([]) == []
+    analysis = (convolution_graph(), Workload(batch_size=64))
+    forward = analyze(*analysis).step_time_s([V100, A100, H100])
+    assert analyze(*analysis).step_time_s([H100, A100, V100]) == forward[::-1]
+    assert analyze(*analysis).step_time_s([]) == []
 
 
 def test_two_light_jobs_lose_little_beside_each_other() -> None:
@@ -219,8 +220,14 @@ def test_jobs_that_do_not_fit_are_never_recommended() -> None:
     assert not answer.recommended
 
 
-def test_the_memory_cap_is_the_high_end() -> None:
-    assert predict_colocation([need(0.2, memory_bytes=3.5)], V100).memory_cap_bytes == (4,)
+def test_the_memory_is_divided_by_what_jobs_need_not_by_what_they_take() -> None:
+    """A job that needs 3 GiB may take 20; beside one that needs 1 GiB it has three quarters."""
+    exactly = Interval(value=3.0 * GIB, low=3.0 * GIB, high=3.0 * GIB)
+    greedy = replace(need(0.2, memory_bytes=20.0 * GIB), required_memory_bytes=exactly)
+    answer = predict_colocation([greedy, need(0.2)], V100)
+    usable_mib = memory_cap_bytes(V100.memory_bytes, 100) // MIB
+    assert answer.fits
+    assert [cap // MIB for cap in answer.memory_cap_bytes] == [usable_mib * 3 // 4, usable_mib // 4]
 
 
 def test_a_job_alone_runs_as_when_alone() -> None:
@@ -239,19 +246,19 @@ DEFORMED = chain("deformed", [node("DeformConv", [(-1, 64, 9, 9)], (-1, 64, 9, 9
 
 
 def test_a_plain_workload_is_familiar() -> None:
-    assert question_of(convolution_graph(), Workload(batch_size=64)).doubts([A100]) == [()]
+    assert analyze(convolution_graph(), Workload(batch_size=64)).warnings([A100]) == [()]
 
 
 def test_a_precision_of_as_many_bits_and_a_generation_between_measured_ones_are_familiar() -> None:
     for precision in ("fp16", "bf16"):
-        assert question_of(convolution_graph(), Workload(batch_size=64, precision=precision)).doubts([H100]) == [()]
+        assert analyze(convolution_graph(), Workload(batch_size=64, precision=precision)).warnings([H100]) == [()]
 
 
 def test_what_only_a_small_share_of_the_work_is_strange_in_is_familiar() -> None:
     wide = (-1, 64, 56, 56)
     convolutions = [node("Conv", [wide], wide, (64, 64, 3, 3))] * 20
     graph = chain("mostly", [*convolutions, node("DeformConv", [wide], wide, (64, 64, 3, 3))], wide)
-    assert question_of(graph, Workload(batch_size=8)).doubts([A100]) == [()]
+    assert analyze(graph, Workload(batch_size=8)).warnings([A100]) == [()]
 
 
 @pytest.mark.parametrize(
@@ -270,5 +277,5 @@ def test_what_only_a_small_share_of_the_work_is_strange_in_is_familiar() -> None
     ids=["operator", "batch", "parameters", "generation", "year", "precision", "FLOP", "never measured", "empty"],
 )
 def test_what_is_strange_is_said(graph: ModelGraph, workload: Workload, gpu: Gpu, words: str) -> None:
-    (notes,) = question_of(graph, workload).doubts([gpu])
+    (notes,) = analyze(graph, workload).warnings([gpu])
     assert any(words in note for note in notes)

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpusage
-from gpusage.advisor import Advisor
-from gpusage.api import advisor
+from gpusage.decisions.advisor import Advisor
+from gpusage.decisions.default_advisor import advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import share_of
 from gpusage.plugins.loading import make_hooks
 from gpusage_hooks.errors import DeviceError
-from gpusage_hooks.types import Alone, GpuNeed, Interval, ModelGraph, Node, Workload
+from gpusage_hooks.types import GpuNeed, Interval, ModelGraph, Node, SoloRun, Workload
 from graphs import convolution_graph
 from sites import announced
 
@@ -84,17 +84,17 @@ def test_all_sizes_on_all_gpus_are_priced_at_once_as_each_is_by_itself() -> None
 
 def test_a_step_that_waits_for_its_host_has_cheap_shares_on_every_gpu() -> None:
     gpus, workload = [V100, builtin_catalogue().find("h100")], Workload(batch_size=8)
-    known = replace(workload, alone=Alone(step_time_s=10.0, gpu=V100.name))
+    known = replace(workload, alone=SoloRun(step_time_s=10.0, gpu=V100.name))
     for (price,) in advisor().price(GRAPH, known, gpus, [25]):
         assert price.slowdown.value == pytest.approx(1.0)
 
 
 def test_a_whole_gpu_among_the_shares_is_asked_for_once() -> None:
-    asked: list[int] = []
+    requests: list[int] = []
 
-    hooks = make_hooks([announced(predict_needs=lambda gpus: asked.append(len(gpus)))])
-    found = Advisor(hooks=hooks, catalogue=builtin_catalogue()).predict_shares(GRAPH, Workload(), [V100], [100, 50])
-    assert ([share.share_percent for share in found], asked) == ([100, 50], [2])
+    hooks = make_hooks([announced(predict_needs=lambda gpus: requests.append(len(gpus)))])
+    actual = Advisor(hooks=hooks, catalogue=builtin_catalogue()).predict_shares(GRAPH, Workload(), [V100], [100, 50])
+    assert ([share.share_percent for share in actual], requests) == ([100, 50], [2])
 
 
 def test_memory_must_fit_into_the_share_s_part() -> None:
@@ -123,14 +123,29 @@ def test_every_slowdown_is_an_ordered_interval_of_at_least_1(
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 256), st.sampled_from(["train", "infer"]))
-def test_what_a_share_books_lies_between_the_point_and_the_upper_end(batch_size: int, mode: str) -> None:
+def test_what_a_run_needs_is_no_more_than_what_it_takes_and_a_share_must_have_the_most_of_it(
+    batch_size: int, mode: str
+) -> None:
     need = gpusage.predict(GRAPH, gpu="v100", batch_size=batch_size, mode=mode)
-    assert need.memory_bytes.value <= need.share_memory_bytes <= need.memory_bytes.high
+    required, taken = need.required_bytes, need.memory_bytes
+    assert 0 < required.low <= required.value <= required.high <= need.share_memory_bytes <= need.certain_memory_bytes
+    assert required.value <= taken.value
+    assert required.high <= taken.high
 
 
-def test_a_predictor_without_a_second_upper_end_books_the_first() -> None:
+def test_a_predictor_that_tells_no_need_apart_is_taken_at_its_word() -> None:
     memory = Interval(value=1e9, low=0.9e9, high=1.2e9)
-    assert replace(need(50), memory_bytes=memory).share_memory_bytes == 1.2e9
+    plain = replace(need(50), memory_bytes=memory, required_memory_bytes=None, share_high_bytes=None)
+    assert plain.share_memory_bytes == plain.certain_memory_bytes == 1.2e9
+
+
+@pytest.mark.parametrize(
+    ("gpu", "batch_size", "fits"),
+    [("rtx-2080-ti", 64, True), ("v100", 128, True), ("v100", 256, False)],
+)
+def test_resnet50_fits_where_public_records_have_it(gpu: str, batch_size: int, *, fits: bool) -> None:
+    """In fp32: 64 on 11 GB, 128 on 16 GB (NVIDIA DeepLearningExamples: 112 to 128 on a V100), 256 on no 16 GB."""
+    assert gpusage.predict("examples/models/resnet50.onnx", gpu=gpu, batch_size=batch_size).fits is fits
 
 
 def test_a_slice_has_its_slowdown_against_the_gpu_that_it_is_cut_from() -> None:
@@ -152,7 +167,7 @@ def test_a_known_utilization_tells_what_a_slice_costs() -> None:
 def test_a_slice_with_more_sms_and_memory_never_costs_more(board: str) -> None:
     """Slices of one memory are ordered by their SMs, and slices of as many SMs by their memory."""
     name = builtin_catalogue().find(board).name
-    slices = [gpu for gpu in builtin_catalogue() if gpu.cut_from == name]
+    slices = [gpu for gpu in builtin_catalogue() if gpu.parent_gpu == name]
     for graph, batch_size in ((GRAPH, 1), (GRAPH, 64)):
         costs = {gpu.name: gpusage.predict(graph, gpu=gpu.name, batch_size=batch_size).slowdown for gpu in slices}
         for one, other in permutations(slices, 2):

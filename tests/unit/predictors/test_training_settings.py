@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.explanations.explanation import explanation_of
-from gpusage.predictors.memory.liveness import step_walk
+from gpusage.predictors.analysis import WorkloadAnalysis, analyze
+from gpusage.predictors.explanation import explanation_of
+from gpusage.predictors.liveness import step_walk
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.question import Question, question_of
-from gpusage.predictors.work.operators import OperatorClass
+from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_hooks.units import MIB
 from graphs import convolution_graph, stack
@@ -28,12 +28,12 @@ GPT2_XL = stack(1600, 6400, depth=6, length=1024)
 
 
 def peak_bytes(graph: ModelGraph, workload: Workload) -> float:
-    return step_walk(graph, Question(graph, workload).lowering, workload).training_peak()
+    return step_walk(graph, WorkloadAnalysis(graph, workload).lowering, workload).training_peak()
 
 
 def kernel_bytes(graph: ModelGraph, workload: Workload) -> dict[OperatorClass, float]:
     """Return the traffic of a step's kernels that are of no node, by class."""
-    kernels = Question(graph, workload).kernels
+    kernels = WorkloadAnalysis(graph, workload).kernels
     weights = np.where(kernels.kind < 0, kernels.counts * kernels.traffic_bytes, 0.0)
     sums = np.bincount(kernels.operator_class, weights, minlength=len(OperatorClass)).tolist()
     return dict(zip(OperatorClass, sums, strict=True))
@@ -57,7 +57,7 @@ def test_gradients_of_all_weights_wait_beside_all_activations(
 ) -> None:
     assert peak_bytes(graph, PLAIN) / MIB == plain
     assert peak_bytes(graph, ACCUMULATING) / MIB == accumulating
-    before, after = (question_of(graph, run).tensor_bytes for run in (PLAIN, ACCUMULATING))
+    before, after = (analyze(graph, run).peak.taken for run in (PLAIN, ACCUMULATING))
     added = (accumulating - plain) * MIB
     assert before.value <= after.value <= before.value + added * 1.0001
     assert before.high < after.high
@@ -72,16 +72,16 @@ def test_a_step_has_a_part_of_the_update_and_adds_to_the_gradients(graph: ModelG
     assert accumulating[OperatorClass.OPTIMIZER] == pytest.approx(28 * parameter_count / 8)
     sums = accumulating[OperatorClass.ELEMENTWISE] - plain[OperatorClass.ELEMENTWISE]
     assert sums == pytest.approx(12 * parameter_count * 7 / 8)
-    before, after = (question_of(graph, run).step_time_s([A100])[0] for run in (PLAIN, ACCUMULATING))
+    before, after = (analyze(graph, run).step_time_s([A100])[0] for run in (PLAIN, ACCUMULATING))
     assert after.value < before.value
 
 
 def test_one_step_for_an_update_is_as_before_and_the_parts_add_up() -> None:
     graph = convolution_graph()
-    assert question_of(graph, Workload()) is question_of(graph, Workload(accumulate=1, steps=5))
-    assert question_of(graph, Workload()) is not question_of(graph, Workload(accumulate=2))
+    assert analyze(graph, Workload()) is analyze(graph, Workload(accumulate=1, steps=5))
+    assert analyze(graph, Workload()) is not analyze(graph, Workload(accumulate=2))
     parts = explanation_of(graph, ACCUMULATING, A100).memory
-    memory_bytes = question_of(graph, ACCUMULATING).memory_bytes([A100])[0].value
+    memory_bytes = analyze(graph, ACCUMULATING).memory_bytes([A100])[0].value
     assert sum(part.memory_bytes for part in parts) == pytest.approx(memory_bytes)
     assert {part.name: part.memory_bytes for part in parts}["gradients"] == 4 * graph.parameter_count
 
@@ -96,13 +96,13 @@ def test_one_step_for_an_update_is_as_before_and_the_parts_add_up() -> None:
 )
 def test_frozen_weights_have_neither_gradients_nor_state(graph: ModelGraph, parameter_count: int, peak: float) -> None:
     assert peak_bytes(graph, LORA) / MIB == pytest.approx(peak)
-    before, after = (question_of(graph, run).tensor_bytes for run in (PLAIN, LORA))
+    before, after = (analyze(graph, run).peak.taken for run in (PLAIN, LORA))
     # weights, 2 % of Adam's 8 bytes a weight, and the peak
     least = parameter_count * (4 + 0.02 * 8) + peak * MIB
     assert least <= after.value < before.value
     assert after.low < before.low
     assert after.high < before.high
-    kernels = [Question(graph, run).kernels for run in (PLAIN, LORA)]
+    kernels = [WorkloadAnalysis(graph, run).kernels for run in (PLAIN, LORA)]
     products = [one.backward * (one.operator_class == OperatorClass.PRODUCT) for one in kernels]
     backward = [float((one.counts * one.flop) @ of_it) for one, of_it in zip(kernels, products, strict=True)]
     tokens = 256 if graph is LLAMA_7B else 2048

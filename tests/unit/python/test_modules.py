@@ -41,6 +41,18 @@ def test_inputs_are_told_apart_in_a_list_a_tuple_and_a_dictionary(form: Callable
     assert graph.inputs == (("query", (-1, 5, 8)), ("key", (-1, 7, 8)))
 
 
+@pytest.mark.parametrize("family", ["Llama", "Bert"])
+def test_a_language_model_is_read_with_its_mask(family: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    name = {"Llama": "LlamaForCausalLM", "Bert": "BertForMaskedLM"}[family]
+    module = getattr(transformers, name)(getattr(transformers, f"{family}Config")(vocab_size=100, **sizes))
+    tokens = torch.zeros(4, 16, dtype=torch.int64)
+    graph = gpusage.read_model(module, {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)})
+    assert graph.fixed_batch_size is None
+    assert "as if all were 1" in graph.notes[-1]
+
+
 def test_a_shape_beside_a_module_is_refused() -> None:
     with pytest.raises(RequestError, match="'shape' must be left out where the model is a module"):
         gpusage.read_model(torch.nn.Linear(2, 2), torch.randn(1, 2), shape={"seq": 3})
@@ -81,6 +93,13 @@ def test_a_module_that_trains_all_or_nothing_is_predicted_with_all() -> None:
     frozen = gpusage.read_model(module.requires_grad_(requires_grad=False), torch.empty(2, 8))
     assert (frozen.trainable, len(frozen.notes)) == (1.0, 1)
     assert "No parameter of the module has requires_grad" in frozen.notes[0]
+
+
+def test_a_module_with_channels_last_is_said_to_be_one() -> None:
+    module, example = torch.nn.Conv2d(8, 8, 3), torch.zeros(2, 8, 16, 16)
+    assert gpusage.read_model(module, example).notes == ()
+    (note,) = gpusage.read_model(module.to(memory_format=torch.channels_last), example).notes
+    assert "layout='channels_last'" in note
 
 
 def test_what_a_module_was_told_of_its_run_is_said() -> None:

@@ -33,9 +33,9 @@ def test_a_run_that_starved_is_lost_whole() -> None:
 
 def test_a_share_that_was_not_given_saves_nothing_and_could_have() -> None:
     observed = record(1, mode="advise", percent=50)
-    found = amounts_of(Observation(usage=usage(observed), decision=observed))
-    assert (found.asked, found.booked, found.saved) == (2.0, 2.0, 0.0)
-    assert found.savable == pytest.approx(2.0 * (1 - 0.5 * 1.25))
+    actual = amounts_of(Observation(usage=usage(observed), decision=observed))
+    assert (actual.asked, actual.booked, actual.saved) == (2.0, 2.0, 0.0)
+    assert actual.savable == pytest.approx(2.0 * (1 - 0.5 * 1.25))
 
 
 @pytest.mark.parametrize("unknown", [{"gpu_utilization": None}, {"sampled_s": 59.0}, {"alone_s": 6000.0}])
@@ -44,15 +44,15 @@ def test_what_nobody_can_tell_is_not_seen_and_never_idle(unknown: dict[str, floa
 
 
 def test_a_job_on_two_gpus_takes_two_and_one_without_a_decision_one() -> None:
-    kept = record(1, percent=None)
-    assert amounts_of(Observation(usage=usage(kept), decision=kept)).booked == 4.0
-    assert amounts_of(Observation(usage=usage(kept), decision=None)).booked == 2.0
+    unshared = record(1, percent=None)
+    assert amounts_of(Observation(usage=usage(unshared), decision=unshared)).booked == 4.0
+    assert amounts_of(Observation(usage=usage(unshared), decision=None)).booked == 2.0
 
 
 def test_a_share_that_the_user_asked_for_saves_nothing() -> None:
     own = replace(SHARED, decision=replace(SHARED.decision, code=Code.KEEP))
-    found = amounts_of(Observation(usage=usage(own, granted=HALF), decision=own))
-    assert (found.asked, found.saved, found.savable) == (1.0, 0.0, 0.0)
+    actual = amounts_of(Observation(usage=usage(own, granted=HALF), decision=own))
+    assert (actual.asked, actual.saved, actual.savable) == (1.0, 0.0, 0.0)
 
 
 def test_nothing_adds_up_to_nothing() -> None:
@@ -62,8 +62,8 @@ def test_nothing_adds_up_to_nothing() -> None:
 @given(st.floats(0.0, 1.0), st.floats(0.0, 8000.0), st.integers(1, 100))
 def test_what_was_booked_is_used_idle_or_not_seen(utilization: float, alone_s: float, percent: int) -> None:
     granted = replace(HALF, share_percent=percent)
-    found = amounts(gpu_utilization=utilization, alone_s=alone_s, granted=granted)
-    assert found.used + found.idle + found.unseen == pytest.approx(found.booked)
+    actual = amounts(gpu_utilization=utilization, alone_s=alone_s, granted=granted)
+    assert actual.used + actual.idle + actual.unseen == pytest.approx(actual.booked)
 
 
 def test_the_sum_is_the_sum_of_the_runs() -> None:

@@ -7,13 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.reports.amounts import amounts_of
-from gpusage.reports.kept import promises
+from gpusage.reports.accuracy import count_promises, prediction_accuracy
+from gpusage.reports.amounts import Rates, amounts_of, rates_of
 from gpusage.reports.lines import amount, sections
 from gpusage.reports.page import page
-from gpusage.reports.rates import Rates, rates_of
 from gpusage.reports.report import Period, Report, report_of
-from gpusage.reports.trueness import trueness
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import Cluster, GpuPool
 from observed import DAY_S, HALF, NOW_S, month, record, usage
@@ -56,9 +54,11 @@ def test_the_bands_hold_the_booked_hours_that_were_seen() -> None:
 
 
 def test_predicted_is_compared_with_what_was_observed_on_the_gpu_that_it_was_predicted_for() -> None:
-    kept = record(1, percent=None)
-    here, elsewhere = usage(kept, gpu_utilization=0.3), usage(kept, gpu="t4")
-    memory, utilization = trueness([Observation(usage=each, decision=kept) for each in (here, elsewhere)], 60.0)
+    unshared = record(1, percent=None)
+    here, elsewhere = usage(unshared, gpu_utilization=0.3), usage(unshared, gpu="t4")
+    memory, utilization = prediction_accuracy(
+        [Observation(usage=each, decision=unshared) for each in (here, elsewhere)], 60.0
+    )
     # 5 GiB of 4 predicted, inside 3 to 6; 0.3 of 0.6 predicted, outside 0.4 to 0.9
     assert (memory.figure, memory.ratio, memory.inside_count, memory.interval_count) == ("memory", 1.25, 1, 1)
     assert (utilization.figure, utilization.ratio, utilization.inside_count) == ("utilization", 0.5, 0)
@@ -70,8 +70,10 @@ def test_a_share_that_starved_is_a_broken_promise_and_one_that_had_idle_time_a_k
     starved = usage(decided, granted=HALF, outcome="out_of_memory")
     idle = usage(decided, granted=HALF, started_at_s=NOW_S - 100, ended_at_s=NOW_S)
     full = replace(idle, started_at_s=NOW_S - 200, gpu_utilization=0.99)
-    given, withheld = promises([Observation(usage=each, decision=decided) for each in (idle, full, starved)], 60.0)
-    assert (given.kept, given.broken, given.unknown) == (1, 1, 1)
+    honoured, withheld = count_promises(
+        [Observation(usage=each, decision=decided) for each in (idle, full, starved)], 60.0
+    )
+    assert (honoured.kept, honoured.broken, honoured.unknown) == (1, 1, 1)
     assert (withheld.kept, withheld.broken, withheld.unknown) == (0, 0, 0)
 
 
@@ -80,9 +82,9 @@ def test_a_report_rests_on_the_runs_that_the_site_learns_from() -> None:
     decided = record(1)
     short = Observation(usage=usage(decided, granted=HALF, outcome="out_of_memory", sampled_s=30.0), decision=decided)
     idle = Observation(usage=usage(decided, granted=HALF, sampled_s=30.0, alone_s=30.0), decision=decided)
-    found = [report_of([], [short, idle], Rates(), PERIOD, least_s) for least_s in (20.0, 60.0)]
-    assert [(each.promises_given.kept, each.promises_given.broken) for each in found] == [(1, 1), (0, 1)]
-    assert [len(each.trueness) for each in found] == [1, 0]
+    actual = [report_of([], [short, idle], Rates(), PERIOD, least_s) for least_s in (20.0, 60.0)]
+    assert [(each.promises_given.kept, each.promises_given.broken) for each in actual] == [(1, 1), (0, 1)]
+    assert [len(each.trueness) for each in actual] == [1, 0]
 
 
 def test_a_rescued_job_broke_one_promise_in_its_share_and_none_on_its_whole_gpu() -> None:
@@ -91,8 +93,8 @@ def test_a_rescued_job_broke_one_promise_in_its_share_and_none_on_its_whole_gpu(
     starved = usage(decided, granted=HALF, outcome="out_of_memory", sampled_s=0.0, alone_s=0.0, gpu_utilization=None)
     again = usage(decided, started_at_s=NOW_S - 100, ended_at_s=NOW_S)
     observations = [Observation(usage=each, decision=decided) for each in (again, starved)]
-    given, withheld = promises(observations, 60.0)
-    assert (given.kept, given.broken, given.unknown) == (0, 1, 0)
+    honoured, withheld = count_promises(observations, 60.0)
+    assert (honoured.kept, honoured.broken, honoured.unknown) == (0, 1, 0)
     assert (withheld.kept, withheld.broken, withheld.unknown) == (0, 0, 0)
     # two hours on the half that it was decided to have, lost
     assert amounts_of(observations[1]).saved == -1.0

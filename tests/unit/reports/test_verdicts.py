@@ -9,11 +9,11 @@ from gpusage.reports.verdicts import rules, tallied, verdict_of, worst
 from gpusage.store.usage_rows import Observation
 from observed import NOW_S, month, record, usage
 
-KEPT = record(1, percent=None)
+UNSHARED = record(1, percent=None)
 
 
 def observed(**rest: object) -> Observation:
-    return Observation(usage=usage(KEPT, **rest), decision=KEPT)
+    return Observation(usage=usage(UNSHARED, **rest), decision=UNSHARED)
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,8 @@ def observed(**rest: object) -> Observation:
     ],
 )
 def test_a_run_has_the_verdict_of_its_rule(figures: dict[str, float | None], verdict: str) -> None:
-    found = observed(**figures)
-    assert verdict_of(found.usage, amounts_of(found)) == verdict
+    actual = observed(**figures)
+    assert verdict_of(actual.usage, amounts_of(actual)) == verdict
 
 
 def test_jobs_are_ranked_by_idle_gpu_hours_not_by_how_idle_they_were() -> None:
@@ -48,6 +48,6 @@ def test_a_job_that_ran_twice_is_one_job_of_all_its_runs() -> None:
 
 
 def test_each_verdict_comes_with_its_rule_and_all_runs_have_one() -> None:
-    found = tallied([*month()])
-    assert [each.rule for each in found] == [rules()[each.verdict] for each in found]
-    assert sum(each.run_count for each in found) == 40
+    actual = tallied([*month()])
+    assert [each.rule for each in actual] == [rules()[each.verdict] for each in actual]
+    assert sum(each.run_count for each in actual) == 40

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.sandboxes.host import free_ports, private_folder, require_own
 from gpusage_hooks.errors import RequestError
+from gpusage_sandboxes.host import free_ports, private_folder, require_own
 
 
 def test_a_folder_is_made_that_nobody_else_can_look_into(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.sandboxes.packages import parse_uris, require_apt
 from gpusage_hooks.errors import RequestError
+from gpusage_sandboxes.packages import parse_uris, require_apt
 
 
 def test_without_apt_one_sentence_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,28 +11,27 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.mark import Mark
 from gpusage.service import client
-from gpusage.service.peer import allowed_uids, peer_uid
 from gpusage.service.protocol import (
     ALIVE,
-    DECLINED,
-    KEPT,
-    Answer,
-    Ask,
+    UNCHANGED,
     Ping,
     ProtocolError,
+    Response,
     StatusQuery,
     json_line,
     parse_line,
 )
+from gpusage.service.state.allowed_users import allowed_uids
+from gpusage.service.transport.access import peer_uid
+from gpusage.store.annotation import JobAnnotation
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Code
+from gpusage_hooks.types import Code, DecisionRequest
 
 
 def test_an_ask_carries_manager_and_fields() -> None:
     """The operation may be left out, as the Lua side does; the version may be a number or a text."""
-    expected = Ask(manager="slurm", fields={"comment": "model=x.onnx"})
+    expected = DecisionRequest(manager="slurm", fields={"comment": "model=x.onnx"})
     for head in ('"v":1', '"v":"1"', '"v":1,"op":"ask"'):
         line = "{" + head + ',"manager":"slurm","fields":{"comment":"model=x.onnx"}}'
         assert parse_line(line.encode()) == expected
@@ -75,7 +74,7 @@ def test_anything_else_is_refused_with_one_sentence(line: bytes) -> None:
 def test_an_answer_is_flat_texts_on_one_line() -> None:
     """What the Lua side can read; line breaks and control characters of a user's text do not get through."""
     settings = {"set.gres": "mps:40", "env.A": 'quote " and \u00e9'}
-    line = Answer(code=Code.REWRITE, message="one\ntwo\x1b[31m\x00", settings=settings).line()
+    line = Response(code=Code.REWRITE, message="one\ntwo\x1b[31m\x00", settings=settings).line()
     assert line.endswith(b"}\n")
     assert line.count(b"\n") == 1
     assert json.loads(line) == {
@@ -90,8 +89,8 @@ def test_an_answer_is_flat_texts_on_one_line() -> None:
 def test_an_answer_sets_fields_and_variables_and_nothing_else() -> None:
     """A plugin cannot put another code or message past us, nor anything but texts."""
     settings = {"code": "DECLINE", "message": "x", "gres": "x", "v": "2", "set.gres": "mps:40", "set.nice": 7}
-    answer = json.loads(Answer(code=Code.REWRITE, settings=settings).line())  # type: ignore[arg-type]
-    assert answer == {"v": "1", "code": "REWRITE", "message": "", "set.gres": "mps:40"}
+    response = json.loads(Response(code=Code.REWRITE, settings=settings).line())  # type: ignore[arg-type]
+    assert response == {"v": "1", "code": "REWRITE", "message": "", "set.gres": "mps:40"}
 
 
 def test_what_utf_8_cannot_hold_becomes_a_question_mark() -> None:
@@ -101,8 +100,8 @@ def test_what_utf_8_cannot_hold_becomes_a_question_mark() -> None:
 
 def test_the_ready_made_answers_are_of_the_protocol() -> None:
     """They are what everyone gets whom we cannot answer."""
-    assert json.loads(KEPT.line()) == {"v": "1", "code": "KEEP", "message": ""}
-    assert json.loads(DECLINED.line()) == {"v": "1", "code": "DECLINE", "message": ""}
+    assert json.loads(UNCHANGED.line()) == {"v": "1", "code": "KEEP", "message": ""}
+    assert json.loads(Response(code=Code.DECLINE).line()) == {"v": "1", "code": "DECLINE", "message": ""}
     assert json.loads(ALIVE) == {"v": "1", "code": "OK"}
 
 
@@ -120,8 +119,8 @@ def test_allowed_users_are_names_numbers_and_the_daemons_own() -> None:
     assert unknown == ("no-such-user", "", "\u0661")
 
 
-def serve(path: Path, answer: bytes, *, hang: bool = False) -> threading.Thread:
-    """Answer one connection with *answer*, from a thread."""
+def serve(path: Path, response: bytes, *, hang: bool = False) -> threading.Thread:
+    """Answer one connection with *response*, from a thread."""
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(path))
     listening.listen()
@@ -129,7 +128,7 @@ def serve(path: Path, answer: bytes, *, hang: bool = False) -> threading.Thread:
     def work() -> None:
         with listening, listening.accept()[0] as connection, suppress(OSError):
             connection.recv(65536)
-            connection.sendall(answer)
+            connection.sendall(response)
             if hang:
                 connection.recv(1)
 
@@ -138,10 +137,10 @@ def serve(path: Path, answer: bytes, *, hang: bool = False) -> threading.Thread:
     return thread
 
 
-@pytest.mark.parametrize("answer", [b"", b'{"v":"1"', b"garbage\n", b"[]\n", b"x" * 3_000_000 + b"\n"])
-def test_the_client_refuses_what_is_no_answer(tmp_path: Path, answer: bytes) -> None:
+@pytest.mark.parametrize("response", [b"", b'{"v":"1"', b"garbage\n", b"[]\n", b"x" * 3_000_000 + b"\n"])
+def test_the_client_refuses_what_is_no_answer(tmp_path: Path, response: bytes) -> None:
     """With one sentence."""
-    thread = serve(tmp_path / "s", answer[: 2**20 * 2])
+    thread = serve(tmp_path / "s", response[: 2**20 * 2])
     with pytest.raises(RequestError, match=r"Daemon at .* must answer"):
         client.ask(tmp_path / "s", {"v": 1, "op": "ping"})
     thread.join()
@@ -166,13 +165,15 @@ def test_the_client_says_where_no_daemon_listens(tmp_path: Path) -> None:
 )
 def test_a_client_may_say_until_when_it_waits(named: str, until_s: float | None) -> None:
     question = parse_line(f'{{"v":1,"manager":"yarn","fields":{{}},"until_s":{named}}}'.encode())
-    assert question == Ask(manager="yarn", fields={}, until_s=until_s)
+    assert question == DecisionRequest(manager="yarn", fields={}, until_s=until_s)
 
 
 def test_the_mark_in_an_answer_has_the_record_s_number() -> None:
-    mark = Mark(number="", code="KEEP", mode="enforce", before="gres/gpu:1", after="gres/gpu:1", reasons='a "reason" }')
-    answer = Answer(code=Code.KEEP, mark=mark.rest, overdue=True)
-    assert json.loads(answer.line("69215f4a0c3e")) == {
+    mark = JobAnnotation(
+        number="", code="KEEP", mode="enforce", before="gres/gpu:1", after="gres/gpu:1", reasons='a "reason" }'
+    )
+    response = Response(code=Code.KEEP, mark=mark.rest, overdue=True)
+    assert json.loads(response.line("69215f4a0c3e")) == {
         "v": "1",
         "code": "KEEP",
         "message": "",

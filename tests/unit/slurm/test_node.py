@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import gpusage_slurm
-from gpusage.dividing.granted import NOT_READ_BACK, granted_of
-from gpusage_hooks.types import Granted
-from mps import GPU, control_in, driver_in, told
+from gpusage.node.dividing.granted import NOT_READ_BACK, read_granted
+from gpusage_hooks.types import Allocation
+from mps import GPU, commands_sent, control_in, driver_in
 from waiting import LIMIT_S, wait_until
 
 NODE = Path(gpusage_slurm.__file__).parent / "node"
@@ -59,17 +59,17 @@ class Node:
         """Run the epilog for *job*."""
         self.run("epilog.sh", job)
 
-    def told(self) -> list[str]:
+    def commands_sent(self) -> list[str]:
         """Return what the control command was told."""
-        return told(self.control)
+        return commands_sent(self.control)
 
     def runs(self, device: str = "1") -> bool:
         """Tell whether the daemon of *device* runs."""
         return (self.root / f"gpu-{device}" / "pipe" / "running").exists()
 
-    def granted(self, job: int) -> Granted | None:
+    def granted(self, job: int) -> Allocation | None:
         """Return what *job* was given."""
-        return granted_of(str(job), folder=self.root, sm_count=132)
+        return read_granted(str(job), folder=self.root, sm_count=132)
 
     def serves(self, job: int) -> bool:
         """Tell whether *job* was given a daemon."""
@@ -84,7 +84,7 @@ def node(tmp_path: Path) -> Node:
 def test_the_first_share_starts_a_daemon_and_the_last_one_stops_it(node: Node) -> None:
     node.prolog(7)
     node.prolog(8)
-    starts = [line for line in node.told() if line.startswith("-d")]
+    starts = [line for line in node.commands_sent() if line.startswith("-d")]
     assert starts == ["-d device=1 ceiling=none"]
     assert node.serves(7)
     assert node.serves(8)
@@ -120,7 +120,7 @@ def test_a_daemon_serves_every_user_where_the_site_wants_that(node: Node) -> Non
     node.prolog(7, user=1000, GPUSAGE_ACROSS_USERS="yes")
     node.prolog(8, user=1001, GPUSAGE_ACROSS_USERS="yes")
     assert (node.serves(7), node.serves(8)) == (True, True)
-    assert "-d -multiuser-server device=1 ceiling=none" in node.told()
+    assert "-d -multiuser-server device=1 ceiling=none" in node.commands_sent()
 
 
 def test_a_control_command_that_knows_no_multiuser_server_serves_one_user(node: Node) -> None:
@@ -190,7 +190,7 @@ def test_a_job_that_cannot_be_written_down_goes_without_and_leaves_no_daemon(nod
     (node.root / blocked / "a folder in its place").mkdir(parents=True)
     node.prolog(7)
     assert not node.runs()
-    assert "quit" in node.told()
+    assert "quit" in node.commands_sent()
     node.epilog(7)
 
 
@@ -250,7 +250,7 @@ def test_a_gpu_that_hangs_in_the_kernel_holds_the_node_no_longer_than_the_limit(
     node.prolog(7, PATH=f"{programs}:{os.environ['PATH']}", GPUSAGE_PROLOG_LIMIT_S="1")
     assert time.monotonic() - began_s < 50
     assert not node.serves(7)
-    assert node.granted(7) == Granted(share_percent=40, trouble="the GPU did not answer within 1 s")
+    assert node.granted(7) == Allocation(share_percent=40, trouble="the GPU did not answer within 1 s")
 
 
 def test_an_epilog_of_a_job_that_was_never_served_does_nothing(node: Node) -> None:
@@ -268,34 +268,60 @@ def test_a_forged_job_file_leads_nowhere(node: Node, tmp_path: Path) -> None:
     assert (tmp_path / "jobs").is_dir()
 
 
-OURS = {"GPUSAGE_DECISION": "mps:40", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
+OURS = {"GPUSAGE_NOTICE": "no", "GPUSAGE_DECISION": "mps:40", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
 
 
 def test_the_task_prolog_leaves_the_request_that_the_user_wrote_but_for_its_binding(node: Node) -> None:
-    asked = {"SLURM_GPUS": "1", "SLURM_TRES_PER_TASK": "gres/gpu=1", "SLURM_TRES_BIND": "gres/gpu:per_task:1"}
-    said = node.run("task_prolog.sh", 7, **OURS, **asked, CUDA_VISIBLE_DEVICES="1")
-    assert said == ["export GPUSAGE_JOB=7", "unset SLURM_TRES_BIND", "export GPUSAGE_DEVICE=1"]
+    request = {"SLURM_GPUS": "1", "SLURM_TRES_PER_TASK": "gres/gpu=1", "SLURM_TRES_BIND": "gres/gpu:per_task:1"}
+    output = node.run("task_prolog.sh", 7, **OURS, **request, CUDA_VISIBLE_DEVICES="1")
+    assert output == ["export GPUSAGE_JOB=7", "unset SLURM_TRES_BIND", "export GPUSAGE_DEVICE=1"]
 
 
-@pytest.mark.parametrize(("wished", "given"), [("80", "80"), ("100", "100"), ("40", ""), ("20", ""), ("1e9", "")])
+@pytest.mark.parametrize(("wished", "granted"), [("80", "80"), ("100", "100"), ("40", ""), ("20", ""), ("1e9", "")])
 def test_the_site_may_let_a_job_use_more_threads_than_its_share_and_never_fewer(
-    node: Node, wished: str, given: str
+    node: Node, wished: str, granted: str
 ) -> None:
     lines = node.run("task_prolog.sh", 7, **OURS, GPUSAGE_THREAD_PERCENT=wished)
     raised = [line for line in lines if "THREAD_PERCENTAGE" in line]
-    assert raised == ([f"export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={given}"] if given else [])
+    assert raised == ([f"export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={granted}"] if granted else [])
 
 
 def test_a_device_that_slurm_hides_from_a_step_is_shown_again(node: Node) -> None:
-    said = node.run("task_prolog.sh", 7, **OURS, GPUSAGE_JOB="7", GPUSAGE_DEVICE="1", CUDA_VISIBLE_DEVICES="")
-    assert said[-1] == "export CUDA_VISIBLE_DEVICES=1"
+    output = node.run("task_prolog.sh", 7, **OURS, GPUSAGE_JOB="7", GPUSAGE_DEVICE="1", CUDA_VISIBLE_DEVICES="")
+    assert output[-1] == "export CUDA_VISIBLE_DEVICES=1"
 
 
 def test_marks_of_a_job_in_which_this_one_was_asked_for_are_taken_away(node: Node) -> None:
-    said = node.run("task_prolog.sh", 7, **OURS, GPUSAGE_JOB="6", CUDA_MPS_PIPE_DIRECTORY="/run/x")
-    assert said[0] == "unset GPUSAGE_DECISION"
-    assert {"unset GPUSAGE_JOB", "unset CUDA_MPS_PIPE_DIRECTORY"} < {*said}
-    assert all(line.startswith("unset ") for line in said)
+    output = node.run("task_prolog.sh", 7, **OURS, GPUSAGE_JOB="6", CUDA_MPS_PIPE_DIRECTORY="/run/x")
+    assert output[0] == "unset GPUSAGE_DECISION"
+    assert {"unset GPUSAGE_JOB", "unset CUDA_MPS_PIPE_DIRECTORY"} < {*output}
+    assert all(line.startswith("unset ") for line in output)
+
+
+@pytest.mark.parametrize("device", ["1", GPU])
+def test_a_job_may_use_its_part_of_the_memory_of_the_gpu_that_it_got(node: Node, tmp_path: Path, device: str) -> None:
+    """40 % of 81,559 MiB, less 256 and less 1,223; what was decided before the GPU was known was less."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\necho '{GPU}, 81559'\n")
+    smi.chmod(0o755)
+    node.prolog(7, device=device, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    decided = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=6144M", "CUDA_VISIBLE_DEVICES": device}
+    assert "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=32032M" in node.run("task_prolog.sh", 7, **OURS, **decided)
+    granted = node.granted(7)
+    assert granted is not None
+    assert granted.memory_limit_bytes == 32_032 << 20
+
+
+@pytest.mark.parametrize("shown", ["", f"{GPU}, [N/A]", f"{GPU}, 200", "No devices were found"])
+def test_a_node_that_cannot_tell_its_memory_leaves_the_cap_that_was_decided(
+    node: Node, tmp_path: Path, shown: str
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\necho '{shown}'\n")
+    smi.chmod(0o755)
+    node.prolog(7, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    lines = node.run("task_prolog.sh", 7, **OURS, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=6144M")
+    assert not [line for line in lines if "MEM_LIMIT" in line]
 
 
 def test_the_task_prolog_says_nothing_in_a_job_that_is_not_ours(node: Node) -> None:
@@ -331,6 +357,7 @@ def test_a_job_that_was_decided_while_it_waited_is_known_by_its_mark(
     scontrol.write_text(f"#!/bin/sh\necho '{task}'\necho '{job}'\n")
     scontrol.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
+    environment["GPUSAGE_NOTICE"] = "no"
     known = [
         "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=6144M",
         "export GPUSAGE_DECISION=mps:40",
@@ -389,10 +416,10 @@ def driver(tmp_path: Path) -> Path:
 
 def test_what_a_job_was_given_is_written_down_and_outlives_it(node: Node) -> None:
     node.prolog(7)
-    given = Granted(division="percentage", share_percent=40, thread_percent=40, trouble=NOT_READ_BACK)
-    assert node.granted(7) == given
+    allocation = Allocation(division="percentage", share_percent=40, thread_percent=40, trouble=NOT_READ_BACK)
+    assert node.granted(7) == allocation
     node.epilog(7)
-    assert node.granted(7) == given
+    assert node.granted(7) == allocation
 
 
 OWN = os.getuid()  # whose client can look into pytest's folders
@@ -414,7 +441,7 @@ def test_records_are_kept_for_a_day_and_while_their_jobs_run(node: Node) -> None
 def test_what_a_client_sees_is_read_back(node: Node) -> None:
     node.prolog(7, user=OWN, GPUSAGE_MEMORY_MIB="4096")
     # 132 SMs * 40 % = 52.8, of which the client sees 52: 39.4 % of 132, and at most 40
-    assert node.granted(7) == Granted(
+    assert node.granted(7) == Allocation(
         division="percentage", share_percent=40, thread_percent=40, memory_limit_bytes=4 * 2**30
     )
 
@@ -430,11 +457,11 @@ def test_a_client_that_no_daemon_holds_is_found_out(node: Node) -> None:
 
 @pytest.mark.skipif(OWN != 0, reason="root alone can be another user")
 def test_the_client_that_looks_is_the_jobs_user_not_root(node: Node, tmp_path: Path) -> None:
-    told_by = tmp_path / "programs"
-    told_by.mkdir()
-    (told_by / "setpriv").write_text(f'#!/bin/sh\necho "$*" >{tmp_path}/asked\n')
-    (told_by / "setpriv").chmod(0o755)
-    node.prolog(7, user=1000, SLURM_JOB_GID="1001", PATH=f"{told_by}:{os.environ['PATH']}")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "setpriv").write_text(f'#!/bin/sh\necho "$*" >{tmp_path}/asked\n')
+    (programs / "setpriv").chmod(0o755)
+    node.prolog(7, user=1000, SLURM_JOB_GID="1001", PATH=f"{programs}:{os.environ['PATH']}")
     assert (tmp_path / "asked").read_text().startswith("--reuid=1000 --regid=1001 --clear-groups python3 -I -S ")
 
 
@@ -450,7 +477,7 @@ def test_a_job_with_a_latency_limit_gets_sms_of_its_own_where_mps_can_give_them(
     node.prolog(7, device=GPU, user=OWN, **PROGRAM_OF_SLO, **NEWER)
     node.prolog(8, device=GPU, user=OWN, **NEWER)
     first, second = client(node, 7), client(node, 8)
-    assert f"-d -S device={GPU} ceiling=none" in node.told()
+    assert f"-d -S device={GPU} ceiling=none" in node.commands_sent()
     # 40 % of 16 chunks are 6.4: up to 7 for the job with the limit, down to 6 for the one beside it; 8 of 132 SMs each
     assert first["CUDA_MPS_SM_PARTITION"] == f"{GPU}/Dx1AAAA"
     assert second["CUDA_MPS_SM_PARTITION"] == f"{GPU}/Dx2AAAA"
@@ -476,14 +503,14 @@ def test_a_gpu_whose_sms_cannot_be_cut_is_divided_by_percentage(node: Node) -> N
     granted = node.granted(7)
     assert granted is not None
     assert granted.division == "percentage"
-    assert [line for line in node.told() if line.startswith("-d")][-1] == f"-d device={GPU} ceiling=none"
+    assert [line for line in node.commands_sent() if line.startswith("-d")][-1] == f"-d device={GPU} ceiling=none"
 
 
 def test_a_job_for_which_no_sms_are_left_runs_without_mps(node: Node) -> None:
     node.prolog(7, device=GPU, **PROGRAM_OF_SLO, **NEWER, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="100")
     node.prolog(8, device=GPU, **NEWER)
     assert (node.serves(7), node.serves(8)) == (True, False)
-    assert node.granted(8) == Granted(share_percent=40, trouble="no SMs were free for a partition")
+    assert node.granted(8) == Allocation(share_percent=40, trouble="no SMs were free for a partition")
     node.epilog(7)
     assert not node.runs(GPU)
 
@@ -504,7 +531,7 @@ def test_with_mps_v3_each_job_has_a_namespace_whose_limits_the_daemon_keeps(node
     assert client(node, 7)["CUDA_MPS_PIPE_DIRECTORY"] == str(pipe / "job7")
     limits = "--server=gpusage --active-thread-percentage=40 --client-priority=1 --pinned-memory-limit=4096M"
     assert (pipe / "job7" / "limits").read_text() == f"namespace set job7 {limits}\n"
-    assert f"server create gpusage --uid=1000 --allowed-devices={GPU}" in node.told()
+    assert f"server create gpusage --uid=1000 --allowed-devices={GPU}" in node.commands_sent()
     node.epilog(7)
     assert [each.name for each in pipe.iterdir()] == ["job8"]
     node.epilog(8)
@@ -514,7 +541,7 @@ def test_with_mps_v3_each_job_has_a_namespace_whose_limits_the_daemon_keeps(node
 def test_where_mps_knows_no_v3_the_daemon_speaks_v2(node: Node) -> None:
     node.prolog(7, GPUSAGE_MPS_PROTOCOL="3")
     assert node.serves(7)
-    assert node.told()[-1] == "get_server_list"
+    assert node.commands_sent()[-1] == "get_server_list"
 
 
 def test_a_daemon_that_died_and_left_its_pipe_is_started_again(node: Node) -> None:
@@ -547,7 +574,7 @@ def test_what_another_boot_left_is_forgotten(node: Node, tmp_path: Path) -> None
 def test_the_record_says_why_a_job_runs_without_mps(node: Node, environment: dict[str, str], trouble: str) -> None:
     node.prolog(7, **environment)
     assert not node.serves(7)
-    assert node.granted(7) == Granted(share_percent=40, trouble=trouble)
+    assert node.granted(7) == Allocation(share_percent=40, trouble=trouble)
 
 
 def test_a_daemon_that_hangs_is_left_alone_and_costs_a_job_its_mps_alone(node: Node) -> None:
@@ -556,13 +583,13 @@ def test_a_daemon_that_hangs_is_left_alone_and_costs_a_job_its_mps_alone(node: N
     node.prolog(8, STANDIN_HANGS="yes", GPUSAGE_PROLOG_LIMIT_S="1")
     assert time.monotonic() - began_s < 50
     assert node.runs()
-    assert node.granted(8) == Granted(share_percent=40, trouble="the MPS daemon of the GPU does not answer")
+    assert node.granted(8) == Allocation(share_percent=40, trouble="the MPS daemon of the GPU does not answer")
 
 
 def test_another_users_job_is_told_so(node: Node) -> None:
     node.prolog(7, user=1000)
     node.prolog(8, user=1001)
-    assert node.granted(8) == Granted(share_percent=40, trouble="the MPS daemon of the GPU serves another user")
+    assert node.granted(8) == Allocation(share_percent=40, trouble="the MPS daemon of the GPU serves another user")
 
 
 def test_a_daemon_that_an_earlier_release_started_is_used(node: Node) -> None:
@@ -579,7 +606,16 @@ def test_a_daemon_that_an_earlier_release_started_is_used(node: Node) -> None:
 def test_two_jobs_at_once_share_one_daemon(node: Node) -> None:
     with ThreadPoolExecutor() as pool:
         list(pool.map(node.prolog, range(7, 13)))
-    assert len([line for line in node.told() if line.startswith("-d")]) == 1
+    assert len([line for line in node.commands_sent() if line.startswith("-d")]) == 1
     with ThreadPoolExecutor() as pool:
         list(pool.map(node.epilog, range(7, 13)))
     assert not node.runs()
+
+
+@pytest.mark.parametrize(
+    ("more", "has_message"), [({}, True), ({"GPUSAGE_NOTICE": "no"}, False), ({"SLURM_STEP_ID": "0"}, False)]
+)
+def test_a_jobs_output_says_once_that_it_has_a_share(node: Node, more: dict[str, str], has_message: object) -> None:
+    share = {"GPUSAGE_DECISION": "mps:40", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40", **more}
+    line = "print gpusage: this job has a share of a GPU, gres/mps:40: 'gpusage decisions 7' says why."
+    assert (line in node.run("task_prolog.sh", 7, **share)) is has_message

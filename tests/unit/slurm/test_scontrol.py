@@ -11,6 +11,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from gpusage.decisions.advisor import make_advisor
+from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
 from waiting import wait_until
 
@@ -67,14 +69,14 @@ def bin_of_a_daemon() -> Iterator[Path]:
             daemon.kill()
 
 
-@pytest.mark.parametrize(("uid", "is_found"), [(UID, True), (UID + 1, False)])
+@pytest.mark.parametrize(("uid", "exists"), [(UID, True), (UID + 1, False)])
 def test_commands_lie_beside_a_daemon_that_is_roots_or_ours(
-    bin_of_a_daemon: Path, uid: int, monkeypatch: pytest.MonkeyPatch, *, is_found: bool
+    bin_of_a_daemon: Path, uid: int, monkeypatch: pytest.MonkeyPatch, *, exists: bool
 ) -> None:
     """Beside any program that a user had called slurmd, the node's sampler took that user's `scontrol`, as root."""
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(os, "geteuid", lambda: uid)
-    assert (str(bin_of_a_daemon) in scontrol.environment()["PATH"].split(":")) == is_found
+    assert (str(bin_of_a_daemon) in scontrol.environment()["PATH"].split(":")) == exists
 
 
 @pytest.mark.parametrize("conf", ["", "/slurm.conf", "slurm.conf"])
@@ -89,3 +91,40 @@ def test_an_odd_path_of_slurm_conf_is_no_fault(conf: str, monkeypatch: pytest.Mo
     monkeypatch.setenv("SLURM_CONF", conf)
     monkeypatch.setenv("PATH", "/usr/bin")
     assert scontrol.environment()["PATH"].startswith("/usr/bin:")
+
+
+def test_a_host_that_has_nothing_of_slurm_is_not_asked_about_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host of YARN alone would else show that scontrol is missing, in each status."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    monkeypatch.setattr(scontrol, "_PROGRAM_FOLDERS", ())
+    monkeypatch.setattr(scontrol, "_CONFIGURATIONS", (str(tmp_path / "etc"),))
+    monkeypatch.setattr(scontrol, "_daemon_folders", lambda: iter(()))
+    advisor = make_advisor()
+    assert advisor.hooks.observe_cluster("slurm", advisor.context("slurm")) is None
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "slurm.conf").touch()
+    with pytest.raises(RequestError, match="Command 'scontrol' must be on the PATH"):
+        advisor.hooks.observe_cluster("slurm", advisor.context("slurm"))
+
+
+LINE = "JobId=7 JobName={name} UserId=ada(1000) ExcNodeList=n1 Deadline=N/A Comment={comment} \n"
+
+
+@pytest.mark.parametrize(
+    ("name", "comment", "expected"),
+    [
+        ("train", "model=a.onnx", {"Deadline": "N/A"}),
+        ("train", " Deadline=tomorrow", None),
+        ("a Deadline=tomorrow", "", None),
+        ("a\nJobId=8 Deadline=tomorrow", "", {}),
+    ],
+)
+def test_what_a_user_writes_passes_for_no_word_of_slurmctlds(
+    monkeypatch: pytest.MonkeyPatch, name: str, comment: str, expected: dict[str, str] | None
+) -> None:
+    """A comment with ExcNodeList= went into `scontrol update` with gpusaged's rights."""
+    monkeypatch.setattr(scontrol, "run", lambda *_: LINE.format(name=name, comment=comment))
+    assert scontrol.job("7", ("Deadline", "Exclusive")) == expected

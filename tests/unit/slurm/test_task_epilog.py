@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +16,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpusage_slurm.installing.node_side import TASK_EPILOG
-from gpusage_slurm.jobs.starving import SEEN
+from gpusage_slurm.install.node_scripts import TASK_EPILOG
+from gpusage_slurm.jobs.out_of_memory import OUT_OF_MEMORY
 from waiting import LIMIT_S
 
 SCONTROL = """#!/bin/sh
-[ "$1" = show ] && cat "$STAND_IN/shown" || printf '%s\\n' "$@" >>"$STAND_IN/told"
+[ "$1" = show ] && exec cat "$STAND_IN/shown"
+printf '%s\\n' "$@" >>"$STAND_IN/told"
+case "$*" in
+*"${FORBIDDEN:-none}"*) exit 1 ;;
+*Gres=*StartTime=*) ;;
+*Gres=*) echo "Job is no longer pending execution" ;;
+esac
 """
 STARVED = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 2.20 GiB",
@@ -47,21 +56,28 @@ class Node:
 
     folder: Path
 
-    def end(self, output: Path, *, mark: str = "REWRITE", user: int | None = None, **more: str) -> str:
+    def end(self, output: Path, *, held: str = "mps:25", user: int | None = None, **more: str) -> str:
         """Let the job's batch script end, and return what scontrol was told to set."""
         (self.folder / "shown").write_text(
-            f"JobId=7 JobName=a b\n   AdminComment=site; gpusage 0123456789ab {mark} gres/gpu:1 -> gres/mps:25 | x \n"
-            f"   Comment=model=a.onnx \n   StdErr={output}\n   StdIn=/dev/null\n   StdOut={output}\n"
+            "JobId=7 JobName=a b\n   JobState=RUNNING Reason=None\n   StartTime=2026-11-22T10:00:00 EndTime=Unknown\n"
+            "   AdminComment=site; gpusage 0123456789ab REWRITE gres/gpu:1 -> gres/mps:25 | x \n"
+            f"   TresPerNode=gres/{held}\n   Comment=model=a.onnx \n"
+            f"   StdErr={output}\n   StdIn=/dev/null\n   StdOut={output}\n"
         )
-        told = self.folder / "told"
-        told.write_text("")
-        told.chmod(0o666)
+        reported = self.folder / "told"
+        reported.write_text("")
+        reported.chmod(0o666)
         path = f"{self.folder}:{os.environ['PATH']}"
-        variables = {"SLURM_JOB_ID": "7", "GPUSAGE_DECISION": "mps:25", "STAND_IN": str(self.folder), "PATH": path}
+        variables = {
+            "SLURM_JOB_ID": "7",
+            "GPUSAGE_DECISION": "mps:25",
+            "STAND_IN": str(self.folder),
+            "PATH": path,
+        }
         command = ["sh", "-c", TASK_EPILOG.path.read_text()] if user is not None else [str(TASK_EPILOG.path)]
         timed = {"GPUSAGE_TIMED": "yes"} if user is not None else {}
         subprocess.run(command, env={**variables, **timed, **more}, check=True, timeout=LIMIT_S, user=user, cwd="/")
-        return told.read_text()
+        return reported.read_text()
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +99,7 @@ def written(node: Node, text: str) -> Path:
 @pytest.mark.parametrize("line", STARVED)
 def test_cuda_s_words_at_the_end_are_known_and_the_user_is_told(node: Node, line: str) -> None:
     output = written(node, f"Traceback:\n{line}\nsome lines more\n")
-    assert node.end(output) == f"update\nJobId=7\nComment=model=a.onnx{SEEN}\n"
+    assert node.end(output) == f"update\nJobId=7\nComment=model=a.onnx {OUT_OF_MEMORY}\n"
     assert "gpusage: CUDA ran out of memory in this job's share of a GPU (mps:25," in output.read_text()
 
 
@@ -99,13 +115,55 @@ def test_only_the_end_counts(node: Node) -> None:
     assert node.end(written(node, STARVED[0] + "\nstep" * 10_000)) == ""
 
 
+@pytest.fixture
+def slurmstepd() -> Iterator[None]:
+    """Tell whoever asks, as slurmstepd does, that the job's one task ended with status 1."""
+    with tempfile.TemporaryDirectory() as name, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(f"{name}/node_7.4294967291")
+        listener.listen()
+        listener.settimeout(LIMIT_S)
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4, socket.MSG_WAITALL)
+                connection.sendall(struct.pack("=i", 0x7FFF))
+                connection.recv(4, socket.MSG_WAITALL)
+                connection.sendall(struct.pack("=IiIi?i", 1, 0, 0, 0, True, 1 << 8))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield
+        thread.join(LIMIT_S)
+
+
+AGAIN = "Comment=model=a.onnx [out of GPU memory, started 2026-11-22T10:00:00, says gpusage]"
+
+
+@pytest.mark.usefixtures("slurmstepd")
+def test_the_comment_stands_before_the_job_is_requeued_so_that_no_second_run_does_it_again(node: Node) -> None:
+    """Slurmstepd ends a task epilog after some seconds, and slurmctld may be slow."""
+    messages = node.end(written(node, STARVED[0])).splitlines()
+    assert messages[-9:] == [
+        *("update", "JobId=7", AGAIN, "requeue", "7", "update", "JobId=7", "Gres=gpu:1", "StartTime=now+10"),
+    ]
+
+
+@pytest.mark.usefixtures("slurmstepd")
+def test_a_job_whose_comment_has_no_room_is_not_requeued(node: Node) -> None:
+    """It would be requeued again and again."""
+    messages = node.end(written(node, STARVED[0]), FORBIDDEN=AGAIN).splitlines()
+    assert "requeue" not in messages
+    assert messages[-1] == f"Comment=model=a.onnx {OUT_OF_MEMORY}"
+
+
 @pytest.mark.parametrize("more", [{"GPUSAGE_DECISION": ""}, {"SLURM_STEP_ID": "0"}, {"SLURM_JOB_ID": "7; true"}])
 def test_other_jobs_and_inner_steps_are_left_alone(node: Node, more: dict[str, str]) -> None:
     assert node.end(written(node, STARVED[0]), **more) == ""
 
 
 def test_a_job_that_has_its_gpu_back_is_left_alone(node: Node) -> None:
-    assert node.end(written(node, STARVED[0]), mark="BACK") == ""
+    assert node.end(written(node, STARVED[0]), held="gpu:1") == ""
 
 
 def test_the_batch_script_of_26_05_and_a_task_of_an_array(node: Node) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.trace import past_jobs, read_past_jobs, trace_of
+from gpusage_slurm.trace import past_jobs, read_past_jobs, render_trace
 
 HEAD = "JobID|User|Submit|ElapsedRaw|TimelimitRaw|AllocTRES|Comment\n"
 TEN = int(datetime.fromisoformat("2026-10-01T10:00:00").timestamp())
@@ -23,7 +23,7 @@ def test_jobs_with_gpus_become_lines() -> None:
         + f"7|ann|2026-10-01T10:00:00|3600|120|{GPU}|model=/d/net.onnx,batch=8\n"
         + "8_1|bob|2026-10-01T10:01:00|60|UNLIMITED|cpu=4,gres/gpu=1|a|b\n"
     )
-    assert trace_of(text, "f").splitlines()[1:] == [
+    assert render_trace(text, "f").splitlines()[1:] == [
         f'7,ann,{TEN},3600,7200,2,v100,"/d/net.onnx,batch=8"',
         f"8_1,bob,{TEN + 60},60,,1,,",
     ]
@@ -42,7 +42,7 @@ def test_no_comment_passes_for_a_job_where_nobody_knew_what_stands_between_cells
 
 def test_a_job_that_had_a_share_asked_for_one_gpu() -> None:
     text = HEAD + "7|ann|2026-10-01T10:00:00|3600|120|billing=25,cpu=4,gres/mps=25,node=1|\n"
-    assert trace_of(text, "f").splitlines()[1:] == [f"7,ann,{TEN},3600,7200,1,,"]
+    assert render_trace(text, "f").splitlines()[1:] == [f"7,ann,{TEN},3600,7200,1,,"]
 
 
 def test_jobs_without_gpus_that_never_ran_and_steps_are_left_out() -> None:
@@ -52,7 +52,7 @@ def test_jobs_without_gpus_that_never_ran_and_steps_are_left_out() -> None:
         + f"2|a|2026-10-01T10:00:00|0|1|{GPU}|\n"
         + f"3.batch|a|2026-10-01T10:00:00|60|1|{GPU}|\n"
     )
-    assert trace_of(text, "f").count("\n") == 1
+    assert render_trace(text, "f").count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_jobs_without_gpus_that_never_ran_and_steps_are_left_out() -> None:
 )
 def test_what_sacct_does_not_write_is_refused_in_one_sentence(text: str, words: str) -> None:
     with pytest.raises(RequestError, match=words):
-        trace_of(text, "f")
+        render_trace(text, "f")
 
 
 @given(st.text())
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        assert trace_of(HEAD + text, "f").startswith("job_id,")
+        assert render_trace(HEAD + text, "f").startswith("job_id,")
     except RequestError:
         return
 

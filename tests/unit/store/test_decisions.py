@@ -15,9 +15,9 @@ from types import MappingProxyType
 
 import pytest
 
-from gpusage.store.decisions import SCHEMA_VERSION, DecisionStore, StoreError
-from gpusage.store.opening import open_store, path_of
-from gpusage.store.rows import COLUMNS, TYPES, row
+from gpusage.store.decisions import DecisionStore, StoreError
+from gpusage.store.migrations import SCHEMA_VERSION
+from gpusage.store.opening import open_store, sqlite_path
 from gpusage_hooks.errors import RequestError
 from records import RECORD
 from waiting import LIMIT_S
@@ -60,8 +60,8 @@ def test_a_text_that_is_no_unicode_is_kept_with_question_marks(tmp_path: Path, o
     """Half of a surrogate pair, which JSON can carry and UTF-8 cannot."""
     store = opened(tmp_path / "d.db")
     store.record(replace(RECORD, model="a\udc80b", rendered=replace(RECORD.rendered, before="\ud800")))
-    (found,) = store.latest(1)
-    assert (found.model, found.rendered.before) == ("a?b", "?")
+    (decision,) = store.latest(1)
+    assert (decision.model, decision.rendered.before) == ("a?b", "?")
 
 
 def test_columns_can_be_asked_for_in_sql(tmp_path: Path, opened: Opened) -> None:
@@ -83,25 +83,6 @@ def test_a_decision_is_found_by_its_number_and_by_whose_it_is(tmp_path: Path, op
     assert store.find("69215f4a0c3e") == one
     assert store.find("000000000000") is None
     assert store.latest(5, ("uid 7", "ada")) == (other,)
-
-
-def test_a_store_without_numbers_gets_them_and_keeps_its_decisions(tmp_path: Path, opened: Opened) -> None:
-    """As gpusage wrote it before decisions had numbers: schema 1."""
-    older = {name: kind for name, kind in TYPES.items() if name != "number"}
-    values = dict(zip(COLUMNS, row(RECORD), strict=True))
-    with closing(sqlite3.connect(tmp_path / "d.db")) as connection:
-        definitions = ", ".join(f"{name} {kind}" for name, kind in older.items())
-        connection.execute(f"CREATE TABLE decisions (id INTEGER PRIMARY KEY, {definitions})")
-        marks = ", ".join("?" * len(older))
-        statement = f"INSERT INTO decisions ({', '.join(older)}) VALUES ({marks})"  # noqa: S608 - our names
-        connection.execute(statement, [values[name] for name in older])
-        connection.execute("PRAGMA user_version = 1")
-        connection.commit()
-    store = opened(tmp_path / "d.db")
-    new = replace(RECORD, number="69215f4a0c3e")
-    store.record(new)
-    assert store.latest(5) == (new, RECORD)
-    assert store.find("69215f4a0c3e") == new
 
 
 def test_reading_where_there_is_no_store_makes_none(tmp_path: Path, opened: Opened) -> None:
@@ -144,7 +125,7 @@ def test_a_corrupt_file_is_moved_aside_and_a_new_one_begun(
     with caplog.at_level(logging.WARNING):
         store.record(RECORD)
     assert store.latest(2) == (RECORD,)
-    (aside,) = (found for found in tmp_path.glob("d.db.corrupt-*") if found.suffix not in ("-wal", "-shm"))
+    (aside,) = (file for file in tmp_path.glob("d.db.corrupt-*") if file.suffix not in ("-wal", "-shm"))
     assert aside.read_bytes() == junk
     assert "moved aside" in caplog.text
 
@@ -161,13 +142,39 @@ def test_a_file_that_is_damaged_while_open_is_moved_aside(tmp_path: Path, opened
     assert store.latest(5) == (RECORD,)
 
 
+def test_a_file_whose_schema_is_no_text_is_moved_aside(tmp_path: Path, opened: Opened) -> None:
+    """SQLite quotes it in its message, which is then no text either."""
+    path = tmp_path / "d.db"
+    store = opened(path)
+    store.record(RECORD)
+    store.close()
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE decisions", b"CREATE TABLE d\xbe\xff\xb3sions"))
+    with pytest.raises(StoreError):
+        store.latest(1)
+    store.record(RECORD)
+    assert store.latest(5) == (RECORD,)
+
+
+def test_a_row_that_holds_no_text_hides_no_other(tmp_path: Path, opened: Opened) -> None:
+    path = tmp_path / "d.db"
+    store = opened(path)
+    store.record_all([RECORD, RECORD])
+    store.close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET sql = replace(sql, 'record TEXT NOT NULL', 'record')")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE decisions SET record = NULL WHERE id = 1")
+    assert store.latest(5) == (RECORD,)
+
+
 def test_a_file_that_was_removed_is_begun_anew(tmp_path: Path, opened: Opened) -> None:
     """Otherwise records would go, unseen, into a file without a name."""
     path = tmp_path / "d.db"
     store = opened(path)
     store.record(RECORD)
-    for found in tmp_path.iterdir():
-        found.unlink()
+    for file in tmp_path.iterdir():
+        file.unlink()
     store.record(RECORD)
     assert opened(path).latest(5) == (RECORD,)
 
@@ -227,9 +234,9 @@ store.close()
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     sentence, counts = done.stdout.splitlines()
     assert "must be written; got: " in sentence
-    kept, found = counts.split()
-    assert 10 < int(kept) < 10000
-    assert kept == found
+    stored, expected = counts.split()
+    assert 10 < int(stored) < 10000
+    assert stored == expected
 
 
 def test_decisions_that_are_too_old_are_forgotten_little_by_little(tmp_path: Path) -> None:
@@ -252,5 +259,5 @@ def test_a_url_of_another_kind_is_refused(wrong: str) -> None:
 
 def test_three_slashes_are_relative_and_four_absolute() -> None:
     """As SQLAlchemy has it."""
-    assert path_of("sqlite:///a/b.db") == Path("a/b.db")
-    assert path_of("sqlite:////a/b.db") == Path("/a/b.db")
+    assert sqlite_path("sqlite:///a/b.db") == Path("a/b.db")
+    assert sqlite_path("sqlite:////a/b.db") == Path("/a/b.db")

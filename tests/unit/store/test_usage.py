@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.store.decisions import SCHEMA_VERSION, DecisionStore, StoreError
+from gpusage.store.decisions import DecisionStore, StoreError
 from gpusage.store.opening import open_store
-from gpusage.store.usage_rows import Observation, UsageQuestion
+from gpusage.store.usage_rows import Observation, UsageQuery
 from gpusage_hooks.types import JobIdentity
 from records import RECORD, USAGE
 
@@ -48,20 +48,28 @@ def test_a_decision_without_a_number_belongs_to_no_job(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize(
-    ("manager", "user", "own"),
-    [("slurm", "ada", True), ("slurm", "1000", True), ("slurm", "bob", False), ("yarn", "ada", False)],
+    ("manager", "user", "user_id", "own"),
+    [
+        ("slurm", "ada", None, True),
+        ("slurm", "1000", "1000", True),
+        ("slurm", "1001", "1000", False),
+        ("slurm", "1001", None, True),  # as older releases kept it
+        ("slurm", "bob", "1000", False),
+        ("yarn", "ada", None, False),
+    ],
 )
 def test_a_number_that_is_another_user_s_leads_to_no_decision(
     opened: Opened,
     manager: str,
     user: str,
+    user_id: str | None,
     own: bool,  # noqa: FBT001 - a case
 ) -> None:
     """Where users write the number themselves, they may write any."""
     store = opened()
     identity = JobIdentity(fingerprint="f", user=user)
     store.record(replace(DECIDED, manager=manager, identity=identity))
-    store.record_usage([USAGE])
+    store.record_usage([replace(USAGE, user_id=user_id)])
     (observed,) = store.usage()
     assert (observed.decision is not None) == own
 
@@ -91,7 +99,7 @@ def test_one_user_s_flood_leaves_room_for_the_others(opened: Opened) -> None:
     short = [replace(USAGE, job_id=str(i), user="eve", started_at_s=1e6, ended_at_s=1e6 + 1) for i in range(30)]
     starved = replace(short[0], job_id="starved", outcome="out_of_memory")
     store.record_usage([*long, *short, starved])
-    question = UsageQuestion(least_run_s=60.0, count_per_user=2, count=4)
+    question = UsageQuery(least_run_s=60.0, count_per_user=2, count=4)
     assert [each.usage.job_id for each in store.observations(question)] == ["starved", "ada4", "ada3", "bob0"]
 
 
@@ -105,22 +113,6 @@ def test_the_same_run_is_kept_once_with_what_is_known_last_and_a_requeued_job_ha
     again = replace(USAGE, started_at_s=USAGE.started_at_s + 100, ended_at_s=USAGE.ended_at_s + 100)
     store.record_usage([again])
     assert [observed.usage for observed in store.usage(job_id=USAGE.job_id)] == [again, died]
-
-
-def test_a_store_without_usage_gets_the_table_and_keeps_its_decisions(tmp_path: Path, opened: Opened) -> None:
-    """As gpusage wrote it before it observed usage: schema 2."""
-    with closing(opened()) as store:
-        store.record(DECIDED)
-    with closing(sqlite3.connect(tmp_path / "d.db")) as connection:
-        connection.execute("DROP TABLE usage")
-        connection.execute("PRAGMA user_version = 2")
-        connection.commit()
-    store = opened()
-    assert store.usage() == ()
-    store.record_usage([USAGE])
-    assert store.usage() == (Observation(usage=USAGE, decision=DECIDED),)
-    with closing(sqlite3.connect(tmp_path / "d.db")) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
 
 
 def test_usage_that_is_too_old_is_forgotten_little_by_little(opened: Opened) -> None:

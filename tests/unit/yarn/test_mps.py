@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.dividing import PROGRAM
+from gpusage.node.dividing import PROGRAM
 from mps import control_in
 
 
@@ -58,8 +58,8 @@ def test_a_daemon_that_died_and_left_its_pipe_is_started_again(environment: dict
 
 
 def test_containers_have_percentages_whatever_else_the_environment_wishes(environment: dict[str, str]) -> None:
-    wishes = {"GPUSAGE_DIVISION": "partition", "GPUSAGE_MPS_PROTOCOL": "3", "STANDIN_VERSION": "13040"}
-    call({**environment, **wishes}, "start", "GPU-1")
+    submit_options = {"GPUSAGE_DIVISION": "partition", "GPUSAGE_MPS_PROTOCOL": "3", "STANDIN_VERSION": "13040"}
+    call({**environment, **submit_options}, "start", "GPU-1")
     assert Path(environment["CUDA_MPS_PIPE_DIRECTORY"], "running").read_text() == "-d device=GPU-1\n"
 
 

@@ -15,7 +15,7 @@ GOOD = {"v": "1", "share": "40"}
 
 
 def test_a_plan_comes_back_as_it_was() -> None:
-    plan = Plan(share=40, identity="a_1", memory_cap_mib=6144, labels=("h100", "a100"), fallback_after_s=30, vcores=2)
+    plan = Plan(share=40, identity="a_1", labels=("h100", "a100"), fallback_after_s=30, vcores=2)
     assert parse_plan(plan.encoded()) == plan
     for other in (replace(plan, rescue=False), replace(plan, need="mode=train,sm=0.1:1e-05", avoid=("a-1.b:45454",))):
         assert parse_plan(other.encoded()) == other
@@ -41,7 +41,6 @@ def test_a_plan_travels_in_letters_that_bash_leaves_alone() -> None:
         {"labels": "a,,b"},
         {"labels": ",".join(f"l{number}" for number in range(17))},
         {"id": "a\nb"},
-        {"memory_cap_mib": "99999999999"},
         {"containers": "0"},
         {"need": "a b"},
         {"avoid": "node"},

@@ -11,7 +11,8 @@ RESCUE = PLUGINS / "yarn" / "java" / "src" / "main" / "java" / "org" / "gpusage"
 
 
 def test_both_look_for_the_same_words() -> None:
-    shell = "".join(re.findall(r"^words=['\"](?:\$words)?(.*)['\"]$", EPILOG.read_text(), re.MULTILINE))
+    pattern = r"^out_of_memory=['\"](?:\$out_of_memory)?(.*)['\"]$"
+    shell = "".join(re.findall(pattern, EPILOG.read_text(), re.MULTILINE))
     java = re.search(r"Pattern\.compile\((.*?)\);", RESCUE.read_text(), re.DOTALL)
     assert java is not None
     assert "".join(re.findall(r'"(.*)"', java[1])).replace(r"\\", "\\") == shell.replace(r"\\", "\\")

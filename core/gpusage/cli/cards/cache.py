@@ -1,4 +1,4 @@
-"""What commands keep below the user's cache folder, so that the next call need not make it again."""
+"""Files below the user's cache folder. Others may be able to write there: only files of this user and root are read."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+_PACKAGE = Path(__file__).resolve().parents[2]
 MAXIMUM_CARD_CHARACTERS = 16 * 1024
 _CARD = re.compile(rf"[A-Za-z0-9+/=]{{1,{MAXIMUM_CARD_CHARACTERS}}}")
 
 
 def user_cache() -> Path:
-    """Return the folder of all that is kept."""
+    """Return the folder of all cached files."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "gpusage"
 
 
-def keep(path: Path, content: bytes) -> None:
-    """Write *content* at once or not at all; a full disk only means that it is made again."""
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write *content* atomically; without space or permission it is not cached."""
     with suppress(OSError):
-        own_folder(path.parent)
+        make_own_folder(path.parent)
         _write(path, content, mode=0o600)
 
 
-def keep_for_all(path: Path, content: bytes) -> None:
-    """Write *content* where every user may read it, also the folders that are made for it.
+def write_for_all_users(path: Path, content: bytes) -> None:
+    """Write *content* atomically, readable for every user, as are the folders that it creates.
 
     Raises:
         OSError: It cannot be written.
@@ -53,24 +54,24 @@ def _write(path: Path, content: bytes, *, mode: int) -> None:
         raise
 
 
-def kept_card(path: Path) -> str | None:
-    """Return the card that was kept at *path*, ``None`` where there is none."""
-    text = (cached(path, MAXIMUM_CARD_CHARACTERS + 2) or b"").decode("ascii", "replace").strip()
+def read_card(path: Path) -> str | None:
+    """Return the cached card at *path*, ``None`` if there is none."""
+    text = (read_own(path, MAXIMUM_CARD_CHARACTERS + 2) or b"").decode("ascii", "replace").strip()
     return text if _CARD.fullmatch(text) else None
 
 
-def cached(path: Path, limit_bytes: int) -> bytes | None:
-    """Return what was kept at *path*; nothing where anyone but this user and root may have put it there."""
+def read_own(path: Path, limit_bytes: int) -> bytes | None:
+    """Return the content at *path*, ``None`` if anyone but this user and root may have written it."""
     with suppress(OSError), open(open_own(path, os.O_RDONLY, {0, os.geteuid()}), "rb") as file:
         return file.read(limit_bytes)
     return None
 
 
-def own_folder(path: Path) -> None:
-    """Make the folder *path*, where it is not there.
+def make_own_folder(path: Path) -> None:
+    """Create the folder *path* if it does not exist.
 
     Raises:
-        OSError: It cannot be made, or is another user's.
+        OSError: It cannot be created, or belongs to another user.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_uid not in (0, os.geteuid()):
@@ -78,22 +79,31 @@ def own_folder(path: Path) -> None:
 
 
 def open_own(path: Path, flags: int, owners: Collection[int]) -> int:
-    """Open the file at *path*, in a folder where others may have put a file of theirs, a link or a FIFO.
+    """Open the file at *path*, where others may have put a file of theirs, a link or a FIFO.
 
     Raises:
-        OSError: There is none, or anyone but *owners* may have written it, or it has another name as well, or its
-            folder is another user's, who may have changed the names of our files there.
+        OSError: There is none, anyone but *owners* may have written it, it has a second link, or its folder belongs to
+            another user, who could have renamed our files.
     """
-    if not _ours(path.parent.stat(), (0, os.geteuid())):
+    if not _is_owned(path.parent.stat(), (0, os.geteuid())):
         raise PermissionError(errno.EPERM, "not a folder of one's own", str(path.parent))
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     status = os.fstat(file)
-    if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1 and _ours(status, owners):
+    if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1 and _is_owned(status, owners):
         return file
     os.close(file)
     raise PermissionError(errno.EPERM, "not a file of one's own", str(path))
 
 
-def _ours(status: os.stat_result, owners: Collection[int]) -> bool:
-    """Tell whether nobody but *owners* may write there."""
+def _is_owned(status: os.stat_result, owners: Collection[int]) -> bool:
+    """Return whether nobody but *owners* can write to it."""
     return status.st_uid in owners and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def source_files(patterns: Iterable[str]) -> Iterator[tuple[str, int, int]]:
+    """Yield the path, length and time of change of each of our source files that matches *patterns*."""
+    for pattern in patterns:
+        for each in sorted(_PACKAGE.glob(pattern)):
+            if each.suffix in {".py", ".json"}:
+                status = each.stat()
+                yield str(each.relative_to(_PACKAGE)), status.st_size, status.st_mtime_ns

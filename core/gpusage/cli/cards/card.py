@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from gpusage.api import advisor
 from gpusage.cli import documents, figures, options, tables
+from gpusage.cli.cards.graph_cache import read_graph
+from gpusage.decisions.default_advisor import advisor
 from gpusage.graphs.card.file import write_file
 from gpusage.graphs.card.text import encode
-from gpusage.graphs.summary import summary
 from gpusage_hooks.types import ModelGraph
 
 SCHEMA = "gpusage.card/1"
@@ -60,12 +61,28 @@ def _is_folder(path: Path) -> bool:
 
 def _read(word: str, shape: Sequence[str]) -> ModelGraph:
     request = options.read_requests([word], {"shape": shape})[0]
-    return advisor().read(request.model, dict(request.workload.shape))
+    return read_graph(advisor(), request.model, dict(request.workload.shape))
 
 
 def _document(graph: ModelGraph) -> dict[str, Any]:
     text = encode(graph)
-    return {"model": documents.model(graph), "summary": summary(graph), "byte_count": len(text), "card": text}
+    return {"model": documents.model(graph), "summary": summarize(graph), "byte_count": len(text), "card": text}
+
+
+def summarize(graph: ModelGraph) -> dict[str, Any]:
+    """Return what a person or a program wants to know of *graph*, ready for JSON."""
+    return {
+        "name": graph.name,
+        "source": graph.source,
+        "node_count": len(graph.nodes),
+        "kind_count": len(set(graph.nodes)),
+        "parameter_count": graph.parameter_count,
+        "inputs": {name: list(shape) for name, shape in graph.inputs},
+        "fixed_batch_size": graph.fixed_batch_size,
+        "op_types": dict(Counter(node.op_type for node in graph.nodes).most_common()),
+        "unknown_op_types": dict(graph.unknown_op_types),
+        "notes": list(graph.notes),
+    }
 
 
 def _save(graphs: Sequence[ModelGraph], output: Path) -> None:

@@ -1,15 +1,15 @@
-"""A card within a limit: the model is read in a child process, which goes on alone where its parent has no time left.
+"""Reads a card within a time limit: in a child process, which continues in the background after the limit.
 
-Beside the card's place in the user's cache lies a note while it is being made, and where it could not be made in time.
-Whoever makes the card holds the note's lock.
+While a child reads a model, and after it failed too late, the card's path in the user's cache has a note beside it. The
+child holds the lock of the note.
 
 Invariants:
 
 1. The parent has a card, or the reason why there is none yet, by the limit.
-2. No model is read twice at once, and one that failed late is left alone for `REMEMBERED_S`.
-3. A user has at most one child without a parent; its priority is low, and it ends within `BACKGROUND_S`. Where
-   nothing can be kept there is none.
-4. Only notes that are this user's alone are read and written.
+2. No model is read twice at once, and one that failed late is not read again for `REMEMBERED_S`.
+3. A user has at most one child in the background; its priority is low, and it ends within `BACKGROUND_S`. If nothing
+   can be cached there is none.
+4. Only notes that no other user can write are read and written.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from gpusage.cli.cards.cache import kept_card, open_own, own_folder
-from gpusage.graphs.card.trouble import SIGN, encode_trouble
+from gpusage.cli.cards.cache import make_own_folder, open_own, read_card
+from gpusage.graphs.card.error import ERROR_MARK, encode_error
 from gpusage_hooks.errors import GpuUsageError
 
 BACKGROUND_S = 120
@@ -40,76 +40,76 @@ _WAITS = f"{_SLOW}, and another model is being read in the background; submit ag
 _ENDED = f"the model could not be described, because that was ended after {BACKGROUND_S} s or from outside"
 
 
-def card_or_trouble(read: Callable[[], str]) -> str:
-    """Return the card that *read* gives, or in its place why it fails: sbatch goes on, and its user hears why."""
+def card_or_error(read: Callable[[], str]) -> str:
+    """Return the card from *read*, or in its place the reason why it fails, which sbatch shows to its user."""
     try:
         return read()
     except GpuUsageError as error:
-        return encode_trouble(str(error))
-    except Exception as error:  # noqa: BLE001 - whatever it was, the job is submitted
-        return encode_trouble(f"describing the model failed: {type(error).__name__}: {error}")
+        return encode_error(str(error))
+    except Exception as error:  # noqa: BLE001 - the job is submitted, whatever fails here
+        return encode_error(f"describing the model failed: {type(error).__name__}: {error}")
 
 
 def read_within(limit_s: float, place: Path, read: Callable[[], str], *, spent_s: float = 0.0) -> str:
-    """Return the card that *read* gives, or what stands in its place, by the limit.
+    """Return the card from *read*, or the reason why there is none, within the limit.
 
     Args:
-        limit_s: As the user reads it.
-        place: Where *read* keeps the card for the next time.
+        limit_s: The limit, as messages show it.
+        place: The path at which *read* caches the card.
         read: Called in a child process.
-        spent_s: How much of the limit is over.
+        spent_s: The part of the limit that has passed.
     """
     until_s = time.monotonic() + limit_s - spent_s
     note_path = place.with_name(f"{place.name}.note")
-    note = _open(note_path)
-    if not _locked(note):
-        return _awaited(limit_s, note, place, until_s)
-    remembered = _remembered(note)
+    note_file = _open_note(note_path)
+    if not _try_lock(note_file):
+        return _wait_for_card(limit_s, note_file, place, until_s)
+    remembered = _remembered_error(note_file)
     if remembered:
         return remembered
-    _write(note, encode_trouble(_ENDED))
-    background = _open(place.with_name("background.lock"))
-    child, pipe = _forked(lambda: card_or_trouble(read), note, note_path, keep_open=background)
-    os.close(note)  # the lock stays with the child
-    answer = _received(pipe, until_s)
-    if answer is not None:
-        return answer or encode_trouble(_ENDED)
-    lasts = _lasts(background)
-    if lasts and _locked(background):
+    _write_note(note_file, encode_error(_ENDED))
+    background = _open_note(place.with_name("background.lock"))
+    child, pipe = _fork_reader(lambda: card_or_error(read), note_file, note_path, keep_open=background)
+    os.close(note_file)  # the lock stays with the child
+    text = _receive(pipe, until_s)
+    if text is not None:
+        return text or encode_error(_ENDED)
+    can_cache = _has_name(background)
+    if can_cache and _try_lock(background):
         os.setpriority(os.PRIO_PROCESS, child, _LOWEST_PRIORITY)
-        return encode_trouble(_GOES_ON.format(limit_s))
+        return encode_error(_GOES_ON.format(limit_s))
     os.kill(child, signal.SIGKILL)
-    _forget(note_path)
-    return encode_trouble((_WAITS if lasts else _NOWHERE).format(limit_s, place.parent))
+    _remove_note(note_path)
+    return encode_error((_WAITS if can_cache else _NOWHERE).format(limit_s, place.parent))
 
 
-def _awaited(limit_s: float, note: int, place: Path, until_s: float) -> str:
-    """Wait for the card that another process is making, for as long as that one's own parent does."""
-    until_s = min(until_s, time.monotonic() + os.fstat(note).st_mtime + limit_s - time.time())
-    while not (card := kept_card(place)) and time.monotonic() < until_s:
+def _wait_for_card(limit_s: float, note_file: int, place: Path, until_s: float) -> str:
+    """Wait for the card that another process is reading, as long as the parent of that process waits."""
+    until_s = min(until_s, time.monotonic() + os.fstat(note_file).st_mtime + limit_s - time.time())
+    while not (card := read_card(place)) and time.monotonic() < until_s:
         time.sleep(_POLL_S)
-    return card or encode_trouble(_GOES_ON.format(limit_s))
+    return card or encode_error(_GOES_ON.format(limit_s))
 
 
-def _open(path: Path) -> int:
+def _open_note(path: Path) -> int:
     try:
-        own_folder(path.parent)
+        make_own_folder(path.parent)
         return open_own(path, os.O_RDWR | os.O_CREAT, {os.geteuid()})
     except OSError:
-        return os.memfd_create(path.name)  # a cache that cannot be written remembers nothing
+        return os.memfd_create(path.name)  # without a cache nothing is remembered
 
 
-def _lasts(file: int) -> bool:
-    """Tell whether others can open it, too: what lies in memory alone has no name."""
+def _has_name(file: int) -> bool:
+    """Return whether *file* is in a folder, not in memory alone."""
     return os.fstat(file).st_nlink > 0
 
 
-def _forget(note_path: Path) -> None:
+def _remove_note(note_path: Path) -> None:
     with suppress(OSError):
         note_path.unlink()
 
 
-def _locked(file: int) -> bool:
+def _try_lock(file: int) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -117,20 +117,20 @@ def _locked(file: int) -> bool:
     return True
 
 
-def _remembered(note: int) -> str:
-    """Return what an earlier reading left there, where it is young enough."""
-    age_s = time.time() - os.fstat(note).st_mtime
-    text = os.pread(note, _NOTE_BYTES, 0).decode("ascii", "replace")
-    return text if text.startswith(SIGN) and 0 <= age_s < REMEMBERED_S else ""
+def _remembered_error(note_file: int) -> str:
+    """Return the error in the note of an earlier process, ``""`` if it is too old."""
+    age_s = time.time() - os.fstat(note_file).st_mtime
+    text = os.pread(note_file, _NOTE_BYTES, 0).decode("ascii", "replace")
+    return text if text.startswith(ERROR_MARK) and 0 <= age_s < REMEMBERED_S else ""
 
 
-def _write(note: int, text: str) -> None:
-    os.ftruncate(note, 0)
-    os.pwrite(note, text.encode("ascii"), 0)
+def _write_note(note_file: int, text: str) -> None:
+    os.ftruncate(note_file, 0)
+    os.pwrite(note_file, text.encode("ascii"), 0)
 
 
-def _forked(outcome: Callable[[], str], note: int, note_path: Path, *, keep_open: int) -> tuple[int, int]:
-    """Start a child that makes the card; return its number, and the pipe that its outcome comes by."""
+def _fork_reader(outcome: Callable[[], str], note_file: int, note_path: Path, *, keep_open: int) -> tuple[int, int]:
+    """Start a child that reads the card; return its process id, and the pipe for its text."""
     ours, theirs = os.pipe()
     child = os.fork()
     if child:
@@ -138,17 +138,17 @@ def _forked(outcome: Callable[[], str], note: int, note_path: Path, *, keep_open
         return child, ours
     try:
         os.close(ours)
-        _alone({note, theirs, keep_open})
+        _detach({note_file, theirs, keep_open})
         text = outcome()
-        _write(note, text)
-        if _sent(theirs, text) or not text.startswith(SIGN):
-            _forget(note_path)  # somebody has it, or the cache: nothing to remember
+        _write_note(note_file, text)
+        if _send(theirs, text) or not text.startswith(ERROR_MARK):
+            _remove_note(note_path)  # the parent or the cache has it: nothing to remember
     finally:
         os._exit(0)
 
 
-def _sent(pipe: int, text: str) -> bool:
-    """Send *text*, and tell whether somebody was there to hear it."""
+def _send(pipe: int, text: str) -> bool:
+    """Return whether somebody received *text*."""
     try:
         os.write(pipe, text.encode("ascii"))
     except BrokenPipeError:
@@ -156,21 +156,21 @@ def _sent(pipe: int, text: str) -> bool:
     return True
 
 
-def _alone(files: set[int]) -> None:
-    """Let go of everything that a waiting sbatch may hang on, and end in time."""
+def _detach(files: set[int]) -> None:
+    """Close everything that sbatch may wait for, leave its session, and end within `BACKGROUND_S`."""
     os.setsid()
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, also inside a C library
     signal.alarm(BACKGROUND_S)
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
-    kept_files = sorted({2, *files})
-    for lower, upper in zip(kept_files, [*kept_files[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
+    open_files = sorted({2, *files})
+    for lower, upper in zip(open_files, [*open_files[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
         os.closerange(lower + 1, upper)
 
 
-def _received(pipe: int, until_s: float) -> str | None:
-    """Return what comes by *pipe*, ``""`` where it ends without a word, ``None`` where there is no time left."""
+def _receive(pipe: int, until_s: float) -> str | None:
+    """Return the text from *pipe*, ``""`` if the child ended without one, ``None`` after the limit."""
     while (left_s := until_s - time.monotonic()) > 0:
         if select.select([pipe], [], [], left_s)[0]:
             return os.read(pipe, 2**16).decode("ascii")

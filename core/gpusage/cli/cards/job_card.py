@@ -1,9 +1,8 @@
-"""What the login node calls for each sbatch: a job's comment -> the card of its model, on standard output.
+"""``gpusage job-card``, which the login node runs for each sbatch: prints the card of the model in a job's comment.
 
-It runs as the user, in the directory that sbatch was called in. Where there is no card, the reason travels in its place
-and the daemon's answer tells the user; a malformed comment is left to the daemon, which reads it as well. Cards are
-kept below the user's cache folder, and a site may keep some for all of its users, so that the second submission of a
-model reads no model.
+It runs as the user, in sbatch's directory. Without a card the reason takes its place, and the daemon's answer shows it
+to the user; a malformed comment is left to the daemon, which parses it too. Cards are cached below the user's cache
+folder, and a site may cache some for all users, so that the second submission of a model does not read the model.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from pathlib import Path
 
 import click
 
-from gpusage.cli.cards.cache import keep, keep_for_all, kept_card, user_cache
-from gpusage.cli.cards.card_reader import card_or_trouble, read_within
+from gpusage.cli.cards.cache import read_card, user_cache, write_atomically, write_for_all_users
+from gpusage.cli.cards.card_reader import card_or_error, read_within
 from gpusage_hooks.comment import parse_comment, parse_model
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import ModelRequest
 
 SITE_FOLDER = Path("/etc/gpusage/cards")
-"""Cards that a site keeps for all of its users, written by ``gpusage job-card --keep-in``."""
+"""A site's cards for all of its users, from ``gpusage job-card --keep-in``."""
 
 _FOR_ALL = 0o005
 _FORMAT = "1"  # of the cache's entries; a new card format takes a new one
@@ -42,26 +41,26 @@ def job_card(comment: str, limit_s: float | None, keep_in: Path | None) -> None:
     Example: gpusage job-card 'model=resnet50.onnx,batch=64'
     """
     if keep_in is not None:
-        click.echo(_kept_for_all(comment, keep_in))
+        click.echo(_write_site_card(comment, keep_in))
         return
     try:
-        wish = parse_comment(comment)
+        request = parse_comment(comment)
     except RequestError:
         return
-    if wish is not None and wish.enabled:
-        click.echo(card_or_trouble(lambda: _in_time(wish, limit_s)))
+    if request is not None and request.enabled:
+        click.echo(card_or_error(lambda: _card_within(request, limit_s)))
 
 
-def _kept_for_all(comment: str, folder: Path) -> str:
-    """Return a new card of the model that *comment* names, kept in the site's *folder*.
+def _write_site_card(comment: str, folder: Path) -> str:
+    """Return a new card of the model that *comment* names, after writing it to the site's *folder*.
 
     Raises:
-        GpuUsageError: There is none, or it cannot be kept there for all users.
+        GpuUsageError: There is no card, or it cannot be written there for all users.
     """
-    wish = parse_model(comment)
-    card = _read_model(wish)
+    request = parse_model(comment)
+    card = _read_model(request)
     try:
-        keep_for_all(folder / cache_key(wish), f"{card}\n".encode("ascii"))
+        write_for_all_users(folder / cache_key(request), f"{card}\n".encode("ascii"))
         open_to_all = folder.stat().st_mode & _FOR_ALL == _FOR_ALL
     except OSError as error:
         message = f"Folder '{folder}' must be one that cards can be written to; got: {error}. Run this as root."
@@ -72,70 +71,72 @@ def _kept_for_all(comment: str, folder: Path) -> str:
     return card
 
 
-def _in_time(wish: ModelRequest, limit_s: float | None) -> str:
-    """Return the card within *limit_s* of this process's start.
+def _card_within(request: ModelRequest, limit_s: float | None) -> str:
+    """Return the card, or the reason why there is none yet, within *limit_s* of this process's start.
 
     Raises:
         GpuUsageError: The model is malformed.
-        OSError: The model cannot be looked at.
+        OSError: The model cannot be accessed.
     """
     cache = cache_folder()
-    place = cache / cache_key(wish)
-    card = _kept_card(place)
+    path = cache / cache_key(request)
+    card = _find_card(path)
     if card or limit_s is None:
-        return card or card_of(wish, cache)
-    return read_within(limit_s, place, lambda: card_of(wish, cache), spent_s=_age_s())
+        return card or card_of(request, cache)
+    return read_within(limit_s, path, lambda: card_of(request, cache), spent_s=_process_age_s())
 
 
-def _kept_card(place: Path) -> str | None:
-    """Return the card that the user keeps at *place*, else the site's for all users."""
-    return kept_card(place) or kept_card(SITE_FOLDER / place.name)
+def _find_card(path: Path) -> str | None:
+    """Return the user's cached card at *path*, else the site's, ``None`` if there is neither."""
+    return read_card(path) or read_card(SITE_FOLDER / path.name)
 
 
-def _age_s() -> float:
-    """Return how long ago this process was started: sbatch waits for Python's own start too."""
+def _process_age_s() -> float:
+    """Return the age of this process: sbatch waits for Python's start, too."""
     after_the_name = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
-    started_s = int(after_the_name[19]) / os.sysconf("SC_CLK_TCK")  # field 22 of proc(5), since the host's start
+    started_s = int(after_the_name[19]) / os.sysconf("SC_CLK_TCK")  # starttime, field 22 of proc(5), since boot
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
 
 
-def card_of(wish: ModelRequest, cache: Path | None = None) -> str:
-    """Return the card of the model that *wish* names, kept from an earlier call where the model is still the same.
+def card_of(request: ModelRequest, cache: Path | None = None) -> str:
+    """Return the card of the model that *request* names, from the cache if the model has not changed.
 
     Raises:
         GpuUsageError: The model is malformed.
-        OSError: The model cannot be looked at.
+        OSError: The model cannot be accessed.
     """
-    place = (cache or cache_folder()) / cache_key(wish)
-    return _kept_card(place) or _keep(place, _read_model(wish))
+    path = (cache or cache_folder()) / cache_key(request)
+    return _find_card(path) or _store(path, _read_model(request))
 
 
 def cache_folder() -> Path:
-    """Return where the user's cards are kept."""
+    """Return the folder of the user's cached cards."""
     return user_cache() / "cards"
 
 
-def cache_key(wish: ModelRequest) -> str:
-    """Return a name that changes with the model's path, length and time of change, and with the shape asked for.
+def cache_key(request: ModelRequest) -> str:
+    """Return a file name that depends on the model's path, inode, length and time of change, and on the shape.
 
-    A folder counts by its config.json; a name that is no path counts by itself.
+    Of a folder its config.json counts; a name that is no path counts itself.
     """
-    path = Path(wish.model).expanduser()
-    described = path / "config.json" if os.path.isdir(path) else path  # noqa: PTH112 - is_dir() raises where it may not look
+    path = Path(request.model).expanduser()
+    file = path / "config.json" if os.path.isdir(path) else path  # noqa: PTH112 - is_dir() raises in a folder that it may not search
     try:
-        status = described.stat()
+        status = file.stat()
         identity: tuple[object, ...] = (str(path.absolute()), status.st_size, status.st_mtime_ns, status.st_ino)
     except OSError:
-        identity = (wish.model,)
-    return hashlib.sha256(repr((_FORMAT, identity, wish.workload.shape)).encode("utf-8", "replace")).hexdigest()
+        identity = (request.model,)
+    return hashlib.sha256(repr((_FORMAT, identity, request.workload.shape)).encode("utf-8", "replace")).hexdigest()
 
 
-def _read_model(wish: ModelRequest) -> str:
-    from gpusage.cli.cards.new_card import new_card  # noqa: PLC0415 - most calls find a card, and read no model
+def _read_model(request: ModelRequest) -> str:
+    from gpusage.decisions.advisor import make_advisor  # noqa: PLC0415 - a cached card needs no reader
+    from gpusage.graphs.card.text import encode  # noqa: PLC0415 - as above
 
-    return new_card(wish)
+    model = str(Path(request.model).expanduser()) if request.model.startswith("~") else request.model
+    return encode(make_advisor().read(model, dict(request.workload.shape)))
 
 
-def _keep(path: Path, card: str) -> str:
-    keep(path, f"{card}\n".encode("ascii"))
+def _store(path: Path, card: str) -> str:
+    write_atomically(path, f"{card}\n".encode("ascii"))
     return card

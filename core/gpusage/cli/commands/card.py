@@ -19,7 +19,7 @@ Examples:
 
 @click.command(epilog=EXAMPLE, short_help="Describe models compactly, without their weights.")
 @options.models_argument
-@options.shape_option
+@options.job_options("shape")
 @click.option(
     "-o",
     "--output",

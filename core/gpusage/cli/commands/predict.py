@@ -8,8 +8,8 @@ import click
 
 from gpusage.cli import options
 from gpusage.cli.deferred import run_by
-from gpusage.cli.durations import read_duration
-from gpusage.cli.predicting import batches, shares
+from gpusage.cli.options import read_duration
+from gpusage.cli.predicting import batches, serve_options
 
 EXAMPLE = """\b
 Examples:
@@ -20,6 +20,7 @@ Examples:
   gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --share 50 --share 25 --utilization 60
   gpusage predict examples/models/resnet50.onnx --batch 32,64,128 --gpu v100
   gpusage predict examples/models/resnet50.onnx --max-batch --precision bf16
+  gpusage predict examples/models/gpt2.onnx --serve --generate 512+128 --precision fp16 --rate 5/s --p99 200ms
 """
 
 
@@ -27,9 +28,9 @@ Examples:
 @options.models_argument
 @options.gpu_option(multiple=True)
 @batches.batch_options
-@options.manner_options
-@shares.share_options
-@click.option("--steps", type=click.IntRange(1), metavar="N", help="Steps to run: adds the run time, and its price.")
+@options.step_options
+@batches.share_option
+@options.job_options("utilization", "step_time", "steps")
 @click.option(
     "--deadline",
     "deadline_s",
@@ -55,6 +56,7 @@ Examples:
     is_flag=True,
     help="Exit with status 1 where the memory of a prediction does not fit, by its upper end.",
 )
+@serve_options.serve_options
 @options.json_option
 @click.pass_context
 @run_by("gpusage.cli.predicting.predict:predict")

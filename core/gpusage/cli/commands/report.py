@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from gpusage.cli.deferred import run_by
-from gpusage.cli.durations import read_duration
-from gpusage.cli.options import json_option
+from gpusage.cli.options import json_option, read_duration
 
 EXAMPLE = """\b
 Examples:

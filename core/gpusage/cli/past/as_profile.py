@@ -8,13 +8,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from gpusage.boundary.printable_text import visible
 from gpusage.cli import tables
-from gpusage.configuration_file import load_configuration
-from gpusage.learning.profile_rows import COLUMNS, Cell, profile_row
+from gpusage.experience.profile_rows import COLUMNS, Cell, profile_row
+from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
 
 Row = Mapping[str, Cell]
+_FORMULA = ("=", "+", "-", "@")
 
 
 def write_profiles(folder: Path) -> None:
@@ -52,4 +54,12 @@ def _write(path: Path, rows: Sequence[Row]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: _harmless(cell) for name, cell in row.items()} for row in rows)
+
+
+def _harmless(cell: Cell) -> Cell:
+    """Return *cell* without what acts on a terminal, or on a spreadsheet, which reads ``=1+1`` as a formula."""
+    if not isinstance(cell, str):
+        return cell
+    text = visible(cell)
+    return f"'{text}" if text.startswith(_FORMULA) else text

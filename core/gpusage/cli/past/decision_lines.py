@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from gpusage.advice import describe_need
+from gpusage.boundary.printable_text import visible
 from gpusage.cli import documents
 from gpusage.cli.past.usage_lines import usage_document, usage_line
-from gpusage.mark import Mark, parse_mark
-from gpusage.plain_text import visible
-from gpusage_hooks.types import DecisionRecord, MarkedJob, Usage, Workload
+from gpusage.decisions.advice import describe_need
+from gpusage.store.annotation import JobAnnotation, parse_annotation
+from gpusage_hooks.types import AnnotatedJob, DecisionRecord, Usage, Workload
 
 _DONE = {
     "REWRITE": "rewritten",
@@ -24,12 +24,12 @@ _DONE = {
 }
 
 
-def document(job: MarkedJob | None, record: DecisionRecord | None, runs: Sequence[Usage] = ()) -> dict[str, Any]:
+def document(job: AnnotatedJob | None, record: DecisionRecord | None, runs: Sequence[Usage] = ()) -> dict[str, Any]:
     """Return what became of a job, and what its *runs* really did; the code is ``None`` where it carries no mark.
 
     The mark has the last word on what the job asks for now: a job that was turned back has ``BACK``.
     """
-    mark = parse_mark(job.mark) if job else None
+    mark = parse_annotation(job.mark) if job else None
     fields = {**(_of_mark(mark) if mark else _NOTHING), **(_of_record(record) if record else {})}
     if mark is not None and mark.code == "BACK":
         fields |= {"code": mark.code, "before": mark.before, "after": mark.after}
@@ -38,15 +38,15 @@ def document(job: MarkedJob | None, record: DecisionRecord | None, runs: Sequenc
     return {"job": _of_job(job) if job else None, **fields, "usage": usage}
 
 
-def lines(job: MarkedJob | None, record: DecisionRecord | None, runs: Sequence[Usage] = ()) -> Iterator[str]:
+def lines(job: AnnotatedJob | None, record: DecisionRecord | None, runs: Sequence[Usage] = ()) -> Iterator[str]:
     """Yield what became of a job, and what its *runs* really did, for people."""
     fields = document(job, record)
-    asked = record.rendered.before if record else fields["before"] or ""
-    for line in _title(job, fields), *_body(fields, record), *(f"  {usage_line(run, record, asked)}" for run in runs):
+    before = record.rendered.before if record else fields["before"] or ""
+    for line in _title(job, fields), *_body(fields, record), *(f"  {usage_line(run, record, before)}" for run in runs):
         yield visible(line)
 
 
-def _title(job: MarkedJob | None, fields: dict[str, Any]) -> str:
+def _title(job: AnnotatedJob | None, fields: dict[str, Any]) -> str:
     if job is None:
         when = _when(fields["decided_at_s"])
         return f"{fields['manager']}, {fields['origin']}, {when}, record {fields['number'] or '-'}"
@@ -56,7 +56,10 @@ def _title(job: MarkedJob | None, fields: dict[str, Any]) -> str:
 
 def _body(fields: dict[str, Any], record: DecisionRecord | None) -> Iterator[str]:
     if fields["code"] is None:
-        yield "  It carries no mark of ours: it named no model or opted out, or gpusage was switched off or silent."
+        yield (
+            "  It carries no mark that this gpusage reads: it named no model or opted out, gpusage was switched off or"
+            " silent, or another revision of gpusage decided it."
+        )
         return
     change = fields["before"] or "its request"
     change += f" -> {fields['after']}" if fields["after"] != fields["before"] else ""
@@ -103,7 +106,7 @@ _NOTHING: dict[str, Any] = {
 }
 
 
-def _of_mark(mark: Mark) -> dict[str, Any]:
+def _of_mark(mark: JobAnnotation) -> dict[str, Any]:
     return _NOTHING | {
         "source": "mark",
         "number": mark.number or None,
@@ -140,5 +143,5 @@ def _of_workload(workload: Workload) -> dict[str, Any]:
     return fields
 
 
-def _of_job(job: MarkedJob) -> dict[str, Any]:
+def _of_job(job: AnnotatedJob) -> dict[str, Any]:
     return {"id": job.job_id, "manager": job.manager, "user": job.user, "state": job.state, "waits_for": job.waits_for}

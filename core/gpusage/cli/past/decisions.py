@@ -13,17 +13,17 @@ from pathlib import Path
 
 import click
 
-from gpusage.advisor import make_advisor
+from gpusage.boundary.printable_text import one_line
 from gpusage.cli import tables
 from gpusage.cli.past.as_profile import write_profiles
 from gpusage.cli.past.decision_lines import document, lines
-from gpusage.configuration_file import load_configuration, read_configuration
-from gpusage.mark import parse_mark
-from gpusage.plain_text import one_line
+from gpusage.decisions.advisor import make_advisor
+from gpusage.settings.configuration_file import load_configuration, read_configuration
+from gpusage.store.annotation import parse_annotation
 from gpusage.store.decisions import DecisionStore
-from gpusage.store.opening import open_store, place_of
+from gpusage.store.opening import describe_location, open_store
 from gpusage_hooks.errors import GpuUsageError, PluginError, RequestError
-from gpusage_hooks.types import DecisionRecord, JobState, MarkedJob, Usage
+from gpusage_hooks.types import AnnotatedJob, DecisionRecord, JobState, Usage
 
 SCHEMA = "gpusage.decisions/1"
 USUAL_COUNT = 20
@@ -45,23 +45,23 @@ def decisions(job_id: str, count: int | None, user: str, profile_folder: Path | 
         tables.print_json({"schema": SCHEMA, "decisions": [document(*entry) for entry in entries]})
         return
     if not entries:
-        where = "" if job_id or user else f" {place_of(load_configuration().store.url)}"
+        where = "" if job_id or user else f" {describe_location(load_configuration().store.url)}"
         tables.show(f"No decision yet.{where}")
     for entry in entries:
         tables.show(*lines(*entry))
 
 
-Found = tuple[MarkedJob | None, DecisionRecord | None, tuple[Usage, ...]]
+JobHistory = tuple[AnnotatedJob | None, DecisionRecord | None, tuple[Usage, ...]]
 """A job, what was decided of it, and what its runs really did, as far as each is known."""
 
 
-def of_job(job_id: str) -> tuple[Found, ...]:
+def of_job(job_id: str) -> tuple[JobHistory, ...]:
     """Return the jobs with this id, each with its record where the caller may read it.
 
     Raises:
         RequestError: No workload manager here knows the job.
     """
-    jobs = _asked(job_id=job_id, user="")
+    jobs = _managed_jobs(job_id=job_id, user="")
     if not jobs:
         message = (
             f"Job {job_id!r} must be one that a workload manager here remembers; none does. Check the id; for a job of "
@@ -71,7 +71,7 @@ def of_job(job_id: str) -> tuple[Found, ...]:
     return tuple(_with_records(jobs))
 
 
-def present(state: JobState) -> tuple[tuple[MarkedJob, DecisionRecord | None], ...]:
+def present(state: JobState) -> tuple[tuple[AnnotatedJob, DecisionRecord | None], ...]:
     """Return the jobs that wait or run now and carry our mark, as their managers show them to the caller.
 
     Returns:
@@ -80,7 +80,7 @@ def present(state: JobState) -> tuple[tuple[MarkedJob, DecisionRecord | None], .
     Raises:
         RequestError: There are such jobs, and none of their records can be read.
     """
-    jobs = [job for job in _asked(job_id="", user="") if job.state == state and parse_mark(job.mark)]
+    jobs = [job for job in _managed_jobs(job_id="", user="") if job.state == state and parse_annotation(job.mark)]
     known = tuple((job, record) for job, record, _ in _with_records(jobs) if job is not None)
     if known and not any(record for _, record in known):
         message = (
@@ -91,7 +91,7 @@ def present(state: JobState) -> tuple[tuple[MarkedJob, DecisionRecord | None], .
     return known
 
 
-def latest(count: int, user: str) -> tuple[Found, ...]:
+def latest(count: int, user: str) -> tuple[JobHistory, ...]:
     """Return the last decisions, the newest first; of *user* alone where one is named.
 
     Raises:
@@ -102,7 +102,7 @@ def latest(count: int, user: str) -> tuple[Found, ...]:
             records = store.latest(count, origins_of(user) if user else ())
             return tuple((None, record, _runs(store, record.number)) for record in records)
     except (GpuUsageError, OSError) as error:
-        jobs = [job for job in _asked(job_id="", user=user) if parse_mark(job.mark)] if user else []
+        jobs = [job for job in _managed_jobs(job_id="", user=user) if parse_annotation(job.mark)] if user else []
         if not jobs:
             message = (
                 f"The store of decisions must be readable; got: {error} Run this as root or as the daemon's user, "
@@ -112,25 +112,36 @@ def latest(count: int, user: str) -> tuple[Found, ...]:
         return tuple((job, None, ()) for job in jobs[-count:][::-1])
 
 
-def _asked(*, job_id: str, user: str) -> list[MarkedJob]:
-    """Return what each workload manager remembers; a plugin at fault is only mentioned."""
+def _managed_jobs(*, job_id: str, user: str) -> list[AnnotatedJob]:
+    """Return the jobs that each workload manager remembers; a plugin at fault only gives a warning.
+
+    Raises:
+        GpuUsageError: A manager does not answer, and no other one has jobs.
+    """
     advisor = make_advisor().configured(read_configuration()[0])
-    jobs: list[MarkedJob] = []
+    jobs: list[AnnotatedJob] = []
+    failures: list[GpuUsageError] = []
     for manager in advisor.settings:
         try:
             jobs += advisor.hooks.find_jobs(manager, job_id, user, advisor.context(manager)) or ()
         except PluginError as error:  # noqa: PERF203 - one at fault must not silence the others
             click.echo(one_line(f"gpusage: warning: {error}"), err=True)
+        except GpuUsageError as error:
+            failures.append(error)
+    if failures and not jobs:
+        raise failures[0]
+    for failure in failures:  # a host may have two managers, and one of them may be down
+        click.echo(one_line(f"gpusage: warning: {failure}"), err=True)
     return jobs
 
 
-def _with_records(jobs: Iterable[MarkedJob]) -> Iterator[Found]:
+def _with_records(jobs: Iterable[AnnotatedJob]) -> Iterator[JobHistory]:
     """Yield each job with its record; one that cannot be had leaves the mark to tell."""
     store: DecisionStore | None = None
     with suppress(GpuUsageError):
         store = _store()
     for job in jobs:
-        mark, record, runs = parse_mark(job.mark), None, tuple[Usage, ...]()
+        mark, record, runs = parse_annotation(job.mark), None, tuple[Usage, ...]()
         if mark is not None and mark.number and store is not None:
             with suppress(GpuUsageError, OSError):
                 record = store.find(mark.number)

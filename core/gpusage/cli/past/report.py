@@ -10,18 +10,17 @@ from typing import Any
 
 import msgspec
 
-from gpusage.advisor import Advisor, make_advisor
+from gpusage.boundary.printable_text import visible
 from gpusage.cli import tables
-from gpusage.cli.origin import origin
-from gpusage.cli.output_file import write_output
+from gpusage.cli.output_file import page_origin, write_output
 from gpusage.cli.past.decisions import origins_of, user_name
 from gpusage.cli.predicting.money import site_prices
-from gpusage.configuration_file import load_configuration
-from gpusage.plain_text import visible
+from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.reports import lines, page
-from gpusage.reports.rates import rates_of
+from gpusage.reports.amounts import rates_of
 from gpusage.reports.report import Period, Report, report_of
-from gpusage.store.opening import open_store, place_of
+from gpusage.settings.configuration_file import load_configuration
+from gpusage.store.opening import describe_location, open_store
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import Cluster
 
@@ -31,20 +30,20 @@ SCHEMA = "gpusage.report/1"
 def report(since_s: float, user: str, output: Path | None, *, as_json: bool) -> None:
     """Show what happened in the last *since_s* seconds."""
     now_s = time.time()
-    tell(Period(since_s=now_s - since_s, until_s=now_s, user=user), output, as_json=as_json)
+    show_report(Period(since_s=now_s - since_s, until_s=now_s, user=user), output, as_json=as_json)
 
 
-def tell(period: Period, output: Path | None, *, as_json: bool) -> None:
+def show_report(period: Period, output: Path | None, *, as_json: bool) -> None:
     """Show what happened in *period*, and write it as a page to *output*, if that is a file."""
     made = read_report(period)
     if output is not None:
-        write_output(output, page.page(made, origin()))
+        write_output(output, page.page(made, page_origin()))
     if as_json:
         tables.print_json(document(made))
         return
     show(made)
     if not made.decisions and not made.run_count:
-        tables.show(place_of(load_configuration().store.url))
+        tables.show(describe_location(load_configuration().store.url))
     if output is not None:
         tables.show(f"The page is {output}.")
 

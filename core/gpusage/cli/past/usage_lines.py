@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from gpusage.cli.figures import duration, size
-from gpusage.hindsight import ask_next, waits_for
-from gpusage_hooks.types import DecisionRecord, Granted, Usage
+from gpusage.experience.finished_jobs import describe_waiting, suggest_next_request
+from gpusage_hooks.types import Allocation, DecisionRecord, Usage
 from gpusage_hooks.units import percent
 
 _ENDS = {
@@ -25,31 +25,34 @@ _ENDS = {
 def usage_document(usage: Usage, record: DecisionRecord | None) -> dict[str, Any]:
     """Return *usage* as JSON, with what follows from it."""
     fields: dict[str, Any] = msgspec.to_builtins(usage)
-    return fields | {"waits_for": waits_for(usage) or None, "ask_next_time": ask_next(usage, record) or None}
+    return fields | {
+        "waits_for": describe_waiting(usage) or None,
+        "ask_next_time": suggest_next_request(usage, record) or None,
+    }
 
 
-def usage_line(usage: Usage, record: DecisionRecord | None, asked: str) -> str:
+def usage_line(usage: Usage, record: DecisionRecord | None, before: str) -> str:
     """Return one run of a job on one line.
 
     Args:
         usage: Of the run.
         record: What was decided of the job, where that is known.
-        asked: The request as the user wrote it; empty where that is unknown.
+        before: The request as the user wrote it; empty where that is unknown.
     """
-    advice = ask_next(usage, record)
+    advice = suggest_next_request(usage, record)
     parts = [
-        *([f"asked {asked}"] if asked else []),
+        *([f"asked {before}"] if before else []),
         f"got {_granted(usage.granted)}{f' of one {usage.gpu}' if usage.gpu else ''}",
         f"used {_used(usage)}",
         f"{_ENDS[usage.outcome]} after {duration(usage.ended_at_s - usage.started_at_s)}",
     ]
-    verdict = waits_for(usage)
+    verdict = describe_waiting(usage)
     return "; ".join(
         [", ".join(parts), *([f"it {verdict}"] if verdict else []), *([f"ask next time: {advice}"] if advice else [])]
     )
 
 
-def _granted(granted: Granted) -> str:
+def _granted(granted: Allocation) -> str:
     share = "all" if granted.share_percent == 100 else f"{granted.share_percent} %"  # noqa: PLR2004 - all of it
     return share + (f" ({granted.trouble})" if granted.trouble else "")
 

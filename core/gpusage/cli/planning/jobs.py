@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from gpusage.cli.durations import duration_s
+from gpusage.boundary.typed_documents import nearest_key
+from gpusage.cli.options import duration_s
 from gpusage.cli.user_file import read_text
-from gpusage.outside import nearest_key
 from gpusage.policies.capacity.problem import PlannedJob
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.units import MIB
 
 MAXIMUM_BYTES = 256 * MIB
+MOST = 1e9
+"""Of anything: steps, seconds, a price. The products of larger ones leave what the solver can tell apart."""
 COLUMNS = ("job_id", "model", "steps", "submitted", "deadline", "late_price_per_hour", "priority", "max_gpus")
 MOST_GPUS = 64
 _MEASURED = re.compile(r"(.+):([1-9]\d?)")
@@ -164,21 +166,25 @@ class _Cells:
         text = self.cells.get(name, "")
         if not text:
             return None
-        rule = "a number of at least 0" if above is None else f"a number above {above:g}"
+        least = "of at least 0" if above is None else f"above {above:g}"
+        rule = f"a number {least}, and at most {MOST:g}"
         try:
             number = float(text)
         except ValueError:
             self._refuse(name, rule)
-        if not (0 <= number < float("inf")) or (above is not None and number <= above):
+        if not 0 <= number <= MOST or (above is not None and number <= above):
             self._refuse(name, rule)
         return number
 
     def _time(self, name: str) -> float | None:
         text = self.cells.get(name, "")
         try:
-            return duration_s(text) if text else None
+            time_s = duration_s(text) if text else None
         except ValueError:
-            self._refuse(name, "a time of at least 0, in seconds or such as 8h")
+            time_s = -1.0
+        if time_s is not None and not 0 <= time_s <= MOST:
+            self._refuse(name, f"a time of at least 0, in seconds or such as 8h, and at most {MOST:g} s")
+        return time_s
 
     def _refuse(self, name: str, rule: str) -> NoReturn:
         value = self.cells.get(name, "")

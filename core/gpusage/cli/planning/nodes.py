@@ -14,8 +14,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from gpusage.boundary.typed_documents import MismatchError, read_as
 from gpusage.cli.user_file import read_document, refusal
-from gpusage.outside import MismatchError, read_as
 from gpusage.policies.capacity.problem import NodeGroup, NodeType
 from gpusage_hooks.errors import RequestError
 

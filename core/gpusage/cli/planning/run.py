@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpusage.api import advisor
 from gpusage.cli import figures, tables
 from gpusage.cli.documents import rounded
-from gpusage.cli.origin import origin
-from gpusage.cli.output_file import write_output
+from gpusage.cli.output_file import page_origin, write_output
 from gpusage.cli.planning.jobs import read_lines
 from gpusage.cli.planning.nodes import read_nodes
 from gpusage.cli.planning.times import planned
-from gpusage.pages import gantt, html
+from gpusage.decisions.default_advisor import advisor
 from gpusage.policies.capacity.plan import SCHEMA, Plan
 from gpusage.policies.capacity.planning import make_plan
 from gpusage.policies.capacity.problem import NodeGroup, PlannedJob
 from gpusage.policies.capacity.rules import RULES, by_rule
+from gpusage.policies.capacity.search import best_plan
 from gpusage.policies.capacity.state import Assignment
+from gpusage.reports.pages import gantt, html
 
 SHOWN_JOBS = 40
 COLUMNS = (
@@ -48,14 +48,14 @@ def plan(jobs_file: Path, cluster_file: Path, output: Path | None, limit_s: floa
 
 
 def _plans(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], limit_s: float) -> tuple[Plan, Mapping[str, Plan]]:
-    """Return the plan, and those of the plain rules; a rule's own plan is taken where it costs less."""
+    """Return the plan, and those that it starts from: the program's, and those of the plain rules."""
     from gpusage.policies.capacity.decision import decide  # noqa: PLC0415 - the extra [plan]
     from gpusage.policies.capacity.mixed_integer import Limits  # noqa: PLC0415 - as above
 
     limits = Limits(time_s=limit_s)
-    rules = {name: make_plan(jobs, groups, by_rule(order)) for name, order in RULES.items()}
-    solved = make_plan(jobs, groups, lambda state: decide(state, limits))
-    return min([solved, *rules.values()], key=lambda each: each.cost), {"program": solved, **rules}
+    starts = {name: make_plan(jobs, groups, by_rule(order)) for name, order in RULES.items()}
+    starts["program"] = make_plan(jobs, groups, lambda state: decide(state, limits))
+    return best_plan(jobs, groups, starts.values()), starts
 
 
 def _document(best: Plan, others: Mapping[str, Plan], groups: Sequence[NodeGroup]) -> dict[str, Any]:
@@ -66,9 +66,8 @@ def _document(best: Plan, others: Mapping[str, Plan], groups: Sequence[NodeGroup
         "cost": rounded(best.cost),
         "node_cost": rounded(best.node_cost),
         "late_cost": rounded(best.late_cost),
-        "gap": None if others["program"].gap is None else rounded(others["program"].gap),
+        "gap": None if best.gap is None else rounded(best.gap),
         "bound": rounded(best.bound),
-        "above_bound": rounded(best.above_bound),
         "end_s": rounded(best.end_s),
         "rules": {name: rounded(each.cost) for name, each in others.items()},
         "jobs": [_assignment(each) for each in best.assignments],
@@ -130,23 +129,16 @@ def _time(value_s: float) -> str:
 
 def _summary(best: Plan, others: Mapping[str, Plan]) -> list[str]:
     """Return what the plan costs, how good it is, and what the plain rules would cost, one line each."""
-    gap = others["program"].gap
-    proof = "Not every decision has a proven gap: give them more time with --limit."
-    if gap is not None:
-        proof = f"Each decision is proven to be within {100 * gap:.2f} % of the best one (optimality gap)."
+    rules = ", ".join(f"{name}: {others[name].cost:.2f}" for name in RULES)
     lines = [
         f"It costs {best.cost:.2f}: nodes {best.node_cost:.2f}, lateness {best.late_cost:.2f}.",
         f"The last job ends after {figures.seconds(best.end_s)}.",
-        proof,
-        f"No plan can cost less than {best.bound:.2f}: every job at once, in its cheapest way, on no GPU too many.",
-        ", ".join(f"{name}: {each.cost:.2f}" for name, each in others.items() if name != "program").join(
-            ("By plain rules it would cost: ", ".")
-        ),
+        f"By plain rules it would cost: {rules}.",
     ]
-    winner = next(name for name, each in others.items() if each.cost == best.cost)
-    return (
-        lines if winner == "program" else [*lines, f"The plan is that of the rule {winner!r}, which costs less here."]
-    )
+    if best.gap is not None:
+        bound = f"No plan can cost less than {best.bound:.2f}, which is {100 * best.gap:.1f} % less (optimality gap)."
+        lines.insert(2, bound)
+    return lines
 
 
 def _write(path: Path, best: Plan, others: Mapping[str, Plan]) -> None:
@@ -156,10 +148,10 @@ def _write(path: Path, best: Plan, others: Mapping[str, Plan]) -> None:
         )
         for each in best.assignments
     ]
-    heights = {each.node: max(e.type.gpu_count for e in best.active if e.node == each.node) for each in best.active}
+    line_counts = {each.node: max(e.type.gpu_count for e in best.active if e.node == each.node) for each in best.active}
     body = html.notes(_summary(best, others))
     body += html.figure(
-        html.wide(gantt.chart(bars, heights)), "Each line is a GPU of an active node; the time runs to the right."
+        html.wide(gantt.chart(bars, line_counts)), "Each line is a GPU of an active node; the time runs to the right."
     )
     body += html.table([column.title for column in COLUMNS], [_cells(each) for each in best.assignments])
-    write_output(path, html.page("A plan of gpusage", body, origin()))
+    write_output(path, html.page("A plan of gpusage", body, page_origin()))

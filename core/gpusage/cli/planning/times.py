@@ -7,16 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusage.cli import options
+from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.planning.jobs import Line
-from gpusage.own_settings import settled
+from gpusage.decisions.model_defaults import settled
 from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob, node_types
 from gpusage.policies.capacity.problem import options as ways
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.units import HOUR_S
 
 if TYPE_CHECKING:
-    from gpusage.advisor import Advisor
+    from gpusage.decisions.advisor import Advisor
 
 Times = Mapping[tuple[str, int], float]
+LONGEST_DAYS = 366
+DAY_S = 24 * HOUR_S
 
 
 def planned(lines: Sequence[Line], groups: Sequence[NodeGroup], advisor: Advisor, folder: Path) -> list[PlannedJob]:
@@ -34,6 +38,7 @@ def planned(lines: Sequence[Line], groups: Sequence[NodeGroup], advisor: Advisor
         jobs.append(line.job(_times(line, *memory.get(line.model, ({}, None)))))
         if not ways(jobs[-1], types):
             _refuse(line, types)
+        _require_short(line, jobs[-1].times_s)
     return jobs
 
 
@@ -47,17 +52,29 @@ def _refuse(line: Line, types: Sequence[NodeType]) -> None:
     raise RequestError(message)
 
 
-def _times(line: Line, predicted_s: Mapping[str, float], said: int | None) -> Times:
+def _require_short(line: Line, times_s: Times) -> None:
+    """Refuse a job that runs for years: a column is in another unit."""
+    (gpu, count), time_s = min(times_s.items(), key=lambda item: item[1])
+    if time_s > LONGEST_DAYS * DAY_S:
+        column = f"{gpu}:{count}" if (gpu, count) in line.step_times_s else "steps"
+        message = (
+            f"Column {column!r} on {line.where} must be such that the job ends within {LONGEST_DAYS} days; got "
+            f"{time_s / DAY_S:,.0f} days. Step times are in seconds: divide milliseconds by 1,000."
+        )
+        raise RequestError(message)
+
+
+def _times(line: Line, predicted_s: Mapping[str, float], model_steps: int | None) -> Times:
     """Return run times; measured ones go before predicted ones, and only counts that are powers of two are used.
 
     On several GPUs a step is taken to last as long as on one, so that n GPUs need an n-th of the steps: by the public
     runs this plain rule is nearer than our own prediction (docs/experiments.md).
     """
-    steps = line.steps or said or 1.0
+    steps = line.steps or model_steps or 1.0
     counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= line.max_gpus]
-    guessed = {(gpu, count): steps * step_s / count for gpu, step_s in predicted_s.items() for count in counts}
-    given = {key: steps * step_s for key, step_s in line.step_times_s.items() if key[1] & (key[1] - 1) == 0}
-    return {**guessed, **given}
+    predicted = {(gpu, count): steps * step_s / count for gpu, step_s in predicted_s.items() for count in counts}
+    measured = {key: steps * step_s for key, step_s in line.step_times_s.items() if key[1] & (key[1] - 1) == 0}
+    return {**predicted, **measured}
 
 
 def _step_times_s(
@@ -65,7 +82,7 @@ def _step_times_s(
 ) -> tuple[dict[str, float], int | None]:
     """Return the predicted step time on one GPU of each type on which the model fits, and the steps that it names."""
     (request,) = options.read_requests([model], {})
-    graph = advisor.read(options.beside(folder, request.model), dict(request.workload.shape))
+    graph = read_graph(advisor, options.resolve_model_path(folder, request.model), dict(request.workload.shape))
     names = list(dict.fromkeys(kind.gpu for kind in types))
     run = settled(request.workload, request.named, graph)
     needs = advisor.predict(graph, run, [advisor.catalogue.find(name) for name in names])

@@ -1,4 +1,4 @@
-"""Which batches `gpusage predict` is asked for: one, several, or the largest that fits."""
+"""Which batches and shares `gpusage predict` predicts: one batch, several, or the largest that fits."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from gpusage.batch_search import largest_batches
 from gpusage.cli import options
-from gpusage.cli.predicting import shares
-from gpusage.own_settings import settled_request
-from gpusage.predictors.learned.intervals import scaled
+from gpusage.cli.cards.graph_cache import read_graph
+from gpusage.decisions.batch_search import largest_batches
+from gpusage.decisions.model_defaults import settled_request
+from gpusage.predictors.intervals import scaled
+from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, GpuNeed, ModelGraph, ModelRequest, Workload
 
 if TYPE_CHECKING:
-    from gpusage.advisor import Advisor
+    from gpusage.decisions.advisor import Advisor
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _SIZE = click.IntRange(1, 10**9)
@@ -58,6 +59,14 @@ _BATCH_OPTIONS = (
         help="Predict the largest batch that fits on each GPU, by the upper end of the memory.",
     ),
 )
+share_option = click.option(
+    "--share",
+    "shares",
+    type=click.IntRange(1, 100),
+    metavar="PERCENT",
+    multiple=True,
+    help="Predict for this MPS share of each GPU, and what the share costs; may be repeated.",
+)
 
 
 def batch_options(function: Function) -> Function:
@@ -90,7 +99,7 @@ def read_requests(models: Sequence[str], run: Mapping[str, Any]) -> list[list[Mo
 
 
 def predictions(
-    advisor: Advisor, requests: Sequence[ModelRequest], gpus: Sequence[Gpu], asked: shares.Shares, *, largest: bool
+    advisor: Advisor, requests: Sequence[ModelRequest], gpus: Sequence[Gpu], percents: Sequence[int], *, largest: bool
 ) -> list[Prediction]:
     """Return what one model needs on *gpus*, once for each of *requests*, which differ in their batch.
 
@@ -98,19 +107,31 @@ def predictions(
         advisor: That predicts.
         requests: At least one.
         gpus: To predict for.
-        asked: Shares of them.
+        percents: Shares of them; none for the whole ones.
         largest: Whether each GPU and each share has a prediction of its own, of the largest batch that fits there.
 
     Raises:
         GraphError: The model has a fixed batch, and another is asked for.
+        RequestError: A step time is known of a GPU that is not among *gpus*.
     """
-    graph = advisor.read(requests[0].model, dict(requests[0].workload.shape))
+    graph = read_graph(advisor, requests[0].model, dict(requests[0].workload.shape))
     runs = [settled_request(request, graph).workload for request in requests]
+
+    def needs_of(run: Workload) -> tuple[GpuNeed, ...]:
+        return advisor.predict_shares(graph, run, gpus, percents) if percents else advisor.predict(graph, run, gpus)
+
+    _require_predicted(runs[0].alone.gpu, gpus, advisor)
     if largest:
-        run = runs[0]
-        return _largest(graph, run, lambda size: asked.needs(advisor, graph, replace(run, batch_size=size), gpus))
-    rows = [(run, asked.needs(advisor, graph, run, gpus)) for run in runs]
+        return _largest(graph, runs[0], lambda size: needs_of(replace(runs[0], batch_size=size)))
+    rows = [(run, needs_of(run)) for run in runs]
     return [Prediction(graph, run, needs, needs[0]) for run, needs in rows]
+
+
+def _require_predicted(name: str | None, gpus: Sequence[Gpu], advisor: Advisor) -> None:
+    """Refuse a step time of the GPU *name* if that is not among *gpus*."""
+    if name is not None and advisor.catalogue.find(name) not in gpus:
+        message = f"Option --step-time must name a GPU that is predicted for; got {name!r}. Add --gpu {name}."
+        raise RequestError(message)
 
 
 def _largest(graph: ModelGraph, run: Workload, needs_of: Callable[[int], tuple[GpuNeed, ...]]) -> list[Prediction]:

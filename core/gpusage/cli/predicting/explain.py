@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from gpusage.cli import documents, figures, tables
 from gpusage.cli.predicting import known_words
-from gpusage.predictors.explanations.explanation import BOUNDS, NAMES, ClassPart, Explanation, Layer, Seconds
-from gpusage.predictors.explanations.memory_parts import MemoryPart
+from gpusage.predictors.explanation import BOUNDS, NAMES, ClassPart, Explanation, Layer, MemoryPart, Seconds
 
 SHOWN_LAYERS = 12
 SAME_SHARE = 0.05
@@ -196,8 +195,8 @@ def class_rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
 def layer_row(layer: MergedLayer, step_s: float) -> tuple[str, ...]:
     """Return the cells of `LAYER_COLUMNS`."""
     words = described(layer.first), str(layer.times), str(layer.first.first_node)
-    kept_text = figures.size(layer.kept_bytes) if layer.kept_bytes else ""
-    return *words, *_cells(layer.seconds, step_s), bound(layer.seconds), kept_text
+    saved_text = figures.size(layer.kept_bytes) if layer.kept_bytes else ""
+    return *words, *_cells(layer.seconds, step_s), bound(layer.seconds), saved_text
 
 
 def memory_rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:

@@ -8,9 +8,9 @@ from html import escape
 
 from gpusage.cli import figures
 from gpusage.cli.predicting import explain
-from gpusage.pages import bars, curves, html, meters
-from gpusage.pages.definitions import DEFINITIONS
-from gpusage.predictors.explanations.explanation import BOUNDS, Explanation, Seconds
+from gpusage.predictors.explanation import BOUNDS, Explanation, Seconds
+from gpusage.reports.pages import bars, curves, html
+from gpusage.reports.pages.definitions import DEFINITIONS
 from gpusage_hooks.types import GpuNeed, Price
 
 COLOURS: dict[str, str] = dict(zip(BOUNDS, ("#27609c", "#d08a2e", "#8a8a8a"), strict=True))
@@ -121,7 +121,7 @@ def _meters(drawn: Sequence[bars.Bar], colours: Mapping[str, str], caption: str)
     """Return bars with what their colours stand for."""
     used = {name for bar in drawn for name, length in bar.parts if length > 0}
     legend = bars.legend({name: colour for name, colour in colours.items() if name in used})
-    return html.figure(f"{legend}{meters.meters(drawn, colours)}", caption)
+    return html.figure(f"{legend}{bars.meters(drawn, colours)}", caption)
 
 
 def _classes(explanation: Explanation) -> list[bars.Bar]:

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpusage.api import advisor
 from gpusage.cli import documents, figures
-from gpusage.predictors.explanations.explanation import Explanation
+from gpusage.decisions.default_advisor import advisor
+from gpusage.predictors.explanation import Explanation
 from gpusage.predictors.known import NOTHING_KNOWN
-from gpusage_hooks.types import Figure, Gpu, GpuNeed, Known, ModelGraph, Workload
+from gpusage_hooks.types import Figure, Gpu, GpuNeed, ModelGraph, ObservedFigures, Workload
 
 
-def known_of(graph: ModelGraph, run: Workload, gpus: Sequence[Gpu]) -> list[Known]:
+def known_of(graph: ModelGraph, run: Workload, gpus: Sequence[Gpu]) -> list[ObservedFigures]:
     """Return what is known of each of *gpus*, and the GPU utilization that follows from a known step time."""
     known = advisor().known(graph, run, gpus)
     needs = advisor().predict(graph, run, gpus) if any(one.step_time_s for one in known) else ()
     return [_with_utilization(one, need) for one, need in zip(known, needs, strict=True)] if needs else [*known]
 
 
-def _with_utilization(known: Known, need: GpuNeed) -> Known:
+def _with_utilization(known: ObservedFigures, need: GpuNeed) -> ObservedFigures:
     if known.step_time_s is None or known.gpu_utilization is not None:
         return known
     return replace(known, gpu_utilization=Figure(interval=need.gpu_utilization, source=known.step_time_s.source))
@@ -56,7 +56,7 @@ def known_wait_s(explanation: Explanation) -> float:
     return max((works_s + explanation.exchange_s) / busy - predicted_s - explanation.exchange_s, 0.0)
 
 
-def of_memory(known: Known) -> str:
+def of_memory(known: ObservedFigures) -> str:
     """Return a known peak of the memory, beside the predicted one; empty where there is none."""
     figure = known.memory_bytes
     return f" as predicted; known from {figure.source}: {figures.size(figure.interval.value)}" if figure else ""

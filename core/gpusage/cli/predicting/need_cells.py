@@ -11,8 +11,9 @@ from gpusage_hooks.units import WHOLE_PERCENT
 COLUMNS = (
     tables.Column("GPU", is_left=True),
     tables.Column("step time"),
-    tables.Column("memory"),
+    tables.Column("memory needed"),
     tables.Column("fits"),
+    tables.Column("memory taken", is_optional=True),
     tables.Column("GPU busy", is_optional=True),
     tables.Column("SM activity"),
     tables.Column("DRAM activity", is_optional=True),
@@ -47,8 +48,9 @@ def share_cells(need: GpuNeed) -> Iterator[str]:
 def figure_cells(need: GpuNeed) -> Iterator[str]:
     """Yield the cells from the step time to the samples per second."""
     yield figures.time(need.step_time_s)
-    yield figures.memory(need.memory_bytes)
+    yield figures.memory(need.required_bytes)
     yield "yes" if need.fits else "no"
+    yield "" if need.memory_bytes == need.required_bytes else figures.memory(need.memory_bytes)
     yield figures.share(need.gpu_utilization)
     yield figures.share(need.sm_activity)
     yield figures.share(need.dram_activity)

@@ -4,34 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from gpusage.api import advisor
 from gpusage.cli import documents, figures, tables
-from gpusage.cli.origin import origin
-from gpusage.cli.output_file import write_output
-from gpusage.cli.predicting import batches, explain, explain_page, known_words, money, need_cells, shares
+from gpusage.cli.output_file import page_origin, write_output
+from gpusage.cli.predicting import (
+    batches,
+    explain,
+    explain_page,
+    known_words,
+    money,
+    need_cells,
+    network,
+    serve,
+    serve_options,
+)
 from gpusage.cli.predicting.batches import Prediction
+from gpusage.decisions.default_advisor import advisor
 from gpusage.devices.shares import share_of
-from gpusage.pages import curves
 from gpusage.policies.place import limits_threads
-from gpusage.predictors.explanations.explanation import Explanation, explanation_of
-from gpusage.predictors.learned.intervals import scaled
+from gpusage.predictors.data_parallel import GPUS_PER_HOST
+from gpusage.predictors.explanation import Explanation, explanation_of
+from gpusage.predictors.intervals import scaled
+from gpusage.reports.pages import curves
 from gpusage_hooks.types import GpuNeed, ModelGraph, Price, Workload
 
 SCHEMA = "gpusage.predict/1"
 LEGEND = (
-    "In parentheses: the ends between which 9 of 10 runs should lie. '*': outside what the predictors were fitted on."
+    "In parentheses: the ends between which 9 of 10 runs should lie; 99 of 100 take less memory than its high end. "
+    "'*': outside what the predictors were fitted on."
 )
 COLUMNS, SHARE_COLUMNS = need_cells.COLUMNS, need_cells.SHARE_COLUMNS
 TOKEN_COLUMN = tables.Column("tokens/s")
 BATCH_COLUMN = tables.Column("batch")
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """A prediction, where its time and memory go, and what it costs."""
 
     prediction: Prediction
@@ -43,7 +55,7 @@ def predict(
     context: click.Context,
     /,
     models: tuple[str, ...],
-    gpus: tuple[str, ...],
+    gpu_names: tuple[str, ...],
     output: Path | None,
     *,
     explains: bool,
@@ -51,18 +63,21 @@ def predict(
     **run: Any,  # noqa: ANN401 - options
 ) -> None:
     """Predict what each MODEL needs on each GPU: time, memory, utilization."""
-    asked = shares.read_shares(run)
-    groups = _predictions(models, gpus, asked, run)
+    serve_options.check(run)
+    if run["serves"]:
+        catalogue = advisor().catalogue
+        serve.serve(
+            models, [catalogue.find(name) for name in gpu_names] or [*catalogue.generations()], run, as_json=as_json
+        )
+        return
+    percents = run["shares"]
+    groups = _predictions(models, gpu_names, percents, run)
     is_page = output is not None and output.suffix.lower() != ".json"
-    answers = [
-        [_answer(one, run["deadline_s"], asked, is_asked=bool(gpus), explains=explains or is_page) for one in group]
-        for group in groups
-    ]
+    answer = partial(_answer, percents=percents, is_named=bool(gpu_names), explains=explains or is_page)
+    answers = [[answer(one, run["deadline_s"]) for one in group] for group in groups]
     everything = [answer for group in answers for answer in group]
     if output is not None:
-        write_output(
-            output, _page(everything, asked) if is_page else tables.json_text(_whole(everything, explains=explains))
-        )
+        write_output(output, _page(everything) if is_page else tables.json_text(_whole(everything, explains=explains)))
     if as_json:
         tables.print_json(_whole(everything, explains=explains))
     else:
@@ -74,39 +89,41 @@ def predict(
 
 
 def _predictions(
-    models: Sequence[str], names: Sequence[str], asked: shares.Shares, run: Mapping[str, Any]
+    models: Sequence[str], names: Sequence[str], percents: Sequence[int], run: Mapping[str, Any]
 ) -> list[list[Prediction]]:
     """Return what each of *models* needs on the GPUs *names*, once for each batch."""
     groups = batches.read_requests(models, run)
     catalogue = advisor().catalogue
     gpus = [catalogue.find(name) for name in names] or list(catalogue.generations())
-    asked.check(gpus, catalogue)
-    return [batches.predictions(advisor(), group, gpus, asked, largest=run["wants_largest"]) for group in groups]
+    if any(request.workload.gpus > GPUS_PER_HOST for group in groups for request in group):
+        gpus = network.of_site(gpus)
+    return [batches.predictions(advisor(), group, gpus, percents, largest=run["wants_largest"]) for group in groups]
 
 
 def _answer(
-    prediction: Prediction, deadline_s: float | None, asked: shares.Shares, *, is_asked: bool, explains: bool
-) -> Answer:
+    prediction: Prediction, deadline_s: float | None, *, percents: Sequence[int], is_named: bool, explains: bool
+) -> Response:
     """Return *prediction* with what it costs, and explained on each GPU that is asked for, or else the newest."""
     graph, run, needs, _ = prediction
     bill = money.bill_of(needs, run, deadline_s, advisor().catalogue)
-    explanations = _explanations(graph, run, needs if is_asked else needs[-1:], asked) if explains else ()
-    return Answer(prediction, explanations, bill)
+    explanations = _explanations(graph, run, needs if is_named else needs[-1:], percents) if explains else ()
+    return Response(prediction, explanations, bill)
 
 
 def _explanations(
-    graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed], asked: shares.Shares
+    graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed], percents: Sequence[int]
 ) -> Sequence[Explanation]:
-    """Explain each GPU of *needs* once, with what the shares *asked* for cost each class of operators."""
+    """Explain each GPU of *needs* once, with what the shares *percents* cost each class of operators."""
     gpus = [advisor().catalogue.find(name) for name in dict.fromkeys(need.gpu for need in needs)]
-    told = asked.known(run, advisor().catalogue)
+    if run.gpus > GPUS_PER_HOST:
+        gpus = network.of_site(gpus)
     return [
-        replace(explanation_of(graph, run, gpu, {size: share_of(gpu, size) for size in asked.percents}), known=known)
-        for gpu, known in zip(gpus, known_words.known_of(graph, told, gpus), strict=True)
+        replace(explanation_of(graph, run, gpu, {size: share_of(gpu, size) for size in percents}), known=known)
+        for gpu, known in zip(gpus, known_words.known_of(graph, run, gpus), strict=True)
     ]
 
 
-def _page(answers: Sequence[Answer], asked: shares.Shares) -> str:
+def _page(answers: Sequence[Response]) -> str:
     models = [
         explain_page.Model(
             title=_title(one, answers),
@@ -116,33 +133,31 @@ def _page(answers: Sequence[Answer], asked: shares.Shares) -> str:
             notes=_notes([one]),
             explanations=explanations,
             needs=one.needs,
-            prices=_prices(one.graph, one.workload, one.needs, asked),
+            prices=_prices(one.graph, one.workload, one.needs),
         )
         for one, explanations, _ in answers
     ]
-    return explain_page.page(models, LEGEND, origin())
+    return explain_page.page(models, LEGEND, page_origin())
 
 
-def _title(one: Prediction, answers: Sequence[Answer]) -> str:
+def _title(one: Prediction, answers: Sequence[Response]) -> str:
     """Return the model's name, and the batch where the model stands there with several."""
     same = [answer for answer in answers if answer.prediction.graph.name == one.graph.name]
     return f"{one.graph.name}, batch {one.workload.batch_size}" if len(same) > 1 else one.graph.name
 
 
-def _prices(
-    graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed], asked: shares.Shares
-) -> tuple[tuple[Price, ...], ...]:
+def _prices(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> tuple[tuple[Price, ...], ...]:
     """Return what shares cost, by rising share, on each GPU of *needs* that can be shared."""
     gpus = [advisor().catalogue.find(name) for name in dict.fromkeys(need.gpu for need in needs)]
-    shared = [gpu for gpu in gpus if limits_threads(gpu) and not gpu.cut_from]
-    return asked.prices(advisor(), graph, run, shared, curves.PERCENTS)
+    shared = [gpu for gpu in gpus if limits_threads(gpu) and not gpu.parent_gpu]
+    return advisor().price(graph, run, shared, curves.PERCENTS)
 
 
-def _whole(answers: Sequence[Answer], *, explains: bool) -> dict[str, Any]:
+def _whole(answers: Sequence[Response], *, explains: bool) -> dict[str, Any]:
     return {"schema": SCHEMA, "predictions": [_document(answer, explains=explains) for answer in answers]}
 
 
-def _document(answer: Answer, *, explains: bool) -> dict[str, Any]:
+def _document(answer: Response, *, explains: bool) -> dict[str, Any]:
     graph, run, needs, first = answer.prediction
     new_tokens = run.generate.new_tokens if run.generate else None
     rows = [documents.need(need, first=first, steps=run.steps, new_tokens=new_tokens) for need in needs]
@@ -152,7 +167,7 @@ def _document(answer: Answer, *, explains: bool) -> dict[str, Any]:
     return money.document(document, answer.bill)
 
 
-def _show(answers: Sequence[Answer], *, explains: bool) -> None:
+def _show(answers: Sequence[Response], *, explains: bool) -> None:
     """Print one model: a table of all its batches, and what each costs."""
     _show_table([answer.prediction for answer in answers])
     for prediction, explanations, bill in answers:

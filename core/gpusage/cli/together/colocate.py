@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 import click
 
-from gpusage.api import advisor
 from gpusage.cli import documents, figures, options, tables
+from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.together import partners
-from gpusage.learning.identity import manner_settings
-from gpusage.own_settings import settled_request
+from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.model_defaults import settled_request
+from gpusage.experience.identity import unusual_settings
 from gpusage.policies.partners import partition
 from gpusage.policies.place import why_unlimited
-from gpusage.predictors.beside import beside
-from gpusage.predictors.colocation import WORTHWHILE_SUM
-from gpusage.predictors.learned.intervals import inverse
+from gpusage.predictors.colocation import WORTHWHILE_SUM, slowdown_with_partners
+from gpusage.predictors.intervals import inverse
 from gpusage_hooks.types import Colocation, GpuNeed, Interval, JobState, ModelGraph, ModelRequest, Workload
 from gpusage_hooks.units import gib
 
@@ -75,11 +75,11 @@ def colocate(
     context.exit(0 if colocation.recommended else 1)
 
 
-def _require_one(context: click.Context, **is_given: bool) -> None:
-    """See that of these options one is given at most."""
-    given = [f"--{name}" for name, is_there in is_given.items() if is_there]
-    if len(given) > 1:
-        message = f"Options {given[0]} and {given[1]} must not be given together; got both. Leave one out."
+def _require_one(context: click.Context, **options: bool) -> None:
+    """Refuse more than one of these options."""
+    names = [f"--{name}" for name, is_set in options.items() if is_set]
+    if len(names) > 1:
+        message = f"Options {names[0]} and {names[1]} must not be given together; got both. Leave one out."
         raise click.UsageError(message, context)
 
 
@@ -94,7 +94,7 @@ def _require_limits(context: click.Context, name: str) -> None:
 
 
 def _job(request: ModelRequest) -> Job:
-    graph = advisor().read(request.model, dict(request.workload.shape))
+    graph = read_graph(advisor(), request.model, dict(request.workload.shape))
     return Job(settled_request(request, graph), graph)
 
 
@@ -111,7 +111,7 @@ def _fair(jobs: Sequence[Job], together: Colocation) -> Colocation:
     prices = []
     for job in jobs:
         (priced,) = advisor().price(job.graph, job.request.workload, [gpu], sizes)
-        prices.append({price.share_percent: beside(price.slowdown, len(jobs) - 1) for price in priced})
+        prices.append({price.share_percent: slowdown_with_partners(price.slowdown, len(jobs) - 1) for price in priced})
     parts = partition.max_min([{part: price.value for part, price in each.items()} for each in prices])
     throughputs = tuple(inverse(each[part]) for each, part in zip(prices, parts, strict=True))
     total = Interval(
@@ -160,7 +160,7 @@ def _manner(run: Workload) -> Iterator[str]:
     yield f"batch {run.batch_size}"
     if run.precision != Workload().precision:
         yield run.precision
-    for key, value in manner_settings(run).items():
+    for key, value in unusual_settings(run).items():
         yield f"{key} {'on' if value is True else value}"
 
 

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gpusage_hooks.types import DecisionRecord, Gpu, GpuNeed, MarkedJob
+from gpusage_hooks.types import AnnotatedJob, DecisionRecord, Gpu, GpuNeed
 
 
 class LeftOut(NamedTuple):
     """One such job, and why it is none of the candidates: a few words that follow its number."""
 
-    job: MarkedJob
+    job: AnnotatedJob
     why: str
 
 
@@ -22,7 +22,7 @@ def recorded_need(record: DecisionRecord | None, gpu: Gpu) -> GpuNeed | None:
     return need if need is not None and need.gpu == gpu.name else None
 
 
-def left_out(jobs: Iterable[tuple[MarkedJob, DecisionRecord | None]], gpu: Gpu) -> list[LeftOut]:
+def left_out(jobs: Iterable[tuple[AnnotatedJob, DecisionRecord | None]], gpu: Gpu) -> list[LeftOut]:
     """Return those of *jobs*, given with their records, of which nothing is predicted for *gpu*."""
     return [LeftOut(job, _why(record)) for job, record in jobs if recorded_need(record, gpu) is None]
 

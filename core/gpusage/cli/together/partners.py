@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 
 import click
 
-from gpusage.api import advisor
 from gpusage.cli import documents, figures, options, tables
+from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.past.decisions import present
 from gpusage.cli.together.left_out import LeftOut, left_out, note, recorded_need
 from gpusage.cli.user_file import read_text
-from gpusage.own_settings import settled
+from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.model_defaults import settled
 from gpusage.policies.shares.price import need_alone
 from gpusage_hooks.errors import GpuUsageError, RequestError
-from gpusage_hooks.types import Colocation, DecisionRecord, Gpu, GpuNeed, JobState, MarkedJob, ModelRequest
+from gpusage_hooks.types import AnnotatedJob, Colocation, DecisionRecord, Gpu, GpuNeed, JobState, ModelRequest
 
 SCHEMA = "gpusage.partners/1"
 COLUMNS = (
@@ -50,7 +51,7 @@ class Partner(NamedTuple):
 
     model: str
     together: Colocation
-    job: MarkedJob | None = None
+    job: AnnotatedJob | None = None
 
     @property
     def name(self) -> str:
@@ -87,8 +88,8 @@ def rank(
     (target,) = options.read_requests(models, run)
     own = _need(target, row, Path())
     jobs = () if isinstance(source, Path) else present(source)
-    found = _of_file(source, own, row, run) if isinstance(source, Path) else _of_jobs(jobs, own, row)
-    ranked, missed = sorted(found, key=_order), left_out(jobs, row)
+    unranked = _of_file(source, own, row, run) if isinstance(source, Path) else _of_jobs(jobs, own, row)
+    ranked, missed = sorted(unranked, key=_order), left_out(jobs, row)
     if as_json:
         partners = {"partners": _documents(ranked), "left_out": _named(missed)}
         tables.print_json({"schema": SCHEMA, "gpu": row.name, "target": target.model, **partners})
@@ -107,7 +108,7 @@ def _of_file(path: Path, own: GpuNeed, gpu: Gpu, run: Run) -> Iterator[Partner]:
     return (_partner(line, number, own, gpu, path, run) for number, line in _lines(path))
 
 
-def _of_jobs(jobs: Iterable[tuple[MarkedJob, DecisionRecord | None]], own: GpuNeed, gpu: Gpu) -> Iterator[Partner]:
+def _of_jobs(jobs: Iterable[tuple[AnnotatedJob, DecisionRecord | None]], own: GpuNeed, gpu: Gpu) -> Iterator[Partner]:
     """Yield those of *jobs* whose need was recorded for *gpu*."""
     for job, record in jobs:
         need = recorded_need(record, gpu)
@@ -137,7 +138,7 @@ def _partner(line: str, number: int, own: GpuNeed, gpu: Gpu, path: Path, run: Ru
 
 
 def _need(request: ModelRequest, gpu: Gpu, folder: Path) -> GpuNeed:
-    graph = advisor().read(options.beside(folder, request.model), dict(request.workload.shape))
+    graph = read_graph(advisor(), options.resolve_model_path(folder, request.model), dict(request.workload.shape))
     return advisor().predict(graph, settled(request.workload, request.named, graph), [gpu])[0]
 
 

@@ -1,22 +1,24 @@
 """A card: a model's graph as one short text that travels with a job.
 
-A card is the JSON of `document`, compressed and in base64.
-A user can forge a card, so it is only a hint: every figure in it has a limit, and a bad card only raises `GraphError`.
+A card is the JSON of `gpusage.graphs.card.file`, compressed and in base64. A user can forge one, so it is only a hint:
+every number in it has a limit, and a bad card only raises `GraphError`.
 """
 
 from __future__ import annotations
 
 import base64
+import zlib
 from dataclasses import replace
 
-from gpusage.graphs.card.document import document_of, dumped, parsed
-from gpusage.graphs.card.packing import pack, unpack
-from gpusage.graphs.guard import shown
+from gpusage.graphs.card.file import compact_json, parse_graph, to_document
+from gpusage.graphs.model_files import quoted
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 
 MAXIMUM_CARD_BYTES = 4096
+"""Of a card that we write: it travels in a job's environment, which a workload manager stores for each job."""
 MAXIMUM_TEXT_BYTES = 64 * 1024
+"""Of a card that we read; more than we write, so that a later version may write longer ones."""
 MAXIMUM_UNPACKED_BYTES = 1024 * 1024
 MAXIMUM_VALUES = 200_000
 MAXIMUM_KINDS = 2_000
@@ -29,24 +31,24 @@ _NOTES = 6
 
 
 def encode(graph: ModelGraph) -> str:
-    """Return *graph* as one base64 text of at most 4096 bytes.
+    """Return *graph* as one base64 text of at most `MAXIMUM_CARD_BYTES`.
 
-    Everything that a prediction needs is kept exactly; the source and the notes are cut where they are long.
+    All that a prediction needs is exact; a long source and many notes are cut.
 
     Raises:
-        GraphError: The graph is too irregular to be said in so few bytes.
+        GraphError: The graph is too irregular for so few bytes.
     """
-    document = document_of(replace(graph, source=_tail(graph.source), notes=graph.notes[:_NOTES]))
-    text = base64.b64encode(pack(dumped(document).encode())).decode()
+    document = to_document(replace(graph, source=_tail(graph.source), notes=graph.notes[:_NOTES]))
+    text = base64.b64encode(compress(compact_json(document).encode())).decode()
     if len(text) > MAXIMUM_CARD_BYTES:
         message = (
-            f"Card of model {shown(graph.name)} must be at most {MAXIMUM_CARD_BYTES} bytes; got {len(text)}. "
+            f"Card of model {quoted(graph.name)} must be at most {MAXIMUM_CARD_BYTES} bytes; got {len(text)}. "
             "Export a simpler graph; without a card a job stays as it is."
         )
         raise GraphError(message)
     if (kinds := len(document["kinds"])) > MAXIMUM_KINDS:
         message = (
-            f"Card of model {shown(graph.name)} must have at most {MAXIMUM_KINDS} kinds of nodes; got {kinds}. "
+            f"Card of model {quoted(graph.name)} must have at most {MAXIMUM_KINDS} kinds of nodes; got {kinds}. "
             "Export a simpler graph; without a card a job stays as it is."
         )
         raise GraphError(message)
@@ -59,11 +61,11 @@ def decode(text: str) -> ModelGraph:
     Raises:
         GraphError: The text is not a card, or is larger than any card of ours.
     """
-    return graph_of(unpacked(text))
+    return parse_document(decode_document(text))
 
 
-def unpacked(text: str) -> bytes:
-    """Return the JSON that a card holds; its length says what keeping the graph may take.
+def decode_document(text: str) -> bytes:
+    """Return the JSON of a card; its length bounds the memory that its graph takes.
 
     Raises:
         GraphError: As `decode`.
@@ -73,7 +75,7 @@ def unpacked(text: str) -> bytes:
         raise GraphError(message)
     try:
         packed = base64.b64decode(text.encode("ascii"), validate=True)
-        content = unpack(packed, MAXIMUM_UNPACKED_BYTES)
+        content = decompress(packed, MAXIMUM_UNPACKED_BYTES)
     except ValueError as error:
         message = "Card must be the base64 text of 'gpusage card'; got something else. Make it anew."
         raise GraphError(message) from error
@@ -86,15 +88,61 @@ def unpacked(text: str) -> bytes:
     return content
 
 
-def graph_of(content: bytes) -> ModelGraph:
+def parse_document(content: bytes) -> ModelGraph:
     """Return the graph that the JSON of a card describes.
 
     Raises:
         GraphError: As `decode`.
     """
-    graph = parsed(content, "Card", MAXIMUM_KINDS)
-    return replace(graph, notes=graph.notes[:_NOTES])  # each goes into the record of a decision
+    graph = parse_graph(content, "Card", MAXIMUM_KINDS)
+    return replace(graph, notes=graph.notes[:_NOTES])  # each becomes part of a decision's record
 
 
 def _tail(source: str) -> str:
     return source if len(source) <= _SHORT else "..." + source[3 - _SHORT :]
+
+
+try:
+    import lzma
+except ImportError:  # a Python may be built without it
+    lzma = None  # type: ignore[assignment]
+
+_LZMA_MARK = b"\x5d"  # literal context 3, literal position 0, position 2: what the filter below always writes
+_DICTIONARY_BYTES = 1024 * 1024
+_MEMORY_BYTES = 8 * 1024 * 1024
+
+
+def compress(content: bytes) -> bytes:
+    """Return *content* compressed by zlib or LZMA, whichever is shorter; the first byte names the method."""
+    deflated = zlib.compress(content, 9)
+    if lzma is None:
+        return deflated
+    way = {"id": lzma.FILTER_LZMA1, "dict_size": _DICTIONARY_BYTES, "lc": 3, "lp": 0, "pb": 2, "nice_len": 273}
+    return min(lzma.compress(content, lzma.FORMAT_ALONE, filters=[way]), deflated, key=len)
+
+
+def decompress(packed: bytes, limit_bytes: int) -> bytes | None:
+    """Return the content of what `compress` returned, ``None`` if it is cut off or larger than *limit_bytes*.
+
+    Raises:
+        ValueError: `compress` did not make it.
+    """
+    if packed.startswith(_LZMA_MARK):
+        return _decompress_lzma(packed, limit_bytes)
+    try:
+        inflater = zlib.decompressobj()
+        content = inflater.decompress(packed, limit_bytes + 1)
+    except zlib.error as error:
+        raise ValueError from error
+    return content if inflater.eof and len(content) <= limit_bytes else None
+
+
+def _decompress_lzma(packed: bytes, limit_bytes: int) -> bytes | None:
+    if lzma is None:
+        raise ValueError
+    try:
+        decompressor = lzma.LZMADecompressor(lzma.FORMAT_ALONE, memlimit=_MEMORY_BYTES)
+        content = decompressor.decompress(packed, limit_bytes + 1)
+    except (lzma.LZMAError, EOFError) as error:
+        raise ValueError from error
+    return content if decompressor.eof and len(content) <= limit_bytes else None

@@ -1,9 +1,9 @@
-"""Cards of the models that libraries know by name, so that a submission by name needs neither torch nor its seconds.
+"""Cards of the models that libraries define by name: with a card, a submission by name does not import torch.
 
 Invariants:
 
-1. A card is what the library's own definition gave when ``python -m gpusage_lab.zoo.make_named`` was run.
-2. A name costs one block to unpack: the file is a ZIP archive of an index and of blocks of a few dozen cards.
+1. A card is the graph of the library's own definition; ``python -m gpusage_lab.zoo.make_named`` makes the file.
+2. A name costs decompressing one block: the file is a ZIP archive of an index and of blocks of a few dozen cards.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from gpusage.graphs.card.fields import check_document
+from gpusage.graphs.card.validation import graph_from_document
 from gpusage_hooks.types import ModelGraph
 
 FILE_NAME = "cards.zip"
@@ -25,7 +25,7 @@ INDEX = "index.json"
 
 
 def names() -> Mapping[str, str]:
-    """Return each name that a user may write with its card's key.
+    """Return the key of its card for each name that a user may write.
 
     The card of ``timm:resnet50.a1_in1k`` is ``timm:resnet50@3x224x224``: the text after the ``@`` is the default shape.
     """
@@ -34,26 +34,26 @@ def names() -> Mapping[str, str]:
 
 
 def default_shape(source: str) -> str | None:
-    """Return the shape that the model called *source* has by default, ``None`` where there is no card of it."""
+    """Return the default shape of the model called *source*, ``None`` if there is no card of it."""
     key = _index()["names"].get(source)
     return None if key is None else str(key).partition("@")[2]
 
 
-def like(word: str) -> list[str]:
-    """Return the names, library included, whose model is called *word*: ``timm:resnet50`` of ``resnet50``."""
+def sources_of(word: str) -> list[str]:
+    """Return the full names of the models called *word*: ``timm:resnet50`` for ``resnet50``."""
     wanted = f":{word.lower()}"
     return sorted(name for name in names() if name.endswith(wanted))
 
 
 def find(source: str, shape: str) -> ModelGraph | None:
-    """Return the graph of the model called *source* at *shape*, ``None`` where there is no such card."""
+    """Return the graph of the model called *source* at *shape*, ``None`` if there is no such card."""
     key = _index()["names"].get(source, "").partition("@")[0] + f"@{shape}"
     block = _index()["blocks"].get(key)
     if block is None:
         return None
     lines = _archive().read(str(block)).decode("ascii").splitlines()
     text = next(line.partition("\t")[2] for line in lines if line.startswith(f"{key}\t"))
-    graph = check_document(json.loads(text), f"Card {key}")
+    graph = graph_from_document(json.loads(text), f"Card {key}")
     return replace(graph, name=source.partition(":")[2], source=source)
 
 

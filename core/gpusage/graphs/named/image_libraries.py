@@ -1,4 +1,4 @@
-"""Reads the image models of timm and torchvision by name: from a card of ours, else built on the meta device."""
+"""Reads the image models of timm and torchvision by name: from our card, else from the library's definition."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import importlib.util
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from gpusage.graphs.guard import check_shape, printable, shown
+from gpusage.graphs.model_files import check_shape, printable, quoted
 from gpusage.graphs.named import cards
 from gpusage.graphs.torch.libraries import build_on_meta, import_library
 from gpusage.graphs.torch.module import graph_from_module
@@ -18,12 +19,12 @@ from gpusage_hooks.types import ModelGraph
 
 _NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
 _VIDEO_FRAMES = 16
-"""As torchvision's own accuracy tables use for its video models."""
+"""Of a clip in torchvision's accuracy tables of video models."""
 Size = tuple[int, ...]
 
 
 def read(library: str, name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
-    """Return the graph of the model that *library* calls *name*, from our own card of it where there is one.
+    """Return the graph of the model that *library* calls *name*, from our card of it if there is one.
 
     Raises:
         GraphError: As `build`.
@@ -31,28 +32,39 @@ def read(library: str, name: str, shape: Mapping[str, Sequence[int]]) -> ModelGr
     source = f"{library}:{name}"
     default = cards.default_shape(source)
     if default is not None:
-        wanted = _wanted(tuple(map(int, default.split("x"))), shape)
+        wanted = _image_size(tuple(map(int, default.split("x"))), shape)
         card = cards.find(source, "x".join(map(str, wanted)))
         if card is not None:
             return card
-    elif importlib.util.find_spec(library) is None:
-        _refuse_unknown(source)
+    elif not _is_in_sources(library, name):
+        _refuse_unknown(source, library)
     return build(library, name, shape)
 
 
-def _refuse_unknown(source: str) -> None:
-    """Say what *source* may have been meant to be, where the names of our cards are all that is known here.
+def _is_in_sources(library: str, name: str) -> bool:
+    """Return whether *library* may define the model *name*: a text search takes 0.2 s, importing the library ten."""
+    spec = importlib.util.find_spec(library)
+    if spec is None or spec.origin is None:
+        return False
+    word = re.compile(rf"\b{re.escape(name.partition('.')[0])}\b")
+    sources = (Path(spec.origin).parent / "models").rglob("*.py")
+    return any(word.search(path.read_text(encoding="utf-8", errors="replace")) for path in sources)
+
+
+def _refuse_unknown(source: str, library: str) -> None:
+    """Raise with the models that *source* resembles, if any of our cards has such a name.
 
     Raises:
-        GraphError: Some of them are like it.
+        GraphError: There are such models.
     """
     near = difflib.get_close_matches(source[:80], cards.names(), n=3)
-    if near:
-        message = (
-            f"Model {shown(source)} must be one that gpusage has a card of, or its library must be installed; "
-            f"got neither. Did you mean {' or '.join(near)}?"
-        )
-        raise GraphError(message)
+    if not near:
+        return
+    rule = f"one that {library} defines; got an unknown name"
+    if importlib.util.find_spec(library) is None:
+        rule = f"one that gpusage has a card of, or {library} must be installed; got neither"
+    message = f"Model {quoted(source)} must be {rule}. Did you mean {' or '.join(near)}?"
+    raise GraphError(message)
 
 
 def build(library: str, name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
@@ -64,11 +76,11 @@ def build(library: str, name: str, shape: Mapping[str, Sequence[int]]) -> ModelG
     known = _timm_names if library == "timm" else _torchvision_names
     _check_name(library, name, known())
     default = timm_size(name) if library == "timm" else torchvision_size(name)
-    wanted = _wanted(default, shape)
+    wanted = _image_size(default, shape)
     make = _timm_model if library == "timm" else _torchvision_model
     source = f"{library}:{name}"
     module = build_on_meta(lambda: make(name, wanted, default), source)
-    return graph_from_module(module, (_pixels(wanted),), name=name, origin=source)
+    return graph_from_module(module, (_example_images(wanted),), name=name, origin=source)
 
 
 def _check_name(library: str, name: str, known: Sequence[str]) -> None:
@@ -76,34 +88,34 @@ def _check_name(library: str, name: str, known: Sequence[str]) -> None:
         return
     near = difflib.get_close_matches(name[:80], known, n=3)
     hint = f"Did you mean {' or '.join(near)}?" if near else f"See {library}.list_models()."
-    message = f"Model {shown(f'{library}:{name}')} must be one that {library} defines; got an unknown name. {hint}"
+    message = f"Model {quoted(f'{library}:{name}')} must be one that {library} defines; got an unknown name. {hint}"
     raise GraphError(message)
 
 
-def _wanted(default: Size, shape: Mapping[str, Sequence[int]]) -> Size:
-    """Return the size of one image: as *shape* says, else *default*."""
+def _image_size(default: Size, shape: Mapping[str, Sequence[int]]) -> Size:
+    """Return the size of one image: from *shape*, else *default*."""
     unknown = sorted(shape.keys() - {"input", "x", "size"})
     if unknown:
         message = (
-            f"Option shape of an image model must name 'input' or 'size'; got {shown(unknown[0])}. "
+            f"Option shape of an image model must name 'input' or 'size'; got {quoted(unknown[0])}. "
             f"Write input={'x'.join(map(str, default))}."
         )
         raise GraphError(message)
     for name, sizes in shape.items():
         if name == "size" and len(sizes) == 1:
-            sizes = (*default[:-2], sizes[0], sizes[0])  # noqa: PLW2901 - the same wish, spelt out
+            sizes = (*default[:-2], sizes[0], sizes[0])  # noqa: PLW2901 - the same request, in full
         if len(sizes) != len(default) or min(sizes) < 1:
-            given = "x".join(map(str, sizes))
+            actual = "x".join(map(str, sizes))
             message = (
-                f"Option shape {name} must have {len(default)} positive sizes, batch left out; got {printable(given)}. "
-                f"Write input={'x'.join(map(str, default))}."
+                f"Option shape {name} must have {len(default)} positive sizes, batch left out; "
+                f"got {printable(actual)}. Write input={'x'.join(map(str, default))}."
             )
             raise GraphError(message)
         return check_shape(sizes, "Option shape")
     return default
 
 
-def _pixels(size: Size) -> Any:  # noqa: ANN401 - a torch.Tensor
+def _example_images(size: Size) -> Any:  # noqa: ANN401 - a torch.Tensor
     torch = import_library("torch")
     return torch.empty((2, *size), device="meta")
 
@@ -114,13 +126,13 @@ def _timm_names() -> list[str]:
 
 
 def timm_size(name: str) -> Size:
-    """Return the size that timm gives the model's images."""
+    """Return the image size in timm's configuration of the model."""
     configuration = import_library("timm").get_pretrained_cfg(name, allow_unregistered=True)
     return tuple(configuration.input_size) if configuration is not None else (3, 224, 224)
 
 
 def _timm_model(name: str, wanted: Size, default: Size) -> Any:  # noqa: ANN401 - a torch.nn.Module
-    """Return the model; transformers have their image size built in, most others know no such option."""
+    """Return the model for images of size *wanted*; only some, such as vision transformers, take ``img_size``."""
     timm = import_library("timm")
     options = {} if wanted[0] == default[0] else {"in_chans": wanted[0]}
     if wanted[1:] != default[1:]:
@@ -137,7 +149,7 @@ def _torchvision_names() -> list[str]:
 
 
 def torchvision_size(name: str) -> Size:
-    """Return the size that the model's first published weights were trained for."""
+    """Return the image size of the model's first published weights."""
     models = import_library("torchvision").models
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
-from gpusage.graphs.guard import shown
+from gpusage.graphs.model_files import quoted
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
@@ -25,11 +25,11 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
     """Read a model by the name that its library gives it, or from a Hugging Face folder or its configuration."""
     library, colon, name = source.partition(":")
     is_named = bool(colon) and library in LIBRARIES
-    configuration = None if is_named else _configuration(source)
+    configuration = None if is_named else configuration_path(source)
     if not is_named and configuration is None:
         _refuse_without_library(source)
         return None
-    from gpusage.graphs.named import huggingface, image_libraries  # noqa: PLC0415 - asked about every model, read few
+    from gpusage.graphs.named import huggingface, image_libraries  # noqa: PLC0415 - called for every model; few have a name
 
     if configuration is not None:
         return huggingface.read_configuration(configuration, source, shape)
@@ -37,24 +37,24 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
 
 
 def _refuse_without_library(source: str) -> None:
-    """Say which library to name, where *source* is a model's name without one and no file.
+    """Reject a model's name without its library, and name the libraries that have it.
 
     Raises:
-        GraphError: It is.
+        GraphError: *source* is such a name, and not a file.
     """
     if os.path.lexists(source) or not _BARE_NAME.fullmatch(source):
         return
-    from gpusage.graphs.named import cards  # noqa: PLC0415 - asked about every model, and few have no file
+    from gpusage.graphs.named import cards  # noqa: PLC0415 - called for every model; few have no file
 
-    like = cards.like(source)
-    if like:
-        rule = f"Model {shown(source)} must be named with its library, or be a file; got a name alone."
-        message = f"{rule} Did you mean {' or '.join(like)}?"
+    sources = cards.sources_of(source)
+    if sources:
+        rule = f"Model {quoted(source)} must be named with its library, or be a file; got a name alone."
+        message = f"{rule} Did you mean {' or '.join(sources)}?"
         raise GraphError(message)
 
 
-def _configuration(source: str) -> str | None:
-    """Return the path of the configuration that *source* is or holds, None where there is none."""
+def configuration_path(source: str) -> str | None:
+    """Return the path of the configuration that *source* is or, as a folder, has; ``None`` if there is none."""
     if os.path.isdir(source):  # noqa: PTH112 - no Path for any text
         path = os.path.join(source, CONFIGURATION)  # noqa: PTH118 - as above
         return path if os.path.lexists(path) else None

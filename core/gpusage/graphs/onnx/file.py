@@ -1,32 +1,53 @@
 """An ONNX file as plain values: nodes, names, shapes and the few small constants that shapes depend on.
 
-Weights are never decoded, whether they stand inside the file or beside it; of external data only the place is checked.
-Field numbers are those of the ONNX project's `onnx.proto`.
+Weights are never decoded, whether they are inside the file or beside it; of external data only the path is validated.
+Field numbers are those of onnx.proto (ONNX 1.17, IR version 10); the names of fields there are the ones used here.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
-from gpusage.graphs.guard import MAXIMUM_NODES, shown
+from gpusage.graphs.model_files import MAXIMUM_NODES, MAXIMUM_RANK, check_shape, quoted
 from gpusage.graphs.onnx.protobuf import (
-    Field,
+    Fields,
     Message,
     Reader,
     WireError,
-    message_of,
-    real_of,
+    as_float,
+    as_message,
+    as_text,
+    as_unsigned,
     signed,
-    text_of,
-    whole_of,
 )
-from gpusage.graphs.onnx.tensors import Declared, Number, OnnxTensor, read_declared, read_sparse_tensor, read_tensor
 from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import ElementType, Shape
 
 MAXIMUM_DEPTH = 8
 """Graphs within graphs."""
+MAXIMUM_VALUES = 4096
+"""Elements of a constant that are decoded."""
+
+Number = int | float
+Size = int | str | None
+"""Of a declared dimension: fixed, named or expressed by names, or unknown."""
+
+# Numbers of TensorProto.DataType.
+_FLOAT, _UINT8, _INT8, _INT32, _INT64, _STRING, _BOOL, _DOUBLE = 1, 2, 3, 6, 7, 8, 9, 11
+_UINT16, _INT16, _UINT32, _UINT64, _UINT4, _INT4 = 4, 5, 12, 13, 21, 22
+_STRUCT_CODES = {_FLOAT: "f", _DOUBLE: "d", _INT64: "q", _INT32: "i", _BOOL: "?"}
+_DECODED_ELEMENTS = {_INT64: MAXIMUM_VALUES, _INT32: 64, _BOOL: 64, _FLOAT: 16, _DOUBLE: 16}
+"""Up to how many elements a constant is decoded, by type: shapes are computed from few, most of them int64."""
+ELEMENT_TYPES: Mapping[int, ElementType] = {
+    **dict.fromkeys((_INT64, _UINT64, _STRING), "int64"),
+    **dict.fromkeys((_INT32, _UINT32, _UINT16, _INT16), "int32"),
+    **dict.fromkeys((_INT8, _UINT8, _UINT4, _INT4), "int8"),
+    _BOOL: "bool",
+}
 
 _MAGIC = {
     b"PK": "a ZIP archive, such as a PyTorch checkpoint",
@@ -38,8 +59,27 @@ _MAGIC = {
 
 
 @dataclass(frozen=True, slots=True)
+class OnnxTensor:
+    """A constant: its shape and type, and its elements if they are few."""
+
+    name: str
+    shape: Shape
+    element_type: ElementType
+    values: tuple[Number, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ValueInfo:
+    """What the file declares of a value; ``sizes`` is ``None`` if it declares no shape."""
+
+    name: str
+    sizes: tuple[Size, ...] | None
+    element_type: ElementType
+
+
+@dataclass(frozen=True, slots=True)
 class Reference:
-    """An attribute of a function's node that stands for an attribute of the function."""
+    """The value of an attribute of a function's node: the function's attribute of this name."""
 
     name: str
 
@@ -62,19 +102,19 @@ class OnnxNode:
 
 @dataclass(frozen=True, slots=True)
 class OnnxGraph:
-    """A graph, a subgraph, or the body of a function (which declares names alone)."""
+    """A graph, a subgraph, or the body of a function, which declares names alone."""
 
     name: str
     nodes: tuple[OnnxNode, ...]
     initializers: Mapping[str, OnnxTensor]
-    inputs: tuple[Declared, ...]
-    outputs: tuple[Declared, ...]
-    declared: Mapping[str, Declared]
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
+    declared: Mapping[str, ValueInfo]
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxModel:
-    """A file: its graph, and the functions that its nodes may call."""
+    """A file: its graph, and the functions that its nodes may call, by domain and name."""
 
     graph: OnnxGraph
     functions: Mapping[tuple[str, str], OnnxGraph]
@@ -86,176 +126,239 @@ def read_file(path: str, descriptor: int) -> OnnxModel:
     """Return the ONNX model in the open file *descriptor*.
 
     Raises:
-        GraphError: The file is not an ONNX model, is cut off, or is beyond the limits.
+        GraphError: The file is not an ONNX model, is cut off, or exceeds a limit.
     """
     reader = Reader(descriptor)
     try:
-        return _model(reader, reader.whole())
+        return _read_model(reader, reader.whole_file())
     except (WireError, UnicodeDecodeError) as error:
-        message = f"Model {shown(path)} must be a whole ONNX file; got {_found(descriptor)}. Export it again."
+        actual = _describe_content(descriptor)
+        message = f"Model {quoted(path)} must be a whole ONNX file; got {actual}. Export it again."
         raise GraphError(message) from error
 
 
-def subgraph(reader: Reader, message: Message) -> OnnxGraph:
+def read_subgraph(reader: Reader, message: Message) -> OnnxGraph:
     """Return the graph that a control-flow node holds as *message*.
 
     Raises:
         GraphError: It is malformed.
     """
     try:
-        return _graph(reader, message)
+        return _read_graph(reader, message)
     except (WireError, UnicodeDecodeError) as error:
         text = "Model's subgraphs must be whole ONNX graphs; got something else. Export it again."
         raise GraphError(text) from error
 
 
-def _model(reader: Reader, message: Message) -> OnnxModel:
+def _read_model(reader: Reader, message: Message) -> OnnxModel:
     graph: Message | None = None
     functions = {}
     opset = 0
     for number, value in reader.fields(message):
         match number:
             case 7:
-                graph = message_of(value)
+                graph = as_message(value)
             case 8:
-                opset = max(opset, _default_opset(reader, message_of(value)))
+                opset_import = Fields(reader, as_message(value))
+                is_default = opset_import.text(1) in {"", "ai.onnx"}
+                opset = max(opset, opset_import.unsigned(2) if is_default else 1)
             case 25:
-                key, body = _function(reader, message_of(value))
+                key, body = _read_function(reader, as_message(value))
                 functions[key] = body
     if graph is None or not opset:
         raise WireError
-    return OnnxModel(_graph(reader, graph), functions, opset, reader)
+    return OnnxModel(_read_graph(reader, graph), functions, opset, reader)
 
 
-def _default_opset(reader: Reader, message: Message) -> int:
-    domain, version = "", 0
-    for number, value in reader.fields(message):
-        match number:
-            case 1:
-                domain = text_of(value)
-            case 2:
-                version = whole_of(value)
-    return version if domain in {"", "ai.onnx"} else 1
+def _read_function(reader: Reader, message: Message) -> tuple[tuple[str, str], OnnxGraph]:
+    fields = Fields(reader, message)
+    name = fields.text(1)
+    inputs, outputs = (tuple(ValueInfo(text, None, "float") for text in fields.texts(number)) for number in (4, 5))
+    nodes = tuple(_read_node(reader, node) for node in fields.messages(7))
+    return (fields.text(10), _overloaded(name, fields.text(13))), OnnxGraph(name, nodes, {}, inputs, outputs, {})
 
 
-def _function(reader: Reader, message: Message) -> tuple[tuple[str, str], OnnxGraph]:
-    name = domain = overload = ""
-    nodes: list[OnnxNode] = []
-    inputs: list[Declared] = []
-    outputs: list[Declared] = []
-    for number, value in reader.fields(message):
-        match number:
-            case 1:
-                name = text_of(value)
-            case 4:
-                inputs.append(Declared(text_of(value), None, "float"))
-            case 5:
-                outputs.append(Declared(text_of(value), None, "float"))
-            case 7:
-                nodes.append(_node(reader, message_of(value)))
-            case 10:
-                domain = text_of(value)
-            case 13:
-                overload = text_of(value)
-    return (domain, _overloaded(name, overload)), OnnxGraph(name, tuple(nodes), {}, tuple(inputs), tuple(outputs), {})
-
-
-def _graph(reader: Reader, message: Message) -> OnnxGraph:
+def _read_graph(reader: Reader, message: Message) -> OnnxGraph:
+    # One field at a time, not `Fields`: a graph's nodes and tensors together may be large.
     name = ""
     nodes: list[OnnxNode] = []
     tensors: list[OnnxTensor] = []
-    inputs: list[Declared] = []
-    outputs: list[Declared] = []
-    declared: list[Declared] = []
+    inputs: list[ValueInfo] = []
+    outputs: list[ValueInfo] = []
+    declared: list[ValueInfo] = []
     for number, value in reader.fields(message):
         match number:
             case 1:
-                nodes.append(_node(reader, message_of(value)))
+                nodes.append(_read_node(reader, as_message(value)))
             case 2:
-                name = text_of(value)
+                name = as_text(value)
             case 5:
-                tensors.append(read_tensor(reader, message_of(value)))
+                tensors.append(_read_tensor(reader, as_message(value)))
             case 11:
-                inputs.append(read_declared(reader, message_of(value)))
+                inputs.append(_read_value_info(reader, as_message(value)))
             case 12:
-                outputs.append(read_declared(reader, message_of(value)))
+                outputs.append(_read_value_info(reader, as_message(value)))
             case 13:
-                declared.append(read_declared(reader, message_of(value)))
+                declared.append(_read_value_info(reader, as_message(value)))
             case 15:
-                tensors.append(read_sparse_tensor(reader, message_of(value)))
+                tensors.append(_read_sparse_tensor(reader, as_message(value)))
     if len(nodes) > MAXIMUM_NODES:
         text = f"Model must have at most {MAXIMUM_NODES} nodes; got {len(nodes)}. Simplify the graph."
         raise GraphError(text)
     initializers = {tensor.name: tensor for tensor in tensors}
-    free = tuple(one for one in inputs if one.name not in initializers)
+    # Before IR version 4 a graph's inputs listed its initializers, too.
+    free_inputs = tuple(one for one in inputs if one.name not in initializers)
     known = {one.name: one for one in (*declared, *outputs)}
-    return OnnxGraph(name, tuple(nodes), initializers, free, tuple(outputs), known)
+    return OnnxGraph(name, tuple(nodes), initializers, free_inputs, tuple(outputs), known)
 
 
-def _node(reader: Reader, message: Message) -> OnnxNode:
-    name = op_type = domain = overload = ""
-    inputs: list[str] = []
-    outputs: list[str] = []
-    attributes: dict[str, Attribute] = {}
-    for number, value in reader.fields(message):
-        match number:
-            case 1:
-                inputs.append(text_of(value))
-            case 2:
-                outputs.append(text_of(value))
-            case 3:
-                name = text_of(value)
-            case 4:
-                op_type = text_of(value)
-            case 5:
-                key, attribute = _attribute(reader, message_of(value))
-                if attribute is not None:
-                    attributes[key] = attribute
-            case 7:
-                domain = text_of(value)
-            case 8:
-                overload = text_of(value)
-    domain = "" if domain == "ai.onnx" else domain
-    return OnnxNode(name, _overloaded(op_type, overload), domain, tuple(inputs), tuple(outputs), attributes)
+def _read_node(reader: Reader, message: Message) -> OnnxNode:
+    fields = Fields(reader, message)
+    attributes = [_read_attribute(reader, attribute) for attribute in fields.messages(5)]
+    domain = fields.text(7)
+    return OnnxNode(
+        name=fields.text(3),
+        op_type=_overloaded(fields.text(4), fields.text(8)),
+        domain="" if domain == "ai.onnx" else domain,
+        inputs=fields.texts(1),
+        outputs=fields.texts(2),
+        attributes={name: attribute for name, attribute in attributes if attribute is not None},
+    )
 
 
 def _overloaded(name: str, overload: str) -> str:
-    """Return the name of one of several functions that differ in this word alone."""
+    """Return the name of one of several functions that differ in *overload* alone (IR version 10)."""
     return f"{name}:{overload}" if overload else name
 
 
-def _attribute(reader: Reader, message: Message) -> tuple[str, Attribute | None]:  # noqa: C901 - a case a field
+def _read_attribute(reader: Reader, message: Message) -> tuple[str, Attribute | None]:
     name = ""
     attribute: Attribute | None = None
-    numbers: list[Number] = []
+    elements: list[Number] = []
     for number, value in reader.fields(message):
         match number:
             case 1:
-                name = text_of(value)
+                name = as_text(value)
             case 2:
-                attribute = real_of(value)
+                attribute = as_float(value)
             case 3:
-                attribute = signed(whole_of(value))
+                attribute = signed(as_unsigned(value))
             case 4:
-                attribute = _word(value)
+                attribute = value.decode(errors="replace") if isinstance(value, bytes) else None
             case 5:
-                attribute = read_tensor(reader, message_of(value))
+                attribute = _read_tensor(reader, as_message(value))
             case 6:
-                attribute = message_of(value)
+                attribute = as_message(value)
             case 7:
-                numbers.extend(reader.reals(value))
+                elements.extend(reader.floats(value))
             case 8:
-                numbers.extend(reader.wholes(value))
+                elements.extend(reader.integers(value))
             case 21:
-                attribute = Reference(text_of(value))
-    return name, tuple(numbers) if attribute is None and numbers else attribute
+                attribute = Reference(as_text(value))
+    return name, tuple(elements) if attribute is None and elements else attribute
 
 
-def _word(value: Field) -> str | None:
-    return value.decode(errors="replace") if isinstance(value, bytes) else None
+def _read_tensor(reader: Reader, message: Message) -> OnnxTensor:
+    """Return a constant of any size; a large one's elements stay in the file.
+
+    Raises:
+        GraphError: Its shape exceeds a limit, or its path is outside the model's folder.
+    """
+    fields = Fields(reader, message)
+    name = fields.text(8)
+    data_type = fields.unsigned(2, default=_FLOAT)
+    shape = _check_tensor_shape(fields.integers(1), name)
+    for entry in fields.messages(13):
+        _check_external_data(reader, entry)
+    count = prod(shape)
+    values = None
+    if not fields[13] and count <= _DECODED_ELEMENTS.get(data_type, 0):
+        values = _decode_elements(reader, data_type, fields)
+    return OnnxTensor(
+        name,
+        shape,
+        ELEMENT_TYPES.get(data_type, "float"),
+        values if values is not None and len(values) == count else None,
+    )
 
 
-def _found(descriptor: int) -> str:
+def _check_tensor_shape(sizes: list[int], name: str) -> Shape:
+    shape = check_shape(sizes, f"Tensor {quoted(name)}")
+    if min(shape, default=0) < 0:
+        text = f"Tensor {quoted(name)} must have sizes of at least 0; got {min(shape)}. Export the model again."
+        raise GraphError(text)
+    return shape
+
+
+def _decode_elements(reader: Reader, data_type: int, fields: Fields) -> tuple[Number, ...] | None:
+    """Return the elements of a small constant, from ``raw_data`` or from the field of its type."""
+    content = fields[9][-1] if fields[9] else b""
+    repeated = [value for number in (4, 5, 7, 10) for value in fields[number]]
+    if not content:
+        if data_type not in {_FLOAT, _DOUBLE}:
+            return tuple(element for value in repeated for element in reader.integers(value))
+        content = b"".join(value for value in repeated if isinstance(value, bytes))
+    code = _STRUCT_CODES[data_type]
+    if not isinstance(content, bytes) or len(content) % struct.calcsize(code):
+        return None
+    count = len(content) // struct.calcsize(code)
+    reader.charge(count)
+    return struct.unpack(f"<{count}{code}", content)
+
+
+def _check_external_data(reader: Reader, message: Message) -> None:
+    """Reject a path of weights that is outside the model's own folder.
+
+    Raises:
+        GraphError: The path is absolute or leads upward.
+    """
+    if isinstance(message, bytes) and b"location" not in message:
+        return  # an offset, length or checksum
+    entry = Fields(reader, message)
+    location = entry.text(2)
+    parts = location.replace("\\", "/").split("/")
+    if entry.text(1) == "location" and (not parts[0] or ".." in parts or "\0" in location):
+        text = f"External data must lie in the model's own folder; got {quoted(location)}. Export the model again."
+        raise GraphError(text)
+
+
+def _read_sparse_tensor(reader: Reader, message: Message) -> OnnxTensor:
+    """Return a sparse constant as a dense one, which is how operators compute with it."""
+    fields = Fields(reader, message)
+    if not fields[1]:
+        raise WireError
+    values = _read_tensor(reader, as_message(fields[1][-1]))
+    shape = _check_tensor_shape(fields.integers(3), values.name)
+    return OnnxTensor(values.name, shape, values.element_type)
+
+
+def _read_value_info(reader: Reader, message: Message) -> ValueInfo:
+    fields = Fields(reader, message)
+    sizes: tuple[Size, ...] | None = None
+    element_type: ElementType = "float"
+    for type_proto in fields.messages(2):
+        for tensor_type in Fields(reader, type_proto).messages(1):  # sequences and maps have no one shape
+            tensor = Fields(reader, tensor_type)
+            element_type = ELEMENT_TYPES.get(tensor.unsigned(1), "float")
+            for shape in tensor.messages(2):
+                sizes = tuple(_read_size(reader, as_message(size)) for _, size in reader.fields(shape))
+    if sizes is not None and len(sizes) > MAXIMUM_RANK:
+        raise WireError
+    return ValueInfo(fields.text(1), sizes, element_type)
+
+
+def _read_size(reader: Reader, message: Message) -> Size:
+    for number, value in reader.fields(message):
+        match number:
+            case 1:
+                size = signed(as_unsigned(value))
+                return size if size >= 0 else None
+            case 2:
+                return as_text(value) or None
+    return None
+
+
+def _describe_content(descriptor: int) -> str:
     """Return what the file seems to be, for a message."""
     head = os.pread(descriptor, 64, 0)
     if not head:

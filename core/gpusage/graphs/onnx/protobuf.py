@@ -1,15 +1,18 @@
-"""Protocol-buffer messages, read field by field from a file, without what is large.
+"""Protocol-buffer messages, read field by field from a file without what is large in them.
 
-1. A message that fits `INLINE_BYTES` is read whole; of a larger one only the fields' headers are, wherever they stand.
-   So weights inside the file cost one seek each and no memory.
-2. Every field that is looked at and every byte that is read counts against a budget, so that no file, however made,
-   takes long or much memory.
+1. A message of at most `INLINE_BYTES` is read whole; of a larger one only the headers of its fields are. So weights
+   inside the file cost one seek each and no memory.
+2. Each field and each byte that is read counts against a budget, so that no file, however made, takes long or much
+   memory.
+
+Why not the onnx package: docs/decisions/0004.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,18 +23,18 @@ MAXIMUM_FIELDS = 1_500_000
 MAXIMUM_BYTES = 128 * 1024 * 1024
 
 _WINDOW_BYTES = 16 * 1024
-_HEADER_BYTES = 20
+_HEADER_BYTES = 20  # of a field: two varints at most
 _VARINT_BYTES = 10
-_SEVEN_BITS = 0x7F  # the eighth says that more follows
+_SEVEN_BITS = 0x7F  # the eighth bit says that another byte follows
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _KINDS = (_VARINT, _FIXED64, _LENGTH, _FIXED32)
 _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
-_FEW = 16  # real numbers that a shape may depend on: a scale an axis
+_MAXIMUM_FLOATS = 16  # of an attribute that a shape may depend on: one scale for each axis
 _FIRST_KEY = 8  # field numbers begin at 1
 
 
 class WireError(Exception):
-    """Say that bytes are not a protocol-buffer message, or that it is cut off."""
+    """Bytes are not a protocol-buffer message, or it is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +50,19 @@ Field = int | bytes | Span
 
 
 class Reader:
-    """Gives the fields of messages in one file, and counts them."""
+    """Reads the fields of messages in one file, and counts them against the budget."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._fields_left = MAXIMUM_FIELDS
         self._bytes_left = MAXIMUM_BYTES
 
-    def whole(self) -> Span:
+    def whole_file(self) -> Span:
         """Return the file as one message."""
         return Span(0, os.fstat(self._descriptor).st_size)
 
     def fields(self, message: Message) -> Iterator[tuple[int, Field]]:
-        """Return each field's number with its value: a whole number, or bytes, or a span of the file.
+        """Return each field's number with its value: an integer, bytes, or a span of the file.
 
         Raises:
             WireError: The message is malformed or cut off.
@@ -67,35 +70,35 @@ class Reader:
         """
         return self._in_file(message) if isinstance(message, Span) else self._in_memory(message)
 
-    def wholes(self, value: Field) -> list[int]:
-        """Return the signed numbers of a repeated field, which stand alone or packed; each counts as a field."""
+    def integers(self, value: Field) -> list[int]:
+        """Return the signed integers of a repeated field, packed or not; each counts as a field."""
         if isinstance(value, int):
             return [signed(value)]
         if isinstance(value, Span):
             raise WireError
-        numbers = []
+        elements = []
         position = 0
         while position < len(value):
             number, position = varint(value, position)
-            numbers.append(signed(number))
-        self.spend(len(numbers))
-        return numbers
+            elements.append(signed(number))
+        self.charge(len(elements))
+        return elements
 
-    def reals(self, value: Field) -> tuple[float, ...]:
-        """Return the single-precision numbers of a repeated field, which stand alone or packed, where they are few."""
+    def floats(self, value: Field) -> tuple[float, ...]:
+        """Return the single-precision numbers of a repeated field, packed or not; none if they are many."""
         if not isinstance(value, bytes) or len(value) % _WIDTHS[_FIXED32]:
             raise WireError
         count = len(value) // _WIDTHS[_FIXED32]
-        if count > _FEW:
+        if count > _MAXIMUM_FLOATS:
             return ()
-        self.spend(count)
+        self.charge(count)
         return struct.unpack(f"<{count}f", value)
 
-    def spend(self, count: int) -> None:
-        """Take *count* fields from the budget.
+    def charge(self, count: int) -> None:
+        """Charge *count* fields to the budget.
 
         Raises:
-            GraphError: It is spent.
+            GraphError: It is used up.
         """
         self._fields_left -= count
         if self._fields_left < 0:
@@ -109,7 +112,7 @@ class Reader:
             position += 1
             if key > _SEVEN_BITS:
                 key, position = varint(message, position - 1)
-            kind = self._counted(key)
+            kind = self._field_kind(key)
             if kind == _VARINT:
                 value, position = varint(message, position)
                 yield key >> 3, value
@@ -128,7 +131,7 @@ class Reader:
             if position + _HEADER_BYTES > base + len(window):
                 window, base = self._read(position, _WINDOW_BYTES), position
             key, offset = varint(window, position - base)
-            kind = self._counted(key)
+            kind = self._field_kind(key)
             if kind == _VARINT:
                 value, offset = varint(window, offset)
                 yield key >> 3, value
@@ -152,18 +155,48 @@ class Reader:
             raise GraphError(message)
         return os.pread(self._descriptor, length, position)
 
-    def _counted(self, key: int) -> int:
+    def _field_kind(self, key: int) -> int:
         """Count one field against the budget, and return how its value is laid out."""
         self._fields_left -= 1
         kind = key & 7
         if key < _FIRST_KEY or kind not in _KINDS or self._fields_left < 0:
-            self.spend(0)
+            self.charge(0)
             raise WireError
         return kind
 
 
+class Fields(defaultdict[int, list[Field]]):
+    """The fields of one small message by their numbers; of a scalar that is written several times, the last counts."""
+
+    def __init__(self, reader: Reader, message: Message) -> None:
+        super().__init__(list)
+        self._reader = reader
+        for number, value in reader.fields(message):
+            self[number].append(value)
+
+    def text(self, number: int) -> str:
+        """Return the text in field *number*, ``""`` if there is none."""
+        return as_text(self[number][-1]) if self[number] else ""
+
+    def texts(self, number: int) -> tuple[str, ...]:
+        """Return the texts in the repeated field *number*."""
+        return tuple(map(as_text, self[number]))
+
+    def messages(self, number: int) -> list[Message]:
+        """Return the messages in field *number*."""
+        return list(map(as_message, self[number]))
+
+    def unsigned(self, number: int, default: int = 0) -> int:
+        """Return the unsigned integer in field *number*, *default* if there is none."""
+        return as_unsigned(self[number][-1]) if self[number] else default
+
+    def integers(self, number: int) -> list[int]:
+        """Return the signed integers in the repeated field *number*."""
+        return [element for value in self[number] for element in self._reader.integers(value)]
+
+
 def varint(message: bytes, position: int) -> tuple[int, int]:
-    """Return the whole number that begins at *position*, and where it ends."""
+    """Return the unsigned integer that begins at *position*, and the position after it."""
     try:
         value = message[position]
         if value <= _SEVEN_BITS:
@@ -180,34 +213,38 @@ def varint(message: bytes, position: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """Return *value*, read as unsigned, as the signed 64-bit number that was meant."""
+    """Return the 64 bits of the unsigned *value* as a signed integer."""
     return value - 2**64 if value >= 2**63 else value
 
 
-def message_of(value: Field) -> Message:
-    """Return the message that a field holds."""
+def as_message(value: Field) -> Message:
+    """Return the *value* of a field that holds a message.
+
+    Raises:
+        WireError: It holds something else.
+    """
     if isinstance(value, int):
         raise WireError
     return value
 
 
-def text_of(value: Field) -> str:
-    """Return the text that a field holds."""
+def as_text(value: Field) -> str:
+    """Return the text of a field; errors as `as_message`."""
     if not isinstance(value, bytes):
         raise WireError
     return value.decode()
 
 
-def whole_of(value: Field) -> int:
-    """Return the unsigned number that a field holds."""
+def as_unsigned(value: Field) -> int:
+    """Return the unsigned integer of a field; errors as `as_message`."""
     if not isinstance(value, int):
         raise WireError
     return value
 
 
-def real_of(value: Field) -> float:
-    """Return the single-precision number that a field holds."""
+def as_float(value: Field) -> float:
+    """Return the single-precision number of a field; errors as `as_message`."""
     if not isinstance(value, bytes) or len(value) != _WIDTHS[_FIXED32]:
         raise WireError
-    real: float = struct.unpack("<f", value)[0]
-    return real
+    (number,) = struct.unpack("<f", value)
+    return float(number)

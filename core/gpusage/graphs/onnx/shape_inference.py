@@ -1,4 +1,4 @@
-"""A run of an ONNX model on shapes alone: every operator in turn, with whole numbers for every size."""
+"""Shape inference: runs an ONNX model on shapes alone, operator by operator, with a number for every size."""
 
 from __future__ import annotations
 
@@ -6,40 +6,41 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from gpusage.graphs.guard import MAXIMUM_NODES, check_shape, fits, printable, shown
-from gpusage.graphs.onnx.dimensions import evaluate
+from gpusage.graphs.model_files import MAXIMUM_NODES, check_shape, is_allowed_shape, printable, quoted
 from gpusage.graphs.onnx.file import (
     MAXIMUM_DEPTH,
     Attribute,
     OnnxGraph,
     OnnxModel,
     OnnxNode,
+    OnnxTensor,
     Reference,
-    subgraph,
+    ValueInfo,
+    read_subgraph,
 )
-from gpusage.graphs.onnx.loops import Turns, loop_turns, scan_turns
+from gpusage.graphs.onnx.inputs import evaluate_dimension
+from gpusage.graphs.onnx.loops import LoopPlan, plan_loop, plan_scan
 from gpusage.graphs.onnx.protobuf import Message, Span
+from gpusage.graphs.onnx.rewrites import split_fused_nodes
 from gpusage.graphs.onnx.shapes import RULES, Call, MismatchError, Result, UnresolvedError, Value
-from gpusage.graphs.onnx.tensors import Declared, OnnxTensor
-from gpusage.graphs.onnx.unfused import unfused
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Shape
 
-MAXIMUM_STEPS_OF_LOOPS = 12_000
-"""In all turns of all loops together; a longer loop would take a job's submission too long to read."""
+MAXIMUM_LOOP_STEPS = 12_000
+"""In all iterations of all loops together: a longer loop would delay a job's submission."""
 DOMAINS = ("", "com.microsoft")
-"""Whose operators the rules describe: ONNX's own, and ONNX Runtime's."""
+"""The operators of ONNX and of ONNX Runtime, which the rules describe."""
 
 _WEIGHTS = ("float", "int8")
 _PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
-"""Operators on floats whose weights are most of what models have."""
+"""Operators that read most of a model's weights."""
 _PACKED = ("MatMulNBits", "MatMulBnb4")
-_NORMALIZED_FIGURES = {"BatchNormalization": slice(3, 5)}
-"""Inputs that a layer keeps but does not train."""
+_RUNNING_STATISTICS = {"BatchNormalization": slice(3, 5)}
+"""The inputs that a layer updates but does not train: PyTorch counts them as buffers, not as parameters."""
 
 
 class InferenceError(Exception):
-    """Say which node's inputs do not fit it."""
+    """A node cannot take its inputs; the text says which one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Step:
     """One operator as it ran.
 
     Attributes:
-        known: A rule described it, from shapes that are certain.
+        known: A rule gave its output shapes, from certain input shapes.
     """
 
     op_type: str
@@ -59,7 +60,12 @@ class Step:
 
 @dataclass(slots=True)
 class Trace:
-    """A whole run: its inputs, its steps, its results, the weights it read, and those that products read as floats."""
+    """A whole run.
+
+    Attributes:
+        weight_counts: The elements of each weight that was read, by name.
+        float_products: Of those, the weights that products read as floats.
+    """
 
     inputs: tuple[tuple[str, Shape], ...] = ()
     steps: list[Step] = field(default_factory=list)
@@ -70,10 +76,10 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """The names that a graph's nodes see: its own, then those of the graph around it."""
+    """The values that a graph's nodes can read by name: its own, then those of the graph around it."""
 
     values: dict[str, Value]
-    declared: Mapping[str, Declared]
+    declared: Mapping[str, ValueInfo]
     parent: _Scope | None = None
     depth: int = 0
 
@@ -87,7 +93,7 @@ class _Scope:
 
 
 def infer(model: OnnxModel, inputs: Mapping[str, Shape], symbols: Mapping[str, int]) -> Trace:
-    """Return what happens in *model* when its inputs have the shapes *inputs*.
+    """Return the run of *model* on inputs of the shapes *inputs*.
 
     Args:
         model: As the file has it.
@@ -96,131 +102,133 @@ def infer(model: OnnxModel, inputs: Mapping[str, Shape], symbols: Mapping[str, i
 
     Raises:
         InferenceError: The shapes do not fit an operator.
-        GraphError: The graph has a cycle, an undefined name, or is beyond the limits.
+        GraphError: The graph has a cycle or an undefined name, or exceeds a limit.
     """
-    return _Run(model, symbols).run(inputs)
+    return _Interpreter(model, symbols).run(inputs)
 
 
-class _Run:
-    """One run of one model."""
+class _Interpreter:
+    """Runs one model once."""
 
     def __init__(self, model: OnnxModel, symbols: Mapping[str, int]) -> None:
         self._model = model
         self._symbols = symbols
         self._trace = Trace()
         self._bodies: dict[Message, OnnxGraph] = {}
-        self._looped = 0
+        self._loop_steps = 0
 
     def run(self, inputs: Mapping[str, Shape]) -> Trace:
         graph = self._model.graph
         values = {
-            one.name: Value(inputs[one.name], one.element_type, origin=-1 - index)
+            one.name: Value(inputs[one.name], one.element_type, producer=-1 - index)
             for index, one in enumerate(graph.inputs)
         }
         self._trace.inputs = tuple((printable(one.name), inputs[one.name]) for one in graph.inputs)
-        self._trace.outputs = self._graph(graph, _Scope(values, graph.declared))
+        self._trace.outputs = self._run_graph(graph, _Scope(values, graph.declared))
         return self._trace
 
-    def _graph(self, graph: OnnxGraph, scope: _Scope) -> tuple[Value, ...]:
+    def _run_graph(self, graph: OnnxGraph, scope: _Scope) -> tuple[Value, ...]:
         for name, tensor in graph.initializers.items():
-            scope.values.setdefault(name, _held(tensor))
+            scope.values.setdefault(name, _constant(tensor))
         for node in sorted_nodes(graph):
-            outputs = self._node(node, scope)
+            outputs = self._run_node(node, scope)
             scope.values.update(zip(node.outputs, outputs, strict=False))
-        return tuple(self._found(scope, one.name, graph.name) for one in graph.outputs)
+        return tuple(self._lookup(scope, one.name, graph.name) for one in graph.outputs)
 
-    def _node(self, node: OnnxNode, scope: _Scope) -> list[Value]:
-        inputs = tuple(self._found(scope, name, node.name) if name else None for name in node.inputs)
+    def _run_node(self, node: OnnxNode, scope: _Scope) -> list[Value]:
+        inputs = tuple(self._lookup(scope, name, node.name) if name else None for name in node.inputs)
         function = self._model.functions.get((node.domain, node.op_type))
         if scope.depth >= MAXIMUM_DEPTH or len(self._trace.steps) >= MAXIMUM_NODES:
             message = (
                 f"Model must run in at most {MAXIMUM_NODES} steps, {MAXIMUM_DEPTH} graphs deep; "
-                f"node {shown(node.name or node.op_type)} goes further. Simplify the graph."
+                f"node {quoted(node.name or node.op_type)} goes further. Simplify the graph."
             )
             raise GraphError(message)
         if function is not None:
-            return self._function(function, node, inputs, scope)
+            return self._run_function(function, node, inputs, scope)
         if node.op_type == "If" and not node.domain:
-            return self._branch(node, inputs, scope)
+            return self._run_branch(node, inputs, scope)
         if node.op_type in {"Loop", "Scan"} and not node.domain:
-            return self._repeated(node, inputs, scope)
-        self._weigh(node, inputs)
-        return self._operator(node, inputs, scope)
+            return self._run_loop(node, inputs, scope)
+        self._count_weights(node, inputs)
+        return self._run_operator(node, inputs, scope)
 
-    def _function(
+    def _run_function(
         self, function: OnnxGraph, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope
     ) -> list[Value]:
         """Run a function of the file as if its nodes stood in place of the call."""
         names = (one.name for one in function.inputs)
         values = {name: value for name, value in zip(names, inputs, strict=False) if value is not None}
-        bound = replace(function, nodes=tuple(_bound(inner, node.attributes) for inner in function.nodes))
-        return list(self._graph(bound, _Scope(values, {}, depth=scope.depth + 1)))
+        bound = replace(function, nodes=tuple(_bind_attributes(inner, node.attributes) for inner in function.nodes))
+        return list(self._run_graph(bound, _Scope(values, {}, depth=scope.depth + 1)))
 
-    def _branch(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
-        """Run the branch that is taken; where that depends on what a user feeds in, the longer one."""
+    def _run_branch(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
+        """Run the branch that the condition selects; if that depends on a user's data, the longer one."""
         branches = [self._body(node, name) for name in ("then_branch", "else_branch")]
-        known = inputs[0].numbers if inputs and inputs[0] else None
+        condition = inputs[0].elements if inputs and inputs[0] else None
         graphs = [branch for branch in branches if branch is not None]
         if len(graphs) != len(branches):
-            raise _misfit(node, inputs)
-        chosen = graphs[0 if known[0] else 1] if known else max(graphs, key=lambda graph: len(graph.nodes))
-        return list(self._graph(chosen, _Scope({}, chosen.declared, scope, scope.depth + 1)))
+            raise _mismatch(node, inputs)
+        branch = graphs[0 if condition[0] else 1] if condition else max(graphs, key=lambda graph: len(graph.nodes))
+        return list(self._run_graph(branch, _Scope({}, branch.declared, scope, scope.depth + 1)))
 
-    def _repeated(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
-        """Run a loop as often as it turns; where that is not known, or very often, count it as one unknown operator."""
+    def _run_loop(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
+        """Run all iterations of a loop; if their number is unknown or very large, record one unknown operator."""
         body = self._body(node, "body")
         if body is None:
-            raise _misfit(node, inputs)
+            raise _mismatch(node, inputs)
         start = len(self._trace.steps)
-        turns = loop_turns(node, inputs) if node.op_type == "Loop" else scan_turns(node, inputs, body)
-        if turns is not None and len(body.outputs) < len(turns.state):
-            raise _misfit(node, inputs)
-        results = None if turns is None else self._turned(body, turns, scope)
+        plan = plan_loop(node, inputs) if node.op_type == "Loop" else plan_scan(node, inputs, body)
+        if plan is not None and len(body.outputs) < len(plan.state):
+            raise _mismatch(node, inputs)
+        results = None if plan is None else self._run_iterations(body, plan, scope)
         if results is None:
             del self._trace.steps[start:]
-            outer = (scope.find(name) for name in self._names_from_outside(body))
+            outer = (scope.find(name) for name in self._captured_names(body))
             read = (*inputs, *(value for value in outer if value is not None))
-            return self._record(node, read, self._declared(node, inputs, scope), known=False)
+            return self._record(node, read, self._declared_results(node, inputs, scope), known=False)
         state, rows = results
         if node.op_type == "Loop":
-            state = state[1:]  # whether it goes on
-        stacked = [self._stacked(name, row) for name, row in zip(node.outputs[len(state) :], rows, strict=False)]
+            state = state[1:]  # the condition
+        stacked = [self._stack_rows(name, row) for name, row in zip(node.outputs[len(state) :], rows, strict=False)]
         return [*state, *stacked]
 
-    def _turned(self, body: OnnxGraph, turns: Turns, scope: _Scope) -> tuple[list[Value], list[list[Value]]] | None:
-        """Return the last state and every turn's rows; ``None`` where the loop has no known end or is too long."""
-        state = list(turns.state)
+    def _run_iterations(
+        self, body: OnnxGraph, plan: LoopPlan, scope: _Scope
+    ) -> tuple[list[Value], list[list[Value]]] | None:
+        """Return the last state and the rows of each iteration, ``None`` if the loop has no known end or is long."""
+        state = list(plan.state)
         rows: list[list[Value]] = [[] for _ in range(len(body.outputs) - len(state))]
-        for number in range(MAXIMUM_STEPS_OF_LOOPS):
-            goes_on = turns.goes_on(number, state)
-            if goes_on is None or self._looped > MAXIMUM_STEPS_OF_LOOPS:
+        for number in range(MAXIMUM_LOOP_STEPS):
+            continues = plan.continues(number, state)
+            if continues is None or self._loop_steps > MAXIMUM_LOOP_STEPS:
                 return None
-            if not goes_on:
+            if not continues:
                 return state, rows
-            given = turns.given(number, state)
-            if len(given) != len(body.inputs):
+            inputs = plan.body_inputs(number, state)
+            if len(inputs) != len(body.inputs):
                 return None
-            values = dict(zip((one.name for one in body.inputs), given, strict=True))
+            values = dict(zip((one.name for one in body.inputs), inputs, strict=True))
             before = len(self._trace.steps)
-            made = list(self._graph(body, _Scope(values, body.declared, scope, scope.depth + 1)))
-            self._looped += 1 + max(0, len(self._trace.steps) - before)
-            state = made[: len(state)]
-            for row, value in zip(rows, made[len(state) :], strict=True):
+            outputs = list(self._run_graph(body, _Scope(values, body.declared, scope, scope.depth + 1)))
+            self._loop_steps += 1 + max(0, len(self._trace.steps) - before)
+            state = outputs[: len(state)]
+            for row, value in zip(rows, outputs[len(state) :], strict=True):
                 row.append(value)
         return None
 
-    def _stacked(self, name: str, row: list[Value]) -> Value:
-        """Return the rows of every turn, one after the other."""
+    def _stack_rows(self, name: str, row: list[Value]) -> Value:
+        """Return one output's rows of all iterations as one tensor."""
         shape = row[0].shape if row else None
         if shape is None or any(value.shape != shape for value in row):
-            return Value(None, guessed=True)
+            return Value(None, is_estimated=True)
         node = OnnxNode(name, "Concat", "", (), (name,), {"axis": 0})
         result = Result((len(row), *shape), row[0].element_type)
-        known = not any(value.guessed for value in row)
+        known = not any(value.is_estimated for value in row)
         return self._record(node, tuple(row), [result], known=known)[0]
 
-    def _names_from_outside(self, graph: OnnxGraph, depth: int = 0) -> list[str]:
-        """Return the names that *graph*, or a graph in it, reads and does not make."""
+    def _captured_names(self, graph: OnnxGraph, depth: int = 0) -> list[str]:
+        """Return the names that *graph*, or a graph in it, reads from the graphs around it."""
         own = {*graph.initializers, *(one.name for one in graph.inputs)}
         read: dict[str, None] = {}
         for node in graph.nodes:
@@ -228,21 +236,21 @@ class _Run:
             for name in ("body", "then_branch", "else_branch"):
                 inner = self._body(node, name) if depth < MAXIMUM_DEPTH else None
                 if inner is not None:
-                    deeper = self._names_from_outside(inner, depth + 1)
+                    deeper = self._captured_names(inner, depth + 1)
                     read.update(dict.fromkeys(one for one in deeper if one not in own))
             own.update(node.outputs)
         return list(read)
 
     def _body(self, node: OnnxNode, name: str) -> OnnxGraph | None:
-        """Return the graph that *node* holds; a loop in a loop asks for it at every turn."""
+        """Return the graph in attribute *name* of *node*, parsed once: a loop in a loop runs it in each iteration."""
         message = node.attributes.get(name)
         if not isinstance(message, (bytes, Span)):
             return None
         if message not in self._bodies:
-            self._bodies[message] = unfused(subgraph(self._model.reader, message))
+            self._bodies[message] = split_fused_nodes(read_subgraph(self._model.reader, message))
         return self._bodies[message]
 
-    def _operator(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
+    def _run_operator(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
         rule = RULES.get(node.op_type) if node.domain in DOMAINS else None
         results: list[Result] | None = None
         if rule is not None:
@@ -252,26 +260,26 @@ class _Run:
             except UnresolvedError:
                 results = None
             except (MismatchError, ArithmeticError, ValueError, IndexError, TypeError) as error:
-                if not any(value is not None and value.guessed for value in inputs):
-                    raise _misfit(node, inputs) from error
-        known = results is not None and not any(value is not None and value.guessed for value in inputs)
-        return self._record(node, inputs, results or self._declared(node, inputs, scope), known=known)
+                if not any(value is not None and value.is_estimated for value in inputs):
+                    raise _mismatch(node, inputs) from error
+        known = results is not None and not any(value is not None and value.is_estimated for value in inputs)
+        return self._record(node, inputs, results or self._declared_results(node, inputs, scope), known=known)
 
     def _record(
         self, node: OnnxNode, inputs: tuple[Value | None, ...], results: list[Result], *, known: bool
     ) -> list[Value]:
-        given = [value for value in inputs if value is not None]
-        constant = all(value.constant for value in given) and not node.op_type.startswith("Random")
-        weighty = any(value.weighty for value in given) or _holds_weights(node, results)
+        present = [value for value in inputs if value is not None]
+        constant = all(value.constant for value in present) and not node.op_type.startswith("Random")
+        is_weight = any(value.is_weight for value in present) or _holds_weights(node, results)
         outputs = [
             Value(
-                result.shape if fits(result.shape) else check_shape(result.shape, f"Output {shown(name)}"),
+                result.shape if is_allowed_shape(result.shape) else check_shape(result.shape, f"Output {quoted(name)}"),
                 result.element_type,
-                result.numbers,
+                result.elements,
                 constant=constant,
-                weighty=constant and weighty and result.element_type in _WEIGHTS,
-                guessed=not known,
-                origin=len(self._trace.steps),
+                is_weight=constant and is_weight and result.element_type in _WEIGHTS,
+                is_estimated=not known,
+                producer=len(self._trace.steps),
             )
             for name, result in zip(node.outputs, results, strict=False)
             if name or len(node.outputs) == 1
@@ -280,49 +288,49 @@ class _Run:
             self._trace.weight_counts[f"{len(self._trace.steps)}"] = prod(results[0].shape)
         op_type = printable(node.op_type if node.domain in DOMAINS else f"{node.domain}.{node.op_type}")
         self._trace.steps.append(Step(op_type, node.attributes, inputs, tuple(outputs), known))
-        by_place = iter(outputs)
+        values = iter(outputs)
         return [
-            next(by_place) if name and place < len(results) else Value(None) for place, name in enumerate(node.outputs)
+            next(values) if name and place < len(results) else Value(None) for place, name in enumerate(node.outputs)
         ]
 
-    def _declared(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Result]:
-        """Return what the file says of the outputs; where it says nothing, the first input's shape is most likely."""
+    def _declared_results(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Result]:
+        """Return the declared shapes of the outputs; of one without, the first input's shape, which is most likely."""
         likely = next((value.shape for value in inputs if value is not None and value.shape is not None), ())
         results = []
         for name in node.outputs:
             declared = scope.declared.get(name)
             sizes = None
             if declared is not None and declared.sizes is not None:
-                sizes = [evaluate(size, self._symbols) for size in declared.sizes]
+                sizes = [evaluate_dimension(size, self._symbols) for size in declared.sizes]
             shape = likely if sizes is None or None in sizes else tuple(size for size in sizes if size is not None)
             results.append(Result(shape, declared.element_type if declared is not None else "float"))
         return results
 
-    def _weigh(self, node: OnnxNode, inputs: tuple[Value | None, ...]) -> None:
-        figure_places = range(*_NORMALIZED_FIGURES.get(node.op_type, slice(0)).indices(len(inputs)))
+    def _count_weights(self, node: OnnxNode, inputs: tuple[Value | None, ...]) -> None:
+        statistics = range(*_RUNNING_STATISTICS.get(node.op_type, slice(0)).indices(len(inputs)))
         packed = packed_weight(node.op_type, node.attributes)
         if packed and len(inputs) > 1 and inputs[1] is not None and inputs[1].constant:
             self._trace.weight_counts[node.inputs[1]] = prod(packed)
             return
         for place, (name, value) in enumerate(zip(node.inputs, inputs, strict=True)):
-            if value is not None and value.weighty and value.origin is None and place not in figure_places:
+            if value is not None and value.is_weight and value.producer is None and place not in statistics:
                 self._trace.weight_counts[name] = prod(value.shape or ())
                 if value.element_type != "int8" and node.op_type in _PRODUCTS:
                     self._trace.float_products[name] = prod(value.shape or ())
 
-    def _found(self, scope: _Scope, name: str, reader: str) -> Value:
+    def _lookup(self, scope: _Scope, name: str, reader: str) -> Value:
         value = scope.find(name)
         if value is None:
             message = (
-                f"Node {shown(reader)} must read what an earlier node, an input or a weight gives; "
-                f"got {shown(name)}, which nothing gives. Export the model again."
+                f"Node {quoted(reader)} must read what an earlier node, an input or a weight gives; "
+                f"got {quoted(name)}, which nothing gives. Export the model again."
             )
             raise GraphError(message)
         return value
 
 
 def packed_weight(op_type: str, attributes: Mapping[str, Attribute]) -> Shape:
-    """Return the shape that a product's weight has unpacked, where several of its elements share a byte; else none."""
+    """Return the unpacked shape of a product's weight that has several elements in a byte, ``()`` for other weights."""
     sizes = tuple(attributes.get(name) for name in ("K", "N"))
     if op_type not in _PACKED or not all(isinstance(size, int) and size > 0 for size in sizes):
         return ()
@@ -330,43 +338,43 @@ def packed_weight(op_type: str, attributes: Mapping[str, Attribute]) -> Shape:
 
 
 def sorted_nodes(graph: OnnxGraph) -> Iterable[OnnxNode]:
-    """Return the nodes so that each stands after those that it reads from.
+    """Return the nodes in topological order: as in the file, which ONNX requires, else as each becomes ready.
 
     Raises:
-        GraphError: They feed each other in a circle.
+        GraphError: They have a cycle.
     """
-    makers = {name: index for index, node in enumerate(graph.nodes) for name in node.outputs if name}
-    if all(makers.get(name, -1) < index for index, node in enumerate(graph.nodes) for name in node.inputs):
+    producers = {name: index for index, node in enumerate(graph.nodes) for name in node.outputs if name}
+    if all(producers.get(name, -1) < index for index, node in enumerate(graph.nodes) for name in node.inputs):
         return graph.nodes
-    waiting = [len({makers[name] for name in node.inputs if name in makers}) for node in graph.nodes]
+    waiting = [len({producers[name] for name in node.inputs if name in producers}) for node in graph.nodes]
     readers: dict[int, set[int]] = {}
     for index, node in enumerate(graph.nodes):
         for name in node.inputs:
-            if name in makers:
-                readers.setdefault(makers[name], set()).add(index)
+            if name in producers:
+                readers.setdefault(producers[name], set()).add(index)
     ready = [index for index, count in enumerate(waiting) if not count]
     for index in ready:
         for reader in sorted(readers.get(index, ())):
             waiting[reader] -= 1
             if not waiting[reader]:
-                ready.append(reader)  # the loop goes on through what is added
+                ready.append(reader)  # extends the loop over `ready`
     if len(ready) < len(graph.nodes):
         stuck = next(node for node, count in zip(graph.nodes, waiting, strict=True) if count)
         message = (
-            f"Model must have no cycle; got one through node {shown(stuck.name or stuck.op_type)}. "
+            f"Model must have no cycle; got one through node {quoted(stuck.name or stuck.op_type)}. "
             "Export the model again."
         )
         raise GraphError(message)
     return [graph.nodes[index] for index in ready]
 
 
-def _held(tensor: OnnxTensor) -> Value:
-    weighty = tensor.element_type in _WEIGHTS and prod(tensor.shape) > 1
-    return Value(tensor.shape, tensor.element_type, tensor.values, constant=True, weighty=weighty)
+def _constant(tensor: OnnxTensor) -> Value:
+    is_weight = tensor.element_type in _WEIGHTS and prod(tensor.shape) > 1
+    return Value(tensor.shape, tensor.element_type, tensor.values, constant=True, is_weight=is_weight)
 
 
 def _holds_weights(node: OnnxNode, results: list[Result]) -> bool:
-    """Tell whether *node* is a constant that looks like weights."""
+    """Return whether *node* is a Constant with several floats or int8s: some exporters write weights so."""
     return (
         node.op_type == "Constant"
         and not node.inputs
@@ -375,7 +383,7 @@ def _holds_weights(node: OnnxNode, results: list[Result]) -> bool:
     )
 
 
-def _bound(node: OnnxNode, attributes: Mapping[str, Attribute]) -> OnnxNode:
+def _bind_attributes(node: OnnxNode, attributes: Mapping[str, Attribute]) -> OnnxNode:
     """Return a function's *node* with the call's *attributes* in place of references to them."""
     if not any(isinstance(value, Reference) for value in node.attributes.values()):
         return node
@@ -386,8 +394,8 @@ def _bound(node: OnnxNode, attributes: Mapping[str, Attribute]) -> OnnxNode:
     return replace(node, attributes={name: value for name, value in bound.items() if value is not None})
 
 
-def _misfit(node: OnnxNode, inputs: tuple[Value | None, ...]) -> InferenceError:
+def _mismatch(node: OnnxNode, inputs: tuple[Value | None, ...]) -> InferenceError:
     shapes = ", ".join("x".join(map(str, value.shape or ())) or "a scalar" for value in inputs if value is not None)
     return InferenceError(
-        f"{printable(node.op_type)} node {shown(node.name)} cannot take inputs of {shapes or 'no shape'}"
+        f"{printable(node.op_type)} node {quoted(node.name)} cannot take inputs of {shapes or 'no shape'}"
     )

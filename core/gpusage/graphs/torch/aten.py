@@ -1,35 +1,111 @@
 """PyTorch's aten operators put into ONNX terms: each call becomes nodes of a `Recording`, or none where it is free.
 
-Both PyTorch readers speak through this module, so that a live module and a saved program give the same graph.
+Both PyTorch readers use this module, so that a live module and a saved program give the same graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
+from typing import Any
 
-from gpusage.graphs.torch.aten_call import AtenCall, Rule, plain_name
-from gpusage.graphs.torch.aten_names import NOTHING, OP_TYPES, VIEWS
-from gpusage.graphs.torch.recording import Recording, Tensor
-from gpusage.graphs.torch.recurrences import cell, recurrent
+from gpusage.graphs.torch.aten_names import FREE, OP_TYPES, VIEWS
+from gpusage.graphs.torch.recording import AtenCall, Recording, Rule, Tensor, functional_name, iter_tensors
 from gpusage_hooks.types import Attribute
+
+NAMES = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+_MATRIX_RANK = 2
+_BOTH = 2
+"""Directions of a bidirectional layer."""
+
+
+def recurrent_layer(recording: Recording, call: AtenCall) -> None:
+    """Record a stack of recurrent layers as one node each, with ONNX's layout of the weights."""
+    op_type = {"lstm": "LSTM", "gru": "GRU"}.get(call.name, "RNN")
+    source, directions = _unpacked(recording, call), direction_count(call.arguments)
+    attributes: dict[str, Attribute] = {
+        "direction": "bidirectional" if directions == _BOTH else "forward",
+        "layout": int(call.arguments.get("batch_first") is True),
+    }
+    for layer, (kernel, inner, *projections) in enumerate(_weights(call, directions)):
+        shape = (*source.shape[:-1], directions * inner.shape[1])
+        output = Tensor(key=(call.outputs[0].key, layer), shape=shape, element_type=call.outputs[0].element_type)
+        attributes["hidden_size"] = inner.shape[1]
+        parameters = _parameters(call, directions, kernel, inner)
+        recording.add(op_type, (source, *parameters), (output,), attributes)
+        for weight in projections:  # of each direction: proj_size makes each state narrower
+            states = replace(output, shape=(*shape[:-1], weight.shape[1]))
+            output = replace(output, key=(weight.key, layer))
+            narrow = replace(output, shape=(*shape[:-1], weight.shape[0]))
+            recording.add("MatMul", (states, replace(weight, shape=weight.shape[::-1])), (narrow,))
+        source = output
+    for tensor in call.outputs:
+        recording.alias(source, tensor)
+
+
+def recurrent_cell(recording: Recording, call: AtenCall) -> None:
+    """Record a recurrent cell as a layer that reads sequences of one step and the previous state."""
+    source = call.tensors()[0]
+    step = replace(source, key=("step", source.key), shape=(1, *source.shape))
+    recording.alias(source, step)
+    others = iter_tensors([call.arguments.get(name) for name in ("w_ih", "w_hh", "b_ih", "b_hh", "hx")])
+    attributes: dict[str, Attribute] = {
+        "direction": "forward",
+        "hidden_size": call.outputs[0].shape[-1],
+        "layout": 0,
+    }
+    recording.add(call.name.split("_")[0].upper(), (step, *others), call.outputs, attributes)
+
+
+def direction_count(arguments: Mapping[str, Any]) -> int:
+    """Return 2 for a bidirectional recurrent layer, else 1, from the *arguments* of its operator."""
+    return _BOTH if arguments.get("bidirectional") is True else 1
+
+
+def _unpacked(recording: Recording, call: AtenCall) -> Tensor:
+    """Return the input sequences; packed ones, whose samples follow each other, as if all had the maximum length."""
+    source, steps = call.tensors()[0], call.tensor("batch_sizes")
+    if steps is None:
+        return source
+    count = steps.shape[0]
+    sequence = replace(source, key=("unpacked", source.key), shape=(count, source.shape[0] // count, source.shape[1]))
+    recording.add("Reshape", (source,), (sequence,))
+    return sequence
+
+
+def _weights(call: AtenCall, directions: int) -> Iterator[list[Tensor]]:
+    """Yield the matrices of each layer: for the input, for the state, and a projection for each direction."""
+    matrices = [one for one in iter_tensors(call.arguments.get("params")) if len(one.shape) == _MATRIX_RANK]
+    layers = max(int(call.arguments.get("num_layers", 1)), 1)
+    count = len(matrices) // layers
+    for start in range(0, count * layers, count):
+        one = matrices[start : start + count // directions]
+        yield [*one[:2], *one[2:] * directions]
+
+
+def _parameters(call: AtenCall, directions: int, kernel: Tensor, inner: Tensor) -> list[Tensor]:
+    shapes = [(directions, *kernel.shape), (directions, *inner.shape)]
+    if call.arguments.get("has_biases") is not False:
+        shapes.append((directions, 2 * kernel.shape[0]))
+    return [Tensor(key=(kernel.key, position), shape=shape) for position, shape in enumerate(shapes)]
 
 
 def is_known(name: str) -> bool:
-    """Return whether a rule describes the operator *name*."""
-    plain = plain_name(name)
-    return plain in NOTHING or plain in OP_TYPES or plain in _RULES
+    """Return whether the operator *name* is free, one ONNX operator, or has a rule."""
+    plain = functional_name(name)
+    return plain in FREE or plain in OP_TYPES or plain in _RULES
 
 
 def record(recording: Recording, call: AtenCall) -> None:
-    """Add to *recording* what *call* costs; an operator without a rule is counted as unknown."""
+    """Add the nodes of *call* to *recording*; an operator without a rule is one unknown node."""
     if not call.outputs:
         return
-    name = plain_name(call.name)
+    name = functional_name(call.name)
     if name in _RULES:
         _RULES[name](recording, call)
-    elif name in NOTHING:
-        _nothing(recording, call)
+    elif name in FREE:
+        _free(recording, call)
     elif name in VIEWS:
         _view(recording, call)
     else:
@@ -37,7 +113,7 @@ def record(recording: Recording, call: AtenCall) -> None:
             recording.unknown[name] += 1
         recording.add(OP_TYPES.get(name, name), call.tensors(), call.outputs, _axis(call))
     if name != call.name:
-        recording.keep_last()
+        recording.mark_in_place()
 
 
 def _axis(call: AtenCall) -> dict[str, Attribute]:
@@ -45,7 +121,7 @@ def _axis(call: AtenCall) -> dict[str, Attribute]:
     return {"axis": axis} if isinstance(axis, int) and not isinstance(axis, bool) else {}
 
 
-def _nothing(recording: Recording, call: AtenCall) -> None:
+def _free(recording: Recording, call: AtenCall) -> None:
     source = call.tensors()[0]
     if source.element_type == call.outputs[0].element_type:
         recording.alias(source, call.outputs[0])
@@ -55,8 +131,8 @@ def _nothing(recording: Recording, call: AtenCall) -> None:
 
 def _view(recording: Recording, call: AtenCall) -> None:
     source = call.tensors()[0]
-    if source.key in recording.made_by:
-        recording.add(OP_TYPES[plain_name(call.name)], (source,), call.outputs, _axis(call))
+    if source.key in recording.producers_by_key:
+        recording.add(OP_TYPES[functional_name(call.name)], (source,), call.outputs, _axis(call))
     else:
         for output in call.outputs:
             recording.alias(source, output)
@@ -82,8 +158,8 @@ def _linear(recording: Recording, call: AtenCall) -> None:
     if len(source.shape) == 2:  # noqa: PLR2004 - ONNX's Gemm is for matrices
         recording.add("Gemm", call.tensors(), call.outputs, {"transB": 1})
         return
-    turned = Tensor(key=weight.key, shape=weight.shape[::-1], element_type=weight.element_type)
-    _product_and_sum(recording, (source, turned), call.tensors()[2:], call.outputs)
+    transposed = Tensor(key=weight.key, shape=weight.shape[::-1], element_type=weight.element_type)
+    _product_and_sum(recording, (source, transposed), call.tensors()[2:], call.outputs)
 
 
 def _product_and_sum(
@@ -96,7 +172,7 @@ def _product_and_sum(
 
 def _addmm(recording: Recording, call: AtenCall) -> None:
     summand, *factors = call.tensors()
-    if plain_name(call.name) == "addmm":
+    if functional_name(call.name) == "addmm":
         recording.add("Gemm", (*factors, summand), call.outputs)
     else:
         _product_and_sum(recording, tuple(factors), (summand,), call.outputs)
@@ -107,7 +183,7 @@ def _matmul(recording: Recording, call: AtenCall) -> None:
 
 
 def _grouped_product(recording: Recording, call: AtenCall) -> None:
-    """Say a product whose rows are sorted by the matrix that each of them meets, as routed experts are."""
+    """Record a product whose rows are sorted by the matrix that they multiply: a mixture of experts."""
     recording.add("GroupedMatMul", call.tensors(), call.outputs)
 
 
@@ -120,38 +196,40 @@ def _embedding(recording: Recording, call: AtenCall) -> None:
 
 
 def _embedding_bag(recording: Recording, call: AtenCall) -> None:
-    """Say sums of rows as the rows that are read, and their sums."""
+    """Record sums of rows as a Gather of the rows and a ReduceSum."""
     weight, indices = call.tensors()[:2]
     output = call.outputs[0]
-    rows = Tensor(key=("rows", output.key), shape=(*indices.shape, weight.shape[-1]), element_type=output.element_type)
-    recording.add("Gather", (weight, indices), (rows,), {"axis": 0})
-    recording.add("ReduceSum", (rows,), (output,))
+    gathered = Tensor(
+        key=("rows", output.key), shape=(*indices.shape, weight.shape[-1]), element_type=output.element_type
+    )
+    recording.add("Gather", (weight, indices), (gathered,), {"axis": 0})
+    recording.add("ReduceSum", (gathered,), (output,))
 
 
 def _index(recording: Recording, call: AtenCall) -> None:
-    """Say a choice of rows; a mask is first turned into the places where it is true, as many as it has."""
+    """Record indexing as a Gather; a boolean mask first becomes the indices where it is true, as if all were."""
     source, *places = call.tensors()
     for number, mask in enumerate(places):
         if mask.element_type == "bool":
             places[number] = Tensor(key=("places", number, call.outputs[0].key), shape=mask.shape, element_type="int64")
-            _places(recording, (mask,), places[number : number + 1])
+            _nonzero_indices(recording, (mask,), places[number : number + 1])
     recording.add("Gather", (source, *places), call.outputs, _axis(call))
 
 
 def _nonzero(recording: Recording, call: AtenCall) -> None:
-    _places(recording, call.tensors(), call.outputs)
+    _nonzero_indices(recording, call.tensors(), call.outputs)
 
 
 def _where(recording: Recording, call: AtenCall) -> None:
-    """Tell a choice between two tensors from the places where one is true."""
+    """Record ``where`` of one argument, which is NonZero, or of three."""
     if len(call.arguments) == 1:
         _nonzero(recording, call)
     else:
         recording.add("Where", call.tensors(), call.outputs)
 
 
-def _places(recording: Recording, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-    """Say that what is chosen depends on values: all of it is taken to be, which is no certain size."""
+def _nonzero_indices(recording: Recording, tensors: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    """Record a NonZero, whose size depends on values: all are taken as nonzero, and the operator as unknown."""
     recording.unknown["NonZero"] += 1
     recording.add("NonZero", tensors, outputs)
 
@@ -160,9 +238,9 @@ def _batch_norm(recording: Recording, call: AtenCall) -> None:
     recording.add("BatchNormalization", call.tensors(), call.outputs[:1])
 
 
-def _extreme(recording: Recording, call: AtenCall) -> None:
-    """Tell ``max`` of two tensors from ``max`` along an axis."""
-    op_type = {"max": "Max", "min": "Min"}[plain_name(call.name)]
+def _max_or_min(recording: Recording, call: AtenCall) -> None:
+    """Record ``max`` of two tensors, or of one along an axis."""
+    op_type = {"max": "Max", "min": "Min"}[functional_name(call.name)]
     recording.add(op_type if len(call.tensors()) > 1 else f"Reduce{op_type}", call.tensors(), call.outputs, _axis(call))
 
 
@@ -196,19 +274,19 @@ def _adaptive_pool(recording: Recording, call: AtenCall) -> None:
 
 
 def _attention(recording: Recording, call: AtenCall) -> None:
-    """Say attention as ONNX exporters do: two products with a softmax between."""
+    """Record attention as ONNX exporters write it: two products with a softmax between."""
     query, key, value = call.tensors()[:3]
     mask = call.tensor("attn_mask") or call.tensor("attn_bias")
     scores = Tensor(
         key=("scores", call.outputs[0].key), shape=(*query.shape[:-1], key.shape[-2]), element_type=query.element_type
     )
-    turned = Tensor(
+    transposed = Tensor(
         key=("turned", call.outputs[0].key),
         shape=(*key.shape[:-2], key.shape[-1], key.shape[-2]),
         element_type=key.element_type,
     )
-    recording.add("Transpose", (key,), (turned,))
-    _product_and_sum(recording, (query, turned), () if mask is None else (mask,), (scores,))
+    recording.add("Transpose", (key,), (transposed,))
+    _product_and_sum(recording, (query, transposed), () if mask is None else (mask,), (scores,))
     recording.add("Softmax", (scores,), (scores,), {"axis": -1})
     recording.add("MatMul", (scores, value), call.outputs[:1])
 
@@ -227,7 +305,7 @@ _GROUPS: dict[str, Rule] = {
     "where": _where,
     "batch_norm native_batch_norm _native_batch_norm_legit_no_training _native_batch_norm_legit "
     "cudnn_batch_norm _batch_norm_no_update": _batch_norm,
-    "max min": _extreme,
+    "max min": _max_or_min,
     "upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa "
     "_upsample_bicubic2d_aa": _interpolate,
     "max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool1d_with_indices max_pool3d_with_indices "
@@ -236,7 +314,7 @@ _GROUPS: dict[str, Rule] = {
     "adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d": _adaptive_pool,
     "scaled_dot_product_attention _scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention "
     "_scaled_dot_product_attention_math _scaled_dot_product_flash_attention_for_cpu": _attention,
-    "lstm gru rnn_tanh rnn_relu": recurrent,
-    "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell": cell,
+    "lstm gru rnn_tanh rnn_relu": recurrent_layer,
+    "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell": recurrent_cell,
 }
 _RULES: dict[str, Rule] = {name: rule for names, rule in _GROUPS.items() for name in names.split()}

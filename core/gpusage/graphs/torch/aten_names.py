@@ -7,8 +7,8 @@ _FREE = (
     "lift_fresh lift_fresh_copy native_dropout positive requires_grad resolve_conj resolve_neg to _to_copy "
     "type_as bfloat16 float half double cpu cuda pin_memory _autocast_to_full_precision _autocast_to_reduced_precision"
 )
-NOTHING = frozenset(_FREE.split())
-"""What costs nothing in evaluation, unless it changes the element type."""
+FREE = frozenset(_FREE.split())
+"""Operators without cost in evaluation, unless they change the element type."""
 
 _VIEWS = {
     "Reshape": "view view_as reshape reshape_as flatten unflatten squeeze unsqueeze _unsafe_view _reshape_alias "
@@ -128,7 +128,7 @@ _PLAIN = {
 _SPREAD = {name: op_type for op_type, names in {**_VIEWS, **_PLAIN}.items() for name in names.split()}
 
 VIEWS = frozenset(name for names in _VIEWS.values() for name in names.split()) - frozenset(_VIEWS["Expand"].split())
-"""What shows the same values in another shape: of a weight it is a weight again."""
+"""Operators that return their input in another shape: a view of a weight is a weight."""
 
 OP_TYPES: dict[str, str] = _SPREAD
 """ONNX operator type by aten name."""

@@ -1,20 +1,24 @@
-"""Which size of a module's inputs is the batch; imported only with PyTorch."""
+"""The batch in a module's example inputs: its axis and size; imported only with PyTorch."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_leaves, tree_map
 
 from gpusage_hooks.types import Shape
 
 _META = torch.device("meta")
-_PICTURE_RANK = 3
-"""Channels, height and width of one picture."""
+_AUTOCAST = {torch.float32, torch.float16, torch.bfloat16}
+"""The types between which autocast changes what a layer reads."""
+_IMAGE_RANK = 3
+"""Channels, height and width of one image."""
 _SEQUENCES_RANK = 3
 """Steps, samples and width."""
 
@@ -25,55 +29,84 @@ class Batch:
 
     Attributes:
         size: How many samples they hold.
-        place: Which of their sizes it is: 0, or 1 behind the steps of a sequence.
+        axis: 0, or 1 after the steps of a sequence.
     """
 
     size: int
-    place: int = 0
+    axis: int = 0
 
 
-def batch_of(inputs: Any, place: int = 0) -> Batch | None:  # noqa: ANN401 - torch's tree of tensors
-    """Return the batch: of the first tensor in *inputs* that has features, else of the first; None where none has."""
+def find_batch(inputs: Any, axis: int = 0) -> Batch | None:  # noqa: ANN401 - torch's tree of tensors
+    """Return the batch of the first of *inputs* with a feature axis, else of the first tensor, ``None`` without any."""
     leaves = _leaves(inputs)
     leads = [leaf for leaf in leaves if leaf.dim() > 1] or leaves
-    return Batch(size=int(leads[0].shape[place]), place=place) if leads and leads[0].dim() > place else None
+    return Batch(size=int(leads[0].shape[axis]), axis=axis) if leads and leads[0].dim() > axis else None
 
 
-def resized(inputs: Any, batch: Batch, size: int) -> Any:  # noqa: ANN401 - torch's tree of tensors
-    """Return *inputs* on the meta device with *size* samples: each size that is the batch by its place is replaced."""
+def has_whole_numbers(inputs: Any) -> bool:  # noqa: ANN401 - torch's tree of tensors
+    """Return whether *inputs* have tensors of integers or booleans, such as tokens and masks."""
+    return any(not leaf.is_floating_point() for leaf in _leaves(inputs))
+
+
+def as_autocast(module: torch.nn.Module, inputs: Any) -> Any:  # noqa: ANN401 - torch's tree of tensors
+    """Return *inputs* in the type of most weights of *module*, as layers under autocast read them; on shapes alone."""
+    counts: Counter[torch.dtype] = Counter()
+    for weight in module.parameters():
+        if not is_lazy(weight):
+            counts[weight.dtype] += weight.numel()
+    usual = max(counts, key=counts.__getitem__, default=torch.float32)
+
+    def cast(leaf: Any) -> Any:  # noqa: ANN401 - a leaf may be anything
+        is_cast = isinstance(leaf, torch.Tensor) and {leaf.dtype, usual} <= _AUTOCAST and leaf.dtype != usual
+        return torch.empty(leaf.shape, dtype=usual, device=_META) if is_cast else leaf
+
+    return tree_map(cast, inputs)
+
+
+def resize_batch(inputs: Any, batch: Batch, size: int, *, as_ones: bool = False) -> Any:  # noqa: ANN401 - as above
+    """Return *inputs* on the meta device with *size* samples.
+
+    Args:
+        inputs: The arguments of a module.
+        batch: The batch in them.
+        size: The samples to have.
+        as_ones: Whole numbers are ones, on the CPU, where a model can read them.
+    """
 
     def resize(leaf: Any) -> Any:  # noqa: ANN401 - a leaf may be anything
         if not isinstance(leaf, torch.Tensor):
             return leaf
         sizes = list(leaf.shape)
-        places = [place for place in range(batch.place, -1, -1) if sizes[place : place + 1] == [batch.size]]
-        for place in places[:1]:
-            sizes[place] = size
+        axes = [axis for axis in range(batch.axis, -1, -1) if sizes[axis : axis + 1] == [batch.size]]
+        for axis in axes[:1]:
+            sizes[axis] = size
+        if as_ones and not leaf.is_floating_point():
+            return torch.ones(sizes, dtype=leaf.dtype)
         return torch.empty(sizes, dtype=leaf.dtype, device=_META)
 
     return tree_map(resize, inputs)
 
 
 def sample_count(arguments: Sequence[Any], batch: Batch) -> int:
-    """Return how many samples inputs hold that a module takes at their own sizes alone.
+    """Return the number of samples in the inputs of a module that works at one batch size.
 
-    Pictures in a list are one each, and a tensor of one size alone is one sample.
+    A list of images has one sample each; a tensor of rank 1 is one sample.
     """
     first = arguments[0] if arguments else None
     if isinstance(first, (list, tuple)) and first:
-        pictures = [leaf for leaf in first if isinstance(leaf, torch.Tensor) and leaf.dim() == _PICTURE_RANK]
-        return len(first) if len(pictures) == len(first) else batch.size
+        images = [leaf for leaf in first if isinstance(leaf, torch.Tensor) and leaf.dim() == _IMAGE_RANK]
+        return len(first) if len(images) == len(first) else batch.size
     is_one = all(leaf.dim() == 1 for leaf in _leaves(arguments))
     return 1 if arguments and is_one else batch.size
 
 
 @contextmanager
-def watched(module: torch.nn.Module) -> Iterator[list[Shape]]:
-    """Collect the steps and samples that each layer with ``batch_first=False`` reads."""
+def record_sequence_shapes(module: torch.nn.Module) -> Iterator[list[Shape]]:
+    """Collect the steps and samples in the input of each layer with ``batch_first=False``."""
     shapes: list[Shape] = []
 
-    def note(_: torch.nn.Module, arguments: tuple[Any, ...], words: dict[str, Any]) -> None:
-        first = arguments[0] if arguments else words.get("query", words.get("input"))
+    def note(_: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        first = arguments[0] if arguments else keywords.get("query", keywords.get("input"))
         if isinstance(first, torch.nn.utils.rnn.PackedSequence):
             steps = len(first.batch_sizes)
             shapes.append((steps, len(first.data) // steps))
@@ -89,8 +122,8 @@ def watched(module: torch.nn.Module) -> Iterator[list[Shape]]:
             handle.remove()
 
 
-def steps_follow(shapes: Sequence[Shape]) -> bool:
-    """Tell whether a layer took the batch for its steps, by what it read in a run and in another at another batch."""
+def steps_vary_with_batch(shapes: Sequence[Shape]) -> bool:
+    """Return whether the steps of a layer's input changed between runs at two batch sizes, and its samples did not."""
     half = len(shapes) // 2
     pairs = zip(shapes[:half], shapes[half:], strict=False)
     return any(one[0] != other[0] and one[1] == other[1] for one, other in pairs)

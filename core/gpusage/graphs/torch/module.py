@@ -1,50 +1,53 @@
 """Reads a live `torch.nn.Module` or `torch.export.ExportedProgram` by running it on shapes alone.
 
 The module runs twice on PyTorch's ``meta`` device, where tensors have a shape and no values: nothing is computed, no
-memory is taken, and the module itself is left as it was. Every aten operator that passes is recorded.
+memory is allocated, and the module does not change. Every aten operator is recorded.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
-from gpusage.graphs.edges import edge_inputs, edges_note
-from gpusage.graphs.guard import printable, shown
-from gpusage.graphs.torch.libraries import cannot_run, import_library, quiet
-from gpusage.graphs.torch.recording import SEQUENCES_FIRST, at_any_batch, fixed_notes, is_one_sample
-from gpusage.graphs.two_runs import ModelRun, graph_of
-from gpusage.precisions import PURE
+from gpusage.devices.precisions import PURE
+from gpusage.graphs.batch_sizes import ModelRun, edge_list_inputs, edges_note, to_graph
+from gpusage.graphs.model_files import printable, quoted
+from gpusage.graphs.torch.libraries import import_library, model_error, without_warnings
+from gpusage.graphs.torch.recording import SEQUENCES_FIRST_NOTE, at_any_batch, fixed_notes, is_one_sample
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 
-_TRIES = 2
-"""A module that keeps what it worked out the first time does other things in its first run."""
+_ATTEMPTS = 2
+"""A module with a cache of its own runs other operators the first time."""
+_FILTER_RANK = 4
+"""Of the weights of a convolution of images: channels written, channels read, rows and columns."""
 _CHECKPOINTING = ("gradient_checkpointing", "grad_checkpointing")
-"""By which transformers and timm mark parts whose activations are computed again."""
+"""Attributes by which transformers and timm mark modules whose activations are computed again."""
 _SCAN = re.compile(r"(Mamba|Bamba)\w*(Mixer|Layer)$|RwkvSelfAttention$|^Mamba2?$")
-SCANNED = (
+SCAN_NOTE = (
     "Its scans over the sequence are counted as PyTorch's own loops; with kernels of their own (mamba_ssm, rwkv) they "
     "take far less time and memory."
 )
-CHOSEN = (
+SELECTION_NOTE = (
     "How much it chooses depends on values (boolean masks, nonzero, boxes that overlap): it is predicted as if all "
     "were chosen, the most that it can be."
 )
-_CHOICES = ("NonZero", "torchvision.nms")
-NOTHING_TRAINED = (
+ONES_NOTE = "It reads values of its masks or tokens: it is predicted as if all were 1, so that nothing is masked."
+_SELECTIONS = ("NonZero", "torchvision.nms")
+NOTHING_TRAINED_NOTE = (
     "No parameter of the module has requires_grad; training is predicted as if all had. Say trainable=SHARE otherwise."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Played:
-    """A module's run, the one batch size that it works at or ``None``, and what is to be said of its batch."""
+class _ModuleRun:
+    """A module's run, the one batch size that it works at or ``None``, and notes on its batch."""
 
     run: ModelRun
     fixed_batch_size: int | None = None
@@ -63,45 +66,45 @@ def graph_from_module(
 
     Args:
         source: A `torch.nn.Module` or a `torch.export.ExportedProgram`.
-        example_inputs: What it is called with, batch first; an exported program brings its own.
-        keywords: What it is called with by name, after *example_inputs*.
-        name: For people; the module's class where it is None.
-        origin: Where it is from, for people.
+        example_inputs: Its positional arguments, batch first; an exported program has its own.
+        keywords: Its keyword arguments.
+        name: For people; by default the module's class.
+        origin: The source, for people.
 
     Raises:
-        GraphError: It is neither, PyTorch is not installed, or it does not run on the inputs.
+        GraphError: *source* is neither, PyTorch is not installed, or it does not run on the inputs.
     """
     torch = import_library("torch")
-    module, arguments, words = _callable(torch, source, example_inputs, dict(keywords or {}))
+    module, arguments, keywords = _callable(torch, source, example_inputs, dict(keywords or {}))
     label = printable(name or type(source).__name__)
-    edges = _edges(torch, module, arguments, words)
-    with quiet(), _evaluating(module):
-        played = _played(module, arguments, words, label, is_graph=bool(edges))
-    run = played.run
+    edges = _edge_list_inputs(torch, module, arguments, keywords)
+    with without_warnings(), _evaluation_mode(module):
+        result = _run_module(module, arguments, keywords, label, is_graph=bool(edges))
+    run = result.run
     scans = sum(_SCAN.search(type(part).__name__) is not None for part in module.modules())
-    return graph_of(
+    return to_graph(
         replace(run, unknown=run.unknown + Counter({"selective_scan": scans})),
         name=label,
         source=origin or f"torch:{label}",
         parameter_count=sum({id(weight): weight.numel() for weight in module.parameters()}.values()),
-        fixed_batch_size=played.fixed_batch_size,
+        fixed_batch_size=result.fixed_batch_size,
         notes=(
             *([edges_note(edges)] if edges else []),
-            *played.notes,
-            *([SCANNED] if scans else []),
-            *([CHOSEN] if any(run.unknown[name] for name in _CHOICES) else []),
+            *result.notes,
+            *([SCAN_NOTE] if scans else []),
+            *([SELECTION_NOTE] if any(run.unknown[name] for name in _SELECTIONS) else []),
         ),
     )
 
 
 def with_settings_of(graph: ModelGraph, module: Any) -> ModelGraph:  # noqa: ANN401 - torch may not be installed
-    """Return *graph* with the share of parameters that *module* trains, and what else it was told of its run, as notes.
+    """Return *graph* with the share of parameters that *module* trains, and notes on its other settings.
 
-    The share is what LoRA leaves; all, where the module trains none.
+    With LoRA the share is small. If no parameter has ``requires_grad``, it is 1.
 
     Args:
-        graph: Of *module*.
-        module: Its parameters say by ``requires_grad`` whether they are trained.
+        graph: The graph of *module*.
+        module: A `torch.nn.Module`.
     """
     graph = replace(graph, notes=(*graph.notes, *_setting_notes(module)))
     parameters = getattr(module, "parameters", None)
@@ -111,18 +114,20 @@ def with_settings_of(graph: ModelGraph, module: Any) -> ModelGraph:  # noqa: ANN
     if trained == total:
         return graph
     if not trained:
-        return replace(graph, notes=(*graph.notes, NOTHING_TRAINED))
+        return replace(graph, notes=(*graph.notes, NOTHING_TRAINED_NOTE))
     note = f"The module trains {100 * trained / total:.3g} % of its parameters; the others have requires_grad=False."
     return replace(graph, trainable=trained / total, notes=(*graph.notes, note))
 
 
 def _setting_notes(module: Any) -> Iterator[str]:  # noqa: ANN401 - torch may not be installed
-    """Yield a sentence for each setting of *module* that its graph does not show."""
+    """Yield a note for each setting of *module* that its graph does not have."""
     parts = list(module.modules()) if hasattr(module, "modules") else []
     if any(hasattr(part, "_orig_mod") for part in parts):
         yield "The module is compiled, which counts only where you say compile=True, in inference in half precision."
     if any(getattr(part, name, False) is True for part in parts for name in _CHECKPOINTING):
         yield "The module has checkpoints on, which do not count unless you say checkpointing=True."
+    if any(_is_channels_last(weight) for part in parts for weight in part.parameters(recurse=False)):
+        yield "The module's weights are channels last, which counts only where you say layout='channels_last'."
     kinds = {str(weight.dtype) for part in parts for weight in part.parameters(recurse=False)}
     for kind in sorted(kinds & PURE.keys()):
         yield (
@@ -131,21 +136,26 @@ def _setting_notes(module: Any) -> Iterator[str]:  # noqa: ANN401 - torch may no
         )
 
 
+def _is_channels_last(weight: Any) -> bool:  # noqa: ANN401 - a tensor
+    """Tell whether the strides of *weight*, an image's filter, are those of ``torch.channels_last`` alone."""
+    return weight.dim() == _FILTER_RANK and weight.stride()[1] == 1 and not weight.is_contiguous()
+
+
 def _callable(
     torch: Any,  # noqa: ANN401 - the module
     source: Any,  # noqa: ANN401 - a user may hand over anything
     arguments: tuple[Any, ...],
-    words: dict[str, Any],
+    keywords: dict[str, Any],
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     if isinstance(source, torch.export.ExportedProgram):
-        given = source.example_inputs if not arguments and not words else None
-        with quiet():
+        own_inputs = source.example_inputs if not arguments and not keywords else None
+        with without_warnings():
             module = source.module()
-        return (module, *given) if given else (module, arguments, words)
+        return (module, *own_inputs) if own_inputs else (module, arguments, keywords)
     while isinstance(source, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
         source = source.module  # what each GPU runs
     if isinstance(source, torch.nn.Module) and not isinstance(source, torch.jit.ScriptModule):
-        return source, tuple(arguments), words
+        return source, tuple(arguments), keywords
     message = (
         "Model must be a path, a name, a torch.nn.Module or a torch.export.ExportedProgram; "
         f"got {type(source).__name__}. Hand over one of these."
@@ -153,96 +163,133 @@ def _callable(
     raise GraphError(message)
 
 
-def _played(
+def _run_module(
     module: Any,  # noqa: ANN401 - torch may not be installed
     arguments: tuple[Any, ...],
-    words: dict[str, Any],
+    keywords: dict[str, Any],
     label: str,
     *,
     is_graph: bool,
-) -> _Played:
-    """Return the run for any batch size; where there is none, that at the inputs' own batch size, and that size."""
-    from gpusage.graphs.torch.batches import batch_of, resized, sample_count  # noqa: PLC0415 - it imports torch
-    from gpusage.graphs.torch.trace import play  # noqa: PLC0415 - as above
-
-    batch = batch_of((arguments, words))
-    if batch is None:
-        message = f"Model {shown(label)} must be given example inputs, batch first; got no tensor. Pass example_inputs."
-        raise GraphError(message)
-    try:
-        played = None if is_graph else _played_at_any_batch(module, (arguments, words))
-        if played is not None:
-            return played
-    except GraphError:
-        raise
-    except Exception:  # noqa: BLE001, S110 - a program may be made for one batch size; tried below
-        pass
-    try:
-        run = play(module, *resized((arguments, words), batch, batch.size))
-    except GraphError:
-        raise
-    except Exception as error:
-        rule = "run on the shapes of its example inputs, without their values"
-        raise cannot_run(label, rule, error) from error
-    is_one = is_graph or is_one_sample(run)
-    fixed = 1 if is_one else sample_count(arguments or tuple(words.values()), batch)
-    return _Played(run=run, fixed_batch_size=fixed, notes=() if is_graph else fixed_notes(fixed))
-
-
-def _played_at_any_batch(module: Any, inputs: tuple[Any, Any]) -> _Played | None:  # noqa: ANN401 - as above
-    """Return the run for any batch size, ``None`` where its sizes do not follow the batch.
-
-    A layer that takes sequences first says that the second size is the batch.
-    """
-    run, is_turned = _at_place(module, inputs, 0)
-    if run is None or not is_turned:
-        return None if run is None else _Played(run=run)
-    try:
-        turned, is_turned = _at_place(module, inputs, 1)
-    except Exception:  # noqa: BLE001 - its second size is no batch either
-        turned = None
-    if turned is None or is_turned:
-        return _Played(run=run)
-    return _Played(run=turned, notes=(SEQUENCES_FIRST,))
-
-
-def _at_place(module: Any, inputs: tuple[Any, Any], place: int) -> tuple[ModelRun | None, bool]:  # noqa: ANN401
-    """Return the run for any batch size, that size at *place*, and whether a layer took it for its steps."""
+) -> _ModuleRun:
+    """Return the run for any batch size, else the run at the inputs' batch size."""
     from gpusage.graphs.torch import batches  # noqa: PLC0415 - it imports torch
-    from gpusage.graphs.torch.trace import play  # noqa: PLC0415 - as above
+    from gpusage.graphs.torch.trace import run_on_meta  # noqa: PLC0415 - as above
 
-    batch = batches.batch_of(inputs, place)
+    batch = batches.find_batch((arguments, keywords))
+    if batch is None:
+        message = (
+            f"Model {quoted(label)} must be given example inputs, batch first; got no tensor. Pass example_inputs."
+        )
+        raise GraphError(message)
+    inputs = batches.as_autocast(module, (arguments, keywords))
+    ways = (False, True) if batches.has_whole_numbers(inputs) else (False,)
+    for as_ones in () if is_graph else ways:
+        try:
+            result = _run_at_any_batch(module, inputs, as_ones=as_ones)
+        except GraphError:
+            raise
+        except Exception:  # noqa: BLE001, S112 - it may read values, or be made for one batch size; tried below
+            continue
+        if result is not None:
+            return replace(result, notes=(*result.notes, ONES_NOTE)) if as_ones else result
+        break
+    failure: Exception | None = None
+    for as_ones in ways:
+        try:
+            run = run_on_meta(module, *batches.resize_batch(inputs, batch, batch.size, as_ones=as_ones))
+            break
+        except GraphError:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised below, in our words
+            failure = failure or error
+    else:
+        rule = "run on the shapes of its example inputs, without their values"
+        raise model_error(label, rule, failure or RuntimeError()) from failure
+    read_ones = (ONES_NOTE,) if as_ones else ()
+    is_one = is_graph or is_one_sample(run)
+    fixed = 1 if is_one else batches.sample_count(arguments or tuple(keywords.values()), batch)
+    return _ModuleRun(run=run, fixed_batch_size=fixed, notes=(*(() if is_graph else fixed_notes(fixed)), *read_ones))
+
+
+def _run_at_any_batch(module: Any, inputs: tuple[Any, Any], *, as_ones: bool) -> _ModuleRun | None:  # noqa: ANN401
+    """Return the run for any batch size, ``None`` if its sizes do not follow the batch.
+
+    If a layer reads sequences first (``batch_first=False``), the batch is the second axis of the inputs.
+    """
+    run, steps_vary = _run_with_batch_axis(module, inputs, 0, as_ones=as_ones)
+    if run is None or not steps_vary:
+        return None if run is None else _ModuleRun(run=run)
+    try:
+        second_axis_run, steps_vary = _run_with_batch_axis(module, inputs, 1, as_ones=as_ones)
+    except Exception:  # noqa: BLE001 - the second axis is no batch either
+        second_axis_run = None
+    if second_axis_run is None or steps_vary:
+        return _ModuleRun(run=run)
+    return _ModuleRun(run=second_axis_run, notes=(SEQUENCES_FIRST_NOTE,))
+
+
+def _run_with_batch_axis(
+    module: Any,  # noqa: ANN401 - torch may not be installed
+    inputs: tuple[Any, Any],
+    axis: int,
+    *,
+    as_ones: bool,
+) -> tuple[ModelRun | None, bool]:
+    """Return the run for any batch size on *axis*, and whether a layer reads that axis as steps."""
+    from gpusage.graphs.torch import batches  # noqa: PLC0415 - it imports torch
+    from gpusage.graphs.torch.trace import run_on_meta  # noqa: PLC0415 - as above
+
+    batch = batches.find_batch(inputs, axis)
     if batch is None:
         return None, False
-    for _ in range(_TRIES):
-        with batches.watched(module) as shapes:
-            run = at_any_batch(lambda size: play(module, *batches.resized(inputs, batch, size)))
+    for _ in range(_ATTEMPTS):
+        with batches.record_sequence_shapes(module) as shapes:
+            run = at_any_batch(
+                lambda size: run_on_meta(module, *batches.resize_batch(inputs, batch, size, as_ones=as_ones))
+            )
         if run is not None:
-            return run, batches.steps_follow(shapes)
+            return run, batches.steps_vary_with_batch(shapes)
     return None, False
 
 
-def _edges(
+def _edge_list_inputs(
     torch: Any,  # noqa: ANN401 - the module
     module: Any,  # noqa: ANN401 - torch may not be installed
     arguments: tuple[Any, ...],
-    words: dict[str, Any],
+    keywords: dict[str, Any],
 ) -> str:
-    """Return the names of the arguments that list the edges of a graph, ``""`` where none does."""
+    """Return the names of the arguments that list the edges of a graph, ``""`` if none does."""
     names = list(signature(module.forward).parameters) if hasattr(module, "forward") else []
-    given = [*zip(names, arguments, strict=False), *words.items()]
-    tensors = [(name, each) for name, each in given if isinstance(each, torch.Tensor)]
-    return edge_inputs((name, each.shape, not each.is_floating_point()) for name, each in tensors)
+    named = [*zip(names, arguments, strict=False), *keywords.items()]
+    tensors = [(name, each) for name, each in named if isinstance(each, torch.Tensor)]
+    return edge_list_inputs((name, each.shape, not each.is_floating_point()) for name, each in tensors)
 
 
 @contextmanager
-def _evaluating(module: Any) -> Iterator[None]:  # noqa: ANN401 - torch may not be installed
-    """Run *module* as in inference, as exporters do; put each part back as it was."""
-    modes = [(part, part.training) for part in module.modules()]
+def unchanged(module: Any) -> Iterator[None]:  # noqa: ANN401 - torch may not be installed
+    """Restore what each part of *module* holds, its buffers too: a mask kept from a run on shapes has no values."""
+    before = [(part, dict(vars(part))) for part in module.modules()]
+    containers = [
+        (each, copy(each))
+        for _, attributes in before
+        for each in attributes.values()
+        if type(each) in (dict, OrderedDict, list)
+    ]
     try:
-        for part, _ in modes:
-            part.training = False
         yield
     finally:
-        for part, training in modes:
-            part.training = training
+        for part, attributes in before:
+            vars(part).clear()
+            vars(part).update(attributes)
+        for container, content in containers:
+            container.clear()
+            container.extend(content) if isinstance(container, list) else container.update(content)
+
+
+@contextmanager
+def _evaluation_mode(module: Any) -> Iterator[None]:  # noqa: ANN401 - torch may not be installed
+    """Set *module* to evaluation, as exporters do, and restore all of it after."""
+    with unchanged(module):
+        for part in module.modules():
+            part.training = False
+        yield

@@ -1,12 +1,23 @@
-"""Reads ``.pt2`` programs of `torch.export.save` without PyTorch and without a pickle; rejects other files."""
+"""Reads ``.pt2`` programs of `torch.export.save` without PyTorch and without a pickle; rejects other files.
+
+A program is a zip; two texts of bounded size are read from it and nothing else. The weights and sample inputs in the
+same zip, which may be pickles, are never opened.
+"""
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import struct
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
+from typing import IO, Any, cast
 
-from gpusage.graphs.guard import shown
+from gpusage.graphs.model_files import open_regular_file, printable, quoted
+from gpusage.graphs.torch.pt2_program import Program, program_graph
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
@@ -15,27 +26,151 @@ SUFFIX = ".pt2"
 PICKLES = frozenset({".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth", ".safetensors", ".tar"})
 
 FOREIGN = frozenset({".engine", ".gguf", ".ggml", ".h5", ".joblib", ".keras", ".mlmodel", ".pb", ".plan", ".tflite"})
-"""Formats of other programs: llama.cpp, Keras, TensorFlow, TensorRT, Core ML, scikit-learn."""
+"""File formats of llama.cpp, Keras, TensorFlow, TensorRT, Core ML and scikit-learn."""
 
 
 @hookimpl(trylast=True)
 def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
-    """Read the graph of a ``.pt2`` program; say of files of weights alone that they are no model."""
+    """Read the graph of a ``.pt2`` program; reject files of weights alone."""
     suffix = PurePath(source).suffix.lower()
     if suffix in PICKLES and os.path.lexists(source):
         message = (
-            f"Model {shown(source)} must hold a graph; got weights, which gpusage never loads. "
+            f"Model {quoted(source)} must hold a graph; got weights, which gpusage never loads. "
             "Export it with torch.export.save (.pt2) or torch.onnx.export (.onnx)."
         )
         raise GraphError(message)
     if suffix in FOREIGN and os.path.lexists(source):
         message = (
-            f"Model {shown(source)} must be in a format that gpusage reads; got {suffix}. "
+            f"Model {quoted(source)} must be in a format that gpusage reads; got {suffix}. "
             "Export it to ONNX, or give the Hugging Face folder that it was made from."
         )
         raise GraphError(message)
     if suffix != SUFFIX:
         return None
-    from gpusage.graphs.torch.pt2_archive import read_program  # noqa: PLC0415 - commands that read no .pt2 start faster
+    from gpusage.graphs.torch.pt2 import read_program  # noqa: PLC0415 - commands that read no .pt2 start faster
 
     return read_program(source, shape)
+
+
+MAXIMUM_PROGRAM_BYTES = 16 * 1024 * 1024
+"""Parsed, it takes up to 27 times as much memory: less than half a GiB."""
+MAXIMUM_LIST_BYTES = 4 * 1024 * 1024
+MAXIMUM_DIRECTORY_BYTES = 4 * 1024 * 1024
+"""For some 40,000 members, one per weight; parsed, it takes up to 15 times as much memory."""
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Methods that zipfile decompresses in bounded pieces; one piece of bz2 or LZMA can become two gigabytes."""
+_ENCRYPTED = 0x1
+_MALFORMED = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    NotImplementedError,
+    RuntimeError,
+    OSError,
+    MemoryError,
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    struct.error,
+)
+"""What `zipfile`, `json` and the walk through the document raise for a damaged or hostile file."""
+
+
+def read_program(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
+    """Return the graph of the program at *source*.
+
+    Raises:
+        GraphError: It is not a file that may be read, or not a program.
+    """
+    try:
+        text, weights = _texts(source)
+        weight_paths = _weight_paths(json.loads(weights))
+        return program_graph(
+            Program(json.loads(text), weight_paths),
+            name=printable(PurePath(source).stem),
+            source=printable(source),
+            shape=shape,
+        )
+    except _MALFORMED as error:
+        message = (
+            f"Model {quoted(source)} must be a program as torch.export.save writes it; "
+            f"got a file that is not ({type(error).__name__}: {printable(str(error))[:80]}). Export it again."
+        )
+        raise GraphError(message) from error
+
+
+def _weight_paths(weights: Any) -> dict[str, str]:  # noqa: ANN401 - JSON
+    """Return the path of each weight in the zip; two weights with one path are one."""
+    return {name: str(entry["path_name"]) for name, entry in weights.get("config", {}).items()}
+
+
+def _texts(source: str) -> tuple[bytes, bytes]:
+    """Return the JSON of the program in the zip at *source*, and that of the list of its weights."""
+    with (
+        open_regular_file(source) as descriptor,
+        _BoundedReader(os.dup(descriptor), source) as file,
+        zipfile.ZipFile(cast("IO[bytes]", file)) as archive,
+    ):
+        file.limit_bytes = MAXIMUM_PROGRAM_BYTES
+        members = sorted(archive.namelist())
+        weights = [name for name in members if name.endswith("model_weights_config.json")]
+        program = _read(archive, _program_member(members, source), source, MAXIMUM_PROGRAM_BYTES)
+        return program, _read(archive, weights[0], source, MAXIMUM_LIST_BYTES) if weights else b"{}"
+
+
+class _BoundedReader(io.BufferedReader):
+    """A file that returns at most `limit_bytes` at once.
+
+    `zipfile` reads a table of contents of any length that the file claims.
+    """
+
+    def __init__(self, descriptor: int, source: str) -> None:
+        super().__init__(io.FileIO(descriptor))
+        self.limit_bytes = MAXIMUM_DIRECTORY_BYTES
+        self._source = source
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return up to *size* bytes, all of the rest if it is negative."""
+        most = self.limit_bytes + 1
+        content = super().read(most if size is None or size < 0 else min(size, most))
+        if len(content) == most:
+            raise _too_large(self._source, "a table of contents", self.limit_bytes)
+        return content
+
+
+def _read(archive: zipfile.ZipFile, member: str, source: str, limit_bytes: int) -> bytes:
+    about = archive.getinfo(member)
+    if about.compress_type not in _METHODS or about.flag_bits & _ENCRYPTED:
+        message = (
+            f"Model {quoted(source)} must be stored or deflated, as torch.export.save does it; "
+            f"got a member that is {'encrypted' if about.flag_bits & _ENCRYPTED else 'packed in another way'}. "
+            "Export it again."
+        )
+        raise GraphError(message)
+    with archive.open(about) as opened:
+        text = opened.read(limit_bytes + 1)
+    if len(text) > limit_bytes:
+        raise _too_large(source, "a program", limit_bytes)
+    return text
+
+
+def _too_large(source: str, subject: str, limit_bytes: int) -> GraphError:
+    message = f"Model {quoted(source)} must have {subject} of at most {limit_bytes} bytes; got more. Use ONNX instead."
+    return GraphError(message)
+
+
+def _program_member(members: Sequence[str], source: str) -> str:
+    """Return the member with the program: ``models/*.json``, before PyTorch 2.9 one with a fixed name."""
+    for member in members:
+        parts = PurePath(member).parts
+        inside = len(parts) > 1 and parts[-2] == "models" and parts[-1].endswith(".json")
+        if parts and (inside or parts[-1] == "serialized_exported_program.json"):
+            return member
+    message = (
+        f"Model {quoted(source)} must hold a program of torch.export.save; got a zip without one. "
+        "Compiled packages and TorchScript cannot be read; export the model with torch.export.save."
+    )
+    raise GraphError(message)

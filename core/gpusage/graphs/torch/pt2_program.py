@@ -1,6 +1,7 @@
-"""From the JSON of a `torch.export` program to a `ModelGraph`, by playing its calls at two batch sizes.
+"""From the JSON of a `torch.export` program to a `ModelGraph`, by interpreting its calls at two batch sizes.
 
-The program already says each tensor's shape, with symbols for what is free; nothing is inferred here.
+The program has each tensor's shape, with symbols for free sizes; nothing is inferred here. Names of fields are those of
+`torch._export.serde.schema`.
 """
 
 from __future__ import annotations
@@ -10,31 +11,81 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from gpusage.graphs.edges import edge_inputs, edges_note
-from gpusage.graphs.guard import MAXIMUM_NODES, check_shape, printable, shown
+from gpusage.graphs.batch_sizes import (
+    ModelRun,
+    edge_list_inputs,
+    edges_note,
+    scale_one_batch,
+    scaled_note,
+    to_graph,
+)
+from gpusage.graphs.model_files import MAXIMUM_NODES, check_shape, printable, quoted
 from gpusage.graphs.torch.aten import record
-from gpusage.graphs.torch.aten_call import AtenCall
-from gpusage.graphs.torch.pt2_batches import batch_place
-from gpusage.graphs.torch.recording import SEQUENCES_FIRST, Recording, Tensor, at_any_batch, fixed_notes, is_one_sample
-from gpusage.graphs.torch.size_expressions import evaluate, symbols_of
-from gpusage.graphs.two_runs import ModelRun, graph_of
+from gpusage.graphs.torch.recording import (
+    SEQUENCES_FIRST_NOTE,
+    AtenCall,
+    Recording,
+    Tensor,
+    at_any_batch,
+    fixed_notes,
+    is_one_sample,
+)
+from gpusage.graphs.torch.size_expressions import evaluate_size, symbols_in
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ElementType, ModelGraph
 
-_ELEMENT_TYPES: dict[int, ElementType] = {1: "int8", 2: "int8", 3: "int32", 4: "int32", 5: "int64", 12: "bool"}
-"""By the number that `torch._export.serde.schema.ScalarType` has in the file; all others are floating."""
-_ODD = re.compile(r"[^A-Za-z0-9_.:/-]")
-_MAXIMUM_DEPTH = 8
-_MAXIMUM_SIZE = 2**48
+_RECURRENT = re.compile(r"torch\.ops\.aten\.(lstm|gru|rnn_\w+)\.input$")
+_ATTENTION = ",torch.nn.modules.activation.MultiheadAttention"
+_BATCH_AXES = 2
+"""Only the first or the second axis of an input may be the batch."""
 
 Json = Any
 
 
-class Program:
-    """The parts of a program's document that say what it computes."""
+def batch_axis(graph: Json, first: str) -> int:
+    """Return the axis of the batch: 1 if the input goes to a layer with ``batch_first=False``, else 0.
 
-    def __init__(self, document: Json, places: Mapping[str, str]) -> None:
-        """Find the parts of *document*; *places* says where each weight lies."""
+    A MultiheadAttention with ``batch_first=True`` transposes its input first; else its products read it as it is.
+
+    Args:
+        graph: The program's calls, and the sizes of their tensors.
+        first: The name of its first input.
+    """
+    sizes = _sizes(graph, first)
+    transposed: set[str] = set()
+    for node in graph["nodes"]:
+        arguments = {item["name"]: item["arg"] for item in node["inputs"]}
+        is_attention = str(node.get("metadata", {}).get("nn_module_stack")).endswith(_ATTENTION)
+        if is_attention:
+            transposed.update(each["as_tensor"]["name"] for each in node["outputs"] if "as_tensor" in each)
+        read = (arguments.get("input") or {}).get("as_tensor", {}).get("name")
+        if read is None:
+            continue
+        is_recurrent = _RECURRENT.match(node["target"]) and arguments["batch_first"] == {"as_bool": False}
+        if is_recurrent or (is_attention and read not in transposed):
+            samples = _sizes(graph, read)[1]
+            axes = [place for place, size in enumerate(sizes[:_BATCH_AXES]) if size == samples]
+            return 1 if axes == [1] else 0
+    return 0
+
+
+def _sizes(graph: Json, name: str) -> list[int | str]:
+    sizes = graph["tensor_values"][name]["sizes"]
+    return [size["as_int"] if "as_int" in size else size["as_expr"]["expr_str"] for size in sizes]
+
+
+_ELEMENT_TYPES: dict[int, ElementType] = {1: "int8", 2: "int8", 3: "int32", 4: "int32", 5: "int64", 12: "bool"}
+"""By the number that `torch._export.serde.schema.ScalarType` has in the file; all others are floating."""
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.:/-]")
+_MAXIMUM_DEPTH = 8
+_MAXIMUM_SIZE = 2**48
+
+
+class Program:
+    """The parts of a program's document that define what it computes."""
+
+    def __init__(self, document: Json, weight_paths: Mapping[str, str]) -> None:
+        """Find the parts of *document*; weights with one of *weight_paths* are one weight."""
         module = document["graph_module"]
         self.graph: Json = module["graph"]
         self.specs: list[tuple[str, Json]] = [
@@ -44,10 +95,10 @@ class Program:
             name for spec in module["signature"]["output_specs"] for body in spec.values() for name in _names(body)
         ]
         self.user_inputs = [name for kind, body in self.specs if kind == "user_input" for name in _names(body)]
-        self.batch_place = batch_place(self.graph, self.user_inputs[0]) if self.user_inputs else 0
+        self.batch_axis = batch_axis(self.graph, self.user_inputs[0]) if self.user_inputs else 0
         parameters = [body for kind, body in self.specs if kind == "parameter"]
         self.parameters = {
-            str(places.get(body["parameter_name"]) or name): name for body in parameters for name in _names(body)
+            str(weight_paths.get(body["parameter_name"]) or name): name for body in parameters for name in _names(body)
         }
 
     def sizes(self, name: str) -> list[Json]:
@@ -56,25 +107,27 @@ class Program:
 
 
 def program_graph(program: Program, *, name: str, source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
-    """Return the graph of *program* with free sizes as *shape* says, else as in the example it was exported with.
+    """Return the graph of *program* with the free sizes of *shape*, else those of its example inputs.
 
     Raises:
-        GraphError: *shape* names what is not there, or the program makes no sense.
+        GraphError: *shape* does not fit the program, or the program has no input.
     """
     if not program.user_inputs:
-        message = f"Model {shown(name)} must have an input tensor; got none. Export it again."
+        message = f"Model {quoted(name)} must have an input tensor; got none. Export it again."
         raise GraphError(message)
     free, notes = _free_symbols(program, shape)
-    edges = _edges(program)
+    edges = _edge_list_inputs(program)
     batch = None if edges else _batch_symbol(program)
     count = sum(prod(_shape(program.graph, parameter, free)) for parameter in program.parameters.values())
-    run = None if batch is None else at_any_batch(lambda size: _play(program, {**free, batch: size}))
-    fixed = None
+    run = None if batch is None else at_any_batch(lambda size: _run(program, {**free, batch: size}))
+    fixed = example = None
     if run is None:
-        run = _play(program, free)
-        sizes = dict(enumerate(run.inputs[0][1]))
-        fixed = 1 if edges or is_one_sample(run) else sizes.get(program.batch_place, 1)
-    return graph_of(
+        run = _run(program, free)
+        fixed = _one_batch_size(program, run, edges)
+        scaled = None if edges or is_one_sample(run) or program.batch_axis else scale_one_batch(run, fixed)
+        if scaled is not None:
+            run, fixed, example = scaled, None, fixed
+    return to_graph(
         run,
         name=name,
         source=source,
@@ -82,35 +135,42 @@ def program_graph(program: Program, *, name: str, source: str, shape: Mapping[st
         fixed_batch_size=fixed,
         notes=(
             *([edges_note(edges)] if edges else fixed_notes(fixed)),
-            *([SEQUENCES_FIRST] if program.batch_place == 1 else ()),
+            *([] if example is None else [scaled_note(example)]),
+            *([SEQUENCES_FIRST_NOTE] if program.batch_axis == 1 else ()),
             *notes,
         ),
     )
 
 
-def _edges(program: Program) -> str:
-    """Return the names of the inputs that list the edges of a graph, ``""`` where none does."""
+def _one_batch_size(program: Program, run: ModelRun, edges: str) -> int:
+    """Return the batch size of a program without a free one."""
+    sizes = dict(enumerate(run.inputs[0][1]))
+    return 1 if edges or is_one_sample(run) else sizes.get(program.batch_axis, 1)
+
+
+def _edge_list_inputs(program: Program) -> str:
+    """Return the names of the inputs that list the edges of a graph, ``""`` if none does."""
     whole = {name: _tensor_type(program.graph, name) in {"int32", "int64"} for name in program.user_inputs}
     sizes = {name: [size.get("as_int") for size in program.sizes(name)] for name in program.user_inputs}
-    return edge_inputs((name, sizes[name], whole[name]) for name in program.user_inputs)
+    return edge_list_inputs((name, sizes[name], whole[name]) for name in program.user_inputs)
 
 
-def _play(program: Program, symbols: Mapping[str, int]) -> ModelRun:
+def _run(program: Program, symbols: Mapping[str, int]) -> ModelRun:
     recording = Recording()
     for name in program.user_inputs:
         recording.add_input(printable(name), _tensor(program.graph, name, symbols))
-    _Player(recording, symbols).play(program.graph, {}, depth=0)
+    _Interpreter(recording, symbols).run(program.graph, {}, depth=0)
     return recording.run(Tensor(key=name, shape=()) for name in program.outputs)
 
 
-class _Player:
-    """Plays the calls of a graph, and of the graphs inside it."""
+class _Interpreter:
+    """Records the calls of a graph, and of the graphs inside it."""
 
     def __init__(self, recording: Recording, symbols: Mapping[str, int]) -> None:
         self.recording = recording
         self.symbols = symbols
 
-    def play(self, graph: Json, names: dict[str, str], *, depth: int) -> None:
+    def run(self, graph: Json, names: dict[str, str], *, depth: int) -> None:
         """Record each call of *graph*; *names* are the outer names of its tensors."""
         nodes = graph["nodes"]
         if len(nodes) > 4 * MAXIMUM_NODES or depth > _MAXIMUM_DEPTH:
@@ -119,7 +179,7 @@ class _Player:
         for node in nodes:
             inner = [item["arg"]["as_graph"]["graph"] for item in node["inputs"] if "as_graph" in item["arg"]]
             if len(inner) == 1 and ".wrap" in node["target"]:
-                self._inline(node, inner[0], names, depth)
+                self._inline_graph(node, inner[0], names, depth)
             else:
                 record(self.recording, self._call(graph, node, names, depth))
 
@@ -131,15 +191,15 @@ class _Player:
         outputs = tuple(self._named(graph, name, names, depth) for item in node["outputs"] for name in _names(item))
         return AtenCall(name=_operator_name(str(node["target"])), arguments=arguments, outputs=outputs)
 
-    def _inline(self, node: Json, inner: Json, names: dict[str, str], depth: int) -> None:
-        """Play the graph that a ``wrap_with_...`` call holds as if it stood in its place."""
-        given = [name for item in node["inputs"] if "as_graph" not in item["arg"] for name in _names(item["arg"])]
-        taken = [name for item in inner["inputs"] for name in _names(item)]
-        inside = {own: names.get(outer, outer) for own, outer in zip(taken, given, strict=False)}
+    def _inline_graph(self, node: Json, inner: Json, names: dict[str, str], depth: int) -> None:
+        """Record the graph inside a ``wrap_with_...`` call in place of the call."""
+        outer_names = [name for item in node["inputs"] if "as_graph" not in item["arg"] for name in _names(item["arg"])]
+        inner_names = [name for item in inner["inputs"] for name in _names(item)]
+        inside = {own: names.get(outer, outer) for own, outer in zip(inner_names, outer_names, strict=False)}
         prefix = f"{node.get('name') or id(node)}/{depth}/"
-        made_names = (name for item in inner["nodes"] for output in item["outputs"] for name in _names(output))
-        inside.update({own: prefix + own for own in made_names})
-        self.play(inner, inside, depth=depth + 1)
+        result_names = (name for item in inner["nodes"] for output in item["outputs"] for name in _names(output))
+        inside.update({own: prefix + own for own in result_names})
+        self.run(inner, inside, depth=depth + 1)
         results = [name for item in inner["outputs"] for name in _names(item)]
         outputs = [name for item in node["outputs"] for name in _names(item)]
         for own, outer in zip(results, outputs, strict=False):
@@ -156,7 +216,7 @@ class _Player:
         )
 
     def _value(self, graph: Json, argument: Json, names: dict[str, str], depth: int) -> Any:  # noqa: ANN401 - JSON
-        """Return an argument: tensors as `Tensor`, sizes worked out, the rest as it is."""
+        """Return an argument: tensors as `Tensor`, symbolic sizes as numbers, the rest as it is."""
         ((kind, value),) = argument.items()
         if kind in {"as_tensor", "as_tensors", "as_optional_tensor", "as_optional_tensors", "as_nested_tensors"}:
             tensors = [self._named(graph, name, names, depth) for name in _names(argument)]
@@ -177,10 +237,10 @@ class _Player:
 
 
 def _operator_name(target: str) -> str:
-    """Return ``conv2d`` of ``torch.ops.aten.conv2d.default``; other libraries' operators keep the library's name."""
+    """Return ``conv2d`` of ``torch.ops.aten.conv2d.default``; operators of other libraries keep its name."""
     parts = target.removeprefix("torch.ops.").split(".")
     name = parts[1] if parts[0] in {"aten", "prims"} and len(parts) > 1 else ".".join(parts[:2])
-    return _ODD.sub("_", name)[:80] or "unknown"
+    return _UNSAFE.sub("_", name)[:80] or "unknown"
 
 
 def _names(value: Json) -> Iterator[str]:
@@ -211,11 +271,11 @@ def _tensor_type(graph: Json, name: str) -> ElementType:
 
 def _shape(graph: Json, name: str, symbols: Mapping[str, int]) -> tuple[int, ...]:
     sizes = tuple(_size_of(size, symbols) for size in graph["tensor_values"][name]["sizes"])
-    return check_shape(sizes, f"Tensor {shown(name)}")
+    return check_shape(sizes, f"Tensor {quoted(name)}")
 
 
 def _size_of(size: Json, symbols: Mapping[str, int]) -> int:
-    number = int(size["as_int"]) if "as_int" in size else evaluate(size["as_expr"]["expr_str"], symbols)
+    number = int(size["as_int"]) if "as_int" in size else evaluate_size(size["as_expr"]["expr_str"], symbols)
     if not 0 <= number <= _MAXIMUM_SIZE:
         message = f"a size of {number}"
         raise ValueError(message)
@@ -223,30 +283,30 @@ def _size_of(size: Json, symbols: Mapping[str, int]) -> int:
 
 
 def _batch_symbol(program: Program) -> str | None:
-    """Return the symbol that is the batch in the first input; None where that size is fixed."""
+    """Return the symbol of the batch in the first input, ``None`` if that size is fixed."""
     sizes = dict(enumerate(program.sizes(program.user_inputs[0])))
-    size = sizes.get(program.batch_place, {})
+    size = sizes.get(program.batch_axis, {})
     if "as_expr" not in size:
         return None
-    symbols = symbols_of(size["as_expr"]["expr_str"])
+    symbols = symbols_in(size["as_expr"]["expr_str"])
     return next(iter(symbols)) if len(symbols) == 1 else None
 
 
 def _free_symbols(program: Program, shape: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], list[str]]:
-    """Return a value for each symbol: as *shape* says, else the example's, with a note."""
+    """Return a value for each symbol, from *shape*, else from the example, and a note on each of the latter."""
     examples: dict[str, int] = {}
     for value in program.graph["tensor_values"].values():
         for size in value["sizes"]:
             _note_example(size, examples)
     symbols = dict(examples)
-    given: set[str] = set()
+    explicit: set[str] = set()
     for name, sizes in shape.items():
-        _set_from(program, name, sizes, symbols, given)
-    batch = None if _edges(program) else _batch_symbol(program)
+        _set_symbols(program, name, sizes, symbols, explicit)
+    batch = None if _edge_list_inputs(program) else _batch_symbol(program)
     notes = [
         f"Free size {printable(symbol)} is {value}, as in the example that the program was exported with."
         for symbol, value in sorted(symbols.items())
-        if symbol != batch and symbol not in given
+        if symbol != batch and symbol not in explicit
     ]
     return symbols, notes
 
@@ -254,38 +314,42 @@ def _free_symbols(program: Program, shape: Mapping[str, Sequence[int]]) -> tuple
 def _note_example(size: Json, examples: dict[str, int]) -> None:
     if "as_expr" in size:
         hint = size["as_expr"].get("hint") or {}
-        for symbol in symbols_of(size["as_expr"]["expr_str"]):
+        for symbol in symbols_in(size["as_expr"]["expr_str"]):
             if size["as_expr"]["expr_str"].count("(") <= 1 and "as_int" in hint:
                 examples[symbol] = int(hint["as_int"])
             else:
                 examples.setdefault(symbol, 2)
 
 
-def _set_from(program: Program, name: str, sizes: Sequence[int], symbols: dict[str, int], given: set[str]) -> None:
-    """Set the symbols that the option *name* means: a symbol itself, or an input without its batch."""
+def _set_symbols(
+    program: Program, name: str, sizes: Sequence[int], symbols: dict[str, int], explicit: set[str]
+) -> None:
+    """Set the symbols of the shape option *name*: a symbol itself, or those of an input without its batch."""
     if name in symbols and len(sizes) == 1:
         symbols[name] = sizes[0]
-        given.add(name)
+        explicit.add(name)
         return
     if name not in program.user_inputs:
         known = ", ".join(printable(item) for item in [*program.user_inputs, *sorted(symbols)])
-        message = f"Option shape must name an input or a free size of the model, {known}; got {shown(name)}. Use these."
+        message = (
+            f"Option shape must name an input or a free size of the model, {known}; got {quoted(name)}. Use these."
+        )
         raise GraphError(message)
-    own = [size for place, size in enumerate(program.sizes(name)) if place != program.batch_place]
+    own = [size for place, size in enumerate(program.sizes(name)) if place != program.batch_axis]
     if len(own) != len(sizes):
         message = (
-            f"Option shape of input {shown(name)} must have {len(own)} sizes, batch left out; got {len(sizes)}. "
+            f"Option shape of input {quoted(name)} must have {len(own)} sizes, batch left out; got {len(sizes)}. "
             "Give them all."
         )
         raise GraphError(message)
     for size, wanted in zip(own, sizes, strict=True):
         if "as_expr" in size:
-            symbol = next(iter(symbols_of(size["as_expr"]["expr_str"])))
+            symbol = next(iter(symbols_in(size["as_expr"]["expr_str"])))
             symbols[symbol] = wanted
-            given.add(symbol)
+            explicit.add(symbol)
         elif size["as_int"] != wanted:
             message = (
-                f"Input {shown(name)} must have the size {size['as_int']} that it was exported with; got {wanted}. "
+                f"Input {quoted(name)} must have the size {size['as_int']} that it was exported with; got {wanted}. "
                 "Export it with a dynamic size."
             )
             raise GraphError(message)

@@ -1,6 +1,6 @@
-"""Works out sizes that a saved program writes as expressions: ``Mul(Integer(64), Symbol('s77'))``, or ``64*s77``.
+"""Evaluates sizes that a saved program has as expressions: ``Mul(Integer(64), Symbol('s77'))``, or ``64*s77``.
 
-The text comes from an untrusted file: it is parsed and walked, never run, and every figure has a limit.
+The text is from an untrusted file: it is parsed and walked, never executed, and every number has a limit.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ _BINARY: dict[type[ast.operator], str] = {
 
 
 class ExpressionError(ValueError):
-    """Say that a text is no expression of sizes."""
+    """A text is not an expression of sizes."""
 
 
-def evaluate(text: str, symbols: Mapping[str, int]) -> int:
-    """Return the value of the expression *text* where each symbol is as *symbols* says.
+def evaluate_size(text: str, symbols: Mapping[str, int]) -> int:
+    """Return the value of the expression *text*; *symbols* has the value of each symbol.
 
     Raises:
         ExpressionError: It is none, a symbol has no value, or a figure is too large.
     """
     try:
-        return _value(parsed(text), symbols)
+        return _value(parse_expression(text), symbols)
     except RecursionError as error:
         raise ExpressionError(text[:40]) from error
 
 
-def symbols_of(text: str) -> frozenset[str]:
+def symbols_in(text: str) -> frozenset[str]:
     """Return the names of the symbols in the expression *text*.
 
     Raises:
         ExpressionError: It is none.
     """
-    return frozenset(name for node in ast.walk(parsed(text)) if (name := _symbol(node)) is not None)
+    return frozenset(name for node in ast.walk(parse_expression(text)) if (name := _symbol(node)) is not None)
 
 
 @lru_cache(maxsize=1024)
-def parsed(text: str) -> ast.expr:
+def parse_expression(text: str) -> ast.expr:
     """Return the syntax tree of *text*.
 
     Raises:
@@ -71,7 +71,7 @@ def parsed(text: str) -> ast.expr:
 
 
 def _symbol(node: ast.AST) -> str | None:
-    """Return the symbol that *node* names: ``s77``, or ``Symbol('s77', ...)`` as sympy writes it."""
+    """Return the symbol that *node* is: ``s77``, or ``Symbol('s77', ...)`` as sympy's srepr has it; else ``None``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Symbol" and node.args:
         name = node.args[0]
         return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
@@ -119,21 +119,21 @@ def _power(numbers: Sequence[int]) -> int:
     return int(base**exponent)
 
 
-def _in_turn(function: Callable[[int, int], int]) -> Callable[[Sequence[int]], int]:
+def _reduced(function: Callable[[int, int], int]) -> Callable[[Sequence[int]], int]:
     return lambda numbers: reduce(function, numbers)
 
 
 _FUNCTIONS: dict[str, Callable[[Sequence[int]], int]] = {
-    "Add": _in_turn(operator.add),
-    "CeilDiv": _in_turn(lambda one, other: -(-one // other)),
-    "CleanDiv": _in_turn(operator.floordiv),
-    "FloorDiv": _in_turn(operator.floordiv),
+    "Add": _reduced(operator.add),
+    "CeilDiv": _reduced(lambda one, other: -(-one // other)),
+    "CleanDiv": _reduced(operator.floordiv),
+    "FloorDiv": _reduced(operator.floordiv),
     "Integer": lambda numbers: numbers[0],
     "Max": max,
     "Min": min,
-    "Mod": _in_turn(operator.mod),
-    "Mul": _in_turn(operator.mul),
+    "Mod": _reduced(operator.mod),
+    "Mul": _reduced(operator.mul),
     "Pow": _power,
-    "PythonMod": _in_turn(operator.mod),
-    "Sub": _in_turn(operator.sub),
+    "PythonMod": _reduced(operator.mod),
+    "Sub": _reduced(operator.sub),
 }

@@ -1,9 +1,14 @@
-"""Plays a PyTorch module on the ``meta`` device and records its aten operators; imported only with PyTorch."""
+"""Runs a PyTorch module on the ``meta`` device and records its aten operators; imported only with PyTorch.
+
+Tensors on that device have no values. A few operators need some: `SHAPE_FUNCTIONS` replaces those whose meta kernels
+want values or take minutes, and `ConstantValues` keeps the values that follow from constants, because some models make
+a mask or positions from a range and branch on them.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,13 +17,104 @@ from torch.fx.experimental import _config as _switches
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from gpusage.graphs.torch.aten import is_known, record
-from gpusage.graphs.torch.aten_call import AtenCall
-from gpusage.graphs.torch.known_values import KnownValues, is_small
-from gpusage.graphs.torch.own_shapes import OWN_SHAPES
-from gpusage.graphs.torch.recording import Recording, Tensor
-from gpusage.graphs.two_runs import ModelRun
+from gpusage.graphs.batch_sizes import ModelRun
+from gpusage.graphs.torch.aten import NAMES, direction_count, is_known, record
+from gpusage.graphs.torch.recording import AtenCall, Recording, Tensor
 from gpusage_hooks.types import ElementType
+
+Arguments = Mapping[str, Any]
+_CPU = torch.device("cpu")
+
+
+def _recurrence(arguments: Arguments) -> tuple[torch.Tensor, ...]:
+    """Return a recurrent layer's outputs and last states; PyTorch's meta kernel loops over the time steps."""
+    source = arguments["data" if "data" in arguments else "input"]
+    states = arguments["hx"] if isinstance(arguments["hx"], (list, tuple)) else (arguments["hx"],)
+    output = source.new_empty((*source.shape[:-1], direction_count(arguments) * states[0].shape[-1]))
+    return (output, *(state.new_empty(state.shape) for state in states))
+
+
+def _packed(arguments: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return all steps of all samples in one row, and the number of samples in each step.
+
+    All sequences get the maximum length: their lengths are values. PyTorch requires the second tensor on the CPU.
+    """
+    source = arguments["input"]
+    steps, samples = source.shape[1::-1] if arguments["batch_first"] else source.shape[:2]
+    row = source.new_empty((steps * samples, *source.shape[2:]))
+    return row, torch.full((steps,), samples, dtype=torch.int64, device=_CPU)
+
+
+def _padded(arguments: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the sequences in a packed row, and their lengths."""
+    row, steps = arguments["data"], arguments["batch_sizes"].shape[0]
+    samples = row.shape[0] // steps
+    shape = (samples, steps) if arguments["batch_first"] else (steps, samples)
+    return row.new_empty((*shape, *row.shape[1:])), torch.full((samples,), steps, dtype=torch.int64, device=_CPU)
+
+
+def _selected_boxes(arguments: Arguments) -> torch.Tensor:
+    """Return as many indices as there are boxes: how many overlap depends on values."""
+    boxes: torch.Tensor = arguments["dets"]
+    return boxes.new_empty(boxes.shape[:1], dtype=torch.int64)
+
+
+SHAPE_FUNCTIONS: Mapping[str, Callable[[Arguments], Any]] = {
+    **dict.fromkeys(NAMES, _recurrence),
+    "_pack_padded_sequence": _packed,
+    "_pad_packed_sequence": _padded,
+    "torchvision.nms": _selected_boxes,
+}
+"""By the operator's name in `gpusage.graphs.torch.aten`. Arguments have the names of the operator's schema."""
+
+
+MAXIMUM_ELEMENTS = 2**21
+"""Of a tensor with known values: twice a mask of 1024 by 1024 tokens."""
+
+_CPU = torch.device("cpu")
+
+
+class ConstantValues:
+    """The values of those meta tensors that depend on no weight and no input, computed on the CPU."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, torch.Tensor] = {}
+
+    def store(self, tensor: torch.Tensor, values: torch.Tensor) -> None:
+        """Store the *values* of *tensor*, which is on the meta device and which the caller keeps alive."""
+        if values.device == _CPU and values.numel() <= MAXIMUM_ELEMENTS:
+            self._values[id(tensor)] = values
+
+    def compute(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:  # noqa: ANN401 - torch's types
+        """Return *func* of the values of its arguments, ``None`` if one is unknown."""
+        leaves = [leaf for leaf in tree_leaves((args, keywords)) if isinstance(leaf, torch.Tensor)]
+        if any(id(leaf) not in self._values for leaf in leaves):
+            return None
+        real, real_words = tree_map(self._real, (args, keywords))
+        try:
+            return func(*real, **real_words)
+        except Exception:  # noqa: BLE001 - without the values the shapes are still right
+            return None
+
+    def propagate(self, returned: Any, real: Any) -> None:  # noqa: ANN401 - whatever an operator returns
+        """Store *real* as the values of *returned*; forget its values if *real* is ``None``."""
+        metas = [leaf for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
+        values = [leaf for leaf in tree_leaves(real) if isinstance(leaf, torch.Tensor)]
+        for number, meta in enumerate(metas):
+            self._values.pop(id(meta), None)
+            if number < len(values) and values[number].shape == meta.shape:
+                self.store(meta, values[number])
+
+    def _real(self, leaf: Any) -> Any:  # noqa: ANN401 - an argument may be anything
+        if isinstance(leaf, torch.Tensor):
+            return self._values[id(leaf)]
+        return _CPU if isinstance(leaf, torch.device) else leaf
+
+
+def is_small(returned: Any) -> bool:  # noqa: ANN401 - whatever an operator returns
+    """Return whether all tensors in *returned* are small enough for `ConstantValues`."""
+    return all(leaf.numel() <= MAXIMUM_ELEMENTS for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor))
+
 
 _META = torch.device("meta")
 _ELEMENT_TYPES: dict[torch.dtype, ElementType] = {
@@ -31,25 +127,36 @@ _ELEMENT_TYPES: dict[torch.dtype, ElementType] = {
 }
 
 
-def play(module: torch.nn.Module, arguments: tuple[Any, ...], words: dict[str, Any]) -> ModelRun:
-    """Return what *module* does when called with *arguments* and *words*, without computing any of it."""
+def run_on_meta(module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> ModelRun:
+    """Return the run of *module* on *arguments* and *keywords*, on shapes alone."""
     recording = Recording()
     tracer = _Tracer(recording)
-    arguments, words = tree_map(tracer.on_meta, (arguments, words))
-    for name, tensor in _named_tensors(module, arguments, words):
+    arguments, keywords = tree_map(tracer.on_meta, (arguments, keywords))
+    for name, tensor in _named_tensors(module, arguments, keywords):
         recording.add_input(name, tracer.tensor(tensor))
+    returned = _call(tracer, module, arguments, keywords)
+    outputs = [tracer.tensor(leaf) for leaf in _leaves(returned)]
+    return recording.run(outputs)
+
+
+def outputs_on_meta(module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:  # noqa: ANN401
+    """Return what *module* returns for *arguments* and *keywords*, on shapes alone."""
+    tracer = _Tracer(Recording())
+    arguments, keywords = tree_map(tracer.on_meta, (arguments, keywords))
+    return _call(tracer, module, arguments, keywords)
+
+
+def _call(tracer: _Tracer, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:  # noqa: ANN401
     state = {
         name: tracer.on_meta(tensor)
         for pairs in (module.named_parameters, module.named_buffers)
         for name, tensor in pairs(remove_duplicate=False)
     }
-    with torch.inference_mode(), _META, tracer, _all_chosen():
-        returned = torch.func.functional_call(module, state, arguments, words)
-    outputs = [tracer.tensor(leaf) for leaf in _leaves(returned)]
-    return recording.run(outputs)
+    with torch.inference_mode(), _META, tracer, _all_elements_selected():
+        return torch.func.functional_call(module, state, arguments, keywords)
 
 
-_ASK_FOR_VALUES = frozenset({"_local_scalar_dense", "equal"})
+_READ_VALUES = frozenset({"_local_scalar_dense", "equal"})
 
 
 class _Tracer(TorchDispatchMode):
@@ -59,7 +166,7 @@ class _Tracer(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.recording = recording
         self.alive: dict[int, torch.Tensor] = {}
-        self.values = KnownValues()
+        self.values = ConstantValues()
         self.moved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __torch_dispatch__(
@@ -69,35 +176,35 @@ class _Tracer(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - whatever the operator returns
-        """Record the call of *func* unless it is better said by its parts."""
-        args, words = tree_map(self.on_meta, (args, dict(kwargs or {})))
-        if words.get("device") is not None:
-            words["device"] = _META
+        """Record the call of *func*; if no rule describes it, record the operators that it decomposes into."""
+        args, keywords = tree_map(self.on_meta, (args, dict(kwargs or {})))
+        if keywords.get("device") is not None:
+            keywords["device"] = _META
         own = func.namespace in {"aten", "prims"}
         name = func.overloadpacket.__name__ if own else f"{func.namespace}.{func.overloadpacket.__name__}"
         if not is_known(name):
             with self:
-                parts = func.decompose(*args, **words)
+                parts = func.decompose(*args, **keywords)
             if parts is not NotImplemented:
                 return parts
-        returned = self._returned(name, func, args, words)
+        returned = self._returned(name, func, args, keywords)
         outputs = tuple(self.tensor(leaf) for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor))
-        record(self.recording, AtenCall(name=name, arguments=self._arguments(func, args, words), outputs=outputs))
+        record(self.recording, AtenCall(name=name, arguments=self._arguments(func, args, keywords), outputs=outputs))
         return returned
 
-    def _returned(self, name: str, func: Any, args: tuple[Any, ...], words: dict[str, Any]) -> Any:  # noqa: ANN401
-        """Run *func* on shapes; where it asks for a value that follows from constants, give that."""
-        if name in OWN_SHAPES:
-            return OWN_SHAPES[name](_named(func, args, words))
-        if func.overloadpacket.__name__ in _ASK_FOR_VALUES:
-            value = self.values.compute(func, args, words)
-            return func(*args, **words) if value is None else value
-        returned = func(*args, **words)
-        self.values.follow(returned, self.values.compute(func, args, words) if is_small(returned) else None)
+    def _returned(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:  # noqa: ANN401
+        """Return *func* on shapes; if it reads a value that follows from constants, that value."""
+        if name in SHAPE_FUNCTIONS:
+            return SHAPE_FUNCTIONS[name](_named(func, args, keywords))
+        if func.overloadpacket.__name__ in _READ_VALUES:
+            value = self.values.compute(func, args, keywords)
+            return func(*args, **keywords) if value is None else value
+        returned = func(*args, **keywords)
+        self.values.propagate(returned, self.values.compute(func, args, keywords) if is_small(returned) else None)
         return returned
 
     def on_meta(self, value: Any) -> Any:  # noqa: ANN401 - a leaf may be anything
-        """Return *value*, moved to the meta device where it is a tensor; always the same for the same."""
+        """Return *value*, a tensor on the meta device; the same one for the same tensor."""
         if isinstance(value, torch.device):
             return _META
         if not isinstance(value, torch.Tensor) or value.device == _META:
@@ -106,29 +213,29 @@ class _Tracer(TorchDispatchMode):
             meta = torch.empty(value.shape, dtype=value.dtype, device=_META)
             self.moved[id(value)] = (value, meta)
             if not isinstance(value, torch.nn.Parameter):
-                self.values.known(meta, value)
+                self.values.store(meta, value)
         return self.moved[id(value)][1]
 
     def tensor(self, value: torch.Tensor) -> Tensor:
-        """Return what is recorded of *value*, and keep it alive, so that its identity stays its own."""
+        """Return *value* as recordings have it, and keep it alive: ``id`` may be reused after its end."""
         self.alive[id(value)] = value
         return Tensor(key=id(value), shape=tuple(value.shape), element_type=_ELEMENT_TYPES.get(value.dtype, "float"))
 
-    def _arguments(self, func: Any, args: tuple[Any, ...], words: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
+    def _arguments(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
         known: dict[str, Any] = tree_map(
-            lambda leaf: self.tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf, _named(func, args, words)
+            lambda leaf: self.tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf, _named(func, args, keywords)
         )
         return known
 
 
-def _named(func: Any, args: tuple[Any, ...], words: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - an operator
+def _named(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - an operator
     """Return the arguments of *func* by the names of its schema."""
-    return {**dict(zip((one.name for one in func._schema.arguments), args, strict=False)), **words}  # noqa: SLF001
+    return {**dict(zip((one.name for one in func._schema.arguments), args, strict=False)), **keywords}  # noqa: SLF001
 
 
 @contextmanager
-def _all_chosen() -> Iterator[None]:
-    """Let what is chosen by values be all of it, the most that it can be; `aten` records that this was so."""
+def _all_elements_selected() -> Iterator[None]:
+    """Let ``nonzero`` on the meta device return all elements, the most possible; `aten` records it as unknown."""
     usual = _switches.meta_nonzero_assume_all_nonzero
     _switches.meta_nonzero_assume_all_nonzero = True
     try:
@@ -138,14 +245,14 @@ def _all_chosen() -> Iterator[None]:
 
 
 def _named_tensors(
-    module: torch.nn.Module, arguments: tuple[Any, ...], words: dict[str, Any]
+    module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Give each tensor that *module* is called with, by its parameter's name where there is one."""
+    """Yield each tensor in the arguments with the name of its parameter of ``forward``."""
     try:
         names = list(inspect.signature(module.forward).parameters)
     except (TypeError, ValueError):
         names = []
-    pairs = [*zip([*names, *("input" for _ in arguments)], arguments, strict=False), *words.items()]
+    pairs = [*zip([*names, *("input" for _ in arguments)], arguments, strict=False), *keywords.items()]
     for name, value in pairs:
         leaves = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
         for number, leaf in enumerate(leaves):
@@ -153,7 +260,7 @@ def _named_tensors(
 
 
 def _leaves(value: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - a module may return anything
-    """Return the tensors of what a module returned: nested lists, mappings and objects of tensors."""
+    """Yield the tensors in *value*: nested lists, mappings and objects of tensors."""
     for leaf in tree_leaves(value):
         if isinstance(leaf, torch.Tensor):
             yield leaf

@@ -1,7 +1,7 @@
 """What starts now: one mixed-integer program at each event.
 
 Each waiting job starts now, in one way, or later; "later" is a relaxation of all that is still to come
-(`gpusage.policies.capacity.horizon`). What is paid are GPUs by the period, and lateness.
+(`gpusage.policies.capacity.horizon`). The cost is that of GPUs by the period, and of lateness.
 
 Invariants:
 
@@ -25,7 +25,7 @@ from gpusage.policies.capacity.state import Choice, State, Waiting
 
 LEAST_WINDOW = 40
 WINDOW_PER_GPU = 2
-"""Jobs that are looked at, per free GPU; those that press least are left for a later event."""
+"""Jobs that are looked at, per free GPU; the least urgent are left for a later event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,15 +195,15 @@ class _Event:
 def decide(state: State, limits: Limits) -> Choice:
     """Return what starts now, at about the least cost now and later.
 
-    Where the time is over before there is any solution, the job of the earliest deadline goes first, without a gap.
+    Where the time is over before there is any solution, the job of the earliest deadline goes first.
     """
     event = _Event(state)
     if not event.starts:
-        return Choice(starts=(), opened={}, gap=0.0)
+        return Choice(starts=(), opened={})
     solution = solve(event.program(), limits)
     if solution is None:
         return by_rule(RULES["earliest deadline"])(state)
-    values = np.rint(solution.values[: event.first_later]).astype(np.int64).tolist()
+    values = np.rint(solution[: event.first_later]).astype(np.int64).tolist()
     taken = [
         (event.window[place][0], option) for (place, option), value in zip(event.starts, values, strict=False) if value
     ]
@@ -211,11 +211,11 @@ def decide(state: State, limits: Limits) -> Choice:
     opened = {
         (group.name, kind.name): count for (group, kind), count in zip(event.closed, counts, strict=True) if count
     }
-    return Choice(starts=taken, opened=opened, gap=solution.gap)
+    return Choice(starts=taken, opened=opened)
 
 
 def _window(state: State) -> list[tuple[int, Waiting]]:
-    """Return the jobs that press most, each with its place in the queue."""
+    """Return the most urgent jobs, each with its place in the queue."""
     order = sorted(
         enumerate(state.waiting), key=lambda item: (item[1].latest_start_s, item[1].job.submitted_s, item[0])
     )

@@ -1,7 +1,7 @@
 """What is still to come, as the program of one event sees it: periods, and what each job takes of them.
 
 Periods grow: the next minutes are fine, tomorrow is coarse. In all but the present, jobs may be divided, GPUs of one
-name are one heap, and a node is paid for the part of it that is used; so later is a little cheaper than it will be.
+name are one pool, and a node is paid for the part of it that is used; so later is a little cheaper than it will be.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Ways:
         return np.asarray(self.gpu_count[:, None] * overlap_s(start, end, edges_s))
 
     def costs(self, jobs: Sequence[Waiting], now_s: float) -> FloatArray:
-        """Return what is late, and a little for waiting, so that nothing waits for nothing."""
+        """Return the cost of lateness, and a little for waiting, so that no job waits without a reason."""
         deadline = np.array([each.job.latest_end_s for each in jobs])[self.job]
         price = np.array([each.job.late_price_per_hour for each in jobs])[self.job]
         usual = np.array([each.cheapest.cost / each.cheapest.time_s for each in jobs])[self.job]

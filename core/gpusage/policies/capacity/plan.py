@@ -35,13 +35,11 @@ class Plan:
 
     Attributes:
         active: When each node is on.
-        gap: Of the decisions that the plan consists of, the largest; ``None`` where a rule without a bound decided.
-        bound: No plan can cost less than this: as if each job had its best way to run at once, and paid its GPUs only.
+        bound: No plan can cost less than this.
     """
 
     assignments: tuple[Assignment, ...]
     active: tuple[Active, ...]
-    gap: float | None
     bound: float
 
     @property
@@ -60,9 +58,9 @@ class Plan:
         return self.node_cost + self.late_cost
 
     @property
-    def above_bound(self) -> float:
-        """Return how far the cost lies above the bound, as a share of the cost."""
-        return max(self.cost - self.bound, 0.0) / self.cost if self.cost else 0.0
+    def gap(self) -> float | None:
+        """Return how much less the best plan can cost at most, as a share of this one's cost; ``None`` if unknown."""
+        return max(self.cost - self.bound, 0.0) / self.cost if self.bound > 0.0 else None
 
     @property
     def end_s(self) -> float:
@@ -71,9 +69,22 @@ class Plan:
 
 
 def least_cost(jobs: Sequence[PlannedJob], groups: Sequence[Group]) -> float:
-    """Return what no plan can undercut: a node costs at least what those of its GPUs cost that are used."""
+    """Return what no plan can undercut, the higher of two bounds.
+
+    Each job runs at once in its cheapest way, and a node costs what those of its GPUs cost that are used. Or one job's
+    node costs its whole price, the others' nothing, and the others are as little late as they can be.
+    """
     types = node_types(groups)
-    return sum(
-        min(option.cost + job.late_cost(job.submitted_s + option.time_s) for option in options(job, types))
-        for job in jobs
+    ways = [options(job, types) for job in jobs]
+    late = [[job.late_cost(job.submitted_s + way.time_s) for way in own] for job, own in zip(jobs, ways, strict=True)]
+    shared = sum(
+        min(way.cost + cost for way, cost in zip(own, costs, strict=True))
+        for own, costs in zip(ways, late, strict=True)
     )
+    least_late = sum(map(min, late))
+    alone = (
+        min(way.time_s / HOUR_S * way.type.price_per_hour + cost for way, cost in zip(own, costs, strict=True))
+        - min(costs)
+        for own, costs in zip(ways, late, strict=True)
+    )
+    return max(shared, least_late + max(alone, default=0.0))

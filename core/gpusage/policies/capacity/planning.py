@@ -22,7 +22,6 @@ class _Run:
     coming: list[Waiting]
     done: list[Assignment] = field(default_factory=list)
     active: list[Active] = field(default_factory=list)
-    gaps: list[float | None] = field(default_factory=list)
 
 
 def as_planned(_: PlannedJob, option: Option) -> float:
@@ -51,12 +50,10 @@ def make_plan(
         _admit(run)
         if run.state.waiting and run.state.has_room():
             choice = choose(run.state)
-            run.gaps.append(choice.gap)
             _start(run, choice, lasts_s)
         _advance(run, tick_s)
     _finish_until(run, float("inf"))
-    gap = None if None in run.gaps else max((each for each in run.gaps if each is not None), default=0.0)
-    return Plan(assignments=tuple(run.done), active=tuple(run.active), gap=gap, bound=least_cost(jobs, groups))
+    return Plan(assignments=tuple(run.done), active=tuple(run.active), bound=least_cost(jobs, groups))
 
 
 def waiting(job: PlannedJob, groups: Sequence[NodeGroup]) -> Waiting:
@@ -141,10 +138,10 @@ def _node_for(run: _Run, option: Option) -> ActiveNode:
     """Return the fullest node that has room; of equals, the one whose jobs end nearest."""
     end_s = run.state.now_s + option.time_s
     return min(
-        (node for node in run.state.active if _takes(node, option.type, option.gpu_count)),
+        (node for node in run.state.active if _has_room(node, option.type, option.gpu_count)),
         key=lambda node: (node.free_count, abs(max((each.end_s for each in node.running), default=end_s) - end_s)),
     )
 
 
-def _takes(node: ActiveNode, kind: NodeType, gpu_count: int) -> bool:
+def _has_room(node: ActiveNode, kind: NodeType, gpu_count: int) -> bool:
     return node.type.name == kind.name and node.free_count >= gpu_count

@@ -1,4 +1,4 @@
-"""What is to be planned: jobs that know how long they take on GPUs, and nodes that are paid while they are active.
+"""What is to be planned: jobs with their run times on GPUs, and nodes that are paid while they are active.
 
 Source: Jahani, Lattuada, Ciavotta, Ardagna, Amaldi and Zhang, "Optimizing on-demand GPUs in the Cloud for Deep
 Learning Applications Training", ICCCS 2019.

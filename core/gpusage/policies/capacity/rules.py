@@ -1,4 +1,4 @@
-"""First principles, to compare with: first come, earliest deadline, highest priority; nobody is stopped for another.
+"""Simple rules to compare with: first come, earliest deadline, highest priority; no job is stopped for another.
 
 Each rule takes the jobs in its order and gives each the way to run that costs least among those that fit now, or, of
 those that meet the deadline, the cheapest. So it uses the same run times as the program does.
@@ -33,7 +33,7 @@ def by_rule(order: Order) -> Callable[[State], Choice]:
             option = _best(each, room, state.now_s)
             if option is None:
                 break
-            room.take(option)
+            room.reserve(option)
             starts.append((index, option))
         return Choice(starts=starts, opened=room.opened)
 
@@ -55,7 +55,7 @@ class _Room:
             name == option.type.name and count >= option.gpu_count for name, count in self.free
         )
 
-    def take(self, option: Option) -> None:
+    def reserve(self, option: Option) -> None:
         """Take the GPUs of *option*, on the fullest active node that has them, or on a new one."""
         name, needed = option.type.name, option.gpu_count
         fitting = [place for place, (kind, count) in enumerate(self.free) if kind == name and count >= needed]

@@ -100,9 +100,7 @@ class Choice:
     Attributes:
         starts: The job's place among those that wait, and how it runs.
         opened: How many nodes of a group become active as a type, by the names of both.
-        gap: How far the choice's cost may be from the best choice's, as a share of it; ``None`` where nobody knows.
     """
 
     starts: Sequence[tuple[int, Option]]
     opened: Mapping[tuple[str, str], int]
-    gap: float | None = None

@@ -1,13 +1,13 @@
 """What jobs on one GPU take of it together, and whether one of them becomes slower than was accepted.
 
 The price of a share covers average and bad partners whose threads are limited to their shares. What it does not cover
-is told here from the jobs themselves. Of each resource of the GPU, needs add up; where the sum is above 1, all take as
-many times as long. And beside training, a request waits for kernels that no percentage divides: there a promised
-latency has to hold with a step of 1 / ``latency_margin`` times the length.
+is computed here from the jobs themselves. The needs for each resource of the GPU add up; where the sum is above 1, all
+steps take that many times as long. And beside training, a request waits for kernels that no percentage divides, so a
+promised latency has to hold there with a step of 1 / ``latency_margin`` times the length.
 
 Invariants:
 
-1. Nobody is hurt by nobody: without neighbours there is no trouble.
+1. Without neighbours there is no trouble.
 2. One more neighbour, or one with a larger need, never makes trouble go away.
 """
 
@@ -35,14 +35,14 @@ def trouble(newcomer: Neighbour, there: Iterable[Neighbour], rules: Rules) -> st
         there: The jobs on that node's GPUs; those count that leave room for *newcomer*.
         rules: The site's.
     """
-    beside = [each for each in there if each.share_percent + newcomer.share_percent <= WHOLE_PERCENT]
-    if not beside:
+    partners = [each for each in there if each.share_percent + newcomer.share_percent <= WHOLE_PERCENT]
+    if not partners:
         return ""
-    worst = _stretch(newcomer, beside, rules, lambda interval: interval.high)
-    company = [(newcomer, beside), *((each, [newcomer]) for each in beside)]
+    worst = _stretch(newcomer, partners, rules, lambda interval: interval.high)
+    company = [(newcomer, partners), *((each, [newcomer]) for each in partners)]
     if any(_breaks(job, others, worst, rules) for job, others in company):
         return BROKEN_PROMISE
-    expected = _stretch(newcomer, beside, rules, lambda interval: interval.value) if worst > 1 else 1.0
+    expected = _stretch(newcomer, partners, rules, lambda interval: interval.value) if worst > 1 else 1.0
     return TOO_BUSY if any(_is_slow(job, expected, rules) for job, _ in company) else ""
 
 
@@ -68,14 +68,14 @@ def _is_slow(job: Neighbour, stretch: float, rules: Rules) -> bool:
     return not (slowdown.value * stretch <= within.expected and slowdown.high * stretch <= within.worst)
 
 
-def _stretch(newcomer: Neighbour, beside: Sequence[Neighbour], rules: Rules, end: _End) -> float:
+def _stretch(newcomer: Neighbour, partners: Sequence[Neighbour], rules: Rules, end: _End) -> float:
     """Return how many times as long steps take, by the resource that is shortest; at least 1.
 
-    Which jobs of a node are on one GPU is not known, so it is the worst company that has room beside *newcomer*.
+    Which jobs of a node are on one GPU is not known, so the worst company that has room beside *newcomer* is assumed.
     """
     needs: tuple[_Need, ...] = (_threads, _bandwidth, _time)[: 3 if rules.sharing.rule == "utilization" else 2]
     room = WHOLE_PERCENT - newcomer.share_percent
-    return max(1.0, *(need(newcomer, end) + _most(need, beside, end, room) for need in needs))
+    return max(1.0, *(need(newcomer, end) + _most(need, partners, end, room) for need in needs))
 
 
 def _most(need: _Need, jobs: Iterable[Neighbour], end: _End, room: int) -> float:
@@ -93,7 +93,7 @@ def _most(need: _Need, jobs: Iterable[Neighbour], end: _End, room: int) -> float
 
 
 def _threads(job: Neighbour, end: _End) -> float:
-    """Return the part of the GPU's SMs that *job* keeps active; its need on a share tells that of its own SMs."""
+    """Return the part of the GPU's SMs that *job* keeps active; its need on a share counts the share's own SMs."""
     part, active = job.thread_percent / WHOLE_PERCENT, end(job.need.sm_activity)
     return active * part if job.need.share_percent < WHOLE_PERCENT else min(active, part)
 

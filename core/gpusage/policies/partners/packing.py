@@ -1,4 +1,4 @@
-"""Which jobs to put on one GPU: by their utilizations, first fit decreasing, or by what a set would do together.
+"""Which jobs to put on one GPU: by their utilizations, or by what a set would do together.
 
 The first way is Yeung's. The second is KACE's beyond pairs: a job joins the set to whose throughput it adds most, if
 nobody in the set becomes slower than was promised.
@@ -39,29 +39,11 @@ class Room:
 
 
 def fits(loads: Sequence[Load], room: Room) -> bool:
-    """Tell whether *loads* may stand on one GPU together; one alone may have all of its time."""
+    """Tell whether *loads* may run on one GPU together; one alone may have all of its time."""
     busy = sum(load.utilization for load in loads)
     memory_bytes = sum(load.memory_bytes for load in loads)
     few = len(loads) <= 1 or busy <= room.utilization + 1e-9
     return few and len(loads) <= room.jobs and memory_bytes <= room.memory_bytes
-
-
-def first_fit_decreasing(loads: Sequence[Load], rooms: Sequence[Room]) -> tuple[int | None, ...]:
-    """Return the GPU of each of *loads*, the busiest placed first on the first GPU that has room; ``None`` if none has.
-
-    Args:
-        loads: In any order; of equal ones the first is placed first.
-        rooms: The GPUs, all empty.
-    """
-    tenants: list[list[Load]] = [[] for _ in rooms]
-    places: list[int | None] = [None] * len(loads)
-    for job in sorted(range(len(loads)), key=lambda one: -loads[one].utilization):
-        for gpu, room in enumerate(rooms):
-            if fits([*tenants[gpu], loads[job]], room):
-                tenants[gpu].append(loads[job])
-                places[job] = gpu
-                break
-    return tuple(places)
 
 
 def added(before: Sequence[float], after: Sequence[float], accepted_slowdown: float) -> float | None:

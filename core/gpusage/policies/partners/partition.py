@@ -15,7 +15,7 @@ STEP_PERCENT = 5
 
 
 def percents(jobs: int) -> tuple[int, ...]:
-    """Return the parts that one of so many jobs may have: each other one has `STEP_PERCENT` at least."""
+    """Return the parts that one of this many jobs may have: each other one has `STEP_PERCENT` at least."""
     return tuple(range(STEP_PERCENT, WHOLE_PERCENT - STEP_PERCENT * (jobs - 1) + 1, STEP_PERCENT))
 
 
@@ -48,8 +48,10 @@ def _least(slowdowns: Mapping[int, float], limit: float) -> int | None:
 
 def _with_rest(parts: tuple[int, ...], slowdowns: Sequence[Mapping[int, float]]) -> tuple[int, ...]:
     """Return *parts* where those that are slowed most have what is left, as far as it helps them."""
-    given = list(parts)
-    for job in sorted(range(len(given)), key=lambda one: -slowdowns[one][given[one]]):
-        within = [part for part in slowdowns[job] if given[job] <= part <= given[job] + WHOLE_PERCENT - sum(given)]
-        given[job] = min(within, key=lambda part, job=job: (slowdowns[job][part], part))  # type: ignore[misc]
-    return tuple(given)
+    percents = list(parts)
+    for job in sorted(range(len(percents)), key=lambda one: -slowdowns[one][percents[one]]):
+        within = [
+            part for part in slowdowns[job] if percents[job] <= part <= percents[job] + WHOLE_PERCENT - sum(percents)
+        ]
+        percents[job] = min(within, key=lambda part, job=job: (slowdowns[job][part], part))  # type: ignore[misc]
+    return tuple(percents)

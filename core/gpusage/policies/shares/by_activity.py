@@ -12,30 +12,35 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gpusage.policies.place import doubt, memory_cap_bytes, memory_percent, names
+from gpusage.policies.place import doubt, least_cap_bytes, memory_percent, names, needed_bytes
 from gpusage.policies.shares.landing import obstacle, shared_places, whole
-from gpusage_hooks.types import Case, Decision, Place, SharingRules
+from gpusage_hooks.types import Candidate, Decision, PolicyInput, SharingRules
 
 
-def decide(case: Case, draft: Decision) -> Decision:
+def decide(case: PolicyInput, draft: Decision) -> Decision:
     """Put a share in place of the whole GPU where one is enough on each GPU type that the job may land on."""
     rules, where = case.rules.sharing, shared_places(case)
     reason = obstacle(case, where) or next((why for why in map(doubt, where) if why), None)
     if reason:
         return whole(draft, reason, __name__)
-    cap_bytes = memory_cap_bytes(where)
-    tightest = max(where, key=lambda place: needed_percent(place, cap_bytes, rules))
-    share_percent = granted_percent(needed_percent(tightest, cap_bytes, rules), rules)
+    most_bytes = max(needed_bytes(place, case.request) for place in where)
+    tightest = max(where, key=lambda place: needed_percent(place, most_bytes, rules))
+    share_percent = granted_percent(needed_percent(tightest, most_bytes, rules), rules)
     if share_percent > min(rules.maximum_percent, 100):
-        return whole(draft, _too_much(tightest, cap_bytes, rules), __name__)
-    request = replace(draft.request, gpu_count=0, mps_thread_percent=share_percent, memory_cap_bytes=cap_bytes)
+        return whole(draft, _too_much(tightest, most_bytes, rules), __name__)
+    request = replace(
+        draft.request,
+        gpu_count=0,
+        mps_thread_percent=share_percent,
+        memory_cap_bytes=least_cap_bytes(where, share_percent),
+    )
     reasons = (*draft.reasons, f"{share_percent} % of a GPU is enough on {names(where)}")
     return replace(draft, request=request, reasons=reasons, plugin=__name__, need=tightest.need)
 
 
-def needed_percent(place: Place, cap_bytes: int, rules: SharingRules) -> int:
+def needed_percent(place: Candidate, memory_bytes: float, rules: SharingRules) -> int:
     """Return what the job needs of the GPU at *place*, at the pessimistic end, in percent; may exceed 100."""
-    return max(_activity_percent(place, rules), memory_percent(place, cap_bytes))
+    return max(_activity_percent(place, rules), memory_percent(place, memory_bytes))
 
 
 def granted_percent(needed: int, rules: SharingRules) -> int:
@@ -49,16 +54,16 @@ def granted_percent(needed: int, rules: SharingRules) -> int:
     return -(-least // step) * step
 
 
-def _activity_percent(place: Place, rules: SharingRules) -> int:
+def _activity_percent(place: Candidate, rules: SharingRules) -> int:
     # Rounded first, so that 0.3 + 0.1 is 40 % and not a hair more.
     return math.ceil(round(100 * (place.need.sm_activity.high + rules.headroom), 6))
 
 
-def _too_much(tightest: Place, cap_bytes: int, rules: SharingRules) -> str:
+def _too_much(tightest: Candidate, memory_bytes: float, rules: SharingRules) -> str:
     """Say which of the job's needs, or which of the site's rules, leaves too little of the GPU for others."""
     if granted_percent(0, rules) > min(rules.maximum_percent, 100):
         return f"the site's rules allow no share ({rules.maximum_partners} jobs per GPU at most)"
-    memory = memory_percent(tightest, cap_bytes)
+    memory = memory_percent(tightest, memory_bytes)
     if memory >= _activity_percent(tightest, rules):
         return f"its memory may take up to {memory} % of a {tightest.name}"
     return f"its SM activity may reach {math.ceil(tightest.need.sm_activity.high * 100)} % on {tightest.name}"

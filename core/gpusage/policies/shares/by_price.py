@@ -1,6 +1,6 @@
 """The rule ``price``: the share with the least GPU time whose predicted slowdown stays within what was promised.
 
-A slice (MIG) of which the same holds goes before any share: it has walls, and no partners.
+A slice (MIG) for which the same holds is taken before any share: it is isolated, and has no partners.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from gpusage.policies.shares.choice import Choice, Reach, can_bind, choose, is_f
 from gpusage.policies.shares.landing import NO_GPU, shared_places, unshared
 from gpusage.policies.shares.price import Limits, Offer, holds, limits, need_on, offers, sizes, trouble
 from gpusage.policies.shares.slices import choose_slice, slice_offers
-from gpusage.wording import cost, part_of, percent
-from gpusage_hooks.types import Case, Cluster, Decision, GpuRequest, SharingRules, Workload
+from gpusage.policies.wording import cost, part_of, percent
+from gpusage_hooks.types import Cluster, Decision, GpuRequest, PolicyInput, SharingRules, Workload
 
 
-def decide(case: Case, draft: Decision) -> Decision:
+def decide(case: PolicyInput, draft: Decision) -> Decision:
     """Put the cheapest share in place of the whole GPU, or say why none can be promised."""
     within, reach = limits_of(case), _reach(case, draft)
     sliced = choose_slice([*slice_offers(case)], reach, within, case.rules.sharing.bind)
@@ -38,17 +38,17 @@ def decide(case: Case, draft: Decision) -> Decision:
 
 
 def may_share(request: GpuRequest, workload: Workload, cluster: Cluster, rules: SharingRules) -> bool:
-    """Tell whether a share is in question at all, so that prices are worth predicting."""
+    """Tell whether a share comes into question at all, so that prices are worth predicting."""
     ours = rules.enabled and rules.rule == "price" and request.gpu_count == 1 and not request.obstacles
     return ours and _obstacle(cluster, rules, limits(rules, workload.slowdown)) is None
 
 
-def offered_shares(case: Case) -> tuple[Offer, ...]:
+def offered_shares(case: PolicyInput) -> tuple[Offer, ...]:
     """Return every share of a size of the site's, on each place that can be shared."""
-    return tuple(offers(shared_places(case), case.rules.sharing))
+    return tuple(offers(shared_places(case), case.request, case.rules.sharing))
 
 
-def limits_of(case: Case) -> Limits:
+def limits_of(case: PolicyInput) -> Limits:
     """Return how much slower a share may make the job of *case*."""
     serving = case.workload if case.rules.slo.enabled and case.workload.mode == "infer" else None
     within = limits(case.rules.sharing, case.workload.slowdown)
@@ -73,13 +73,13 @@ def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | No
     return None
 
 
-def _reach(case: Case, draft: Decision) -> Reach:
+def _reach(case: PolicyInput, draft: Decision) -> Reach:
     """Return where the job may run, and how fast it would run there without a share."""
     where = admitted(case)
     default = case.cluster.default_partition
     wished = [place for place in where if place.name in draft.request.preferred_gpus]
     fitting = [place for place in where if place.need.fits]
-    usual = wished or [place for place in fitting if place.gpu.cut_from is None] or fitting or where
+    usual = wished or [place for place in fitting if place.gpu.parent_gpu is None] or fitting or where
     return Reach(
         request=case.request,
         partitions=case.request.partitions or ((default,) if default else ()),
@@ -90,9 +90,10 @@ def _reach(case: Case, draft: Decision) -> Reach:
     )
 
 
-def _shared(draft: Decision, choice: Choice, within: Limits, case: Case) -> Decision:
+def _shared(draft: Decision, choice: Choice, within: Limits, case: PolicyInput) -> Decision:
     dearest, shown = _dearest(choice.offers), _shown(choice, draft)
     where = [offer.place for offer in choice.offers]
+    types = tuple(dict.fromkeys(place.name for place in where))
     request = replace(
         draft.request,
         gpu_count=0,
@@ -100,7 +101,7 @@ def _shared(draft: Decision, choice: Choice, within: Limits, case: Case) -> Deci
         thread_cap_percent=choice.thread_cap_percent,
         memory_cap_bytes=choice.cap_bytes,
         preferred_gpus=() if choice.binding else draft.request.preferred_gpus,
-        required_gpus=tuple(dict.fromkeys(place.name for place in where)) if choice.binding else (),
+        required_gpus=types if choice.binding else draft.request.required_gpus,
     )
     reasons = [] if choice.binding else [*draft.reasons]
     price = cost(dearest.slowdown)
@@ -124,9 +125,9 @@ def _dearest(offers: Sequence[Offer]) -> Offer:
     return max(offers, key=lambda offer: offer.slowdown.value)
 
 
-def _on_slice(draft: Decision, offer: Offer, within: Limits, case: Case) -> Decision:
+def _on_slice(draft: Decision, offer: Offer, within: Limits, case: PolicyInput) -> Decision:
     place = offer.place
-    request = replace(draft.request, preferred_gpus=(), required_gpus=(place.name,))
+    request = replace(draft.request, preferred_gpus=(), required_gpus=(), slice_type=place.name)
     reasons = [f"a slice that shares nothing costs {cost(offer.slowdown)}, {_accepted(within)}"]
     reasons += [known] if (known := _known(case)) else []
     return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=place.need)
@@ -136,8 +137,8 @@ def _accepted(within: Limits) -> str:
     return f"at most {percent(within.expected)} is accepted, {percent(within.worst)} at worst"
 
 
-def _known(case: Case) -> str:
-    """Say what the user told of a run alone, where that counted."""
+def _known(case: PolicyInput) -> str:
+    """Say what the user stated about a run alone, where that counted."""
     alone = case.workload.alone
     if alone.utilization is not None:
         at = f" at batch {alone.batch_size}" if alone.batch_size else ""
@@ -147,17 +148,18 @@ def _known(case: Case) -> str:
     return ""
 
 
-def _why_not(offered: Sequence[Offer], reach: Reach, within: Limits, case: Case) -> str:
+def _why_not(offered: Sequence[Offer], reach: Reach, within: Limits, case: PolicyInput) -> str:
     """Return why none of the shares is taken, by the one that came closest."""
     holding = [offer for offer in offered if holds(offer, within)]
     if not holding:
-        nearest = min(offered, key=lambda offer: _distance(offer, within))
+        unpromised = replace(within, serving=None)
+        nearest = min(offered, key=lambda offer: _distance(offer, unpromised))
         return f"{_named(nearest)} {trouble(nearest, within)}"
     best = min(holding, key=lambda offer: offer.gpu_time)
     return f"{_named(best)} would be enough, {_unbound(best, reach, within, case)}"
 
 
-def _unbound(best: Offer, reach: Reach, within: Limits, case: Case) -> str:
+def _unbound(best: Offer, reach: Reach, within: Limits, case: PolicyInput) -> str:
     """Return what keeps the job from being confined to the place of its best offer, and why it would have to be."""
     others = [place for place in reach.places if place.name != best.place.name]
     why = f"but it does not hold on {names(others)}" if others else "but it could land elsewhere"
@@ -177,7 +179,10 @@ def _named(offer: Offer) -> str:
 
 
 def _distance(offer: Offer, within: Limits) -> tuple[bool, bool, float]:
-    """Order shares that were refused: for a promise alone first, then the too dear, the least dear of them first."""
+    """Order refused shares: first those refused for a promise alone, then the too dear ones, the least dear first.
+
+    *within* has no promise.
+    """
     too_dear = not (offer.slowdown.value <= within.expected and offer.slowdown.high <= within.worst)
-    priced = too_dear and offer.has_memory(offer.booked_bytes)
-    return not holds(offer, replace(within, serving=None)), not priced, offer.slowdown.value
+    priced = too_dear and offer.has_memory(offer.needed_bytes)
+    return not holds(offer, within), not priced, offer.slowdown.value

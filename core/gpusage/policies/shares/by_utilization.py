@@ -1,7 +1,7 @@
 """The rule ``utilization``: jobs share a GPU where their known utilizations add up to 100 % at most.
 
 Yeung et al. pack jobs by GPU utilization, a few on a GPU, and limit nobody's threads. Only a utilization that the user
-or an earlier run knows counts: what a graph tells is too far off. What a job costs beside such partners is not
+or an earlier run knows counts: what a graph shows is too inexact. What a job costs beside such partners is not
 predicted, so nothing is promised (docs/decisions/0024).
 
 Invariants:
@@ -19,38 +19,38 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gpusage.policies.place import cap_bytes_of, memory_percent, names
+from gpusage.policies.place import least_cap_bytes, memory_percent, names, needed_bytes
 from gpusage.policies.shares.landing import obstacle, shared_places, whole
-from gpusage_hooks.types import Case, Decision, Place, SharingRules
+from gpusage_hooks.types import Candidate, Decision, PolicyInput, SharingRules
 from gpusage_hooks.units import WHOLE_PERCENT
 
 UNKNOWN = "its GPU utilization is not known on {}; write what nvidia-smi showed when it ran alone, utilization=60"
 
 
-def decide(case: Case, draft: Decision) -> Decision:
+def decide(case: PolicyInput, draft: Decision) -> Decision:
     """Put a share as large as the known utilization in place of the whole GPU, with all of the threads."""
     where, rules = shared_places(case), case.rules.sharing
     reason = _refusal(case, where)
     if reason:
         return whole(draft, reason, __name__)
-    booked = max(place.need.share_memory_bytes for place in where)
-    tightest = max(where, key=lambda place: _needed_percent(place, booked))
-    share_percent = max(_needed_percent(tightest, booked), _least_percent(rules))
+    most_bytes = max(needed_bytes(place, case.request) for place in where)
+    tightest = max(where, key=lambda place: _needed_percent(place, most_bytes))
+    share_percent = max(_needed_percent(tightest, most_bytes), _least_percent(rules))
     if share_percent > min(rules.maximum_percent, WHOLE_PERCENT):
-        return whole(draft, _too_much(tightest, booked, rules), __name__)
+        return whole(draft, _too_much(tightest, most_bytes, rules), __name__)
     request = replace(
         draft.request,
         gpu_count=0,
         mps_thread_percent=share_percent,
         thread_cap_percent=WHOLE_PERCENT,
-        memory_cap_bytes=cap_bytes_of(booked),
+        memory_cap_bytes=least_cap_bytes(where, share_percent),
     )
     packed = f"packed by its GPU utilization, {_percent(tightest)} % by {_source(tightest)}, on {names(where)}"
     limit = f"at most {rules.maximum_packed} jobs on a GPU, none limited in its threads, so no slowdown is promised"
     return replace(draft, request=request, reasons=(*draft.reasons, packed, limit), plugin=__name__, need=tightest.need)
 
 
-def _refusal(case: Case, where: tuple[Place, ...]) -> str | None:
+def _refusal(case: PolicyInput, where: tuple[Candidate, ...]) -> str | None:
     """Return why the job cannot be packed, whatever its utilization."""
     if case.workload.slowdown is not None and case.workload.slowdown <= 1:
         return "no slowdown is accepted"
@@ -64,8 +64,8 @@ def _refusal(case: Case, where: tuple[Place, ...]) -> str | None:
     return UNKNOWN.format(names(unknown)) if unknown else None
 
 
-def _needed_percent(place: Place, booked_bytes: float) -> int:
-    return max(_percent(place), memory_percent(place, booked_bytes))
+def _needed_percent(place: Candidate, memory_bytes: float) -> int:
+    return max(_percent(place), memory_percent(place, memory_bytes))
 
 
 def _least_percent(rules: SharingRules) -> int:
@@ -73,22 +73,22 @@ def _least_percent(rules: SharingRules) -> int:
     return max(rules.minimum_percent, WHOLE_PERCENT // (rules.maximum_packed + 1) + 1)
 
 
-def _percent(place: Place) -> int:
+def _percent(place: Candidate) -> int:
     """Return the utilization that is known at *place*, at its upper end, in percent; rounded first: 0.28 is 28."""
     figure = place.known.gpu_utilization
     return math.ceil(round(WHOLE_PERCENT * figure.interval.high, 6)) if figure else WHOLE_PERCENT
 
 
-def _source(place: Place) -> str:
+def _source(place: Candidate) -> str:
     figure = place.known.gpu_utilization
     return figure.source if figure else ""
 
 
-def _too_much(tightest: Place, booked_bytes: float, rules: SharingRules) -> str:
+def _too_much(tightest: Candidate, memory_bytes: float, rules: SharingRules) -> str:
     """Say what leaves too little of the GPU for others."""
     if _least_percent(rules) > min(rules.maximum_percent, WHOLE_PERCENT):
         return f"the site's rules allow no share ({rules.maximum_packed} jobs per GPU at most)"
-    memory = memory_percent(tightest, booked_bytes)
+    memory = memory_percent(tightest, memory_bytes)
     if memory >= _percent(tightest):
         return f"its memory may take up to {memory} % of a {tightest.name}"
     return f"it keeps a {tightest.name} busy for {_percent(tightest)} % of the time, by {_source(tightest)}"

@@ -6,7 +6,7 @@ Invariants:
 2. A job is confined only to GPU types on one of whose nodes it could run, in each partition that it names, as far as
    the cluster was seen: a manager may refuse a job that one of its partitions could never run.
 3. A job is confined to GPU types that count the same units, so that one number of them is the same share.
-4. On any GPU type that the job may land on, its memory cap is within its share of the memory.
+4. On any GPU type that the job may land on, what it needs on any of them is within its share's part of the memory.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusage.policies.place import cap_bytes_of
+from gpusage.policies.place import admits
 from gpusage.policies.shares.price import Limits, Offer, holds
-from gpusage_hooks.types import Binding, GpuRequest, NodeKind, Place, Room
+from gpusage_hooks.types import Binding, Candidate, GpuRequest, NodeKind, PolicyInput, Room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,8 @@ class Choice:
 
     @property
     def cap_bytes(self) -> int:
-        """Return the memory that the job may take, in whole MiB."""
-        return _cap_bytes(self.offers)
+        """Return the memory that the job may use wherever it lands, in bytes; its node may know more."""
+        return min(offer.cap_bytes for offer in self.offers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +60,14 @@ class Reach:
         request: What it asks for.
         partitions: Those that may run it; none means that any may.
         places: All that may run it, those included that cannot be shared.
-        closed: Whether ``places`` are all that could run a share: no GPU type that nobody knows can be shared.
+        closed: Whether ``places`` are all that could run a share: no unknown GPU type can be shared.
         usual_s: How long a step takes on the GPU that the job would have without a share.
         releases: As in `Cluster`.
     """
 
     request: GpuRequest
     partitions: tuple[str, ...]
-    places: Sequence[Place]
+    places: Sequence[Candidate]
     closed: bool
     usual_s: float
     releases: bool = True
@@ -79,15 +79,30 @@ def choose(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding)
     return min(_choices(holding, reach, within, bind), key=_preference, default=None)
 
 
-def can_bind(place: Place, reach: Reach) -> bool:
-    """Tell whether a job can be confined to *place*: that has a name to ask for, and nodes that could run the job.
+def can_bind(place: Candidate, reach: Reach) -> bool:
+    """Tell whether a job can be confined to *place*: it has a name to ask for, and nodes that could run the job.
 
     If its nodes are not known, it is enough that *place* is one of the job's places.
     """
     return place.pool.exact_feature is not None and could_run_on(place, reach)
 
 
-def could_run_on(place: Place, reach: Reach) -> bool:
+def can_be_held(case: PolicyInput) -> bool:
+    """Tell whether the job of *case* can be held to the types that its request requires.
+
+    Each of them needs a name to ask for, and in each partition of the job one of their nodes must be able to run it.
+    """
+    request = case.request
+    pools = [pool for pool in case.cluster.pools if admits(pool, request)]
+    partitions = request.partitions or (case.cluster.default_partition or "",)
+    runnable = all(
+        any(not pool.node_kinds or any(could_run(kind, request, name) for kind in pool.node_kinds) for pool in pools)
+        for name in partitions
+    )
+    return request.bindable and runnable and all(pool.exact_feature is not None for pool in pools)
+
+
+def could_run_on(place: Candidate, reach: Reach) -> bool:
     """Tell whether *place* has nodes that could run the job in each of its partitions, and nothing else ties it."""
     kinds = place.pool.node_kinds
     everywhere = all(any(could_run(kind, reach.request, name) for kind in kinds) for name in reach.partitions or ("",))
@@ -108,7 +123,8 @@ def may_bind(offers: Sequence[Offer], reach: Reach, bind: Binding) -> bool:
 def _choices(holding: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Iterator[Choice]:
     for size in sorted({offer.share_percent for offer in holding}):
         alike = [offer for offer in holding if offer.share_percent == size]
-        alike = [offer for offer in alike if offer.has_memory(_cap_bytes(alike))]
+        needed_bytes = max(offer.needed_bytes for offer in alike)
+        alike = [offer for offer in alike if offer.has_memory(needed_bytes)]
         if alike and reach.closed and len(alike) == len(reach.places):
             yield Choice(offers=tuple(alike), binding=False)
         bound = [offer for offer in alike if can_bind(offer.place, reach) and is_fast(offer, reach, within)]
@@ -120,10 +136,6 @@ def _choices(holding: Sequence[Offer], reach: Reach, within: Limits, bind: Bindi
 
 def _preference(choice: Choice) -> tuple[float, bool]:
     return choice.gpu_time, choice.binding
-
-
-def _cap_bytes(offers: Sequence[Offer]) -> int:
-    return cap_bytes_of(max(offer.booked_bytes for offer in offers))
 
 
 def _has_room(offer: Offer, reach: Reach) -> bool:

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.policies.place import admitted, limits_threads, names, not_understood, why_unlimited
-from gpusage_hooks.types import Case, Cluster, Decision, Place
+from gpusage_hooks.types import Candidate, Cluster, Decision, PolicyInput
 
 NO_GPU = "no GPU that it may use can be shared"
 
 
-def shared_places(case: Case) -> tuple[Place, ...]:
+def shared_places(case: PolicyInput) -> tuple[Candidate, ...]:
     """Return the places of *case* whose GPUs can be shared; a slice (MIG) is given whole."""
-    return tuple(place for place in admitted(case) if place.pool.mps_per_gpu and place.gpu.cut_from is None)
+    return tuple(place for place in admitted(case) if place.pool.mps_per_gpu and place.gpu.parent_gpu is None)
 
 
-def obstacle(case: Case, where: Sequence[Place]) -> str | None:
+def obstacle(case: PolicyInput, where: Sequence[Candidate]) -> str | None:
     """Return why no share can be asked for on *where*, whatever its size; ``None`` where one can."""
     if case.cluster.unshared:
         return unshared(case.cluster)
@@ -43,5 +43,5 @@ def unshared(cluster: Cluster) -> str:
 
 
 def whole(draft: Decision, reason: str, plugin: str) -> Decision:
-    """Return *draft* with the *reason* why a whole GPU is kept, of which *plugin* is sure."""
+    """Return *draft* with the *reason* why a whole GPU is kept, as decided by *plugin*."""
     return replace(draft, reasons=(*draft.reasons, f"a whole GPU is kept: {reason}"), plugin=plugin)

@@ -5,7 +5,7 @@ Invariants (docs/decisions/0023):
 1. What is promised holds beside average partners: if percentages add up to 100, it hardly matters who the partners are.
 2. Both ends count: the expected slowdown, and the pessimistic one.
 3. A share saves GPU time: its part of the GPU times its slowdown is less than the whole GPU by a fifth at least.
-4. A job that may use more threads than its share has these while its partners are idle; beside partners it is promised
+4. A job that may use more threads than its share has them while its partners are idle; beside partners it is promised
    what its share costs, for they may use as many (docs/decisions/0024).
 """
 
@@ -14,15 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from gpusage.devices.shares import memory_cap_bytes
 from gpusage.policies.latency import latency_s
-from gpusage.policies.place import limits_threads, why_unlimited
-from gpusage.predictors.learned.intervals import other_factor, product, ratio
-from gpusage.wording import percent
-from gpusage_hooks.types import GpuNeed, Interval, Place, Price, SharingRules, Workload
+from gpusage.policies.place import limits_threads, needed_bytes, why_unlimited
+from gpusage.policies.wording import percent
+from gpusage.predictors.intervals import other_factor, product, ratio
+from gpusage_hooks.types import Candidate, GpuNeed, GpuRequest, Interval, Price, SharingRules, Workload
 from gpusage_hooks.units import WHOLE_PERCENT, gib
 
 MOST_GPU_TIME = 0.8
-"""Of the whole GPU's time for a step: a share that takes more of it saves too little to be worth a slowdown."""
+"""The limit on a share's GPU time for a step, as a part of the whole GPU's: above it, a slowdown is not worth it."""
 NO_SLOWDOWN = Interval(value=1.0, low=1.0, high=1.0)
 
 
@@ -46,11 +47,13 @@ class Offer:
     """One share of the GPU at one place, or the slice (MIG) that is the place.
 
     Attributes:
+        request: Of the job.
         price: What it costs the job alone there, with as many threads as it books.
         threads: The same with as many as it may use, where these are more.
     """
 
-    place: Place
+    place: Candidate
+    request: GpuRequest
     price: Price
     threads: Price | None = None
 
@@ -67,11 +70,11 @@ class Offer:
     @property
     def slowdown(self) -> Interval:
         """Return the step time against that on the whole GPU, beside average partners."""
-        from gpusage.predictors.beside import beside  # noqa: PLC0415 - numpy, for whoever only loads plugins
+        from gpusage.predictors.colocation import slowdown_with_partners  # noqa: PLC0415 - numpy, for whoever only loads plugins
 
         if self.is_slice:
             return self.price.slowdown
-        booked = beside(self.price.slowdown, partners_of(self.share_percent))
+        booked = slowdown_with_partners(self.price.slowdown, partners_of(self.share_percent))
         return replace(booked, low=self.alone.low) if self.threads else booked
 
     @property
@@ -91,22 +94,24 @@ class Offer:
         return self.share_percent / 100 * self.price.slowdown.value
 
     @property
-    def booked_bytes(self) -> float:
-        """Return the memory that the share has to have, for it is also the most that the job may take.
-
-        On a slice nothing caps the job before the slice's end, so it has to fit as on a whole GPU.
-        """
-        need = self.place.need
-        return need.memory_bytes.high if self.is_slice else need.share_memory_bytes
+    def needed_bytes(self) -> float:
+        """Return the memory that the share or the slice has to have."""
+        return needed_bytes(self.place, self.request)
 
     @property
     def saves(self) -> bool:
         """Tell whether it is worth a slowdown; a slice is there whether it is used or not."""
         return self.is_slice or self.gpu_time <= MOST_GPU_TIME
 
-    def has_memory(self, booked_bytes: float) -> bool:
-        """Tell whether *booked_bytes* are within the share's part of the GPU's memory."""
-        return 100 * booked_bytes <= self.share_percent * self.place.gpu.memory_bytes
+    @property
+    def cap_bytes(self) -> int:
+        """Return the memory that the job may use there: the share's part of it, or the whole slice."""
+        memory_bytes = self.place.gpu.memory_bytes
+        return memory_bytes if self.is_slice else memory_cap_bytes(memory_bytes, self.share_percent)
+
+    def has_memory(self, needed_bytes: float) -> bool:
+        """Tell whether the job may use *needed_bytes* there."""
+        return needed_bytes <= self.cap_bytes
 
 
 def limits(rules: SharingRules, accepted: float | None) -> Limits:
@@ -140,13 +145,14 @@ def sizes(rules: SharingRules) -> tuple[int, ...]:
     return tuple(sorted({*allowed}))
 
 
-def offers(where: Iterable[Place], rules: SharingRules) -> Iterator[Offer]:
-    """Yield the shares at each place that have a size of the site's."""
+def offers(where: Iterable[Candidate], request: GpuRequest, rules: SharingRules) -> Iterator[Offer]:
+    """Yield the shares at each place that *request* may be given and that have a size of the site's."""
     for place in where:
         prices = {price.share_percent: price for price in place.shares}
         for size in sizes(rules):
             if size in prices:
-                yield Offer(place=place, price=prices[size], threads=_more_threads(size, prices, rules))
+                threads = _more_threads(size, prices, rules)
+                yield Offer(place=place, request=request, price=prices[size], threads=threads)
 
 
 def thread_percent(size: int, rules: SharingRules) -> int:
@@ -182,7 +188,7 @@ def need_on(offer: Offer) -> GpuNeed:
         throughput_samples_per_s=ratio(whole.throughput_samples_per_s, slowdown),
         sm_activity=_at_most_one(whole.sm_activity, 1 / (part * slowdown.value)),
         dram_activity=_at_most_one(whole.dram_activity, 1 / slowdown.value),
-        fits=offer.has_memory(offer.booked_bytes),
+        fits=offer.has_memory(offer.needed_bytes),
         share_percent=offer.share_percent,
         slowdown=slowdown,
     )
@@ -209,18 +215,18 @@ def holds(offer: Offer, within: Limits) -> bool:
     possible = (
         limits_threads(offer.place.gpu)
         and offer.place.need.familiar
-        and offer.has_memory(offer.booked_bytes)
+        and offer.has_memory(offer.needed_bytes)
         and offer.saves
     )
-    # Alone first, which is told for less: beside partners nothing is faster.
-    return possible and _is_within(offer.price.slowdown, within) and _is_kept(offer, within)
+    # Alone first, which is quicker to compute: nothing is faster beside partners.
+    return possible and _is_within(offer.price.slowdown, within) and _meets_promise(offer, within)
 
 
 def _is_within(slowdown: Interval, within: Limits) -> bool:
     return slowdown.value <= within.expected and slowdown.high <= within.worst
 
 
-def _is_kept(offer: Offer, within: Limits) -> bool:
+def _meets_promise(offer: Offer, within: Limits) -> bool:
     in_time = within.latest_step_s is None or offer.step_time_s.high <= within.latest_step_s
     return _is_within(offer.slowdown, within) and in_time and keeps_promise(offer, within.serving)
 
@@ -234,9 +240,9 @@ def trouble(offer: Offer, within: Limits) -> str:
         return f"is not offered: MPS cannot hold a job to its share there ({why_unlimited(offer.place.gpu)})"
     if not offer.place.need.familiar:
         return "is not offered: the workload is unlike those that the prediction was fitted on"
-    if not offer.has_memory(offer.booked_bytes):
+    if not offer.has_memory(offer.needed_bytes):
         return (
-            f"may need up to {gib(offer.booked_bytes)}, more than its {'' if offer.is_slice else 'part of the '}memory"
+            f"may need up to {gib(offer.needed_bytes)}, more than its {'' if offer.is_slice else 'part of the '}memory"
         )
     if not slowdown.value <= within.expected:
         return f"would cost {percent(slowdown.value)}{company}, more than {percent(within.expected)}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpusage.policies.shares.by_price import limits_of, offered_shares
 from gpusage.policies.shares.price import Offer, trouble
 from gpusage.policies.shares.slices import slice_offers
-from gpusage_hooks.types import Case, Decision, Interval
+from gpusage_hooks.types import Decision, Interval, PolicyInput
 from gpusage_hooks.units import WHOLE_PERCENT
 
 
@@ -32,17 +32,17 @@ class SharePrice:
     reason: str
 
 
-def price_list(case: Case, decision: Decision) -> tuple[SharePrice, ...]:
+def price_list(case: PolicyInput, decision: Decision) -> tuple[SharePrice, ...]:
     """Return the price of each slice and share that *decision*, made on *case*, had to choose from."""
     if case.rules.sharing.rule != "price":
         return ()
     return tuple(_listed(offer, case, decision) for offer in (*slice_offers(case), *offered_shares(case)))
 
 
-def _listed(offer: Offer, case: Case, decision: Decision) -> SharePrice:
+def _listed(offer: Offer, case: PolicyInput, decision: Decision) -> SharePrice:
     request, name = decision.request, offer.place.name
-    landing = not request.required_gpus or name in request.required_gpus
-    size = WHOLE_PERCENT if request.gpu_count and request.required_gpus else request.mps_thread_percent
+    landing = not request.bound_types or name in request.bound_types
+    size = WHOLE_PERCENT if request.slice_type else request.mps_thread_percent
     taken = size == offer.share_percent and landing
     return SharePrice(
         gpu=name,
@@ -56,7 +56,7 @@ def _listed(offer: Offer, case: Case, decision: Decision) -> SharePrice:
 
 def _passed_over(decision: Decision) -> str:
     """Say why a share is not taken that could have been promised."""
-    if decision.request.required_gpus and decision.request.gpu_count:
+    if decision.request.slice_type:
         return "would do, but a slice has no partners, or takes less"
     if decision.request.mps_thread_percent is not None:
         return "would do, but another share takes less GPU time"

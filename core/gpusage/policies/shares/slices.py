@@ -1,4 +1,4 @@
-"""A slice of a GPU (MIG) in place of the whole one: it has walls of its own, and no partners.
+"""A slice of a GPU (MIG) in place of the whole one: it is isolated, and has no partners.
 
 Invariants:
 
@@ -14,16 +14,16 @@ from collections.abc import Iterator, Sequence
 from gpusage.policies.place import admitted
 from gpusage.policies.shares.choice import Reach, could_run_on, is_fast, may_bind
 from gpusage.policies.shares.price import Limits, Offer, holds
-from gpusage_hooks.types import Binding, Case, Price
+from gpusage_hooks.types import Binding, PolicyInput, Price
 from gpusage_hooks.units import WHOLE_PERCENT
 
 
-def slice_offers(case: Case) -> Iterator[Offer]:
+def slice_offers(case: PolicyInput) -> Iterator[Offer]:
     """Yield the slices that the job of *case* may use, each whole."""
     for place in admitted(case) if case.request.gpu_type is None else ():
-        if place.gpu.cut_from is not None:
+        if place.gpu.parent_gpu is not None:
             price = Price(gpu=place.gpu.name, share_percent=WHOLE_PERCENT, slowdown=place.need.slowdown)
-            yield Offer(place=place, price=price)
+            yield Offer(place=place, request=case.request, price=price)
 
 
 def choose_slice(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Offer | None:

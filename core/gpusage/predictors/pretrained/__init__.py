@@ -1,1 +1,1 @@
-"""The artifacts that gpusage comes with, as JSON: `gpusage.predictors.learned.artifacts` decodes them."""
+"""The artifacts that gpusage comes with, as JSON: `gpusage.predictors.artifacts` decodes them."""

@@ -1,1 +1,1 @@
-"""What gpusaged counts for Prometheus, and where it is told."""
+"""What gpusaged counts for Prometheus, and the endpoint that serves it."""

@@ -1,4 +1,4 @@
-"""What gpusaged counts, as Prometheus's families of metrics: units and ``_total`` last, no user's name anywhere."""
+"""gpusaged's metric families for Prometheus: the unit and ``_total`` last in each name, no user's name anywhere."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, I
 from prometheus_client.registry import Collector
 
 from gpusage.reports.amounts import Amounts
-from gpusage.service.metrics.sources import Sources
-from gpusage.service.tallies import BOUNDS_S, AnswerTally, Labels, RunTally
+from gpusage.service.counters import BOUNDS_S, AnswerCounters, Labels, RunCounters
+from gpusage.service.metrics.sources import MetricSources
 from gpusage_hooks.units import HOUR_S
 
 Counts = Mapping[Labels, float]
@@ -26,23 +26,23 @@ AMOUNTS = {
 }
 
 
-class Families(Collector):
-    """Tells the counts of *sources* as they are when they are asked for."""
+class MetricsCollector(Collector):
+    """Collects the counts of *sources*, as they are at each scrape."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: MetricSources) -> None:
         self._sources = sources
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family."""
         yield InfoMetricFamily("gpusage_build", "gpusage's version.", {"version": version("gpusage")})
-        yield from _of_answers(self._sources.asks.tally)
-        yield from _of_troubles(self._sources)
-        yield from _of_runs(self._sources.runs)
+        yield from _answer_families(self._sources.request_handler.tally)
+        yield from _failure_families(self._sources)
+        yield from _run_families(self._sources.runs)
 
 
-def _of_answers(tally: AnswerTally) -> Iterator[Metric]:
+def _answer_families(tally: AnswerCounters) -> Iterator[Metric]:
     names = ("manager", "code", "mode")
-    yield _labelled("gpusage_decisions", "Decisions on jobs.", names, dict(tally.decisions))
+    yield _labelled_counter("gpusage_decisions", "Decisions on jobs.", names, dict(tally.decisions))
     counts = accumulate([*tally.durations.counts])
     bounds = [*map(str, BOUNDS_S), "+Inf"]
     what = "Time from a question that came in to its answer that left."
@@ -51,33 +51,34 @@ def _of_answers(tally: AnswerTally) -> Iterator[Metric]:
     yield durations
 
 
-def _of_troubles(sources: Sources) -> Iterator[Metric]:
-    counts, records, after = sources.asks.counts, sources.recorder.counts, sources.aftercare.status()
-    yield _plain(
+def _failure_families(sources: MetricSources) -> Iterator[Metric]:
+    counts, records, jobs = sources.request_handler.counts, sources.recorder.counts, sources.job_monitor.status()
+    yield _counter(
         "gpusage_answers_overdue", "Answers that were given in the judge's place, for want of time.", counts.overdue
     )
-    yield _plain(
+    yield _counter(
         "gpusage_answers_failed", "Answers that left a job alone by our own or a plugin's fault.", counts.failed
     )
-    missed: Counts = {(reason,): count for reason, count in sources.asks.missed.items()}
-    yield _labelled(
+    missed: Counts = {(reason,): count for reason, count in sources.request_handler.missed.items()}
+    yield _labelled_counter(
         "gpusage_answers_missed", "Jobs left alone without an answer, as clients report.", ("reason",), missed
     )
-    yield _plain("gpusage_records_kept", "Decisions that were written into the store.", records.kept)
-    yield _plain("gpusage_records_late", "Decisions whose answer left before they were written.", records.late)
-    yield _plain("gpusage_records_lost", "Decisions that could not be written.", records.lost)
-    yield _plain("gpusage_jobs_turned_back", "Rewritten jobs that got their own request back.", after["turned_back"])
-    yield _plain("gpusage_jobs_rescued", "Jobs that ran out of their share's memory and run again.", after["rescued"])
+    yield _counter("gpusage_records_kept", "Decisions that were written into the store.", records.kept)
+    yield _counter("gpusage_records_lost", "Decisions that could not be written.", records.lost)
+    yield _counter("gpusage_jobs_turned_back", "Rewritten jobs that got their own request back.", jobs["turned_back"])
+    yield _counter("gpusage_jobs_rescued", "Jobs that ran out of their share's memory and run again.", jobs["rescued"])
 
 
-def _of_runs(tally: RunTally) -> Iterator[Metric]:
-    yield _labelled("gpusage_runs_observed", "Runs that nodes told of.", ("manager", "outcome"), dict(tally.runs))
+def _run_families(tally: RunCounters) -> Iterator[Metric]:
+    yield _labelled_counter(
+        "gpusage_runs_observed", "Runs that nodes told of.", ("manager", "outcome"), dict(tally.runs)
+    )
     promises: Counts = {(result,): tally.promises[result] for result in ("kept", "broken", "unknown")}
-    yield _labelled("gpusage_promises", "Shares by whether their promise was kept.", ("result",), promises)
+    yield _labelled_counter("gpusage_promises", "Shares by whether their promise was kept.", ("result",), promises)
     hours = dict(tally.hours)
     for position, (name, what) in enumerate(AMOUNTS.items()):
         seconds: Counts = {(gpu,): HOUR_S * _amount(amounts, position) for gpu, amounts in hours.items()}
-        yield _labelled(f"gpusage_gpu_{name}_seconds", f"GPU time of runs {what}.", ("gpu",), seconds)
+        yield _labelled_counter(f"gpusage_gpu_{name}_seconds", f"GPU time of runs {what}.", ("gpu",), seconds)
 
 
 def _amount(amounts: Amounts, position: int) -> float:
@@ -85,12 +86,12 @@ def _amount(amounts: Amounts, position: int) -> float:
     return value
 
 
-def _plain(name: str, what: str, count: float) -> Metric:
-    return CounterMetricFamily(name, what, value=count)
+def _counter(name: str, help_text: str, count: float) -> Metric:
+    return CounterMetricFamily(name, help_text, value=count)
 
 
-def _labelled(name: str, what: str, labels: Labels, counts: Counts) -> Metric:
-    family = CounterMetricFamily(name, what, labels=labels)
+def _labelled_counter(name: str, help_text: str, labels: Labels, counts: Counts) -> Metric:
+    family = CounterMetricFamily(name, help_text, labels=labels)
     for values, count in counts.items():
         family.add_metric(values, count)
     return family

@@ -1,4 +1,4 @@
-"""From the key ``daemon.metrics`` to the endpoint; the library is only loaded where a site wants metrics."""
+"""From the key ``daemon.metrics`` to the endpoint; prometheus-client is only loaded where a site wants metrics."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from gpusage.service.metrics.sources import Sources
+from gpusage.service.metrics.sources import MetricSources
 from gpusage_hooks.errors import RequestError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def address_of(text: str) -> tuple[str, int] | None:
+def parse_address(text: str) -> tuple[str, int] | None:
     """Return host and port of *text*; ``None`` where it is empty.
 
     Raises:
@@ -34,7 +34,7 @@ def address_of(text: str) -> tuple[str, int] | None:
     return host, port
 
 
-def open_endpoint(address: tuple[str, int] | None, sources: Sources) -> Endpoint | None:
+def open_endpoint(address: tuple[str, int] | None, sources: MetricSources) -> Endpoint | None:
     """Return the endpoint at *address*, serving; ``None`` where none is wanted, or none can be had."""
     if address is None:
         return None

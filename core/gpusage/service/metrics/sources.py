@@ -1,20 +1,20 @@
-"""Whose counts the metrics are."""
+"""The objects whose counts the metrics are; apart, because the rest of the package needs prometheus-client."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpusage.service.aftercare import Aftercare
-from gpusage.service.asks import Asks
-from gpusage.service.recorder import Recorder
-from gpusage.service.tallies import RunTally
+from gpusage.service.counters import RunCounters
+from gpusage.service.decisions.request_handler import RequestHandler
+from gpusage.service.monitoring.job_monitor import JobMonitor
+from gpusage.service.records.recorder import Recorder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """Those who count."""
+class MetricSources:
+    """Has the counters of gpusaged."""
 
-    asks: Asks
+    request_handler: RequestHandler
     recorder: Recorder
-    aftercare: Aftercare
-    runs: RunTally
+    job_monitor: JobMonitor
+    runs: RunCounters

@@ -1,43 +1,130 @@
-"""Whether an installation works: each check reads the evidence and says what to do, in the order of mending."""
+"""The checks of `gpusage slurm doctor` on the controller: each reads the evidence and says what to do."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 
-from gpusage.cli.doctor import OwnEvidence, daemon_trouble, divisions, kill_switch, plugins, settings_file, store
-from gpusage.cli.findings import Finding, failed, passed, skipped, warned
-from gpusage_slurm.cluster.preference import SETTING, is_soft
-from gpusage_slurm.doctor.billing import wrong_weights
-from gpusage_slurm.doctor.evidence import Evidence
-from gpusage_slurm.doctor.job_checks import enforced_partitions, private_data, rewritten_jobs
-from gpusage_slurm.doctor.node_checks import job_container, node_prolog, sampler, task_prolog
-from gpusage_slurm.doctor.releases import dry_run_crashes, is_vulnerable
-from gpusage_slurm.installing.conf import holds
-from gpusage_slurm.installing.install import accounts, tracked_or_billed
-from gpusage_slurm.installing.lua_block import block_of
+from gpusage.adapters.doctor import (
+    Finding,
+    OwnEvidence,
+    daemon_trouble,
+    divisions,
+    failed,
+    kill_switch,
+    passed,
+    plugins,
+    settings_file,
+    skipped,
+    store,
+    warned,
+)
+from gpusage_hooks.types import GpuPool
+from gpusage_slurm import scontrol
+from gpusage_slurm.cluster.observation import SETTING, billing_weights, ignores_unmet_preference, may_change_jobs
+from gpusage_slurm.doctor.evidence import Evidence, dry_run_crashes, is_vulnerable
+from gpusage_slurm.doctor.node_checks import job_container, node_prolog, outside_package, sampler, task_prolog
+from gpusage_slurm.install.lua_scripts import find_block
+from gpusage_slurm.install.plan import tracks_or_bills_mps, uses_slurmdbd
+from gpusage_slurm.install.slurm_conf import list_contains
+
+_GPU = re.compile(r"gres/gpu(:.+)?", re.IGNORECASE)
+_MPS = "gres/mps"
+_TOLERANCE = 0.01
+
+_RUN_AS = "systemctl edit gpusaged: [Service] and User= with SlurmUser's name; then systemctl restart gpusaged"
 
 _TOLERATED_LATE = 0.05
 OLDEST_VERSION = (22, 5)
 _TYPED_UNITS = re.compile(r"^\s*NodeName=[^#\n]*\bmps:[^:,\s#]+:\d", re.IGNORECASE | re.MULTILINE)
 
 
-def examine(evidence: Evidence) -> tuple[Finding, ...]:
-    """Return one finding a check, in the order in which an admin mends them.
+def wrong_weights(partitions: Sequence[scontrol.Line], pools: Sequence[GpuPool]) -> Iterator[str]:
+    """Yield the weight to set for each partition that bills GPUs, but not shares in proportion.
+
+    A GPU of several types is billed by its dearest weight, for a share names no type.
+
+    Args:
+        partitions: As `scontrol show partitions` describes them.
+        pools: The cluster's.
+    """
+    for partition in partitions:
+        weights = billing_weights(partition)
+        gpu = max((value for name, value in weights.items() if _GPU.fullmatch(name)), default=0.0)
+        name = partition["PartitionName"]
+        units = {pool.mps_per_gpu for pool in pools if name in (pool.partitions or (name,)) and pool.mps_per_gpu}
+        if not gpu or not units:
+            continue
+        wanted = gpu / min(units)
+        if abs(weights.get(_MPS, 0.0) - wanted) > _TOLERANCE * wanted:
+            yield f"GRES/mps={wanted:g} in partition {name}"
+
+
+def enforced_partitions(evidence: Evidence) -> Finding:
+    """Check that the partitions of `enforce_in` exist."""
+    name, configuration = "partitions", evidence.own.configuration
+    if configuration.mode != "enforce" or not configuration.enforce_in:
+        return passed(name, f"mode {configuration.mode} holds in all of them")
+    there = {line["PartitionName"] for line in evidence.partitions}
+    unknown = [each for each in configuration.enforce_in if each not in there]
+    if unknown:
+        observation = f"'enforce_in' names {', '.join(unknown)}, which slurmctld does not have"
+        return warned(name, observation, "name partitions as `scontrol show partitions` does")
+    return passed(name, f"mode enforce in {', '.join(configuration.enforce_in)}, observe in the others")
+
+
+def private_data(evidence: Evidence) -> Finding:
+    """Check that slurmctld hides nothing from gpusaged that it needs."""
+    name, hidden = "private data", evidence.settings.get("privatedata", "").lower().split(",")
+    unseen = [word for word in ("jobs", "nodes", "partitions", "reservations") if word in hidden]
+    if not unseen or not _may_change_no_job(evidence):
+        return passed(name, "gpusaged sees jobs and nodes")
+    observation = f"PrivateData hides {', '.join(unseen)} from gpusaged, which runs as uid {evidence.daemon_uid}"
+    return warned(name, observation, _RUN_AS)
+
+
+def rewritten_jobs(evidence: Evidence) -> Finding:
+    """Check the jobs with shares, and that gpusaged may change them."""
+    name = "rewritten jobs"
+    monitor = (evidence.own.status or {}).get("aftercare", {})
+    if monitor.get("error"):
+        return warned(name, f"they cannot be looked at: {monitor['error']}", "let gpusaged's user call squeue")
+    helpless = evidence.own.configuration.mode == "enforce" and _may_change_no_job(evidence)
+    if monitor.get("stuck"):
+        todo = "cancel them, and submit them with gpusage=off in the comment"
+        return warned(name, "; ".join(monitor["stuck"]), f"{todo}; {_RUN_AS}" if helpless else todo)
+    if helpless:
+        observation = (
+            f"gpusaged runs as uid {evidence.daemon_uid}: no share binds a job to GPU types, and unless that is an "
+            "operator, it can turn no stuck job back"
+        )
+        return warned(name, observation, _RUN_AS)
+    return passed(name, f"none waits in vain; {monitor.get('turned_back', 0)} turned back")
+
+
+def _may_change_no_job(evidence: Evidence) -> bool:
+    """Tell whether gpusaged runs as neither root nor SlurmUser, as far as can be known."""
+    uid = evidence.daemon_uid
+    return "slurmuser" in evidence.settings and uid is not None and not may_change_jobs(uid, evidence.settings)
+
+
+def run_checks(evidence: Evidence) -> tuple[Finding, ...]:
+    """Return the finding of each check, in the order in which an admin should fix them.
 
     Where slurmctld does not answer, what it alone could tell is skipped.
     """
     first = _slurmctld(evidence)
     if first.verdict == "fail":
-        names = [check(evidence).check for check in _OF_SLURM]
+        names = [check(evidence).check for check in _SLURM_CHECKS]
         unknown = [skipped(name, "slurmctld does not answer", "mend slurmctld first") for name in names]
-        return (first, *_of_gpusage(evidence), *unknown)
-    return (first, *(check(evidence) for check in _OF_SLURM), *_of_gpusage(evidence))
+        return (first, *_gpusage_findings(evidence), *unknown)
+    return (first, *(check(evidence) for check in _SLURM_CHECKS), *_gpusage_findings(evidence))
 
 
-def _of_gpusage(evidence: Evidence) -> tuple[Finding, ...]:
-    """Return what is said of gpusage itself, which needs no slurmctld."""
+def _gpusage_findings(evidence: Evidence) -> tuple[Finding, ...]:
+    """Return the findings about gpusage itself, which need no slurmctld."""
     own = evidence.own
-    daemon = (_daemon(own), _in_time(own), rewritten_jobs(evidence))
+    daemon = (_daemon(own), _answer_times(own), rewritten_jobs(evidence))
     return (settings_file(own), *daemon, store(own), plugins(own), kill_switch(own), *divisions(own))
 
 
@@ -60,17 +147,17 @@ def _cli_filter(evidence: Evidence) -> Finding:
 
 
 def _script_check(name: str, key: str, script: str, evidence: Evidence) -> Finding:
-    if block_of(evidence.scripts.get(script, "")) is None:
+    if find_block(evidence.scripts.get(script, "")) is None:
         return failed(name, f"{script} does not call gpusage", "gpusage slurm install --yes")
     used = evidence.settings.get(key, "")
-    if evidence.settings and not holds(used, "lua"):
+    if evidence.settings and not list_contains(used, "lua"):
         return failed(name, f"slurmctld uses {key}={used or 'nothing'}", "scontrol reconfigure")
     return passed(name, f"{script} calls gpusage")
 
 
 def _lua_socket(evidence: Evidence) -> Finding:
     name = "LuaSocket"
-    if evidence.answered or "socket" in evidence.lua_modules:
+    if evidence.dry_run_arrived or "socket" in evidence.lua_modules:
         return passed(name, "slurmctld's Lua can ask the daemon")
     return failed(name, "no module 'socket' where Lua looks", "apt install lua-socket (on the controller)")
 
@@ -142,7 +229,7 @@ def _units(evidence: Evidence) -> Finding:
 
 def _prefer(evidence: Evidence) -> Finding:
     name = "features"
-    if not is_soft(evidence.settings):
+    if not ignores_unmet_preference(evidence.settings):
         observation = (
             f"SchedulerParameters lacks {SETTING}, without which slurmctld may refuse a job for its preference"
         )
@@ -171,11 +258,11 @@ def _per_gpu_defaults(evidence: Evidence) -> Finding:
 def _accounting(evidence: Evidence) -> Finding:
     name = "accounting"
     text = evidence.scripts.get("slurm.conf", "")
-    if not accounts(text) and not evidence.settings.get("accountingstoragetype", "").endswith("slurmdbd"):
+    if not uses_slurmdbd(text) and not evidence.settings.get("accountingstoragetype", "").endswith("slurmdbd"):
         return passed(name, "no slurmdbd: Slurm counts no GPU use here, shared or not")
     if "gres/mps" in evidence.settings.get("accountingstoragetres", "").lower().split(","):
         return _weights(name, evidence)
-    if tracked_or_billed(text):
+    if tracks_or_bills_mps(text):
         observation = "slurmctld does not count gres/mps yet, though slurm.conf has it"
         todo = "restart slurmctld; before that, a weight of GRES/mps in TRESBillingWeights would end it"
     else:
@@ -206,15 +293,15 @@ def _daemon(own: OwnEvidence) -> Finding:
     return passed(name, f"answers at {own.socket}")
 
 
-def _in_time(own: OwnEvidence) -> Finding:
+def _answer_times(own: OwnEvidence) -> Finding:
     name = "answers in time"
     if own.status is None:
         return warned(name, "not seen: gpusaged does not answer", "mend that first")
-    asks, missed = own.status.get("asks", {}), own.status.get("missed", {})
-    late, resting = max(asks.get("overdue", 0), missed.get("silent", 0)), missed.get("rest", 0)
-    asked = asks.get("asked", 0) + resting
-    observation = f"of {asked} jobs {late} had no answer in time, {resting} were not asked about after that"
-    if late + resting > asked * _TOLERATED_LATE:
+    requests, missed = own.status.get("asks", {}), own.status.get("missed", {})
+    late, resting = max(requests.get("overdue", 0), missed.get("silent", 0)), missed.get("rest", 0)
+    request_count = requests.get("asked", 0) + resting
+    observation = f"of {request_count} jobs {late} had no answer in time, {resting} were not asked about after that"
+    if late + resting > request_count * _TOLERATED_LATE:
         todo = (
             "give gpusaged more of this host's processors, or raise slurm.limit_ms and run gpusage slurm install --yes"
         )
@@ -226,9 +313,9 @@ def _submission(evidence: Evidence) -> Finding:
     name = "dry run"
     if dry_run_crashes(evidence.settings):
         return warned(name, "not tried: it could crash this slurmctld", "update Slurm to 26.05.4 or newer")
-    if evidence.answered is None:
+    if evidence.dry_run_arrived is None:
         return warned(name, "not tried: slurmctld or gpusaged does not answer", "mend these first")
-    if not evidence.answered:
+    if not evidence.dry_run_arrived:
         todo = "scontrol reconfigure; then look for 'gpusage' in slurmctld's log"
         return failed(name, "`sbatch --test-only` did not reach gpusaged", todo)
     return passed(name, "`sbatch --test-only` reached gpusaged")
@@ -259,11 +346,12 @@ def _current(evidence: Evidence) -> Finding:
     return passed(name, "as this version and these settings have it")
 
 
-_OF_SLURM = (
+_SLURM_CHECKS = (
     _release,
     _job_submit,
     _cli_filter,
     _current,
+    outside_package,
     _lua_socket,
     _lua_posix,
     task_prolog,

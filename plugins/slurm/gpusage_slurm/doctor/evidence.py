@@ -1,41 +1,72 @@
-"""What a host tells about an installation: gathered once, so that every check can be a pure function of it.
+"""The state of an installation on this host: collected once, so that every check can be a pure function of it.
 
 Invariants:
 
-1. Gathering never fails: what cannot be had is ``None``, or a text that says why.
+1. Collecting never fails: what is unavailable is ``None``, or a text that says why.
 2. Nothing is changed; the dry run of a submission is `sbatch --test-only`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
-from gpusage.api import advisor
-from gpusage.cli.doctor import OwnEvidence, gather_own
-from gpusage.configuration_file import read_configuration
-from gpusage.service.client import read_status
+from gpusage.adapters.configuration_file import read_configuration
+from gpusage.adapters.decisions import advisor
+from gpusage.adapters.doctor import OwnEvidence, gather_own
+from gpusage.adapters.install import libexec_folder
+from gpusage.adapters.service import read_status
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import scontrol
-from gpusage_slurm.address import sockets
-from gpusage_slurm.cluster.pools import pyslurm_version, read_cluster
-from gpusage_slurm.doctor.releases import dry_run_crashes
-from gpusage_slurm.installing.install import Site, find_site, plan_installation
-from gpusage_slurm.installing.node_side import FOLDER, PROLOG, SAMPLER, named
+from gpusage_slurm.cluster.nodes import pyslurm_version
+from gpusage_slurm.cluster.pools import read_cluster
+from gpusage_slurm.daemon import socket_candidates
+from gpusage_slurm.install.node_scripts import PROLOG, SAMPLER, script_path
+from gpusage_slurm.install.plan import Site, find_site, plan_installation
 
-LONGEST_REST_S = 2.5
+_PARTS = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_DRY_RUN_CRASHES = ((26, 5, 0), (26, 5, 1))
+_MENDED = ((25, 5, 9), (25, 11, 8), (26, 5, 4))
+"""The first of each series without the six vulnerabilities that these three mended; older series have no such one."""
+
+LONGEST_PAUSE_S = 2.5
 """For which gpusage.lua leaves a daemon in peace that did not answer in time, and a little more."""
 _LUA_FOLDERS = ("/usr/share/lua", "/usr/local/share/lua")
 
 
+def release(settings: Mapping[str, str]) -> tuple[int, int, int] | None:
+    """Return the whole version of the running slurmctld, ``None`` where its *settings* do not tell."""
+    match = _PARTS.match(settings.get("slurm_version", ""))
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+def dry_run_crashes(settings: Mapping[str, str]) -> bool:
+    """Tell whether `sbatch --test-only` could crash this slurmctld."""
+    return release(settings) in _DRY_RUN_CRASHES
+
+
+def is_vulnerable(settings: Mapping[str, str]) -> bool:
+    """Tell whether this slurmctld's release, as its makers made it, has vulnerabilities that a later one mended."""
+    running = release(settings)
+    if running is None:
+        return False
+    mended = next((each for each in _MENDED if each[:2] == running[:2]), None)
+    return running < mended if mended else running < _MENDED[0]
+
+
+_T = TypeVar("_T")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What the checks read.
+    """The input of all checks.
 
     Attributes:
         settings: Of `scontrol show config`; empty where slurmctld does not answer, and *trouble* says why.
@@ -45,7 +76,7 @@ class Evidence:
         daemon_uid: As whom gpusaged runs, which owns its socket; ``None`` where that cannot be told.
         partitions: As slurmctld describes them.
         sampler: The Python that samples what jobs do, where this host is a node; empty where there is none.
-        answered: Whether a dry-run submission reached the daemon; ``None`` where it was not tried.
+        dry_run_arrived: Whether a dry-run submission reached the daemon; ``None`` where it was not tried.
     """
 
     version: tuple[int, int] | None
@@ -56,7 +87,7 @@ class Evidence:
     gres_conf: str
     cluster: Cluster | None
     own: OwnEvidence
-    answered: bool | None
+    dry_run_arrived: bool | None
     lua_modules: frozenset[str]
     pyslurm: tuple[int, int] | None
     outdated: tuple[str, ...] | None = ()
@@ -65,29 +96,32 @@ class Evidence:
     sampler: str = ""
 
 
-def gather(slurm_conf: Path | None = None) -> Evidence:
-    """Return all evidence that this host gives."""
+def collect_evidence(slurm_conf: Path | None = None) -> Evidence:
+    """Return the evidence of this host."""
     version, settings, trouble = _slurm()
     configured = settings.get("slurm_conf")
     site, site_trouble = _site(slurm_conf or (Path(configured) if configured else None))
     scripts = _scripts(site) if site else {}
     own = _own(scripts.get("job_submit.lua", ""))
+    partitions: tuple[scontrol.Line, ...] = ()
+    if settings:
+        partitions = _or_else(scontrol.partitions, partitions)
     return Evidence(
         version=version,
         settings=settings,
         trouble=trouble or site_trouble,
         site=site,
         scripts=scripts,
-        gres_conf=_text(site.folder / "gres.conf") if site else "",
-        cluster=_cluster() if settings else None,
+        gres_conf=read_or_empty(site.folder / "gres.conf") if site else "",
+        cluster=_or_else(lambda: read_cluster(partitions, advisor().catalogue), None) if settings else None,
         own=own,
-        answered=_dry_run(own.socket) if settings and own.status and not dry_run_crashes(settings) else None,
+        dry_run_arrived=_dry_run(own.socket) if settings and own.status and not dry_run_crashes(settings) else None,
         lua_modules=frozenset(_lua_modules()),
         pyslurm=pyslurm_version(),
-        outdated=_outdated(site),
-        daemon_uid=_owner(own.socket) if own.status else None,
-        partitions=_partitions() if settings else (),
-        sampler=sampler_of(named(settings, PROLOG) or ""),
+        outdated=_or_else(lambda: _outdated(site), None) if site else None,
+        daemon_uid=_or_else(lambda: Path(own.socket).stat().st_uid, None) if own.status else None,
+        partitions=partitions,
+        sampler=sampler_python(script_path(settings, PROLOG) or ""),
     )
 
 
@@ -101,26 +135,12 @@ def _site(slurm_conf: Path | None) -> tuple[Site | None, str]:
 
 def _scripts(site: Site) -> dict[str, str]:
     paths = {name: site.folder / name for name in ("job_submit.lua", "cli_filter.lua")}
-    return {name: _text(path) for name, path in {**paths, "slurm.conf": site.slurm_conf}.items()}
+    return {name: read_or_empty(path) for name, path in {**paths, "slurm.conf": site.slurm_conf}.items()}
 
 
 def _own(job_submit: str) -> OwnEvidence:
     configuration, trouble = read_configuration()
-    return gather_own(configuration, trouble, sockets(None if trouble else configuration, job_submit))
-
-
-def _owner(socket: str) -> int | None:
-    try:
-        return Path(socket).stat().st_uid
-    except OSError:
-        return None
-
-
-def _outdated(site: Site | None) -> tuple[str, ...] | None:
-    try:
-        return tuple(edit.path.name for edit in plan_installation(site) if edit.changes) if site else None
-    except GpuUsageError:
-        return None
+    return gather_own(configuration, trouble, socket_candidates(None if trouble else configuration, job_submit))
 
 
 def _slurm() -> tuple[tuple[int, int] | None, Mapping[str, str], str]:
@@ -130,24 +150,23 @@ def _slurm() -> tuple[tuple[int, int] | None, Mapping[str, str], str]:
         return None, {}, str(error)
 
 
-def _partitions() -> tuple[scontrol.Line, ...]:
+def _or_else(read: Callable[[], _T], fallback: _T) -> _T:
+    """Return what *read* returns, *fallback* where it fails."""
     try:
-        return scontrol.partitions()
-    except GpuUsageError:
-        return ()
+        return read()
+    except (GpuUsageError, OSError):
+        return fallback
 
 
-def _cluster() -> Cluster | None:
-    try:
-        return read_cluster(scontrol.partitions(), advisor().catalogue)
-    except GpuUsageError:
-        return None
+def _outdated(site: Site) -> tuple[str, ...]:
+    return tuple(edit.path.name for edit in plan_installation(site) if edit.changes)
 
 
-def sampler_of(prolog: str) -> str:
+def sampler_python(prolog: str) -> str:
     """Return the Python that samples jobs where slurm.conf names *prolog* or a wrapper of it; empty for none."""
-    beside = Path(prolog).resolve().parent / SAMPLER
-    script = FOLDER / SAMPLER if str(PROLOG.path) in _text(Path(prolog)) else beside
+    copies = libexec_folder()
+    is_wrapper = str(PROLOG.copy(copies)) in read_or_empty(Path(prolog))
+    script = (copies if is_wrapper else Path(prolog).resolve().parent) / SAMPLER
     try:
         done = subprocess.run([script, "python"], capture_output=True, timeout=scontrol.DEADLINE_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -156,12 +175,12 @@ def sampler_of(prolog: str) -> str:
 
 
 def _dry_run(socket: str) -> bool:
-    """Submit nothing, and tell whether the daemon at *socket* was asked about it, if need be after the Lua's rest."""
+    """Tell whether a dry run of sbatch reaches the daemon at *socket*, if need be after the pause of gpusage.lua."""
     command = ["sbatch", "--test-only", "--job-name=gpusage-doctor", "--gres=gpu:1", "--comment=gpusage=off"]
     environment = scontrol.environment() | {"SLURM_GPUSAGE_DRY_RUN": "1"}
-    for rest_s in (0, LONGEST_REST_S):
+    for rest_s in (0, LONGEST_PAUSE_S):
         time.sleep(rest_s)
-        before = _asks(socket)
+        before = _request_count(socket)
         try:
             subprocess.run(
                 [*command, "--wrap=true"],
@@ -172,18 +191,18 @@ def _dry_run(socket: str) -> bool:
             )
         except (OSError, subprocess.TimeoutExpired):
             return False
-        if _asks(socket) > before:
+        if _request_count(socket) > before:
             return True
     return False
 
 
-def _asks(socket: str) -> int:
+def _request_count(socket: str) -> int:
     _, status, _ = read_status((socket,))
     return int((status or {}).get("asks", {}).get("asked", 0))
 
 
 def _lua_modules() -> Iterable[str]:
-    """Yield those of the Lua modules we use that lie where some Lua looks for them."""
+    """Yield the required Lua modules that lie on some Lua's path."""
     folders = [folder for root in _LUA_FOLDERS for folder in Path(root).glob("5.*")]
     for key, value in os.environ.items():
         if key.startswith("LUA_PATH"):
@@ -193,8 +212,6 @@ def _lua_modules() -> Iterable[str]:
             yield module
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+def read_or_empty(path: Path) -> str:
+    """Return the text of a file, empty where it cannot be read."""
+    return _or_else(lambda: path.read_text(encoding="utf-8", errors="replace"), "")

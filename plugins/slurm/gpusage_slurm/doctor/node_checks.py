@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpusage.cli.findings import Finding, failed, passed, warned
-from gpusage_slurm.doctor.evidence import Evidence
-from gpusage_slurm.installing.node_side import (
+from gpusage.adapters.doctor import Finding, failed, passed, warned
+from gpusage_slurm.doctor.evidence import Evidence, read_or_empty
+from gpusage_slurm.install.node_scripts import (
     EPILOG,
     PROLOG,
+    SCRIPTS,
     TASK_PROLOG,
-    ends_with_job,
-    missing,
-    named,
-    not_roots_own,
+    missing_scripts,
+    names_packaged_file,
+    path_not_owned_by_root,
+    prolog_runs_in_job,
+    script_path,
 )
 
 
 def task_prolog(evidence: Evidence) -> Finding:
-    """Check what runs before each task."""
+    """Check the task prolog."""
     name = "task prolog"
-    script = named(evidence.settings, TASK_PROLOG)
+    script = script_path(evidence.settings, TASK_PROLOG)
     if script is None:
         used = evidence.settings.get("taskprolog") or "(none)"
         return failed(name, f"TaskProlog={used}", "gpusage slurm install --yes, then scontrol reconfigure")
@@ -29,25 +31,43 @@ def task_prolog(evidence: Evidence) -> Finding:
 
 
 def node_prolog(evidence: Evidence) -> Finding:
-    """Check what runs as root before and after each job."""
+    """Check the prolog and the epilog, which run as root."""
     name = "node prolog"
-    lacking = [script.key for script in (PROLOG, EPILOG) if script in missing(evidence.settings)]
+    lacking = [script.key for script in (PROLOG, EPILOG) if script in missing_scripts(evidence.settings)]
     if lacking:
         observation = f"{' and '.join(lacking)} without gpusage: nothing holds a job to its share, so no GPU is shared"
         verdict = failed if evidence.own.configuration.mode == "enforce" else warned
         return verdict(name, observation, "gpusage slurm install --yes, then scontrol reconfigure")
-    if ends_with_job(evidence.settings):
+    if prolog_runs_in_job(evidence.settings):
         observation = "PrologFlags=RunInJob: an MPS daemon would end with the job that began it, so no GPU is shared"
         return warned(name, observation, "take RunInJob out of PrologFlags, then scontrol reconfigure")
-    scripts = [str(named(evidence.settings, script)) for script in (PROLOG, EPILOG)]
+    scripts = [str(script_path(evidence.settings, script)) for script in (PROLOG, EPILOG)]
     runnable = _executable(name, *scripts)
     if runnable.verdict == "fail" or not evidence.settings.get("slurmduser", "").startswith("root"):
         return runnable
-    others = next(filter(None, (not_roots_own(Path(script).resolve()) for script in scripts)), None)
+    others = next(filter(None, (path_not_owned_by_root(Path(script).resolve()) for script in scripts)), None)
     if others is None:
         return runnable
     observation = f"{others} may be changed by others than root, and slurmd runs what lies there as root"
     return warned(name, observation, "install gpusage where only root may write, /opt/gpusage for example")
+
+
+def outside_package(evidence: Evidence) -> Finding:
+    """Check that Slurm runs nothing inside gpusage's Python package, as what early versions wrote does."""
+    name = "upgrades"
+    texts = {script: evidence.scripts.get(script, "") for script in ("job_submit.lua", "cli_filter.lua")}
+    for path in (script_path(evidence.settings, script) for script in SCRIPTS):
+        if path:
+            texts[path] = f"{path}\n{read_or_empty(Path(path))}"
+    inside = [place for place, text in texts.items() if names_packaged_file(text)]
+    if not inside:
+        return passed(name, "Slurm runs copies, which no upgrade of gpusage takes away")
+    observation = (
+        f"{', '.join(inside)} names a file inside gpusage's Python package: while that is replaced, Slurm drains nodes "
+        "and fails tasks"
+    )
+    todo = "on each node gpusage slurm install --node --yes; then gpusage slurm install --nodes-ready --yes, scontrol "
+    return warned(name, observation, f"{todo}reconfigure")
 
 
 def job_container(evidence: Evidence) -> Finding:
@@ -60,7 +80,7 @@ def job_container(evidence: Evidence) -> Finding:
 
 
 def sampler(evidence: Evidence) -> Finding:
-    """Check what tells what jobs really did."""
+    """Check the Python that samples the usage of jobs."""
     name = "sampler"
     if evidence.sampler:
         return passed(name, evidence.sampler)

@@ -12,24 +12,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpusage.mark import UNNAMED, parse_mark
-from gpusage.turns import in_turns
+from gpusage.adapters.annotations import UNNAMED, parse_annotation
+from gpusage.adapters.service import round_robin_by_user
 from gpusage_hooks.comment import parse_comment
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
-from gpusage_slurm.jobs.bound import mib
-from gpusage_slurm.jobs.rows import Row, base_id, rows
+from gpusage_slurm.jobs.placement import parse_mib, read_excluded_nodes
+from gpusage_slurm.jobs.queue import Row, base_id, squeue_rows
 from gpusage_slurm.submission.missing_card import may_be_read_later
 from gpusage_slurm.submission.request import EXCLUSIVE, describe_request
+from gpusage_slurm.submission.script import gpusage_directives, incompatible_srun_option, why_unrepeatable
 
-_ASKED = {
+_GRES_COLUMNS = {
     "tres_per_node": "tres-per-node",
     "tres_per_job": "tres-per-job",
     "tres_per_socket": "tres-per-socket",
     "tres_per_task": "tres-per-task",
 }
 _COLUMN_OF = {
-    **_ASKED,
+    **_GRES_COLUMNS,
     "tres_bind": "tres-bind",
     "tres_freq": "tres-freq",
     "cpus_per_tres": "cpus-per-tres",
@@ -48,8 +49,9 @@ _COLUMN_OF = {
 }
 """The fields that job_submit sees, and where `squeue` shows them."""
 
-_LINE_OF = {"exc_nodes": "ExcNodeList", "ntasks_per_tres": "NtasksPerTRES", "deadline": "Deadline"}
-"""What `squeue` of 22.05 does not show; what a user may write into this line concerns that user's job alone."""
+_LINE_OF = {"ntasks_per_tres": "NtasksPerTRES", "deadline": "Deadline"}
+_IN_LINE = (*_LINE_OF.values(), "MinMemoryNode", "MinMemoryCPU", "Exclusive", "Requeue", "StdOut", "StdErr")
+"""What `squeue` of 22.05 does not show; a job whose user writes such a word into its name or comment stays as it is."""
 
 _FIRST = (("JobArrayID", 64), ("UserID", 16), ("StateCompact", 4), ("BatchFlag", 4), ("admin_comment", 1100))
 _COLUMNS = (
@@ -60,7 +62,6 @@ _COLUMNS = (
 )
 _NOTHING = ("", "N/A", "(null)", "*")
 _WHOLE_NODE = "NO"
-_MAXIMUM_SCRIPT_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,48 +93,53 @@ def late_job_ids() -> tuple[str, ...]:
     Raises:
         RequestError: slurmctld does not answer.
     """
-    asked = tuple((column, 128) for column in _ASKED.values())
-    listed = rows("--states=PENDING,RUNNING", columns=(*_FIRST[:-1], *asked, _FIRST[-1]))
+    gres_columns = tuple((column, 128) for column in _GRES_COLUMNS.values())
+    listed = squeue_rows("--states=PENDING,RUNNING", columns=(*_FIRST[:-1], *gres_columns, _FIRST[-1]))
     late = {row["JobArrayID"]: row for row in listed if _is_late(row)}
     rest = {job_id for job_id, row in late.items() if not row["admin_comment"] or _is_unnamed(row)}
-    unmarked = [job_id for job_id in _commented() if job_id in rest] if rest else []
+    unmarked = [job_id for job_id in _jobs_that_name_a_model() if job_id in rest] if rest else []
     marked = [job_id for job_id in late if job_id not in rest]
-    return tuple(in_turns({job_id: late[job_id]["UserID"] for job_id in (*marked, *unmarked)}))
+    return tuple(round_robin_by_user({job_id: late[job_id]["UserID"] for job_id in (*marked, *unmarked)}))
 
 
-def look_at(job_id: str) -> LateJob | None:
+def read_late_job(job_id: str) -> LateJob | None:
     """Return the job as it is now; ``None`` where it waits no more, or was marked or changed meanwhile.
 
     Raises:
         RequestError: slurmctld does not answer, or no longer knows it.
     """
     which = f"--jobs={base_id(job_id)}"
-    listed = {row["JobArrayID"]: row for row in rows("--states=PENDING,RUNNING", which, columns=_COLUMNS)}
+    listed = {row["JobArrayID"]: row for row in squeue_rows("--states=PENDING,RUNNING", which, columns=_COLUMNS)}
     row = listed.get(job_id)
     # Of an array that runs in part squeue prints one comment for each of its parts, all alike.
     if row is None or not _is_late(row) or not row["UserID"].isdigit() or len(listed) > 1:
         return None
-    fields = _fields(row, scontrol.job(base_id(job_id)))
-    mark = parse_mark(row["admin_comment"])
+    line = scontrol.job(base_id(job_id), _IN_LINE)
+    if line is None:
+        return None
+    fields = {**_fields(row, line), "exc_nodes": read_excluded_nodes(base_id(job_id))}
+    mark = parse_annotation(row["admin_comment"])
     if mark and mark.before and mark.before != describe_request(fields):
         return None  # its user has asked for something else since, and will have meant it
-    comment = _printed(which, "Comment:1100")
-    options = script_options(_script(job_id)) if row["BatchFlag"] == "1" else ""
+    script = _script(job_id) if row["BatchFlag"] == "1" else ""
+    comment = _squeue_text(which, "Comment:1100")
+    comment = comment if names_model(comment) else gpusage_directives(script) or comment
+    reason = why_unrepeatable(
+        script, requeue=line.get("Requeue", ""), output=line.get("StdOut", ""), errors=line.get("StdErr", "")
+    )
     return LateJob(
         job_id=job_id,
         uid=int(row["UserID"]),
-        folder=_printed(which, "WorkDir:4096"),
+        folder=_squeue_text(which, "WorkDir:4096"),
         comment=comment,
-        fields={**fields, "comment": comment, "script_options": options},
+        fields={
+            **fields,
+            "comment": comment,
+            "script_options": incompatible_srun_option(script),
+            "unrepeatable": reason,
+        },
         admin_comment=row["admin_comment"],
     )
-
-
-def script_options(script: str) -> str:
-    """Return what gpusage.lua says of a batch script: the option for its srun lines that a share cannot carry."""
-    if len(script.encode()) > _MAXIMUM_SCRIPT_BYTES:
-        return "unread"
-    return "cpus-per-gpu" if any(word in script for word in ("--cpus-per-g", "SLURM_CPUS_PER_GPU")) else ""
 
 
 def _script(job_id: str) -> str:
@@ -141,11 +147,11 @@ def _script(job_id: str) -> str:
 
 
 def _is_late(row: Row) -> bool:
-    if not any("gpu" in row[column] for column in _ASKED.values()):
+    if not any("gpu" in row[column] for column in _GRES_COLUMNS.values()):
         return False
     if row["BatchFlag"] == "1" and row["StateCompact"] != "PD":
         return False
-    mark = parse_mark(row["admin_comment"])
+    mark = parse_annotation(row["admin_comment"])
     return mark is None or (
         mark.code == "KEEP" and (not mark.number or may_be_read_later(mark.reasons) or _is_unnamed(row))
     )
@@ -153,27 +159,27 @@ def _is_late(row: Row) -> bool:
 
 def _is_unnamed(row: Row) -> bool:
     """Tell whether the job named no model when its mark was written; its user may have named one since."""
-    mark = parse_mark(row["admin_comment"])
+    mark = parse_annotation(row["admin_comment"])
     return mark is not None and mark.reasons.startswith(UNNAMED)
 
 
-def _commented() -> Iterator[str]:
+def _jobs_that_name_a_model() -> Iterator[str]:
     """Yield the jobs whose comment seems to name a model; a user may write a line here that passes for another job."""
-    for row in rows("--states=PENDING,RUNNING", columns=(("JobArrayID", 64), ("Comment", 1100))):
-        if names_a_model(row["Comment"]):
+    for row in squeue_rows("--states=PENDING,RUNNING", columns=(("JobArrayID", 64), ("Comment", 1100))):
+        if names_model(row["Comment"]):
             yield row["JobArrayID"]
 
 
-def names_a_model(comment: str) -> bool:
+def names_model(comment: str) -> bool:
     """Tell whether there is a model to read; what is malformed is for gpusaged to refuse."""
     try:
-        wish = parse_comment(comment)
+        model_request = parse_comment(comment)
     except RequestError:
         return False
-    return wish is not None and wish.enabled
+    return model_request is not None and model_request.enabled
 
 
-def _printed(which: str, column: str) -> str:
+def _squeue_text(which: str, column: str) -> str:
     text = scontrol.run("squeue", "--noheader", "--all", which, f"--Format={column}").strip()
     return "" if text in _NOTHING else text
 
@@ -189,7 +195,7 @@ def _fields(row: Row, line: scontrol.Line) -> dict[str, str]:
     fields["shared"] = EXCLUSIVE if is_exclusive else ""
     fields["script"] = row["BatchFlag"]
     fields["het"] = "0" if row["HetJobOffset"] in _NOTHING else "1"
-    fields["min_mem_per_node"] = f"{mib(line.get('MinMemoryNode', '')):.0f}"
-    fields["min_mem_per_cpu"] = f"{mib(line.get('MinMemoryCPU', '')):.0f}"
+    fields["min_mem_per_node"] = f"{parse_mib(line.get('MinMemoryNode', '')):.0f}"
+    fields["min_mem_per_cpu"] = f"{parse_mib(line.get('MinMemoryCPU', '')):.0f}"
     fields["user_id"] = row["UserID"]
     return {name: "" if value in _NOTHING else value for name, value in fields.items()}

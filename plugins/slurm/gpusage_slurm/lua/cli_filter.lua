@@ -2,8 +2,8 @@
 local folder = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = folder .. "/?.lua;" .. package.path
 do
-  local found, gpusage = pcall(require, "gpusage_cli")
-  if found then gpusage.wrap() else slurm.log_debug("%s", "gpusage: " .. tostring(gpusage)) end
+  local works, trouble = pcall(function() require("gpusage_cli").wrap() end)
+  if not works then slurm.log_debug("%s", "gpusage: " .. tostring(trouble)) end
   -- These must exist even without the module: sbatch and srun fail if one of them is missing.
   local function nothing() return slurm.SUCCESS end
   slurm_cli_setup_defaults = slurm_cli_setup_defaults or nothing

@@ -7,9 +7,10 @@
 local M = { command = "gpusage", limit_s = 2 }
 
 local MAXIMUM_CARD_BYTES = 16384
+local MAXIMUM_HEAD_BYTES = 16384 -- of a script, as in gpusage.lua
 local GPU_OPTIONS = { "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task" }
 local NO_VALUE = "65534" -- Slurm's NO_VAL16, which a number of tasks per GPU of 22.05, 24.11 and 26.05 takes back
-local MODELS = {
+local MODEL_PATTERNS = {
   "%.onnx;", "%.pt2;", "%.card%.json;", "config%.json;", "^timm:", "^torchvision:", "^hf:", "^model=", ";%s*model=",
 }
 
@@ -18,12 +19,73 @@ local function read(options, name)
   return done and type(value) == "string" and value or ""
 end
 
--- Tell whether `comment` may be addressed to us; gpusage.comment decides.
-function M.concerns(comment)
+-- Tell whether the option `name`, a text or a number, was given.
+local function is_given(options, name)
+  local value = read(options, name)
+  return value ~= "" and value ~= "0" and value ~= "-2" -- Slurm's NO_VAL as a signed number
+end
+
+-- Set a variable of this command, from which sbatch and its like take the job's. Without luaposix nobody can.
+local function set_variable(name, value)
+  local found, stdlib = pcall(require, "posix.stdlib")
+  return found and pcall(stdlib.setenv, name, value)
+end
+
+-- Tell whether `comment` may name a model or opt out; gpusage_hooks.comment parses it.
+function M.may_name_model(comment)
   if comment:lower():find("gpusage", 1, true) then return true end
   local words = comment:match("^%s*(.-)%s*$"):gsub(",", ";") .. ";"
-  for _, pattern in ipairs(MODELS) do if words:find(pattern) then return true end end
+  for _, pattern in ipairs(MODEL_PATTERNS) do if words:find(pattern) then return true end end
   return false
+end
+
+-- Return the texts of the `#GPUSAGE ...` lines at a script's head, joined by commas. Like #SBATCH lines, they end at the first
+-- line that is neither blank nor a comment.
+function M.gpusage_directives(script)
+  local words = {}
+  for line in script:gmatch("[^\n]+") do
+    if not line:find("^%s*#") and line:find("%S") then break end
+    local word = line:match("^#GPUSAGE%s+(.*)$")
+    word = word and word:reverse():gsub("^[%s,]+", ""):reverse() or ""
+    if word ~= "" then words[#words + 1] = word end
+  end
+  return table.concat(words, ",")
+end
+
+-- Tell whether `path` is a plain file: to open a FIFO would wait for a writer.
+local function is_plain(path)
+  local found, stat = pcall(require, "posix.sys.stat")
+  if not found then
+    local status = os.execute("test -f " .. M.quoted(path)) -- true since Lua 5.2, 0 before
+    return status == true or status == 0
+  end
+  local status = stat.stat(path)
+  return status ~= nil and stat.S_ISREG(status.st_mode) ~= 0
+end
+
+-- Return the head of the script that sbatch was called with, or "": it may come by a pipe, which only sbatch may read.
+local function script_head(options)
+  local done, argv = pcall(function() return options["argv"] end)
+  local path = done and type(argv) == "table" and (argv[0] or argv[1]) or nil
+  local is_read = type(path) == "string" and read(options, "wrap") == "" and is_plain(path)
+  local file = is_read and io.open(path, "r") or nil
+  if not file then return "" end
+  local text = file:read(MAXIMUM_HEAD_BYTES) or ""
+  file:close()
+  return text
+end
+
+-- Return the user's text that may name a model: the comment, else GPUSAGE_COMMENT, else the script's #GPUSAGE lines, else nil.
+function M.model_request(options)
+  local comment = read(options, "comment")
+  if comment ~= "" and M.may_name_model(comment) then return comment end
+  local variable = os.getenv("GPUSAGE_COMMENT") or ""
+  if variable ~= "" and M.may_name_model(variable) then
+    set_variable("SLURM_GPUSAGE_COMMENT", variable) -- it comes along whatever --export says
+    return variable
+  end
+  local words = M.gpusage_directives(script_head(options))
+  return words ~= "" and words or nil
 end
 
 -- Return `text` quoted as one shell word.
@@ -33,7 +95,7 @@ end
 
 -- Return what is sent in place of the card when job-card ended with this status and printed nothing, or nil if there is
 -- nothing to report. gpusage_slurm.submission.missing_card turns it into a sentence.
-local function silence(status)
+local function failure_text(status)
   return status ~= 0 and "!" .. status or nil
 end
 
@@ -47,17 +109,11 @@ function M.card(comment, folder)
     .. " job-card --limit-s " .. limit .. " -- " .. M.quoted(comment)
   local pipe = io.popen(from .. command .. " </dev/null 2>/dev/null; echo =$?", "r")
   if not pipe then return nil end
-  local said = pipe:read(MAXIMUM_CARD_BYTES + 8) or ""
+  local output = pipe:read(MAXIMUM_CARD_BYTES + 8) or ""
   pipe:close()
-  local card, status = said:match("^(!?[%w+/=]*)\n?=(%d+)\n$") -- "!" begins the reason why there is no card
+  local card, status = output:match("^(!?[%w+/=]*)\n?=(%d+)\n$") -- "!" begins the reason why there is no card
   if card and card ~= "" and #card <= MAXIMUM_CARD_BYTES then return card end
-  return silence(status and tonumber(status) or "unknown")
-end
-
--- Set a variable of this command, from which sbatch and its like take the job's. Without luaposix nobody can.
-local function set_variable(name, value)
-  local found, stdlib = pcall(require, "posix.stdlib")
-  return found and pcall(stdlib.setenv, name, value)
+  return failure_text(status and tonumber(status) or "unknown")
 end
 
 -- Return the job's deadline in seconds since 1970 as text, or nil; Slurm tells it in local time.
@@ -72,7 +128,7 @@ end
 -- Put `card` and `deadline`, which may be nil, where sbatch reads the job's environment. sbatch always sends variables
 -- that begin with SLURM_, whatever --export says. Without luaposix only a job that exports all gets a card, because we
 -- do not change the user's --export.
-function M.send(options, card, deadline)
+function M.export_card(options, card, deadline)
   if set_variable("SLURM_GPUSAGE_CARD", card) then
     if deadline then set_variable("SLURM_GPUSAGE_DEADLINE", deadline) end
     return
@@ -84,10 +140,12 @@ function M.send(options, card, deadline)
 end
 
 function M.sbatch(options)
-  local comment = read(options, "comment")
-  if comment == "" or not M.concerns(comment) then return end
-  local card = M.card(comment, read(options, "chdir"))
-  if card then M.send(options, card, M.deadline(options)) end
+  -- Whoever asks for --parsable reads what sbatch prints by machine, and some read its errors as well.
+  if read(options, "parsable") == "set" or is_given(options, "quiet") then set_variable("SLURM_GPUSAGE_QUIET", "1") end
+  local words = M.model_request(options)
+  if not words then return end
+  local card = M.card(words, read(options, "chdir"))
+  if card then M.export_card(options, card, M.deadline(options)) end
 end
 
 -- Return the list `text` without its GPUs, and how many GPUs it names. If it names none, return `text` itself.
@@ -105,7 +163,7 @@ local function without_gpus(text)
 end
 
 -- Return how many GPUs an option such as --gpus=v100:1 names.
-local function count_of(value)
+local function gpu_count(value)
   local gpus = 0
   for word in value:gmatch("[^,]+") do
     gpus = gpus + (tonumber(word:match("^%d+$") or word:match("[:=](%d+)$")) or 1)
@@ -114,17 +172,11 @@ local function count_of(value)
 end
 
 -- Return the share that this job holds, or nil if it holds none of ours.
-local function own_share()
+local function held_share()
   local share, job = os.getenv("GPUSAGE_DECISION") or "", os.getenv("SLURM_JOB_ID") or ""
   local owner = os.getenv("GPUSAGE_JOB") or job -- the task prolog's; another's where salloc took the mark along
   local percentage = os.getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or "" -- Slurm's own, where a share is held
   return job ~= "" and owner == job and percentage ~= "" and share:match("^mps:%d+$") or nil
-end
-
--- Tell whether the option `name`, a text or a number, was given.
-local function is_given(options, name)
-  local value = read(options, name)
-  return value ~= "" and value ~= "0" and value ~= "-2" -- Slurm's NO_VAL as a signed number
 end
 
 -- Tell whether the options ask for a GPU per task: Slurm then binds each task to its own GPU.
@@ -135,11 +187,11 @@ end
 
 -- Remove every GPU that the options name, and return how many there were. The options hold the command line and what
 -- srun read from SLURM_GPUS and similar variables; those variables still tell the script what its user asked for.
-local function take_gpus(options, gres)
+local function remove_gpus(options, gres)
   local _, gpus = without_gpus(gres)
   local per_task, task_gpus = without_gpus(read(options, "tres-per-task"))
   gpus = math.max(gpus, task_gpus)
-  for _, name in ipairs(GPU_OPTIONS) do gpus = math.max(gpus, count_of(read(options, name))) end
+  for _, name in ipairs(GPU_OPTIONS) do gpus = math.max(gpus, gpu_count(read(options, name))) end
   for _, name in ipairs({ "mem-per-gpu", "ntasks-per-gpu" }) do
     if is_given(options, name) then gpus = math.max(gpus, 1) end
   end
@@ -152,7 +204,7 @@ local function take_gpus(options, gres)
 end
 
 -- Remove the options that count per GPU: the share lies on one GPU, and the step no longer asks for a GPU.
-local function take_counts(options)
+local function remove_counts(options)
   if is_given(options, "mem-per-gpu") then options["mem-per-gpu"] = "0" end
   if is_given(options, "ntasks-per-gpu") then
     options["ntasks"] = read(options, "ntasks-per-gpu")
@@ -169,19 +221,19 @@ end
 
 -- Handle an srun inside a job of ours: if it asks for one GPU, give it the share that the job holds.
 function M.srun(options)
-  local share, other = own_share(), read(options, "jobid")
+  local share, other = held_share(), read(options, "jobid")
   if not share or (other:find("^%d+$") and other ~= os.getenv("SLURM_JOB_ID")) then return end
   local gres = read(options, "gres")
   local bound = is_given(options, "gpu-bind") or read(options, "tres-bind") ~= "" or asks_per_task(options)
-  local gpus = take_gpus(options, gres)
+  local gpus = remove_gpus(options, gres)
   if bound and gpus <= 1 then unbind(options) end
   if gpus ~= 1 then return end
-  take_counts(options)
+  remove_counts(options)
   local others = without_gpus(gres):gsub("gres[:/]", "")
   if others ~= "none" then options["gres"] = others == "" and share or share .. "," .. others end
 end
 
--- Do our part for the command at hand. Never fails.
+-- Handle the command that runs this filter. Never fails.
 function M.pre_submit(options)
   local kind = read(options, "type")
   if read(options, "test-only") == "set" then set_variable("SLURM_GPUSAGE_DRY_RUN", "1") end
@@ -189,7 +241,7 @@ function M.pre_submit(options)
   if kind == "srun" then pcall(M.srun, options) end
 end
 
--- Run after the site's own filter; its word still counts.
+-- Run after the site's own filter; its verdict stays.
 function M.wrap(settings)
   for name, value in pairs(settings or {}) do M[name] = value end
   if M.wrapped then return end

@@ -2,8 +2,8 @@
 local folder = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = folder .. "/?.lua;" .. package.path
 do
-  local found, gpusage = pcall(require, "gpusage")
-  if found then gpusage.wrap() else slurm.log_info("%s", "gpusage: " .. tostring(gpusage)) end
+  local works, trouble = pcall(function() require("gpusage").wrap() end)
+  if not works then slurm.log_info("%s", "gpusage: " .. tostring(trouble)) end
   -- These must exist even without the module: slurmctld refuses every job if one of them is missing.
   local function nothing() return slurm.SUCCESS end
   slurm_job_submit = slurm_job_submit or nothing

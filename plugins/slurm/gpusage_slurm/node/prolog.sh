@@ -10,7 +10,7 @@ here=$(dirname "$(readlink -f "$0")")
 # In a job that holds a share, Slurm sets the percentage and one device: a share lies on one GPU.
 [ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ] || exit 0
 
-for program in "$here/gpusage-mps" "$here/../../gpusage/dividing/gpusage-mps" "$here/../../../../core/gpusage/dividing/gpusage-mps"; do
+for program in "$here/gpusage-mps" "$here/../../gpusage/node/dividing/gpusage-mps" "$here/../../../../core/gpusage/node/dividing/gpusage-mps"; do
     [ ! -x "$program" ] || break # beside this script, as installed, or in a checkout
 done
 [ -x "$program" ] || exit 0

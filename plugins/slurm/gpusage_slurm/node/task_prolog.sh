@@ -4,8 +4,8 @@
 
 # These variables describe the outer job if an salloc inside a job of ours passed them on.
 if [ -n "${GPUSAGE_JOB:-}" ] && [ "$GPUSAGE_JOB" != "${SLURM_JOB_ID:-}" ]; then
-    for name in GPUSAGE_DECISION GPUSAGE_JOB GPUSAGE_DEVICE GPUSAGE_THREAD_PERCENT CUDA_MPS_PINNED_DEVICE_MEM_LIMIT \
-        CUDA_MPS_CLIENT_PRIORITY CUDA_MPS_SM_PARTITION CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
+    for name in GPUSAGE_DECISION GPUSAGE_JOB GPUSAGE_DEVICE GPUSAGE_THREAD_PERCENT GPUSAGE_RESCUE GPUSAGE_NOTICE \
+        CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_MPS_CLIENT_PRIORITY CUDA_MPS_SM_PARTITION CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
         echo "unset $name"
     done
     exit 0
@@ -13,7 +13,8 @@ fi
 
 # Unset variables that job_submit emptied: those that an sbatch inside a job of ours passed on, and the card.
 for name in GPUSAGE_DECISION SLURM_GPUSAGE_CARD GPUSAGE_CARD SLURM_GPUSAGE_DEADLINE GPUSAGE_DEADLINE GPUSAGE_JOB \
-    GPUSAGE_DEVICE GPUSAGE_THREAD_PERCENT CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_MPS_CLIENT_PRIORITY CUDA_MPS_ACTIVE_THREAD_PERCENTAGE \
+    GPUSAGE_DEVICE GPUSAGE_THREAD_PERCENT GPUSAGE_RESCUE GPUSAGE_NOTICE CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_MPS_CLIENT_PRIORITY \
+    CUDA_MPS_ACTIVE_THREAD_PERCENTAGE \
     CUDA_MPS_SM_PARTITION CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
     eval "empty=\${$name-given}" # "given" if there is no such variable
     [ -z "$empty" ] && echo "unset $name"
@@ -29,7 +30,8 @@ if [ -n "$is_script" ] && [ -z "${GPUSAGE_DECISION:-}" ] && [ -n "${CUDA_MPS_ACT
         -e 's/.*gpusage [0-9a-f]\{12\} REWRITE gres[^|]*| set \([A-Za-z0-9_=:. ]*\);.*/\1/p' | head -n 1)
     for word in $words; do
         case $word in
-            GPUSAGE_DECISION=* | GPUSAGE_THREAD_PERCENT=* | CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=* | CUDA_MPS_CLIENT_PRIORITY=*)
+            GPUSAGE_DECISION=* | GPUSAGE_THREAD_PERCENT=* | GPUSAGE_RESCUE=* | GPUSAGE_NOTICE=* | \
+                CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=* | CUDA_MPS_CLIENT_PRIORITY=*)
                 export "${word?}"
                 echo "export $word"
                 ;;
@@ -67,6 +69,11 @@ if [ -n "$whole" ]; then
 fi
 [ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ] || exit 0
 
+# Users whose client hides what sbatch printed read it here.
+if [ -n "$is_script" ] && [ -z "$whole" ] && [ "${GPUSAGE_NOTICE:-}" != no ]; then
+    echo "print gpusage: this job has a share of a GPU, gres/$GPUSAGE_DECISION: 'gpusage decisions $SLURM_JOB_ID' says why."
+fi
+
 # cli_filter reads this to let an inner srun ask for the share. The request that sbatch exported stays, because scripts
 # read it. Only the binding that --gpus-per-task implies goes: it would hide the device from every step.
 echo "export GPUSAGE_JOB=${SLURM_JOB_ID:-}"
@@ -98,7 +105,7 @@ job_file=${GPUSAGE_MPS_FOLDER:-/run/gpusage-mps}/jobs/${SLURM_JOB_ID:-none}
             CUDA_MPS_SM_PARTITION) # SMs of its own, of which a percentage would take a part; cli_filter looks for one
                 echo "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100"
                 ;;
-            CUDA_MPS_PIPE_DIRECTORY | CUDA_MPS_LOG_DIRECTORY) ;;
+            CUDA_MPS_PIPE_DIRECTORY | CUDA_MPS_LOG_DIRECTORY | CUDA_MPS_PINNED_DEVICE_MEM_LIMIT) ;;
             *) continue ;;
         esac
         echo "export $name=$value"

@@ -25,6 +25,8 @@ folder=${GPUSAGE_USAGE_FOLDER:-/run/gpusage-usage}
 pid_file=$folder/${SLURM_CLUSTER_NAME:-}.$SLURMD_NODENAME.${SLURM_JOB_ID:-none}.pid
 
 if [ "${1:-}" = end ]; then
+    # Nothing in another user's folder is read: a FIFO there would be waited for.
+    [ -d "$folder" ] && [ ! -L "$folder" ] && [ -O "$folder" ] && [ -f "$pid_file" ] && [ ! -L "$pid_file" ] || exit 0
     read -r pid <"$pid_file"
     rm -f "$pid_file"
     case $pid in "" | *[!0-9]*) exit 0 ;; esac
@@ -34,7 +36,7 @@ if [ "${1:-}" = end ]; then
 fi
 
 mkdir -m 700 "$folder"
-[ -d "$folder" ] && [ -O "$folder" ] || exit 0
+[ -d "$folder" ] && [ ! -L "$folder" ] && [ -O "$folder" ] || exit 0
 cd / || exit 0 # Python looks for modules where it starts, and slurmd's folder may be somebody else's than root's
 [ -n "$python" ] || exit 0
 # slurmd kills what is left of a prolog's own session at the prolog's end, so the program begins in another one.

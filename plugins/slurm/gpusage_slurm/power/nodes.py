@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpusage_slurm import scontrol
-from gpusage_slurm.cluster.hostlist import expand
-from gpusage_slurm.cluster.states import states_of, words_of
+from gpusage_slurm.cluster.hostlist import expand_hostlist
+from gpusage_slurm.cluster.nodes import node_states, split_words
 
 Power = Literal["on", "off", "going down", "coming up"]
 _BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}
@@ -34,18 +34,18 @@ class Node:
     """One node.
 
     Attributes:
-        kept: Why nobody may suspend or resume it, a clause; empty where one may.
-        kept_on: Why it may not be suspended, a clause; empty where it may.
+        untouchable_reason: Why nobody may suspend or resume it, a clause; empty where one may.
+        keep_on_reason: Why it may not be suspended, a clause; empty where it may.
     """
 
     name: str
     power: Power
-    kept: str = ""
-    kept_on: str = ""
+    untouchable_reason: str = ""
+    keep_on_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class HeldNodes:
     """Names of nodes, and of partitions, that are held for somebody or kept on by the site.
 
     Attributes:
@@ -66,7 +66,7 @@ def read_nodes(settings: Mapping[str, str]) -> dict[str, Node]:
     Raises:
         RequestError: slurmctld does not answer.
     """
-    held = Held(
+    held = HeldNodes(
         reserved=_names(each.get("Nodes", "") for each in scontrol.reservations()),
         suspended=_names(_nodes_of_jobs("S", "%N")),
         expected=_names(_nodes_of_jobs("PD", _COLUMNS)),
@@ -76,21 +76,21 @@ def read_nodes(settings: Mapping[str, str]) -> dict[str, Node]:
     return {node.name: node for node in (parse_node(each, held) for each in scontrol.nodes())}
 
 
-def parse_node(node: Mapping[str, Any], held: Held) -> Node:
+def parse_node(node: Mapping[str, Any], held: HeldNodes) -> Node:
     """Return a node from Slurm's JSON."""
-    name, states, partitions = str(node.get("name", "")), states_of(node), words_of(node.get("partitions"))
+    name, states, partitions = str(node.get("name", "")), node_states(node), split_words(node.get("partitions"))
     power: Power = next((power for state, power in _POWERS.items() if state in states), "on")
     if int(node.get("alloc_cpus") or 0):
         states.add("ALLOCATED")
     return Node(
         name=name,
         power=power,
-        kept=next(_why_kept(name, states, power, held), ""),
-        kept_on=next(_why_kept_on(name, partitions, states, held), ""),
+        untouchable_reason=next(_untouchable_reasons(name, states, power, held), ""),
+        keep_on_reason=next(_keep_on_reasons(name, partitions, states, held), ""),
     )
 
 
-def _why_kept(name: str, states: set[str], power: Power, held: Held) -> Iterator[str]:
+def _untouchable_reasons(name: str, states: set[str], power: Power, held: HeldNodes) -> Iterator[str]:
     bad = (*_NOT_IN_USE, *_SILENT) if power == "on" else _NOT_IN_USE
     yield from (f"its state is {state}" for state in sorted(states) if state.startswith(bad))
     if states & _BUSY:
@@ -101,7 +101,7 @@ def _why_kept(name: str, states: set[str], power: Power, held: Held) -> Iterator
         yield "it is reserved"
 
 
-def _why_kept_on(name: str, partitions: Iterable[str], states: set[str], held: Held) -> Iterator[str]:
+def _keep_on_reasons(name: str, partitions: Iterable[str], states: set[str], held: HeldNodes) -> Iterator[str]:
     if "PLANNED" in states or name in held.expected:
         yield "a job that waits is to start there"
     if name in held.excluded:
@@ -116,4 +116,4 @@ def _nodes_of_jobs(state: str, columns: str) -> list[str]:
 
 def _names(texts: Iterable[str]) -> set[str]:
     """Return the names that *texts* stand for; what Slurm adds for a count, ``gpu[1-9]:2``, is left out."""
-    return {name for text in texts for name in expand(re.sub(r":\d+", "", text.replace(_NONE, "")))}
+    return {name for text in texts for name in expand_hostlist(re.sub(r":\d+", "", text.replace(_NONE, "")))}

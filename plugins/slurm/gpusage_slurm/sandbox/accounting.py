@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpusage.sandboxes.host import user_name
-from gpusage.sandboxes.sandbox import Sandbox
+from gpusage.adapters.process_user import user_name
+from gpusage_sandboxes.sandbox import Sandbox
 from gpusage_slurm.sandbox.installation import Installation
 from gpusage_slurm.sandbox.layout import Layout
 from gpusage_slurm.sandbox.slurm_conf import Host
@@ -86,11 +86,14 @@ def _start_database(sandbox: Sandbox, installation: Installation, layout: Layout
     share = next(path.parent for path in installation.root.glob("usr/share/*/*_system_tables.sql"))
     data = layout.state / "mariadb"
     (data / "mysql").mkdir(parents=True)
+    temporary = layout.state / "mariadb.tmp"  # in /tmp another MariaDB that starts takes files away
+    temporary.mkdir()
     command = (
         "mariadbd",
         *_DATABASE_OPTIONS,
         f"--user={user_name()}",
         f"--datadir={data}",
+        f"--tmpdir={temporary}",
         f"--lc-messages-dir={share}",
         f"--character-sets-dir={share}/charsets",
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpusage.configuration import SiteMode
-from gpusage.sandboxes.actions import mode_line, show_up, take_down
-from gpusage.sandboxes.inside import enter
-from gpusage.sandboxes.progress import progress
+from gpusage.adapters.configuration import SiteMode
+from gpusage_sandboxes.actions import mode_line, show_up, shut_down
+from gpusage_sandboxes.inside import enter
+from gpusage_sandboxes.progress import progress
 from gpusage_slurm.sandbox import ClusterPlan, open_sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
 
@@ -53,4 +53,4 @@ def shell(folder: Path, command: tuple[str, ...]) -> None:
 
 def down(folder: Path, *, as_json: bool) -> None:
     """End every job and daemon of the sandbox, and remove its folder."""
-    take_down(open_sandbox(folder), folder, as_json=as_json)
+    shut_down(open_sandbox(folder), folder, as_json=as_json)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from gpusage.sandboxes import processes
-from gpusage.sandboxes.host import user_name
-from gpusage.sandboxes.record import no_sandbox, read_record
-from gpusage.sandboxes.sandbox import START_LIMIT_S
-from gpusage.sandboxes.sandbox import Sandbox as AnySandbox
+from gpusage.adapters.process_user import user_name
 from gpusage_hooks.errors import RequestError
+from gpusage_sandboxes import processes
+from gpusage_sandboxes.record import no_sandbox, read_record
+from gpusage_sandboxes.sandbox import START_LIMIT_S
+from gpusage_sandboxes.sandbox import Sandbox as AnySandbox
 from gpusage_slurm.sandbox.accounting import start_accounting
 from gpusage_slurm.sandbox.installation import Installation, read_installation
 from gpusage_slurm.sandbox.layout import Layout
@@ -55,6 +55,7 @@ class Sandbox(AnySandbox):
             "PATH": path,
             "SLURM_CONF": str(self.layout.slurm_conf),
             "GPUSAGE_CONFIG": str(self.layout.gpusage_toml),
+            "GPUSAGE_LIBEXEC": str(self.layout.libexec),
             "MYSQL_UNIX_PORT": str(self.layout.database_socket),
             **self.installation.lua_environment(),
         }

@@ -7,11 +7,12 @@ import shutil
 import socket
 from pathlib import Path
 
-from gpusage.sandboxes.gpusaged import write_gpusage_toml
-from gpusage.sandboxes.host import free_ports, private_folder, user_name
-from gpusage.sandboxes.progress import Report, silent
-from gpusage.sandboxes.record import write_record
-from gpusage.sandboxes.sandbox import down_on_failure
+from gpusage.adapters.process_user import user_name
+from gpusage_sandboxes.gpusaged import write_gpusage_toml
+from gpusage_sandboxes.host import free_ports, private_folder
+from gpusage_sandboxes.progress import Report, silent
+from gpusage_sandboxes.record import write_record
+from gpusage_sandboxes.sandbox import down_on_failure
 from gpusage_slurm.sandbox.accounting import lay_out_accounting
 from gpusage_slurm.sandbox.cluster import Record, Sandbox
 from gpusage_slurm.sandbox.installation import prepare_installation
@@ -56,7 +57,9 @@ def _lay_out(plan: ClusterPlan, sandbox: Sandbox) -> None:
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
     host = Host(user=user_name(), hostname=socket.gethostname(), ports=free_ports(2 + len(plan.nodes)))
-    cluster_name = "".join(letter for letter in layout.folder.name.lower() if letter.isalnum())[:32] or "sandbox"
+    cluster_name = (
+        "".join(character for character in layout.folder.name.lower() if character.isalnum())[:32] or "sandbox"
+    )
     text = render_slurm_conf(plan, layout, installation, host, cluster_name)
     if plan.accounting:
         text += lay_out_accounting(layout, installation, host)

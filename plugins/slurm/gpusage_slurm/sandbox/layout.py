@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpusage.sandboxes.layout import Layout as AnyLayout
-from gpusage.sandboxes.nodes import SandboxNode, read_nodes
+from gpusage_sandboxes.layout import Layout as AnyLayout
+from gpusage_sandboxes.nodes import SandboxNode, read_nodes
 
 _CPUS_PER_GPU = 16
 _MEMORY_MIB_PER_GPU = 64 * 1024
@@ -62,6 +62,11 @@ class Layout(AnyLayout):
     def spool(self) -> Path:
         """A folder per slurmd, with its sockets."""
         return self.folder / "spool"
+
+    @property
+    def libexec(self) -> Path:
+        """What `gpusage slurm install` has its nodes run."""
+        return self.folder / "libexec"
 
     @property
     def munge_socket(self) -> Path:

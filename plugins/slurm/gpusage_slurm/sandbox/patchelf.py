@@ -7,11 +7,11 @@ import shutil
 import sys
 from pathlib import Path
 
-from gpusage.sandboxes.cache import cache_folder, lock
-from gpusage.sandboxes.packages import download, unpack
-from gpusage.sandboxes.progress import Report, silent
-from gpusage.sandboxes.sources import choose_source, read_host_sources, read_os_release
 from gpusage_hooks.errors import RequestError
+from gpusage_sandboxes.cache import cache_folder, lock
+from gpusage_sandboxes.packages import download, unpack
+from gpusage_sandboxes.progress import Report, silent
+from gpusage_sandboxes.sources import choose_source, read_host_sources, read_os_release
 
 _NAME = "patchelf"
 

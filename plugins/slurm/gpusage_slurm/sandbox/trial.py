@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gpusage.configuration import SiteMode
-from gpusage.sandboxes.gpusaged import start_gpusaged, write_gpusage_toml
+from gpusage.adapters.configuration import SiteMode
+from gpusage_sandboxes.gpusaged import start_gpusaged, write_gpusage_toml
 from gpusage_slurm.sandbox.cluster import Sandbox
 
 _SUBMISSIONS = re.compile(r"REQUEST_SUBMIT_BATCH_JOB .*total_time:(\d+)")

@@ -60,7 +60,7 @@ def time_of(text: str, now: datetime) -> datetime | None:
 
 
 def _read(text: str, now: datetime) -> Iterator[datetime]:
-    """Yield the readings of *text* as a time of day, and as a day with or without one."""
+    """Yield *text* parsed as a time of day, and as a date with or without one."""
     day = {"today": now, "tomorrow": now + _DAY}.get(text.lower())
     if day:
         yield day.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -68,16 +68,16 @@ def _read(text: str, now: datetime) -> Iterator[datetime]:
         today = now.replace(hour=clock.hour, minute=clock.minute, second=clock.second, microsecond=0)
         yield today if today > now else today + _DAY
     for year in (now.year, now.year + 1):
-        found = _DAY_OF_A_YEAR.match(text)
-        full = f"{found[3] or year % 100:02}-{found[1]}-{found[2]}T{text[found.end() :]}" if found else text
+        match = _DAY_OF_A_YEAR.match(text)
+        full = f"{match[3] or year % 100:02}-{match[1]}-{match[2]}T{text[match.end() :]}" if match else text
         forms = ["%Y-%m-%d", "%y-%m-%dT", *(f"{day}T{clock}" for day in ("%Y-%m-%d", "%y-%m-%d") for clock in _CLOCKS)]
         for time in _parsed(full, forms):
-            if time > now or year > now.year or not found:
+            if time > now or year > now.year or not match:
                 yield time
 
 
 def _parsed(text: str, forms: Sequence[str]) -> Iterator[datetime]:
-    """Yield what *text* is in each of *forms* that fits it."""
+    """Yield *text* parsed by each of *forms* that fits."""
     for form in forms:
         with suppress(ValueError):
             yield datetime.strptime(text, form)  # noqa: DTZ007 - Slurm's times are of the host's own clock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from gpusage.graphs.card.trouble import SIGN, decode_trouble
+from gpusage.adapters.cards import ERROR_MARK, decode_error
 
 UNKNOWN = (
     "no description of the model came with the job: the host of the submission has no gpusage in its cli_filter.lua, "
@@ -20,7 +20,7 @@ _LEFT_BEHIND = (
 )
 ONLY_BATCH = "only batch jobs are changed, not srun or salloc"
 _BATCH = "1"
-_STATUS = re.compile(rf"{SIGN}([0-9]{{1,3}}|unknown)")
+_STATUS = re.compile(rf"{ERROR_MARK}([0-9]{{1,3}}|unknown)")
 """How `gpusage job-card` ended where it gave neither a card nor a reason; no encoded sentence is of this length."""
 _MISSING = "the host of the submission has no gpusage where its cli_filter.lua looks for it"
 _SLOW = "describing the model took longer than slurm.card_limit_s allows"
@@ -30,9 +30,9 @@ _LEFT_BEHIND_END = "left the description of the model behind"
 _ENDED = "gpusage job-card on the host of the submission ended with status {}"
 
 
-def no_card(fields: Mapping[str, str]) -> str | None:
+def missing_card_reason(fields: Mapping[str, str]) -> str | None:
     """Return why the job that job_submit saw brings no card; ``None`` where it is no batch job, which never does."""
-    reason = read_reason(fields.get("card", ""))
+    reason = decode_missing_card_reason(fields.get("card", ""))
     if reason:
         return reason
     if not is_batch(fields):
@@ -40,10 +40,10 @@ def no_card(fields: Mapping[str, str]) -> str | None:
     return UNKNOWN if exports_all(fields) else _LEFT_BEHIND.format(fields["export"])
 
 
-def read_reason(card: str) -> str | None:
+def decode_missing_card_reason(card: str) -> str | None:
     """Return the reason that travels in a card's place, as one sentence; ``None`` where none does."""
     ended = _STATUS.fullmatch(card)
-    return _ENDINGS.get(ended[1], _ENDED.format(ended[1])) if ended else decode_trouble(card)
+    return _ENDINGS.get(ended[1], _ENDED.format(ended[1])) if ended else decode_error(card)
 
 
 def exports_all(fields: Mapping[str, str]) -> bool:

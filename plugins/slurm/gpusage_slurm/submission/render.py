@@ -15,18 +15,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, GpuRequest, Job, Rendered
+from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, GpuRequest, Job, RenderedDecision
 from gpusage_hooks.units import MIB
-from gpusage_slurm.submission.avoided import avoiding
-from gpusage_slurm.submission.constraint import (
-    binding_constraint,
+from gpusage_slurm.submission.placement import (
+    constraint_with_feature,
+    constraint_with_types,
     exact_feature,
-    holding_constraint,
-    preferring_expression,
+    format_avoided_nodes,
+    preference_expression,
 )
 from gpusage_slurm.submission.request import MANAGER, TRES_FIELDS
-from gpusage_slurm.tres import is_gpu, parse_list, without_gpus
+from gpusage_slurm.tres import is_gpu, parse_tres, without_gpus
 
 _NAMELESS = "a share cannot name its GPU type"
 _NO_ROOM = "its own constraint, preference, nodes or other resources leave no room for a preferred GPU generation"
@@ -36,6 +35,12 @@ DECISION_VARIABLE = "GPUSAGE_DECISION"
 
 THREADS_VARIABLE = "GPUSAGE_THREAD_PERCENT"
 """The variable by which the task prolog knows that the job may use more threads than its share."""
+
+RESCUE_VARIABLE = "GPUSAGE_RESCUE"
+"""The variable by which the task epilog knows a job that must not run again: ``no``."""
+
+NOTICE_VARIABLE = "GPUSAGE_NOTICE"
+"""The variable by which the task prolog knows a job whose output it must not write into: ``no``."""
 
 _WHOLE = 100  # percent
 
@@ -49,19 +54,25 @@ class _Change:
     trouble: str | None = None
 
 
-@hookimpl(trylast=True)
-def render_decision(job: Job, decision: Decision, cluster: Cluster) -> Rendered | None:
-    """Put *decision* into Slurm's words: ``gres`` in the site's own MPS units, ``prefer``, and variables."""
+def render_decision(
+    job: Job, decision: Decision, cluster: Cluster, *, with_notice: bool = True
+) -> RenderedDecision | None:
+    """Express *decision* in Slurm's terms: ``gres`` in the site's own MPS units, ``prefer``, and variables.
+
+    The job's output says that it has a share unless *with_notice* is false.
+    """
     if job.submission.manager != MANAGER:
         return None
     before = job.request_text
     reachable = cluster.within(job.request.partitions, job.request.scopes, job.request.node_features)
     change = _change(job.submission.fields, decision.request, reachable)
     if decision.code is not Code.REWRITE or not change.fields:
-        return Rendered(before=before, after=before, fields=MappingProxyType({}), trouble=change.trouble)
+        return RenderedDecision(before=before, after=before, fields=MappingProxyType({}), trouble=change.trouble)
     after = change.after if change.after.startswith("gres/") else f"{before}, {change.after}"
-    priority = _priority(job) if f"env.{DECISION_VARIABLE}" in change.fields else {}
-    return Rendered(before=before, after=after, fields=MappingProxyType({**change.fields, **priority}))
+    more = _priority_variable(job) if f"env.{DECISION_VARIABLE}" in change.fields else {}
+    if more and not with_notice:
+        more[f"env.{NOTICE_VARIABLE}"] = "no"
+    return RenderedDecision(before=before, after=after, fields=MappingProxyType({**change.fields, **more}))
 
 
 def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_types: tuple[str, ...]) -> int | None:
@@ -81,46 +92,51 @@ def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_types: tuple[str, ..
 
 
 def _change(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
+    if request.slice_type is not None:
+        return _mig_slice(fields, request.slice_type)
     if request.mps_thread_percent is None:
-        return _slice(fields, request) if request.required_gpus else _preference(fields, request, cluster)
+        types = request.required_gpus
+        return _types_constraint(fields, types, cluster) if types else _preference(fields, request, cluster)
     named = (request.gpu_type,) if request.gpu_type else request.required_gpus
     units = mps_units(request.mps_thread_percent, cluster.pools, named)
     if units is None:
         return _Change()
-    place = _place(fields, request, cluster)
-    if place.trouble and named:
-        return place
+    placement = _placement(fields, request, cluster)
+    if placement.trouble and named:
+        return placement
     share = f"mps:{units}"
-    kept_off = _kept_off(fields, request)
-    after = ", ".join(filter(None, (f"gres/{share}", kept_off.after, place.after)))
-    variables = {f"env.{DECISION_VARIABLE}": share, **_caps(request)}
-    return _Change(fields={**_instead(fields, share), **variables, **place.fields, **kept_off.fields}, after=after)
+    exclusion = _node_exclusion(fields, request)
+    after = ", ".join(filter(None, (f"gres/{share}", exclusion.after, placement.after)))
+    variables = {f"env.{DECISION_VARIABLE}": share, **_limit_variables(request)}
+    return _Change(
+        fields={**_gpu_replacement(fields, share), **variables, **placement.fields, **exclusion.fields}, after=after
+    )
 
 
-def _slice(fields: Mapping[str, str], request: GpuRequest) -> _Change:
+def _mig_slice(fields: Mapping[str, str], slice_type: str) -> _Change:
     """Return the change that asks for a slice (MIG) by its type; unlike a share it can name one."""
-    named = f"gpu:{request.required_gpus[0]}:1"
-    return _Change(fields=_instead(fields, named), after=f"gres/{named}")
+    named = f"gpu:{slice_type}:1"
+    return _Change(fields=_gpu_replacement(fields, named), after=f"gres/{named}")
 
 
-def _place(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
+def _placement(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
     """Return the change that says where a share is to run."""
     if request.gpu_type is not None:
-        return _held(fields, request.gpu_type, cluster)
+        return _type_constraint(fields, request.gpu_type, cluster)
     if request.required_gpus:
-        return _bound(fields, request.required_gpus, cluster)
+        return _types_constraint(fields, request.required_gpus, cluster)
     return _preference(fields, request, cluster)
 
 
 def _preference(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
     """Return the change that makes the job prefer the GPUs of *request*, an empty one where it cannot."""
-    wished = preferring_expression(request, cluster.pools, fields.get("features", ""))
-    if not wished or request.gpu_type is not None or not _may_prefer(fields):
+    expression = preference_expression(request, cluster.pools, fields.get("features", ""))
+    if not expression or request.gpu_type is not None or not _may_prefer(fields):
         return _Change(trouble=_NO_ROOM)
-    return _Change(fields={"set.prefer": wished}, after=f"prefer {wished}")
+    return _Change(fields={"set.prefer": expression}, after=f"prefer {expression}")
 
 
-def _held(fields: Mapping[str, str], gpu_type: str, cluster: Cluster) -> _Change:
+def _type_constraint(fields: Mapping[str, str], gpu_type: str, cluster: Cluster) -> _Change:
     """Return the change that holds the job to *gpu_type* by its feature, for a share cannot name it."""
     constraint = fields.get("features", "")
     exact = exact_feature(gpu_type, cluster.pools)
@@ -128,56 +144,58 @@ def _held(fields: Mapping[str, str], gpu_type: str, cluster: Cluster) -> _Change
         return _Change(trouble=f"{_NAMELESS}, and no feature is on all of its nodes and on no others")
     if fields.get("prefer"):
         return _Change(trouble=f"{_NAMELESS}, and the job's --prefer would stand in place of its feature {exact}")
-    held = holding_constraint(exact, constraint)
+    held = constraint_with_feature(exact, constraint)
     if held is None:
         return _Change(trouble=f"{_NAMELESS}, and its feature {exact} cannot be joined to --constraint={constraint}")
     return _Change(fields={"set.features": held} if held != constraint else {}, after=f"constraint {held}")
 
 
-def _bound(fields: Mapping[str, str], gpu_types: tuple[str, ...], cluster: Cluster) -> _Change:
-    """Return the change that lets the job run on *gpu_types* alone, on which the price of its share holds."""
+def _types_constraint(fields: Mapping[str, str], gpu_types: tuple[str, ...], cluster: Cluster) -> _Change:
+    """Return the change that lets the job run on *gpu_types* alone: on them the price of its share holds."""
     constraint = fields.get("features", "")
-    held = None if fields.get("prefer") else binding_constraint(gpu_types, cluster.pools, constraint)
+    held = None if fields.get("prefer") else constraint_with_types(gpu_types, cluster.pools, constraint)
     if held is None:
-        return _Change(trouble=f"a share holds on {', '.join(gpu_types)} only, to which this job cannot be bound")
+        return _Change(trouble=f"it is decided for {', '.join(gpu_types)} only, to which this job cannot be bound")
     return _Change(fields={"set.features": held}, after=f"constraint {held}")
 
 
-def _kept_off(fields: Mapping[str, str], request: GpuRequest) -> _Change:
+def _node_exclusion(fields: Mapping[str, str], request: GpuRequest) -> _Change:
     """Return the change that keeps a share off nodes, beside those that its user excludes; an empty one for none."""
     own = fields.get("exc_nodes", "")
     added = request.avoided_nodes[len(own.split(",")) if own else 0 :]
     if not added:
         return _Change()
-    return _Change(fields={"set.exc_nodes": ",".join(request.avoided_nodes)}, after=avoiding(added))
+    return _Change(fields={"set.exc_nodes": ",".join(request.avoided_nodes)}, after=format_avoided_nodes(added))
 
 
-def _instead(fields: Mapping[str, str], part: str) -> dict[str, str]:
+def _gpu_replacement(fields: Mapping[str, str], part: str) -> dict[str, str]:
     """Return the fields that put *part*, of one GPU, in place of the GPUs in all four places."""
     # `gres` puts the prefix before every word: one that had none, and so meant nothing, would come to life.
-    others = [item.text for item in parse_list(fields.get("tres_per_node", "")) if item.generic and not is_gpu(item)]
+    others = [item.text for item in parse_tres(fields.get("tres_per_node", "")) if item.generic and not is_gpu(item)]
     changes = {"set.gres": ",".join((part, *others))}
-    for place in TRES_FIELDS[1:]:
-        left = without_gpus(fields.get(place, ""))
-        if left != fields.get(place, ""):
-            changes[f"set.{place}"] = left
+    for placement in TRES_FIELDS[1:]:
+        left = without_gpus(fields.get(placement, ""))
+        if left != fields.get(placement, ""):
+            changes[f"set.{placement}"] = left
     if fields.get("tres_bind"):
         changes["set.tres_bind"] = ""
     return changes
 
 
-def _caps(request: GpuRequest) -> dict[str, str]:
-    """Return the variables that tell what the processes on a share may take."""
+def _limit_variables(request: GpuRequest) -> dict[str, str]:
+    """Return the variables that tell what the processes on a share may take, and whether they may run again."""
     variables = {}
     if request.memory_cap_bytes is not None:
         # Device 0, for the job sees only the device that it shares.
         variables["env.CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={math.ceil(request.memory_cap_bytes / MIB)}M"
     if request.thread_cap_percent is not None:
         variables[f"env.{THREADS_VARIABLE}"] = str(request.thread_cap_percent)
+    if not request.repeatable:
+        variables[f"env.{RESCUE_VARIABLE}"] = "no"
     return variables
 
 
-def _priority(job: Job) -> dict[str, str]:
+def _priority_variable(job: Job) -> dict[str, str]:
     """Return the variable that lets the kernels of a job with a latency limit go before those of the jobs beside it."""
     is_urgent = job.model_request is not None and job.model_request.workload.slo is not None
     return {"env.CUDA_MPS_CLIENT_PRIORITY": "0" if is_urgent else "1"}  # MPS's own: normal, and below normal
@@ -187,8 +205,8 @@ def _may_prefer(fields: Mapping[str, str]) -> bool:
     """Tell whether a preference can do no harm: slurmctld treats one that no node could ever meet as a demand.
 
     Without `ignore_prefer_validation` it refuses such a job, and with it a job that asks for other resources may wait
-    for good; `gpusage_slurm.cluster.preference` leaves features only where the site has set that.
+    for good; `gpusage_slurm.cluster.observation` leaves features only where the site has set that.
     """
     named = any(fields.get(name) for name in ("prefer", "req_nodes", "exc_nodes"))
-    resources = [item for place in TRES_FIELDS for item in parse_list(fields.get(place, ""))]
+    resources = [item for placement in TRES_FIELDS for item in parse_tres(fields.get(placement, ""))]
     return not named and all(is_gpu(item) for item in resources if item.generic)

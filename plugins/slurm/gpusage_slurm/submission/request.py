@@ -13,18 +13,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from gpusage.graphs.card.trouble import SIGN
+from gpusage.adapters.cards import ERROR_MARK
 from gpusage_hooks import hookimpl
 from gpusage_hooks.comment import MODEL_PREFIXES, parse_comment
-from gpusage_hooks.types import GpuRequest, Job, ModelRequest, Submission, Submitter
+from gpusage_hooks.types import DecisionRequest, GpuRequest, Job, ModelRequest, Submitter
 from gpusage_hooks.units import MIB
 from gpusage_slurm.settings import SLURM
-from gpusage_slurm.submission.avoided import NAME
-from gpusage_slurm.submission.constraint import alternatives
 from gpusage_slurm.submission.deadline import seconds_left
-from gpusage_slurm.submission.missing_card import CAVEAT, ONLY_BATCH, exports_all, is_batch, no_card
+from gpusage_slurm.submission.missing_card import CAVEAT, ONLY_BATCH, exports_all, is_batch, missing_card_reason
+from gpusage_slurm.submission.placement import NODE_NAME, feature_groups
 from gpusage_slurm.submission.script import read_script
-from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_list
+from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_tres
 
 MANAGER = SLURM.name
 TRES_FIELDS = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
@@ -44,7 +43,7 @@ _OPTIONS = {
     "ntasks_per_tres": "--ntasks-per-gpu counts whole GPUs",
     "tres_freq": "--gpu-freq needs a GPU of its own",
 }
-_TIES = (
+_NODE_TIES = (
     *("prefer", "req_nodes", "exc_nodes", "reservation", "pn_min_tmp_disk"),
     *("sockets_per_node", "cores_per_socket", "threads_per_core"),
 )
@@ -58,8 +57,8 @@ _SCRIPT_OPTIONS = {
 
 
 @hookimpl(trylast=True)
-def parse_submission(submission: Submission) -> Job | None:
-    """Understand what job_submit saw, or what the `#SBATCH` lines of a script say.
+def parse_submission(submission: DecisionRequest) -> Job | None:
+    """Parse the fields of job_submit, or the `#SBATCH` lines of a script.
 
     Raises:
         RequestError: The comment is addressed to us and malformed, or its deadline is over.
@@ -68,14 +67,14 @@ def parse_submission(submission: Submission) -> Job | None:
         return None
     fields = {**read_script(submission.script), **submission.fields} if submission.script else submission.fields
     card = fields.get("card", "")
-    fits = 0 < len(card) <= _MAXIMUM_CARD_CHARACTERS and not card.startswith(SIGN)
+    fits = 0 < len(card) <= _MAXIMUM_CARD_CHARACTERS and not card.startswith(ERROR_MARK)
     return Job(
         submission=replace(submission, fields=fields) if submission.script else submission,
         request=read_request(fields),
         request_text=describe_request(fields),
-        model_request=_found_from(fields.get("work_dir", ""), parse_comment(fields.get("comment", ""))),
+        model_request=_with_model_path(fields, _read_model_request(fields)),
         card=card if fits else None,
-        card_trouble=None if fits else no_card(fields),
+        card_trouble=None if fits else missing_card_reason(fields),
         advice_only=fields.get("advice_only", "")[:_MAXIMUM_ADVICE_CHARACTERS]
         or ("" if is_batch(fields) else ONLY_BATCH),
         submitter=Submitter(fields=fields, user_field="user_id", job_name_field="name"),
@@ -84,17 +83,35 @@ def parse_submission(submission: Submission) -> Job | None:
     )
 
 
-def _found_from(folder: str, wish: ModelRequest | None) -> ModelRequest | None:
-    """Return *wish*, its path from the *folder* that a script's `--chdir` names, where sbatch looks for it as well."""
-    is_name = wish is None or wish.model.startswith((*MODEL_PREFIXES, "~"))
-    return wish if wish is None or is_name else replace(wish, model=os.path.join(folder, wish.model))  # noqa: PTH118 - any text
+def _read_model_request(fields: Mapping[str, str]) -> ModelRequest | None:
+    """Return the user's model request: from the comment, else GPUSAGE_COMMENT, else the script's #GPUSAGE lines.
+
+    Raises:
+        RequestError: The first of them that is addressed to us is malformed.
+    """
+    for channel in ("comment", "variable_comment", "script_comment"):
+        text = fields.get(channel, "")
+        request = parse_comment(text) if text else None
+        if request is not None:
+            return request
+    return None
+
+
+def _with_model_path(fields: Mapping[str, str], model_request: ModelRequest | None) -> ModelRequest | None:
+    """Return *model_request*, its path relative to the folder of a script's `--chdir`, as sbatch resolves it.
+
+    The folder is read only for a relative path: jobs that differ in a field that nobody read have the same answer.
+    """
+    if model_request is None or model_request.model.startswith((*MODEL_PREFIXES, "~", "/")):
+        return model_request
+    return replace(model_request, model=os.path.join(fields.get("work_dir", ""), model_request.model))  # noqa: PTH118 - any text
 
 
 def read_request(fields: Mapping[str, str]) -> GpuRequest:
-    """Return what *fields* ask for: GPUs of the whole job, their type, and what a share would break."""
-    gpus = [(field, resource) for field in TRES_FIELDS for resource in _asked(fields, field) if is_gpu(resource)]
+    """Return the request of *fields*: the GPUs of the whole job, their type, and obstacles to a share."""
+    gpus = _gpu_tres(fields)
     kinds = {resource.kind for _, resource in gpus}
-    gpu_count = max((_total(fields, gpus, field) for field in TRES_FIELDS), default=0)
+    gpu_count = _gpu_count(fields, gpus)
     return GpuRequest(
         gpu_count=gpu_count,
         gpu_type=next(iter(kinds)) if len(kinds) == 1 else None,
@@ -102,26 +119,27 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
         partitions=tuple(name for name in fields.get("partition", "").split(",") if name),
         scopes=tuple(_scopes(fields)),
         # Slurm tries the job's own preference in place of its constraint, so then that confines nothing.
-        node_features=() if fields.get("prefer") else alternatives(fields.get("features", "")),
+        node_features=() if fields.get("prefer") else feature_groups(fields.get("features", "")),
         cpu_count=_cpu_count(fields),
         host_memory_bytes=_host_memory_bytes(fields),
         task_count=array_task_count(fields.get("array_inx", "")),
         bindable=_is_bindable(fields),
         deadline_s=_deadline_s(fields.get("deadline", "")),
-        avoided_nodes=_excluded(fields),
+        avoided_nodes=_excluded_nodes(fields),
         steerable=_is_steerable(fields),
+        repeatable=not fields.get("unrepeatable"),
     )
 
 
 def describe_request(fields: Mapping[str, str]) -> str:
     """Return the GPU request in Slurm's newer spelling, for people: ``gres/gpu:v100:1``, ``gres/gpu:2 per task``."""
     words = [
-        _spelled(resource) + (f" per {field.rpartition('_')[2]}" if field != "tres_per_node" else "")
+        _format_tres(resource) + (f" per {field.rpartition('_')[2]}" if field != "tres_per_node" else "")
         for field in TRES_FIELDS
-        for resource in _asked(fields, field)
+        for resource in _requested_tres(fields, field)
         if is_gpu(resource) or is_share(resource)
     ]
-    if len(words) == 1 and _one_of_one(fields):
+    if len(words) == 1 and _gpu_count(fields, _gpu_tres(fields)) <= 1:
         words = [words[0].partition(" ")[0]]
     return ", ".join(words) or "no GPU"
 
@@ -132,23 +150,30 @@ def number(fields: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None  # noqa: PLR2004 - uint32
 
 
-def _asked(fields: Mapping[str, str], field: str) -> tuple[Tres, ...]:
-    """Return what is asked for at *field*; a list that is longer than people write costs nobody the time to read it."""
+def _requested_tres(fields: Mapping[str, str], field: str) -> tuple[Tres, ...]:
+    """Return the TRES of *field*; a list longer than people write is not parsed, which would take slurmctld's time."""
     text = fields.get(field, "")
-    return parse_list(text) if len(text) <= _MAXIMUM_LIST_CHARACTERS else (_TOO_LONG,)
+    return parse_tres(text) if len(text) <= _MAXIMUM_LIST_CHARACTERS else (_TOO_LONG,)
 
 
-def _spelled(resource: Tres) -> str:
+def _format_tres(resource: Tres) -> str:
     count = "?" if resource.count is None else resource.count
     return ":".join(str(word) for word in (f"gres/{resource.name}", resource.kind, count) if word is not None)
 
 
-def _one_of_one(fields: Mapping[str, str]) -> bool:
-    return read_request(fields).gpu_count <= 1
+def _gpu_tres(fields: Mapping[str, str]) -> list[tuple[str, Tres]]:
+    """Return each GPU request with its field."""
+    return [
+        (field, resource) for field in TRES_FIELDS for resource in _requested_tres(fields, field) if is_gpu(resource)
+    ]
 
 
-def _total(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], field: str) -> int:
-    """Return the GPUs that the request at *field* adds up to, over the nodes, sockets or tasks of the job."""
+def _gpu_count(fields: Mapping[str, str], gpus: list[tuple[str, Tres]]) -> int:
+    return max(_gpu_count_at(fields, gpus, field) for field in TRES_FIELDS)
+
+
+def _gpu_count_at(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], field: str) -> int:
+    """Return the GPUs of the request in *field*, over all nodes, sockets or tasks of the job."""
     nodes = max(number(fields, "min_nodes") or 1, 1)
     times = {
         "tres_per_node": nodes,
@@ -170,12 +195,12 @@ def _deadline_s(text: str) -> int | None:
 
 
 def _cpu_count(fields: Mapping[str, str]) -> int:
-    """Return the cores that the job asks of its node."""
+    """Return the cores that the job requests of its node."""
     return max(number(fields, name) or 1 for name in ("min_cpus", "pn_min_cpus", "cpus_per_task"))
 
 
 def _host_memory_bytes(fields: Mapping[str, str]) -> int:
-    """Return the memory that the job asks of its node."""
+    """Return the memory that the job requests of its node."""
     of_node, of_cpu = (number(fields, name) or 0 for name in ("min_mem_per_node", "min_mem_per_cpu"))
     return max(of_node, of_cpu * _cpu_count(fields)) * MIB
 
@@ -184,7 +209,7 @@ def array_task_count(indices: str) -> int:
     """Return how many tasks of an array may run at once: ``0-9:3%2`` has 4, of which 2; 1 where *indices* are none."""
     listed, _, at_once = indices.partition("%")
     ranges = [_RANGE.fullmatch(word) for word in listed.split(",")] if listed else []
-    count = sum(_range_length(*found.groups()) for found in ranges if found)
+    count = sum(_range_length(*match.groups()) for match in ranges if match)
     return max(min(count, int(at_once)) if at_once.isdigit() and int(at_once) else count, 1)
 
 
@@ -193,29 +218,31 @@ def _range_length(first: str, last: str | None, step: str | None) -> int:
 
 
 def _is_bindable(fields: Mapping[str, str], *, may_exclude: bool = False) -> bool:
-    """Tell whether the job can be held to a GPU type, and nothing that we cannot judge ties it to other nodes.
+    """Tell whether the job can be bound to a GPU type, and nothing unknown to us ties it to other nodes.
 
     slurmctld refuses a job that none of its nodes could ever run, and one that waits for a node beyond its reservation
     waits for ever.
     """
     constraint = fields.get("features", "")
-    others = [item for place in TRES_FIELDS for item in _asked(fields, place) if item.generic and not is_gpu(item)]
+    others = [
+        item for place in TRES_FIELDS for item in _requested_tres(fields, place) if item.generic and not is_gpu(item)
+    ]
     return (
         not others
-        and not any(fields.get(name) for name in _TIES if not (may_exclude and name == "exc_nodes"))
-        and (not constraint or bool(alternatives(constraint)))
+        and not any(fields.get(name) for name in _NODE_TIES if not (may_exclude and name == "exc_nodes"))
+        and (not constraint or bool(feature_groups(constraint)))
     )
 
 
-def _excluded(fields: Mapping[str, str]) -> tuple[str, ...]:
+def _excluded_nodes(fields: Mapping[str, str]) -> tuple[str, ...]:
     """Return the nodes that the user excludes; none where they are not a plain list of names."""
     names = tuple(fields.get("exc_nodes", "").split(","))
-    return names if all(map(NAME.fullmatch, names)) and len(names) <= _MOST_EXCLUDED else ()
+    return names if all(map(NODE_NAME.fullmatch, names)) and len(names) <= _MOST_EXCLUDED else ()
 
 
 def _is_steerable(fields: Mapping[str, str]) -> bool:
-    """Tell whether the job can be kept off nodes: what is bindable can, also where its user excludes nodes by name."""
-    known = bool(_excluded(fields)) or not fields.get("exc_nodes")
+    """Tell whether nodes can be excluded for the job: it is bindable, or its user excludes nodes by name."""
+    known = bool(_excluded_nodes(fields)) or not fields.get("exc_nodes")
     return known and _is_bindable(fields, may_exclude=True)
 
 
@@ -234,7 +261,7 @@ def _obstacles(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], kinds: s
         yield ONLY_BATCH
     if fields.get("het", "0") not in ("", "0"):
         yield "the job is heterogeneous"
-    yield from _ill_requests(fields, gpus, kinds)
+    yield from _request_obstacles(fields, gpus, kinds)
     if max(number(fields, "min_nodes") or 1, number(fields, "max_nodes") or 1) > 1:
         yield "the job may use several nodes"
     if _task_count(fields) > 1:
@@ -250,7 +277,9 @@ def _obstacles(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], kinds: s
         yield "--gpu-bind needs a GPU of its own"
 
 
-def _ill_requests(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], kinds: set[str | None]) -> Iterator[str]:
+def _request_obstacles(
+    fields: Mapping[str, str], gpus: list[tuple[str, Tres]], kinds: set[str | None]
+) -> Iterator[str]:
     for _, resource in gpus:
         if resource.count is None:
             yield f"{resource.text} is not understood"
@@ -258,7 +287,7 @@ def _ill_requests(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], kinds
         yield "several GPU types are named"
     if len({field for field, _ in gpus}) > 1:
         yield "GPUs are asked for in several places"
-    shares = [resource for field in TRES_FIELDS for resource in _asked(fields, field) if is_share(resource)]
+    shares = [resource for field in TRES_FIELDS for resource in _requested_tres(fields, field) if is_share(resource)]
     for share in shares:
         yield f"gres/{share.name} is already asked for"
 

@@ -1,4 +1,4 @@
-"""A job script's `#SBATCH` lines -> the fields that job_submit would see; nothing is run.
+"""A batch script: its `#SBATCH` lines as the fields that job_submit would see, and what its commands imply.
 
 As in sbatch, directives end at the first line that is neither blank nor a comment, and a later one wins.
 """
@@ -8,15 +8,31 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import string
 from collections.abc import Iterator
 from types import MappingProxyType
 
+PILOT_WORDS = (
+    *("submitit.core._submit", "distributed.cli.dask_worker", "dask-worker", "dask worker", "process_worker_pool"),
+    *(".psij/", "nxf_launch", "ray start", "jupyter", "ipengine", "ipcontroller", "wandb agent", "radical.pilot"),
+    *("flux start", "hq worker", "prefect worker", "celery", "work_queue_worker", "torchx"),
+)
+"""Words of the scripts by which programs run tasks of their own in a job: they tell their masters of a failure before
+Slurm knows of it (submitit, psij, Nextflow), or outlive it (dask, parsl, Ray). gpusage.lua has the same words."""
+DEV_NULL = "/dev/null"
+MAXIMUM_BYTES = 256 * 1024
+"""Of a script that is looked through: slurmctld waits meanwhile."""
+
 _DIRECTIVE = re.compile(r"#SBATCH[ \t]+(.*)")
+_WORDS = re.compile(r"#GPUSAGE[ \t]+(.*)")
 _AMOUNT = re.compile(r"([0-9]{1,9})([KMGT]?)", re.IGNORECASE)
 _COUNT = re.compile(r"[0-9]{1,9}")
-_MAXIMUM_BYTES = 256 * 1024
-_UNCARRIED = re.compile(r"--cpus-per-g|SLURM_CPUS_PER_GPU")
+_TAIL = f"{string.whitespace},"
+_HEAD_CHARACTERS = 16 * 1024
+"""Of a script: where its lines `#GPUSAGE` stand. gpusage.lua reads as much."""
+_CPUS_PER_GPU = re.compile(r"--cpus-per-g|SLURM_CPUS_PER_GPU")
 _HET = ("hetjob", "packjob")
+_REQUEUE = MappingProxyType({"requeue": "1", "no-requeue": "0"})
 _SHORT = MappingProxyType(
     {
         "-J": "job-name",
@@ -32,6 +48,8 @@ _SHORT = MappingProxyType(
         "-q": "qos",
         "-c": "cpus-per-task",
         "-B": "extra-node-info",
+        "-o": "output",
+        "-e": "error",
     }
 )
 _PLAIN = MappingProxyType(
@@ -79,29 +97,68 @@ _GPUS = MappingProxyType(
 )
 
 
+def why_unrepeatable(script: str, *, requeue: str = "", output: str = "", errors: str = "") -> str:
+    """Return why a job cannot be requeued unnoticed, one word; ``""`` if its task epilog can do so.
+
+    Args:
+        script: The text of its batch script.
+        requeue: ``0`` where Slurm must not requeue it.
+        output: Where its output goes; ``""`` for Slurm's own choice.
+        errors: The same of its standard error; ``""`` for its output.
+    """
+    if requeue == "0":
+        return "no-requeue"
+    if output == DEV_NULL and errors in ("", DEV_NULL):
+        return "output"
+    if len(script.encode("utf-8", "replace")) > MAXIMUM_BYTES:
+        return "unread"
+    return "master" if any(word in script for word in PILOT_WORDS) else ""
+
+
 def read_script(text: str) -> dict[str, str]:
     """Return the fields that the directives of *text* set, by job_submit's names; what is not ours is left out."""
-    fields = {"script": "1", "het": "0", "script_options": script_options(text)}
+    fields = {
+        "script": "1",
+        "het": "0",
+        "script_options": incompatible_srun_option(text),
+        "script_comment": gpusage_directives(text),
+    }
     options: dict[str, str] = {}
     for name, value in read_directives(text):
         if name in _HET:
             fields["het"] = "1"
+        elif name in _REQUEUE:
+            options["requeue"] = _REQUEUE[name]
         else:
             options[name] = value
     for name, value in options.items():
         for key, converted in _field(name, value):
             fields[key] = f"{fields[key]},{converted}" if key.startswith("tres_per") and key in fields else converted
+    output, errors = options.get("output", ""), options.get("error", "")
+    fields["unrepeatable"] = why_unrepeatable(text, requeue=options.get("requeue", ""), output=output, errors=errors)
     tasks, nodes = options.get("ntasks-per-node", ""), fields.get("min_nodes", "1")
     if "num_tasks" not in fields and _COUNT.fullmatch(tasks) and _COUNT.fullmatch(nodes):
         fields["num_tasks"] = str(int(tasks) * int(nodes))  # as sbatch counts them
     return fields
 
 
-def script_options(text: str) -> str:
-    """Return what gpusage.lua says of the srun lines in *text* that a share could not carry."""
-    if len(text.encode("utf-8", "replace")) > _MAXIMUM_BYTES:
+def gpusage_directives(text: str) -> str:
+    """Return the texts of the ``#GPUSAGE ...`` lines of *text*, joined by commas; they end where `#SBATCH` lines do."""
+    words = []
+    for line in text[:_HEAD_CHARACTERS].splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            break
+        match = _WORDS.fullmatch(line)
+        if match:
+            words.append(match[1].rstrip(_TAIL))
+    return ",".join(filter(None, words))
+
+
+def incompatible_srun_option(text: str) -> str:
+    """Return the option in the srun lines of *text* that does not work with a share, as gpusage.lua does."""
+    if len(text.encode("utf-8", "replace")) > MAXIMUM_BYTES:
         return "unread"
-    return "cpus-per-gpu" if _UNCARRIED.search(text) else ""
+    return "cpus-per-gpu" if _CPUS_PER_GPU.search(text) else ""
 
 
 def read_directives(text: str) -> Iterator[tuple[str, str]]:
@@ -147,9 +204,9 @@ def _field(name: str, value: str) -> Iterator[tuple[str, str]]:
         if not value:
             yield "shared", "0"
     elif name == "gres":
-        yield "tres_per_node", _prefixed(value, "gres:")
+        yield "tres_per_node", _with_gres_prefix(value, "gres:")
     elif name in _GPUS:
-        yield _GPUS[name], _prefixed(value, "gres:gpu:")
+        yield _GPUS[name], _with_gres_prefix(value, "gres:gpu:")
     elif name in _MEMORY:
         yield _MEMORY[name], _mib(value)
     elif name in _PLAIN:
@@ -162,7 +219,7 @@ def _mib(memory: str) -> str:
     return str(math.ceil(int(amount[1]) * _MIB[amount[2].upper()])) if amount else ""
 
 
-def _prefixed(value: str, prefix: str) -> str:
+def _with_gres_prefix(value: str, prefix: str) -> str:
     """Return each word of a comma-separated list with *prefix*, where it has no ``gres`` of its own yet."""
     words = [word.strip() for word in value.split(",") if word.strip() not in ("", "none")]
     return ",".join(word if re.match(r"gres[:/]", word) else prefix + word for word in words)

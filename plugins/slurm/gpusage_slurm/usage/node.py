@@ -1,6 +1,10 @@
 """The program that samples one job on its node, as root: ``python -m gpusage_slurm.usage.node``.
 
-The prolog starts it and waits for nothing; the epilog ends it by SIGTERM. It then posts what it saw, and is gone.
+The prolog starts it and waits for nothing; the epilog ends it by SIGTERM. It then posts the usage into its node's
+comment by `scontrol`, one post of a node at a time, and exits. Usage that could not be posted stays in the folder, and
+goes with the next post.
+
+The copies of usage.sh on the nodes start this module by its name, also copies of another version: it keeps its name.
 """
 
 from __future__ import annotations
@@ -16,20 +20,18 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from gpusage.dividing.client import whole_sm_count
-from gpusage.dividing.granted import FOLDER, PERCENT_VARIABLE, granted_of
-from gpusage.plugins.loading import node_hooks
-from gpusage.sampler.folder import Folder
-from gpusage.sampler.processes import JobIdentity
-from gpusage.sampler.sampling import SampledJob, Sampling, Surroundings
+from gpusage.adapters.decisions import node_hooks
+from gpusage.adapters.gpu_division import FOLDER, PERCENT_VARIABLE, read_granted, whole_sm_count
+from gpusage.adapters.usage import ProcessSelector, SampledJob, Sampling, Surroundings, UsageSpool, append_usage_reports
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
 from gpusage_slurm.submission.request import MANAGER
-from gpusage_slurm.usage.post import post_patiently
 
-ENDS = (signal.SIGTERM, signal.SIGINT)
-FIRST_ASKED_AFTER_S = 30.0
-ASKED_EVERY_S = 900.0
+_COMMENT = re.compile(r"^ *Comment=(.*)$", re.MULTILINE)
+
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+FIRST_CHECK_S = 30.0
+CHECK_INTERVAL_S = 900.0
 """When slurmctld is asked whether the job still runs: an epilog may never come, or before this process can hear it."""
 JITTER_S = 3.0
 """Jobs that end together do not all ask slurmctld in the same second."""
@@ -39,18 +41,45 @@ _DEVICES = re.compile(r"[A-Za-z0-9,/-]+")
 _GOING_ON = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STAGE_OUT", "STOPPED", "SIGNALING")
 
 
+def post_usage(folder: UsageSpool, node: str) -> None:
+    """Put the usage of every job that has ended into the comment of *node*.
+
+    Raises:
+        RequestError: slurmctld does not answer, or refuses; what was to be posted stays.
+    """
+    with folder.lock():
+        waiting = list(folder.finished_runs())
+        if not waiting:
+            return
+        shown = _COMMENT.search(scontrol.run("scontrol", "show", "node", node))
+        comment = append_usage_reports(shown[1] if shown else "", [usage for _, usage in waiting], time.time())
+        scontrol.run("scontrol", "update", f"NodeName={node}", f"Comment={comment}")
+        for file, _ in waiting:
+            file.unlink(missing_ok=True)
+
+
+def post_with_retries(folder: UsageSpool, node: str, pauses_s: tuple[float, ...]) -> bool:
+    """Post after each of *pauses_s* until it works; tell whether it did."""
+    for pause_s in pauses_s:
+        time.sleep(pause_s)
+        with suppress(RequestError, OSError):
+            post_usage(folder, node)
+            return True
+    return False
+
+
 def main() -> None:
     """Sample the job that the prolog's environment names, until it ends."""
     job, node = job_of(os.environ), os.environ.get("SLURMD_NODENAME", "")
     if job is None or not _NAME.fullmatch(node):
         return
     os.nice(5)
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # they are waited for
-    folder = Folder(_folder(), f"{os.environ.get('SLURM_CLUSTER_NAME', '')}.{node}.")
-    if _sampled(folder, job):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)  # they are waited for
+    folder = UsageSpool(_folder(), f"{os.environ.get('SLURM_CLUSTER_NAME', '')}.{node}.")
+    if _sample(folder, job):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
         pauses_s = (random.uniform(0, JITTER_S), *PAUSES_S)  # noqa: S311 - no secret
-        post_patiently(folder, node, pauses_s)
+        post_with_retries(folder, node, pauses_s)
 
 
 def job_of(environment: Mapping[str, str]) -> SampledJob | None:
@@ -65,28 +94,28 @@ def job_of(environment: Mapping[str, str]) -> SampledJob | None:
         manager=MANAGER,
         job_id=job_id,
         devices=tuple(filter(None, devices.split(","))),
-        identity=JobIdentity(variable=f"SLURM_JOB_ID={job_id}", cgroup=f"job_{job_id}", uid=int(uid)),
+        identity=ProcessSelector(variable=f"SLURM_JOB_ID={job_id}", cgroup=f"job_{job_id}", uid=int(uid)),
         cpus=int(cpus[0]) if cpus else None,
     )
 
 
-def _sampled(folder: Folder, job: SampledJob) -> bool:
+def _sample(folder: UsageSpool, job: SampledJob) -> bool:
     """Sample *job*, and leave its usage in *folder*; tell whether any GPU could be read."""
     pid_file, device_file = folder.file(job.job_id, "pid"), folder.file(job.job_id, "device")
     device_file.write_text(",".join(job.devices))
     shares = Path(os.environ.get("GPUSAGE_MPS_FOLDER", FOLDER))
     sm_count = _shared_sm_count(job.devices[0], os.environ)
     surroundings = Surroundings(
-        has_partners=lambda: bool({*job.devices} & {*folder.devices_of_others(job.job_id)}),
-        granted=partial(granted_of, job.job_id, folder=shares, sm_count=sm_count),
+        has_partners=lambda: bool({*job.devices} & {*folder.devices_of_other_jobs(job.job_id)}),
+        granted=partial(read_granted, job.job_id, folder=shares, sm_count=sm_count),
     )
     try:
         sampling = Sampling(job, node_hooks(), surroundings)
-        usage = sampling.run(_Watch(job.job_id).wait, folder.keep)
+        usage = sampling.run(_EndOfJob(job.job_id).wait, folder.save)
         if usage.gpu:
-            folder.keep(usage)
+            folder.save(usage)
         else:
-            folder.forget(usage)
+            folder.remove(usage)
         return bool(usage.gpu)
     finally:
         device_file.unlink(missing_ok=True)
@@ -100,26 +129,27 @@ def _shared_sm_count(device: str, environment: Mapping[str, str]) -> int | None:
     return whole_sm_count({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": device})
 
 
-class _Watch:
+class _EndOfJob:
     """Waits for the end of a job: its epilog's signal, or that slurmctld knows of no such job that runs."""
 
     def __init__(self, job_id: str) -> None:
         self._job_id = job_id
-        self._ask_at_s = time.monotonic() + FIRST_ASKED_AFTER_S
+        self._next_check_s = time.monotonic() + FIRST_CHECK_S
 
     def wait(self, pause_s: float) -> bool:
         """Wait for *pause_s* seconds at most; tell whether the job has ended."""
-        if signal.sigtimedwait(ENDS, pause_s) is not None:
+        if signal.sigtimedwait(END_SIGNALS, pause_s) is not None:
             return True
-        if time.monotonic() < self._ask_at_s:
+        if time.monotonic() < self._next_check_s:
             return False
-        self._ask_at_s = time.monotonic() + ASKED_EVERY_S
-        return _is_over(self._job_id)
+        self._next_check_s = time.monotonic() + CHECK_INTERVAL_S
+        return _has_ended(self._job_id)
 
 
-def _is_over(job_id: str) -> bool:
+def _has_ended(job_id: str) -> bool:
     try:
-        state = scontrol.job(job_id).get("JobState", "")
+        which = ("--all", "--states=all", f"--jobs={job_id}")
+        state = scontrol.run("squeue", "--noheader", *which, "--format=%T").partition("\n")[0].strip()
     except RequestError as error:
         return "Invalid job id" in str(error)
     return state not in _GOING_ON

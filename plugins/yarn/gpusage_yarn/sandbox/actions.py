@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-from gpusage.configuration import SiteMode
-from gpusage.sandboxes.actions import mode_line, show_up, take_down
-from gpusage.sandboxes.gpusaged import start_gpusaged, stop_gpusaged
-from gpusage.sandboxes.inside import enter
-from gpusage.sandboxes.progress import progress
+from gpusage.adapters.configuration import SiteMode
+from gpusage_sandboxes.actions import mode_line, show_up, shut_down
+from gpusage_sandboxes.gpusaged import DAEMON, start_gpusaged, stop_gpusaged
+from gpusage_sandboxes.inside import enter
+from gpusage_sandboxes.progress import progress
 from gpusage_yarn.sandbox import ClusterPlan, open_sandbox, parse_nodes, start_sandbox
 from gpusage_yarn.sandbox.jar import find_jar
-from gpusage_yarn.sandbox.trial import with_gpusage
+from gpusage_yarn.sandbox.settings import with_gpusage
 
 _USUAL = {"yarn.scheduler.capacity.maximum-am-resource-percent": "0.1"}
 """YARN's own, so that what is tried here is what a site has."""
@@ -24,7 +24,7 @@ def up(folder: Path, nodes: str, mode: SiteMode | None, jar: Path | None, *, as_
     """Start a cluster: one ResourceManager, and one NodeManager per node."""
     plan = ClusterPlan(nodes=parse_nodes(nodes), jar=jar, scheduler_settings=_USUAL)
     if mode:
-        import_module("gpusage_yarn.rest")  # what gpusaged needs of the extra [yarn]: told now, not when it is missed
+        import_module("gpusage_yarn.cluster.resource_manager")  # fails now, not in gpusaged, without the extra [yarn]
         plan = with_gpusage(plan, jar or find_jar(), mode)
     with progress(quiet=as_json) as report:
         cluster = start_sandbox(plan, folder=folder, report=report)
@@ -53,13 +53,14 @@ def shell(folder: Path, command: tuple[str, ...]) -> None:
 def restart(folder: Path) -> None:
     """Restart every daemon, with the configuration as it is now; containers run on."""
     cluster = open_sandbox(folder)
-    runs = stop_gpusaged(cluster)
+    is_part = cluster.layout.pid_file(DAEMON).exists()  # one that has died comes back, too
+    stop_gpusaged(cluster)
     cluster.restart()
-    if runs:
+    if is_part:
         start_gpusaged(cluster)
     click.echo(f"{', '.join(cluster.nodes())} and the ResourceManager run anew.")
 
 
 def down(folder: Path, *, as_json: bool) -> None:
     """End every container and daemon of the sandbox, and remove its folder."""
-    take_down(open_sandbox(folder), folder, as_json=as_json)
+    shut_down(open_sandbox(folder), folder, as_json=as_json)

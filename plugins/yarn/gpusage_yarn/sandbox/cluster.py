@@ -5,27 +5,29 @@ Every process carries the folder's name in a variable of its environment. A daem
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from gpusage.sandboxes import processes
-from gpusage.sandboxes.host import user_name
-from gpusage.sandboxes.record import read_record
-from gpusage.sandboxes.sandbox import Sandbox as AnySandbox
+from gpusage.adapters.process_user import user_name
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.request import MANAGER
-from gpusage_yarn.sandbox import rest
-from gpusage_yarn.sandbox.daemons import complaint, environment_of, start_daemon, words_of
+from gpusage_sandboxes import processes
+from gpusage_sandboxes.record import read_record
+from gpusage_sandboxes.sandbox import Sandbox as AnySandbox
+from gpusage_yarn.sandbox.daemons import environment_of, last_exception, read_last_log, start_daemon
 from gpusage_yarn.sandbox.hadoop import Hadoop
-from gpusage_yarn.sandbox.layout import CLIENT, RESOURCE_MANAGER, Layout
-from gpusage_yarn.sandbox.record import Record
+from gpusage_yarn.sandbox.layout import CLIENT, RESOURCE_MANAGER, Layout, Record
 from gpusage_yarn.sandbox.settings import MARK
+from gpusage_yarn.settings import MANAGER
 
 _REGISTERED = "Registered with ResourceManager as"
 _GRACE_S = 10.0
+_TIMEOUT_S = 10.0
+_FIRST_ERROR = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class Sandbox(AnySandbox):
 
     def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
         """Return the ResourceManager's document at ``/ws/v1/cluster/path``, ``None`` where it does not answer."""
-        return rest.get(self.record.rm_web_port, path)
+        return get_document(self.record.rm_web_port, path)
 
     def nodes(self) -> list[str]:
         """Return the nodes' names."""
@@ -136,8 +138,8 @@ class Sandbox(AnySandbox):
 
     def wait_for_nodes(self, names: Iterable[str] | None = None) -> None:
         """Wait until the NodeManagers *names* (all where ``None``) have registered since they and the RM started."""
-        wanted = list(self.nodes() if names is None else names)
-        self.wait_for(lambda: self._ready(wanted), "every node has registered", daemons=[RESOURCE_MANAGER, *wanted])
+        expected = list(self.nodes() if names is None else names)
+        self.wait_for(lambda: self._ready(expected), "every node has registered", daemons=[RESOURCE_MANAGER, *expected])
 
     def label_nodes(self) -> None:
         """Make the labels, and give each node its own; both are kept over restarts."""
@@ -145,9 +147,9 @@ class Sandbox(AnySandbox):
         if not labels:
             return
         infos = [{"name": label, "exclusivity": True} for label in dict.fromkeys(labels.values())]
-        rest.post(port, "add-node-labels", {"nodeLabelInfo": infos}, user_name())
+        post_document(port, "add-node-labels", {"nodeLabelInfo": infos}, user_name())
         entries = [{"nodeId": self.node_id(name), "labels": [label]} for name, label in labels.items()]
-        rest.post(port, "replace-node-to-labels", {"nodeToLabels": entries}, user_name())
+        post_document(port, "replace-node-to-labels", {"nodeToLabels": entries}, user_name())
 
     def end_daemons(self) -> None:
         """End every daemon as a power cut would."""
@@ -161,7 +163,7 @@ class Sandbox(AnySandbox):
     def last_words(self, daemons: Iterable[str]) -> str:
         """Return the last exception of the first of *daemons* that does not run."""
         dead = next((name for name in daemons if not self.pid(name)), None)
-        return f"{dead} ended: {complaint(words_of(self.layout, dead))}" if dead else ""
+        return f"{dead} ended: {last_exception(read_last_log(self.layout, dead))}" if dead else ""
 
     def _stop(self, daemon: str, grace_s: float) -> None:
         pid = self.pid(daemon)
@@ -180,7 +182,7 @@ class Sandbox(AnySandbox):
     def _ready(self, names: Iterable[str]) -> bool:
         running = {node["id"].rpartition(":")[2] for node in self._registered() if node["state"] == "RUNNING"}
         ports = {str(self.record.node_ports[name]) for name in names}
-        return ports <= running and all(_REGISTERED in words_of(self.layout, name) for name in names)
+        return ports <= running and all(_REGISTERED in read_last_log(self.layout, name) for name in names)
 
 
 def _state(document: Any) -> str:  # noqa: ANN401 - JSON
@@ -195,3 +197,42 @@ def open_sandbox(folder: Path) -> Sandbox:
     """
     layout = Layout(folder=folder.absolute())
     return Sandbox(layout=layout, record=read_record(layout, Record, MANAGER))
+
+
+def get_document(port: int, path: str) -> Any:  # noqa: ANN401 - JSON
+    """Return the document at ``/ws/v1/cluster/path``, ``None`` where nobody answers with one.
+
+    A ResourceManager that has just started answers with pages that are no documents.
+    """
+    try:
+        status, text = _exchange(port, "GET", path, "")
+        return json.loads(text) if status < _FIRST_ERROR else None
+    except (OSError, HTTPException, ValueError):
+        return None
+
+
+def post_document(port: int, path: str, document: object, user: str) -> None:
+    """Send *document* as *user*.
+
+    Raises:
+        RequestError: It is refused, or nobody answers.
+    """
+    try:
+        status, text = _exchange(port, "POST", f"{path}?user.name={user}", json.dumps(document))
+    except (OSError, HTTPException) as error:
+        status, text = _FIRST_ERROR, str(error)
+    if status >= _FIRST_ERROR:
+        output = " ".join(text.split())[:300]
+        message = f"ResourceManager must take {path}; got status {status}: {output}. Look into its log."
+        raise RequestError(message)
+
+
+def _exchange(port: int, method: str, path: str, body: str) -> tuple[int, str]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=_TIMEOUT_S)
+    try:
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        connection.request(method, f"/ws/v1/cluster/{path}", body=body or None, headers=headers)
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
+    finally:
+        connection.close()

@@ -7,17 +7,15 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gpusage.sandboxes.cache import lock
-from gpusage.sandboxes.gpusaged import write_gpusage_toml
-from gpusage.sandboxes.host import free_ports, private_folder
-from gpusage.sandboxes.progress import Report, silent
-from gpusage.sandboxes.record import write_record
-from gpusage.sandboxes.sandbox import down_on_failure
-from gpusage_yarn.sandbox.class_archive import listing_options, make_archive
+from gpusage_sandboxes.cache import lock
+from gpusage_sandboxes.gpusaged import write_gpusage_toml
+from gpusage_sandboxes.host import free_ports, private_folder
+from gpusage_sandboxes.progress import Report, silent
+from gpusage_sandboxes.record import write_record
+from gpusage_sandboxes.sandbox import down_on_failure
 from gpusage_yarn.sandbox.cluster import Sandbox
-from gpusage_yarn.sandbox.hadoop import Hadoop, prepare_hadoop
-from gpusage_yarn.sandbox.layout import CLIENT, RESOURCE_MANAGER, ClusterPlan, Layout, parse_nodes
-from gpusage_yarn.sandbox.record import Record
+from gpusage_yarn.sandbox.hadoop import Hadoop, listing_options, make_archive, prepare_hadoop
+from gpusage_yarn.sandbox.layout import CLIENT, RESOURCE_MANAGER, ClusterPlan, Layout, Record, parse_nodes
 from gpusage_yarn.sandbox.settings import (
     NODE_PORTS,
     RM_PORTS,

@@ -68,17 +68,18 @@ def environment_of(layout: Layout, hadoop: Hadoop, name: str) -> dict[str, str]:
         "HADOOP_CLIENT_OPTS": f"-Duser.home={layout.jobs} -Djava.io.tmpdir={layout.temporary} "
         "-XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "GPUSAGE_CONFIG": str(layout.etc / "gpusage.toml"),
+        "GPUSAGE_LIBEXEC": str(layout.libexec),
         MARK: str(layout.folder),
     }
 
 
-def words_of(layout: Layout, daemon: str) -> str:
+def read_last_log(layout: Layout, daemon: str) -> str:
     """Return what *daemon* has written since it was last started."""
     log = layout.log_file(daemon)
     return log.read_text(encoding="utf-8", errors="replace").rpartition(_START)[2] if log.is_file() else ""
 
 
-def complaint(text: str) -> str:
+def last_exception(text: str) -> str:
     """Return the last exception that a daemon's *text* names."""
     exceptions = _EXCEPTION.findall(text)
     return " ".join(exceptions[-1].split())[:300].rstrip(".") if exceptions else "no word of why"

@@ -6,20 +6,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from gpusage.sandboxes.cache import cache_folder, lock
-from gpusage.sandboxes.progress import Report, silent
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.sandbox.java import Java
-from gpusage_yarn.sandbox.jdk import prepare_java
+from gpusage_sandboxes.cache import cache_folder, lock
+from gpusage_sandboxes.progress import Report, silent
+from gpusage_yarn.sandbox.java import Java, prepare_java
 
 _HERE = Path(__file__).parent
 _POM = _HERE / "hadoop.pom.xml"
@@ -29,7 +30,7 @@ VERSION = "3.4.2"
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag="gpusage.hadoop-installation/1", tag_field="schema"):
-    """What an installation says of itself, in its ``installation.json``."""
+    """The contents of an installation's ``installation.json``."""
 
     version: str
 
@@ -142,9 +143,9 @@ def _fetch(folder: Path, java: Java, repository: Path, report: Report) -> None:
 def _maven_error(output: str) -> RequestError:
     """Return what Maven said, as one sentence with its first complaint in it."""
     complaints = re.findall(r"^\[ERROR\] *(?:Failed to execute goal )?(.+?)\.?$", output, flags=re.MULTILINE)
-    complaint = complaints[0][:300] if complaints else "no word from mvn"
+    first_error = complaints[0][:300] if complaints else "no word from mvn"
     message = (
-        f"Maven must be able to fetch Hadoop {VERSION}; mvn says: {complaint}. "
+        f"Maven must be able to fetch Hadoop {VERSION}; mvn says: {first_error}. "
         "Check the network and Maven's settings, then try again."
     )
     return RequestError(message)
@@ -152,3 +153,41 @@ def _maven_error(output: str) -> RequestError:
 
 def _jars(folder: Path) -> Path:
     return folder / "share" / "hadoop" / "common" / "lib"
+
+
+_LISTS = "classes-%p.list"
+
+
+def listing_options(folder: Path) -> tuple[str, ...]:
+    """Return the options with which each daemon leaves the names of its classes in *folder* when it is stopped."""
+    return (f"-XX:DumpLoadedClassList={folder / _LISTS}",)
+
+
+def make_archive(hadoop: Hadoop, folder: Path) -> None:
+    """Write the archive of the classes that are named in *folder*; where Java cannot, it is empty."""
+    lists = [path.read_text(encoding="utf-8") for path in folder.glob(_LISTS.replace("%p", "*"))]
+    names = dict.fromkeys(name for text in lists for name in class_names(text))
+    class_list = folder / "classes"
+    class_list.write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    partial = hadoop.class_archive.with_suffix(f".{os.getpid()}")
+    command = [
+        str(hadoop.java.program),
+        "-Xshare:dump",
+        "-XX:-UsePerfData",  # or the dump leaves a file in the machine's own temporary folder
+        "-XX:+UseSerialGC",
+        f"-XX:SharedClassListFile={class_list}",
+        f"-XX:SharedArchiveFile={partial}",
+        "-classpath",
+        hadoop.classpath,
+    ]
+    done = subprocess.run(command, check=False, capture_output=True, stdin=subprocess.DEVNULL)
+    if done.returncode != 0 or not partial.is_file():
+        partial.write_bytes(b"")
+    partial.replace(hadoop.class_archive)
+
+
+def class_names(text: str) -> Iterable[str]:
+    """Yield the classes that a list of Java's names, without those made or loaded in a way of their own."""
+    for line in text.splitlines():
+        if line and line[0] not in "#@" and "source:" not in line:
+            yield line.partition(" ")[0]

@@ -6,10 +6,12 @@ import re
 import subprocess
 from pathlib import Path
 
-from gpusage.sandboxes.cache import cache_folder, lock
+import click
+
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.jar import SOURCES, how_to_get, in_checkout, packaged_jar
-from gpusage_yarn.sandbox.jdk import prepare_java
+from gpusage_sandboxes.cache import cache_folder, lock
+from gpusage_yarn.install.classes import SOURCES, in_checkout, jar_instructions, packaged_jar
+from gpusage_yarn.sandbox.java import prepare_java
 
 
 def find_jar() -> Path:
@@ -22,7 +24,7 @@ def find_jar() -> Path:
         return build_jar()
     jar = packaged_jar()
     if jar is None:
-        raise RequestError(how_to_get())
+        raise RequestError(jar_instructions())
     return jar
 
 
@@ -72,3 +74,8 @@ def _build(pom: Path) -> None:
             f"Maven must be able to build {pom}; mvn says: {' '.join(errors[:2])[:500]}. Try it there: mvn package."
         )
         raise RequestError(message)
+
+
+def show_jar() -> None:
+    """Print where the jar for Hadoop's daemons is, to copy it; in a checkout it is built first."""
+    click.echo(find_jar())

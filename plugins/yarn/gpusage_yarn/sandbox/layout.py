@@ -6,11 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpusage.configuration import SiteMode
-from gpusage.sandboxes.layout import Layout as AnyLayout
-from gpusage.sandboxes.nodes import SandboxNode, read_nodes
+import msgspec
 
-_MOST_NODES = 32
+from gpusage.adapters.configuration import SiteMode
+from gpusage_sandboxes.layout import Layout as AnyLayout
+from gpusage_sandboxes.nodes import SandboxNode, read_nodes
+from gpusage_yarn.sandbox.hadoop import Hadoop
+from gpusage_yarn.sandbox.java import Java
+
+_MAX_NODES = 32
 
 RESOURCE_MANAGER = "rm"
 STANDBY = "standby"
@@ -79,6 +83,11 @@ class Layout(AnyLayout):
         return self.folder / "lib"
 
     @property
+    def libexec(self) -> Path:
+        """What every host has in ``/usr/libexec/gpusage``."""
+        return self.folder / "libexec"
+
+    @property
     def temporary(self) -> Path:
         """A folder per daemon for what Java leaves behind when it is killed."""
         return self.folder / "tmp"
@@ -98,4 +107,34 @@ def parse_nodes(text: str) -> tuple[SandboxNode, ...]:
     Raises:
         RequestError: *text* is not of this form, or describes more than a sandbox can hold.
     """
-    return read_nodes(text, most_nodes=_MOST_NODES, fewest_gpus=0, example="2xv100:4,1xh100:8,1xcpu:0")
+    return read_nodes(text, most_nodes=_MAX_NODES, fewest_gpus=0, example="2xv100:4,1xh100:8,1xcpu:0")
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, tag="gpusage.yarn-sandbox/1", tag_field="schema"):
+    """Fixed once the sandbox has been laid out.
+
+    Attributes:
+        version: Of Hadoop.
+        hadoop_folder: Where Hadoop lies.
+        java_home: Where Java lies.
+        maven: The program.
+        rm_web_port: Where the ResourceManager answers over HTTP.
+        node_ports: Each node's port, by which the ResourceManager knows it, by name.
+        labels: The label of each node that has one, by name.
+        java_options: Further options of every daemon's Java.
+    """
+
+    version: str
+    hadoop_folder: str = msgspec.field(name="hadoop")
+    java_home: str = msgspec.field(name="java")
+    maven: str
+    rm_web_port: int
+    node_ports: dict[str, int]
+    labels: dict[str, str]
+    java_options: tuple[str, ...] = ()
+
+    @property
+    def hadoop(self) -> Hadoop:
+        """What it runs."""
+        java = Java(home=Path(self.java_home), maven=Path(self.maven))
+        return Hadoop(version=self.version, folder=Path(self.hadoop_folder), java=java)

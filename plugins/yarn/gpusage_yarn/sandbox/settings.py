@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from xml.sax.saxutils import escape
 
-from gpusage.sandboxes.nodes import SandboxNode
-from gpusage_yarn.hadoop_xml import SITE
-from gpusage_yarn.install import RESOURCE_TYPES, SCHEDULER
+from gpusage.adapters.configuration import SiteMode
+from gpusage.adapters.decisions import builtin_catalogue
+from gpusage_hooks.errors import DeviceError
+from gpusage_hooks.units import MIB
+from gpusage_sandboxes.nodes import SandboxNode
+from gpusage_yarn.cluster.configuration import (
+    ALLOCATOR,
+    CALCULATOR,
+    CLASSES,
+    LISTENERS,
+    PROCESSORS,
+    RESOURCE_TYPES,
+    RULES,
+    SCHEDULER,
+    SITE,
+)
+from gpusage_yarn.install.edits import MAX_GPUS
 from gpusage_yarn.sandbox.layout import CLIENT, ClusterPlan, Layout
 
 MARK = "GPUSAGE_YARN_SANDBOX"
@@ -112,7 +128,7 @@ def _common_files(plan: ClusterPlan, layout: Layout) -> dict[str, str]:
     types = {"yarn.resource-types": "yarn.io/gpu"}
     if plan.share_per_gpu:
         types["yarn.resource-types"] += f",{plan.share_type}"
-        types[f"yarn.resource-types.{plan.share_type}.maximum-allocation"] = str(plan.share_per_gpu)
+        types[f"yarn.resource-types.{plan.share_type}.maximum-allocation"] = str(MAX_GPUS * plan.share_per_gpu)
     return {
         "core-site.xml": render_configuration(core),
         RESOURCE_TYPES: render_configuration(types),
@@ -162,6 +178,7 @@ def _node_settings(plan: ClusterPlan, layout: Layout, node: SandboxNode, ports: 
     return {
         **addresses,
         **{f"{nm}.resource-type.{name}": str(count) for name, count in offered.items() if count and node.gpu_count},
+        **_gpu_memory(node),
         f"{nm}.resource.memory-mb": str(_NODE_MEMORY_MIB),
         f"{nm}.resource.cpu-vcores": str(_NODE_CORES),
         f"{nm}.local-dirs": f"{state}/local",
@@ -177,6 +194,15 @@ def _node_settings(plan: ClusterPlan, layout: Layout, node: SandboxNode, ports: 
         f"{nm}.admin-env": f"{MARK}={layout.folder}",
         "yarn.log-aggregation-enable": "false",
     }
+
+
+def _gpu_memory(node: SandboxNode) -> dict[str, str]:
+    """Return the setting with the memory of a node's GPUs, because there is no driver to read it from."""
+    try:
+        gpu = builtin_catalogue().find(node.gpu_type)
+    except DeviceError:
+        return {}
+    return {"gpusage.node.gpu-memory-mib": str(int(gpu.memory_bytes // MIB))}
 
 
 def _scheduler_settings(plan: ClusterPlan) -> Iterator[tuple[str, str]]:
@@ -205,3 +231,24 @@ def equal_parts(count: int) -> list[str]:
     part = 100_000 // count
     parts = [part] * (count - 1) + [100_000 - part * (count - 1)]
     return [f"{value // 1000}.{value % 1000:03}" for value in parts]
+
+
+SITE_SETTINGS: Mapping[str, str] = {
+    RULES: f"{CLASSES[RULES]},user-group",
+    PROCESSORS: CLASSES[PROCESSORS],
+    LISTENERS: CLASSES[LISTENERS],
+    ALLOCATOR: CLASSES[ALLOCATOR],
+    "gpusage.am.heartbeat-ms": "200",
+}
+SCHEDULER_SETTINGS: Mapping[str, str] = {CALCULATOR: CLASSES[CALCULATOR]}
+
+
+def with_gpusage(plan: ClusterPlan, jar: Path, mode: SiteMode) -> ClusterPlan:
+    """Return *plan* with all of gpusage switched on."""
+    return replace(
+        plan,
+        jar=jar,
+        mode=mode,
+        site_settings={**SITE_SETTINGS, **plan.site_settings},
+        scheduler_settings={**SCHEDULER_SETTINGS, **plan.scheduler_settings},
+    )

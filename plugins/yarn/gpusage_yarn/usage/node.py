@@ -1,7 +1,7 @@
 """The program that samples one container on its node: ``python -m gpusage_yarn.usage.node CONTAINER GPU SHARE FOLDER``.
 
 The NodeManager's listener starts it as the NodeManager's own user, and ends it by SIGTERM. It then writes what it saw
-into the node's letter, a file in FOLDER, which the NodeManager shows in its /jmx.
+into a file in FOLDER, the node's usage reports, which the NodeManager shows in its /jmx.
 """
 
 from __future__ import annotations
@@ -11,21 +11,29 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from gpusage.plugins.loading import node_hooks
-from gpusage.sampler.folder import Folder
-from gpusage.sampler.letter import with_letter
-from gpusage.sampler.processes import JobIdentity
-from gpusage.sampler.sampling import SampledJob, Sampling, Surroundings
-from gpusage_hooks.types import Usage
-from gpusage_yarn.request import MANAGER
-from gpusage_yarn.usage.reading_back import granted_to
+from gpusage.adapters.decisions import node_hooks
+from gpusage.adapters.gpu_division import (
+    LIMIT_VARIABLE,
+    NOT_READ_BACK,
+    PERCENT_VARIABLE,
+    PIPE_VARIABLE,
+    limit_bytes,
+    query_client_view,
+    whole_sm_count,
+    with_client_view,
+)
+from gpusage.adapters.usage import ProcessSelector, SampledJob, Sampling, Surroundings, UsageSpool, append_usage_reports
+from gpusage_hooks.types import Allocation, Usage
+from gpusage_hooks.units import WHOLE_PERCENT
+from gpusage_yarn.settings import MANAGER
 
-LETTER = "letter"
+REPORT_FILE = "letter"
 """The file's name; UsageSampler.java has it too."""
 _ENDS = (signal.SIGTERM, signal.SIGINT)
 _CONTAINER = re.compile(r"container_[a-z0-9_]{1,60}")
@@ -44,43 +52,66 @@ def main(words: Sequence[str]) -> None:
         return
     os.nice(5)
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # they are waited for
-    folder = Folder(Path(path), "")
+    folder = UsageSpool(Path(path), "")
     usage = _sampled(folder, job_of(container, device), int(percent))
     if usage.gpu:
-        post(folder, usage)
+        append_report(folder, usage)
 
 
 def job_of(container: str, device: str) -> SampledJob:
     """Return *container* as the sampler knows it; its own processes are those that this user may look at."""
-    identity = JobIdentity(variable=f"CONTAINER_ID={container}", cgroup=container, uid=os.geteuid())
+    identity = ProcessSelector(variable=f"CONTAINER_ID={container}", cgroup=container, uid=os.geteuid())
     return SampledJob(manager=MANAGER, job_id=container, devices=(device,), identity=identity)
 
 
-def post(folder: Folder, usage: Usage) -> None:
-    """Put *usage* into the node's letter, which is there whole at any time."""
-    letter = folder.path / LETTER
-    with folder.locked():
-        fresh = letter.with_suffix(".new")
-        fresh.write_text(with_letter(letter.read_text() if letter.exists() else "", [usage], time.time()))
-        fresh.replace(letter)
+def append_report(folder: UsageSpool, usage: Usage) -> None:
+    """Append *usage* to the node's reports; whoever reads them meanwhile sees the old ones or all."""
+    reports = folder.path / REPORT_FILE
+    with folder.lock():
+        fresh = reports.with_suffix(".new")
+        fresh.write_text(append_usage_reports(reports.read_text() if reports.exists() else "", [usage], time.time()))
+        fresh.replace(reports)
 
 
-def _sampled(folder: Folder, job: SampledJob, percent: int) -> Usage:
+def _sampled(folder: UsageSpool, job: SampledJob, percent: int) -> Usage:
     device_file, parent = folder.file(job.job_id, "device"), os.getppid()
     device_file.write_text(",".join(job.devices))
     surroundings = Surroundings(
-        has_partners=lambda: bool({*job.devices} & {*folder.devices_of_others(job.job_id)}),
-        granted=cache(lambda: granted_to(percent, os.environ)),
+        has_partners=lambda: bool({*job.devices} & {*folder.devices_of_other_jobs(job.job_id)}),
+        granted=cache(lambda: read_allocation(percent, os.environ)),
     )
 
     def ended(pause_s: float) -> bool:
-        """Tell whether the container has ended, or the NodeManager, whose successor knows nothing of this process."""
+        """Return whether the container has ended, or the NodeManager, whose successor knows nothing of this process."""
         return signal.sigtimedwait(_ENDS, pause_s) is not None or os.getppid() != parent
 
     try:
         return Sampling(job, node_hooks(), surroundings).run(ended, lambda _usage: None)
     finally:
         device_file.unlink(missing_ok=True)
+
+
+def read_allocation(share_percent: int, environment: Mapping[str, str]) -> Allocation:
+    """Return what a container with a share of *share_percent* really has.
+
+    Args:
+        share_percent: As YARN booked it.
+        environment: Of this process, in which the NodeManager set the container's own variables ``CUDA_*``; it has
+            none of them where the container runs as another user, whose MPS daemon our client must not keep waiting.
+    """
+    if share_percent >= WHOLE_PERCENT:
+        return Allocation()
+    limits = {name: value for name, value in environment.items() if name.startswith("CUDA_")}
+    percent = limits.get(PERCENT_VARIABLE, "")
+    allocation = Allocation(
+        division="percentage",
+        share_percent=share_percent,
+        thread_percent=int(percent) if percent.isdecimal() else None,
+        memory_limit_bytes=limit_bytes(limits.get(LIMIT_VARIABLE)),
+    )
+    if PIPE_VARIABLE not in limits:
+        return replace(allocation, trouble=NOT_READ_BACK)
+    return with_client_view(allocation, query_client_view(limits), whole_sm_count(limits))
 
 
 if __name__ == "__main__":

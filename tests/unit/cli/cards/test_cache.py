@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.cli.cards.cache import cached, keep
+from gpusage.cli.cards.cache import read_own, write_atomically
 
 PLANTED: dict[str, Callable[[Path], object]] = {
     "a link": lambda path: path.symlink_to(path.with_name("real")),
@@ -22,10 +22,10 @@ PLANTED: dict[str, Callable[[Path], object]] = {
 
 def test_what_was_kept_is_there_the_next_time(tmp_path: Path) -> None:
     path = tmp_path / "cards" / "a"
-    assert cached(path, 100) is None
-    keep(path, b"a card")
-    assert cached(path, 100) == b"a card"
-    assert cached(path, 3) == b"a c"
+    assert read_own(path, 100) is None
+    write_atomically(path, b"a card")
+    assert read_own(path, 100) == b"a card"
+    assert read_own(path, 3) == b"a c"
 
 
 @pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED.keys())
@@ -34,17 +34,17 @@ def test_what_anyone_else_may_have_put_there_is_not_believed(tmp_path: Path, pla
     (tmp_path / "real").write_bytes(b"planted")
     path = tmp_path / "a"
     plant(path)
-    assert cached(path, 100) is None
+    assert read_own(path, 100) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
 def test_another_users_file_is_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    keep(path, b"planted")
+    write_atomically(path, b"planted")
     os.chown(path, 65534, 65534)
-    assert cached(path, 100) is None
-    keep(path, b"ours")
-    assert cached(path, 100) == b"ours"
+    assert read_own(path, 100) is None
+    write_atomically(path, b"ours")
+    assert read_own(path, 100) == b"ours"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
@@ -52,12 +52,12 @@ def test_nothing_is_kept_in_another_users_folder(tmp_path: Path) -> None:
     """Root with a user's HOME would write where that user may put links."""
     (tmp_path / "cards").mkdir()
     os.chown(tmp_path / "cards", 65534, 65534)
-    keep(tmp_path / "cards" / "a", b"ours")
+    write_atomically(tmp_path / "cards" / "a", b"ours")
     assert not any((tmp_path / "cards").iterdir())
 
 
 def test_in_a_folder_where_others_may_rename_files_nothing_is_believed(tmp_path: Path) -> None:
     """One model's card under another's name: the file is ours, its name is not."""
-    keep(tmp_path / "cards" / "a", b"ours")
+    write_atomically(tmp_path / "cards" / "a", b"ours")
     (tmp_path / "cards").chmod(0o777)
-    assert cached(tmp_path / "cards" / "a", 100) is None
+    assert read_own(tmp_path / "cards" / "a", 100) is None

@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from gpusage.api import advisor
-from gpusage.cli.cards import cached_advisor as subject
-from gpusage.cli.cards.cached_advisor import CachedAdvisor, remembering
+from gpusage.cli.cards import cache
+from gpusage.cli.cards.cached_advisor import _SOURCES, CachedAdvisor, with_cache
+from gpusage.decisions.default_advisor import advisor
 from gpusage.graphs.card.text import decode, encode
 from gpusage.plugins.hooks import Hooks
 from gpusage.plugins.loading import make_hooks
@@ -34,28 +34,28 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CachedAdvisor:
+def cached_advisor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CachedAdvisor:
     """Return an advisor whose user has an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    found = remembering(advisor(), encode(GRAPH))
-    assert isinstance(found, CachedAdvisor)
-    return found
+    actual = with_cache(advisor(), encode(GRAPH))
+    assert isinstance(actual, CachedAdvisor)
+    return actual
 
 
-def without_predictors(asked: CachedAdvisor) -> CachedAdvisor:
-    return replace(asked, hooks=cast("Hooks", Nobody()))
+def without_predictors(cached_advisor: CachedAdvisor) -> CachedAdvisor:
+    return replace(cached_advisor, hooks=cast("Hooks", Nobody()))
 
 
-def test_what_was_predicted_is_known_to_the_last_bit(asked: CachedAdvisor, gpus: Sequence[Gpu]) -> None:
-    first = asked.predict(GRAPH, WORKLOAD, gpus)
+def test_what_was_predicted_is_known_to_the_last_bit(cached_advisor: CachedAdvisor, gpus: Sequence[Gpu]) -> None:
+    first = cached_advisor.predict(GRAPH, WORKLOAD, gpus)
     assert first == advisor().predict(GRAPH, WORKLOAD, gpus)
-    assert without_predictors(asked).predict(GRAPH, WORKLOAD, gpus) == first
+    assert without_predictors(cached_advisor).predict(GRAPH, WORKLOAD, gpus) == first
 
 
 @pytest.mark.parametrize("change", ["card", "batch", "gpus", "figure"])
-def test_another_question_is_predicted_anew(asked: CachedAdvisor, gpus: tuple[Gpu, ...], change: str) -> None:
-    asked.predict(GRAPH, WORKLOAD, gpus)
-    other = without_predictors(replace(asked, card="QUJD") if change == "card" else asked)
+def test_another_question_is_predicted_anew(cached_advisor: CachedAdvisor, gpus: tuple[Gpu, ...], change: str) -> None:
+    cached_advisor.predict(GRAPH, WORKLOAD, gpus)
+    other = without_predictors(replace(cached_advisor, card="QUJD") if change == "card" else cached_advisor)
     workload = Workload(batch_size=16) if change == "batch" else WORKLOAD
     if change == "gpus":
         gpus = gpus[::-1]
@@ -66,34 +66,39 @@ def test_another_question_is_predicted_anew(asked: CachedAdvisor, gpus: tuple[Gp
 
 
 def test_other_predictors_of_ours_predict_anew(
-    asked: CachedAdvisor, gpus: Sequence[Gpu], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cached_advisor: CachedAdvisor, gpus: Sequence[Gpu], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked.predict(GRAPH, WORKLOAD, gpus)
+    cached_advisor.predict(GRAPH, WORKLOAD, gpus)
     package = tmp_path / "package"
-    shutil.copytree(subject._PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(subject, "_PACKAGE", package)
-    assert without_predictors(asked).predict(GRAPH, WORKLOAD, gpus), "a copy is the same"
-    file = package / "predictors" / "memory" / "peak.py"
+    shutil.copytree(cache._PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(cache, "_PACKAGE", package)
+    assert without_predictors(cached_advisor).predict(GRAPH, WORKLOAD, gpus), "a copy is the same"
+    file = next((package / "predictors").glob("*.py"))
     file.write_text(file.read_text() + "\n")
     with pytest.raises(AttributeError):
-        without_predictors(asked).predict(GRAPH, WORKLOAD, gpus)
+        without_predictors(cached_advisor).predict(GRAPH, WORKLOAD, gpus)
 
 
-def test_what_is_no_prediction_is_predicted_anew(asked: CachedAdvisor, gpus: Sequence[Gpu]) -> None:
-    first = asked.predict(GRAPH, WORKLOAD, gpus)
-    (kept,) = asked.folder.iterdir()
-    for content in (b"", b"[]", b"[{}]", b"\xff", kept.read_bytes()[:-20]):
-        kept.write_bytes(content)
-        assert asked.predict(GRAPH, WORKLOAD, gpus) == first
+def test_what_is_no_prediction_is_predicted_anew(cached_advisor: CachedAdvisor, gpus: Sequence[Gpu]) -> None:
+    first = cached_advisor.predict(GRAPH, WORKLOAD, gpus)
+    (entry,) = cached_advisor.folder.iterdir()
+    for content in (b"", b"[]", b"[{}]", b"\xff", entry.read_bytes()[:-20]):
+        entry.write_bytes(content)
+        assert cached_advisor.predict(GRAPH, WORKLOAD, gpus) == first
 
 
 def test_nothing_is_kept_where_somebody_else_predicts() -> None:
     theirs = replace(advisor(), hooks=make_hooks([announced(predict_needs=lambda: None)]))
-    assert remembering(theirs, encode(GRAPH)) is theirs
+    assert with_cache(theirs, encode(GRAPH)) is theirs
 
 
-def test_a_cache_that_cannot_be_written_costs_nothing(asked: CachedAdvisor, gpus: Sequence[Gpu]) -> None:
-    file = asked.folder.parent
+def test_a_cache_that_cannot_be_written_costs_nothing(cached_advisor: CachedAdvisor, gpus: Sequence[Gpu]) -> None:
+    file = cached_advisor.folder.parent
     file.write_text("in the way")
-    needs: tuple[GpuNeed, ...] = asked.predict(GRAPH, WORKLOAD, gpus)
+    needs: tuple[GpuNeed, ...] = cached_advisor.predict(GRAPH, WORKLOAD, gpus)
     assert [need.gpu for need in needs] == [gpu.name for gpu in gpus]
+
+
+def test_each_pattern_of_sources_has_files() -> None:
+    """A prediction is kept for our sources as they are: a module that moved would no longer count."""
+    assert all(list(cache.source_files([pattern])) for pattern in _SOURCES)

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from gpusage.cli import main
 from gpusage.cli.cards import job_card as subject
 from gpusage.cli.cards.job_card import cache_folder, cache_key, card_of, job_card
+from gpusage.graphs.card.error import decode_error
 from gpusage.graphs.card.text import encode
-from gpusage.graphs.card.trouble import decode_trouble
 from gpusage_hooks.comment import parse_model
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import ModelGraph, Node
@@ -37,15 +37,15 @@ def model(tmp_path: Path) -> Path:
     """Return a file in the place of a model, whose card is in the cache already."""
     path = tmp_path / "r.onnx"
     path.write_bytes(b"not read")
-    keep(tmp_path, f"model={path}")
+    write_atomically(tmp_path, f"model={path}")
     return path
 
 
-def keep(tmp_path: Path, comment: str, card: str | None = None) -> Path:
-    kept = tmp_path / "cards" / cache_key(parse_model(comment))
-    kept.parent.mkdir(exist_ok=True)
-    kept.write_text((card if card is not None else encode(GRAPH)) + "\n")
-    return kept
+def write_atomically(tmp_path: Path, comment: str, card: str | None = None) -> Path:
+    entry = tmp_path / "cards" / cache_key(parse_model(comment))
+    entry.parent.mkdir(exist_ok=True)
+    entry.write_text((card if card is not None else encode(GRAPH)) + "\n")
+    return entry
 
 
 def test_a_card_that_was_kept_needs_no_reading(tmp_path: Path, model: Path) -> None:
@@ -89,9 +89,9 @@ def test_a_relative_path_is_one_below_the_folder_of_the_submission(
     assert cache_key(parse_model("r.onnx")) == cache_key(parse_model(str(model)))
 
 
-@pytest.mark.parametrize("kept", ["", "\u00e9", "no card!", "A" * 20000, "AAAA\nBBBB"])
-def test_a_damaged_entry_is_no_card(tmp_path: Path, model: Path, kept: str) -> None:
-    keep(tmp_path, f"model={model}", kept)
+@pytest.mark.parametrize("expected", ["", "\u00e9", "no card!", "A" * 20000, "AAAA\nBBBB"])
+def test_a_damaged_entry_is_no_card(tmp_path: Path, model: Path, expected: str) -> None:
+    write_atomically(tmp_path, f"model={model}", expected)
     with pytest.raises(GpuUsageError):  # so the model is read, and is no ONNX file
         card_of(parse_model(f"model={model}"), tmp_path / "cards")
 
@@ -103,14 +103,14 @@ def test_a_saved_card_is_read_and_kept_for_nobody_else_to_see(tmp_path: Path) ->
     write_file(GRAPH, saved)
     card = card_of(parse_model(f"model={saved}"), tmp_path / "new" / "cards")
     assert card == encode(GRAPH)
-    (kept,) = (tmp_path / "new" / "cards").iterdir()
-    assert kept.read_text().strip() == card
-    assert kept.stat().st_mode & 0o077 == 0
+    (entry,) = (tmp_path / "new" / "cards").iterdir()
+    assert entry.read_text().strip() == card
+    assert entry.stat().st_mode & 0o077 == 0
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    assert subject._keep(tmp_path / "file" / "cards" / "x", "QUJD") == "QUJD"
+    assert subject._store(tmp_path / "file" / "cards" / "x", "QUJD") == "QUJD"
 
 
 def test_the_command_prints_the_card_and_nothing_else(
@@ -135,7 +135,7 @@ def test_a_model_that_cannot_be_read_sends_the_reason_in_the_cards_place(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     done = CliRunner().invoke(job_card, ["model=/nowhere/r.onnx"])
     assert done.exit_code == 0
-    assert "'/nowhere/r.onnx'" in str(decode_trouble(done.output.strip()))
+    assert "'/nowhere/r.onnx'" in str(decode_error(done.output.strip()))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -157,8 +157,8 @@ def test_a_site_may_keep_cards_for_all_of_its_users(tmp_path: Path, monkeypatch:
     done = CliRunner().invoke(job_card, ["--keep-in", str(site), f"model={saved}"])
     os.umask(earlier)
     assert done.output == encode(GRAPH) + "\n"
-    (kept,) = site.iterdir()
-    assert [path.stat().st_mode & 0o777 for path in (kept, site, site.parent)] == [0o644, 0o755, 0o755]
+    (entry,) = site.iterdir()
+    assert [path.stat().st_mode & 0o777 for path in (entry, site, site.parent)] == [0o644, 0o755, 0o755]
     monkeypatch.setattr(subject, "SITE_FOLDER", site)
     monkeypatch.setattr(subject, "_read_model", lambda _: pytest.fail("it was kept"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
@@ -166,7 +166,7 @@ def test_a_site_may_keep_cards_for_all_of_its_users(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("model", "folder", "said"),
+    ("model", "folder", "expected"),
     [
         ("/nowhere/r.onnx", "site", "/nowhere/r.onnx"),
         ("", "site", "model"),
@@ -175,7 +175,7 @@ def test_a_site_may_keep_cards_for_all_of_its_users(tmp_path: Path, monkeypatch:
     ],
 )
 def test_a_card_that_cannot_be_kept_for_all_is_told_in_a_sentence(
-    tmp_path: Path, model: str, folder: str, said: str
+    tmp_path: Path, model: str, folder: str, expected: str
 ) -> None:
     from gpusage.graphs.card.file import write_file  # noqa: PLC0415 - as above
 
@@ -186,7 +186,7 @@ def test_a_card_that_cannot_be_kept_for_all_is_told_in_a_sentence(
     comment = f"model={model.format(saved)}"
     done = CliRunner().invoke(main, ["job-card", "--keep-in", str(tmp_path / folder), comment])
     assert done.exit_code == 1
-    assert said in done.output
+    assert expected in done.output
     assert "Traceback" not in done.output
 
 
@@ -236,7 +236,7 @@ class Slow:
             command, check=True, capture_output=True, text=True, timeout=LIMIT_S, env=self.environment
         )  # it returns only when nobody holds its output any more: the child in the background does not
         assert done.stderr == ""
-        return decode_trouble(done.stdout.strip()) or done.stdout.strip()
+        return decode_error(done.stdout.strip()) or done.stdout.strip()
 
     def let_go(self) -> None:
         """Let every reader end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +12,14 @@ from click.testing import CliRunner
 
 from gpusage.cli import main
 from gpusage.store.opening import open_store
-from gpusage_hooks.types import Granted, Workload
+from gpusage_hooks.types import Allocation, Workload
 from gpusage_lab.learning.profiled import profiled
 from gpusage_lab.measurements.tables import DataFolder
 from records import RECORD, USAGE
 
 NUMBER = "69215f4a0c3e"
 SOLO = replace(
-    USAGE, granted=Granted(), alone_s=3595.0, gpu_utilization=0.97, started_at_s=1_700_000_000.0, number=NUMBER
+    USAGE, granted=Allocation(), alone_s=3595.0, gpu_utilization=0.97, started_at_s=1_700_000_000.0, number=NUMBER
 )
 
 
@@ -43,6 +44,22 @@ def test_solo_runs_are_read_by_the_laboratory_and_a_slow_host_teaches_memory_alo
     assert figures[0] == {"process_bytes": 2e9}
     assert figures[1] == {"process_bytes": 2e9, "step_time_s": pytest.approx(3.7), "gpu_utilization": 0.97}
     assert all(run.is_alone and run.key == "profile:torchvision:resnet50" for run in runs)
+
+
+@pytest.mark.usefixtures("_store")
+def test_no_cell_is_a_formula_or_acts_on_a_terminal(tmp_path: Path) -> None:
+    with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
+        for job, model in enumerate(("=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "\x1b[2Jx", "a\rb")):
+            number = f"{job:012x}"
+            store.record(replace(RECORD, number=number, model=model, workload=Workload(batch_size=64)))
+            store.record_usage([replace(SOLO, job_id=str(100 + job), number=number)])
+    CliRunner().invoke(main, ["decisions", "--as-profile", str(tmp_path / "data")])
+    (table,) = (tmp_path / "data" / "profile").iterdir()
+    text = table.read_bytes().decode()
+    assert all(character.isprintable() or character == "\n" for character in text)
+    with table.open(newline="") as file:
+        models = [row["model"] for row in csv.DictReader(file)]
+    assert {"'=cmd|' /C calc'!A0", "'+1", "'-1", "'@SUM(A1)", "?[2Jx", "a?b"} <= {*models}
 
 
 @pytest.mark.usefixtures("_store")

@@ -13,42 +13,42 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gpusage.advisor import make_advisor
 from gpusage.cli.commands.decisions import command
 from gpusage.cli.past import decisions
 from gpusage.cli.past.decision_lines import document, lines
-from gpusage.configuration import Configuration
-from gpusage.mark import mark_of
+from gpusage.decisions.advisor import make_advisor
+from gpusage.settings.configuration import Configuration
+from gpusage.store.annotation import annotation_of_record
 from gpusage.store.opening import open_store
-from gpusage_hooks.errors import PluginError
+from gpusage_hooks.errors import PluginError, RequestError
 from gpusage_hooks.managers import Context, ManagerSettings
-from gpusage_hooks.types import Generation, MarkedJob
+from gpusage_hooks.types import AnnotatedJob, Generation
 from gpusage_slurm.settings import SlurmSettings
 from records import RECORD, USAGE
 
 NUMBERED = replace(RECORD, number="69215f4a0c3e")
-JOB = MarkedJob(
+JOB = AnnotatedJob(
     job_id="12_3",
     manager="slurm",
     user="ada",
     state="waiting",
-    mark=f"site; {mark_of(NUMBERED)}",
+    mark=f"site; {annotation_of_record(NUMBERED)}",
     waits_for="Resources",
 )
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def show_decisions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Return what runs the command where one workload manager has one job, and the store one record."""
     (tmp_path / "c.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}/d.db"\n')
     monkeypatch.setenv("GPUSAGE_CONFIG", str(tmp_path / "c.toml"))
     with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
         store.record_all([NUMBERED, replace(NUMBERED, number="69215f4a0c3f", origin="uid 7")])
 
-    def known(*, job_id: str, user: str) -> list[MarkedJob]:
+    def known(*, job_id: str, user: str) -> list[AnnotatedJob]:
         return [JOB] if job_id == JOB.job_id or user == JOB.user else []
 
-    monkeypatch.setattr(decisions, "_asked", known)
+    monkeypatch.setattr(decisions, "_managed_jobs", known)
 
     def run(*arguments: str) -> dict[str, Any]:
         done = CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False)
@@ -59,51 +59,56 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict
     return run
 
 
-def test_a_job_is_told_of_by_its_record(asked: Callable[..., dict[str, Any]]) -> None:
-    (found,) = asked("12_3")["decisions"]
-    assert found["job"] == {
+def test_a_job_is_told_of_by_its_record(show_decisions: Callable[..., dict[str, Any]]) -> None:
+    (decision,) = show_decisions("12_3")["decisions"]
+    assert decision["job"] == {
         "id": "12_3", "manager": "slurm", "user": "ada", "state": "waiting", "waits_for": "Resources",
     }  # fmt: skip
-    assert (found["source"], found["number"], found["code"]) == ("record", "69215f4a0c3e", "REWRITE")
-    assert (found["reasons"], found["model"]) == (["one reason", "another"], "resnet50.onnx")
-    assert found["workload"]["batch_size"] == 64
-    assert found["need"]["gpu"] == "v100-sxm2-16gb"
+    assert (decision["source"], decision["number"], decision["code"]) == ("record", "69215f4a0c3e", "REWRITE")
+    assert (decision["reasons"], decision["model"]) == (["one reason", "another"], "resnet50.onnx")
+    assert decision["workload"]["batch_size"] == 64
+    assert decision["need"]["gpu"] == "v100-sxm2-16gb"
 
 
-def test_a_job_that_ended_has_its_usage(asked: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_a_job_that_ended_has_its_usage(show_decisions: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     """Tasks of an array have one decision, and each its own usage."""
     with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
         store.record_usage([replace(USAGE, job_id=JOB.job_id), replace(USAGE, job_id="12_4")])
-    (found,) = asked("12_3")["decisions"]
-    (usage,) = found["usage"]
+    (decision,) = show_decisions("12_3")["decisions"]
+    (usage,) = decision["usage"]
     assert (usage["job_id"], usage["gpu_utilization"], usage["ask_next_time"]) == ("12_3", 0.31, "more processors")
-    assert [len(found["usage"]) for found in asked("--last", "2")["decisions"]] == [0, 2]
+    assert [len(decision["usage"]) for decision in show_decisions("--last", "2")["decisions"]] == [0, 2]
     done = CliRunner().invoke(command, ["12_3"], catch_exceptions=False)
     assert " asked gres/gpu:1, got 40 % of one v100-sxm2-16gb, used 31 % of its time, 1.9 GiB," in " ".join(
         done.output.split()
     )
 
 
-def test_the_last_decisions_are_the_stores(asked: Callable[..., dict[str, Any]]) -> None:
-    assert [found["number"] for found in asked("--last", "5")["decisions"]] == ["69215f4a0c3f", "69215f4a0c3e"]
-    assert [found["number"] for found in asked("--user", "7")["decisions"]] == ["69215f4a0c3f"]
+def test_the_last_decisions_are_the_stores(show_decisions: Callable[..., dict[str, Any]]) -> None:
+    assert [decision["number"] for decision in show_decisions("--last", "5")["decisions"]] == [
+        "69215f4a0c3f",
+        "69215f4a0c3e",
+    ]
+    assert [decision["number"] for decision in show_decisions("--user", "7")["decisions"]] == ["69215f4a0c3f"]
 
 
-def test_who_may_not_read_the_store_gets_the_marks(asked: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_who_may_not_read_the_store_gets_the_marks(
+    show_decisions: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
     """A folder in the store's place is as unreadable for root as a private one for a user."""
     (tmp_path / "c.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}"\n')
-    for (found,) in (asked("12_3")["decisions"], asked("--user", "ada")["decisions"]):
-        assert (found["source"], found["before"], found["after"]) == ("mark", "gres/gpu:1", "gres/mps:40")
-        assert (found["reasons"], found["mode"]) == (["one reason; another"], "enforce")
-        assert found["decided_at_s"] == 0x69215F4A
+    for (decision,) in (show_decisions("12_3")["decisions"], show_decisions("--user", "ada")["decisions"]):
+        assert (decision["source"], decision["before"], decision["after"]) == ("mark", "gres/gpu:1", "gres/mps:40")
+        assert (decision["reasons"], decision["mode"]) == (["one reason; another"], "enforce")
+        assert decision["decided_at_s"] == 0x69215F4A
     if os.geteuid():
         return
     done = CliRunner().invoke(command, ["--last", "5"])
     assert "must be readable" in str(done.exception)
 
 
-def test_a_job_that_nobody_knows_is_one_sentence(asked: Callable[..., dict[str, Any]]) -> None:
-    assert asked
+def test_a_job_that_nobody_knows_is_one_sentence(show_decisions: Callable[..., dict[str, Any]]) -> None:
+    assert show_decisions
     done = CliRunner().invoke(command, ["99"])
     assert "Job '99' must be one that a workload manager here remembers" in str(done.exception)
 
@@ -118,7 +123,7 @@ def test_a_job_is_told_of_in_plain_words() -> None:
         "  predicted on v100-sxm2-16gb: SM activity 50 % (25-75), 0.0 GiB (0.0-0.0)",
     ]
     bare = replace(JOB, mark="", waits_for="")
-    assert "no mark of ours" in list(lines(bare, None))[1]
+    assert "no mark that this gpusage reads" in list(lines(bare, None))[1]
 
 
 def test_what_is_not_as_usual_in_a_run_is_told() -> None:
@@ -128,29 +133,35 @@ def test_what_is_not_as_usual_in_a_run_is_told() -> None:
     assert line.endswith("generate 512+128, compile on")
 
 
-def test_what_has_no_number_says_so(asked: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+def test_what_has_no_number_says_so(show_decisions: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     """Records of the store's first schema, and jobs that gpusaged gave no answer about."""
     assert next(lines(None, RECORD)).endswith(", record -")
     unanswered = replace(JOB, mark="site; gpusage KEEP | gpusaged did not come to it in time")
     assert [*lines(unanswered, None)][1:] == ["  its request: kept as asked", "  - gpusaged did not come to it in time"]
     with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
         store.record(RECORD)
-    assert asked("--last", "1")["decisions"][0]["number"] is None
+    assert show_decisions("--last", "1")["decisions"][0]["number"] is None
     assert [record for _, record, _ in decisions._with_records([unanswered])] == [None]
 
 
 def test_what_was_only_recorded_says_so() -> None:
     observed = replace(NUMBERED, mode="observe")
-    shown = list(lines(replace(JOB, mark=str(mark_of(observed))), None))
+    shown = list(lines(replace(JOB, mark=str(annotation_of_record(observed))), None))
     assert shown[1] == "  gres/gpu:1 -> gres/mps:40: would have been rewritten (mode observe)"
     assert shown[-1].startswith("  record 69215f4a0c3e, 2025-11-2")
 
 
 def test_a_job_that_was_turned_back_says_so_whatever_its_record_has() -> None:
-    mark = replace(mark_of(NUMBERED), code="BACK", before="gres/mps:40", after="gres/gpu:1", reasons="it never started")
-    found = document(replace(JOB, mark=str(mark)), NUMBERED)
-    assert (found["code"], found["before"], found["after"]) == ("BACK", "gres/mps:40", "gres/gpu:1")
-    assert found["reasons"] == ["it never started", "one reason", "another"]
+    mark = replace(
+        annotation_of_record(NUMBERED),
+        code="BACK",
+        before="gres/mps:40",
+        after="gres/gpu:1",
+        reasons="it never started",
+    )
+    actual = document(replace(JOB, mark=str(mark)), NUMBERED)
+    assert (actual["code"], actual["before"], actual["after"]) == ("BACK", "gres/mps:40", "gres/gpu:1")
+    assert actual["reasons"] == ["it never started", "one reason", "another"]
 
 
 def test_a_users_text_cannot_act_on_the_terminal() -> None:
@@ -158,14 +169,19 @@ def test_a_users_text_cannot_act_on_the_terminal() -> None:
     assert "\x1b" not in "".join(lines(JOB, hostile))
 
 
-def test_a_plugin_at_fault_is_mentioned_and_the_other_managers_are_asked(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+TROUBLE = "Plugin 'broken' must answer; it did not."
+
+
+@pytest.mark.parametrize(
+    "error", [PluginError(TROUBLE, plugin="broken", hook="find_jobs"), RequestError(TROUBLE)], ids=["plugin", "manager"]
+)
+def test_a_manager_at_fault_is_mentioned_and_the_others_are_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
 ) -> None:
     class Hooks:
-        def find_jobs(self, manager: str, job_id: str, user: str, context: Context) -> list[MarkedJob]:
+        def find_jobs(self, manager: str, job_id: str, user: str, context: Context) -> list[AnnotatedJob]:
             if manager == "broken":
-                message = "Plugin 'broken' must answer; it did not."
-                raise PluginError(message, plugin="broken", hook="find_jobs")
+                raise error
             assert (job_id, user, context.settings_of(SlurmSettings).limit_ms) == ("12_3", "", 70)
             return [JOB]
 
@@ -174,4 +190,4 @@ def test_a_plugin_at_fault_is_mentioned_and_the_other_managers_are_asked(
     monkeypatch.setattr(decisions, "make_advisor", lambda: advisor)
     monkeypatch.setattr(decisions, "read_configuration", lambda: (Configuration(managers=settings), ""))
     assert decisions.of_job("12_3") == ((JOB, None, ()),)
-    assert capsys.readouterr().err == "gpusage: warning: Plugin 'broken' must answer; it did not.\n"
+    assert capsys.readouterr().err == f"gpusage: warning: {TROUBLE}\n"

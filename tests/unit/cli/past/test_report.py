@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpusage.cli.commands.report import command
-from gpusage.cli.past.report import tell
+from gpusage.cli.past.report import show_report
 from gpusage.reports.report import Period
 from gpusage.store.opening import open_store
 from observed import DAY_S, NOW_S, fill, record, usage
@@ -54,11 +54,11 @@ def test_only_what_is_recent_enough_counts(url: str) -> None:
 def test_a_user_is_reported_alone(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(open_store(url)) as store:
         fill(store)
-    tell(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S, user="bob"), None, as_json=True)
-    found = json.loads(capsys.readouterr().out)
-    assert {job["user"] for job in found["worst"]} == {"bob"}
-    assert found["schema"] == "gpusage.report/1"
-    assert sum(each["count"] for each in found["decisions"]) == found["run_count"] == 14  # of 40, each third
+    show_report(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S, user="bob"), None, as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert {job["user"] for job in document["worst"]} == {"bob"}
+    assert document["schema"] == "gpusage.report/1"
+    assert sum(each["count"] for each in document["decisions"]) == document["run_count"] == 14  # of 40, each third
 
 
 def test_a_user_is_known_by_id_as_well(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,9 +68,9 @@ def test_a_user_is_known_by_id_as_well(url: str, capsys: pytest.CaptureFixture[s
         store.record(decided)
         store.record_usage([usage(decided, user="root")])
     for user in ("0", "root"):
-        tell(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S, user=user), None, as_json=True)
-        found = json.loads(capsys.readouterr().out)
-        assert (found["run_count"], len(found["decisions"])) == (1, 1)
+        show_report(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S, user=user), None, as_json=True)
+        document = json.loads(capsys.readouterr().out)
+        assert (document["run_count"], len(document["decisions"])) == (1, 1)
 
 
 @pytest.mark.usefixtures("url")
@@ -92,7 +92,7 @@ def test_a_users_text_cannot_act_on_the_terminal(url: str, capsys: pytest.Captur
     hostile = record(1, percent=None)
     with closing(open_store(url)) as store:
         store.record_usage([usage(hostile, job_name="\x1b]0;owned\x07", gpu_utilization=0.1)])
-    tell(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S, user=""), None, as_json=False)
+    show_report(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S, user=""), None, as_json=False)
     assert "\x1b]0" not in capsys.readouterr().out
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpusage.cli.past.usage_lines import usage_document, usage_line
-from gpusage_hooks.types import Granted, Usage
+from gpusage_hooks.types import Allocation, Usage
 from records import RECORD, USAGE
 
 
@@ -25,5 +25,5 @@ def test_a_job_that_nobody_saw_is_not_judged() -> None:
 
 
 def test_why_a_share_is_not_what_was_asked_is_said() -> None:
-    troubled = replace(USAGE, granted=Granted(trouble="no MPS daemon could be started"))
+    troubled = replace(USAGE, granted=Allocation(trouble="no MPS daemon could be started"))
     assert "got all (no MPS daemon could be started) of one v100" in usage_line(troubled, None, "")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.cli.durations import duration_s
+from gpusage.cli.options import duration_s
 from gpusage.cli.planning.jobs import parse_lines, read_lines
 from gpusage.cli.planning.nodes import parse_nodes, read_nodes
 from gpusage_hooks.errors import RequestError
@@ -33,9 +33,22 @@ def test_durations(text: str, seconds: float) -> None:
         ("job_id,v100:1\n", "Jobs file 'j.csv' must have at least one job below its line of names; got none. Add one."),
         ("name,v100:1\na,1\n", "Column 'name' of jobs file 'j.csv' must be one that gpusage knows."),
         ("job_id,steps\na,1\n", "Jobs file 'j.csv' must have a column 'model', or one such as 'v100:1'; got neither."),
-        ("job_id,v100:1\na,-3\n", "Column 'v100:1' on j.csv, line 2 must be a number above 0; got '-3'."),
-        ("job_id,v100:1\na,nan\n", "Column 'v100:1' on j.csv, line 2 must be a number above 0; got 'nan'."),
-        ("job_id,v100:1\na,x\n", "Column 'v100:1' on j.csv, line 2 must be a number above 0; got 'x'."),
+        (
+            "job_id,v100:1\na,-3\n",
+            "Column 'v100:1' on j.csv, line 2 must be a number above 0, and at most 1e+09; got '-3'.",
+        ),
+        (
+            "job_id,v100:1\na,nan\n",
+            "Column 'v100:1' on j.csv, line 2 must be a number above 0, and at most 1e+09; got 'nan'.",
+        ),
+        (
+            "job_id,v100:1\na,x\n",
+            "Column 'v100:1' on j.csv, line 2 must be a number above 0, and at most 1e+09; got 'x'.",
+        ),
+        (
+            "job_id,steps,v100:1\na,1e308,1e308\n",
+            "Column 'steps' on j.csv, line 2 must be a number above 0, and at most 1e+09; got '1e308'.",
+        ),
         ("job_id,v100:1\na,1\na,2\n", "Column 'job_id' on j.csv, line 3 must differ from job to job; got 'a' again."),
         ("job_id,v100:1\n,2\n", "Column 'job_id' on j.csv, line 2 must be a name; got nothing."),
         ("job_id,v100:1\na,\n", "Column 'model' on j.csv, line 2 must be a model, or the line must have a step time;"),
@@ -49,7 +62,7 @@ def test_durations(text: str, seconds: float) -> None:
         ),
         (
             "job_id,submitted,v100:1\na,-5,1\n",
-            "Column 'submitted' on j.csv, line 2 must be a time of at least 0, in seconds or such as 8h; got '-5'.",
+            "Column 'submitted' on j.csv, line 2 must be a time of at least 0, in seconds or such as 8h, and at most ",
         ),
         (
             "job_id,max_gpus,v100:1\na,1.5,1\n",

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gpusage.api import advisor
 from gpusage.cli import main
 from gpusage.cli.predicting import explain, known_words
-from gpusage.predictors.explanations.explanation import Explanation, explanation_of
-from gpusage.predictors.learned.intervals import exactly
-from gpusage_hooks.types import Figure, Known, Workload
+from gpusage.decisions.default_advisor import advisor
+from gpusage.predictors.explanation import Explanation, explanation_of
+from gpusage.predictors.intervals import exactly
+from gpusage_hooks.types import Figure, ObservedFigures, Workload
 
 MODEL = str(Path(__file__).parents[4] / "examples" / "models" / "resnet18.onnx")
 COMMAND = ("predict", MODEL, "--batch", "32", "--gpu", "v100", "--explain")
@@ -39,8 +39,8 @@ def need_of(*options: str) -> dict[str, Any]:
 
 def known(explanation: Explanation, **figures: float) -> Explanation:
     """Return *explanation* with *figures* that a run told."""
-    told = {name: Figure(interval=exactly(value), source="a run") for name, value in figures.items()}
-    return replace(explanation, known=Known(**told))
+    reported = {name: Figure(interval=exactly(value), source="a run") for name, value in figures.items()}
+    return replace(explanation, known=ObservedFigures(**reported))
 
 
 def test_a_known_utilization_takes_the_place_of_the_usual_host_s_gaps() -> None:
@@ -70,11 +70,11 @@ def test_a_share_s_row_says_that_its_busy_time_is_the_graph_s() -> None:
 
 def test_a_known_step_time_is_said_beside_the_predicted_one_with_the_table_s_busy_time() -> None:
     text, need = shown("--step-time", "300ms@v100"), need_of("--step-time", "300ms@v100")
-    told = need["explanation"]["known"]
+    reported = need["explanation"]["known"]
     assert "a step is predicted to take" in text
     assert "The step time is known from what you said: 300 ms. GPU busy is then" in text
-    assert told["gpu_utilization"]["value"] == pytest.approx(need["gpu_utilization"]["value"], rel=1e-4)
-    assert told["waiting_s"] == pytest.approx(0.3 * (1 - need["gpu_utilization"]["value"]), rel=1e-4)
+    assert reported["gpu_utilization"]["value"] == pytest.approx(need["gpu_utilization"]["value"], rel=1e-4)
+    assert reported["waiting_s"] == pytest.approx(0.3 * (1 - need["gpu_utilization"]["value"]), rel=1e-4)
 
 
 def test_the_page_says_it_as_the_table_does(tmp_path: Path) -> None:

@@ -44,8 +44,10 @@ def test_the_command_and_the_python_api_say_the_same() -> None:
 
 
 def test_each_model_is_run_as_its_own_word_says() -> None:
-    found = _json("predict", f"{RESNET},batch=4,precision=bf16", RESNET, "--batch", "8", "--gpu", "t4")["predictions"]
-    assert [(one["workload"]["batch_size"], one["workload"]["precision"]) for one in found] == [
+    predictions = _json("predict", f"{RESNET},batch=4,precision=bf16", RESNET, "--batch", "8", "--gpu", "t4")[
+        "predictions"
+    ]
+    assert [(one["workload"]["batch_size"], one["workload"]["precision"]) for one in predictions] == [
         (4, "bf16"),
         (8, "fp32"),
     ]
@@ -143,7 +145,7 @@ def test_a_share_is_shown_with_what_it_costs_beside_the_whole_gpu() -> None:
         ),
         (
             ["--share", "50", "--step-time", "9ms"],
-            "must name the GPU it was measured on; got '9ms'. Write '30ms@a100'.",
+            "must name the GPU that it was measured on; got '9ms'. Write 'step_time=30ms@a100'.",
         ),
     ],
 )
@@ -155,10 +157,10 @@ def test_what_is_known_of_a_job_and_cannot_be_used_is_refused(arguments: list[st
 
 def test_several_batches_are_one_table_and_one_prediction_each() -> None:
     words = ["predict", RESNET, f"{LSTM},batch=4", "--batch", "8,16,8", "--gpu", "v100", "--gpu", "t4"]
-    found = _json(*words)["predictions"]
+    predictions = _json(*words)["predictions"]
     # a word's own batch counts
-    assert [one["workload"]["batch_size"] for one in found] == [8, 16, 4]
-    assert found[1] == _json("predict", RESNET, "--batch", "16", "--gpu", "v100", "--gpu", "t4")["predictions"][0]
+    assert [one["workload"]["batch_size"] for one in predictions] == [8, 16, 4]
+    assert predictions[1] == _json("predict", RESNET, "--batch", "16", "--gpu", "v100", "--gpu", "t4")["predictions"][0]
     lines = CliRunner().invoke(main, words).stdout.splitlines()
     batches = [line.split()[1] for line in lines if line.startswith(("v100-sxm2", "t4"))]
     assert batches[:4] == ["8", "8", "16", "16"]
@@ -166,13 +168,13 @@ def test_several_batches_are_one_table_and_one_prediction_each() -> None:
 
 
 def test_the_largest_batch_of_each_gpu_fits_and_the_next_does_not() -> None:
-    found = _json("predict", f"{RESNET},batch=3", "--max-batch", "--gpu", "v100", "--gpu", "h100")["predictions"]
-    for one in found:
+    predictions = _json("predict", f"{RESNET},batch=3", "--max-batch", "--gpu", "v100", "--gpu", "h100")["predictions"]
+    for one in predictions:
         (need,) = one["needs"]
         largest = one["workload"]["batch_size"]
         (beyond,) = _json("predict", RESNET, "--batch", str(largest + 1), "--gpu", need["gpu"])["predictions"]
         assert (need["fits"], beyond["needs"][0]["fits"]) == (True, False)
-    volta, hopper = (one["needs"][0] for one in found)
+    volta, hopper = (one["needs"][0] for one in predictions)
     rates = [need["throughput_samples_per_s"]["value"] for need in (volta, hopper)]
     assert volta["speedup"]["value"] == 1.0
     assert hopper["speedup"]["value"] == pytest.approx(rates[1] / rates[0], rel=1e-4)
@@ -209,10 +211,10 @@ def test_each_batch_is_explained_under_its_name(tmp_path: Path) -> None:
 
 
 def test_other_words_mean_the_usual_ones_and_capitals_do_not_matter() -> None:
-    said = ["--precision", "Float16", "--mode", "inference"]
+    output = ["--precision", "Float16", "--mode", "inference"]
     in_a_word = f"{RESNET},precision=HALF,mode=Infer"
     usual = _json("predict", RESNET, "--precision", "fp16", "--mode", "infer", "--gpu", "a100")
-    assert _json("predict", RESNET, *said, "--gpu", "a100") == usual
+    assert _json("predict", RESNET, *output, "--gpu", "a100") == usual
     assert _json("predict", in_a_word, "--gpu", "a100") == usual
     need = gpusage.predict(RESNET, gpu="a100", precision="float16", mode="inference")  # type: ignore[arg-type]
     assert need == gpusage.predict(RESNET, gpu="a100", precision="fp16", mode="infer")

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
-from gpusage.graphs.card.document import document_of, dumped
+from gpusage.graphs.card.file import compact_json, to_document
 from graphs import perceptron_graph
 
 MODELS = Path(__file__).parents[4] / "examples" / "models"
@@ -53,7 +53,7 @@ def test_fair_and_among_do_not_go_together() -> None:
 def test_a_job_s_row_tells_what_its_model_settles(tmp_path: Path) -> None:
     card = tmp_path / "quantised.card.json"
     graph = replace(perceptron_graph(), precision="int4")
-    card.write_text(dumped(document_of(graph)))
+    card.write_text(compact_json(to_document(graph)))
     words = ["colocate", f"{card},mode=infer", PAIR[1], "--gpu", "h100"]
     result = CliRunner().invoke(main, words, env={"COLUMNS": "250"})
     assert "quantised.card.json, infer, batch 1, int4 " in result.stdout

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from gpusage.cli import main
 from gpusage.cli.past import decisions
-from gpusage.mark import mark_of
+from gpusage.store.annotation import annotation_of_record
 from gpusage.store.opening import open_store
-from gpusage_hooks.types import MarkedJob
+from gpusage_hooks.types import AnnotatedJob
 from records import NEED, RECORD
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -78,10 +78,12 @@ def test_a_file_that_is_not_there() -> None:
 RECORDED = replace(RECORD, number="69215f4a0c3e")
 OF_A100 = replace(RECORDED.decision, need=replace(NEED, gpu="a100-sxm4-80gb"))
 JOBS = [
-    MarkedJob(job_id="7", manager="slurm", user="ada", state="running", mark=str(mark_of(RECORDED))),
-    MarkedJob(job_id="8", manager="slurm", user="bob", state="waiting", mark=str(mark_of(RECORDED))),
-    MarkedJob(job_id="9", manager="slurm", user="bob", state="running"),
-    MarkedJob(job_id="10", manager="slurm", user="eve", state="running", mark="gpusage 69215f4a0c3f KEEP gres/gpu:1"),
+    AnnotatedJob(job_id="7", manager="slurm", user="ada", state="running", mark=str(annotation_of_record(RECORDED))),
+    AnnotatedJob(job_id="8", manager="slurm", user="bob", state="waiting", mark=str(annotation_of_record(RECORDED))),
+    AnnotatedJob(job_id="9", manager="slurm", user="bob", state="running"),
+    AnnotatedJob(
+        job_id="10", manager="slurm", user="eve", state="running", mark="gpusage 69215f4a0c3f KEEP gres/gpu:1"
+    ),
 ]
 
 
@@ -90,7 +92,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Return an empty store; the only manager shows `JOBS` to the caller."""
     (tmp_path / "c.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}/d.db"\n')
     monkeypatch.setenv("GPUSAGE_CONFIG", str(tmp_path / "c.toml"))
-    monkeypatch.setattr(decisions, "_asked", lambda **_: JOBS)
+    monkeypatch.setattr(decisions, "_managed_jobs", lambda **_: JOBS)
     return tmp_path / "d.db"
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from gpusage.graphs.card import text as card
-from gpusage.graphs.card.packing import unpack
+from gpusage.graphs.card.text import decompress
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Node
 
@@ -48,11 +48,11 @@ def test_a_zip_bomb_is_refused(pack: Callable[[bytes], bytes]) -> None:
         card.decode(bomb)
 
 
-@pytest.mark.parametrize("kept", [0.5, 0.9])
-def test_a_card_cut_short_is_refused(kept: float) -> None:
+@pytest.mark.parametrize("length", [0.5, 0.9])
+def test_a_card_cut_short_is_refused(length: float) -> None:
     packed = base64.b64decode(card.encode(GRAPH))
     with pytest.raises(GraphError, match="must be whole"):
-        card.decode(base64.b64encode(packed[: int(kept * len(packed))]).decode())
+        card.decode(base64.b64encode(packed[: int(length * len(packed))]).decode())
 
 
 def test_a_card_that_asks_for_much_memory_is_refused() -> None:
@@ -131,7 +131,7 @@ def test_a_forged_card_cannot_fill_the_store_with_notes() -> None:
 
 
 def _unpacked(text: str) -> bytes:
-    content = unpack(base64.b64decode(text), card.MAXIMUM_UNPACKED_BYTES)
+    content = decompress(base64.b64decode(text), card.MAXIMUM_UNPACKED_BYTES)
     assert content is not None
     return content
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.graphs.card.document import document_of
+from gpusage.graphs.card.file import to_document
 from gpusage.graphs.named.huggingface import build_name
 from gpusage.graphs.named.image_libraries import build
 from gpusage.graphs.named.reader import read_model
-from gpusage.predictors.work.lowering import forward_flop
+from gpusage.predictors.lowering import forward_flop
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 
@@ -79,6 +79,20 @@ def test_the_shape_is_as_the_option_says(source: str, option: dict[str, tuple[in
     assert read(source, **option).inputs[0][1] == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
+        ("mistralai/Mistral-7B-Instruct-v0.2", "mistral-7b"),
+        ("openai/whisper-large-v3", "whisper-large-v3"),
+    ],
+)
+def test_the_hubs_spelling_of_a_known_model_is_understood(name: str, known: str) -> None:
+    graph, own = read(f"hf:{name}"), read(f"hf:{known}")
+    assert graph.parameter_count == own.parameter_count
+    assert graph.name == name
+
+
 def test_the_decoder_is_as_long_as_the_encoder_unless_it_is_given() -> None:
     assert dict(read("hf:t5-small", seq=(16,)).inputs) == {"input_ids": (-1, 16), "decoder_input_ids": (-1, 16)}
     graph = read("hf:t5-small", seq=(16,), decoder_seq=(4,))
@@ -88,9 +102,9 @@ def test_the_decoder_is_as_long_as_the_encoder_unless_it_is_given() -> None:
 @pytest.mark.parametrize(
     ("source", "option", "rule"),
     [
-        ("timm:resnt50", {}, "must be one that timm defines; got an unknown name. Did you mean resnet50"),
+        ("timm:resnt50", {}, "must be one that timm defines; got an unknown name. Did you mean timm:resnet50"),
         ("timm:hf-hub:someone/model", {}, "must be one that timm defines"),
-        ("torchvision:resnet5", {}, "Did you mean resnet50"),
+        ("torchvision:resnet5", {}, "Did you mean torchvision:resnet50"),
         ("hf:bert-base-uncase", {}, "Did you mean hf:bert-base-uncased"),
         ("hf:someone/secret", {}, "Give the model's folder or its config.json instead"),
         ("hf:../../etc", {}, "Give the model's folder or its config.json instead"),
@@ -113,8 +127,8 @@ def test_what_cannot_be_is_refused_in_one_sentence(source: str, option: dict[str
 def test_a_card_of_ours_is_what_the_library_gives(source: str) -> None:
     library, _, name = source.partition(":")
     built = build_name(name, {}) if library == "hf" else build(library, name, {})
-    kept = tuple(note for note in read(source).notes if "default length" not in note)  # said of either, when asked
-    assert document_of(replace(read(source), notes=kept)) == document_of(built)
+    notes = tuple(note for note in read(source).notes if "default length" not in note)  # said of either, when asked
+    assert to_document(replace(read(source), notes=notes)) == to_document(built)
 
 
 @pytest.mark.parametrize("library", ["timm", "torchvision", "torch"])
@@ -193,8 +207,8 @@ def test_what_is_no_name_is_left_to_other_readers(source: str) -> None:
 def test_a_length_that_nobody_gave_is_said_to_be_a_default(
     source: str, shape: dict[str, tuple[int, ...]], notes: list[str]
 ) -> None:
-    said = [note for note in read(source, **shape).notes if "default length" in note]
-    assert [note.split(", ")[1].split(";")[0] for note in said] == notes
+    output = [note for note in read(source, **shape).notes if "default length" in note]
+    assert [note.split(", ")[1].split(";")[0] for note in output] == notes
 
 
 def test_the_length_of_a_text_beside_an_image_is_a_default_too(tmp_path: Path) -> None:

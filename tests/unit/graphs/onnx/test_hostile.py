@@ -85,15 +85,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "model.onnx"
 
 
-@pytest.mark.parametrize("kept", [0.1, 0.5, 0.99])
-def test_a_truncated_file_is_refused(path: Path, kept: float) -> None:
+@pytest.mark.parametrize("length", [0.1, 0.5, 0.99])
+def test_a_truncated_file_is_refused(path: Path, length: float) -> None:
     content = relu().SerializeToString()
-    path.write_bytes(content[: int(kept * len(content))])
+    path.write_bytes(content[: int(length * len(content))])
     assert "must be a whole ONNX file" in refusal(path)
 
 
 @pytest.mark.parametrize(
-    ("content", "found"),
+    ("content", "expected"),
     [
         pytest.param(b"", "an empty file", id="empty"),
         pytest.param(b"PK\x03\x04" + b"\0" * 99, "a ZIP archive", id="checkpoint"),
@@ -104,9 +104,9 @@ def test_a_truncated_file_is_refused(path: Path, kept: float) -> None:
         pytest.param(os.urandom(64) + b"\xff" * 64, "must be a whole ONNX file", id="noise"),
     ],
 )
-def test_what_is_no_model_is_refused_by_its_kind(path: Path, content: bytes, found: str) -> None:
+def test_what_is_no_model_is_refused_by_its_kind(path: Path, content: bytes, expected: str) -> None:
     path.write_bytes(content)
-    assert found in refusal(path)
+    assert expected in refusal(path)
 
 
 def test_a_missing_file_is_refused(path: Path) -> None:
@@ -424,8 +424,8 @@ def test_a_bomb_is_refused_or_read_in_bounded_time_and_memory(path: Path, write:
         )
     finally:
         path.unlink()
-    said, time_s, memory_bytes = done.stdout.splitlines()
-    assert said == "accepted" or said.endswith(".")
+    output, time_s, memory_bytes = done.stdout.splitlines()
+    assert output == "accepted" or output.endswith(".")
     assert float(time_s) <= LIMIT_S
     assert int(memory_bytes) <= LIMIT_BYTES
 

@@ -33,9 +33,9 @@ def read(
     graph = helper.make_graph(nodes, "g", values, [value("y")], tensors)
     file = path / "loop.onnx"
     file.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString())
-    found = read_model(str(file), {})
-    assert found is not None
-    return found
+    model_graph = read_model(str(file), {})
+    assert model_graph is not None
+    return model_graph
 
 
 def body(goes_on: list[onnx.NodeProto], *tensors: onnx.TensorProto) -> onnx.GraphProto:
@@ -65,8 +65,8 @@ def test_a_loop_that_is_counted_beforehand_runs_so_often(tmp_path: Path) -> None
 
 def test_a_loop_ends_when_its_condition_says_so(tmp_path: Path) -> None:
     """TensorFlow's loops name no count of use, and ask at the end of each turn."""
-    asked = [helper.make_node("Less", ["turn", "three"], ["still"])]
-    loop = helper.make_node("Loop", ["count", "", "x"], ["y", ""], body=body(asked, whole("three", 3)))
+    condition = [helper.make_node("Less", ["turn", "three"], ["still"])]
+    loop = helper.make_node("Loop", ["count", "", "x"], ["y", ""], body=body(condition, whole("three", 3)))
     graph = read(tmp_path, [loop], [WEIGHT, whole("count", 2**62)], {"x": ["batch", 16]})
     assert [node.op_type for node in graph.nodes].count("MatMul") == 4  # after the turns 0, 1 and 2 it went on
 
@@ -96,7 +96,7 @@ def test_a_loop_without_a_known_end_is_one_unknown_operator_and_what_it_reads_is
     tmp_path: Path, count: int
 ) -> None:
     """What a loop's body read from around it was taken for dead: an LSTM before the loop was not predicted."""
-    turn = body([helper.make_node("ReduceMax", ["outside"], ["high"], keepdims=0), *_asked("high")])
+    turn = body([helper.make_node("ReduceMax", ["outside"], ["high"], keepdims=0), *_condition_on_data("high")])
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["outside"]),
         helper.make_node("Loop", ["count", "", "x"], ["y", ""], body=turn),
@@ -124,6 +124,6 @@ def test_a_loop_that_turns_as_often_as_no_number_is_one_unknown_operator(tmp_pat
     assert dict(read(tmp_path, [loop], [WEIGHT, times], {"x": ["batch", 16]}).unknown_op_types) == {"Loop": 1}
 
 
-def _asked(name: str) -> list[onnx.NodeProto]:
+def _condition_on_data(name: str) -> list[onnx.NodeProto]:
     """Return a condition that depends on what a user feeds in."""
     return [helper.make_node("Cast", [name], ["still"], to=TensorProto.BOOL)]

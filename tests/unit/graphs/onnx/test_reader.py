@@ -9,19 +9,22 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from gpusage.decisions.model_defaults import settled
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.graphs.onnx.reader import read_model
-from gpusage.own_settings import settled
+from gpusage.predictors.analysis import analyze
+from gpusage.predictors.lowering import lower, weight_memory_bytes
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.question import question_of
-from gpusage.predictors.work.lowering import lower, resident_bytes
-from gpusage.predictors.work.structure import structure_of
+from gpusage.predictors.structure import analyze_structure
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Workload
 
 Sizes = Sequence[int | str | None]
 Nodes = list[onnx.NodeProto]
-FIXED_NOTE = "The file works at batch size {} alone; export it with a dynamic batch axis to use another."
+FIXED_NOTE = (
+    "The file works at batch size {} alone. "
+    "Export it from 2 samples, with dynamic_shapes=({{0: torch.export.Dim.AUTO}},) to use another."
+)
 
 
 def node(op_type: str, inputs: str, output: str, domain: str = "", **attributes: object) -> onnx.NodeProto:
@@ -181,15 +184,23 @@ def test_a_static_file_that_follows_the_batch_is_read_for_any(read: Maker) -> No
         pytest.param((1, -1, 4), id="a-reshape-that-takes-samples-for-rows"),
     ],
 )
-def test_a_static_file_with_its_batch_written_down_is_said_to_be_one(read: Maker, target: tuple[int, ...]) -> None:
+def test_a_static_file_with_its_batch_written_down_is_scaled(read: Maker, target: tuple[int, ...]) -> None:
+    """Run at another batch it would break, or take samples for rows; each of its sizes begins with the batch."""
     nodes = [
         node("Reshape", "x target", "r"),
         node("Transpose", "r", "t", perm=[0, 2, 1]),
         node("MatMul", "r t", "y"),
     ]
     graph = read({"x": [1, 24]}, nodes, [numbers("target", *target)])
-    assert graph.fixed_batch_size == 1
-    assert graph.nodes[-1].outputs == ((1, 6, 6),)
+    assert graph.fixed_batch_size is None
+    assert graph.nodes[-1].outputs == ((-1, 6, 6),)
+    assert graph.notes == ("The file was exported for batch size 1; every size in it follows the batch all the same.",)
+
+
+def test_a_static_file_whose_batch_leaves_the_first_axis_works_at_one_batch(read: Maker) -> None:
+    nodes = [node("Reshape", "x target", "r"), node("Relu", "r", "y")]
+    graph = read({"x": [1, 24]}, nodes, [numbers("target", 4, 6)])
+    assert (graph.fixed_batch_size, graph.nodes[-1].outputs) == (1, ((4, 6),))
     assert graph.notes == (FIXED_NOTE.format(1),)
 
 
@@ -506,7 +517,7 @@ def test_rounding_to_8_bits_and_back_is_a_part_of_the_kernels_beside_it(read: Ma
     product = [node("DequantizeLinear", "w scale", "v"), node("MatMul", "b v", "y")]
     weight = TensorProto(name="w", dims=(64, 64), data_type=TensorProto.INT8)
     graph = read({"x": ("batch", 64)}, [*pair, *product], [weight, number("scale", 0.1)])
-    kernels = question_of(graph, Workload(mode="infer", precision="int8", batch_size=4)).kernels
+    kernels = analyze(graph, Workload(mode="infer", precision="int8", batch_size=4)).kernels
     # one product: it reads and writes 4 x 64 numbers of two bytes, and weights of two, as it makes the model's outputs
     assert kernels.traffic_bytes.tolist() == [2 * 4 * 64 * 2 + 64 * 64 * 2]
 
@@ -537,6 +548,6 @@ def test_a_convolution_of_8_bits_has_weights_of_one_byte(read: Maker) -> None:
     weight = TensorProto(name="w", dims=(64, 64, 3, 3), data_type=TensorProto.INT8)
     graph = read({"x": ("batch", 64, 56, 56)}, nodes, [weight, number("scale", 0.1)])
     run = settled(Workload(mode="infer"), (), graph)
-    lowering = lower(graph, structure_of(graph), run)
+    lowering = lower(graph, analyze_structure(graph), run)
     assert lowering.parameter_bytes.max() == 64 * 64 * 9  # a byte each
-    assert resident_bytes(lowering, run.precision) == pytest.approx(64 * 64 * 9, abs=8)  # and the scale
+    assert weight_memory_bytes(lowering, run.precision) == pytest.approx(64 * 64 * 9, abs=8)  # and the scale

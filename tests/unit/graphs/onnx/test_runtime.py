@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from gpusage.graphs.onnx.reader import read_model
-from gpusage.predictors.work.operators import Sizes, rule_of
+from gpusage.predictors.operators import ElementCounts, rule_of
 from gpusage_hooks.types import ModelGraph
 
 Tensors = Mapping[str, tuple[int, Sequence[int]]]
@@ -50,7 +50,7 @@ def read(
 def product_flop(graph: ModelGraph) -> int:
     """Return the FLOP of products, convolutions and attentions at batch 1."""
     rules = [(one, rule_of(one)) for one in graph.nodes]
-    return sum(rule.flop(one, Sizes(1)) for one, rule in rules if rule.flop is not None)
+    return sum(rule.flop(one, ElementCounts(1)) for one, rule in rules if rule.flop is not None)
 
 
 PICTURE = {"x": (FLOAT, (0, 64, 48))}

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
-from gpusage.graphs.guard import regular_file
+from gpusage.graphs.model_files import open_regular_file
 from gpusage.graphs.onnx.file import read_file
-from gpusage.graphs.onnx.inputs import bind
+from gpusage.graphs.onnx.inputs import bind_inputs
 from gpusage.graphs.onnx.shape_inference import infer
 
 MODELS = Path(__file__).parents[4] / "examples" / "models"
@@ -166,7 +166,7 @@ def test_an_operators_shapes_are_those_of_the_onnx_project(
     assert set(expected) == {f"o{number}" for number in range(outputs)}
     path = tmp_path / "m.onnx"
     path.write_bytes(model.SerializeToString())
-    with regular_file(str(path)) as descriptor:
+    with open_regular_file(str(path)) as descriptor:
         read = read_file(str(path), descriptor)
         shapes = {one.name: tuple(one.sizes or ()) for one in read.graph.inputs}
         trace = infer(read, shapes, {})
@@ -176,9 +176,9 @@ def test_an_operators_shapes_are_those_of_the_onnx_project(
 
 @pytest.mark.parametrize("path", sorted(MODELS.glob("*.onnx")), ids=lambda path: path.stem)
 def test_an_example_models_shapes_are_those_of_the_onnx_project(path: Path) -> None:
-    with regular_file(str(path)) as descriptor:
+    with open_regular_file(str(path)) as descriptor:
         read = read_file(str(path), descriptor)
-        binding = bind(read.graph.inputs, {}, str(path))
+        binding = bind_inputs(read.graph.inputs, {}, str(path))
         trace = infer(read, binding.shapes(8), binding.symbols(8))
     model = onnx.load(path, load_external_data=False)
     for value in model.graph.input:
@@ -225,9 +225,9 @@ def test_numbers_that_shapes_are_computed_from_are_worked_out(
     attributes = {"axis": 0} if op_type in {"Concat", "Gather"} else {}
     path = tmp_path / "m.onnx"
     path.write_bytes(single(op_type, tuple(inputs), 18, 1, attributes).SerializeToString())
-    with regular_file(str(path)) as descriptor:
+    with open_regular_file(str(path)) as descriptor:
         trace = infer(read_file(str(path), descriptor), {}, {})
-    assert list(trace.steps[0].outputs[0].numbers or ()) == expected
+    assert list(trace.steps[0].outputs[0].elements or ()) == expected
 
 
 def test_a_turned_table_keeps_its_numbers(tmp_path: Path) -> None:
@@ -236,6 +236,6 @@ def test_a_turned_table_keeps_its_numbers(tmp_path: Path) -> None:
     graph = helper.make_graph([node], "g", [], [helper.make_empty_tensor_value_info("o0")], [table])
     path = tmp_path / "m.onnx"
     path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]).SerializeToString())
-    with regular_file(str(path)) as descriptor:
+    with open_regular_file(str(path)) as descriptor:
         trace = infer(read_file(str(path), descriptor), {}, {})
-    assert trace.steps[0].outputs[0].numbers == (0, 3, 1, 4, 2, 5)
+    assert trace.steps[0].outputs[0].elements == (0, 3, 1, 4, 2, 5)

@@ -7,8 +7,8 @@ from functools import lru_cache
 import pytest
 
 import gpusage
-from gpusage.predictors.question import Question
-from gpusage.predictors.work.lowering import forward_flop, resident_bytes
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.lowering import forward_flop, weight_memory_bytes
 from gpusage_hooks.types import ModelGraph, Workload
 
 torch = pytest.importorskip("torch")
@@ -43,7 +43,7 @@ def test_a_vision_transformer_has_197_tokens_through_12_layers() -> None:
 
 def test_checkpoints_compute_the_layers_of_a_vision_transformer_once_more() -> None:
     graph = read("timm:vit_base_patch16_224")
-    plain, twice = (Question(graph, Workload(batch_size=8, checkpointing=on)) for on in (False, True))
+    plain, twice = (WorkloadAnalysis(graph, Workload(batch_size=8, checkpointing=on)) for on in (False, True))
     more = float(twice.kernels.flop @ twice.kernels.counts) - float(plain.kernels.flop @ plain.kernels.counts)
     # eleven or twelve layers: what stands around blocks may be a part of the first or last
     one = 8 * 197 * 2 * (layer(768, 3072) + 2 * 197 * 768)
@@ -55,14 +55,14 @@ def test_whisper_hears_1500_frames_and_writes_beside_them() -> None:
     ears = 3000 * 3 * 80 * width + frames * 3 * width * width  # the second convolution halves the length
     encoder = frames * 4 * (layer(width, 1536) + 2 * frames * width)
     itself = tokens * (layer(width, 1536) + 2 * tokens * width)
-    beside = (2 * tokens + 2 * frames) * width**2 + tokens * 2 * frames * width  # keys and values of each frame
+    cross_flop = (2 * tokens + 2 * frames) * width**2 + tokens * 2 * frames * width  # keys and values of each frame
     words = tokens * width * 51_865
-    assert forward_flop(graph) == pytest.approx(2 * (ears + encoder + 4 * (itself + beside) + words), rel=0.02)
+    assert forward_flop(graph) == pytest.approx(2 * (ears + encoder + 4 * (itself + cross_flop) + words), rel=0.02)
 
     # in 8 bits: all weights but of the words, which make the outputs, of embedded places, norms and biases
     narrow = 3 * 80 * width + 3 * width**2 + 8 * layer(width, 1536) + 4 * 4 * width**2
-    lowering = Question(graph, Workload(mode="infer", precision="int8")).lowering
-    assert resident_bytes(lowering, "int8") == pytest.approx(2 * graph.parameter_count - narrow, rel=0.001)
+    lowering = WorkloadAnalysis(graph, Workload(mode="infer", precision="int8")).lowering
+    assert weight_memory_bytes(lowering, "int8") == pytest.approx(2 * graph.parameter_count - narrow, rel=0.001)
 
 
 class Level(torch.nn.Module):
@@ -105,17 +105,17 @@ def test_a_level_of_the_unet_is_convolutions_and_attention_of_4096_places() -> N
     residual = places * 2 * 9 * width**2 + 1280 * width
     ends = places * 2 * width**2
     itself = places * 4 * width**2 + 2 * places**2 * width
-    beside = places * 2 * width**2 + 77 * 2 * 768 * width + 2 * places * 77 * width
+    cross_flop = places * 2 * width**2 + 77 * 2 * 768 * width + 2 * places * 77 * width
     perceptron = places * (width * 2560 + 1280 * width)
-    products = residual + ends + itself + beside + perceptron
+    products = residual + ends + itself + cross_flop + perceptron
     assert forward_flop(graph) == pytest.approx(2 * products, rel=0.02)  # and what is done to single numbers
 
     # the fourfold width of the middle (2560 numbers a place) is the greatest tensor: 4096 x 2560 x 2 bytes of a sample
     run = Workload(batch_size=2, mode="infer", precision="bf16-pure")
-    lowering = Question(graph, run).lowering
+    lowering = WorkloadAnalysis(graph, run).lowering
     assert lowering.output_bytes.max() == 2 * places * 2560 * 2
-    assert resident_bytes(lowering, run.precision) == 2 * graph.parameter_count
+    assert weight_memory_bytes(lowering, run.precision) == 2 * graph.parameter_count
     # in 8 bits convolutions count a byte as well: two of 3 x 3, two of 1 x 1, and the products
-    eight = Question(graph, Workload(mode="infer", precision="int8")).lowering
+    eight = WorkloadAnalysis(graph, Workload(mode="infer", precision="int8")).lowering
     saved = (2 * 9 + 2 + 2 + 2 + 2) * width**2 + (1280 + 2 * 768 + 2560 + 1280) * width
-    assert 2 * graph.parameter_count - resident_bytes(eight, "int8") == pytest.approx(saved, rel=0.001)  # biases
+    assert 2 * graph.parameter_count - weight_memory_bytes(eight, "int8") == pytest.approx(saved, rel=0.001)  # biases

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import gpusage
-from gpusage.predictors.question import Question
-from gpusage.predictors.work.lowering import forward_flop, resident_bytes
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.lowering import forward_flop, weight_memory_bytes
 from gpusage_hooks.types import Generation, ModelGraph, Workload
 
 torch = pytest.importorskip("torch")
@@ -54,13 +54,13 @@ def test_a_pass_over_few_tokens_reads_the_experts_that_they_reach(batch_size: in
     graph = read("Mixtral")
     generation = Generation(prompt_tokens=64, new_tokens=64)
     run = Workload(batch_size=batch_size, mode="infer", precision="bf16", generate=generation)
-    answer = Question(graph, run).answer
+    answer = WorkloadAnalysis(graph, run).generation
     assert answer is not None
     for lowering, read_experts in ((answer.prompt, 8.0), (answer.token, experts)):
         grouped = [node.op_type == "GroupedMatMul" for node in lowering.structure.kinds]
         read_bytes = lowering.parameter_bytes @ (lowering.structure.counts * grouped)
         assert read_bytes == pytest.approx(read_experts * 3 * 4096 * 14336 * 2, rel=1e-6)
-    assert resident_bytes(answer.prompt, "bf16") == 2 * graph.parameter_count  # all are in memory
+    assert weight_memory_bytes(answer.prompt, "bf16") == 2 * graph.parameter_count  # all are in memory
 
 
 def test_scans_of_mamba_are_said_and_not_familiar() -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from gpusage.graphs.torch.libraries import import_library
-from gpusage.graphs.torch.module import graph_from_module
-from gpusage.predictors.work.lowering import forward_flop
+from gpusage.graphs.torch.module import ONES_NOTE, graph_from_module
+from gpusage.predictors.lowering import forward_flop
 from gpusage_hooks.errors import GraphError
 
 torch = pytest.importorskip("torch")
@@ -120,6 +120,58 @@ def test_a_module_is_left_as_it_was() -> None:
     assert [module.training, module[1].training, module[2].training] == [True, True, False]
 
 
+class Remembering(nn.Module):
+    """Keeps a mask, a table and a counter that it makes in its first run, as attention layers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("positions", None)
+        self.mask: torch.Tensor | None = None
+        self.tables: dict[int, torch.Tensor] = {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return masked scores."""
+        if self.mask is None:
+            self.mask = torch.ones(4, 4).tril()
+            self.positions = torch.arange(4.0)
+            self.tables[4] = torch.zeros(4)
+        return self.layer(x) @ self.mask + self.positions + self.tables[4]
+
+
+def test_a_module_that_keeps_a_mask_works_after_it_was_read() -> None:
+    module = Remembering()
+    graph_from_module(module, (torch.zeros(2, 4),))
+    assert (module.mask, module.positions, module.tables) == (None, None, {})
+    assert module(torch.zeros(2, 4)).device.type == "cpu"
+
+
+def test_a_masks_values_are_ones_where_a_model_reads_them() -> None:
+    def forward(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x.relu() if mask.all() else x * mask
+
+    graph = graph_from_module(Built(forward), (torch.zeros(5, 4), torch.zeros(5, 4, dtype=torch.int64)))
+    assert [node.op_type for node in graph.nodes] == ["Relu"]
+    assert graph.fixed_batch_size is None
+    assert graph.notes == (ONES_NOTE,)
+
+
+def test_a_masks_values_are_ones_at_one_batch_size_too() -> None:
+    def forward(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x.reshape(4, 6).relu() if mask.all() else x
+
+    graph = graph_from_module(Built(forward), (torch.zeros(4, 3, 2), torch.ones(4, 3, dtype=torch.bool)))
+    assert graph.fixed_batch_size == 4
+    assert graph.notes == ("The batch size is fixed at 4.", ONES_NOTE)
+
+
+@pytest.mark.parametrize(("weights", "inputs"), [("float32", "float16"), ("bfloat16", "float32")])
+def test_inputs_are_read_in_the_type_of_the_weights_as_under_autocast(weights: str, inputs: str) -> None:
+    module = nn.Conv2d(3, 4, 1).to(getattr(torch, weights))
+    graph = graph_from_module(module, (torch.zeros(2, 3, 8, 8, dtype=getattr(torch, inputs)),))
+    assert [node.op_type for node in graph.nodes] == ["Conv"]
+
+
 def test_a_model_for_one_batch_size_says_so() -> None:
     graph = graph_from_module(Built(lambda x: x.reshape(4, 6).relu()), (torch.zeros(4, 3, 2),))
     assert graph.fixed_batch_size == 4
@@ -137,12 +189,12 @@ def test_a_model_may_look_at_values_that_follow_from_constants() -> None:
 
 
 def test_a_model_that_keeps_what_it_worked_out_still_follows_the_batch() -> None:
-    kept: list[torch.Tensor] = []
+    stored: list[torch.Tensor] = []
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        if not kept:
-            kept.append(torch.arange(4).float().exp())
-        return x * kept[0]
+        if not stored:
+            stored.append(torch.arange(4).float().exp())
+        return x * stored[0]
 
     assert graph_from_module(Built(forward), (torch.zeros(2, 4),)).fixed_batch_size is None
 

@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from gpusage.graphs.torch.pt2 import read_model
-from gpusage.graphs.torch.pt2_archive import MAXIMUM_PROGRAM_BYTES
+from gpusage.graphs.torch.pt2 import MAXIMUM_PROGRAM_BYTES, read_model
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 
@@ -105,8 +104,16 @@ def test_a_program_is_its_calls_for_any_batch(tmp_path: Path) -> None:
     assert graph.fixed_batch_size is None
 
 
-def test_a_program_for_one_batch_size_says_so(tmp_path: Path) -> None:
+def test_a_program_for_one_batch_size_is_scaled_where_each_first_size_is_the_batch(tmp_path: Path) -> None:
     graph = read(saved(tmp_path, document(batch={"as_int": 5})))
+    assert graph.nodes == read(saved(tmp_path, document())).nodes
+    assert graph.notes == ("The file was exported for batch size 5; every size in it follows the batch all the same.",)
+
+
+def test_a_program_for_one_batch_size_whose_batch_leaves_the_first_axis_says_so(tmp_path: Path) -> None:
+    program = document(batch={"as_int": 5})
+    program["graph_module"]["graph"]["tensor_values"]["relu"] = tensor(3, 5)
+    graph = read(saved(tmp_path, program))
     assert graph.fixed_batch_size == 5
     assert graph.nodes[0].outputs == ((5, 3),)
 
@@ -237,10 +244,10 @@ def test_a_program_that_makes_no_sense_is_refused_in_one_sentence(tmp_path: Path
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("kept", [0, 10, 300])
-def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, kept: int) -> None:
+@pytest.mark.parametrize("length", [0, 10, 300])
+def test_a_file_that_is_cut_off_is_refused(tmp_path: Path, length: int) -> None:
     path = Path(saved(tmp_path, document()))
-    path.write_bytes(path.read_bytes()[:kept])
+    path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(GraphError, match=r"must be a program as torch\.export\.save writes it"):
         read_model(str(path), {})
 
@@ -317,8 +324,8 @@ def test_a_zip_without_a_program_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.pt2").mkdir()
     os.mkfifo(tmp_path / "pipe.pt2")
-    for name, found in (("folder", "a folder"), ("pipe", "a FIFO"), ("none", "no such file")):
-        with pytest.raises(GraphError, match=found):
+    for name, expected in (("folder", "a folder"), ("pipe", "a FIFO"), ("none", "no such file")):
+        with pytest.raises(GraphError, match=expected):
             read_model(str(tmp_path / f"{name}.pt2"), {})
 
 

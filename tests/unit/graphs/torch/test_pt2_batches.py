@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 import gpusage  # noqa: E402 - after the skip
 from gpusage.graphs.torch.pt2 import read_model  # noqa: E402 - as above
-from gpusage.graphs.torch.recording import SEQUENCES_FIRST  # noqa: E402 - as above
+from gpusage.graphs.torch.recording import SEQUENCES_FIRST_NOTE  # noqa: E402 - as above
 from gpusage_hooks.types import ModelGraph  # noqa: E402 - as above
 
 pytestmark = pytest.mark.torch
@@ -49,7 +49,7 @@ def test_samples_stand_behind_the_steps_of_a_recurrent_layer(tmp_path: Path, kin
     graph = saved(tmp_path, Recurrent(kind), (STEPS, SAMPLES, 16), free)
     assert graph.fixed_batch_size == (SAMPLES if free is None else None)
     assert graph.inputs[0][1] == (STEPS, SAMPLES if free is None else -1, 16)
-    assert SEQUENCES_FIRST in graph.notes
+    assert SEQUENCES_FIRST_NOTE in graph.notes
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,10 @@ def test_samples_stand_behind_the_steps_of_a_recurrent_layer(tmp_path: Path, kin
 @pytest.mark.parametrize("free", [None, 0])
 def test_samples_that_stand_first_are_the_batch(tmp_path: Path, module: Recurrent, free: int | None) -> None:
     graph = saved(tmp_path, module, (SAMPLES, STEPS, 16), free)
-    assert graph.fixed_batch_size == (SAMPLES if free is None else None)
-    assert graph.inputs[0][1] == (SAMPLES if free is None else -1, STEPS, 16)
-    assert SEQUENCES_FIRST not in graph.notes
+    is_fixed = free is None and module.is_turned  # else each size begins with the batch, and is scaled
+    assert graph.fixed_batch_size == (SAMPLES if is_fixed else None)
+    assert graph.inputs[0][1] == (SAMPLES if is_fixed else -1, STEPS, 16)
+    assert SEQUENCES_FIRST_NOTE not in graph.notes
 
 
 class Attentive(torch.nn.Module):
@@ -83,7 +84,7 @@ def test_samples_stand_behind_the_tokens_of_an_attention(tmp_path: Path, free: i
     graph = saved(tmp_path, Attentive(batch_first=False), (STEPS, SAMPLES), free)
     assert graph.fixed_batch_size == (SAMPLES if free is None else None)
     assert graph.inputs[0][1] == (STEPS, SAMPLES if free is None else -1)
-    assert SEQUENCES_FIRST in graph.notes
+    assert SEQUENCES_FIRST_NOTE in graph.notes
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_an_attention_s_samples_that_stand_first_are_the_batch(
 ) -> None:
     graph = saved(tmp_path, module, (SAMPLES, STEPS), free)
     assert graph.fixed_batch_size == (SAMPLES if free is None else None)
-    assert SEQUENCES_FIRST not in graph.notes
+    assert SEQUENCES_FIRST_NOTE not in graph.notes
 
 
 @pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.graphs.torch.size_expressions import ExpressionError, evaluate, symbols_of
+from gpusage.graphs.torch.size_expressions import ExpressionError, evaluate_size, symbols_in
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from gpusage.graphs.torch.size_expressions import ExpressionError, evaluate, sym
     ],
 )
 def test_an_expression_has_the_value_that_its_symbols_give(text: str, expected: int) -> None:
-    assert evaluate(text, {"s0": 3}) == expected
+    assert evaluate_size(text, {"s0": 3}) == expected
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_an_expression_has_the_value_that_its_symbols_give(text: str, expected: 
 )
 def test_what_is_no_small_expression_of_known_symbols_is_refused(text: str) -> None:
     with pytest.raises(ExpressionError):
-        evaluate(text, {"s0": 3})
+        evaluate_size(text, {"s0": 3})
 
 
 def test_symbols_are_found_in_both_ways_of_writing() -> None:
-    assert symbols_of("Mul(Integer(4), Symbol('s77', integer=True)) + s2") == {"s77", "s2"}
+    assert symbols_in("Mul(Integer(4), Symbol('s77', integer=True)) + s2") == {"s77", "s2"}
 
 
 @given(st.text(alphabet=string.ascii_letters + string.digits + "()+-*/%,'. _", max_size=60))
 def test_any_text_has_a_value_or_is_refused(text: str) -> None:
     with contextlib.suppress(ExpressionError):
-        assert isinstance(evaluate(text, {"s0": 3}), int)
+        assert isinstance(evaluate_size(text, {"s0": 3}), int)

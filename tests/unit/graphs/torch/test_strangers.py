@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gpusage.graphs.torch.libraries import cannot_run
+from gpusage.graphs.torch.libraries import model_error
 from gpusage.graphs.torch.module import graph_from_module
-from gpusage.predictors.question import Question
+from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Workload
 
@@ -32,7 +32,7 @@ class Calls(nn.Module):
 
 
 def flop_of(graph: ModelGraph, batch_size: int) -> float:
-    lowering = Question(graph, Workload(batch_size=batch_size)).lowering
+    lowering = WorkloadAnalysis(graph, Workload(batch_size=batch_size)).lowering
     return float((lowering.flop * lowering.structure.counts).sum())
 
 
@@ -195,6 +195,6 @@ def test_a_lazy_layer_is_to_be_called_first() -> None:
 def test_a_package_that_cannot_be_imported_is_told_by_what_really_failed() -> None:
     error = ImportError("Failed to import transformers.models.llama")
     error.__cause__ = OSError("libcudart.so.12: cannot open shared object file")
-    told = str(cannot_run("hf:llama", "be one that its library can build", error))
-    assert "must be one whose packages can be imported; got: libcudart.so.12" in told
-    assert told.endswith("Install or update that package.")
+    reported = str(model_error("hf:llama", "be one that its library can build", error))
+    assert "must be one whose packages can be imported; got: libcudart.so.12" in reported
+    assert reported.endswith("Install or update that package.")

@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity.activities import GREATEST_SHARE, gaps_of, shares_around
-from gpusage.predictors.activity.features import NAMES, features_of
-from gpusage.predictors.learned.artifacts import pretrained
-from gpusage.predictors.learned.trees import read_trees
-from gpusage.predictors.question import Question, question_of
-from gpusage.predictors.work.lowering import forward_flop
+from gpusage.predictors.activity import GREATEST_SHARE, NAMES, features_of, gaps_of, shares_around
+from gpusage.predictors.analysis import WorkloadAnalysis, analyze
+from gpusage.predictors.artifacts import pretrained
+from gpusage.predictors.lowering import forward_flop
+from gpusage.predictors.trees import read_trees
 from gpusage_hooks.types import Mode, Precision, Workload
 from gpusage_lab.learning import boosting
 from gpusage_lab.learning.activity import GAP_S, gap_s
@@ -27,7 +26,7 @@ from gpusage_lab.zoo.cards import load_zoo
 from graphs import convolution_graph, perceptron_graph
 
 MODES: tuple[Mode, Mode] = ("train", "infer")
-GPUS = [gpu for gpu in builtin_catalogue() if not gpu.cut_from]
+GPUS = [gpu for gpu in builtin_catalogue() if not gpu.parent_gpu]
 A100, T4 = (builtin_catalogue().find(name) for name in ("a100", "t4"))
 
 
@@ -98,8 +97,8 @@ def test_rows_that_say_nothing_are_left_out_and_counted(tmp_path: object) -> Non
 def test_streaming_multiprocessors_are_never_busier_than_the_gpu() -> None:
     for graph in (convolution_graph(), perceptron_graph()):
         for batch_size in (1, 64, 1024):
-            for found in question_of(graph, Workload(batch_size=batch_size)).activity([A100, T4]):
-                assert found.sm_activity.value <= found.gpu_utilization.value
+            for actual in analyze(graph, Workload(batch_size=batch_size)).activity([A100, T4]):
+                assert actual.sm_activity.value <= actual.gpu_utilization.value
 
 
 def test_intervals_are_of_the_odds_and_may_reach_farther_down_than_up() -> None:
@@ -136,8 +135,8 @@ def test_gaps_are_those_of_a_site_s_own_runs_the_more_it_has_of_them() -> None:
 
 
 def test_features_are_finite_and_named() -> None:
-    question = Question(perceptron_graph(), Workload(batch_size=32))
-    rows = features_of(question.work, question.timing([A100, T4]))
+    analysis = WorkloadAnalysis(perceptron_graph(), Workload(batch_size=32))
+    rows = features_of(analysis.work, analysis.timing([A100, T4]))
     assert rows.shape == (2, len(NAMES))
     assert np.isfinite(rows).all()
 
@@ -159,11 +158,11 @@ def test_every_named_job_has_a_graph_that_follows_the_batch(job: object) -> None
 
 
 def test_a_gpu_that_is_nearly_always_busy_may_always_be() -> None:
-    resnet = question_of(load_zoo().graph("gavel:resnet50@224"), Workload(batch_size=64)).activity([A100])[0]
+    resnet = analyze(load_zoo().graph("gavel:resnet50@224"), Workload(batch_size=64)).activity([A100])[0]
     assert resnet.gpu_utilization.value > 0.9
     assert resnet.gpu_utilization.high > 0.99
     assert resnet.sm_activity.high < 0.99
-    idle = question_of(perceptron_graph(), Workload(batch_size=4)).activity([A100])[0]
+    idle = analyze(perceptron_graph(), Workload(batch_size=4)).activity([A100])[0]
     assert idle.gpu_utilization.high < 0.8
 
 
@@ -175,7 +174,7 @@ def test_jobs_of_lucid_are_what_its_code_trains() -> None:
 def test_a_small_network_in_training_is_no_busier_than_its_host_lets_it_while_the_high_end_stays() -> None:
     """MobileNetV3 of 224 pixels at a batch of 1 has 331 kernels of some 10 us: a usual host takes longer for each."""
     graph = load_zoo().graph(LUCID["MobileNetV3"].key)
-    trained, served = (question_of(graph, Workload(batch_size=1, mode=mode)).activity([A100])[0] for mode in MODES)
+    trained, served = (analyze(graph, Workload(batch_size=1, mode=mode)).activity([A100])[0] for mode in MODES)
     assert trained.gpu_utilization.value < 0.25 < served.gpu_utilization.value
     assert trained.gpu_utilization.high > 2 * trained.gpu_utilization.value
 
@@ -192,7 +191,9 @@ def test_a_larger_batch_never_lowers_gpu_busy_of_a_real_model_on_any_gpu(key: st
     graph, (mode, precision) = load_zoo().graph(key), run
     before = np.zeros(len(GPUS))
     for batch_size in BATCH_SIZES:
-        activities = Question(graph, Workload(batch_size=batch_size, mode=mode, precision=precision)).activity(GPUS)
+        activities = WorkloadAnalysis(graph, Workload(batch_size=batch_size, mode=mode, precision=precision)).activity(
+            GPUS
+        )
         busy = np.array([each.gpu_utilization.value for each in activities])
         parts = np.array([max(each.sm_activity.value, each.dram_activity.value) for each in activities])
         assert (busy >= before - 0.002).all()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpusage.predictors.learned import artifacts
-from gpusage.predictors.learned.artifacts import pretrained
+from gpusage.predictors import artifacts
+from gpusage.predictors.artifacts import pretrained
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.learning import artifact_scores
 from gpusage_lab.learning.artifacts import FOLDER, reading
@@ -22,35 +22,38 @@ def test_every_shipped_artifact_can_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "spoil", "found"),
+    ("name", "spoil", "expected"),
     [
         pytest.param(
             "step_time",
-            lambda found: found["parameters"]["deviations"].pop("shared"),
+            lambda document: document["parameters"]["deviations"].pop("shared"),
             "none called 'shared'",
             id="shared",
         ),
         pytest.param(
-            "step_time", lambda found: found["parameters"].pop("residual"), "none called 'residual'", id="residual"
+            "step_time",
+            lambda document: document["parameters"].pop("residual"),
+            "none called 'residual'",
+            id="residual",
         ),
         pytest.param(
-            "colocation", lambda found: found["parameters"].pop("average"), "none called 'average'", id="average"
+            "colocation", lambda document: document["parameters"].pop("average"), "none called 'average'", id="average"
         ),
-        pytest.param("step_time", lambda found: found["card"].pop("ranges"), "none called 'ranges'", id="ranges"),
+        pytest.param("step_time", lambda document: document["card"].pop("ranges"), "none called 'ranges'", id="ranges"),
         pytest.param(
-            "activity", lambda found: found["card"].pop("fitted_on"), "none called 'fitted_on'", id="fitted on"
+            "activity", lambda document: document["card"].pop("fitted_on"), "none called 'fitted_on'", id="fitted on"
         ),
         pytest.param(
             "memory",
-            lambda found: [row.append(0.0) for row in found["parameters"]["weights"]],
+            lambda document: [row.append(0.0) for row in document["parameters"]["weights"]],
             "others (",
             id="one term more",
         ),
-        pytest.param("memory", lambda found: found.update(parameters=[]), "others (", id="a list"),
+        pytest.param("memory", lambda document: document.update(parameters=[]), "others (", id="a list"),
     ],
 )
 def test_an_artifact_of_another_version_is_refused_in_one_sentence_and_the_shipped_one_is_read_again(
-    tmp_path: Path, name: str, spoil: Callable[[dict[str, Any]], object], found: str
+    tmp_path: Path, name: str, spoil: Callable[[dict[str, Any]], object], expected: str
 ) -> None:
     document = json.loads(SHIPPED[name].read_text())
     spoil(document)
@@ -60,7 +63,7 @@ def test_an_artifact_of_another_version_is_refused_in_one_sentence_and_the_shipp
         artifact_scores.check_readable({name: path})
     sentence = str(refusal.value)
     assert sentence.startswith(
-        f"Artifact '{path}' must have the figures that this version of gpusage reads; got {found}"
+        f"Artifact '{path}' must have the figures that this version of gpusage reads; got {expected}"
     )
     assert sentence.endswith("Train it again with this version.")
     assert pretrained() is artifacts.SHIPPED

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.learned.artifacts import SHIPPED, Card, SlowdownParameters, pretrained
-from gpusage.predictors.question import question_of
+from gpusage.predictors.analysis import analyze
+from gpusage.predictors.artifacts import SHIPPED, Card, SlowdownParameters, pretrained
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning import artifacts
@@ -70,11 +70,11 @@ def test_all_artifacts_together_are_small_and_each_has_a_whole_card() -> None:
 def test_other_artifacts_are_read_instead_of_the_shipped_ones_and_no_longer_than_asked(tmp_path: Path) -> None:
     weights = [[2.0 * weight for weight in row] for row in SHIPPED.memory.weights]
     doubled = Artifact(name="memory", card=CARD, parameters=replace(SHIPPED.memory, weights=weights))
-    paths = artifacts.found_at(artifacts.write(doubled, tmp_path).parent, TARGETS)
+    paths = artifacts.artifact_paths(artifacts.write(doubled, tmp_path).parent, TARGETS)
 
     def predicted() -> float:
         workload = Workload(batch_size=512)
-        return question_of(convolution_graph(), workload).memory_bytes([builtin_catalogue().find("a100")])[0].value
+        return analyze(convolution_graph(), workload).memory_bytes([builtin_catalogue().find("a100")])[0].value
 
     before = predicted()
     with artifacts.reading(paths):
@@ -88,4 +88,4 @@ def test_what_is_not_an_artifact_is_refused_with_its_name(tmp_path: Path, conten
     if content is not None:
         (tmp_path / "memory.json").write_text(content)
     with pytest.raises(RequestError, match=r"Artifact '.*' must be .*; got "):
-        artifacts.found_at(tmp_path, TARGETS)
+        artifacts.artifact_paths(tmp_path, TARGETS)

@@ -10,7 +10,7 @@ from gpusage.predictors.colocation import (
     ColocationDeviations,
     LearnedColocation,
     features_of,
-    learned_from,
+    learned_colocation,
     predict_colocation,
     throughputs,
 )
@@ -76,17 +76,17 @@ def nothing_learned() -> LearnedColocation:
 
 def test_what_was_measured_is_what_is_said_of_a_pair_that_taught() -> None:
     pairs = five_jobs()
-    learned = learned_from(_fitted(pairs, ~np.isnan(pairs.parts), np.full(5, fill_value=True)))
-    beside_loud = throughputs(learned, pairs.features[[0, 1]], MODELS[:2])[0]
-    beside_quiet = throughputs(learned, pairs.features[[0, 2]], MODELS[:2])[0]
-    assert beside_loud == pytest.approx(0.3, abs=0.15)
-    assert beside_quiet == pytest.approx(0.9, abs=0.1)
+    learned = learned_colocation(_fitted(pairs, ~np.isnan(pairs.parts), np.full(5, fill_value=True)))
+    with_loud = throughputs(learned, pairs.features[[0, 1]], MODELS[:2])[0]
+    with_quiet = throughputs(learned, pairs.features[[0, 2]], MODELS[:2])[0]
+    assert with_loud == pytest.approx(0.3, abs=0.15)
+    assert with_quiet == pytest.approx(0.9, abs=0.1)
 
 
 def test_a_target_never_seen_avoids_the_partner_that_made_others_slow() -> None:
     pairs = five_jobs()
-    said = refitted(pairs, pairs.models != "a", 0)
-    assert said[1] < min(said[2], said[3])
+    output = refitted(pairs, pairs.models != "a", 0)
+    assert output[1] < min(output[2], output[3])
     assert scores(pairs, popular)["all"] == pytest.approx(100.0)
 
 
@@ -94,16 +94,16 @@ def test_each_target_that_has_a_queue_of_candidates_is_scored_by_itself() -> Non
     pairs = five_jobs()
     sums = pairs.sums.copy()
     sums[4, 3] = sums[3, 4] = np.nan  # which leaves these two with three candidates
-    found = scores(replace(pairs, sums=sums), popular)
-    assert [target for target, _, _ in found["targets"]] == [0, 1, 2]
-    assert found["all"] == pytest.approx(np.mean([best for _, best, _ in found["targets"]]))
-    assert found["queue"] == pytest.approx(np.mean([queue for _, _, queue in found["targets"]]))
+    actual = scores(replace(pairs, sums=sums), popular)
+    assert [target for target, _, _ in actual["targets"]] == [0, 1, 2]
+    assert actual["all"] == pytest.approx(np.mean([best for _, best, _ in actual["targets"]]))
+    assert actual["queue"] == pytest.approx(np.mean([queue for _, _, queue in actual["targets"]]))
 
 
 def test_what_a_partner_did_to_others_is_not_known_where_its_model_is_held_out() -> None:
     pairs = five_jobs()
-    said = unacquainted(refitted)(pairs, pairs.models != "a", 0)
-    assert said[1] == pytest.approx(said[2], rel=0.05)
+    output = unacquainted(refitted)(pairs, pairs.models != "a", 0)
+    assert output[1] == pytest.approx(output[2], rel=0.05)
 
 
 def test_two_jobs_of_one_unknown_model_are_promised_no_more_than_the_average() -> None:
@@ -135,20 +135,20 @@ def test_a_policy_that_knows_more_of_the_jobs_is_scored_on_the_same_pairs() -> N
 
 def test_a_third_job_never_helps() -> None:
     pairs = five_jobs()
-    learned = learned_from(_fitted(pairs, ~np.isnan(pairs.parts), np.full(5, fill_value=True)))
+    learned = learned_colocation(_fitted(pairs, ~np.isnan(pairs.parts), np.full(5, fill_value=True)))
     two, three = (throughputs(learned, pairs.features[:count], MODELS[:count]) for count in (2, 3))
     assert three[0] <= two[0]
     assert three[1] <= two[1]
 
 
 def test_pairs_that_do_not_fit_are_never_recommended() -> None:
-    found = predict_colocation([need(0.1, gib=9.0), need(0.1, gib=9.0)], V100)
-    assert not found.fits
-    assert not found.recommended
+    actual = predict_colocation([need(0.1, gib=9.0), need(0.1, gib=9.0)], V100)
+    assert not actual.fits
+    assert not actual.recommended
     assert predict_colocation([need(0.1), need(0.1)], V100).recommended
 
 
 def test_jobs_unlike_the_measured_ones_get_wider_intervals() -> None:
-    found = predict_colocation([need(0.3, step_s=1e-6), need(0.3, step_s=1e-6)], V100).throughput_sum
-    assert found.low <= found.value / 1.5
-    assert found.value <= found.high <= 2.0
+    actual = predict_colocation([need(0.3, step_s=1e-6), need(0.3, step_s=1e-6)], V100).throughput_sum
+    assert actual.low <= actual.value / 1.5
+    assert actual.value <= actual.high <= 2.0

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import gpusage_lab
 from gpusage.cli import main
-from gpusage.learning.profile_rows import COLUMNS as PROFILE_COLUMNS
+from gpusage.experience.profile_rows import COLUMNS as PROFILE_COLUMNS
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.learning.profiled import profiled
 from gpusage_lab.learning.splits import check_enough
@@ -22,6 +22,7 @@ from measurements import write_measurements
 
 pytest.importorskip("sklearn")
 
+ROOMS = ("learning", "measurements", "networks", "published", "zoo")
 FILE, PACKED = "timm_benchmark.csv", "neusight_ops.csv.gz"
 
 
@@ -63,10 +64,10 @@ DAMAGES = [
 
 @pytest.mark.parametrize("file", [FILE, PACKED])
 @pytest.mark.parametrize(
-    ("damage", "found"), [*DAMAGES, pytest.param(cut, ("one that stops", "one that cannot be read ("), id="cut")]
+    ("damage", "expected"), [*DAMAGES, pytest.param(cut, ("one that stops", "one that cannot be read ("), id="cut")]
 )
 def test_a_file_that_is_not_whole_is_named_with_what_was_found(
-    tmp_path: Path, file: str, damage: Callable[[Path], None], found: str | tuple[str, ...]
+    tmp_path: Path, file: str, damage: Callable[[Path], None], expected: str | tuple[str, ...]
 ) -> None:
     data = DataFolder(write_measurements(tmp_path))
     damage(tmp_path / file)
@@ -74,7 +75,7 @@ def test_a_file_that_is_not_whole_is_named_with_what_was_found(
         data.read(file)
     rule, _, rest = str(refusal.value).partition(" must be the whole table that SOURCES.md describes; got ")
     assert rule == f"File '{tmp_path / file}'"
-    assert rest.startswith(found)
+    assert rest.startswith(expected)
     assert rest.endswith(". Copy it again.")
 
 
@@ -85,7 +86,7 @@ def test_a_file_is_whole_with_columns_beside_those_that_are_read(tmp_path: Path)
 
 
 def test_the_columns_of_every_file_that_is_read_are_known_and_each_of_them_is_read() -> None:
-    rooms = [Path(gpusage_lab.__path__[0]) / room for room in ("learning", "measurements", "networks", "zoo")]
+    rooms = [Path(gpusage_lab.__path__[0]) / room for room in ROOMS]
     sources = [path for room in rooms for path in room.glob("*.py") if path.name != "columns.py"]
     text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
     assert set(re.findall(r"\"(\w+\.csv(?:\.gz)?)\"", text)) == COLUMNS.keys()
@@ -153,7 +154,7 @@ NO_NUMBERS = ",".join(ROW.get(name, "" if name == "shape" else "x") for name in 
 
 
 @pytest.mark.parametrize(
-    ("content", "found"),
+    ("content", "expected"),
     [
         pytest.param(b"\x80\x04\xff", "what cannot be read ('utf-8' codec", id="not text"),
         pytest.param(b"model,ms\nresnet50,12\n", "other columns.", id="another table"),
@@ -164,12 +165,12 @@ NO_NUMBERS = ",".join(ROW.get(name, "" if name == "shape" else "x") for name in 
         ),
     ],
 )
-def test_a_table_of_gpusage_profile_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, found: str) -> None:
+def test_a_table_of_gpusage_profile_that_cannot_be_read_is_named(tmp_path: Path, content: bytes, expected: str) -> None:
     path = tmp_path / "profile" / "mine.csv"
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.raises(RequestError) as refusal:
         profiled(DataFolder(tmp_path))
     assert str(refusal.value).startswith(
-        f"Table '{path}' must be one that 'gpusage profile' of this version wrote; got {found}"
+        f"Table '{path}' must be one that 'gpusage profile' of this version wrote; got {expected}"
     )

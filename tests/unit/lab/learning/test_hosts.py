@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity.activities import GREATEST_SHARE
-from gpusage.predictors.question import Question
+from gpusage.predictors.activity import GREATEST_SHARE
+from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning.hosts import DOUBT, USUAL, Host, Loads, fit_host, held_out, load_of, percents
 from graphs import convolution_graph
@@ -52,10 +52,10 @@ def test_without_data_a_larger_batch_never_lowers_it_and_with_data_it_may() -> N
 
 
 def test_the_loads_of_a_run_are_its_own() -> None:
-    question = Question(convolution_graph(), Workload(batch_size=4))
+    analysis = WorkloadAnalysis(convolution_graph(), Workload(batch_size=4))
     gpu = builtin_catalogue().find("a100")
-    busy_s, launches, samples, elements = load_of(question, gpu)
-    assert busy_s == question.timing([gpu]).busy_s[0]
+    busy_s, launches, samples, elements = load_of(analysis, gpu)
+    assert busy_s == analysis.timing([gpu]).busy_s[0]
     assert samples == 4.0
     assert elements % 4 == pytest.approx(0.0, abs=1e-6)
     assert launches > len(convolution_graph().nodes)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.predictors.question import Question
-from gpusage.predictors.work.operators import OperatorClass
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_lab.learning.older_attention import as_computed_by
 from graphs import attention_graph, node
@@ -24,7 +24,7 @@ def windowed_attention() -> ModelGraph:
 
 
 def classes(graph: ModelGraph) -> set[int]:
-    return set(Question(graph, HALF).lowering.operator_class.tolist())
+    return set(WorkloadAnalysis(graph, HALF).lowering.operator_class.tolist())
 
 
 @pytest.mark.parametrize("release", ["", "240", "291"])
@@ -43,7 +43,7 @@ def test_before_torch_2_the_scores_of_an_attention_are_scaled_in_memory() -> Non
 def test_before_torch_2_5_an_attention_of_five_sizes_keeps_half_precision() -> None:
     today, older = windowed_attention(), as_computed_by(windowed_attention(), "240")
     assert as_computed_by(today, "291") is today
-    wide, half = (Question(graph, HALF).lowering for graph in (today, older))
+    wide, half = (WorkloadAnalysis(graph, HALF).lowering for graph in (today, older))
     assert not wide.matrix_units.any()
     assert half.matrix_units.any()
     assert OperatorClass.ATTENTION not in classes(older)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpusage import read_model
-from gpusage.advisor import make_advisor
+from gpusage.decisions.advisor import make_advisor
 from gpusage_hooks.types import Interval, Price, Workload
-from gpusage_lab.learning.promises import WHOLE, Kept, Measured, kept, place_of, rules_at, shares_of
+from gpusage_lab.learning.promises import WHOLE, Measured, PromiseScore, place_of, promise_scores, rules_at, shares_of
 
 ADVISOR = make_advisor()
 GPU = ADVISOR.catalogue.find("v100")
@@ -27,23 +27,23 @@ def job(measured: float, predicted: float, activity_percent: int = WHOLE) -> Mea
 
 def test_a_promise_is_kept_where_the_measured_step_stays_within_the_limit_and_a_whole_gpu_always_keeps_it() -> None:
     jobs = [job(1.2, 1.1), job(1.4, 1.1), job(1.1, 1.9), job(1.4, 1.9, activity_percent=50)]
-    lines = {line.rule: line for line in kept(jobs, rules_at(1.25, (50,), (50, 75)), 1.25)}
+    lines = {line.rule: line for line in promise_scores(jobs, rules_at(1.25, (50,), (50, 75)), 1.25)}
     # two shares of 50 and two whole GPUs; the second share is broken
-    price = Kept(
+    price = PromiseScore(
         rule="price, step time known",
         shares_percent=50,
         mean_share_percent=75,
-        kept_percent=75,
+        met_percent=75,
         of_shares_percent=50,
     )
     assert lines["price, step time known"] == price
-    assert (lines["price, nothing known"].shares_percent, lines["price, nothing known"].kept_percent) == (0, 100)
+    assert (lines["price, nothing known"].shares_percent, lines["price, nothing known"].met_percent) == (0, 100)
     activity, always, oracle = (lines[name] for name in ("SM activity, as before", "always 50 %", "oracle"))
-    assert (activity.shares_percent, activity.kept_percent) == (25, 75)
-    assert (always.mean_share_percent, always.kept_percent) == (50, 50)
-    assert (oracle.mean_share_percent, oracle.kept_percent) == (pytest.approx(62.5), 100)
+    assert (activity.shares_percent, activity.met_percent) == (25, 75)
+    assert (always.mean_share_percent, always.met_percent) == (50, 50)
+    assert (oracle.mean_share_percent, oracle.met_percent) == (pytest.approx(62.5), 100)
 
 
 def test_a_size_that_was_not_measured_is_not_given_to_all() -> None:
-    (line,) = kept([job(1.0, 1.0)], {"same": rules_at(1.25, (25,), ())["always 25 %"]}, 1.25)
+    (line,) = promise_scores([job(1.0, 1.0)], {"same": rules_at(1.25, (25,), ())["always 25 %"]}, 1.25)
     assert (line.shares_percent, line.mean_share_percent) == (0, WHOLE)

@@ -8,12 +8,12 @@ from gpusage_lab.learning import scores
 
 def test_a_score_counts_misses_as_shares_of_what_was_measured() -> None:
     measured, predicted = np.array([1.0, 2.0, 4.0]), np.array([1.05, 1.0, 4.0])
-    found = scores.score(measured, predicted, predicted * 0.9, predicted * 1.1)
-    assert found.mape == pytest.approx((0.05 + 0.5 + 0.0) / 3)
-    assert found.median == pytest.approx(0.05)
-    assert found.within_10 == pytest.approx(2 / 3)
-    assert found.coverage == pytest.approx(2 / 3)  # 1 in 0.945-1.155, 2 not in 0.9-1.1, 4 in 3.6-4.4
-    assert found.width == pytest.approx(1.1 / 0.9)
+    actual = scores.score(measured, predicted, predicted * 0.9, predicted * 1.1)
+    assert actual.mape == pytest.approx((0.05 + 0.5 + 0.0) / 3)
+    assert actual.median == pytest.approx(0.05)
+    assert actual.within_10 == pytest.approx(2 / 3)
+    assert actual.coverage == pytest.approx(2 / 3)  # 1 in 0.945-1.155, 2 not in 0.9-1.1, 4 in 3.6-4.4
+    assert actual.width == pytest.approx(1.1 / 0.9)
 
 
 def test_without_intervals_there_is_no_coverage() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.learning.scores import by_family
-from gpusage_lab.learning.seal import count_look, is_sealed, look_count
+from gpusage_lab.learning.seal import count_evaluation, evaluation_count, is_sealed
 from gpusage_lab.learning.step_left_out import left_out_rows
 from gpusage_lab.learning.step_rows import step_rows
 from gpusage_lab.measurements.tables import DataFolder
@@ -23,16 +23,16 @@ def test_a_familys_name_alone_decides_whether_it_is_sealed() -> None:
 
 def test_each_look_is_one_more_line_and_none_is_counted_before_the_first(tmp_path: Path) -> None:
     counter = tmp_path / "looks.txt"
-    assert look_count(counter) == 0
-    count_look(counter, ["memory"])
-    count_look(counter, ["step_time", "memory"])
-    assert look_count(counter) == 2
+    assert evaluation_count(counter) == 0
+    count_evaluation(counter, ["memory"])
+    count_evaluation(counter, ["step_time", "memory"])
+    assert evaluation_count(counter) == 2
     assert counter.read_text().splitlines()[1].endswith(" step_time,memory")
 
 
 def test_a_look_that_cannot_be_counted_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"must be one to which a look can be added.*--sealed"):
-        count_look(tmp_path, ["memory"])
+        count_evaluation(tmp_path, ["memory"])
 
 
 def test_sealed_families_are_in_no_row_of_a_sealed_folder_and_in_those_of_an_open_one(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpusage.advisor import Advisor
+from gpusage.decisions.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
 from gpusage_hooks.types import Workload
@@ -65,10 +65,10 @@ def test_several_gpus_take_what_gpusage_predicts_of_them() -> None:
     from gpusage_lab.learning.named_jobs import GAVEL  # noqa: PLC0415 - beside its one use
 
     catalogue, job = builtin_catalogue(), GAVEL["ResNet-50"]
-    asked = Workload(batch_size=32, optimizer=job.optimizer, gpus=4)
+    workload = Workload(batch_size=32, optimizer=job.optimizer, gpus=4)
     for name in ("v100-sxm2-16gb", "v100-pcie-16gb"):
         advisor = Advisor(hooks=make_hooks(), catalogue=catalogue)
-        (need,) = advisor.predict(load_zoo().graph(job.key), asked, [catalogue.find(name)])
+        (need,) = advisor.predict(load_zoo().graph(job.key), workload, [catalogue.find(name)])
         assert ours(job, name, 4, 32) == pytest.approx(need.step_time_s.value)
 
 
@@ -83,10 +83,10 @@ def test_layers_that_take_time_by_their_complexity_are_told_from_any_network(tmp
             forward, backward = ardagna_layers.complexities(shape)
             times = {"fwd_ms": 0.1 + forward * 1e-9, "bwd_inputs_ms": "N/A*", "bwd_params_ms": backward * 1e-9}
             rows.append({"gpu": gpu, "precision": "fp32", "application": named} | shape | times)
-    found = ardagna_layers.table(written(tmp_path, ardagna_layers.FILE, rows))
-    assert [row[0] for row in found.rows[:5]] == [f"taught by {name}" for name in ardagna_layers.NETWORKS]
-    assert np.array([row[1:] for row in found.rows[:5]], dtype=float) == pytest.approx(0.0, abs=1e-6)
-    assert all(isinstance(cell, float) and cell > 0 for cell in found.rows[5][1:])  # ours, from the graph alone
+    actual = ardagna_layers.table(written(tmp_path, ardagna_layers.FILE, rows))
+    assert [row[0] for row in actual.rows[:5]] == [f"taught by {name}" for name in ardagna_layers.NETWORKS]
+    assert np.array([row[1:] for row in actual.rows[:5]], dtype=float) == pytest.approx(0.0, abs=1e-6)
+    assert all(isinstance(cell, float) and cell > 0 for cell in actual.rows[5][1:])  # ours, from the graph alone
 
 
 def test_lucids_runs_carry_what_the_shipped_predictor_says(tmp_path: Path) -> None:
@@ -94,12 +94,12 @@ def test_lucids_runs_carry_what_the_shipped_predictor_says(tmp_path: Path) -> No
         {"model": "ResNet50", "batch_size": 64, "amp": 0, "gpu_util_pct": 98.0},
         {"model": "TD3", "batch_size": 64, "amp": 1, "gpu_util_pct": 12.0},
     ]
-    found = yeung.real_runs(written(tmp_path, "lucid_solo.csv", rows))
-    assert found.kinds == ("ResNet50", "TD3")
-    assert found.measured.tolist() == [98.0, 12.0]
-    assert found.shipped is not None
-    assert found.shipped[0] > found.shipped[1]
-    assert yeung.chosen(found, np.array([1])).shipped == found.shipped[1]
+    actual = yeung.real_runs(written(tmp_path, "lucid_solo.csv", rows))
+    assert actual.kinds == ("ResNet50", "TD3")
+    assert actual.measured.tolist() == [98.0, 12.0]
+    assert actual.shipped is not None
+    assert actual.shipped[0] > actual.shipped[1]
+    assert yeung.chosen(actual, np.array([1])).shipped == actual.shipped[1]
 
 
 @pytest.mark.parametrize("name", ["random forest, grid search", "neural network", "AutoML-like search"])
@@ -115,5 +115,5 @@ def test_each_of_kaces_learners_prefers_the_lighter_partner(name: str) -> None:
     gpu = builtin_catalogue().find("v100")
     features = np.tile(activity[:, np.newaxis], (1, 6))
     pairs = Pairs(jobs=jobs, needs=(), features=features, sums=sums, parts=sums / 2, failed=(), gpu=gpu)
-    said = kace.learners()[f"KACE: {name}"](pairs, np.arange(10) != 4, 4)
-    assert said[0] > said[9]
+    output = kace.learners()[f"KACE: {name}"](pairs, np.arange(10) != 4, 4)
+    assert output[0] > output[9]

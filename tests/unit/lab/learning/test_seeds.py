@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.work.lowering import forward_flop
+from gpusage.predictors.lowering import forward_flop
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning.pairs import Pairs
 from gpusage_lab.learning.profiled import ProfiledRun
@@ -83,8 +83,8 @@ def test_deepbenchs_vision_is_vgg_and_googlenet() -> None:
 
 def test_layers_whose_time_is_a_line_over_their_complexity_are_told_from_another_networks() -> None:
     first, second = (np.array(values)[:, np.newaxis] * [1.0, 2.0] for values in ([1.0, 2.0, 4.0], [3.0, 8.0]))
-    known, asked = (ardagna_layers.Layers(c, 0.1 + 0.5 * c, c) for c in (first, second))
-    assert ardagna_layers.network_error(asked, ardagna_layers.fitted(known, asked)) == pytest.approx(0.0, abs=1e-9)
+    known, unseen = (ardagna_layers.Layers(c, 0.1 + 0.5 * c, c) for c in (first, second))
+    assert ardagna_layers.network_error(unseen, ardagna_layers.fitted(known, unseen)) == pytest.approx(0.0, abs=1e-9)
     assert ardagna_layers.network_error(known, ardagna_layers.left_out(known, known)) == pytest.approx(0.0, abs=1e-9)
 
 
@@ -109,13 +109,13 @@ def test_a_regression_with_two_rows_says_their_mean() -> None:
 
 def test_batches_up_to_half_the_largest_teach_and_a_line_is_continued() -> None:
     pytest.importorskip("scipy")
-    question = ardagna.EXTRAPOLATIONS[0]
-    ((teach, test), *_) = ardagna.splits(question, runs_of_a_line())
+    analysis = ardagna.EXTRAPOLATIONS[0]
+    ((teach, test), *_) = ardagna.splits(analysis, runs_of_a_line())
     assert ([run.batch_size for run in teach], [run.batch_size for run in test]) == ([8, 16, 32, 64], [128])
-    (found,) = ardagna.answer(question, teach, test)
-    assert found.regression == pytest.approx(0.266)
-    assert found.ours_with_line == pytest.approx(0.266)
-    assert found.rule == pytest.approx(2 * (0.010 + 0.128))
+    (actual,) = ardagna.answer(analysis, teach, test)
+    assert actual.regression == pytest.approx(0.266)
+    assert actual.ours_with_line == pytest.approx(0.266)
+    assert actual.rule == pytest.approx(2 * (0.010 + 0.128))
 
 
 def test_the_strongest_gpu_tests_the_extrapolation_of_compute_power() -> None:
@@ -179,17 +179,17 @@ def test_triples_are_read_against_each_job_alone() -> None:
 def test_the_triple_of_the_lightest_partners_is_the_oracles_where_large_batches_press_more() -> None:
     triples = kace_triples.triples_of(measured_triples())
     assert triples is not None
-    lightest = kace_triples.reached(triples, lambda given, _: given.sums)
+    lightest = kace_triples.reached(triples, lambda rows, _: rows.sums)
     assert lightest == pytest.approx(100.0)
-    heaviest = kace_triples.reached(triples, lambda given, _: -given.sums)
+    heaviest = kace_triples.reached(triples, lambda rows, _: -rows.sums)
     assert heaviest.max() < 100.0
     assert len(kace_triples.ours(triples, np.ones(4, dtype=bool))) == 4
 
 
 def test_a_gpu_that_hardly_works_gains_nothing_from_a_faster_one() -> None:
     ratio = np.array([0.5, 0.5, 0.5])
-    found = takayama.slowed_by_host(ratio, np.array([0.0, 0.5, 1.0]))
-    assert found == pytest.approx([1.0, 1 / 1.5, 0.5])
+    actual = takayama.slowed_by_host(ratio, np.array([0.0, 0.5, 1.0]))
+    assert actual == pytest.approx([1.0, 1 / 1.5, 0.5])
 
 
 def test_two_gpus_that_take_from_either_end_of_the_list_meet() -> None:

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gpusage.predictors.learned.intervals import ratio
-from gpusage.predictors.times.residual import FEATURES, NO_RESIDUAL
+from gpusage.predictors.intervals import ratio
+from gpusage.predictors.residual import FEATURES, NO_RESIDUAL
 from gpusage_hooks.types import Interval
 from gpusage_lab.learning.step_ratio import StepPairs, shared_shares
 from gpusage_lab.learning.step_residual import ResidualRows, fit_residual
@@ -33,16 +33,16 @@ ROWS = rows()
 
 
 def test_a_correction_explains_what_gpus_differ_in() -> None:
-    found = fit_residual(ROWS)
-    old, new = (found.log_factors(MODELS, [gpu] * 600) for gpu in GPUS)
+    actual = fit_residual(ROWS)
+    old, new = (actual.log_factors(MODELS, [gpu] * 600) for gpu in GPUS)
     assert np.abs(new - old - OWN).mean() < 0.4 * np.abs(OWN).mean()
 
 
 def test_a_gpu_on_which_few_models_were_measured_is_not_corrected() -> None:
     gpus = [*ROWS.gpus[:-100], *["few"] * 100]
-    found = fit_residual(replace(ROWS, gpus=gpus))
-    assert set(found.by_gpu) == set(GPUS)
-    new, few = found.log_factors(MODELS[:1].repeat(2, axis=0), ["new", "few"])
+    actual = fit_residual(replace(ROWS, gpus=gpus))
+    assert set(actual.by_gpu) == set(GPUS)
+    new, few = actual.log_factors(MODELS[:1].repeat(2, axis=0), ["new", "few"])
     assert new != 0.0
     assert few == 0.0
 
@@ -60,9 +60,9 @@ def test_the_same_rows_give_the_same_correction() -> None:
 
 
 def test_far_from_all_graphs_seen_a_correction_stays_small() -> None:
-    found = fit_residual(ROWS)
-    assert np.abs(found.log_factors(np.full((1, len(FEATURES)), 1e6), ["new"])).item() < 0.1
-    assert found.log_factors(np.full((1, len(FEATURES)), -1e6), ["new"]).item() == 0.0  # of fewer kernels than any
+    actual = fit_residual(ROWS)
+    assert np.abs(actual.log_factors(np.full((1, len(FEATURES)), 1e6), ["new"])).item() < 0.1
+    assert actual.log_factors(np.full((1, len(FEATURES)), -1e6), ["new"]).item() == 0.0  # of fewer kernels than any
 
 
 def test_no_residual_corrects_nothing() -> None:

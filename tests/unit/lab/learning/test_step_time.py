@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.question import Question
-from gpusage.predictors.times.timing import ideal_times, timing_with
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.kernel_times import ideal_times
+from gpusage.predictors.step_time import timing_with
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, Workload
 from gpusage_lab.learning import report
@@ -32,7 +33,9 @@ A100, T4 = (builtin_catalogue().find(name) for name in ("a100", "t4"))
 def sample(batch_size: int, gpu: Gpu, *, factor: float = 1.0) -> Sample:
     """A step that takes *factor* times as long as the constant efficiencies say."""
     workload = Workload(batch_size=batch_size)
-    kernels = Question(convolution_graph() if batch_size % 2 else perceptron_graph(width=2048), workload).kernels
+    kernels = WorkloadAnalysis(
+        convolution_graph() if batch_size % 2 else perceptron_graph(width=2048), workload
+    ).kernels
     step_s = float(timing_with(initial(), kernels, [gpu], "fp32").step_s[0])
     return Sample(
         kernels=kernels,
@@ -85,7 +88,9 @@ def test_a_fit_says_what_its_starts_say_on_the_whole() -> None:
     flat, kernels = flattened(SAMPLES), SAMPLES[0].kernels
     alone = [_fit_from(initial(start), flat, 10, Penalties()) for start in (1, 2)]
     ideal = ideal_times(kernels, [A100, T4], "fp32")
-    logarithms = [item.efficiency.logarithms(kernels.operator_class, ideal.features) for item in (*alone, mean(alone))]
+    logarithms = [
+        item.efficiency.log_efficiencies(kernels.operator_class, ideal.features) for item in (*alone, mean(alone))
+    ]
     assert logarithms[2] == pytest.approx((logarithms[0] + logarithms[1]) / 2)
     assert mean(alone).efficiency.latency_s == pytest.approx(
         (alone[0].efficiency.latency_s * alone[1].efficiency.latency_s) ** 0.5
@@ -166,8 +171,8 @@ def test_rows_are_read_where_the_zoo_has_the_model(tmp_path: Path) -> None:
 
 def test_products_in_half_precision_are_those_of_gpus_with_tensor_cores_and_of_the_catalogue(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
-    found = product_samples(DataFolder(write_measurements(tmp_path)))
-    assert [(item.gpu.name, item.precision, item.kernels.matrix_units[0]) for item in found] == [
+    actual = product_samples(DataFolder(write_measurements(tmp_path)))
+    assert [(item.gpu.name, item.precision, item.kernels.matrix_units[0]) for item in actual] == [
         *[("t4", "fp32", 0.0)] * 2,
         *[("t4", "fp16", 1.0)] * 2,
     ]

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
-from gpusage.learning.profile_rows import COLUMNS
+from gpusage.experience.profile_rows import COLUMNS
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.learning import profiled as profiled_tables
 from gpusage_lab.learning import step_fit, step_samples
@@ -57,7 +57,7 @@ def trial_on_the_cpu(path: Path) -> Path:
     return path
 
 
-def made_to_look_like_a_gpus(source: Path, target: Path) -> Path:
+def as_gpu_runs(source: Path, target: Path) -> Path:
     """The same table with a GPU's name, invented readings of NVML, and invented times, which no load here changes."""
     with source.open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -81,7 +81,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """
     folder = write_measurements(tmp_path_factory.mktemp("data"))
     table = trial_on_the_cpu(folder / "cpu.csv")
-    made_to_look_like_a_gpus(table, folder / "profile" / "lent.csv")
+    as_gpu_runs(table, folder / "profile" / "lent.csv")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_samples, "fit", partial(step_fit.fit, iterations=10))
         invoked("train", "--data", folder, "--output", folder / "artifacts")
@@ -90,9 +90,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_a_cpus_table_teaches_nothing(tmp_path: Path) -> None:
     trial_on_the_cpu(tmp_path / "profile" / "cpu.csv")
-    found = profiled(DataFolder(tmp_path))
-    assert (found.runs, found.left_out) == ((), {WITHOUT_GPU: 3 + 3 + 2 * 2})
-    assert found.note == f"10 {WITHOUT_GPU}"
+    actual = profiled(DataFolder(tmp_path))
+    assert (actual.runs, actual.left_out) == ((), {WITHOUT_GPU: 3 + 3 + 2 * 2})
+    assert actual.note == f"10 {WITHOUT_GPU}"
 
 
 def test_a_gpus_table_is_learned_from_and_scored_as_a_campaign(trained: Path, tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 def refusal(*arguments: str | Path) -> dict[str, Any]:
     result = CliRunner().invoke(main, [*map(str, arguments), "--json"])
     assert result.exit_code == 1
-    found: dict[str, Any] = json.loads(result.stdout)["error"]
-    return found
+    document: dict[str, Any] = json.loads(result.stdout)["error"]
+    return document
 
 
 def test_a_file_that_is_missing_not_an_artifact_or_of_another_version_is_named(tmp_path: Path) -> None:

@@ -39,10 +39,10 @@ def test_a_campaign_measures_each_kind_records_failures_and_goes_on(tmp_path: Pa
         Item(kind="slo", sides=(Side(job=ANSWERING, load=load), Side(job=TINY, gated=True)), seconds=3.0, tier=2),
     ]
     order = Order(items=items, output=tmp_path / "table.csv", gpu=None)
-    told: list[Announcement] = []
-    assert run(order, told.append) == 5
-    found = {(row["kind"], row["side"]): row for row in rows_of(order.output) if row["status"] == "ok"}
-    solo, requests, gated = found["solo", "0"], found["slo", "0"], found["slo", "1"]
+    messages: list[Announcement] = []
+    assert run(order, messages.append) == 5
+    actual = {(row["kind"], row["side"]): row for row in rows_of(order.output) if row["status"] == "ok"}
+    solo, requests, gated = actual["solo", "0"], actual["slo", "0"], actual["slo", "1"]
     assert (solo["device"], solo["sharing"], solo["gpu"]) == ("cpu", "cpu", "")
     assert int(solo["parameter_count"]) == 16 * 32 + 32 + 32 * 4 + 4
     assert float(solo["steps_per_s"]) * 4 == pytest.approx(float(solo["samples_per_s"]), rel=1e-4)
@@ -52,8 +52,8 @@ def test_a_campaign_measures_each_kind_records_failures_and_goes_on(tmp_path: Pa
     assert [row["status"] for row in rows_of(order.output) if row["model"] == UNKNOWN.model] == ["failed"]
     assert [row["status"] for row in rows_of(order.output) if row["batch_size"] == "1000000000"] == ["oom"]
     assert any("addmm" in row["operator"] for row in rows_of(order.operators.path))
-    assert run(order, told.append) == 0  # all of it is in the table
-    assert [item.status for item in told if item.status] == ["ok", "ok", "oom", "ok", "failed"]
+    assert run(order, messages.append) == 0  # all of it is in the table
+    assert [item.status for item in messages if item.status] == ["ok", "ok", "oom", "ok", "failed"]
 
 
 @pytest.mark.torch
@@ -106,13 +106,13 @@ def test_a_dry_run_tells_what_would_be_measured_and_touches_nothing(tmp_path: Pa
 
 
 def test_the_cpu_is_tried_with_the_tiny_suite_unless_another_is_named() -> None:
-    said = [
+    output = [
         CliRunner().invoke(main, ["profile", "--dry-run", "--device", "cpu", *more]).stdout
         for more in ((), ("--suite", "tiny"), ("--suite", "session"))
     ]
-    assert said[0] == said[1]
-    assert "builtin:tiny-mlp" in said[0]
-    assert "builtin:tiny-mlp" not in said[2]
+    assert output[0] == output[1]
+    assert "builtin:tiny-mlp" in output[0]
+    assert "builtin:tiny-mlp" not in output[2]
 
 
 @pytest.mark.parametrize(

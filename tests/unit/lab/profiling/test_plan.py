@@ -19,9 +19,9 @@ def solo(text: str, *, tier: int = 0, seconds: float = 2.0) -> Item:
 
 def row(item: Item, status: str = "ok", step_time_s: str = "0.1") -> dict[str, Any]:
     workload = item.sides[0].job.workload
-    asked = {"model": item.sides[0].job.model, "batch_size": str(workload.batch_size), "shape": ""}
+    request = {"model": item.sides[0].job.model, "batch_size": str(workload.batch_size), "shape": ""}
     how = {"mode": workload.mode, "precision": workload.precision, "step_time_s": step_time_s}
-    return {"item": item.key, "kind": item.kind, "status": status} | asked | how
+    return {"item": item.key, "kind": item.kind, "status": status} | request | how
 
 
 def ladder(*batches: int) -> list[Item]:
@@ -79,8 +79,8 @@ def test_worth_comes_first_then_the_kind_then_the_model_and_batches_climb() -> N
 
 
 def test_only_some_kinds_are_left() -> None:
-    found = {item.kind for item in pending(suites.tiny(), [], only=("solo", "pair"))}
-    assert found == {"solo", "pair"}
+    actual = {item.kind for item in pending(suites.tiny(), [], only=("solo", "pair"))}
+    assert actual == {"solo", "pair"}
 
 
 def test_a_kept_worker_saves_its_start_and_a_kept_model_its_build() -> None:

@@ -13,15 +13,15 @@ from gpusage_lab.profiling.timing import Pace, Window, quantile, step_ends, summ
 
 def test_only_steps_inside_the_window_count() -> None:
     ends = [0.5, 1.0, 1.5, 2.0, 3.0, 4.5]
-    told = summary(ends, Window(start=1, end=3), batch_size=4)
+    timing = summary(ends, Window(start=1, end=3), batch_size=4)
     # ends 1.0, 1.5, 2.0 and 3.0: three steps in 2 s
-    assert (told["steps"], told["steps_per_s"], told["samples_per_s"]) == (3, 1.5, 6.0)
-    assert (told["step_time_s"], told["step_time_p10_s"]) == (0.5, 0.5)
+    assert (timing["steps"], timing["steps_per_s"], timing["samples_per_s"]) == (3, 1.5, 6.0)
+    assert (timing["step_time_s"], timing["step_time_p10_s"]) == (0.5, 0.5)
 
 
 def test_a_step_longer_than_the_window_is_seen_once() -> None:
-    told = summary([0.5, 4.0, 7.5], Window(start=1, end=2), batch_size=1)
-    assert (told["steps"], told["step_time_s"]) == (1, 3.5)
+    timing = summary([0.5, 4.0, 7.5], Window(start=1, end=2), batch_size=1)
+    assert (timing["steps"], timing["step_time_s"]) == (1, 3.5)
 
 
 def test_no_step_has_no_time() -> None:

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 from distributed import LocalCluster
 
-from gpusage.advisor import make_advisor
 from gpusage.cli.cluster_file import example_cluster
+from gpusage.decisions.advisor import make_advisor
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.cli import commands
 from gpusage_lab.simulator.contract import Ask
@@ -46,9 +46,9 @@ def test_every_policy_ends_every_job_and_says_the_same_twice() -> None:
 
 def test_repetitions_have_other_errors_and_show_the_median() -> None:
     options = ("--generate", "100", "--policy", "slots", "--policy", "packing")
-    told = run(*options, "--repetitions", "3", "--seed", "4")["policies"]
+    result = run(*options, "--repetitions", "3", "--seed", "4")["policies"]
     alone = [run(*options, "--seed", str(seed))["policies"] for seed in (4, 5, 6)]
-    for place, one in enumerate(told):
+    for place, one in enumerate(result):
         assert [each["jct_s"] for each in one["repetitions"]] == [each[place]["jct_s"] for each in alone]
         assert one["jct_s"] == sorted(each["jct_s"] for each in one["repetitions"])[1]
     table = CliRunner().invoke(commands.simulate, [*options, "--repetitions", "2"]).stdout
@@ -134,13 +134,13 @@ def test_a_site_s_own_month_and_its_own_configuration_are_enough(tmp_path: Path)
     rows = (f"{n}|user{n}|2026-10-01T10:00:0{n % 10}|600|60|gres/gpu:h100=1|\n" for n in range(40))
     sacct.write_text(head + "".join(rows))
     conf.write_text("NodeName=g[1-2] Gres=gpu:h100:2 Features=h100\nPartitionName=gpu Nodes=ALL Default=YES\n")
-    told = run(
+    result = run(
         "--from-sacct", str(sacct), "--cluster", str(conf), "--draw-models", "--policy", "slots", "--policy", "price"
     )
-    slots, price = told["policies"]
+    slots, price = result["policies"]
     assert slots["gpu_hours"] == pytest.approx(40 * 600 / 3600)
     assert price["shared_time"] > 0
-    assert "GPUs of h100 are not divided today; here they are, into 100 shares each." in told["notes"]
+    assert "GPUs of h100 are not divided today; here they are, into 100 shares each." in result["notes"]
 
 
 def test_a_month_with_gpus_that_have_gone_is_simulated_without_their_jobs(tmp_path: Path) -> None:
@@ -148,9 +148,9 @@ def test_a_month_with_gpus_that_have_gone_is_simulated_without_their_jobs(tmp_pa
     had = ("h100=1", "k80=2", "H100=1", "h100=64", "k80=1")
     rows = (f"{n}|ada|2026-10-01T10:00:00|600|60|gres/gpu:{gpus}|\n" for n, gpus in enumerate(had))
     sacct.write_text("JobID|User|Submit|ElapsedRaw|TimelimitRaw|AllocTRES|Comment\n" + "".join(rows))
-    told = run("--from-sacct", str(sacct), "--policy", "slots")
-    assert told["policies"][0]["gpu_hours"] == pytest.approx(2 * 600 / 3600)
-    assert "Jobs on GPUs that the cluster does not have are left out: 2 on k80, 1 on 64 of h100." in told["notes"]
+    result = run("--from-sacct", str(sacct), "--policy", "slots")
+    assert result["policies"][0]["gpu_hours"] == pytest.approx(2 * 600 / 3600)
+    assert "Jobs on GPUs that the cluster does not have are left out: 2 on k80, 1 on 64 of h100." in result["notes"]
 
 
 def test_no_error_of_a_prediction_takes_a_job_off_the_type_on_which_it_ran(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from gpusage.advisor import make_advisor
 from gpusage.cli.cluster_file import example_cluster
-from gpusage.learning.profile_rows import COLUMNS
+from gpusage.decisions.advisor import make_advisor
+from gpusage.experience.profile_rows import COLUMNS
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.cli import commands
 from gpusage_lab.simulator.contract import Tenant
@@ -52,7 +52,10 @@ def test_measured_pairs_are_what_happens_and_all_else_is_predicted(tmp_path: Pat
         predicted = plain.truth.together([Tenant(0), Tenant(1)], place).speeds
         speeds = known.truth.together([Tenant(0), Tenant(1)], place).speeds
         assert speeds == pytest.approx((0.4 if name == "v100" else predicted[0], 0.8))
-        assert all(np.array_equal(*both) for both in zip(plain.told.beside, known.told.beside, strict=True))
+        assert all(
+            np.array_equal(*both)
+            for both in zip(plain.foresight.pair_throughputs, known.foresight.pair_throughputs, strict=True)
+        )
 
 
 def test_a_job_on_a_share_is_as_slow_as_its_share_or_its_measured_partners_make_it(tmp_path: Path) -> None:
@@ -104,8 +107,10 @@ def test_pairs_of_a_table_of_profile_are_read_against_the_rates_alone_under_mps(
     kinds = [Kind(name="a", model=f"{first},batch=8,mode=train"), Kind(name="b", model=f"{second},batch=8,mode=train")]
     measured = measured_of(pairs, kinds, read_models(kinds, FLEET, ADVISOR, tmp_path), FLEET)
     assert (measured.pair_count, measured.used_count) == (2, 2)
-    assert measured.beside[TYPES.index("v100")] == pytest.approx(np.array([[np.nan, 0.5], [0.8, np.nan]]), nan_ok=True)
-    assert np.isnan(measured.beside[TYPES.index("t4")]).all()
+    assert measured.pair_throughputs[TYPES.index("v100")] == pytest.approx(
+        np.array([[np.nan, 0.5], [0.8, np.nan]]), nan_ok=True
+    )
+    assert np.isnan(measured.pair_throughputs[TYPES.index("t4")]).all()
 
 
 @pytest.mark.parametrize(

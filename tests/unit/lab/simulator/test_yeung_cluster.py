@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpusage.advisor import make_advisor
+from gpusage.decisions.advisor import make_advisor
 from gpusage_hooks.types import Workload
 from gpusage_lab.seeds import yeung_cluster
 from gpusage_lab.simulator.contract import Tenant
@@ -16,7 +16,7 @@ from gpusage_lab.zoo.cards import load_zoo
 KEYS = ("gavel:resnet18@32", "gavel:lm@35", "gavel:recommendation@20108")
 
 
-def truth(beside: float) -> PairTruth:
+def truth(slowdown: float) -> PairTruth:
     """Return jobs that each use a fifth of a GPU and have this speed beside another."""
     advisor = make_advisor()
     gpu = advisor.catalogue.find("v100")
@@ -28,16 +28,16 @@ def truth(beside: float) -> PairTruth:
         needs=needs,
         utilization=np.full(3, 0.2),
         memory=np.full(3, 1e9),
-        beside=np.full((3, 3), beside),
+        pair_throughputs=np.full((3, 3), slowdown),
         busy=np.full((3, 3), np.nan),
     )
 
 
-@pytest.mark.parametrize(("beside", "gains"), [(1.0, True), (0.4, False)])
+@pytest.mark.parametrize(("slowdown", "gains"), [(1.0, True), (0.4, False)])
 def test_packing_gains_where_jobs_do_not_hurt_each_other_and_loses_where_they_do(
-    monkeypatch: pytest.MonkeyPatch, *, beside: float, gains: bool
+    monkeypatch: pytest.MonkeyPatch, *, slowdown: float, gains: bool
 ) -> None:
-    monkeypatch.setitem(yeung_cluster.TRUTHS, "made up", lambda *_: truth(beside))
+    monkeypatch.setitem(yeung_cluster.TRUTHS, "made up", lambda *_: truth(slowdown))
     outcomes = {one.policy: one for one in yeung_cluster.experiment(None, "made up")}
     assert outcomes[yeung_cluster.SLOTS].makespan_gain == 0
     assert (outcomes[yeung_cluster.PERFECT].makespan_gain > 0.3) is gains

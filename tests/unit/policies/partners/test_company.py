@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpusage.policies.partners.company import BROKEN_PROMISE, TOO_BUSY, trouble
-from gpusage.predictors.learned.intervals import exactly
+from gpusage.predictors.intervals import exactly
 from gpusage_hooks import samples
 from gpusage_hooks.types import Interval, Neighbour, Rules, SharingRules, Slo, SloRules, Workload
 
@@ -42,15 +42,15 @@ def test_nobody_is_hurt_by_nobody_nor_by_who_leaves_no_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dram", "said"),
+    ("dram", "expected"),
     [
         (0.5, ""),  # 0.7 + 0.5: steps take 1.2 times as long, and 1.25 is accepted
         (0.6, TOO_BUSY),  # 1.3
     ],
 )
-def test_what_all_need_of_the_memory_bandwidth_slows_all(dram: float, said: str) -> None:
-    assert trouble(job(dram=0.7), [job(dram=dram)], RULES) == said
-    assert trouble(job(dram=dram), [job(dram=0.7)], RULES) == said
+def test_what_all_need_of_the_memory_bandwidth_slows_all(dram: float, expected: str) -> None:
+    assert trouble(job(dram=0.7), [job(dram=dram)], RULES) == expected
+    assert trouble(job(dram=dram), [job(dram=0.7)], RULES) == expected
 
 
 def test_either_side_may_accept_more_or_less() -> None:
@@ -84,11 +84,11 @@ def test_by_the_rule_utilization_the_gpu_has_no_more_than_all_of_its_time() -> N
     assert trouble(busy, [busy], Rules(sharing=SharingRules(rule="utilization"))) == TOO_BUSY
 
 
-@pytest.mark.parametrize(("latency_s", "said"), [(0.019, BROKEN_PROMISE), (0.021, "")])
-def test_beside_training_a_promise_must_hold_with_a_step_of_twice_the_length(latency_s: float, said: str) -> None:
+@pytest.mark.parametrize(("latency_s", "expected"), [(0.019, BROKEN_PROMISE), (0.021, "")])
+def test_beside_training_a_promise_must_hold_with_a_step_of_twice_the_length(latency_s: float, expected: str) -> None:
     promised = job(25, workload=serving(latency_s))
-    assert trouble(promised, [job()], RULES) == said
-    assert trouble(job(), [promised], RULES) == said
+    assert trouble(promised, [job()], RULES) == expected
+    assert trouble(job(), [promised], RULES) == expected
     assert trouble(promised, [promised], RULES) == ""
     assert trouble(promised, [job()], Rules(slo=SloRules(enabled=False))) == ""
 

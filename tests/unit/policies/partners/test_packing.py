@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gpusage.policies.partners.packing import LEAST_ADDED, Load, Room, added, first_fit_decreasing, fits
+from gpusage.policies.partners.packing import LEAST_ADDED, Load, Room, added, fits
 
 ROOM = Room(memory_bytes=10)
-LOADS = st.lists(st.builds(Load, utilization=st.floats(0, 1), memory_bytes=st.floats(0, 10)), max_size=20)
 
 
 def load(utilization: float, memory_bytes: float = 1) -> Load:
@@ -28,21 +25,6 @@ def load(utilization: float, memory_bytes: float = 1) -> Load:
 )
 def test_jobs_fit_by_utilization_memory_and_number(loads: list[Load], *, expected: bool) -> None:
     assert fits(loads, ROOM) is expected
-
-
-def test_the_busiest_job_is_placed_first_and_on_the_first_gpu_with_room() -> None:
-    """0.7 first, then 0.6 on the second GPU, 0.4 beside 0.6 for 0.7 + 0.4 > 1, then 0.3 beside 0.7."""
-    assert first_fit_decreasing([load(0.3), load(0.6), load(0.4), load(0.7)], [ROOM, ROOM]) == (0, 1, 1, 0)
-
-
-@given(LOADS)
-def test_no_gpu_is_overfull_and_none_waits_beside_room(loads: list[Load]) -> None:
-    rooms = [ROOM, ROOM, ROOM]
-    places = first_fit_decreasing(loads, rooms)
-    for gpu, room in enumerate(rooms):
-        here = [one for one, place in zip(loads, places, strict=True) if place == gpu]
-        assert fits(here, room)
-        assert not any(fits([*here, one], room) for one, place in zip(loads, places, strict=True) if place is None)
 
 
 def test_a_job_joins_a_set_to_whose_throughput_it_adds_enough() -> None:

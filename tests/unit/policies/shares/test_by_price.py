@@ -10,24 +10,24 @@ from gpusage.policies import sharing, slo
 from gpusage.policies.shares.by_price import may_share
 from gpusage.policies.shares.price import partners_of
 from gpusage.policies.shares.price_list import price_list
-from gpusage.predictors.beside import beside
-from gpusage.predictors.learned.intervals import exactly, product
-from gpusage.wording import cost, percent
+from gpusage.policies.wording import cost, percent
+from gpusage.predictors.colocation import slowdown_with_partners
+from gpusage.predictors.intervals import exactly, product
 from gpusage_hooks import samples
 from gpusage_hooks.types import (
-    Alone,
-    Case,
     Cluster,
     Decision,
     Figure,
     Gpu,
     GpuRequest,
     Interval,
-    Known,
+    ObservedFigures,
+    PolicyInput,
     Price,
     Rules,
     SharingRules,
     Slo,
+    SoloRun,
     Workload,
 )
 from gpusage_hooks.units import GIB
@@ -38,7 +38,7 @@ DEAR = {25: 3.0, 33: 2.0, 50: 1.5, 75: 1.3}
 CHEAP = {25: 1.3, 33: 1.15, 50: 1.1, 75: 1.09}
 
 
-def priced(*costs: dict[int, float], rules: SharingRules = PRICE, **changes: object) -> Case:
+def priced(*costs: dict[int, float], rules: SharingRules = PRICE, **changes: object) -> PolicyInput:
     """Return a case with the sample GPUs, the old one first, and what shares of them cost; each may be named."""
     case = samples.case(memory_gib=1.0)
     places = tuple(
@@ -57,7 +57,7 @@ def shares_of(gpu: Gpu, costs: dict[int, float]) -> tuple[Price, ...]:
     )
 
 
-def decided(case: Case, preferred: tuple[str, ...] = ()) -> Decision:
+def decided(case: PolicyInput, preferred: tuple[str, ...] = ()) -> Decision:
     draft = samples.draft(case)
     draft = replace(draft, request=replace(draft.request, preferred_gpus=preferred))
     decision = sharing.decide_sharing(case, draft)
@@ -65,7 +65,7 @@ def decided(case: Case, preferred: tuple[str, ...] = ()) -> Decision:
     return decision
 
 
-def reason(case: Case, preferred: tuple[str, ...] = ()) -> str:
+def reason(case: PolicyInput, preferred: tuple[str, ...] = ()) -> str:
     decision = decided(case, preferred)
     assert decision.request.mps_thread_percent is None
     return decision.reasons[-1].removeprefix("a whole GPU is kept: ")
@@ -76,7 +76,7 @@ def test_a_share_that_holds_everywhere_takes_the_place_of_the_gpu() -> None:
     decision = decided(priced(CHEAP, CHEAP, CHEAP))
     request = decision.request
     assert (request.gpu_count, request.mps_thread_percent, request.required_gpus) == (0, 33, ())
-    there = beside(Interval(value=1.15, low=1.0, high=1.2), partners_of(33))
+    there = slowdown_with_partners(Interval(value=1.15, low=1.0, high=1.2), partners_of(33))
     assert decision.reasons[-1] == f"beside partners {cost(there)}, at most 25 % is accepted, 50 % at worst"
     assert decision.need is not None
     assert (decision.need.share_percent, decision.need.slowdown.value) == (33, 1.15)
@@ -111,7 +111,7 @@ def test_a_site_may_let_a_share_use_more_threads_and_its_job_is_told() -> None:
     assert decided(priced(CHEAP, CHEAP, CHEAP)).request.thread_cap_percent is None
 
 
-def sliced(slowdown: float, *, free: int = 1, gib: float = 1.0, **changes: object) -> Case:
+def sliced(slowdown: float, *, free: int = 1, gib: float = 1.0, **changes: object) -> PolicyInput:
     """Return a case whose last place is a slice of the fast GPU, on which a step costs *slowdown*."""
     case = priced(CHEAP, CHEAP, {}, **changes)  # type: ignore[arg-type]
     *others, last = case.places
@@ -120,7 +120,7 @@ def sliced(slowdown: float, *, free: int = 1, gib: float = 1.0, **changes: objec
     there = replace(
         last,
         pool=replace(last.pool, site_type="3g.20gb", mps_per_gpu=None, exact_feature=None, free_gpu_count=free),
-        gpu=replace(FAST, name="sample-fast:3g.20gb", cut_from=FAST.name, memory_bytes=20 * GIB),
+        gpu=replace(FAST, name="sample-fast:3g.20gb", parent_gpu=FAST.name, memory_bytes=20 * GIB),
         need=replace(last.need, slowdown=cost_there, memory_bytes=memory, fits=gib <= 20),
     )
     pools = (*(place.pool for place in others), there.pool)
@@ -130,15 +130,15 @@ def sliced(slowdown: float, *, free: int = 1, gib: float = 1.0, **changes: objec
 def test_a_slice_that_keeps_the_promise_goes_before_a_share() -> None:
     decision = decided(sliced(1.2))
     assert (decision.request.gpu_count, decision.request.mps_thread_percent) == (1, None)
-    assert decision.request.required_gpus == ("3g.20gb",)
+    assert decision.request.slice_type == "3g.20gb"
     (why,) = decision.reasons
     assert why == "a slice that shares nothing costs 20 % (0-25), at most 25 % is accepted, 50 % at worst"
 
 
 def test_a_slice_is_priced_without_partners() -> None:
     """At 1.24 a share is refused for its partners' sake."""
-    assert beside(Interval(value=1.24, low=1.0, high=1.29), 1).value > 1.25
-    assert decided(sliced(1.24)).request.required_gpus == ("3g.20gb",)
+    assert slowdown_with_partners(Interval(value=1.24, low=1.0, high=1.29), 1).value > 1.25
+    assert decided(sliced(1.24)).request.slice_type == "3g.20gb"
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_a_slice_is_priced_without_partners() -> None:
     ],
     ids=["dear", "small", "full", "the user's limit", "tied", "named", "never"],
 )
-def test_a_slice_is_not_taken_where_it_breaks_a_promise_or_has_no_room(case: Case) -> None:
-    assert "3g.20gb" not in decided(case).request.required_gpus
+def test_a_slice_is_not_taken_where_it_breaks_a_promise_or_has_no_room(case: PolicyInput) -> None:
+    assert decided(case).request.slice_type is None
 
 
 def test_the_price_list_has_slices_and_says_why_one_is_not_taken() -> None:
@@ -166,16 +166,16 @@ def test_the_price_list_has_slices_and_says_why_one_is_not_taken() -> None:
 
 
 def test_what_the_user_told_of_an_earlier_run_is_said() -> None:
-    told = priced(CHEAP, workload=Workload(alone=Alone(utilization=0.6)))
-    assert "by the GPU utilization that you gave, 60 %" in decided(told).reasons
-    timed = priced(CHEAP, workload=Workload(alone=Alone(step_time_s=0.03, gpu="a100")))
-    used = Known(step_time_s=Figure(interval=exactly(0.03), source="what you said"))
-    believed = replace(timed, places=tuple(replace(place, known=used) for place in timed.places))
-    assert "by the step time that you gave, 30 ms on a100" in decided(believed).reasons
+    reported = priced(CHEAP, workload=Workload(alone=SoloRun(utilization=0.6)))
+    assert "by the GPU utilization that you gave, 60 %" in decided(reported).reasons
+    timed = priced(CHEAP, workload=Workload(alone=SoloRun(step_time_s=0.03, gpu="a100")))
+    used = ObservedFigures(step_time_s=Figure(interval=exactly(0.03), source="what you said"))
+    trusted = replace(timed, places=tuple(replace(place, known=used) for place in timed.places))
+    assert "by the step time that you gave, 30 ms on a100" in decided(trusted).reasons
     assert not [reason for reason in decided(timed).reasons if "step time" in reason]
 
 
-DEAREST = beside(Interval(value=1.3, low=1.0, high=1.35), 1)
+DEAREST = slowdown_with_partners(Interval(value=1.3, low=1.0, high=1.35), 1)
 NOT_EVERYWHERE = "a third of a sample-small would be enough, but it does not hold on sample-old, and "
 
 
@@ -198,15 +198,15 @@ NOT_EVERYWHERE = "a third of a sample-small would be enough, but it does not hol
         ),
     ],
 )
-def test_a_whole_gpu_is_kept_with_the_nearest_miss(case: Case, expected: str) -> None:
+def test_a_whole_gpu_is_kept_with_the_nearest_miss(case: PolicyInput, expected: str) -> None:
     assert reason(case) == expected
 
 
 def test_a_job_is_not_bound_to_a_gpu_that_is_slower_than_the_one_it_would_have() -> None:
-    told = (
+    reported = (
         "a third of a sample-old would be enough, but it does not hold on sample-small, sample-fast, which are faster"
     )
-    assert reason(priced(CHEAP, DEAR, DEAR), preferred=(FAST.name,)) == told
+    assert reason(priced(CHEAP, DEAR, DEAR), preferred=(FAST.name,)) == reported
 
 
 def test_a_place_that_has_no_room_now_is_said() -> None:
@@ -228,7 +228,10 @@ def serving(latency_s: float) -> Workload:
 
 def test_a_promised_latency_has_to_hold_on_the_share() -> None:
     third, half = (
-        product(samples.need(OLD).step_time_s, beside(Interval(value=times, low=1.0, high=times + 0.05), partners)).high
+        product(
+            samples.need(OLD).step_time_s,
+            slowdown_with_partners(Interval(value=times, low=1.0, high=times + 0.05), partners),
+        ).high
         for times, partners in ((1.15, 2), (1.1, 1))
     )
     assert decided(priced(CHEAP, workload=serving(third))).request.mps_thread_percent == 33
@@ -244,11 +247,11 @@ def test_a_promise_that_no_share_keeps_is_the_reason_why_the_gpu_stays_whole() -
 
 def test_prices_are_asked_for_only_where_a_share_is_in_question() -> None:
     case = priced(CHEAP)
-    asked, work, seen = GpuRequest(gpu_count=1), Workload(), case.cluster
-    assert may_share(asked, work, seen, PRICE)
-    assert not may_share(asked, work, seen, SharingRules(rule="activity"))
-    assert not may_share(asked, work, seen, replace(PRICE, enabled=False))
-    assert not may_share(replace(asked, gpu_count=2), work, seen, PRICE)
-    assert not may_share(replace(asked, obstacles=("no",)), work, seen, PRICE)
-    assert not may_share(asked, Workload(slowdown=1.0), seen, PRICE)
-    assert not may_share(asked, work, Cluster(manager="m", version="1", pools=()), PRICE)
+    workload, work, seen = GpuRequest(gpu_count=1), Workload(), case.cluster
+    assert may_share(workload, work, seen, PRICE)
+    assert not may_share(workload, work, seen, SharingRules(rule="activity"))
+    assert not may_share(workload, work, seen, replace(PRICE, enabled=False))
+    assert not may_share(replace(workload, gpu_count=2), work, seen, PRICE)
+    assert not may_share(replace(workload, obstacles=("no",)), work, seen, PRICE)
+    assert not may_share(workload, Workload(slowdown=1.0), seen, PRICE)
+    assert not may_share(workload, work, Cluster(manager="m", version="1", pools=()), PRICE)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpusage.devices.shares import memory_cap_bytes
 from gpusage.policies.shares.choice import Choice, Reach, choose
 from gpusage.policies.shares.price import (
     Limits,
@@ -20,13 +21,25 @@ from gpusage.policies.shares.price import (
     sizes,
     trouble,
 )
-from gpusage.predictors.beside import beside
+from gpusage.predictors.colocation import slowdown_with_partners
 from gpusage_hooks import samples
-from gpusage_hooks.types import Binding, Gpu, GpuPool, GpuRequest, Interval, NodeKind, Place, Price, Room, SharingRules
+from gpusage_hooks.types import (
+    Binding,
+    Candidate,
+    Gpu,
+    GpuPool,
+    GpuRequest,
+    Interval,
+    NodeKind,
+    Price,
+    Room,
+    SharingRules,
+)
 from gpusage_hooks.units import GIB
 
 OLD, SMALL, FAST = samples.gpus()
 SITE = Limits(expected=1.25, worst=1.5)
+ONE = GpuRequest(gpu_count=1)
 
 
 def cost(value: float, spread: float = 0.05) -> Interval:
@@ -37,26 +50,31 @@ def on_share(gpu: Gpu, percent: int, value: float, spread: float = 0.05) -> Pric
     return Price(gpu=gpu.name, share_percent=percent, slowdown=cost(value, spread))
 
 
-def place(gpu: Gpu, *shares: Price, gib: float = 2.0, **pool: object) -> Place:
+def place(gpu: Gpu, *shares: Price, gib: float = 2.0, **pool: object) -> Candidate:
     there = GpuPool(gpu=gpu.name, site_type=gpu.name, gpu_count=4, free_gpu_count=2, mps_per_gpu=100)
     there = replace(there, exact_feature=gpu.name, **pool)  # type: ignore[arg-type]
-    return Place(pool=there, need=samples.need(gpu, memory_gib=gib), gpu=gpu, shares=shares)
+    return Candidate(pool=there, need=samples.need(gpu, memory_gib=gib), gpu=gpu, shares=shares)
 
 
 def offer(gpu: Gpu = FAST, percent: int = 50, value: float = 1.1, spread: float = 0.05, gib: float = 2.0) -> Offer:
-    (found,) = offers([place(gpu, on_share(gpu, percent, value, spread), gib=gib)], SharingRules())
-    return found
+    (share_offer,) = offers([place(gpu, on_share(gpu, percent, value, spread), gib=gib)], ONE, SharingRules())
+    return share_offer
 
 
 def taken(
-    *where: Place, bind: Binding = "room", closed: bool = True, releases: bool = True, **request: object
+    *where: Candidate, bind: Binding = "room", closed: bool = True, releases: bool = True, **request: object
 ) -> Choice | None:
-    asked = replace(GpuRequest(gpu_count=1), **request)  # type: ignore[arg-type]
+    gpu_request = replace(GpuRequest(gpu_count=1), **request)  # type: ignore[arg-type]
     usual_s = max(one.need.step_time_s.value for one in where)
     reach = Reach(
-        request=asked, partitions=asked.partitions, places=where, closed=closed, usual_s=usual_s, releases=releases
+        request=gpu_request,
+        partitions=gpu_request.partitions,
+        places=where,
+        closed=closed,
+        usual_s=usual_s,
+        releases=releases,
     )
-    return choose([*offers(where, SharingRules())], reach, SITE, bind)
+    return choose([*offers(where, gpu_request, SharingRules())], reach, SITE, bind)
 
 
 def test_without_a_word_of_the_user_the_sites_limits_hold() -> None:
@@ -89,10 +107,10 @@ def test_sizes_are_the_sites(rules: SharingRules, expected: tuple[int, ...]) -> 
 
 
 def test_average_partners_count() -> None:
-    found = offer(value=1.1)
-    assert found.slowdown == beside(cost(1.1), 1)
-    assert found.slowdown.value > 1.1
-    assert found.gpu_time == pytest.approx(0.5 * 1.1)
+    share_offer = offer(value=1.1)
+    assert share_offer.slowdown == slowdown_with_partners(cost(1.1), 1)
+    assert share_offer.slowdown.value > 1.1
+    assert share_offer.gpu_time == pytest.approx(0.5 * 1.1)
 
 
 @pytest.mark.parametrize(
@@ -110,13 +128,13 @@ def test_the_threads_that_a_share_may_use_are_priced_too(rules: SharingRules, ex
 def test_more_threads_than_the_share_count_while_partners_are_idle_and_not_beside_them() -> None:
     """A third with the threads of two: alone it costs what two thirds cost, beside partners what a third does."""
     where = place(FAST, on_share(FAST, 33, 1.15), on_share(FAST, 66, 1.02))
-    (booked,) = offers([where], SharingRules())
-    (doubled,) = offers([where], SharingRules(cap="double"))
+    (booked,) = offers([where], ONE, SharingRules())
+    (doubled,) = offers([where], ONE, SharingRules(cap="double"))
     assert (booked.alone, doubled.alone) == (cost(1.15), cost(1.02))
     assert doubled.slowdown == replace(booked.slowdown, low=cost(1.02).low)
     assert doubled.gpu_time == booked.gpu_time
     assert need_on(doubled).slowdown == cost(1.02)
-    (free,) = offers([where], SharingRules(cap="none"))
+    (free,) = offers([where], ONE, SharingRules(cap="none"))
     assert (free.alone.value, free.alone.high) == (1.0, 1.0)
 
 
@@ -126,7 +144,7 @@ def test_as_many_partners_count_as_fit(percent: int, partners: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    ("expected", "reason"),
     [
         (offer(), ""),
         (offer(value=1.25), "would cost 3"),
@@ -136,17 +154,19 @@ def test_as_many_partners_count_as_fit(percent: int, partners: int) -> None:
         (offer(value=float("nan")), "would cost unknown %"),
     ],
 )
-def test_a_share_that_cannot_be_promised_says_why(found: Offer, reason: str) -> None:
-    assert trouble(found, SITE).startswith(reason)
-    assert holds(found, SITE) is (reason == "")
+def test_a_share_that_cannot_be_promised_says_why(expected: Offer, reason: str) -> None:
+    assert trouble(expected, SITE).startswith(reason)
+    assert holds(expected, SITE) is (reason == "")
 
 
 def test_an_unfamiliar_model_and_an_old_gpu_are_promised_nothing() -> None:
-    found = offer()
-    strange = replace(found, place=replace(found.place, need=replace(found.place.need, familiar=False)))
+    share_offer = offer()
+    strange = replace(
+        share_offer, place=replace(share_offer.place, need=replace(share_offer.place.need, familiar=False))
+    )
     assert trouble(strange, SITE).startswith("is not offered: the workload is unlike those")
-    pascal = replace(found.place.gpu, compute_capability=(6, 0))
-    assert "older than Volta" in trouble(replace(found, place=replace(found.place, gpu=pascal)), SITE)
+    pascal = replace(share_offer.place.gpu, compute_capability=(6, 0))
+    assert "older than Volta" in trouble(replace(share_offer, place=replace(share_offer.place, gpu=pascal)), SITE)
 
 
 def test_the_share_with_the_least_gpu_time_is_taken() -> None:
@@ -155,7 +175,19 @@ def test_the_share_with_the_least_gpu_time_is_taken() -> None:
     choice = taken(place(FAST, *shares))
     assert choice is not None
     assert (choice.share_percent, choice.binding) == (33, False)
-    assert choice.cap_bytes == 2253 << 20  # 2 GiB x 1.1 = 2252.8 MiB
+    assert choice.cap_bytes == memory_cap_bytes(FAST.memory_bytes, 33)
+
+
+def test_a_job_that_cannot_be_repeated_unseen_shares_only_where_all_that_it_may_take_fits() -> None:
+    """It needs 4 GiB at most, and may take 40 of the 80 GiB: half of the GPU, less the reserve, is too little."""
+    needed = Interval(value=3.0 * GIB, low=2.0 * GIB, high=4.0 * GIB)
+    taking = Interval(value=20.0 * GIB, low=3.0 * GIB, high=40.0 * GIB)
+    where = place(FAST, on_share(FAST, 50, 1.1))
+    where = replace(where, need=replace(where.need, memory_bytes=taking, required_memory_bytes=needed))
+    assert taken(where) is not None
+    assert taken(where, repeatable=False) is None
+    known = replace(where.need, memory_bytes=replace(taking, high=30.0 * GIB))
+    assert taken(replace(where, need=known), repeatable=False) is not None
 
 
 def test_a_share_that_holds_everywhere_confines_nothing() -> None:
@@ -205,7 +237,7 @@ def test_a_place_without_room_confines_nobody_unless_the_site_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "bound"),
+    ("options", "bound"),
     [
         ({}, True),
         ({"cpu_count": 16, "host_memory_bytes": 64 * GIB}, True),
@@ -217,17 +249,17 @@ def test_a_place_without_room_confines_nobody_unless_the_site_says_so() -> None:
         ({"node_features": (("nvme",),)}, False),
     ],
 )
-def test_a_job_is_confined_only_to_nodes_of_which_one_could_run_it(asked: dict[str, object], *, bound: bool) -> None:
+def test_a_job_is_confined_only_to_nodes_of_which_one_could_run_it(options: dict[str, object], *, bound: bool) -> None:
     kind = NodeKind(partitions=("gpu",), features=("ib",), cpu_count=16, host_memory_bytes=64 * GIB)
     other = NodeKind(partitions=("gpu",), features=("nvme",), cpu_count=1, host_memory_bytes=GIB)
     dear = place(OLD, on_share(OLD, 50, 1.4))
     cheap = place(FAST, on_share(FAST, 50, 1.1), node_kinds=(kind, other))
-    asked = {"cpu_count": 2, **asked}
-    assert (taken(dear, cheap, **asked) is not None) is bound
+    options = {"cpu_count": 2, **options}
+    assert (taken(dear, cheap, **options) is not None) is bound
 
 
 @pytest.mark.parametrize(
-    ("asked", "bound"),
+    ("options", "bound"),
     [
         ({}, True),
         ({"cpu_count": 5}, False),
@@ -239,7 +271,7 @@ def test_a_job_is_confined_only_to_nodes_of_which_one_could_run_it(asked: dict[s
         ({"node_features": (("ib",),)}, False),
     ],
 )
-def test_room_counts_only_on_nodes_that_could_run_the_job(asked: dict[str, object], *, bound: bool) -> None:
+def test_room_counts_only_on_nodes_that_could_run_the_job(options: dict[str, object], *, bound: bool) -> None:
     """A type may be free in one partition and full in another; bound to it there, the job would wait."""
     large = {"cpu_count": 16, "host_memory_bytes": 64 * GIB}
     room = Room(share_percent=100, cpu_count=4, host_memory_bytes=8 * GIB)
@@ -247,7 +279,7 @@ def test_room_counts_only_on_nodes_that_could_run_the_job(asked: dict[str, objec
     full = NodeKind(partitions=("full",), features=("ib",), room=Room(), **large)  # type: ignore[arg-type] - counts
     dear = place(OLD, on_share(OLD, 50, 1.4))
     cheap = place(FAST, on_share(FAST, 50, 1.1), node_kinds=(free, full))
-    assert (taken(dear, cheap, **asked) is not None) is bound
+    assert (taken(dear, cheap, **options) is not None) is bound
 
 
 def test_a_job_is_confined_only_where_it_is_let_go_again_unless_the_site_says_so() -> None:
@@ -266,7 +298,7 @@ def test_a_job_is_not_confined_to_a_gpu_on_which_it_would_be_slower_than_it_acce
         closed=True,
         usual_s=fast.need.step_time_s.value,
     )
-    assert choose([*offers((slow, fast), SharingRules())], reach, SITE, "always") is None
+    assert choose([*offers((slow, fast), ONE, SharingRules())], reach, SITE, "always") is None
 
 
 def test_a_gpu_that_nobody_knows_stops_a_share_that_confines_nothing() -> None:

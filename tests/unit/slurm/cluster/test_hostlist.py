@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.cluster.hostlist import expand
+from gpusage_slurm.cluster.hostlist import expand_hostlist
 
 
 @pytest.mark.parametrize(
@@ -21,24 +24,45 @@ from gpusage_slurm.cluster.hostlist import expand
     ],
 )
 def test_brackets_stand_for_numbers(text: str, names: tuple[str, ...]) -> None:
-    assert expand(text) == names
+    assert expand_hostlist(text) == names
 
 
 @pytest.mark.parametrize("text", ["gpu[a-b]", "gpu[3-1]", "gpu[1-999999999]", "gpu[]"])
 def test_other_brackets_are_refused(text: str) -> None:
     with pytest.raises(RequestError, match="must have in brackets"):
-        expand(text)
+        expand_hostlist(text)
 
 
 @pytest.mark.parametrize("text", ["n[1-999][1-999]", "a[1-99999],b[1-99999]"])
 def test_more_names_than_a_cluster_has_are_refused(text: str) -> None:
     with pytest.raises(RequestError, match="must be at most 100000"):
-        expand(text)
+        expand_hostlist(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"n[{','.join(['0-99999'] * 130)}]",  # 1,042 characters took 1,008 MB and 4.6 s
+        f"{'n' * 1000}[0-99999]",
+        "n" + "[0-999]" * 200,
+        ",".join(["n[0-99999]"] * 100),
+    ],
+)
+def test_what_is_refused_costs_neither_time_nor_memory(text: str) -> None:
+    tracemalloc.start()
+    try:
+        begun_s = time.process_time()
+        with pytest.raises(RequestError, match="must be at most 100000"):
+            expand_hostlist(text)
+        assert time.process_time() - begun_s < 0.5
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 @given(st.text(alphabet="gn0129-[],", max_size=12))
 def test_any_text_is_expanded_or_refused(text: str) -> None:
     try:
-        assert all("," not in name for name in expand(text))
+        assert all("," not in name for name in expand_hostlist(text))
     except RequestError:
         return

@@ -5,14 +5,14 @@ from time import process_time
 
 import pytest
 
-from gpusage.api import advisor
+from gpusage.decisions.default_advisor import advisor
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster, NodeKind, Room
 from gpusage_hooks.units import GIB
 from gpusage_slurm import scontrol
-from gpusage_slurm.cluster import pools
-from gpusage_slurm.cluster.free import free_share_percent
-from gpusage_slurm.cluster.pools import NodeState, free_whole_gpus, parse_node, pools_of, read_cluster
+from gpusage_slurm.cluster import nodes, pools
+from gpusage_slurm.cluster.nodes import NodeState, free_share_percent, free_whole_gpus, parse_node
+from gpusage_slurm.cluster.pools import pools_of, read_cluster
 from gpusage_slurm.submission.request import read_request
 
 
@@ -114,10 +114,12 @@ def test_the_room_of_a_kind_is_that_of_one_node_on_which_a_job_could_start_now()
 
     full = at("n1", "gpu:v100:2", used_cpu_count=2)
     shared = at("n2", "gpu:v100:1,mps:v100:40(IDX:1)", used_cpu_count=6, used_memory_mib=512)
-    kept = at("n3", "", open=False)
-    rooms = [pools_of(nodes, advisor().catalogue)[0].node_kinds[0].room for nodes in ((full, shared, kept), (kept,))]
+    stored = at("n3", "", open=False)
+    rooms = [
+        pools_of(nodes, advisor().catalogue)[0].node_kinds[0].room for nodes in ((full, shared, stored), (stored,))
+    ]
     assert rooms == [Room(share_percent=60, cpu_count=2, host_memory_bytes=GIB // 2), Room()]
-    (kind,) = pools_of((full, shared, kept), advisor().catalogue)[0].node_kinds
+    (kind,) = pools_of((full, shared, stored), advisor().catalogue)[0].node_kinds
     assert [(room.node, room.share_percent) for room in kind.rooms] == [("n2", 60)]
 
 
@@ -199,8 +201,8 @@ def test_an_unknown_gpu_type_is_a_pool_without_a_catalogue_name() -> None:
     ],
 )
 def test_a_node_is_read_in_the_json_of_every_release(document: dict[str, object], usable: bool) -> None:  # noqa: FBT001 - a parameter
-    found = parse_node({**document, "gres": "gpu:v100:1", "gres_used": "gpu:v100:0"})
-    assert (found.features, found.usable) == (("v100", "ib"), usable)
+    actual = parse_node({**document, "gres": "gpu:v100:1", "gres_used": "gpu:v100:0"})
+    assert (actual.features, actual.usable) == (("v100", "ib"), usable)
 
 
 def test_a_job_sees_only_the_pools_that_its_partition_reaches() -> None:
@@ -237,13 +239,13 @@ def test_a_job_sees_only_the_pools_that_its_constraint_leaves(constraint: str, p
     ]
     seen = Cluster(manager="slurm", version="", pools=pools_of(nodes, advisor().catalogue))
     request = read_request({"tres_per_node": "gres:gpu:1", "features": constraint, "prefer": prefer})
-    found = seen.within(request.partitions, request.scopes, request.node_features)
-    assert [pool.site_type for pool in found.pools] == kinds
+    actual = seen.within(request.partitions, request.scopes, request.node_features)
+    assert [pool.site_type for pool in actual.pools] == kinds
 
 
 def test_what_a_node_may_have_after_a_restart_counts_as_its_own() -> None:
-    found = parse_node({"name": "n1", "active_features": ["h100"], "features": ["h100", "mig"], "gres": "gpu:h100:1"})
-    assert pools_of([found], advisor().catalogue)[0].node_features == (("h100", "mig"),)
+    actual = parse_node({"name": "n1", "active_features": ["h100"], "features": ["h100", "mig"], "gres": "gpu:h100:1"})
+    assert pools_of([actual], advisor().catalogue)[0].node_features == (("h100", "mig"),)
 
 
 class Table:
@@ -263,19 +265,19 @@ def test_pyslurm_is_read_where_it_is_of_slurms_version_and_the_commands_where_it
     catalogue = advisor().catalogue
     monkeypatch.setattr(pools.scontrol, "version", lambda: (24, 11))
     monkeypatch.setattr(pools.scontrol, "nodes", lambda: commands)
-    monkeypatch.setattr(pools, "pyslurm_version", lambda: (24, 11))
+    monkeypatch.setattr(nodes, "pyslurm_version", lambda: (24, 11))
     monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace(node=Table))
     assert [(pool.gpu_count, pool.free_gpu_count) for pool in read_cluster((), catalogue).pools] == [(3, 1)]
     monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace())
     assert [pool.gpu_count for pool in read_cluster((), catalogue).pools] == [4]
-    monkeypatch.setattr(pools, "pyslurm_version", lambda: (23, 2))
+    monkeypatch.setattr(nodes, "pyslurm_version", lambda: (23, 2))
     monkeypatch.setitem(sys.modules, "pyslurm", types.SimpleNamespace(node=Table))
     assert [pool.gpu_count for pool in read_cluster((), catalogue).pools] == [4]
 
 
 def test_a_command_that_this_user_may_not_run_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "scontrol").write_text("#!/bin/sh\n")
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(scontrol, "environment", lambda: {"PATH": str(tmp_path)})  # this host may have one that works
     with pytest.raises(RequestError, match=r"'scontrol' must be on the PATH.*Permission denied"):
         scontrol.configuration()
 

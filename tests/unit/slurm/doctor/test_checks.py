@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
+from gpusage.boundary.edits import make_edits
 from gpusage.cli.doctor import OwnEvidence
 from gpusage.cli.findings import Finding
-from gpusage.configuration import Configuration, DaemonSettings, SiteMode
+from gpusage.settings.configuration import Configuration, DaemonSettings, SiteMode
 from gpusage_hooks.types import Cluster, GpuPool
-from gpusage_slurm.address import sockets
-from gpusage_slurm.doctor.checks import examine
-from gpusage_slurm.doctor.evidence import Evidence, sampler_of
-from gpusage_slurm.installing.install import Site
-from gpusage_slurm.installing.lua_block import with_block
-from gpusage_slurm.installing.node_side import PROLOG
-from gpusage_slurm.lua import LuaSettings, job_submit_block
+from gpusage_slurm.daemon import socket_candidates
+from gpusage_slurm.doctor.checks import run_checks
+from gpusage_slurm.doctor.evidence import Evidence, sampler_python
+from gpusage_slurm.install.lua_scripts import LuaSettings, job_submit_block, with_block
+from gpusage_slurm.install.node_scripts import PROLOG, plan_copies
+from gpusage_slurm.install.plan import Site
 
 POOL = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100, feature="v100")
 WHOLE = replace(POOL, mps_per_gpu=None)
@@ -53,14 +53,14 @@ def healthy(tmp_path: Path) -> Evidence:
         version=(26, 5),
         settings={**SETTINGS, **node_side},
         trouble="",
-        site=Site(slurm_conf=Path("/c"), gpusage_toml=Path("/t"), command=Path("/g")),
+        site=Site(slurm_conf=Path("/c"), gpusage_toml=Path("/t"), command=Path("/g"), libexec=Path("/l")),
         scripts=SCRIPTS,
         gres_conf="Name=mps Count=200 File=/dev/nvidia[0-1] Flags=all_sharing\n",
         cluster=Cluster(manager="slurm", version="26.05", pools=(POOL,)),
         own=OwnEvidence(
             configuration=Configuration(mode="enforce"), status={"asks": {"asked": 1}, "records": {"lost": 0}}
         ),
-        answered=True,
+        dry_run_arrived=True,
         lua_modules=frozenset({"socket", "posix"}),
         pyslurm=None,
         sampler="/opt/gpusage/bin/python",
@@ -73,15 +73,15 @@ def with_own(evidence: Evidence, **changes: Any) -> Evidence:  # noqa: ANN401 - 
 
 
 def finding(evidence: Evidence, check: str) -> Finding:
-    return next(found for found in examine(evidence) if found.check == check)
+    return next(actual for actual in run_checks(evidence) if actual.check == check)
 
 
 def test_a_healthy_site_passes_every_check(healthy: Evidence) -> None:
-    assert [found for found in examine(healthy) if found.verdict != "pass"] == []
+    assert [actual for actual in run_checks(healthy) if actual.verdict != "pass"] == []
 
 
 @pytest.mark.parametrize(
-    ("asks", "missed", "verdict", "found"),
+    ("asks", "missed", "verdict", "expected"),
     [
         ({"asked": 100, "overdue": 5}, {"silent": 2}, "pass", "of 100 jobs 5 had no answer in time, 0 were"),
         ({"asked": 100, "overdue": 6}, {}, "warn", "of 100 jobs 6 had"),
@@ -95,19 +95,19 @@ def test_a_healthy_site_passes_every_check(healthy: Evidence) -> None:
     ],
 )
 def test_jobs_that_got_no_answer_in_time_are_told(
-    healthy: Evidence, asks: dict[str, int], missed: dict[str, int], verdict: str, found: str
+    healthy: Evidence, asks: dict[str, int], missed: dict[str, int], verdict: str, expected: str
 ) -> None:
     made = finding(with_own(healthy, status={"asks": asks, "missed": missed}), "answers in time")
-    assert (made.verdict, made.found[: len(found)]) == (verdict, found)
+    assert (made.verdict, made.found[: len(expected)]) == (verdict, expected)
 
 
 def test_gpusaged_is_looked_for_where_slurmctld_asks_too() -> None:
     ours = Configuration(daemon=DaemonSettings(socket="/ours"))
     block = with_block("return 0\n", job_submit_block(LuaSettings(socket="/it's \"\u00e9\\")))
     usual = DaemonSettings().socket
-    assert sockets(ours, "") == ("/ours", usual)
-    assert sockets(None, block) == ("/it's \"\u00e9\\", usual)
-    assert sockets(ours, 'socket = "/the/sites/own"') == ("/ours", usual)
+    assert socket_candidates(ours, "") == ("/ours", usual)
+    assert socket_candidates(None, block) == ("/it's \"\u00e9\\", usual)
+    assert socket_candidates(ours, 'socket = "/the/sites/own"') == ("/ours", usual)
 
 
 def test_each_finding_that_is_no_pass_says_what_to_do(healthy: Evidence) -> None:
@@ -118,13 +118,13 @@ def test_each_finding_that_is_no_pass_says_what_to_do(healthy: Evidence) -> None
         scripts={},
         gres_conf="",
         cluster=None,
-        answered=None,
+        dry_run_arrived=None,
         lua_modules=frozenset(),
     )
-    found = examine(nothing)
-    assert {each.verdict for each in found} == {"pass", "warn", "fail", "skip"}
-    assert {each.check for each in found} == {each.check for each in examine(healthy)}
-    assert all(each.todo for each in found if each.verdict != "pass")
+    actual = run_checks(nothing)
+    assert {each.verdict for each in actual} == {"pass", "warn", "fail", "skip"}
+    assert {each.check for each in actual} == {each.check for each in run_checks(healthy)}
+    assert all(each.todo for each in actual if each.verdict != "pass")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_enforce_is_refused_while_shares_are_neither_tracked_nor_billed(
     [
         ("slurmctld", {"version": (21, 8)}, "fail", "22.05 or newer"),
         ("job_submit plugin", {"scripts": {}}, "fail", "gpusage slurm install"),
-        ("LuaSocket", {"lua_modules": frozenset(), "answered": False}, "fail", "lua-socket"),
+        ("LuaSocket", {"lua_modules": frozenset(), "dry_run_arrived": False}, "fail", "lua-socket"),
         ("installation", {"outdated": ("job_submit.lua",)}, "warn", "gpusage slurm install"),
         ("luaposix", {"lua_modules": frozenset({"socket"})}, "warn", "lua-posix"),
         ("gres/mps", {"cluster": Cluster(manager="slurm", version="", pools=())}, "fail", "declare gres/gpu"),
@@ -187,7 +187,7 @@ def test_enforce_is_refused_while_shares_are_neither_tracked_nor_billed(
         ("gpusaged", {"own": OWN}, "fail", "systemctl"),
         ("answers in time", {"own": OWN}, "warn", "mend that first"),
         ("store", {"own": OWN}, "warn", "mend that first"),
-        ("dry run", {"answered": False}, "fail", "slurmctld's log"),
+        ("dry run", {"dry_run_arrived": False}, "fail", "slurmctld's log"),
         ("store", {"own": replace(OWN, status={"records": {"lost": 2, "error": "full"}})}, "warn", "check sqlite"),
         ("kill switch", {"own": replace(OWN, killed=True)}, "warn", "remove it"),
         ("PySlurm", {"pyslurm": (22, 5)}, "warn", "matching"),
@@ -196,9 +196,9 @@ def test_enforce_is_refused_while_shares_are_neither_tracked_nor_billed(
 def test_what_is_wrong_is_found_with_its_cure(
     healthy: Evidence, check: str, changes: dict[str, object], verdict: str, words: str
 ) -> None:
-    found = finding(replace(healthy, **changes), check)  # type: ignore[arg-type] - fields of Evidence
-    assert found.verdict == verdict
-    assert words in found.todo
+    result = finding(replace(healthy, **changes), check)  # type: ignore[arg-type] - fields of Evidence
+    assert result.verdict == verdict
+    assert words in result.todo
 
 
 def test_without_ignore_prefer_validation_no_generation_is_preferred_and_doctor_says_so(healthy: Evidence) -> None:
@@ -242,21 +242,37 @@ def test_enforce_fails_without_prolog_or_epilog(healthy: Evidence, key: str, mod
 
 
 def test_a_node_that_samples_nothing_is_warned_of(healthy: Evidence) -> None:
-    found = finding(replace(healthy, sampler=""), "sampler")
-    assert (found.verdict, "install --node" in found.todo) == ("warn", True)
+    result = finding(replace(healthy, sampler=""), "sampler")
+    assert (result.verdict, "install --node" in result.todo) == ("warn", True)
 
 
-def test_the_script_itself_says_which_python_samples(tmp_path: Path) -> None:
+def test_a_line_of_an_early_installation_that_an_upgrade_would_break_is_warned_of(healthy: Evidence) -> None:
+    assert finding(healthy, "upgrades").verdict == "pass"
+    inside = "/opt/gpusage/lib/python3.11/site-packages/gpusage_slurm"
+    epilog = replace(healthy, settings={**healthy.settings, "epilog": f"{inside}/node/epilog.sh"})
+    block = with_block("", f"package.path = '{inside}/lua/?.lua;' .. package.path")
+    lua = replace(healthy, scripts={**healthy.scripts, "job_submit.lua": block})
+    Path(healthy.settings["prolog[1]"]).write_text(f"#!/bin/sh\n[ ! -x {inside}/node/prolog.sh ] || exit 0\n")
+    for evidence, place in ((epilog, "node/epilog.sh"), (lua, "job_submit.lua"), (healthy, "gpusage_prolog.sh")):
+        result = finding(evidence, "upgrades")
+        assert (result.verdict, place in result.found) == ("warn", True)
+        assert "gpusage slurm install --nodes-ready --yes" in result.todo
+
+
+def test_the_script_itself_says_which_python_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the prolog that slurm.conf names, or where a wrapper's own prolog lies."""
+    copies = tmp_path / "libexec"
+    monkeypatch.setenv("GPUSAGE_LIBEXEC", str(copies))
+    make_edits(plan_copies(copies))
     prolog = tmp_path / "gpusage_prolog.sh"
-    assert sampler_of(str(prolog)) == ""
-    prolog.write_text(f"#!/bin/sh\nexec {PROLOG.path}\n")
-    assert Path(sampler_of(str(prolog))).is_file()
+    assert sampler_python(str(prolog)) == ""
+    prolog.write_text(f"#!/bin/sh\nexec {PROLOG.copy(copies)}\n")
+    assert Path(sampler_python(str(prolog))).is_file()
     prolog.write_text("#!/bin/sh\n")
     script = tmp_path / "usage.sh"
     script.write_text('#!/bin/sh\n[ "$1" = python ] && echo /opt/python\n')
     script.chmod(0o755)
-    assert sampler_of(str(prolog)) == "/opt/python"
+    assert sampler_python(str(prolog)) == "/opt/python"
 
 
 def test_the_long_name_of_the_lua_plugin_counts(healthy: Evidence) -> None:
@@ -275,10 +291,10 @@ def test_a_daemon_that_may_change_no_job_is_told_of_before_one_is_stuck(
     settings = {**healthy.settings, "slurmuser": "slurm(64030)"}
     own = OwnEvidence(configuration=Configuration(mode=mode), status={})
     made = replace(healthy, settings=settings, daemon_uid=uid, own=own)
-    found = finding(made, "rewritten jobs")
-    assert found.verdict == verdict
+    result = finding(made, "rewritten jobs")
+    assert result.verdict == verdict
     if verdict == "warn":
-        assert "User=" in found.todo
+        assert "User=" in result.todo
         stuck = {"aftercare": {"stuck": ["job 7 cannot start"]}}
         assert "User=" in finding(with_own(made, status=stuck), "rewritten jobs").todo
 
@@ -286,17 +302,17 @@ def test_a_daemon_that_may_change_no_job_is_told_of_before_one_is_stuck(
 def test_a_prolog_that_others_than_root_may_change_is_warned_of(healthy: Evidence, tmp_path: Path) -> None:
     by_root = replace(healthy, settings={**healthy.settings, "slurmduser": "root(0)"})
     tmp_path.chmod(0o777)
-    (finding,) = [found for found in examine(by_root) if found.check == "node prolog"]
+    (finding,) = [actual for actual in run_checks(by_root) if actual.check == "node prolog"]
     assert finding.verdict == "warn"
     assert "may be changed by others than root" in finding.found
-    (finding,) = [found for found in examine(healthy) if found.check == "node prolog"]
+    (finding,) = [actual for actual in run_checks(healthy) if actual.check == "node prolog"]
     assert finding.verdict == "pass"  # slurmd of an ordinary user
 
 
 def test_a_partition_that_has_only_slices_is_said(healthy: Evidence) -> None:
     sliced = replace(POOL, gpu="a100-sxm4-40gb:3g.20gb", site_type="3g.20gb", partitions=("mig", "all"))
     cluster = Cluster(manager="slurm", version="26.05", pools=(replace(POOL, partitions=("gpu", "all")), sliced))
-    findings = {found.check: found for found in examine(replace(healthy, cluster=cluster))}
+    findings = {actual.check: actual for actual in run_checks(replace(healthy, cluster=cluster))}
     assert findings["slices"].found == "partitions with MIG slices only, which are given whole: mig"
 
 
@@ -305,13 +321,13 @@ def with_settings(evidence: Evidence, **settings: str) -> Evidence:
 
 
 def test_a_prolog_inside_the_job_takes_the_mps_daemon_with_it(healthy: Evidence) -> None:
-    told = finding(with_settings(healthy, prologflags="Alloc,Contain,RunInJob"), "node prolog")
-    assert (told.verdict, "no GPU is shared" in told.found) == ("warn", True)
+    result = finding(with_settings(healthy, prologflags="Alloc,Contain,RunInJob"), "node prolog")
+    assert (result.verdict, "no GPU is shared" in result.found) == ("warn", True)
 
 
 def test_a_dev_shm_of_each_jobs_own_is_told(healthy: Evidence) -> None:
-    told = finding(with_settings(healthy, jobcontainertype="job_container/tmpfs"), "job containers")
-    assert (told.verdict, "Dirs= in job_container.conf" in told.todo) == ("warn", True)
+    result = finding(with_settings(healthy, jobcontainertype="job_container/tmpfs"), "job containers")
+    assert (result.verdict, "Dirs= in job_container.conf" in result.todo) == ("warn", True)
 
 
 @pytest.mark.parametrize(
@@ -328,5 +344,7 @@ def test_partitions_in_which_a_site_enforces_must_be_there(
     healthy: Evidence, partitions: tuple[str, ...], verdict: str
 ) -> None:
     """A slip there would leave every job observed without a word."""
-    told = finding(with_own(healthy, configuration=Configuration(mode="enforce", enforce_in=partitions)), "partitions")
-    assert (told.verdict, "names q" in told.found) == (verdict, "q" in partitions)
+    result = finding(
+        with_own(healthy, configuration=Configuration(mode="enforce", enforce_in=partitions)), "partitions"
+    )
+    assert (result.verdict, "names q" in result.found) == (verdict, "q" in partitions)

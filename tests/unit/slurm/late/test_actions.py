@@ -1,4 +1,4 @@
-"""What `gpusage slurm late` tells while it looks again and again."""
+"""What `gpusage slurm late` prints while it runs."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.late.actions import _look
+from gpusage_slurm.late.decisions import _run_pass
 
 if TYPE_CHECKING:
-    from gpusage_slurm.late.second_look import SecondLook, Seen
+    from gpusage_slurm.late.decisions import LateDecider, LateOutcome
 
 
-class Looking:
-    """Looks that meet these troubles, one after the other; an empty one is none."""
+class Failing:
+    """Passes that meet these errors, one after the other; an empty one is none."""
 
-    def __init__(self, *troubles: str) -> None:
-        self._troubles = [*troubles]
+    def __init__(self, *errors: str) -> None:
+        self._errors = [*errors]
 
-    def look(self) -> tuple[Seen, ...]:
-        """Return that nobody is late, or raise the next trouble."""
-        trouble = self._troubles.pop(0)
-        if trouble:
-            raise RequestError(trouble)
+    def decide_all(self) -> tuple[LateOutcome, ...]:
+        """Return that nobody is late, or raise the next error."""
+        error = self._errors.pop(0)
+        if error:
+            raise RequestError(error)
         return ()
 
 
-def test_a_trouble_that_lasts_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    troubles = ("no Slurm", "no Slurm", "", "no Slurm", "no answer")
-    second_look, told = cast("SecondLook", Looking(*troubles)), ""
-    for _ in troubles:
-        told = _look(second_look, told, as_json=False)
+def test_a_error_that_lasts_is_last_error_once(capsys: pytest.CaptureFixture[str]) -> None:
+    errors = ("no Slurm", "no Slurm", "", "no Slurm", "no answer")
+    decider, last_error = cast("LateDecider", Failing(*errors)), ""
+    for _ in errors:
+        last_error = _run_pass(decider, last_error, as_json=False)
     assert capsys.readouterr().err.splitlines() == [
         f"gpusage: {each}" for each in ("no Slurm", "no Slurm", "no answer")
     ]

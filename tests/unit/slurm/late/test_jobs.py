@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpusage.advisor import NO_CARD
-from gpusage.graphs.card.trouble import encode_trouble
-from gpusage_hooks.types import Job, Submission
+from gpusage.decisions.advisor import NO_CARD
+from gpusage.graphs.card.error import encode_error
+from gpusage_hooks.types import DecisionRequest, Job
 from gpusage_slurm.late import jobs
-from gpusage_slurm.submission.missing_card import may_be_read_later, no_card
+from gpusage_slurm.submission.missing_card import may_be_read_later, missing_card_reason
 from gpusage_slurm.submission.request import parse_submission
 
 ROW = {
@@ -29,11 +29,11 @@ ROW = {
         {"export": "NONE"},
         {"card": "!127"},
         {"card": "!137"},
-        {"card": encode_trouble("describing the model takes longer than 2 s, this site's limit")},
+        {"card": encode_error("describing the model takes longer than 2 s, this site's limit")},
     ],
 )
 def test_a_missing_description_is_a_reason_to_read_later(fields: dict[str, str]) -> None:
-    assert may_be_read_later(no_card(fields) or "")
+    assert may_be_read_later(missing_card_reason(fields) or "")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_srun_with_a_card_and_an_old_slurm_are_advised() -> None:
 
 def understood(**fields: str) -> Job:
     """Return what is understood of a job for one GPU with these *fields*."""
-    job = parse_submission(Submission(manager="slurm", fields={"tres_per_node": "gres/gpu:1", **fields}))
+    job = parse_submission(DecisionRequest(manager="slurm", fields={"tres_per_node": "gres/gpu:1", **fields}))
     assert job is not None
     return job
 
@@ -89,4 +89,4 @@ def understood(**fields: str) -> Job:
     ],
 )
 def test_a_script_is_looked_at_as_job_submit_does(script: str, options: str) -> None:
-    assert jobs.script_options(script) == options
+    assert jobs.incompatible_srun_option(script) == options

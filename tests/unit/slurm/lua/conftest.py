@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from gpusage.sandboxes.cache import lock
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.lua import FOLDER
+from gpusage_sandboxes.cache import lock
+from gpusage_slurm.install.lua_scripts import LUA_FOLDER
 from waiting import LIMIT_S
 
 VERSIONS = ("5.1", "5.2", "5.3", "5.4")
@@ -46,7 +46,7 @@ class Lua:
 
     def drive(self, body: str, **environment: str) -> dict[str, Any]:
         """Run *body* inside the driver, and return what it reports."""
-        done = self.run(str(DRIVER), str(FOLDER), body, **environment)
+        done = self.run(str(DRIVER), str(LUA_FOLDER), body, **environment)
         assert done.returncode == 0, done.stderr
         report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return report
@@ -97,7 +97,7 @@ def _unpacked(version: str, root: Path) -> Lua:
 
 def _fetch(folder: Path) -> None:
     """Unpack the interpreters and what only they need; the C library stays the host's."""
-    from gpusage.sandboxes import packages, sources  # noqa: PLC0415 - most hosts need none of it
+    from gpusage_sandboxes import packages, sources  # noqa: PLC0415 - most hosts need none of it
 
     packages.require_apt()
     source = sources.choose_source(sources.read_host_sources(), sources.read_os_release(), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -9,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpusage.graphs.card.trouble import encode_trouble
-from gpusage_slurm.lua import LuaSettings, cli_filter_block, quoted
-from gpusage_slurm.submission.missing_card import read_reason
+from gpusage.graphs.card.error import encode_error
+from gpusage_slurm.install.lua_scripts import LuaSettings, cli_filter_block, quoted
+from gpusage_slurm.submission.missing_card import decode_missing_card_reason
 
 Drive = Callable[..., dict[str, Any]]
 
@@ -40,7 +41,7 @@ def srun(options: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("asked", "gres"),
+    ("option", "gres"),
     [
         ("gres = 'gres:gpu:1'", "mps:40"),
         ("gres = 'gres/gpu:1'", "mps:40"),
@@ -55,8 +56,8 @@ def srun(options: str) -> str:
         ("gres = 'none', gpus = '1'", "none"),
     ],
 )
-def test_an_inner_srun_that_asks_for_the_gpu_gets_the_share(drive: Drive, asked: str, gres: str) -> None:
-    report = drive(srun(f"{{ type = 'srun', {asked} }}"), **SHARED)
+def test_an_inner_srun_that_asks_for_the_gpu_gets_the_share(drive: Drive, option: str, gres: str) -> None:
+    report = drive(srun(f"{{ type = 'srun', {option} }}"), **SHARED)
     emptied = {name: report.get(name, "") for name in report if name.startswith("gpus")}
     assert report["gres"] == gres
     assert set(emptied.values()) <= {""}
@@ -71,12 +72,14 @@ def test_what_a_task_asks_for_beside_its_gpu_stays_and_a_task_per_gpu_is_a_task(
     assert (report["gres"], report["ntasks"], report["ntasks-per-gpu"]) == ("mps:40", "2", "65534")
 
 
-@pytest.mark.parametrize("asked", ["gpus = '1', ['gpu-bind'] = 'none'", "['gpus-per-task'] = '1'", "['tres-bind']='x'"])
-def test_a_binding_to_gpus_is_one_to_the_share(drive: Drive, asked: str) -> None:
+@pytest.mark.parametrize(
+    "option", ["gpus = '1', ['gpu-bind'] = 'none'", "['gpus-per-task'] = '1'", "['tres-bind']='x'"]
+)
+def test_a_binding_to_gpus_is_one_to_the_share(drive: Drive, option: str) -> None:
     """22.05 has no option tres-bind: what is written there reads as nothing."""
-    report = drive(srun(f"{{ type = 'srun', {asked} }}"), **SHARED)
+    report = drive(srun(f"{{ type = 'srun', {option} }}"), **SHARED)
     assert report["tres-bind"] == "gres/mps:none"
-    old = srun(f"{{ type = 'srun', {asked} }}").replace("store[name] = value", "if name ~= 'tres-bind' then %s end")
+    old = srun(f"{{ type = 'srun', {option} }}").replace("store[name] = value", "if name ~= 'tres-bind' then %s end")
     report = drive(
         old.replace("%s", "store[name] = value").replace("['tres-bind']='x'", "['gpu-bind']='none'"), **SHARED
     )
@@ -84,7 +87,7 @@ def test_a_binding_to_gpus_is_one_to_the_share(drive: Drive, asked: str) -> None
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "option",
     [
         "ntasks = '2', ['ntasks-per-gpu'] = '-2', ['cpus-per-gpu'] = '0'",
         "gres = 'gres:nvme:1'",
@@ -94,9 +97,9 @@ def test_a_binding_to_gpus_is_one_to_the_share(drive: Drive, asked: str) -> None
         "gres = 'gpu:1', jobid = '8'",
     ],
 )
-def test_an_inner_srun_that_asks_for_anything_else_is_left_alone(drive: Drive, asked: str) -> None:
-    before = drive(srun(f"{{ type = 'srun', {asked} }}"))
-    assert drive(srun(f"{{ type = 'srun', {asked} }}"), **SHARED) == before
+def test_an_inner_srun_that_asks_for_anything_else_is_left_alone(drive: Drive, option: str) -> None:
+    before = drive(srun(f"{{ type = 'srun', {option} }}"))
+    assert drive(srun(f"{{ type = 'srun', {option} }}"), **SHARED) == before
 
 
 @pytest.mark.parametrize("missing", sorted(SHARED))
@@ -152,6 +155,40 @@ def test_a_dry_run_is_marked_as_one(drive: Drive, tmp_path: Path, kind: str) -> 
     script = sbatch(tmp_path / "none", f"{{ type = '{kind}', ['test-only'] = 'set' }}", posix=True)
     assert drive(script)["set"] == "SLURM_GPUSAGE_DRY_RUN=1"
     assert "set" not in drive(script.replace("= 'set'", "= 'unset'"))
+
+
+@pytest.mark.parametrize(
+    ("comment", "variable", "line", "counts"),
+    [
+        ("model=c.onnx", "model=v.onnx", "#GPUSAGE model=s.onnx", "model=c.onnx"),
+        ("rule_train", "model=v.onnx", "#GPUSAGE model=s.onnx", "model=v.onnx"),
+        ("rule_train", "elsewhere", "#GPUSAGE model=s.onnx\n#GPUSAGE batch=4", "model=s.onnx,batch=4"),
+        ("rule_train", "", "true\n#GPUSAGE model=s.onnx", None),
+    ],
+)
+def test_what_is_said_to_us_is_in_the_comment_else_in_the_environment_else_in_the_script(
+    drive: Drive, tmp_path: Path, comment: str, variable: str, line: str, counts: str | None
+) -> None:
+    command = stand_in(tmp_path, 'for word; do :; done; printf %s "$word" >"$0.seen"; echo QUJD')
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/sh\n{line}\ntrue\n")
+    options = f"{{ type = 'sbatch', comment = '{comment}', parsable = 'set', argv = {{ '{script}' }} }}"
+    answer = f"n == 'GPUSAGE_COMMENT' and '{variable}' or real(n)"
+    own = f"local real = os.getenv\nos.getenv = function(n) return {answer} end\n"
+    sent = str(drive(own + sbatch(command, options, posix=True)).get("set", ""))
+    seen = command.with_name("gpusage.seen")
+    assert (seen.read_text() if seen.exists() else None) == counts
+    assert ("SLURM_GPUSAGE_COMMENT=" in sent) is (counts == "model=v.onnx")
+    assert "SLURM_GPUSAGE_QUIET=1" in sent
+
+
+@pytest.mark.parametrize("posix", [True, False])
+def test_a_script_that_is_a_fifo_is_not_waited_for(drive: Drive, tmp_path: Path, *, posix: bool) -> None:
+    """By then sbatch has read it, and nobody writes to it again."""
+    fifo = tmp_path / "it's a fifo"
+    os.mkfifo(fifo)
+    report = drive(sbatch(tmp_path / "none", f'{{ type = "sbatch", argv = {{ "{fifo}" }} }}', posix=posix))
+    assert "set" not in report
 
 
 def test_sbatch_sends_the_card_in_the_environment(drive: Drive, tmp_path: Path) -> None:
@@ -213,7 +250,7 @@ def test_the_deadline_travels_beside_the_card_in_seconds_since_1970(
         ("exit 127", "the host of the submission has no gpusage where"),
         ("echo 'not a card'", "ended with status unknown"),
         ("head -c 100000 /dev/zero | tr '\\0' A", "ended with status unknown"),
-        (f"echo {encode_trouble('no such model')}", "no such model"),
+        (f"echo {encode_error('no such model')}", "no such model"),
     ],
 )
 def test_where_there_is_no_card_the_reason_travels_and_sbatch_goes_on(
@@ -221,14 +258,14 @@ def test_where_there_is_no_card_the_reason_travels_and_sbatch_goes_on(
 ) -> None:
     command = stand_in(tmp_path, body)
     report = drive(sbatch(command, "{ type = 'sbatch', comment = 'r.onnx' }", posix=True, limit_s=0.3))
-    assert reason in str(read_reason(report["set"].removeprefix("SLURM_GPUSAGE_CARD=")))
+    assert reason in str(decode_missing_card_reason(report["set"].removeprefix("SLURM_GPUSAGE_CARD=")))
     assert (report["verdict"], report["logged"]) == ("0", "")
 
 
 def test_a_host_without_gpusage_says_so(drive: Drive, tmp_path: Path) -> None:
     options = "{ type = 'sbatch', comment = 'r.onnx' }"
     report = drive(sbatch(tmp_path / "none", options, posix=True))
-    reason = read_reason(report["set"].removeprefix("SLURM_GPUSAGE_CARD="))
+    reason = decode_missing_card_reason(report["set"].removeprefix("SLURM_GPUSAGE_CARD="))
     assert reason == "the host of the submission has no gpusage where its cli_filter.lua looks for it"
 
 

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
-from gpusage_slurm.power.actions import document, lines
-from gpusage_slurm.power.nodes import Held, Node, Power, parse_node
-from gpusage_slurm.power.planned import Times, parse_times, read_times
-from gpusage_slurm.power.slurm import carry_out, require_power_saving
-from gpusage_slurm.power.steps import Action, Delays, Step, steps
+from gpusage_slurm.power.actions import Action, Delays, Step, carry_out, document, lines, power_saving_delays, steps
+from gpusage_slurm.power.nodes import HeldNodes, Node, Power, parse_node
+from gpusage_slurm.power.plan import Schedule, parse_schedule, read_schedule
 
 DELAYS = Delays(suspend_s=30, resume_s=60)
 PLAN = {
@@ -58,13 +56,13 @@ SETTINGS = {
 )
 def test_a_node_is_on_when_the_plan_needs_it(at_s: float, power: Power, action: str, why: str) -> None:
     nodes = {"a": Node(name="a", power=power), "b": Node(name="b", power="off"), "c": Node(name="c", power="on")}
-    own, other = steps(parse_times(PLAN, "plan.json"), nodes, DELAYS, 1000 + at_s)
+    own, other = steps(parse_schedule(PLAN, "plan.json"), nodes, DELAYS, 1000 + at_s)
     assert (own.action, own.why) == (action, why)
     assert (other.node, other.action) == ("b", "leave")
 
 
 @pytest.mark.parametrize(
-    ("node", "power", "kept", "kept_on"),
+    ("node", "power", "untouchable_reason", "keep_on_reason"),
     [
         ({"state": "idle", "state_flags": []}, "on", "", ""),  # 22.05
         ({"state": "idle", "state_flags": ["POWERED_DOWN"]}, "off", "", ""),
@@ -86,8 +84,10 @@ def test_a_node_is_on_when_the_plan_needs_it(at_s: float, power: Power, action: 
         ({"state": ["IDLE"], "partitions": ["short", "always"]}, "on", "", "SuspendExcParts keeps it on"),
     ],
 )
-def test_a_node_that_somebody_needs_is_kept(node: Mapping[str, Any], power: Power, kept: str, kept_on: str) -> None:
-    held = Held(
+def test_a_node_that_somebody_needs_is_kept(
+    node: Mapping[str, Any], power: Power, untouchable_reason: str, keep_on_reason: str
+) -> None:
+    held = HeldNodes(
         reserved={"later"},
         suspended={"paused"},
         expected={"wanted"},
@@ -95,7 +95,10 @@ def test_a_node_that_somebody_needs_is_kept(node: Mapping[str, Any], power: Powe
         excluded_partitions=["always"],
     )
     assert parse_node({"name": "n", **node}, held) == Node(
-        name=str(node.get("name", "n")), power=power, kept=kept, kept_on=kept_on
+        name=str(node.get("name", "n")),
+        power=power,
+        untouchable_reason=untouchable_reason,
+        keep_on_reason=keep_on_reason,
     )
 
 
@@ -104,7 +107,11 @@ SPANS = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 500)), max_size=3
 )
 POWERS = st.sampled_from(["on", "off", "going down", "coming up"])
 NODES = st.builds(
-    Node, name=st.just("n"), power=POWERS, kept=st.sampled_from(["", "x"]), kept_on=st.sampled_from(["", "y"])
+    Node,
+    name=st.just("n"),
+    power=POWERS,
+    untouchable_reason=st.sampled_from(["", "x"]),
+    keep_on_reason=st.sampled_from(["", "y"]),
 )
 
 
@@ -120,10 +127,10 @@ def test_no_node_is_touched_that_is_kept_and_nothing_is_done_twice(
     spans: tuple[tuple[float, float], ...], node: Node, now_s: float, lead_s: float
 ) -> None:
     """And no node is suspended that the plan has on, or would have to resume before it is off."""
-    times, delays = Times(on_s={"n": spans}), Delays(suspend_s=30, resume_s=lead_s)
+    times, delays = Schedule(on_s={"n": spans}), Delays(suspend_s=30, resume_s=lead_s)
     (step,) = steps(times, {"n": node}, delays, now_s)
     needed = any(start_s - lead_s <= now_s < end_s for start_s, end_s in spans)
-    if node.kept or (node.kept_on and not needed):
+    if node.untouchable_reason or (node.keep_on_reason and not needed):
         assert step.action == "leave"
     if step.action == "suspend":
         assert (node.power, needed) == ("on", False)
@@ -146,15 +153,15 @@ def test_no_node_is_touched_that_is_kept_and_nothing_is_done_twice(
 )
 def test_what_is_no_plan_is_one_sentence(change: Mapping[str, object], sentence: str) -> None:
     with pytest.raises(RequestError) as caught:
-        parse_times({**PLAN, **change}, "p")
+        parse_schedule({**PLAN, **change}, "p")
     assert str(caught.value).startswith(sentence)
 
 
 def test_a_plan_that_has_ended_suspends_nothing(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(json.dumps(PLAN))
-    assert read_times(tmp_path / "p.json", 1999).end_s == 2000
+    assert read_schedule(tmp_path / "p.json", 1999).end_s == 2000
     with pytest.raises(RequestError, match=r"must still go on; got one that ended 5 s ago. Plan anew.$"):
-        read_times(tmp_path / "p.json", 2005)
+        read_schedule(tmp_path / "p.json", 2005)
 
 
 @pytest.mark.parametrize("planned_at_s", [1e308, 9e9, 2000])
@@ -162,35 +169,35 @@ def test_a_plan_of_a_time_that_is_yet_to_come_suspends_nothing(tmp_path: Path, p
     """It would have all of its nodes off until then."""
     (tmp_path / "p.json").write_text(json.dumps({**PLAN, "planned_at_s": planned_at_s}))
     with pytest.raises(RequestError, match=r"must (be a time|have been made before now; got planned_at_s [0-9]{4})"):
-        read_times(tmp_path / "p.json", 1900)
+        read_schedule(tmp_path / "p.json", 1900)
 
 
 def test_a_node_that_slurm_does_not_have_is_one_sentence() -> None:
     sentence = r"Node 'a' of the plan must be one of Slurm's nodes; got v1, v2. Write 'names' into the cluster file"
     nodes = {name: Node(name=name, power="on") for name in ("v2", "v1")}
     with pytest.raises(RequestError, match=sentence):
-        steps(parse_times(PLAN, "p"), nodes, DELAYS, 1000)
+        steps(parse_schedule(PLAN, "p"), nodes, DELAYS, 1000)
 
 
 def test_without_power_saving_nothing_is_suspended() -> None:
     """Where SuspendTime is infinite, Slurm 26.05 does not wake a suspended node for a job."""
-    assert require_power_saving(SETTINGS) == DELAYS
+    assert power_saving_delays(SETTINGS) == DELAYS
     with pytest.raises(RequestError, match="got no SuspendProgram, SuspendTime in "):
-        require_power_saving({**SETTINGS, "suspendprogram": "", "suspendtime": "INFINITE"})
+        power_saving_delays({**SETTINGS, "suspendprogram": "", "suspendtime": "INFINITE"})
 
 
 def test_slurm_is_asked_once_for_each_state_and_who_may_not_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, ...]] = []
+    requests: list[tuple[str, ...]] = []
     actions: Mapping[str, Action] = {"a": "suspend", "b": "leave", "c": "suspend", "d": "resume"}
     due = [Step(node=name, power="on", action=action, why="") for name, action in actions.items()]
 
     def run(*words: str) -> str:
-        asked.append(words)
+        requests.append(words)
         return ""
 
     monkeypatch.setattr(scontrol, "run", run)
     carry_out(due, SETTINGS)
-    assert asked == [
+    assert requests == [
         ("scontrol", "update", "NodeName=a,c", "State=POWER_DOWN"),
         ("scontrol", "update", "NodeName=d", "State=POWER_UP"),
     ]
@@ -214,4 +221,4 @@ def test_what_is_due_is_shown_and_what_comes_next() -> None:
         "The plan's next change comes in 2 min: run this again by then, such as by cron.",
     ]
     assert [*lines((), float("inf"), applied=True)] == ["Nothing to do now."]
-    assert parse_times(PLAN, "p").next_change_s(1601, 60) == 1840
+    assert parse_schedule(PLAN, "p").next_change_s(1601, 60) == 1840

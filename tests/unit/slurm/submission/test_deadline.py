@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Submission
+from gpusage_hooks.types import DecisionRequest
 from gpusage_slurm.submission.deadline import seconds_left, time_of
 from gpusage_slurm.submission.request import parse_submission
 
@@ -74,12 +74,12 @@ def test_what_slurm_prints_is_read_back(time: datetime) -> None:
 
 def test_a_script_s_deadline_reaches_the_request() -> None:
     script = "#!/bin/sh\n#SBATCH --gres=gpu:1 --deadline=now+2hours\n#SBATCH --comment=model=r.onnx\ntrue\n"
-    job = parse_submission(Submission(manager="slurm", script=script))
+    job = parse_submission(DecisionRequest(manager="slurm", script=script))
     assert job is not None
     assert job.request.deadline_s == pytest.approx(7200, abs=1)
 
 
 def test_a_job_without_a_deadline_has_none() -> None:
-    job = parse_submission(Submission(manager="slurm", fields={"tres_per_node": "gres:gpu:1", "deadline": ""}))
+    job = parse_submission(DecisionRequest(manager="slurm", fields={"tres_per_node": "gres:gpu:1", "deadline": ""}))
     assert job is not None
     assert job.request.deadline_s is None

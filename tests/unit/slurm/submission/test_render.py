@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, Job, Rendered, Submission
+from gpusage_hooks.types import Cluster, Code, Decision, DecisionRequest, GpuPool, Job, RenderedDecision
 from gpusage_hooks.units import GIB
-from gpusage_slurm.submission.constraint import preferring_expression, unbound_constraint
+from gpusage_slurm.submission.placement import constraint_without_types, preference_expression
 from gpusage_slurm.submission.render import mps_units, render_decision
 from gpusage_slurm.submission.request import parse_submission
 
@@ -28,22 +28,24 @@ ODD = GpuPool(gpu=None, site_type="odd", gpu_count=1, free_gpu_count=1)
 
 
 def job_of(**fields: str) -> Job:
-    job = parse_submission(Submission(manager="slurm", fields=fields or {"tres_per_node": "gres:gpu:1"}))
+    job = parse_submission(DecisionRequest(manager="slurm", fields=fields or {"tres_per_node": "gres:gpu:1"}))
     assert job is not None
     return job
 
 
-def rendered(job: Job, *, pools: tuple[GpuPool, ...] = POOLS, code: Code = Code.REWRITE, **changes: object) -> Rendered:
+def rendered(
+    job: Job, *, pools: tuple[GpuPool, ...] = POOLS, code: Code = Code.REWRITE, **changes: object
+) -> RenderedDecision:
     request = dataclasses.replace(job.request, **changes)  # type: ignore[arg-type]
     decision = Decision(code=code, request=request, reasons=(), plugin="test")
-    found = render_decision(job, decision, Cluster(manager="slurm", version="22.05", pools=pools))
-    assert found is not None
-    return found
+    rendered_job = render_decision(job, decision, Cluster(manager="slurm", version="22.05", pools=pools))
+    assert rendered_job is not None
+    return rendered_job
 
 
 def test_a_share_replaces_the_gpu_and_carries_its_cap() -> None:
-    found = rendered(job_of(), mps_thread_percent=40, memory_cap_bytes=6 * GIB, preferred_gpus=("v100",))
-    assert found == Rendered(
+    rendered_job = rendered(job_of(), mps_thread_percent=40, memory_cap_bytes=6 * GIB, preferred_gpus=("v100",))
+    assert rendered_job == RenderedDecision(
         before="gres/gpu:1",
         after="gres/mps:40, prefer v100",
         fields={
@@ -63,9 +65,9 @@ def test_a_job_with_a_latency_limit_goes_before_those_beside_it() -> None:
 
 def test_a_slice_is_asked_for_by_its_type_and_nothing_else_is_set() -> None:
     job = job_of(tres_per_node="gres:nvme:1", tres_per_job="gres/gpu:1")
-    found = rendered(job, required_gpus=("3g.20gb",))
-    assert found.after == "gres/gpu:3g.20gb:1"
-    assert found.fields == {"set.gres": "gpu:3g.20gb:1,gres:nvme:1", "set.tres_per_job": ""}
+    rendered_job = rendered(job, slice_type="3g.20gb")
+    assert rendered_job.after == "gres/gpu:3g.20gb:1"
+    assert rendered_job.fields == {"set.gres": "gpu:3g.20gb:1,gres:nvme:1", "set.tres_per_job": ""}
 
 
 def test_a_job_that_may_use_more_threads_than_its_share_carries_how_many() -> None:
@@ -131,17 +133,17 @@ TYPED = "gres:gpu:v100:1"
 )
 def test_the_type_that_the_user_named_is_held_by_its_feature_never_by_the_share(constraint: str, held: str) -> None:
     job = job_of(tres_per_node=TYPED, features=constraint)
-    found = rendered(job, mps_thread_percent=40, preferred_gpus=("h100",))
-    assert found.after == f"gres/mps:40, constraint {held}"
-    assert found.fields["set.gres"] == found.fields["env.GPUSAGE_DECISION"] == "mps:40"
-    assert found.fields["set.features"] == held
-    assert "set.prefer" not in found.fields
+    rendered_job = rendered(job, mps_thread_percent=40, preferred_gpus=("h100",))
+    assert rendered_job.after == f"gres/mps:40, constraint {held}"
+    assert rendered_job.fields["set.gres"] == rendered_job.fields["env.GPUSAGE_DECISION"] == "mps:40"
+    assert rendered_job.fields["set.features"] == held
+    assert "set.prefer" not in rendered_job.fields
 
 
 def test_a_constraint_that_holds_the_type_already_stays_as_it_is() -> None:
-    found = rendered(job_of(tres_per_node=TYPED, features="intel&v100"), mps_thread_percent=40)
-    assert found.after == "gres/mps:40, constraint intel&v100"
-    assert "set.features" not in found.fields
+    rendered_job = rendered(job_of(tres_per_node=TYPED, features="intel&v100"), mps_thread_percent=40)
+    assert rendered_job.after == "gres/mps:40, constraint intel&v100"
+    assert "set.features" not in rendered_job.fields
 
 
 @pytest.mark.parametrize(
@@ -155,9 +157,9 @@ def test_a_constraint_that_holds_the_type_already_stays_as_it_is() -> None:
     ],
 )
 def test_where_no_feature_can_hold_the_type_the_gpu_stays_whole(fields: dict[str, str], trouble: str) -> None:
-    found = rendered(job_of(**fields), mps_thread_percent=40)
-    assert (found.fields, found.after) == ({}, found.before)
-    assert trouble in (found.trouble or "")
+    rendered_job = rendered(job_of(**fields), mps_thread_percent=40)
+    assert (rendered_job.fields, rendered_job.after) == ({}, rendered_job.before)
+    assert trouble in (rendered_job.trouble or "")
 
 
 BOTH = (POOLS[0], dataclasses.replace(POOLS[1], exact_feature="hopper"), ODD)
@@ -176,10 +178,10 @@ def test_a_share_that_binds_is_a_constraint_and_its_units_are_those_types(
     types: tuple[str, ...], constraint: str, share: str, held: str
 ) -> None:
     job = job_of(tres_per_node="gres:gpu:1", features=constraint)
-    found = rendered(job, pools=BOTH, mps_thread_percent=50, required_gpus=types)
-    assert found.after == f"gres/{share}, constraint {held}"
-    assert (found.fields["set.gres"], found.fields["set.features"]) == (share, held)
-    assert unbound_constraint(held) == constraint
+    rendered_job = rendered(job, pools=BOTH, mps_thread_percent=50, required_gpus=types)
+    assert rendered_job.after == f"gres/{share}, constraint {held}"
+    assert (rendered_job.fields["set.gres"], rendered_job.fields["set.features"]) == (share, held)
+    assert constraint_without_types(held) == constraint
 
 
 @pytest.mark.parametrize(
@@ -189,14 +191,14 @@ def test_a_share_that_binds_is_a_constraint_and_its_units_are_those_types(
 def test_a_job_that_cannot_be_bound_keeps_its_gpu(fields: dict[str, str], types: tuple[str, ...]) -> None:
     job = job_of(tres_per_node="gres:gpu:1", **fields)
     pools = (*BOTH[:2], dataclasses.replace(ODD, mps_per_gpu=100))
-    found = rendered(job, pools=pools, mps_thread_percent=50, required_gpus=types)
-    assert not found.fields
-    assert found.trouble == f"a share holds on {', '.join(types)} only, to which this job cannot be bound"
+    rendered_job = rendered(job, pools=pools, mps_thread_percent=50, required_gpus=types)
+    assert not rendered_job.fields
+    assert rendered_job.trouble == f"it is decided for {', '.join(types)} only, to which this job cannot be bound"
 
 
 def test_where_no_gpu_can_be_shared_nothing_changes() -> None:
-    found = rendered(job_of(), pools=(ODD,), mps_thread_percent=40)
-    assert found == Rendered(before="gres/gpu:1", after="gres/gpu:1", fields={})
+    rendered_job = rendered(job_of(), pools=(ODD,), mps_thread_percent=40)
+    assert rendered_job == RenderedDecision(before="gres/gpu:1", after="gres/gpu:1", fields={})
 
 
 @pytest.mark.parametrize("code", [Code.KEEP, Code.DECLINE])
@@ -205,9 +207,9 @@ def test_a_request_that_is_kept_has_nothing_to_set(code: Code) -> None:
 
 
 def test_a_generation_alone_leaves_the_gpu_whole_and_unmarked() -> None:
-    found = rendered(job_of(), preferred_gpus=("h100",))
-    assert found.after == "gres/gpu:1, prefer hopper"
-    assert set(found.fields) == {"set.prefer"}
+    rendered_job = rendered(job_of(), preferred_gpus=("h100",))
+    assert rendered_job.after == "gres/gpu:1, prefer hopper"
+    assert set(rendered_job.fields) == {"set.prefer"}
 
 
 @pytest.mark.parametrize(
@@ -233,7 +235,7 @@ def test_prefer_repeats_the_jobs_own_constraint(
     preferred: tuple[str, ...], constraint: str, expression: str | None
 ) -> None:
     request = dataclasses.replace(job_of().request, preferred_gpus=preferred)
-    assert preferring_expression(request, (*POOLS, ODD), constraint) == expression
+    assert preference_expression(request, (*POOLS, ODD), constraint) == expression
 
 
 @pytest.mark.parametrize(
@@ -242,22 +244,22 @@ def test_prefer_repeats_the_jobs_own_constraint(
 )
 def test_there_is_no_preference_where_it_could_become_a_demand(fields: dict[str, str]) -> None:
     job = job_of(**{"tres_per_node": "gres:gpu:1", **fields})
-    found = rendered(job, mps_thread_percent=40, preferred_gpus=("h100",)).fields
-    assert "set.prefer" not in found
-    assert found["set.gres"].startswith("mps:40")
+    rendered_job = rendered(job, mps_thread_percent=40, preferred_gpus=("h100",)).fields
+    assert "set.prefer" not in rendered_job
+    assert rendered_job["set.gres"].startswith("mps:40")
 
 
 @pytest.mark.parametrize(("own", "excluded"), [("", "n1,n2"), ("n7", "n7,n1,n2")])
 def test_nodes_that_a_share_avoids_join_those_that_its_user_excludes(own: str, excluded: str) -> None:
     job = job_of(tres_per_node="gres:gpu:1", exc_nodes=own)
     avoided = (*job.request.avoided_nodes, "n1", "n2")
-    found = rendered(job, mps_thread_percent=40, required_gpus=("v100",), avoided_nodes=avoided)
-    assert found.fields["set.exc_nodes"] == excluded
-    assert found.after == "gres/mps:40, avoid n1,n2, constraint v100"
+    rendered_job = rendered(job, mps_thread_percent=40, required_gpus=("v100",), avoided_nodes=avoided)
+    assert rendered_job.fields["set.exc_nodes"] == excluded
+    assert rendered_job.after == "gres/mps:40, avoid n1,n2, constraint v100"
     assert "set.exc_nodes" not in rendered(job, mps_thread_percent=40).fields
 
 
 def test_another_managers_job_is_not_ours() -> None:
-    job = dataclasses.replace(job_of(), submission=Submission(manager="yarn"))
+    job = dataclasses.replace(job_of(), submission=DecisionRequest(manager="yarn"))
     decision = Decision(code=Code.REWRITE, request=job.request, reasons=(), plugin="test")
     assert render_decision(job, decision, Cluster(manager="yarn", version="3.4", pools=())) is None

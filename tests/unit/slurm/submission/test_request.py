@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gpusage.service.precedents import Traced
+from gpusage.service.state.decision_cache import AccessRecordingMapping
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import GpuRequest, Submission
+from gpusage_hooks.types import DecisionRequest, GpuRequest
 from gpusage_hooks.units import MIB
 from gpusage_slurm.submission.request import describe_request, parse_submission, read_request
-from gpusage_slurm.tres import Tres, parse_list, without_gpus
+from gpusage_slurm.tres import Tres, parse_tres, without_gpus
 
 ONE_GPU = {"tres_per_node": "gres:gpu:1"}
 
@@ -125,13 +125,28 @@ def test_other_resources_survive_as_they_stood() -> None:
 
 
 def test_a_count_that_is_none_is_unknown_and_not_zero() -> None:
-    (resource,) = parse_list("gres/gpu:v100:x")
+    (resource,) = parse_tres("gres/gpu:v100:x")
     assert resource == Tres(text="gres/gpu:v100:x", name="gpu", generic=True, kind="v100", count=None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "model"),
+    [
+        ({"comment": "model=c.onnx", "variable_comment": "model=v.onnx", "script_comment": "model=s.onnx"}, "c.onnx"),
+        ({"comment": "rule_train", "variable_comment": "model=v.onnx", "script_comment": "model=s.onnx"}, "v.onnx"),
+        ({"comment": "rule_train", "variable_comment": "mine", "script_comment": "model=s.onnx"}, "s.onnx"),
+    ],
+)
+def test_a_comment_that_says_nothing_to_us_hides_no_other_words(fields: dict[str, str], model: str) -> None:
+    job = parse_submission(DecisionRequest(manager="slurm", fields={"tres_per_node": "gres:gpu:1", **fields}))
+    assert job is not None
+    assert job.model_request is not None
+    assert job.model_request.model == model
 
 
 def test_a_submission_becomes_a_job_with_model_and_card() -> None:
     fields = {"tres_per_node": "gres:gpu:1", "comment": "model=r.onnx,batch=8", "card": "QUJD", "features": "intel"}
-    job = parse_submission(Submission(manager="slurm", fields=fields, origin="uid 1000"))
+    job = parse_submission(DecisionRequest(manager="slurm", fields=fields, origin="uid 1000"))
     assert job is not None
     assert job.model_request is not None
     assert (job.model_request.model, job.model_request.workload.batch_size) == ("r.onnx", 8)
@@ -150,25 +165,25 @@ def test_a_submission_becomes_a_job_with_model_and_card() -> None:
     ],
 )
 def test_a_scripts_model_is_looked_up_from_its_folder(line: str, model: str) -> None:
-    job = parse_submission(Submission(manager="slurm", script=f"#!/bin/sh\n#SBATCH {line}\n"))
+    job = parse_submission(DecisionRequest(manager="slurm", script=f"#!/bin/sh\n#SBATCH {line}\n"))
     assert job is not None
     assert job.model_request is not None
     assert job.model_request.model == model
 
 
 def test_a_card_beyond_any_reason_is_dropped() -> None:
-    job = parse_submission(Submission(manager="slurm", fields={"card": "A" * 65537}))
+    job = parse_submission(DecisionRequest(manager="slurm", fields={"card": "A" * 65537}))
     assert job is not None
     assert job.card is None
 
 
 def test_a_malformed_comment_to_us_is_an_error() -> None:
     with pytest.raises(RequestError, match="Did you mean 'batch'"):
-        parse_submission(Submission(manager="slurm", fields={"comment": "model=x,btch=3"}))
+        parse_submission(DecisionRequest(manager="slurm", fields={"comment": "model=x,btch=3"}))
 
 
 def test_another_managers_submission_is_not_ours() -> None:
-    assert parse_submission(Submission(manager="yarn", fields={})) is None
+    assert parse_submission(DecisionRequest(manager="yarn", fields={})) is None
 
 
 def test_what_the_job_asks_of_its_node_is_known() -> None:
@@ -219,9 +234,9 @@ def test_a_job_can_be_kept_off_nodes_where_all_that_ties_it_to_nodes_is_known(
 
 def test_an_answer_never_rests_on_all_fields_there_are() -> None:
     """Else no ruling would hold for a second job."""
-    fields = Traced(ONE_GPU | {"exc_nodes": "n1", "name": "train"})
+    fields = AccessRecordingMapping(ONE_GPU | {"exc_nodes": "n1", "name": "train"})
     read_request(fields)
-    seen = fields.seen()
+    seen = fields.fields_read()
     assert seen is not None
     assert "name" not in seen
 

@@ -1,12 +1,15 @@
-"""What the directives of a job script ask for."""
+"""A batch script's directives, and whether its job can be requeued unnoticed."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from gpusage_hooks.types import GpuRequest, Submission
+from gpusage_hooks.types import DecisionRequest, GpuRequest
+from gpusage_slurm.install.lua_scripts import LUA_FOLDER
 from gpusage_slurm.submission.request import parse_submission, read_request
-from gpusage_slurm.submission.script import read_directives, read_script
+from gpusage_slurm.submission.script import PILOT_WORDS, read_directives, read_script
 
 
 def script(*directives: str) -> str:
@@ -65,6 +68,8 @@ def test_directives_end_where_the_commands_begin() -> None:
         "script": "1",
         "het": "0",
         "script_options": "",
+        "unrepeatable": "",
+        "script_comment": "",
         "num_tasks": "2",
     }
 
@@ -91,7 +96,9 @@ def test_an_open_quote_is_left_to_sbatch() -> None:
 
 def test_a_script_is_a_submission_and_fields_given_beside_it_win() -> None:
     text = script("--gpus=1", "--comment=model=r.onnx,batch=4")
-    job = parse_submission(Submission(manager="slurm", fields={"partition": "gpu"}, script=text, origin="train.sh"))
+    job = parse_submission(
+        DecisionRequest(manager="slurm", fields={"partition": "gpu"}, script=text, origin="train.sh")
+    )
     assert job is not None
     assert job.request == GpuRequest(gpu_count=1, partitions=("gpu",))
     assert job.model_request is not None
@@ -100,7 +107,7 @@ def test_a_script_is_a_submission_and_fields_given_beside_it_win() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "expected"),
     [
         ("srun --gpus=1 --cpus-per-gpu=4 python x", "cpus-per-gpu"),
         ("export SLURM_CPUS_PER_GPU=4", "cpus-per-gpu"),
@@ -108,5 +115,32 @@ def test_a_script_is_a_submission_and_fields_given_beside_it_win() -> None:
         ("x" * 262_144, "unread"),
     ],
 )
-def test_srun_lines_that_a_share_could_not_carry_are_found_as_job_submit_finds_them(line: str, found: str) -> None:
-    assert read_script(f"#!/bin/sh\n{line}\n")["script_options"] == found
+def test_srun_lines_that_a_share_could_not_carry_are_found_as_job_submit_finds_them(line: str, expected: str) -> None:
+    assert read_script(f"#!/bin/sh\n{line}\n")["script_options"] == expected
+
+
+def test_lines_of_our_own_end_where_the_commands_begin() -> None:
+    lines = ("#!/bin/sh", "#GPUSAGE model=a.onnx,batch=8,", "#SBATCH -n 1", "#GPUSAGE", "#GPUSAGE mode=infer ", "true")
+    text = "\n".join((*lines, "#GPUSAGE batch=9\n"))
+    assert read_script(text)["script_comment"] == "model=a.onnx,batch=8,mode=infer"
+
+
+def test_gpusage_lua_looks_for_the_same_words() -> None:
+    listed = re.search(r"local PILOT_WORDS = \{(.*?)\}", (LUA_FOLDER / "gpusage.lua").read_text(), re.DOTALL)
+    assert listed is not None
+    assert tuple(re.findall(r'"(.*?)"', listed[1])) == PILOT_WORDS
+
+
+@pytest.mark.parametrize(
+    ("script", "is_repeatable"),
+    [
+        ("#SBATCH --gres=gpu:1\npython train.py\n", True),
+        ("#SBATCH --gres=gpu:1 --no-requeue\npython train.py\n", False),
+        ("#SBATCH --gres=gpu:1 --no-requeue\n#SBATCH --requeue\npython train.py\n", True),
+        ("#SBATCH --gres=gpu:1 -o /dev/null\npython train.py\n", False),
+        ("#SBATCH --gres=gpu:1 -o /dev/null -e errors\npython train.py\n", True),
+        ("#SBATCH --gres=gpu:1\npython -u -m submitit.core._submit /home/ada/log\n", False),
+    ],
+)
+def test_a_script_tells_whether_it_may_run_again_unseen(script: str, is_repeatable: object) -> None:
+    assert read_request(read_script("#!/bin/sh\n" + script)).repeatable is is_repeatable

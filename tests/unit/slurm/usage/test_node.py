@@ -1,18 +1,27 @@
-"""The program that samples a job on its node, with stand-ins for NVML, the CUDA driver and MPS's control daemon."""
+"""The sampler of one job on its node, and its post into the node's comment."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import pytest
 
 import gpusage_slurm
-from gpusage_hooks.types import Granted, Usage
+from gpusage.node.sampler.usage_reports import parse_usage_reports
+from gpusage.node.sampler.usage_spool import RETENTION_S, UsageSpool
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import Allocation, Usage
+from gpusage_slurm import scontrol
+from gpusage_slurm.usage.node import job_of, post_usage, post_with_retries
 from mps import control_in, driver_in
 from nvml import built_nvml
+from records import USAGE
 from waiting import LIMIT_S, wait_until
 
 PROLOG = Path(gpusage_slurm.__file__).parent / "node" / "prolog.sh"
@@ -20,8 +29,18 @@ PROGRAM = [sys.executable, "-m", "gpusage_slurm.usage.node"]
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": str(os.geteuid()), "CUDA_VISIBLE_DEVICES": "0"}
 SHARE = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
 
+ENDED = replace(
+    USAGE, number="", user="", job_name="", started_at_s=time.time() - 60, ended_at_s=float(int(time.time()))
+)
+ENVIRONMENT = {
+    "SLURM_JOB_ID": "12",
+    "SLURM_JOB_UID": "1000",
+    "CUDA_VISIBLE_DEVICES": "0,1",
+    "SLURM_JOB_CPUS_PER_NODE": "4(x2)",
+}
 
-def granted_on_node(folder: Path, share: dict[str, str], *options: str) -> Granted:
+
+def granted_on_node(folder: Path, share: dict[str, str], *options: str) -> Allocation:
     """Return what the usage of a job with *share* says of it; *options* are those of `driver_in`."""
     (folder / "facts").write_text("utilization 40\n")
     environment = {
@@ -43,18 +62,121 @@ def granted_on_node(folder: Path, share: dict[str, str], *options: str) -> Grant
             wait_until(lambda: any(folder.glob("usage/*.json")))
         finally:
             program.kill()
-    (kept,) = folder.glob("usage/*.json")
-    return msgspec.json.decode(kept.read_bytes(), type=Usage).granted
+    (entry,) = folder.glob("usage/*.json")
+    return msgspec.json.decode(entry.read_bytes(), type=Usage).granted
 
 
 def test_what_a_client_sees_of_a_share_is_in_the_jobs_usage(tmp_path: Path) -> None:
-    assert granted_on_node(tmp_path, SHARE) == Granted(division="percentage", share_percent=40, thread_percent=40)
+    assert granted_on_node(tmp_path, SHARE) == Allocation(division="percentage", share_percent=40, thread_percent=40)
 
 
 def test_a_percentage_that_no_daemon_holds_is_found_out(tmp_path: Path) -> None:
     granted = granted_on_node(tmp_path, SHARE, "-DIGNORES_DAEMONS")
-    assert granted == Granted(share_percent=40, trouble="no MPS daemon holds the client: it sees all SMs")
+    assert granted == Allocation(share_percent=40, trouble="no MPS daemon holds the client: it sees all SMs")
 
 
 def test_a_job_with_a_gpu_of_its_own_has_all_of_it(tmp_path: Path) -> None:
-    assert granted_on_node(tmp_path, {}) == Granted()
+    assert granted_on_node(tmp_path, {}) == Allocation()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> UsageSpool:
+    return UsageSpool(tmp_path / "usage", "c.n1.")
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return a node's comment, which `scontrol` reads and writes, unless it says that it is away."""
+    node = {"Comment": "rack 7"}
+
+    def run(*words: str) -> str:
+        if node.get("away"):
+            message = "slurmctld is away"
+            raise RequestError(message)
+        if words[1] == "update":
+            node["Comment"] = words[-1].partition("=")[2]
+        return f"NodeName=n1 Arch=x86_64\n   Comment={node['Comment']}\n   Extra=x\n"
+
+    monkeypatch.setattr(scontrol, "run", run)
+    return node
+
+
+def test_what_ended_is_posted_once(folder: UsageSpool, node: dict[str, str]) -> None:
+    folder.save(ENDED)
+    post_usage(folder, "n1")
+    assert node["Comment"].startswith("rack 7 gpusage:")
+    assert [usage.job_id for usage in parse_usage_reports(node["Comment"])] == [ENDED.job_id]
+    assert list(folder.finished_runs()) == []
+
+
+def test_what_could_not_be_posted_goes_with_the_next(folder: UsageSpool, node: dict[str, str]) -> None:
+    node["away"] = "yes"
+    folder.save(ENDED)
+    assert not post_with_retries(folder, "n1", (0.0, 0.0))
+    node.pop("away")
+    folder.save(replace(ENDED, job_id="8"))
+    assert post_with_retries(folder, "n1", (0.0,))
+    assert {usage.job_id for usage in parse_usage_reports(node["Comment"])} == {"7", "8"}
+
+
+def test_a_job_that_still_runs_stays(folder: UsageSpool, node: dict[str, str]) -> None:
+    folder.file("7", "pid").write_text("1")
+    folder.save(ENDED)
+    post_usage(folder, "n1")
+    assert node["Comment"] == "rack 7"
+
+
+def test_a_requeued_job_keeps_its_first_run(folder: UsageSpool) -> None:
+    folder.save(ENDED)
+    folder.save(replace(ENDED, started_at_s=ENDED.started_at_s + 30))
+    assert len(list(folder.finished_runs())) == 2
+
+
+def test_what_is_too_old_or_no_usage_is_removed(folder: UsageSpool) -> None:
+    folder.save(replace(ENDED, ended_at_s=time.time() - RETENTION_S - 1))
+    (folder.path / "c.n1.9@1.json").write_text("{}")
+    assert list(folder.finished_runs()) == []
+    assert list(folder.path.glob("*.json")) == []
+
+
+def test_other_nodes_of_the_machine_are_left_alone(folder: UsageSpool) -> None:
+    other = UsageSpool(folder.path, "c.n2.")
+    other.save(ENDED)
+    other.file("7", "device").write_text("0")
+    assert list(folder.finished_runs()) == []
+    assert list(folder.devices_of_other_jobs("8")) == []
+    assert list(other.devices_of_other_jobs("8")) == ["0"]
+    assert list(other.devices_of_other_jobs("7")) == []
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    """Nobody may have us write where a link of theirs leads."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with pytest.raises(OSError, match=r"own folder|exists"):
+        UsageSpool(tmp_path / "link", "")
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "real", 12345, 12345)
+        with pytest.raises(PermissionError):
+            UsageSpool(tmp_path / "real", "")
+
+
+def test_a_job_is_what_the_prolog_says() -> None:
+    job = job_of(ENVIRONMENT)
+    assert job is not None
+    assert (job.job_id, job.devices, job.cpus, job.identity.uid) == ("12", ("0", "1"), 4, 1000)
+    assert (job.identity.variable, job.identity.cgroup) == ("SLURM_JOB_ID=12", "job_12")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"CUDA_VISIBLE_DEVICES": ""}, {"SLURM_JOB_ID": "../x"}, {"SLURM_JOB_UID": ""}, {"CUDA_VISIBLE_DEVICES": "0;rm"}],
+)
+def test_a_job_without_a_gpu_is_not_sampled(change: dict[str, str]) -> None:
+    assert job_of(ENVIRONMENT | change) is None
+
+
+def test_the_number_that_slurm_gives_counts_where_cuda_has_none() -> None:
+    job = job_of(ENVIRONMENT | {"CUDA_VISIBLE_DEVICES": "", "SLURM_JOB_GPUS": "3"})
+    assert job is not None
+    assert job.devices == ("3",)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import gpusage_slurm
 from waiting import LIMIT_S, wait_until
 
@@ -29,3 +31,22 @@ def test_the_sampler_takes_no_module_of_the_folder_where_the_prolog_runs(tmp_pat
     wait_until(lambda: (tmp_path / "usage" / ".n1.7.device").exists() or not program.exists())
     subprocess.run([SCRIPT, "end"], check=True, cwd=tmp_path, env=environment, timeout=LIMIT_S)
     assert not (tmp_path / "planted").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+@pytest.mark.parametrize("kind", ["folder", "link"])
+def test_the_end_reads_nothing_in_another_users_folder(tmp_path: Path, kind: str) -> None:
+    """A FIFO that a stranger had put into /tmp kept the epilog waiting."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.mkfifo(theirs / ".n1.7.pid")
+    os.chown(theirs, 65534, 65534)
+    folder = theirs
+    if kind == "link":
+        folder = tmp_path / "usage"
+        folder.symlink_to(theirs)
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "1000", "CUDA_VISIBLE_DEVICES": "0", "SLURMD_NODENAME": "n1"}
+    ours = {"GPUSAGE_USAGE_FOLDER": str(folder), "GPUSAGE_PYTHON": sys.executable}
+    for word in ("begin", "end"):
+        subprocess.run([SCRIPT, word], check=True, env={"PATH": os.environ["PATH"], **job, **ours}, timeout=LIMIT_S)
+    assert (theirs / ".n1.7.pid").is_fifo()

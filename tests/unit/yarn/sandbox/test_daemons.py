@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpusage_yarn.sandbox.daemons import complaint
+from gpusage_yarn.sandbox.daemons import last_exception
 
 
 def test_the_last_exception_of_a_log_is_what_it_died_of() -> None:
@@ -12,5 +12,5 @@ def test_the_last_exception_of_a_log_is_what_it_died_of() -> None:
         "Caused by: java.lang.ClassNotFoundException: org.example.Missing\n"
         "\tat java.base/java.lang.Class.forName\n"
     )
-    assert complaint(log) == "java.lang.ClassNotFoundException: org.example.Missing"
-    assert complaint("2026-11-21 08:31:02 INFO all is well\n") == "no word of why"
+    assert last_exception(log) == "java.lang.ClassNotFoundException: org.example.Missing"
+    assert last_exception("2026-11-21 08:31:02 INFO all is well\n") == "no word of why"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpusage.sandboxes.nodes import SandboxNode
 from gpusage_hooks.errors import RequestError
+from gpusage_sandboxes.nodes import SandboxNode
 from gpusage_yarn.sandbox.layout import ClusterPlan, parse_nodes
 
 

@@ -58,11 +58,11 @@ def test_a_site_s_settings_win_over_the_sandbox_s_own() -> None:
 
 
 @pytest.mark.parametrize(("share_per_gpu", "types"), [(100, "yarn.io/gpu,gpusage.io/share"), (0, "yarn.io/gpu")])
-def test_a_share_is_at_most_one_gpu_even_on_a_node_of_two(share_per_gpu: int, types: str) -> None:
+def test_a_container_may_have_whole_gpus_and_a_node_offers_what_it_has(share_per_gpu: int, types: str) -> None:
     plan = ClusterPlan(nodes=parse_nodes("v100:2"), share_per_gpu=share_per_gpu)
     files = node_files(plan, LAYOUT, plan.nodes[0], (6, 7, 8, 9), RM_PORTS)
     offered = read_configuration(files["yarn-site.xml"]).get("yarn.nodemanager.resource-type.gpusage.io/share")
     known = read_configuration(files["resource-types.xml"])
     largest = known.get("yarn.resource-types.gpusage.io/share.maximum-allocation")
     assert known["yarn.resource-types"] == types
-    assert (offered, largest) == (("200", "100") if share_per_gpu else (None, None))
+    assert (offered, largest) == (("200", "1600") if share_per_gpu else (None, None))

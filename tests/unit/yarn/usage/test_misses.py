@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpusage_hooks.types import Usage
-from gpusage_yarn.pending import number_in, tags_of
+from gpusage_yarn.cluster.tags import find_decision_number, make_tags
 from gpusage_yarn.plan import Plan
-from gpusage_yarn.usage.misses import collect_misses, misses
+from gpusage_yarn.usage.collection import collect_misses, parse_misses
 
 STORY = "container_1_2_01_000002 ran out of GPU memory in its share of 40, and its command ran again with a whole GPU"
 STARVED: dict[str, Any] = {
@@ -18,14 +18,14 @@ STARVED: dict[str, Any] = {
     "name": "train\nx",
     "finalStatus": "SUCCEEDED",
     "diagnostics": f"gpusage: exit status 0. {STORY}",
-    "applicationTags": ",".join(tags_of(Plan(share=40, labels=("a100",)), "69215f4a0c3e")),
+    "applicationTags": ",".join(make_tags(Plan(share=40, labels=("a100",)), "69215f4a0c3e")),
     "startedTime": 1_700_000_000_500,
     "finishedTime": 1_700_000_060_000,
 }
 
 
 def of(**changes: object) -> list[Usage]:
-    return [*misses({"apps": {"app": [{**STARVED, **changes}]}})]
+    return [*parse_misses({"apps": {"app": [{**STARVED, **changes}]}})]
 
 
 def test_an_application_that_starved_is_told_with_its_decision_s_number() -> None:
@@ -50,17 +50,17 @@ def test_a_miss_without_a_number_is_told_without_one(tags: str | None) -> None:
 
 
 def test_yarn_is_asked_for_what_ended_lately_and_may_know_of_nothing() -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def get(path: str) -> dict[str, Any]:
-        asked.append(path)
+        requested.append(path)
         return {"apps": None}
 
     assert collect_misses(get) == ()
-    assert "states=FINISHED&finishedTimeBegin=" in asked[0]
+    assert "states=FINISHED&finishedTimeBegin=" in requested[0]
 
 
 def test_an_application_has_ten_tags_at_most_and_the_number_is_among_them() -> None:
-    tags = tags_of(Plan(share=40, labels=tuple(f"l{index}" for index in range(16))), "69215f4a0c3e")
+    tags = make_tags(Plan(share=40, labels=tuple(f"l{index}" for index in range(16))), "69215f4a0c3e")
     assert len(tags) == 10
-    assert number_in(",".join(tags)) == "69215f4a0c3e"
+    assert find_decision_number(",".join(tags)) == "69215f4a0c3e"

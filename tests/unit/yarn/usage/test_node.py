@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.sampler.folder import Folder
-from gpusage.sampler.letter import letter_in
+from gpusage.node.sampler.usage_reports import parse_usage_reports
+from gpusage.node.sampler.usage_spool import UsageSpool
 from gpusage_hooks.types import Usage
-from gpusage_yarn.usage.node import LETTER, job_of, main, post
+from gpusage_yarn.usage.node import REPORT_FILE, append_report, job_of, main
 
 NOW_S = 4e9
 SEEN = Usage(number="", manager="yarn", job_id="container_1", user="", gpu="g", started_at_s=NOW_S, ended_at_s=NOW_S)
 
 
 def test_each_container_s_usage_is_added_to_the_letter(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "usage", "")
+    folder = UsageSpool(tmp_path / "usage", "")
     for job_id in ("container_1", "container_2"):
-        post(folder, replace(SEEN, job_id=job_id))
-    told = letter_in((folder.path / LETTER).read_text())
-    assert {usage.job_id for usage in told} == {"container_1", "container_2"}
+        append_report(folder, replace(SEEN, job_id=job_id))
+    reported = parse_usage_reports((folder.path / REPORT_FILE).read_text())
+    assert {usage.job_id for usage in reported} == {"container_1", "container_2"}
 
 
 @pytest.mark.parametrize(

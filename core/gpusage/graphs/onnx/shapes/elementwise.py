@@ -1,4 +1,4 @@
-"""Operators that work element by element, and reductions."""
+"""Operators that work element by element, reductions, and those that make tensors from numbers or numbers from them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,19 @@ import math
 from collections.abc import Callable, Mapping
 from math import prod
 
-from gpusage.graphs.onnx.shapes.rule import Call, Result, axis_of, broadcast, few, rule, spread
-from gpusage.graphs.onnx.tensors import Number
+from gpusage.graphs.onnx.file import ELEMENT_TYPES, Number, OnnxTensor
+from gpusage.graphs.onnx.shapes.rule import (
+    Call,
+    MismatchError,
+    Result,
+    UnresolvedError,
+    broadcast,
+    broadcast_elements,
+    is_small,
+    normalize_axis,
+    rule,
+)
+from gpusage_hooks.types import ElementType, Shape
 
 _MAXIMUM_NUMBER = 2**63
 _MAXIMUM_EXPONENT = 8
@@ -64,9 +75,9 @@ def same_as_first(call: Call) -> list[Result]:
 
 @rule(*_UNARY)
 def unary(call: Call) -> list[Result]:
-    """Return the first input's shape, and its numbers one by one."""
-    numbers = call.value(0).numbers
-    return [Result(call.shape(), call.type(), numbers and _tried(_UNARY[call.op_type], (numbers,)))]
+    """Return the first input's shape, and the operator's value for each element."""
+    elements = call.value(0).elements
+    return [Result(call.shape(), call.type(), elements and _apply(_UNARY[call.op_type], (elements,)))]
 
 
 @rule(
@@ -75,13 +86,13 @@ def unary(call: Call) -> list[Result]:
 )
 def arithmetic(call: Call) -> list[Result]:
     """Return the inputs' common shape and the first one's type."""
-    return [_together(call, call.type())]
+    return [_broadcast_result(call, call.type())]
 
 
 @rule("And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 def comparison(call: Call) -> list[Result]:
     """Return the inputs' common shape, of truth values."""
-    return [_together(call, "bool")]
+    return [_broadcast_result(call, "bool")]
 
 
 @rule("IsNaN", "IsInf")
@@ -92,11 +103,11 @@ def test(call: Call) -> list[Result]:
 
 @rule("Where")
 def where(call: Call) -> list[Result]:
-    """Return the common shape, each number from the one or the other."""
+    """Return the common shape, each element from the second or the third input."""
     shape = broadcast(call.shape(0), call.shape(1), call.shape(2))
     columns = _columns(call, shape)
-    numbers = tuple(yes if holds else no for holds, yes, no in zip(*columns, strict=True)) if columns else None
-    return [Result(shape, call.type(1), numbers)]
+    elements = tuple(yes if holds else no for holds, yes, no in zip(*columns, strict=True)) if columns else None
+    return [Result(shape, call.type(1), elements)]
 
 
 @rule(
@@ -104,18 +115,16 @@ def where(call: Call) -> list[Result]:
     *("ReduceLogSumExp", "ReduceSumSquare"),
 )
 def reduction(call: Call) -> list[Result]:
-    """Return the shape with the reduced axes of size 1, or gone."""
+    """Return the shape with the reduced axes of size 1, or without them."""
     shape = call.shape()
-    given = call.given("axes", 1)
-    if not given:
-        given = () if call.whole("noop_with_empty_axes", 0) else tuple(range(len(shape)))
-    axes = {axis_of(axis, len(shape)) for axis in given}
-    keep = call.whole("keepdims", 1)
+    default = () if call.int_attribute("noop_with_empty_axes", 0) else tuple(range(len(shape)))
+    axes = {normalize_axis(axis, len(shape)) for axis in call.attribute_or_input("axes", 1) or default}
+    keep = call.int_attribute("keepdims", 1)
     sizes = tuple(1 if axis in axes else size for axis, size in enumerate(shape) if keep or axis not in axes)
-    numbers = call.value(0).numbers
+    elements = call.value(0).elements
     reduce = _REDUCE.get(call.op_type)
-    if numbers and reduce and len(axes) == len(shape):
-        return [Result(sizes, call.type(), (reduce(numbers),))]
+    if elements and reduce and len(axes) == len(shape):
+        return [Result(sizes, call.type(), (reduce(elements),))]
     return [Result(sizes, call.type())]
 
 
@@ -123,32 +132,32 @@ def reduction(call: Call) -> list[Result]:
 def extreme(call: Call) -> list[Result]:
     """Return the shape without one axis, or with it of size 1."""
     shape = call.shape()
-    place = axis_of(call.whole("axis", 0), len(shape))
-    keep = call.whole("keepdims", 1)
+    place = normalize_axis(call.int_attribute("axis", 0), len(shape))
+    keep = call.int_attribute("keepdims", 1)
     return [
         Result(tuple(1 if axis == place else size for axis, size in enumerate(shape) if keep or axis != place), "int64")
     ]
 
 
-def _together(call: Call, element_type: str) -> Result:
+def _broadcast_result(call: Call, element_type: str) -> Result:
     shape = broadcast(*(call.shape(index) for index in range(len(call.inputs))))
     kind = call.type() if element_type != "bool" else "bool"
     columns = _columns(call, shape)
     operation = _operation(call) if columns and len(columns) == 2 else None  # noqa: PLR2004 - two operands
-    return Result(shape, kind, _tried(operation, columns) if operation and columns else None)
+    return Result(shape, kind, _apply(operation, columns) if operation and columns else None)
 
 
 def _operation(call: Call) -> Callable[[Number, Number], Number] | None:
-    whole = call.type() != "float"
+    int_attribute = call.type() != "float"
     if call.op_type == "Div":
-        return (lambda a, b: int(a / b) if abs(a) < 2**52 else a // b) if whole else (lambda a, b: a / b)
+        return (lambda a, b: int(a / b) if abs(a) < 2**52 else a // b) if int_attribute else (lambda a, b: a / b)
     if call.op_type == "Pow":
         return _power
     return _BINARY.get(call.op_type)
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    """Return a small power; a large one is no size of anything."""
+    """Return a small power; a large one cannot be a size, and takes long to compute."""
     if abs(base) >= _MAXIMUM_NUMBER or not 0 <= exponent <= _MAXIMUM_EXPONENT:
         raise OverflowError
     power: Number = base**exponent
@@ -156,24 +165,115 @@ def _power(base: Number, exponent: Number) -> Number:
 
 
 def _columns(call: Call, shape: tuple[int, ...]) -> list[tuple[Number, ...]] | None:
-    """Return the inputs' numbers, each broadcast to *shape*, where all are known."""
-    if not few(shape):
+    """Return the inputs' elements, each broadcast to *shape*, ``None`` if some are unknown."""
+    if not is_small(shape):
         return None
     columns = []
     for index in range(len(call.inputs)):
-        numbers = call.value(index).numbers
-        if numbers is None:
+        elements = call.value(index).elements
+        if elements is None:
             return None
-        columns.append(spread(numbers, call.shape(index), shape))
+        columns.append(broadcast_elements(elements, call.shape(index), shape))
     return columns
 
 
-def _tried(
+def _apply(
     operation: Callable[..., Number], columns: list[tuple[Number, ...]] | tuple[tuple[Number, ...], ...]
 ) -> tuple[Number, ...] | None:
-    """Return *operation* row by row, or ``None`` where a number leaves what a tensor can hold."""
+    """Return the value of *operation* for each row, ``None`` if one is undefined or beyond 64 bits."""
     try:
-        numbers = tuple(operation(*row) for row in zip(*columns, strict=True))
-        return numbers if all(-_MAXIMUM_NUMBER <= number < _MAXIMUM_NUMBER for number in numbers) else None
+        elements = tuple(operation(*row) for row in zip(*columns, strict=True))
+        return elements if all(-_MAXIMUM_NUMBER <= number < _MAXIMUM_NUMBER for number in elements) else None
     except (ArithmeticError, ValueError, TypeError):
         return None
+
+
+@rule("Shape")
+def shape_of(call: Call) -> list[Result]:
+    """Return the sizes of the input."""
+    shape = call.shape()
+    start, end = call.int_attribute("start", 0), call.attributes.get("end")
+    part = shape[slice(start, end if isinstance(end, int) else None)]
+    return [Result((len(part),), "int64", part)]
+
+
+@rule("Size")
+def size_of(call: Call) -> list[Result]:
+    """Return how many elements the input has."""
+    return [Result((), "int64", (prod(call.shape()),))]
+
+
+@rule("Constant")
+def constant(call: Call) -> list[Result]:
+    """Return the constant in the node's attributes."""
+    for name, kind in (("value_int", "int64"), ("value_float", "float")):
+        number = call.attributes.get(name)
+        if isinstance(number, (int, float)):
+            return [Result((), "int64" if kind == "int64" else "float", (number,))]
+    if "value_ints" in call.attributes:
+        elements = call.ints_attribute("value_ints")
+        return [Result((len(elements),), "int64", elements)]
+    floats = call.attributes.get("value_floats")
+    if isinstance(floats, tuple):
+        return [Result((len(floats),), "float", floats)]
+    tensor = call.attributes.get("value", call.attributes.get("sparse_value"))
+    if not isinstance(tensor, OnnxTensor):
+        raise UnresolvedError
+    return [Result(tensor.shape, tensor.element_type, tensor.values)]
+
+
+@rule("ConstantOfShape")
+def constant_of_shape(call: Call) -> list[Result]:
+    """Return one number in the shape that the input lists."""
+    sizes = call.integers(0)
+    tensor = call.attributes.get("value")
+    kind: ElementType = tensor.element_type if isinstance(tensor, OnnxTensor) else "float"
+    number = (tensor.values if isinstance(tensor, OnnxTensor) else (0.0,)) or None
+    return [Result(_check_sizes(sizes), kind, number * prod(sizes) if number and is_small(sizes) else None)]
+
+
+@rule("Range")
+def range_(call: Call) -> list[Result]:
+    """Return equally spaced numbers."""
+    start, limit, delta = (call.elements(index)[0] for index in range(3))
+    if not delta:
+        raise MismatchError
+    count = max(0, -int((start - limit) // delta))
+    elements = tuple(start + delta * index for index in range(count)) if is_small((count,)) else None
+    return [Result((count,), call.type(), elements)]
+
+
+@rule("EyeLike")
+def eye(call: Call) -> list[Result]:
+    """Return a matrix of the input's shape."""
+    return [Result(call.shape(), ELEMENT_TYPES.get(call.int_attribute("dtype", 1), "float"))]
+
+
+@rule("RandomNormal", "RandomUniform")
+def random(call: Call) -> list[Result]:
+    """Return a tensor of the shape in the attributes."""
+    return [Result(_check_sizes(call.ints_attribute("shape")))]
+
+
+@rule("QuantizeLinear", "DynamicQuantizeLinear")
+def quantize(call: Call) -> list[Result]:
+    """Return the input in 8 bits, and the scale and zero point that DynamicQuantizeLinear computes."""
+    return [Result(call.shape(), "int8"), Result(()), Result((), "int8")]
+
+
+@rule("DequantizeLinear")
+def dequantize(call: Call) -> list[Result]:
+    """Return the input as real numbers."""
+    return [Result(call.shape(), "float")]
+
+
+@rule("NonZero")
+def non_zero(call: Call) -> list[Result]:
+    """Return the indices of the elements that are not zero: as if all were, the most possible."""
+    return [Result((len(call.shape()), prod(call.shape())), "int64")]
+
+
+def _check_sizes(sizes: tuple[int, ...]) -> Shape:
+    if min(sizes, default=0) < 0:
+        raise MismatchError
+    return sizes

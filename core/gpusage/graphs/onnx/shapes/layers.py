@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, floor
 
-from gpusage.graphs.onnx.shapes.rule import Call, MismatchError, Result, axis_of, broadcast, rule
+from gpusage.graphs.onnx.shapes.layout import concat
+from gpusage.graphs.onnx.shapes.rule import Call, MismatchError, Result, broadcast, normalize_axis, rule
 from gpusage_hooks.types import ElementType, Shape
 
 _MATRIX = 2
 _PAST = {"Attention": 4, "MultiHeadAttention": 6, "GroupQueryAttention": 3}
-"""The place of the keys of earlier steps."""
+"""The index of the input with the keys of earlier steps."""
 
 
 @rule("Conv", "ConvInteger", "FusedConv")
@@ -17,18 +19,20 @@ def convolution(call: Call) -> list[Result]:
     """Return the output of a convolution; its weight has the output channels first."""
     weight = call.shape(1)
     data = call.shape()
-    if len(weight) != len(data) or data[1] != weight[1] * call.whole("group", 1):
+    if len(weight) != len(data) or data[1] != weight[1] * call.int_attribute("group", 1):
         raise MismatchError
-    kernel = call.list("kernel_shape") or weight[2:]
+    kernel = call.ints_attribute("kernel_shape") or weight[2:]
     element_type = "int32" if call.op_type == "ConvInteger" else call.type()
-    return [Result((data[0], weight[0], *windows(call, kernel)), element_type)]
+    return [Result((data[0], weight[0], *count_windows(call, kernel)), element_type)]
 
 
 @rule("QLinearConv")
 def quantized_convolution(call: Call) -> list[Result]:
     """Return the output of a convolution on quantized values."""
     data, weight = call.shape(), call.shape(3)
-    return [Result((data[0], weight[0], *windows(call, call.list("kernel_shape") or weight[2:])), "int8")]
+    return [
+        Result((data[0], weight[0], *count_windows(call, call.ints_attribute("kernel_shape") or weight[2:])), "int8")
+    ]
 
 
 @rule("ConvTranspose")
@@ -38,16 +42,16 @@ def transposed_convolution(call: Call) -> list[Result]:
     rank = len(data) - 2
     if len(weight) != len(data) or data[1] != weight[0]:
         raise MismatchError
-    channels = weight[1] * call.whole("group", 1)
-    if call.list("output_shape"):
-        return [Result((data[0], channels, *call.list("output_shape")), call.type())]
-    kernel = call.list("kernel_shape") or weight[2:]
-    strides, dilations = _per_axis(call, "strides", rank), _per_axis(call, "dilations", rank)
-    extra = call.list("output_padding") or (0,) * rank
-    if call.word("auto_pad", "NOTSET").startswith("SAME"):
+    channels = weight[1] * call.int_attribute("group", 1)
+    if call.ints_attribute("output_shape"):
+        return [Result((data[0], channels, *call.ints_attribute("output_shape")), call.type())]
+    kernel = call.ints_attribute("kernel_shape") or weight[2:]
+    strides, dilations = _spatial_attribute(call, "strides", rank), _spatial_attribute(call, "dilations", rank)
+    extra = call.ints_attribute("output_padding") or (0,) * rank
+    if call.text_attribute("auto_pad", "NOTSET").startswith("SAME"):
         sizes = [size * stride for size, stride in zip(data[2:], strides, strict=True)]
     else:
-        pads = call.list("pads") or (0,) * (2 * rank)
+        pads = call.ints_attribute("pads") or (0,) * (2 * rank)
         sizes = [
             strides[axis] * (data[axis + 2] - 1)
             + extra[axis]
@@ -57,17 +61,17 @@ def transposed_convolution(call: Call) -> list[Result]:
             - pads[axis + rank]
             for axis in range(rank)
         ]
-    return [Result(_positive((data[0], channels, *sizes)), call.type())]
+    return [Result(_check_not_negative((data[0], channels, *sizes)), call.type())]
 
 
 @rule("MaxPool", "AveragePool", "LpPool", "QLinearAveragePool")
 def pooling(call: Call) -> list[Result]:
-    """Return the output of a pooling; MaxPool may also return where it found them."""
+    """Return the output of a pooling; MaxPool may also return the indices of the maxima."""
     data = call.shape()
-    kernel = call.list("kernel_shape")
+    kernel = call.ints_attribute("kernel_shape")
     if len(kernel) != len(data) - 2:
         raise MismatchError
-    shape = (data[0], data[1], *windows(call, kernel))
+    shape = (data[0], data[1], *count_windows(call, kernel))
     return [Result(shape, call.type()), Result(shape, "int64")]
 
 
@@ -80,8 +84,11 @@ def global_pooling(call: Call) -> list[Result]:
 
 @rule("RoiAlign", "MaxRoiPool")
 def region_pooling(call: Call) -> list[Result]:
-    """Return one small picture a region."""
-    height, width = call.list("pooled_shape") or (call.whole("output_height", 1), call.whole("output_width", 1))
+    """Return one small image for each region."""
+    height, width = call.ints_attribute("pooled_shape") or (
+        call.int_attribute("output_height", 1),
+        call.int_attribute("output_width", 1),
+    )
     return [Result((call.shape(1)[0], call.shape()[1], height, width), call.type())]
 
 
@@ -90,37 +97,37 @@ def product(call: Call) -> list[Result]:
     """Return the product of stacks of matrices."""
     element_type: ElementType = "int32" if call.op_type == "MatMulInteger" else call.type()
     element_type = "float" if call.op_type == "MatMulIntegerToFloat" else element_type
-    first = _swapped(call.shape(0), swap=call.whole("transA", 0))
-    second = _swapped(call.shape(1), swap=call.whole("transB", 0))
-    return [Result(_product(first, second), element_type)]
+    first = _transposed_shape(call.shape(0), swap=call.int_attribute("transA", 0))
+    second = _transposed_shape(call.shape(1), swap=call.int_attribute("transB", 0))
+    return [Result(_product_shape(first, second), element_type)]
 
 
 @rule("QLinearMatMul")
 def quantized_product(call: Call) -> list[Result]:
     """Return the product of quantized matrices."""
-    return [Result(_product(call.shape(0), call.shape(3)), "int8")]
+    return [Result(_product_shape(call.shape(0), call.shape(3)), "int8")]
 
 
 @rule("Gemm", "FusedGemm")
 def gemm(call: Call) -> list[Result]:
     """Return the product of two matrices, to which a third may be added."""
-    first = _swapped(call.shape(0), swap=call.whole("transA", 0))
-    second = _swapped(call.shape(1), swap=call.whole("transB", 0))
+    first = _transposed_shape(call.shape(0), swap=call.int_attribute("transA", 0))
+    second = _transposed_shape(call.shape(1), swap=call.int_attribute("transB", 0))
     if len(first) != _MATRIX or len(second) != _MATRIX:
         raise MismatchError
-    return [Result(_product(first, second), call.type())]
+    return [Result(_product_shape(first, second), call.type())]
 
 
-@rule("MatMulNBits")
+@rule("MatMulNBits", "MatMulBnb4")
 def packed_product(call: Call) -> list[Result]:
     """Return the product with a matrix that is packed to a few bits an element."""
-    return [Result((*call.shape()[:-1], call.whole("N", 0)), call.type())]
+    return [Result((*call.shape()[:-1], call.int_attribute("N", 0)), call.type())]
 
 
 @rule("Einsum")
 def einsum(call: Call) -> list[Result]:
-    """Return what the equation says."""
-    equation = call.word("equation", "").replace(" ", "")
+    """Return the output of the equation; without ``->`` it has each label that occurs once, in alphabetical order."""
+    equation = call.text_attribute("equation", "").replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
     if len(terms) != len(call.inputs):
@@ -129,21 +136,21 @@ def einsum(call: Call) -> list[Result]:
     dots: list[Shape] = []
     for index, term in enumerate(terms):
         shape = call.shape(index)
-        before, ellipsis, after = term.partition("...")
-        inner = len(shape) - len(before) - len(after)
+        leading, ellipsis, trailing = term.partition("...")
+        inner = len(shape) - len(leading) - len(trailing)
         if inner < 0 or (inner and not ellipsis):
             raise MismatchError
-        dots.append(shape[len(before) : len(before) + inner])
-        named = (*shape[: len(before)], *shape[len(before) + inner :])
-        for letter, size in zip(before + after, named, strict=True):
-            if sizes.setdefault(letter, size) in {1, size}:
-                sizes[letter] = size
+        dots.append(shape[len(leading) : len(leading) + inner])
+        named = (*shape[: len(leading)], *shape[len(leading) + inner :])
+        for label, size in zip(leading + trailing, named, strict=True):
+            if sizes.setdefault(label, size) in {1, size}:
+                sizes[label] = size
     if not arrow:
-        right = "..." * ("..." in left) + "".join(sorted(letter for letter in sizes if left.count(letter) == 1))
-    before, ellipsis, after = right.partition("...")
+        right = "..." * ("..." in left) + "".join(sorted(label for label in sizes if left.count(label) == 1))
+    leading, ellipsis, trailing = right.partition("...")
     try:
         middle = broadcast(*dots) if ellipsis else ()
-        shape = (*(sizes[letter] for letter in before), *middle, *(sizes[letter] for letter in after))
+        shape = (*(sizes[label] for label in leading), *middle, *(sizes[label] for label in trailing))
     except KeyError as error:
         raise MismatchError from error
     return [Result(shape, call.type())]
@@ -151,7 +158,7 @@ def einsum(call: Call) -> list[Result]:
 
 @rule("BatchNormalization", "FusedBatchNormalization")
 def batch_normalization(call: Call) -> list[Result]:
-    """Return the input's shape, and in training the running figures."""
+    """Return the input's shape, and in training the running statistics."""
     return [Result(call.shape(), call.type()), *(Result(call.shape(1), call.type()) for _ in range(4))]
 
 
@@ -159,14 +166,14 @@ def batch_normalization(call: Call) -> list[Result]:
 def layer_normalization(call: Call) -> list[Result]:
     """Return the input's shape, and the mean and deviation of each row."""
     shape = call.shape()
-    axis = axis_of(call.whole("axis", -1), len(shape))
+    axis = normalize_axis(call.int_attribute("axis", -1), len(shape))
     row = (*shape[:axis], *(1 for _ in shape[axis:]))
     return [Result(shape, call.type()), Result(row), Result(row)]
 
 
 @rule("SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
 def skip_layer_normalization(call: Call) -> list[Result]:
-    """Return the input's shape, the rows' figures, and the sum that was normalised."""
+    """Return the input's shape, each row's mean and deviation, and the sum before normalization."""
     shape = call.shape()
     row = (*shape[:-1], 1)
     return [Result(shape, call.type()), Result(row), Result(row), Result(shape, call.type())]
@@ -174,13 +181,13 @@ def skip_layer_normalization(call: Call) -> list[Result]:
 
 @rule("LSTM", "GRU", "RNN")
 def recurrence(call: Call) -> list[Result]:
-    """Return every step's state, and the last one's."""
+    """Return the state of every step, and the last ones."""
     data = call.shape()
     if len(data) != 3:  # noqa: PLR2004 - sequence, batch, features
         raise MismatchError
-    hidden = call.whole("hidden_size", call.shape(2)[-1])
-    directions = 2 if call.word("direction", "forward") == "bidirectional" else 1
-    if call.whole("layout", 0):
+    hidden = call.int_attribute("hidden_size", call.shape(2)[-1])
+    directions = 2 if call.text_attribute("direction", "forward") == "bidirectional" else 1
+    if call.int_attribute("layout", 0):
         batch, steps = data[:2]
         last = (batch, directions, hidden)
         every: Shape = (batch, steps, directions, hidden)
@@ -193,36 +200,36 @@ def recurrence(call: Call) -> list[Result]:
 
 @rule("Attention", "MultiHeadAttention", "GroupQueryAttention")
 def attention(call: Call) -> list[Result]:
-    """Return one row per query, as wide as all heads' values together; in four dimensions heads stand apart.
+    """Return one row per query, as wide as the values of all heads; with four dimensions heads are an axis.
 
-    ONNX Runtime's three have a packed form: query, key and value are one input, or key and value are.
+    ONNX Runtime can pack query, key and value into one input, or key and value.
     """
-    query, heads = call.shape(), call.whole("q_num_heads", call.whole("num_heads", 1))
-    kv_heads = call.whole("kv_num_heads", heads)
+    query, heads = call.shape(), call.int_attribute("q_num_heads", call.int_attribute("num_heads", 1))
+    kv_heads = call.int_attribute("kv_num_heads", heads)
     batch, steps = query[:2]
-    past = call.shape(_PAST[call.op_type])[-2] if call.has(_PAST[call.op_type]) else 0
+    past = call.shape(_PAST[call.op_type])[-2] if call.has_input(_PAST[call.op_type]) else 0
     if len(query) == 4:  # noqa: PLR2004 - batch, heads, sequence, features
         key, value = call.shape(1), call.shape(2)
         out: Shape = (*query[:3], value[3])
         present = [(*key[:2], key[2] + past, key[3]), (*value[:2], value[2] + past, value[3])]
         return [Result(out, call.type()), *(Result(shape, call.type()) for shape in present)]
-    if not call.has(1):
-        widths = call.list("qkv_hidden_sizes") or (query[-1] * kv_heads // max(1, heads + 2 * kv_heads),)
+    if not call.has_input(1):
+        widths = call.ints_attribute("qkv_hidden_sizes") or (query[-1] * kv_heads // max(1, heads + 2 * kv_heads),)
         size = query[-1] if len(query) == 5 else widths[-1] // max(1, kv_heads)  # noqa: PLR2004 - ..., heads, 3, size
         length, key_size = steps, size
     else:
         key = call.shape(1)
         length = key[2] if len(key) == 4 else key[1]  # noqa: PLR2004 - batch, heads, sequence, features
-        key_size = key[-1] if len(key) > 3 else key[-1] // max(1, kv_heads)  # noqa: PLR2004 - heads stand apart
-        value = call.shape(2) if call.has(2) else key
+        key_size = key[-1] if len(key) > 3 else key[-1] // max(1, kv_heads)  # noqa: PLR2004 - heads are an axis
+        value = call.shape(2) if call.has_input(2) else key
         size = value[-1] if len(value) > 3 else value[-1] // max(1, kv_heads)  # noqa: PLR2004 - as above
     caches: list[Shape] = [(batch, kv_heads, length + past, one) for one in (key_size, size)]
-    if call.op_type == "Attention" and not call.has(1):
+    if call.op_type == "Attention" and not call.has_input(1):
         caches = [(2, *caches[0])]  # one tensor holds both
     return [Result((batch, steps, heads * size), call.type()), *(Result(shape, call.type()) for shape in caches)]
 
 
-def windows(call: Call, kernel: tuple[int, ...]) -> list[int]:
+def count_windows(call: Call, kernel: tuple[int, ...]) -> list[int]:
     """Return how many windows of *kernel* fit each spatial axis of the first input.
 
     Source:
@@ -232,42 +239,42 @@ def windows(call: Call, kernel: tuple[int, ...]) -> list[int]:
     rank = len(sizes)
     if len(kernel) != rank:
         raise MismatchError
-    strides, dilations = _per_axis(call, "strides", rank), _per_axis(call, "dilations", rank)
-    pads = call.list("pads") or (0,) * (2 * rank)
-    mode = call.word("auto_pad", "NOTSET")
+    strides, dilations = _spatial_attribute(call, "strides", rank), _spatial_attribute(call, "dilations", rank)
+    pads = call.ints_attribute("pads") or (0,) * (2 * rank)
+    mode = call.text_attribute("auto_pad", "NOTSET")
     if mode.startswith("SAME"):
         return [ceil(size / stride) for size, stride in zip(sizes, strides, strict=True)]
     if len(pads) != 2 * rank:
         raise MismatchError
-    whole = ceil if call.whole("ceil_mode", 0) else floor
+    int_attribute = ceil if call.int_attribute("ceil_mode", 0) else floor
     counts = []
     for axis, size in enumerate(sizes):
         padded = size if mode == "VALID" else size + pads[axis] + pads[axis + rank]
-        count = whole((padded - dilations[axis] * (kernel[axis] - 1) - 1) / strides[axis]) + 1
-        if whole is ceil and (count - 1) * strides[axis] >= size + pads[axis]:
-            count -= 1  # the last window must begin inside the picture or its left padding
+        count = int_attribute((padded - dilations[axis] * (kernel[axis] - 1) - 1) / strides[axis]) + 1
+        if int_attribute is ceil and (count - 1) * strides[axis] >= size + pads[axis]:
+            count -= 1  # the last window must begin inside the image or its left padding (ONNX: ceil_mode)
         counts.append(count)
-    return list(_positive(tuple(counts)))
+    return list(_check_not_negative(tuple(counts)))
 
 
-def _per_axis(call: Call, name: str, rank: int) -> tuple[int, ...]:
-    values = call.list(name) or (1,) * rank
+def _spatial_attribute(call: Call, name: str, rank: int) -> tuple[int, ...]:
+    values = call.ints_attribute(name) or (1,) * rank
     if len(values) != rank or min(values, default=1) < 1:
         raise MismatchError
     return values
 
 
-def _positive(shape: Shape) -> Shape:
+def _check_not_negative(shape: Shape) -> Shape:
     if min(shape, default=0) < 0:
         raise MismatchError
     return shape
 
 
-def _swapped(shape: Shape, *, swap: int) -> Shape:
+def _transposed_shape(shape: Shape, *, swap: int) -> Shape:
     return (*shape[:-2], shape[-1], shape[-2]) if swap and len(shape) >= _MATRIX else shape
 
 
-def _product(first: Shape, second: Shape) -> Shape:
+def _product_shape(first: Shape, second: Shape) -> Shape:
     if not first or not second:
         raise MismatchError
     left = first if len(first) > 1 else (1, *first)
@@ -278,3 +285,65 @@ def _product(first: Shape, second: Shape) -> Shape:
     rows = left[-2:-1] if len(first) > 1 else ()
     columns = right[-1:] if len(second) > 1 else ()
     return (*stack, *rows, *columns)
+
+
+_TRIPLE = 3
+"""Inputs for each quantized tensor: the tensor, its scale and its zero point."""
+
+
+@rule("QLinearAdd", "QLinearMul")
+def quantized_arithmetic(call: Call) -> list[Result]:
+    """Return the common shape of two quantised inputs."""
+    return [Result(broadcast(call.shape(), call.shape(_TRIPLE)), "int8")]
+
+
+@rule("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax")
+def quantized_elementwise(call: Call) -> list[Result]:
+    """Return the first input's shape."""
+    return [Result(call.shape(), "int8")]
+
+
+@rule("QLinearConcat")
+def quantized_concat(call: Call) -> list[Result]:
+    """Return the concatenation of the quantized inputs, which follow the output's scale and zero point."""
+    return concat(replace(call, inputs=call.inputs[2::_TRIPLE]))
+
+
+@rule("QGemm")
+def quantized_gemm(call: Call) -> list[Result]:
+    """Return the product of two quantized matrices; without an output scale it is of floats."""
+    (result,) = gemm(replace(call, inputs=call.inputs[: 2 * _TRIPLE : _TRIPLE]))
+    return [Result(result.shape, "int8" if call.has_input(7) else "float")]
+
+
+@rule("DynamicQuantizeLSTM")
+def quantized_recurrence(call: Call) -> list[Result]:
+    """Return the state of every step; the hidden size is an attribute."""
+    return recurrence(call)
+
+
+@rule("BlockedConv")
+def blocked_convolution(call: Call) -> list[Result]:
+    """Return the output of a convolution whose channels are padded to whole blocks."""
+    weight = call.shape(1)
+    return [
+        Result(
+            (call.shape()[0], weight[0], *count_windows(call, call.ints_attribute("kernel_shape") or weight[2:])),
+            call.type(),
+        )
+    ]
+
+
+@rule("ReorderInput")
+def reorder_input(call: Call) -> list[Result]:
+    """Return the input with its channels in blocks."""
+    return [Result(call.shape(), call.type())]
+
+
+@rule("ReorderOutput")
+def reorder_output(call: Call) -> list[Result]:
+    """Return the input with as many channels as it had before the padding."""
+    shape = call.shape()
+    if len(shape) < 2 or call.int_attribute("channels_last", 0):  # noqa: PLR2004 - batch and channels
+        raise MismatchError
+    return [Result((shape[0], call.int_attribute("channels", shape[1]), *shape[2:]), call.type())]

@@ -1,7 +1,7 @@
-"""The form of a rule: it takes a call of an operator and returns the results. Also which operator has which rule.
+"""The registry of shape rules, and what a rule works with: a call of an operator, whose results it returns.
 
-1. Shapes are whole numbers; a shape that cannot be known is ``None``, never partly known.
-2. A value carries its numbers only if they are few and do not depend on the user's input.
+1. A shape is all numbers; one that cannot be known is ``None``, never partly known.
+2. A value has its elements only if they are few and do not depend on a user's data.
 """
 
 from __future__ import annotations
@@ -10,17 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from gpusage.graphs.onnx.file import Attribute
-from gpusage.graphs.onnx.tensors import MAXIMUM_VALUES, Number
+from gpusage.graphs.onnx.file import MAXIMUM_VALUES, Attribute, Number
 from gpusage_hooks.types import ElementType, Shape
 
 
 class UnresolvedError(Exception):
-    """Say that an output's shape depends on what a user feeds in."""
+    """An output's shape depends on a user's data."""
 
 
 class MismatchError(Exception):
-    """Say that the inputs' shapes do not fit the operator."""
+    """The inputs' shapes do not fit the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,34 +28,38 @@ class Value:
 
     Attributes:
         shape: ``None`` where unknown.
-        numbers: Its elements in row-major order, where they are known.
+        elements: Its elements in row-major order, where they are known.
         constant: It depends on nothing but the file.
-        weighty: It is made from trained weights (or could be), not from shape arithmetic.
-        guessed: Its shape is only likely.
-        origin: The step that made it, ``-1 - i`` for the model's input i, ``None`` for a constant of the file.
+        is_weight: It is computed from trained weights, or could be, not from shapes.
+        is_estimated: Its shape is a guess.
+        producer: The step that made it, ``-1 - i`` for the model's input i, ``None`` for a constant of the file.
     """
 
     shape: Shape | None
     element_type: ElementType = "float"
-    numbers: tuple[Number, ...] | None = None
+    elements: tuple[Number, ...] | None = None
     constant: bool = False
-    weighty: bool = False
-    guessed: bool = False
-    origin: int | None = None
+    is_weight: bool = False
+    is_estimated: bool = False
+    producer: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a rule says of one output."""
+    """One output, as a rule infers it."""
 
     shape: Shape
     element_type: ElementType = "float"
-    numbers: tuple[Number, ...] | None = None
+    elements: tuple[Number, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One operator with its inputs, some of which may be left out."""
+    """One call of an operator; optional inputs may be ``None`` or missing.
+
+    Its methods raise `UnresolvedError` if an input's shape or elements are unknown, `MismatchError` if the input is
+    absent or an attribute is of another type.
+    """
 
     op_type: str
     inputs: tuple[Value | None, ...]
@@ -64,8 +67,8 @@ class Call:
     output_count: int
     opset: int
 
-    def has(self, index: int) -> bool:
-        """Tell whether input *index* is given."""
+    def has_input(self, index: int) -> bool:
+        """Return whether input *index* is present."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def value(self, index: int) -> Value:
@@ -86,43 +89,43 @@ class Call:
         """Return the element type of input *index*."""
         return self.value(index).element_type
 
-    def numbers(self, index: int) -> tuple[Number, ...]:
+    def elements(self, index: int) -> tuple[Number, ...]:
         """Return the elements of input *index*."""
-        numbers = self.value(index).numbers
-        if numbers is None:
+        elements = self.value(index).elements
+        if elements is None:
             raise UnresolvedError
-        return numbers
+        return elements
 
-    def wholes(self, index: int) -> tuple[int, ...]:
+    def integers(self, index: int) -> tuple[int, ...]:
         """Return the elements of input *index* as whole numbers."""
-        return tuple(int(number) for number in self.numbers(index))
+        return tuple(int(number) for number in self.elements(index))
 
-    def whole(self, name: str, default: int) -> int:
+    def int_attribute(self, name: str, default: int) -> int:
         """Return the attribute *name*."""
         value = self.attributes.get(name, default)
         if not isinstance(value, int):
             raise MismatchError
         return value
 
-    def list(self, name: str, default: Sequence[int] = ()) -> tuple[int, ...]:
+    def ints_attribute(self, name: str, default: Sequence[int] = ()) -> tuple[int, ...]:
         """Return the attribute *name*, a list of whole numbers."""
         value = self.attributes.get(name, tuple(default))
         if not isinstance(value, tuple):
             raise MismatchError
         return tuple(int(number) for number in value)
 
-    def word(self, name: str, default: str) -> str:
+    def text_attribute(self, name: str, default: str) -> str:
         """Return the attribute *name*, a text."""
         value = self.attributes.get(name, default)
         if not isinstance(value, str):
             raise MismatchError
         return value
 
-    def given(self, name: str, index: int) -> tuple[int, ...] | None:
-        """Return what older operator sets have as attribute *name* and newer ones as input *index*."""
+    def attribute_or_input(self, name: str, index: int) -> tuple[int, ...] | None:
+        """Return attribute *name*, which newer operator sets have as input *index*, ``None`` if there is neither."""
         if name in self.attributes:
-            return self.list(name)
-        return self.wholes(index) if self.has(index) else None
+            return self.ints_attribute(name)
+        return self.integers(index) if self.has_input(index) else None
 
 
 Rule = Callable[[Call], list[Result]]
@@ -143,15 +146,15 @@ def rule(*op_types: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def axis_of(axis: int, rank: int) -> int:
-    """Return *axis*, which may count from the end, as an index."""
+def normalize_axis(axis: int, rank: int) -> int:
+    """Return *axis*, which counts from the end if negative, as an index."""
     if not -rank <= axis < rank:
         raise MismatchError
     return axis % rank
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """Return the shape that *shapes* have together."""
+    """Return the shape that *shapes* broadcast to."""
     if shapes.count(shapes[0]) == len(shapes):
         return shapes[0]
     rank = max(map(len, shapes), default=0)
@@ -164,41 +167,43 @@ def broadcast(*shapes: Shape) -> Shape:
     return tuple(sizes)
 
 
-def few(shape: Shape) -> bool:
-    """Tell whether a tensor's elements are few enough to be kept."""
+def is_small(shape: Shape) -> bool:
+    """Return whether a tensor of *shape* has at most `MAXIMUM_VALUES` elements, so that they are computed."""
     return prod(shape) <= MAXIMUM_VALUES
 
 
-def spread(numbers: tuple[Number, ...], shape: Shape, target: Shape) -> tuple[Number, ...]:
-    """Return the elements of a tensor of *shape* when it is broadcast to *target*."""
+def broadcast_elements(elements: tuple[Number, ...], shape: Shape, target: Shape) -> tuple[Number, ...]:
+    """Return the elements of a tensor of *shape* after broadcasting it to *target*."""
     if shape == target:
-        return numbers
-    if len(numbers) == 1:
-        return numbers * prod(target)
+        return elements
+    if len(elements) == 1:
+        return elements * prod(target)
     positions = [0]
     padded = (1,) * (len(target) - len(shape)) + tuple(shape)
-    step = len(numbers)
+    step = len(elements)
     for size, wanted in zip(padded, target, strict=True):
         step = step // size if size else 0
         stride = 0 if size == 1 else step
         positions = [position + stride * index for position in positions for index in range(wanted)]
-    return tuple(numbers[position] for position in positions)
+    return tuple(elements[position] for position in positions)
 
 
-def picked(numbers: tuple[Number, ...], shape: Shape, chosen: Sequence[Sequence[int]]) -> tuple[Number, ...]:
-    """Return the elements at the indices *chosen* along each axis of a tensor of *shape*."""
+def select_elements(
+    elements: tuple[Number, ...], shape: Shape, axis_indices: Sequence[Sequence[int]]
+) -> tuple[Number, ...]:
+    """Return the elements at *axis_indices* along each axis of a tensor of *shape*."""
     positions = [0]
-    step = len(numbers)
-    for size, indices in zip(shape, chosen, strict=True):
+    step = len(elements)
+    for size, indices in zip(shape, axis_indices, strict=True):
         step = step // size if size else 0
         positions = [position + step * index for position in positions for index in indices]
-    return tuple(numbers[position] for position in positions)
+    return tuple(elements[position] for position in positions)
 
 
-def turned(numbers: tuple[Number, ...], shape: Shape, order: Sequence[int]) -> tuple[Number, ...]:
-    """Return the elements of a tensor of *shape* when its axes stand in another *order*."""
+def transpose_elements(elements: tuple[Number, ...], shape: Shape, order: Sequence[int]) -> tuple[Number, ...]:
+    """Return the elements of a tensor of *shape* after permuting its axes to *order*."""
     positions = [0]
     for axis in order:
         stride = prod(shape[axis + 1 :])
         positions = [position + stride * index for position in positions for index in range(shape[axis])]
-    return tuple(numbers[position] for position in positions)
+    return tuple(elements[position] for position in positions)

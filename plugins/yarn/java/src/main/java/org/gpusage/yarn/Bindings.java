@@ -6,6 +6,8 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Comparator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -25,11 +27,13 @@ import java.util.stream.Collectors;
  */
 final class Bindings {
 
-  /** A container's part of a GPU. */
+  /** A container's part of a GPU, or its whole GPUs. */
   static final class Binding {
     static final String UNKNOWN = "?";
 
+    /** The GPU's name; with commas between them where the container has several. */
     final String gpu;
+
     final long share;
 
     Binding(String gpu, long share) {
@@ -39,6 +43,19 @@ final class Bindings {
 
     boolean isKnown() {
       return !gpu.equals(UNKNOWN);
+    }
+
+    /** Return whether it has as many GPUs as its share is. */
+    boolean isSound() {
+      return gpus().size() == count(share);
+    }
+
+    static long count(long share) {
+      return Math.max(1, (share + Settings.WHOLE_GPU - 1) / Settings.WHOLE_GPU);
+    }
+
+    List<String> gpus() {
+      return Arrays.asList(gpu.split(","));
     }
   }
 
@@ -59,22 +76,33 @@ final class Bindings {
     }
   }
 
-  /** Return the GPU of {@code container}: the one it has, else the fullest one that can still hold {@code share}; none if none can. */
-  synchronized Optional<String> bind(String container, long share) {
+  /**
+   * Return the GPU of {@code container}: the one it has, else the one that is {@code assignedGpus} for it, else the fullest one that can still hold
+   * {@code share}; none if none can.
+   *
+   * @param assignedGpus the GPUs that the ResourceManager bound it to; none if it did not
+   * @param anyGpu whether another GPU will do where those have no room
+   */
+  synchronized Optional<String> bind(String container, long share, List<String> assignedGpus, boolean anyGpu) {
     if (bound.containsKey(container)) {
       return of(container).map(held -> held.gpu);
     }
-    String best = null;
-    for (String gpu : gpus) {
-      long free = free(gpu);
-      if (free >= share && (best == null || free < free(best))) {
-        best = gpu;
-      }
+    long count = Binding.count(share);
+    long each = Math.min(share, Settings.WHOLE_GPU);
+    List<String> chosen = assignedGpus.stream().filter(gpu -> gpus.contains(gpu) && free(gpu) >= each).collect(Collectors.toList());
+    if (chosen.size() != count && (assignedGpus.isEmpty() || anyGpu)) {
+      chosen =
+          gpus.stream()
+              .filter(gpu -> free(gpu) >= each)
+              .sorted(Comparator.comparingLong((String gpu) -> free(gpu)))
+              .limit(count)
+              .collect(Collectors.toList());
     }
-    if (best != null) {
-      put(container, new Binding(best, share));
+    if (chosen.size() != count) {
+      return Optional.empty();
     }
-    return Optional.ofNullable(best);
+    put(container, new Binding(String.join(",", chosen), share));
+    return of(container).map(held -> held.gpu);
   }
 
   /** Add a container that was started before, with what is known of it, unless it is here already. */
@@ -99,9 +127,9 @@ final class Bindings {
     }
   }
 
-  /** Release each container that {@code lives} says no to: we missed its end. */
-  synchronized void keepOnly(Predicate<String> lives) {
-    if (bound.keySet().removeIf(lives.negate())) {
+  /** Release each container that {@code isAlive} says no to: we missed its end. */
+  synchronized void retainOnly(Predicate<String> isAlive) {
+    if (bound.keySet().removeIf(isAlive.negate())) {
       write();
     }
   }
@@ -110,10 +138,12 @@ final class Bindings {
   synchronized long free(String gpu) {
     long used = 0;
     for (Binding binding : bound.values()) {
-      if (binding.gpu.equals(gpu)) {
-        used += binding.share;
-      } else if (!gpus.contains(binding.gpu) && Node.mayBeSame(binding.gpu, gpu)) {
-        return 0;
+      for (String held : binding.gpus()) {
+        if (held.equals(gpu)) {
+          used += Math.min(binding.share, Settings.WHOLE_GPU);
+        } else if (!gpus.contains(held) && NodeSettings.mayBeSame(held, gpu)) {
+          return 0;
+        }
       }
     }
     return Math.max(0, Settings.WHOLE_GPU - used);
@@ -135,12 +165,12 @@ final class Bindings {
       String text = Files.exists(journal) ? new String(Files.readAllBytes(journal), StandardCharsets.UTF_8) : "";
       for (String line : text.split("\n")) {
         String[] words = line.split(" ");
-        if (words.length == 3 && words[1].matches(Node.NAME) && words[2].matches("[1-9][0-9]{0,2}")) {
+        if (words.length == 3 && words[1].matches(NodeSettings.NAMES) && words[2].matches("[1-9][0-9]{0,5}")) {
           bound.put(words[0], new Binding(words[1], Long.parseLong(words[2])));
         }
       }
     } catch (IOException unreadable) {
-      Metrics.contain("journal's reading", unreadable);
+      Metrics.recordFailure("journal's reading", unreadable);
     }
   }
 
@@ -160,9 +190,9 @@ final class Bindings {
     try {
       Files.write(fresh, lines, StandardCharsets.UTF_8);
       Files.move(fresh, journal, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
-      Metrics.mended("journal");
+      Metrics.clearTrouble("journal");
     } catch (IOException unwritable) {
-      Metrics.contain("journal's writing", unwritable);
+      Metrics.recordFailure("journal's writing", unwritable);
       Metrics.trouble("journal", "cannot be written: " + unwritable);
     }
   }

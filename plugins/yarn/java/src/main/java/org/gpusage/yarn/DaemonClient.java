@@ -26,27 +26,27 @@ final class DaemonClient {
 
   private final File socket;
   private final long limitMs;
-  private final long restNs;
-  private volatile boolean rests;
+  private final long backoffNs;
+  private volatile boolean backingOff;
   private volatile long silentAtNs;
 
   DaemonClient(File socket, long limitMs, long restMs) {
     this.socket = socket;
     this.limitMs = limitMs;
-    this.restNs = TimeUnit.MILLISECONDS.toNanos(restMs);
+    this.backoffNs = TimeUnit.MILLISECONDS.toNanos(restMs);
   }
 
   /** Return the daemon's answer about a submission with {@code fields}; none, at once, shortly after it has been silent. */
-  Map<String, String> ask(Map<String, String> fields) throws IOException {
-    if (rests && System.nanoTime() - silentAtNs < restNs) {
+  Map<String, String> request(Map<String, String> fields) throws IOException {
+    if (backingOff && System.nanoTime() - silentAtNs < backoffNs) {
       throw new IOException("gpusaged was silent just now, and is not asked");
     }
-    return askAtOnce(fields);
+    return requestNow(fields);
   }
 
-  Map<String, String> askAtOnce(Map<String, String> fields) throws IOException {
+  Map<String, String> requestNow(Map<String, String> fields) throws IOException {
     BigDecimal untilS = BigDecimal.valueOf(System.currentTimeMillis() + limitMs, 3);
-    String line = "{\"v\":1,\"manager\":\"yarn\",\"until_s\":" + untilS + ",\"fields\":" + Texts.write(fields) + "}\n";
+    String line = "{\"v\":1,\"manager\":\"yarn\",\"until_s\":" + untilS + ",\"fields\":" + FlatJson.write(fields) + "}\n";
     Map<String, String> answer = exchange(line);
     if (answer.containsKey("overdue")) {
       throw new IOException("gpusaged could not decide within the limit of " + limitMs + " ms");
@@ -65,7 +65,7 @@ final class DaemonClient {
 
   private Map<String, String> exchange(String line) throws IOException {
     long deadlineNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(limitMs);
-    rests = false;
+    backingOff = false;
     try (SocketChannel channel = open();
         Selector selector = Selector.open()) {
       channel.configureBlocking(false);
@@ -76,7 +76,7 @@ final class DaemonClient {
         }
       }
       send(channel, selector, key, line, deadlineNs);
-      return Texts.parse(receive(channel, selector, key, deadlineNs));
+      return FlatJson.parse(receive(channel, selector, key, deadlineNs));
     }
   }
 
@@ -113,7 +113,7 @@ final class DaemonClient {
     long leftMs = TimeUnit.NANOSECONDS.toMillis(deadlineNs - System.nanoTime());
     if (leftMs <= 0) {
       silentAtNs = System.nanoTime();
-      rests = true;
+      backingOff = true;
       throw new IOException("gpusaged did not answer within the limit of " + limitMs + " ms");
     }
     selector.select(leftMs);

@@ -16,6 +16,7 @@ import org.apache.hadoop.io.DataOutputBuffer;
 import org.apache.hadoop.security.Credentials;
 import org.apache.hadoop.security.UserGroupInformation;
 import org.apache.hadoop.yarn.api.protocolrecords.AllocateResponse;
+import org.apache.hadoop.yarn.api.protocolrecords.RegisterApplicationMasterResponse;
 import org.apache.hadoop.yarn.api.ApplicationConstants;
 import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.ContainerId;
@@ -55,10 +56,11 @@ public final class GpuShareApplicationMaster {
   private final Configuration conf = new YarnConfiguration();
   private final AMRMClient<ContainerRequest> manager = AMRMClient.createAMRMClient();
   private final NMClient nodes = NMClient.createNMClient();
-  private final Avoided avoided = new Avoided(manager::updateBlacklist, YarnConfiguration.useHttps(conf) ? "https" : "http");
+  private final BlacklistedNodes avoided = new BlacklistedNodes(manager::updateBlacklist, YarnConfiguration.useHttps(conf) ? "https" : "http");
   private final List<Task> tasks = new ArrayList<>();
   private Plan plan;
   private Rescue rescue;
+  private boolean exceedsQueue;
   private String command;
   private Map<String, String> variables;
   private Map<String, LocalResource> files;
@@ -82,27 +84,31 @@ public final class GpuShareApplicationMaster {
     nodes.init(conf);
     nodes.cleanupRunningContainersOnStop(false);
     nodes.start();
-    List<Container> kept =
-        manager.registerApplicationMaster(InetAddress.getLocalHost().getHostName(), -1, "").getContainersFromPreviousAttempts();
+    RegisterApplicationMasterResponse registered =
+        manager.registerApplicationMaster(InetAddress.getLocalHost().getHostName(), -1, "");
+    List<Container> previous = registered.getContainersFromPreviousAttempts();
     try {
       read(environment);
+      long most = NodeGpus.amount(registered.getMaximumResourceCapability(), Settings.shareResource(conf));
+      rescue.limit(most == 0 ? Settings.WHOLE_GPU : most); // a new ResourceManager knows no node yet
+      exceedsQueue = most > 0 && plan.share > most;
     } catch (Plan.PlanException | IOException unreadable) {
       fail(2, unreadable.getMessage());
     }
     try {
-      begin(kept);
-      work();
+      adoptAndRequest(previous);
+      runToCompletion();
     } catch (YarnException | IOException failure) {
       fail(1, failure.toString());
     }
-    end();
+    unregister();
     return status;
   }
 
   private void read(Map<String, String> environment) throws Plan.PlanException, IOException {
     rescue = new Rescue(conf, attempt(environment));
     plan = Plan.parse(environment.getOrDefault(Plan.VARIABLE, ""));
-    command = Texts.fromBase64(environment.getOrDefault(COMMAND, ""));
+    command = FlatJson.fromBase64(environment.getOrDefault(COMMAND, ""));
     variables = texts(environment, VARIABLES);
     files = new HashMap<>();
     for (Map.Entry<String, String> file : texts(environment, FILES).entrySet()) {
@@ -120,7 +126,7 @@ public final class GpuShareApplicationMaster {
 
   private static Map<String, String> texts(Map<String, String> environment, String name) throws IOException {
     String text = environment.getOrDefault(name, "");
-    return text.isEmpty() ? Collections.emptyMap() : Texts.parse(Texts.fromBase64(text));
+    return text.isEmpty() ? Collections.emptyMap() : FlatJson.parse(FlatJson.fromBase64(text));
   }
 
   private static LocalResource file(String text) throws IOException {
@@ -138,37 +144,37 @@ public final class GpuShareApplicationMaster {
   }
 
   /** Adopt the containers that an earlier attempt left running, and ask for the others. */
-  private void begin(List<Container> kept) {
+  private void adoptAndRequest(List<Container> previous) {
     if (status != 0) {
       return;
     }
     for (long number = 1; number <= plan.containers; number++) {
       tasks.add(new Task(number, plan));
     }
-    for (Container container : kept) {
+    for (Container container : previous) {
       Task task = taskOf(container);
       if (task == null || task.container != null) {
         manager.releaseAssignedContainer(container.getId());
       } else {
         task.container = container;
-        say("goes on in " + container.getId());
+        log("goes on in " + container.getId());
       }
     }
-    tasks.stream().filter(task -> task.container == null).forEach(this::ask);
+    tasks.stream().filter(task -> task.container == null).forEach(this::requestContainer);
   }
 
-  private void work() throws YarnException, IOException, InterruptedException {
+  private void runToCompletion() throws YarnException, IOException, InterruptedException {
     long period = conf.getLong(Settings.HEARTBEAT_MS, 1000);
     while (status == 0 && !tasks.stream().allMatch(task -> task.done)) {
       long done = tasks.stream().filter(task -> task.done).count();
-      AllocateResponse answer = beat((float) done / tasks.size());
+      AllocateResponse answer = heartbeat((float) done / tasks.size());
       for (ContainerStatus ended : answer.getCompletedContainersStatuses()) {
         tasks.stream().filter(task -> task.runsIn(ended.getContainerId())).forEach(task -> finish(task, ended));
       }
       for (Container container : answer.getAllocatedContainers()) {
         start(container);
       }
-      avoided.forgive(System.nanoTime());
+      avoided.removeExpired(System.nanoTime());
       Thread.sleep(period);
     }
   }
@@ -177,33 +183,33 @@ public final class GpuShareApplicationMaster {
    * Return what the ResourceManager answers.
    *
    * <p>One that has just started may know no node with shares yet, and calls what it took before more than it allows; the requests are kept, and
-   * sent again with the next heartbeat.
+   * sent again with the next heartbeat. What is more than the queue allows, by what it said when this master registered, is refused for good.
    */
-  private AllocateResponse beat(float progress) throws YarnException, IOException, InterruptedException {
+  private AllocateResponse heartbeat(float progress) throws YarnException, IOException, InterruptedException {
     long untilNs = System.nanoTime() + PATIENCE_NS;
     while (true) {
       try {
         return manager.allocate(progress);
       } catch (InvalidResourceRequestException refusal) {
-        if (System.nanoTime() > untilNs) {
+        if (exceedsQueue || System.nanoTime() > untilNs) {
           throw refusal;
         }
-        say("the ResourceManager refuses what is asked for, which is asked for again: " + refusal.getMessage());
+        log("the ResourceManager refuses what is asked for, which is asked for again: " + refusal.getMessage());
         Thread.sleep(1000);
       }
     }
   }
 
-  private void ask(Task task) {
-    Resource wanted = Resource.newInstance(plan.memoryMib > 0 ? plan.memoryMib : 1024, Math.max(plan.vcores, 1));
+  private void requestContainer(Task task) {
+    Resource required = Resource.newInstance(plan.memoryMib > 0 ? plan.memoryMib : 1024, Math.max(plan.vcores, 1));
     String share = Settings.shareResource(conf);
     if (ResourceUtils.getResourceTypes().containsKey(share)) {
-      wanted.setResourceValue(share, task.plan.share);
+      required.setResourceValue(share, task.plan.share);
     }
     task.container = null;
     task.request =
         ContainerRequest.newBuilder()
-            .capability(wanted)
+            .capability(required)
             .priority(Priority.newInstance(1))
             .allocationRequestId(task.number)
             .nodeLabelsExpression(plan.labels.isEmpty() ? null : plan.labels.get(0)) // for the ResourceManager to better
@@ -224,42 +230,42 @@ public final class GpuShareApplicationMaster {
       launch.setTokens(tokens());
       nodes.startContainer(container, launch);
       task.container = container;
-      say(container.getId() + " runs on " + container.getNodeId() + ", logs at http://"
+      log(container.getId() + " runs on " + container.getNodeId() + ", logs at http://"
           + container.getNodeHttpAddress() + "/node/containerlogs/" + container.getId() + "/" + System.getenv("USER"));
     } catch (YarnException | IOException failure) {
-      say(container.getId() + " could not be started: " + failure);
+      log(container.getId() + " could not be started: " + failure);
       manager.releaseAssignedContainer(container.getId());
-      avoided.addSilent(container.getNodeId(), System.nanoTime());
-      ask(task);
+      avoided.addUnresponsive(container.getNodeId(), System.nanoTime());
+      requestContainer(task);
     }
   }
 
   private void finish(Task task, ContainerStatus ended) {
     int exit = ended.getExitStatus();
     String story = ended.getDiagnostics() == null ? "" : ended.getDiagnostics();
-    say(ended.getContainerId() + " ended with " + exit);
-    switch (Ending.of(exit, story)) {
-      case DONE:
+    log(ended.getContainerId() + " ended with " + exit);
+    switch (ContainerOutcome.of(exit, story)) {
+      case SUCCEEDED:
         task.done = true;
         task.container = null;
         return;
       case REFUSED:
         avoided.addFull(task.container, shareOf(task.container), System.nanoTime());
-        ask(task);
+        requestContainer(task);
         return;
-      case TAKEN:
-        ask(task);
+      case PREEMPTED:
+        requestContainer(task);
         return;
       case LOST:
         if (task.losses < MOST_LOSSES) {
           task.losses++;
-          ask(task);
+          requestContainer(task);
           return;
         }
         break;
-      case STARVED:
-        if (rescue.helps(task, shareOf(task.container))) {
-          ask(task);
+      case OUT_OF_MEMORY:
+        if (rescue.retriesOnWholeGpu(task, shareOf(task.container))) {
+          requestContainer(task);
           return;
         }
         break;
@@ -276,14 +282,14 @@ public final class GpuShareApplicationMaster {
     return known ? container.getResource().getResourceValue(share) : plan.share;
   }
 
-  private void end() throws YarnException, IOException {
+  private void unregister() throws YarnException, IOException {
     for (Task task : tasks) {
       if (task.container != null) {
         stop(task.container);
       }
     }
-    String diagnostics = "gpusage: exit status " + status + rescue.stories() + (reason.isEmpty() ? "" : ". " + reason);
-    say(diagnostics);
+    String diagnostics = "gpusage: exit status " + status + rescue.messages() + (reason.isEmpty() ? "" : ". " + reason);
+    log(diagnostics);
     boolean good = status == 0;
     manager.unregisterApplicationMaster(
         good ? FinalApplicationStatus.SUCCEEDED : FinalApplicationStatus.FAILED, diagnostics, null);
@@ -295,7 +301,7 @@ public final class GpuShareApplicationMaster {
     try {
       nodes.stopContainer(container.getId(), container.getNodeId());
     } catch (YarnException | IOException gone) {
-      say(container.getId() + " is left to the ResourceManager to end: " + gone);
+      log(container.getId() + " is left to the ResourceManager to end: " + gone);
     }
   }
 
@@ -320,7 +326,7 @@ public final class GpuShareApplicationMaster {
     return ByteBuffer.wrap(buffer.getData(), 0, buffer.getLength());
   }
 
-  static void say(String what) {
+  static void log(String what) {
     System.out.println("gpusage: " + what);
   }
 }

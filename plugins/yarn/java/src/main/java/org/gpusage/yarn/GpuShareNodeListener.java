@@ -1,8 +1,11 @@
 package org.gpusage.yarn;
 
 import java.io.IOException;
+import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.Collections;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
@@ -34,11 +37,6 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   /** How each of our refusals begins. It must hold no character that is special to bash. */
   static final String REFUSAL = "gpusage: no GPU of this node ";
 
-  static final String MEMORY_CAP = "GPUSAGE_MEMORY_CAP_MIB";
-
-  /** What a container's processes may use of the GPU's threads, in percent, if that is more than its share. */
-  static final String THREADS = "GPUSAGE_THREAD_PERCENT";
-
   /** MPS's priority of a container's processes: 1 lets those of a job with a latency limit go first. */
   static final String PRIORITY = "GPUSAGE_CLIENT_PRIORITY";
 
@@ -51,8 +49,9 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   private final Set<String> lingering = ConcurrentHashMap.newKeySet();
   private Context context;
   private String share = Settings.DEFAULT_SHARE_RESOURCE;
-  private Node node;
+  private NodeSettings node;
   private Bindings bindings;
+  private GpuWaitQueue room;
   private UsageSampler sampler;
 
   @Override
@@ -60,10 +59,10 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     try {
       share = Settings.shareResource(context.getConf());
       start(context);
-      Metrics.mended(TROUBLE);
+      Metrics.clearTrouble(TROUBLE);
     } catch (Throwable failure) {
       bindings = null;
-      Metrics.contain("listener.init", failure);
+      Metrics.recordFailure("listener.init", failure);
       Metrics.trouble(TROUBLE, "could not start, so that no container with a share runs here: " + failure.getMessage());
     }
   }
@@ -72,11 +71,11 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   public void preTransition(ContainerImpl container, ContainerState before, ContainerEvent event) {
     try {
       if (event.getType() == ContainerEventType.INIT_CONTAINER) {
-        enter(container);
+        containerInitialized(container);
       }
     } catch (Throwable failure) {
-      Metrics.contain("listener.pre", failure);
-      refuseAfterAll(container);
+      Metrics.recordFailure("listener.pre", failure);
+      refuseOnFailure(container);
     }
   }
 
@@ -85,58 +84,62 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
       ContainerImpl container, ContainerState before, ContainerState after, ContainerEvent event) {
     try {
       if (before != after) {
-        follow(container, after);
+        stateChanged(container, after);
       }
     } catch (Throwable failure) {
-      Metrics.contain("listener.post", failure);
+      Metrics.recordFailure("listener.post", failure);
     }
   }
 
   void start(Context context) {
     Configuration conf = context.getConf();
     this.context = context;
-    node = new Node(conf);
+    node = new NodeSettings(conf);
+    node.readMemory();
     bindings = new Bindings(node.gpus, node.journal());
+    room = new GpuWaitQueue(node.roomLimitS(), this::bindWaiting, this::refuseWaiting);
     sampler = new UsageSampler(conf.getTrimmed(Settings.USAGE_COMMAND, ""), node.usageDirectory());
     Metrics.showFree(this::free);
-    Metrics.showUsage(sampler::letter);
+    Metrics.showUsage(sampler::usageReport);
     Metrics.started(this);
     LOG.info("gpusage: shares of GPUs {}", node.gpus);
   }
 
-  void enter(Container container) {
-    long wanted = shareOf(container);
+  void containerInitialized(Container container) {
+    long required = shareOf(container);
     boolean recovering = container.isRecovering();
-    if (wanted > 0 && bindings != null) {
+    if (required > 0 && bindings != null) {
       if (recovering) {
-        recall(container);
+        recover(container);
       } else if (!isOpportunistic(container)) {
-        bind(container, wanted);
+        bind(container, required);
       }
     }
-    prepare(container);
-    if (wanted > 0 && !recovering) {
+    setGpuEnvironment(container);
+    if (required > 0 && !recovering && (room == null || !room.hasWaiting(id(container)))) {
       boolean bound = bindings != null && bindings.has(id(container));
       Metrics.count(bound ? Metrics.Counter.GPUS_BOUND : Metrics.Counter.CONTAINERS_REFUSED);
     }
   }
 
   /** Release a container at its end; if it starts again, with its master's environment, prepare it again. */
-  void follow(Container container, ContainerState after) {
+  void stateChanged(Container container, ContainerState after) {
     if (after == ContainerState.SCHEDULED) {
-      boolean refused = bindings != null && shareOf(container) > 0 && !bindings.has(id(container));
+      boolean refused = bindings != null && shareOf(container) > 0 && !bindings.has(id(container)); // or it waits
       if (!refused) {
-        prepare(container);
+        setGpuEnvironment(container);
       }
     } else if (after == ContainerState.RUNNING && bindings != null) {
-      bindings.of(id(container)).ifPresent(binding -> sampler.begin(id(container), binding, limits(container)));
+      bindings.of(id(container)).ifPresent(binding -> sample(gpuRequestOf(container), binding));
     } else if (after == ContainerState.DONE && bindings != null) {
+      room.forget(id(container), context.getLocalDirsHandler().getLocalDirs());
       sampler.end(id(container));
-      if (container.cloneAndGetContainerStatus().getExitStatus() == Ending.MISSED) {
+      if (container.cloneAndGetContainerStatus().getExitStatus() == ContainerOutcome.MISSED) {
         lingering.add(id(container));
         releaseLingering();
       } else {
         bindings.release(id(container));
+        room.retry();
       }
     }
   }
@@ -157,20 +160,50 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
   }
 
   /** Bind a new container, once we know what each earlier one has. */
-  private void bind(Container container, long wanted) {
+  private void bind(Container container, long required) {
     String id = id(container);
     for (Container other : context.getContainers().values()) {
       if (other.isRecovering() && shareOf(other) > 0) {
-        recall(other);
+        recover(other);
       }
     }
     releaseLingering();
-    bindings.keepOnly(known -> known.equals(id) || lives(known) || lingering.contains(known));
-    bindings.bind(id, wanted);
+    bindings.retainOnly(known -> known.equals(id) || isAlive(known) || lingering.contains(known));
+    bindings.bind(id, required, gpuRequestOf(container).assignedGpus, false);
+  }
+
+  /** Bind a container that waits for room on the GPU that it is meant for, and after a while on any; return its variables as a shell reads them. */
+  private Optional<String> bindWaiting(GpuRequest gpuRequest, boolean anyGpu) {
+    releaseLingering();
+    if (!bindings.bind(gpuRequest.id, gpuRequest.share, gpuRequest.assignedGpus, anyGpu).isPresent()) {
+      return Optional.empty();
+    }
+    Bindings.Binding binding = bindings.of(gpuRequest.id).get();
+    StringBuilder lines = new StringBuilder();
+    gpuRequest.variables(node, binding).forEach((name, value) -> lines.append("export ").append(name).append("=\"").append(value).append("\"\n"));
+    Metrics.count(Metrics.Counter.GPUS_BOUND);
+    sample(gpuRequest, binding);
+    return Optional.of(lines.toString());
+  }
+
+  private String refuseWaiting(GpuRequest gpuRequest) {
+    Metrics.count(Metrics.Counter.CONTAINERS_REFUSED);
+    return refusal("has room for share " + gpuRequest.share) + "\n";
+  }
+
+  private GpuRequest gpuRequestOf(Container container) {
+    return new GpuRequest(container, shareOf(container), node);
+  }
+
+  /** Sample what a container does on its GPU; several whole GPUs are nobody else's, and are not sampled. */
+  private void sample(GpuRequest gpuRequest, Bindings.Binding binding) {
+    if (binding.gpus().size() == 1) {
+      sampler.begin(gpuRequest.id, binding, limits(gpuRequest, binding));
+    }
   }
 
   /** Take up a container that an earlier NodeManager started: by the journal, else by its launch script, else as one that may be on any GPU. */
-  private void recall(Container container) {
+  private void recover(Container container) {
     String id = id(container);
     if (bindings.has(id) || container.cloneAndGetContainerStatus().getExitStatus() != ContainerExitStatus.INVALID) {
       return; // known, or at its end
@@ -190,97 +223,111 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     try {
       return LaunchScript.binding(context.getLocalDirsHandler().getLocalDirsForRead(), id);
     } catch (IOException | RuntimeException unreadable) {
-      Metrics.contain("launch script's reading", unreadable);
+      Metrics.recordFailure("launch script's reading", unreadable);
       return Optional.empty();
     }
   }
 
   /** Write to a container's environment which GPU it has. A container with a share and no GPU must not run. */
-  private void prepare(Container container) {
+  private void setGpuEnvironment(Container container) {
     if (shareOf(container) == 0) {
       hideGpus(container);
       return;
     }
     Optional<Bindings.Binding> binding = bindings == null ? Optional.empty() : bindings.of(id(container));
     if (binding.isPresent()) {
-      dress(container, binding.get());
+      exposeGpu(container, binding.get());
     } else if (bindings == null) {
       refuse(container, "is given out, for gpusage could not start here");
     } else if (isOpportunistic(container)) {
       refuse(container, "goes to an opportunistic container; shares are for guaranteed ones");
-    } else {
+    } else if (container.isRecovering() || node.roomLimitS() == 0) {
       refuse(container, "has room for share " + shareOf(container));
+    } else if (!room.hasWaiting(id(container))) {
+      waitForRoom(container);
     }
   }
 
-  /** Return the variables of a container with {@code share} of {@code gpu}, whose master lets it use {@code threads} percent of the threads and {@code capMib} MiB at most. */
-  static Map<String, String> variables(Node node, String gpu, long share, long threads, long capMib) {
+  /** Let a container wait in a shell of its own until there is room: this thread must not, and its user's command begins only then. */
+  private void waitForRoom(Container container) {
+    Map<String, String> environment = container.getLaunchContext().getEnvironment();
+    removeMpsVariables(environment);
+    environment.put("CUDA_VISIBLE_DEVICES", "");
+    String refusal = refusal("has room for share " + shareOf(container));
+    Path file = GpuWaitQueue.file(context.getLocalDirsHandler().getLocalDirs().get(0), id(container));
+    List<String> commands = new ArrayList<>();
+    commands.add(GpuWaitQueue.command(file, node.roomLimitS(), refusal));
+    commands.addAll(container.getLaunchContext().getCommands());
+    container.getLaunchContext().setCommands(commands);
+    Metrics.count(Metrics.Counter.CONTAINERS_WAITED);
+    room.add(gpuRequestOf(container), file);
+  }
+
+  /** Return the variables of a container that has {@code binding}, and may use {@code threads} percent of the GPU's threads if that is more than its share. */
+  static Map<String, String> variables(NodeSettings node, Bindings.Binding binding, long threads) {
     Map<String, String> variables = new LinkedHashMap<>();
     variables.put("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-    variables.put("CUDA_VISIBLE_DEVICES", gpu);
-    variables.put("CUDA_MPS_PIPE_DIRECTORY", node.pipeDirectory(gpu));
-    variables.put(SHARE, String.valueOf(share));
-    variables.put("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", String.valueOf(Math.max(share, Math.min(threads, Settings.WHOLE_GPU))));
-    long most = node.memoryMib * share / Settings.WHOLE_GPU;
-    long cap = most == 0 || capMib > 0 && capMib < most ? capMib : most;
-    if (cap > 0) {
-      variables.put("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=" + cap + "M");
+    variables.put("CUDA_VISIBLE_DEVICES", binding.gpu);
+    variables.put(SHARE, String.valueOf(binding.share));
+    if (binding.gpus().size() > 1) {
+      return variables; // a daemon of MPS's serves one GPU; several are this container's alone
     }
-    return Collections.unmodifiableMap(variables);
+    variables.put("CUDA_MPS_PIPE_DIRECTORY", node.pipeDirectory(binding.gpu));
+    long percent = Math.max(binding.share, Math.min(threads, Settings.WHOLE_GPU));
+    variables.put("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", String.valueOf(percent));
+    long capMib = node.capMib(binding.gpu, binding.share);
+    if (capMib > 0) {
+      variables.put("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=" + capMib + "M");
+    }
+    return variables;
   }
 
-  private void dress(Container container, Bindings.Binding binding) {
+  private void exposeGpu(Container container, Bindings.Binding binding) {
+    Map<String, String> variables = gpuRequestOf(container).variables(node, binding);
     Map<String, String> environment = container.getLaunchContext().getEnvironment();
-    long threads = number(environment, THREADS);
-    long capMib = number(environment, MEMORY_CAP);
-    forgetMps(environment);
-    environment.putAll(variables(node, binding.gpu, binding.share, threads, capMib));
-    if ("1".equals(environment.get(PRIORITY))) {
-      environment.put("CUDA_MPS_CLIENT_PRIORITY", "1");
-    }
+    removeMpsVariables(environment);
+    environment.putAll(variables);
   }
 
-  /** Return the variables that hold {@code container} to its share; none where it runs as another user, whose MPS server a client of ours would keep away. */
-  private Map<String, String> limits(Container container) {
+  /** Return the variables that hold a container to its share; none where it runs as another user, whose MPS server a client of ours would keep away. */
+  private Map<String, String> limits(GpuRequest gpuRequest, Bindings.Binding binding) {
     Map<String, String> limits = new LinkedHashMap<>();
     if (node.runsAsOurselves()) {
-      limits.putAll(container.getLaunchContext().getEnvironment());
+      limits.putAll(gpuRequest.variables(node, binding));
       limits.keySet().removeIf(name -> !name.startsWith("CUDA_"));
     }
     return limits;
-  }
-
-  private static long number(Map<String, String> environment, String name) {
-    String text = environment.getOrDefault(name, "");
-    return text.matches("[0-9]{1,9}") ? Long.parseLong(text) : 0;
   }
 
   /** Keep a container without a share off the shared GPUs. We leave alone containers that have whole GPUs from YARN itself. */
   private void hideGpus(Container container) {
     if (node != null && !node.gpus.isEmpty() && amount(container, Settings.GPU_RESOURCE) == 0) {
       Map<String, String> environment = container.getLaunchContext().getEnvironment();
-      forgetMps(environment);
+      removeMpsVariables(environment);
       environment.put("CUDA_VISIBLE_DEVICES", "");
     }
   }
 
-  private static void forgetMps(Map<String, String> environment) {
+  private static void removeMpsVariables(Map<String, String> environment) {
     environment.keySet().removeIf(name -> name.startsWith("CUDA_MPS_"));
   }
 
   private static void refuse(Container container, String why) {
-    String command = "echo '" + REFUSAL + why + "' >&2; exit " + REFUSED_STATUS;
-    container.getLaunchContext().setCommands(Collections.singletonList(command));
+    container.getLaunchContext().setCommands(Collections.singletonList(refusal(why)));
+  }
+
+  private static String refusal(String why) {
+    return "echo '" + REFUSAL + why + "' >&2; exit " + REFUSED_STATUS;
   }
 
   /** Refuse a container if our own code failed on it, unless it has no share. */
-  private void refuseAfterAll(Container container) {
+  private void refuseOnFailure(Container container) {
     try {
       if (shareOf(container) > 0) {
         refuse(container, "is given out, for gpusage failed here");
       }
     } catch (Throwable failure) {
-      Metrics.contain("listener.pre", failure);
+      Metrics.recordFailure("listener.pre", failure);
     }
   }
 
@@ -301,7 +348,7 @@ public class GpuShareNodeListener implements ContainerStateTransitionListener {
     return container.getContainerId().toString();
   }
 
-  private boolean lives(String id) {
+  private boolean isAlive(String id) {
     try {
       Container container = context.getContainers().get(ContainerId.fromString(id));
       return container != null && container.getContainerState() != ContainerState.DONE;

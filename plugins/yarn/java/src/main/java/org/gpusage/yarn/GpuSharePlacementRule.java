@@ -2,11 +2,14 @@ package org.gpusage.yarn;
 
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
+import java.util.stream.Collectors;
 import org.apache.hadoop.conf.Configurable;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
 import org.apache.hadoop.yarn.api.records.ContainerLaunchContext;
+import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.exceptions.YarnException;
@@ -28,8 +31,8 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
   private static final Logger LOG = LoggerFactory.getLogger(GpuSharePlacementRule.class);
 
   private Configuration conf;
-  private Switch off;
-  private Adviser adviser;
+  private KillSwitch off;
+  private PlanRequester planRequester;
   private RMContext rm;
 
   @Override
@@ -48,7 +51,7 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
       start(scheduler);
       return true;
     } catch (Throwable failure) {
-      Metrics.contain("rule.initialize", failure);
+      Metrics.recordFailure("rule.initialize", failure);
       return false;
     }
   }
@@ -66,6 +69,7 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
       return null;
     }
     try {
+      convertMasterRequest(application);
       if (!off.isOff()) {
         place(application, user);
       }
@@ -73,7 +77,7 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
       Metrics.count(Metrics.Counter.PLANS_REFUSED);
       LOG.warn("gpusage: {} goes on without its plan. {}", application.getApplicationId(), refusal.getMessage());
     } catch (Throwable failure) {
-      Metrics.contain("rule.place", failure);
+      Metrics.recordFailure("rule.place", failure);
     }
     return null;
   }
@@ -81,8 +85,8 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
   void start(ResourceScheduler scheduler) {
     rm = ((CapacityScheduler) scheduler).getRMContext();
     off = Settings.offSwitch(conf);
-    adviser = new Adviser(conf);
-    adviser.warmUp();
+    planRequester = new PlanRequester(conf);
+    planRequester.warmUp();
     Metrics.started(this);
   }
 
@@ -92,11 +96,49 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
       return;
     }
     String text = master.getEnvironment().get(Plan.VARIABLE);
-    Plan plan = text == null ? adviser.ask(application, user) : Plan.parse(text);
+    Plan plan = text == null ? planRequester.request(application, user) : Plan.parse(text);
     if (plan != null) {
       Metrics.count(Metrics.Counter.PLANS_TAKEN);
       label(application, plan);
     }
+  }
+
+  /** Give a master that asks for GPUs itself a share of 100 for each, where its nodes offer shares alone; the switch does not end this. */
+  void convertMasterRequest(ApplicationSubmissionContext application) {
+    if (application == null || !conf.getBoolean(Settings.FOR_WHOLE_GPUS, true)) {
+      return;
+    }
+    List<ResourceRequest> masters = application.getAMContainerResourceRequests();
+    boolean isListed = masters != null && !masters.isEmpty();
+    Resource requested = isListed ? masters.get(0).getCapability() : application.getResource();
+    if (requested == null || NodeGpus.amount(requested, Settings.GPU_RESOURCE) == 0) {
+      return;
+    }
+    Resource shares = RequestConverter.wholeShares(requested, Settings.shareResource(conf));
+    String queue = application.getQueue();
+    String named = first(isListed ? masters.get(0).getNodeLabelExpression() : null, application.getNodeLabelExpression(),
+        conf.getTrimmed(YarnConfiguration.AM_DEFAULT_NODE_LABEL, ""), NodeLabels.defaultLabel(rm, queue));
+    String label = named.isEmpty() ? NodeLabels.labelForGpus(rm, queue, shares) : named;
+    if (!NodeLabels.offersOnlyShares(rm, label)) {
+      return;
+    }
+    if (!isListed) {
+      application.setResource(shares);
+      if (named.isEmpty()) {
+        application.setNodeLabelExpression(label);
+      }
+      return;
+    }
+    for (ResourceRequest master : masters) {
+      master.setCapability(shares);
+      if (named.isEmpty() && ResourceRequest.isAnyLocation(master.getResourceName())) {
+        master.setNodeLabelExpression(label);
+      }
+    }
+  }
+
+  private static String first(String... texts) {
+    return Arrays.stream(texts).filter(text -> !isEmpty(text)).map(String::trim).findFirst().orElse("");
   }
 
   /**
@@ -108,23 +150,28 @@ public class GpuSharePlacementRule extends PlacementRule implements Configurable
    */
   private void label(ApplicationSubmissionContext application, Plan plan) {
     String queue = application.getQueue();
-    List<String> usable = Generations.roomiest(
-        rm, Generations.usable(rm, queue, plan.labels), plan.container(Settings.shareResource(conf)), plan.avoid);
+    List<String> usable = NodeLabels.roomyFirst(
+        rm, NodeLabels.usable(rm, queue, plan.labels), plan.container(Settings.shareResource(conf)), plan.avoid);
     if (!isEmpty(application.getNodeLabelExpression()) || usable.isEmpty()) {
       return;
     }
     List<ResourceRequest> masters = new ArrayList<>();
-    boolean siteSays = !conf.getTrimmed(YarnConfiguration.AM_DEFAULT_NODE_LABEL, "").isEmpty();
-    if (!siteSays && application.getAMContainerResourceRequests() != null) {
+    boolean siteLabelsMasters = !conf.getTrimmed(YarnConfiguration.AM_DEFAULT_NODE_LABEL, "").isEmpty();
+    boolean isListed = application.getAMContainerResourceRequests() != null && !application.getAMContainerResourceRequests().isEmpty();
+    if (!siteLabelsMasters && isListed) {
       masters.addAll(application.getAMContainerResourceRequests());
     }
     masters.removeIf(ask -> !ResourceRequest.isAnyLocation(ask.getResourceName()) || !isEmpty(ask.getNodeLabelExpression()));
-    boolean goesOn = Metrics.hasStarted(GpuShareProcessor.class);
-    if (goesOn && !masters.isEmpty() && masters.stream().allMatch(ask -> Generations.isOpenUnlabelled(rm, queue, ask.getCapability()))) {
+    List<Resource> sizes = masters.stream().map(ResourceRequest::getCapability).collect(Collectors.toList());
+    if (!siteLabelsMasters && !isListed && application.getResource() != null) {
+      sizes.add(application.getResource()); // as Spark says it
+    }
+    boolean processorRuns = Metrics.hasStarted(GpuShareProcessor.class);
+    if (processorRuns && !sizes.isEmpty() && sizes.stream().allMatch(size -> NodeLabels.isOpenUnlabelled(rm, queue, size))) {
       return;
     }
     application.setNodeLabelExpression(usable.get(0));
-    masters.forEach(ask -> ask.setNodeLabelExpression(Generations.roomiest(rm, usable, ask.getCapability()).get(0)));
+    masters.forEach(ask -> ask.setNodeLabelExpression(NodeLabels.roomyFirst(rm, usable, ask.getCapability()).get(0)));
   }
 
   private static boolean isEmpty(String text) {

@@ -3,6 +3,7 @@ package org.gpusage.yarn;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -25,6 +26,7 @@ import org.apache.hadoop.yarn.api.records.Container;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.api.records.ResourceRequest;
 import org.apache.hadoop.yarn.exceptions.YarnException;
+import org.apache.hadoop.yarn.proto.YarnServiceProtos.SchedulerResourceTypes;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnScheduler;
@@ -41,13 +43,13 @@ import org.slf4j.LoggerFactory;
 public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Configurable {
   private static final Logger LOG = LoggerFactory.getLogger(GpuShareProcessor.class);
 
-  private final Map<ApplicationAttemptId, Optional<Asks>> applications = new ConcurrentHashMap<>();
+  private final Map<ApplicationAttemptId, Optional<RequestConverter>> applications = new ConcurrentHashMap<>();
   private ApplicationMasterServiceProcessor next;
   private Configuration conf;
   private RMContext rm;
-  private Switch off;
+  private KillSwitch off;
   private String share;
-  private Adviser adviser;
+  private PlanRequester planRequester;
   private boolean forWholeGpus;
   private String defaultLabel;
 
@@ -68,7 +70,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
       start(context);
     } catch (Throwable failure) {
       rm = null;
-      Metrics.contain("processor.init", failure);
+      Metrics.recordFailure("processor.init", failure);
     }
   }
 
@@ -81,28 +83,33 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
         begin(attempt);
       }
     } catch (Throwable failure) {
-      Metrics.contain("processor.register", failure);
+      Metrics.recordFailure("processor.register", failure);
     }
     next.registerApplicationMaster(attempt, request, response);
+    try {
+      restrictSchedulerResourceTypes(response);
+    } catch (Throwable failure) {
+      Metrics.recordFailure("processor.register's answer", failure);
+    }
   }
 
   @Override
   public void allocate(ApplicationAttemptId attempt, AllocateRequest request, AllocateResponse response)
       throws YarnException {
-    Asks asks = null;
+    RequestConverter converter = null;
     try {
       if (rm != null) {
-        asks = asksOf(attempt);
-        change(asks, attempt, request);
+        converter = converterOf(attempt);
+        convert(converter, attempt, request);
       }
     } catch (Throwable failure) {
-      Metrics.contain("processor.allocate", failure);
+      Metrics.recordFailure("processor.allocate", failure);
     }
     next.allocate(attempt, request, response);
     try {
-      restore(asks, response);
+      restore(converter, response);
     } catch (Throwable failure) {
-      Metrics.contain("processor.allocate's answer", failure);
+      Metrics.recordFailure("processor.allocate's answer", failure);
     }
   }
 
@@ -112,7 +119,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     try {
       end(attempt);
     } catch (Throwable failure) {
-      Metrics.contain("processor.finish", failure);
+      Metrics.recordFailure("processor.finish", failure);
     }
     next.finishApplicationMaster(attempt, request, response);
   }
@@ -120,8 +127,8 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   void start(ApplicationMasterServiceContext context) {
     off = Settings.offSwitch(conf);
     share = Settings.shareResource(conf);
-    adviser = new Adviser(conf);
-    forWholeGpus = conf.getBoolean(Settings.FOR_WHOLE_GPUS, false);
+    planRequester = new PlanRequester(conf);
+    forWholeGpus = conf.getBoolean(Settings.FOR_WHOLE_GPUS, true);
     defaultLabel = conf.getTrimmed(Settings.DEFAULT_LABEL, "");
     rm = (RMContext) context;
     Metrics.showRunning(this::running);
@@ -131,90 +138,130 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   /** Forget masters that ended without a word, and what an earlier attempt, or this one before a restart, had asked for; find this one's plan. */
   void begin(ApplicationAttemptId attempt) {
     applications.keySet().removeIf(known -> known.getApplicationId().equals(attempt.getApplicationId()) || isOver(known));
-    asksOf(attempt);
+    converterOf(attempt);
+  }
+
+  /** Tell the master that vcores do not count where they do not: YARN knows that of its own calculators only, and MapReduce acts on it. */
+  static void restrictSchedulerResourceTypes(RegisterApplicationMasterResponse response) {
+    if (Metrics.hasStarted(GpuShareMemoryResourceCalculator.class)) {
+      response.setSchedulerResourceTypes(EnumSet.of(SchedulerResourceTypes.MEMORY));
+    }
   }
 
   void end(ApplicationAttemptId attempt) {
     applications.remove(attempt);
   }
 
-  void change(Asks asks, ApplicationAttemptId attempt, AllocateRequest request) {
-    if (asks == null) {
+  void convert(RequestConverter converter, ApplicationAttemptId attempt, AllocateRequest request) {
+    if (converter == null) {
       return;
     }
     long now = System.nanoTime();
-    changeAsks(asks, attempt, request, now);
-    KeptOff off = asks.keptOff;
-    off.change(request, asks.wanted(), wanted -> Generations.hasRoom(rm, asks.label(), wanted, off.names), now);
+    convertRequests(converter, attempt, request, now);
+    AvoidedNodes off = converter.avoidedNodes;
+    off.update(request, converter.pendingSizes(), required -> NodeLabels.hasRoom(rm, converter.label(), required, off.names), now);
   }
 
-  private void changeAsks(Asks asks, ApplicationAttemptId attempt, AllocateRequest request, long now) {
-    List<ResourceRequest> moved =
-        asks.moved(key -> left(attempt, key), (label, wanted) -> following(attempt, asks.plan.labels, label, wanted), now);
-    List<ResourceRequest> asked = request.getAskList();
-    if (moved.isEmpty() && (asked == null || asked.isEmpty())) {
+  private void convertRequests(RequestConverter converter, ApplicationAttemptId attempt, AllocateRequest request, long now) {
+    List<ResourceRequest> fallbacks =
+        converter.fallbackRequests(key -> remaining(attempt, key), (label, required) -> following(attempt, converter.plan.labels, label, required), now);
+    List<ResourceRequest> resolved = converter.resolvedRequests(key -> remaining(attempt, key), now);
+    List<ResourceRequest> requested = request.getAskList();
+    if (fallbacks.isEmpty() && resolved.isEmpty() && (requested == null || requested.isEmpty())) {
       return;
     }
-    List<ResourceRequest> changed = new ArrayList<>(moved);
-    if (asked != null && !asked.isEmpty()) {
-      List<ResourceRequest> ours = asks.change(asked, most(attempt), now);
+    List<ResourceRequest> changed = new ArrayList<>(fallbacks);
+    changed.addAll(resolved);
+    if (requested != null && !requested.isEmpty()) {
+      List<ResourceRequest> ours = converter.convert(requested, most(attempt), now);
       changed.removeIf(ask -> ours.stream().anyMatch(other -> isSame(ask, other)));
       changed.addAll(ours);
     }
     request.setAskList(changed);
     Metrics.count(Metrics.Counter.ASKS_CHANGED);
-    if (!moved.isEmpty()) {
+    if (!fallbacks.isEmpty()) {
       Metrics.count(Metrics.Counter.FALLBACKS);
-      LOG.info("gpusage: {} asks for {} now", attempt, moved.get(0).getNodeLabelExpression());
+      LOG.info("gpusage: {} asks for {} now", attempt, fallbacks.get(0).getNodeLabelExpression());
     }
   }
 
-  void restore(Asks asks, AllocateResponse response) {
-    List<Container> allocated = asks == null ? null : response.getAllocatedContainers();
+  void restore(RequestConverter converter, AllocateResponse response) {
+    List<Container> allocated = converter == null ? null : response.getAllocatedContainers();
     if (allocated == null || allocated.isEmpty()) {
       return;
     }
     List<Container> shown =
         allocated.stream()
-            .map(container -> Optional.ofNullable(asks.recognisable(container)).orElse(container))
+            .map(container -> Optional.ofNullable(converter.withRequestedGpus(container)).orElse(container))
             .collect(Collectors.toList());
     response.setAllocatedContainers(shown);
   }
 
   /** Return the requests of an application that is ours to change; null for another one, and for one that was submitted while all was off. */
-  private Asks asksOf(ApplicationAttemptId attempt) {
-    Optional<Asks> known = applications.get(attempt);
+  private RequestConverter converterOf(ApplicationAttemptId attempt) {
+    Optional<RequestConverter> known = applications.get(attempt);
     if (known == null) {
       RMApp application = rm.getRMApps().get(attempt.getApplicationId());
-      if (off.wasOff(application.getSubmitTime())) {
-        return null;
-      }
-      known = read(application);
+      boolean plain = off.wasOff(application.getSubmitTime()); // what was submitted before the switch keeps its plan
+      known = plain ? unplanned(application) : read(application);
       applications.put(attempt, known);
     }
     return known.orElse(null);
   }
 
-  private Optional<Asks> read(RMApp application) {
+  private Optional<RequestConverter> read(RMApp application) {
     try {
       Plan plan = plan(application);
       if (plan != null) {
         boolean ours = application.getApplicationSchedulingEnvs().containsKey(GpuShareApplicationMaster.COMMAND);
-        KeptOff keptOff = new KeptOff(Generations.names(rm, plan.avoid));
-        return Optional.of(new Asks(plan, ours, share, label(application, plan), keptOff));
+        AvoidedNodes avoidedNodes = new AvoidedNodes(NodeLabels.names(rm, plan.avoid));
+        return Optional.of(new RequestConverter(plan, ours, share, label(application, plan), avoidedNodes, offers(application)));
       }
     } catch (Plan.PlanException | IOException refusal) {
       // The rule has logged why; the application goes on without a plan.
     }
+    return unplanned(application);
+  }
+
+  /** Return the requests of an application without a plan, of which whole GPUs stay whole GPUs, by whatever name its nodes offer them. */
+  private Optional<RequestConverter> unplanned(RMApp application) {
     String label = defaultLabel(application);
-    return forWholeGpus || label != null ? Optional.of(Asks.unplanned(share, forWholeGpus, label)) : Optional.empty();
+    return forWholeGpus || label != null ? Optional.of(RequestConverter.unplanned(share, label, offers(application))) : Optional.empty();
+  }
+
+  private RequestConverter.Offers offers(RMApp application) {
+    if (!forWholeGpus) {
+      return RequestConverter.Offers.NONE;
+    }
+    String queue = application.getQueue();
+    String named = application.getApplicationSubmissionContext().getNodeLabelExpression();
+    return new RequestConverter.Offers() {
+      @Override
+      public boolean offersGpus(String label) {
+        return NodeLabels.offersGpus(rm, label);
+      }
+
+      @Override
+      public boolean offersOnlyShares(String label) {
+        return NodeLabels.offersOnlyShares(rm, label);
+      }
+
+      @Override
+      public String label(Resource required) {
+        if (named != null && !named.trim().isEmpty()) {
+          return named.trim();
+        }
+        String usual = NodeLabels.defaultLabel(rm, queue);
+        return usual.isEmpty() ? NodeLabels.labelForGpus(rm, queue, required) : usual;
+      }
+    };
   }
 
   private String running() {
     try {
-      return Company.of(rm, share, needs());
+      return RunningShares.of(rm, share, needs());
     } catch (Throwable failure) {
-      Metrics.contain("processor.running", failure);
+      Metrics.recordFailure("processor.running", failure);
       return "";
     }
   }
@@ -222,7 +269,7 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   /** Return what each application's containers need, by the plans of those that have one. */
   private Map<ApplicationId, String> needs() {
     Map<ApplicationId, String> needs = new HashMap<>();
-    applications.forEach((attempt, asks) -> asks.ifPresent(ours -> needs.put(attempt.getApplicationId(), ours.plan.need)));
+    applications.forEach((attempt, converter) -> converter.ifPresent(ours -> needs.put(attempt.getApplicationId(), ours.plan.need)));
     needs.values().removeIf(String::isEmpty);
     return needs;
   }
@@ -230,17 +277,17 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
   /** Return an application's plan: its own, else gpusaged's, if that was silent when it was asked before. */
   private Plan plan(RMApp application) throws Plan.PlanException, IOException {
     String text = application.getApplicationSchedulingEnvs().get(Plan.VARIABLE);
-    return text != null ? Plan.parse(text) : adviser.askAgain(application.getApplicationSubmissionContext(), application.getUser());
+    return text != null ? Plan.parse(text) : planRequester.retryRequest(application.getApplicationSubmissionContext(), application.getUser());
   }
 
   /** Return where requests for GPUs go if neither a plan, nor the user, nor the queue says so; null for any node. */
   private String defaultLabel(RMApp application) {
     String queue = application.getQueue();
     String named = application.getApplicationSubmissionContext().getNodeLabelExpression();
-    if (defaultLabel.isEmpty() || named != null && !named.isEmpty() || !Generations.defaultLabel(rm, queue).isEmpty()) {
+    if (defaultLabel.isEmpty() || named != null && !named.isEmpty() || !NodeLabels.defaultLabel(rm, queue).isEmpty()) {
       return null;
     }
-    return Generations.usable(rm, queue, Collections.singletonList(defaultLabel)).stream().findFirst().orElse(null);
+    return NodeLabels.usable(rm, queue, Collections.singletonList(defaultLabel)).stream().findFirst().orElse(null);
   }
 
   /** Return the generation to begin on: the application's own label, else the plan's first; null if the user named another label. */
@@ -249,8 +296,8 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     if (named != null && !named.isEmpty()) {
       return plan.labels.contains(named) ? named : null;
     }
-    List<String> usable = Generations.usable(rm, application.getQueue(), plan.labels);
-    return Generations.roomiest(rm, usable, plan.container(share), plan.avoid).stream().findFirst().orElse(null);
+    List<String> usable = NodeLabels.usable(rm, application.getQueue(), plan.labels);
+    return NodeLabels.roomyFirst(rm, usable, plan.container(share), plan.avoid).stream().findFirst().orElse(null);
   }
 
   private Resource most(ApplicationAttemptId attempt) {
@@ -261,18 +308,18 @@ public class GpuShareProcessor implements ApplicationMasterServiceProcessor, Con
     return rm.getRMApps().get(attempt.getApplicationId()).getQueue();
   }
 
-  private int left(ApplicationAttemptId attempt, SchedulerRequestKey key) {
+  private int remaining(ApplicationAttemptId attempt, SchedulerRequestKey key) {
     SchedulerApplicationAttempt scheduled =
         ((AbstractYarnScheduler<?, ?>) rm.getScheduler()).getApplicationAttempt(attempt);
     return scheduled == null ? 0 : scheduled.getPendingAsk(key, ResourceRequest.ANY).getCount();
   }
 
-  /** Return the generation after {@code label}: the next one with room for {@code wanted}, else the next. */
-  private String following(ApplicationAttemptId attempt, List<String> labels, String label, Resource wanted) {
-    List<String> usable = new ArrayList<>(Generations.usable(rm, queue(attempt), labels));
+  /** Return the generation after {@code label}: the next one with room for {@code required}, else the next. */
+  private String following(ApplicationAttemptId attempt, List<String> labels, String label, Resource required) {
+    List<String> usable = new ArrayList<>(NodeLabels.usable(rm, queue(attempt), labels));
     Collections.rotate(usable, -(usable.indexOf(label) + 1));
     usable.remove(label);
-    return Generations.roomiest(rm, usable, wanted).stream().findFirst().orElse(label);
+    return NodeLabels.roomyFirst(rm, usable, required).stream().findFirst().orElse(label);
   }
 
   private boolean isOver(ApplicationAttemptId attempt) {

@@ -7,15 +7,19 @@ import org.apache.hadoop.yarn.util.resource.DominantResourceCalculator;
 import org.apache.hadoop.yarn.util.resource.ResourceUtils;
 
 /**
- * Snaps each request's share to the site's steps, so that nobody bypasses them.
+ * Snaps each request's share to the site's steps, so that nobody bypasses them, and counts a node as full for a share that none of its GPUs has
+ * room for.
  *
- * <p>We override only {@link #normalize}. YARN calls the others thousands of times per second, and an exception there ends the ResourceManager.
+ * <p>YARN calls {@link #computeAvailableContainers} thousands of times per second, and an exception there ends the ResourceManager: what we add
+ * looks at GPUs only where the stock calculator has found room for a share on a node.
  */
 public class GpuShareResourceCalculator extends DominantResourceCalculator implements Configurable {
+  private static volatile boolean running;
+
   private Configuration conf;
-  private Switch off;
+  private KillSwitch off;
   private String share;
-  private Steps steps;
+  private ShareSteps steps;
 
   @Override
   public void setConf(Configuration conf) {
@@ -24,7 +28,7 @@ public class GpuShareResourceCalculator extends DominantResourceCalculator imple
       configure(conf);
     } catch (Throwable failure) {
       steps = null;
-      Metrics.contain("calculator's configuration", failure);
+      Metrics.recordFailure("calculator's configuration", failure);
     }
   }
 
@@ -34,21 +38,33 @@ public class GpuShareResourceCalculator extends DominantResourceCalculator imple
   }
 
   @Override
-  public Resource normalize(Resource asked, Resource least, Resource most, Resource step) {
-    Resource stock = super.normalize(asked, least, most, step);
+  public Resource normalize(Resource requested, Resource least, Resource most, Resource step) {
+    Resource stock = super.normalize(requested, least, most, step);
     try {
       return snapped(stock, most);
     } catch (Throwable failure) {
-      Metrics.contain("calculator.normalize", failure);
+      Metrics.recordFailure("calculator.normalize", failure);
       return stock;
     }
+  }
+
+  @Override
+  public long computeAvailableContainers(Resource available, Resource required) {
+    long stock = super.computeAvailableContainers(available, required);
+    return stock > 0 && GpuSharePlacementAllocator.lacksRoom(available, required) ? 0 : stock;
   }
 
   void configure(Configuration conf) {
     off = Settings.offSwitch(conf);
     share = Settings.shareResource(conf);
-    steps = new Steps(conf.getTrimmed(Settings.SHARE_STEPS, Steps.DEFAULT));
+    steps = new ShareSteps(conf.getTrimmed(Settings.SHARE_STEPS, ShareSteps.DEFAULT));
+    running = true;
     Metrics.started(this);
+  }
+
+  /** Return whether this calculator, or one that extends it, works in this daemon. */
+  static boolean isRunning() {
+    return running;
   }
 
   /** Return {@code stock} with its share on a step; a new object if that changes it. */
@@ -57,9 +73,9 @@ public class GpuShareResourceCalculator extends DominantResourceCalculator imple
     if (index == null) {
       return stock;
     }
-    long asked = stock.getResourceValue(share);
-    long snapped = steps.snap(asked, most.getResourceValue(share));
-    if (snapped == asked || off.isOff()) {
+    long requested = stock.getResourceValue(share);
+    long snapped = steps.snap(requested, most.getResourceValue(share));
+    if (snapped == requested || off.isOff()) {
       return stock;
     }
     Resource changed = Resource.newInstance(stock);

@@ -20,8 +20,8 @@ import org.apache.hadoop.yarn.api.records.ContainerId;
  * <p>A user's variable may hold whole lines that look like ours. If a variable has two values, we believe neither.
  */
 final class LaunchScript {
-  private static final Pattern GPU = line("CUDA_VISIBLE_DEVICES", Node.NAME);
-  private static final Pattern SHARE = line(GpuShareNodeListener.SHARE, "[1-9][0-9]{0,2}");
+  private static final Pattern GPU = line("CUDA_VISIBLE_DEVICES", NodeSettings.NAMES);
+  private static final Pattern SHARE = line(GpuShareNodeListener.SHARE, "[1-9][0-9]{0,5}");
   private static final Pattern THREADS = line("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "[1-9][0-9]{0,2}");
   private static final int LIMIT_BYTES = 16 << 20;
 
@@ -30,6 +30,10 @@ final class LaunchScript {
   /** Return what {@code container} has of a GPU; nothing if no script below the NodeManager's {@code folders} says so. */
   static Optional<Bindings.Binding> binding(List<String> folders, ContainerId container) throws IOException {
     for (String folder : folders) {
+      Path room = GpuWaitQueue.file(folder, container.toString());
+      if (Files.isRegularFile(room)) { // it waited for its GPU, so that its script does not name it
+        return binding(new String(Files.readAllBytes(room), StandardCharsets.ISO_8859_1));
+      }
       String application = container.getApplicationAttemptId().getApplicationId().toString();
       Path script = Paths.get(folder, "nmPrivate", application, container.toString(), "launch_container.sh");
       if (Files.isRegularFile(script) && Files.size(script) <= LIMIT_BYTES) {
@@ -42,10 +46,11 @@ final class LaunchScript {
   static Optional<Bindings.Binding> binding(String script) {
     Pattern line = SHARE.matcher(script).find() ? SHARE : THREADS; // an earlier release wrote the second alone
     Optional<String> share = only(line, script);
-    return only(GPU, script).flatMap(gpu -> share.map(percent -> new Bindings.Binding(gpu, Long.parseLong(percent))));
+    return only(GPU, script).flatMap(gpu -> share.map(percent -> new Bindings.Binding(gpu, Long.parseLong(percent))))
+        .filter(Bindings.Binding::isSound);
   }
 
-  /** Tell whether the process that started {@code container} runs; its command line names the container, whoever owns it. */
+  /** Return whether the process that started {@code container} runs; its command line names the container, whoever owns it. */
   static boolean runs(String container) {
     try (DirectoryStream<Path> processes = Files.newDirectoryStream(Paths.get("/proc"), "[0-9]*")) {
       for (Path process : processes) {

@@ -45,6 +45,7 @@ final class Metrics implements DynamicMBean {
     GPUS_BOUND("containers bound to a GPU"),
     GPUS_RECOVERED("containers of an earlier NodeManager whose GPU was read from what they were started with"),
     GPUS_UNKNOWN("containers of an earlier NodeManager whose GPU is not known; nothing new is bound while they run"),
+    CONTAINERS_WAITED("containers that waited on their node for room on a GPU"),
     CONTAINERS_REFUSED("containers that got no GPU of their node, and did not run"),
     MPS_STARTED("starts of an MPS control daemon");
 
@@ -129,7 +130,7 @@ final class Metrics implements DynamicMBean {
     TROUBLED.put(place, sentence.replaceAll("[^\\x20-\\x7e]+", " "));
   }
 
-  static void mended(String place) {
+  static void clearTrouble(String place) {
     TROUBLED.remove(place);
   }
 
@@ -154,7 +155,7 @@ final class Metrics implements DynamicMBean {
    * Count what went wrong at {@code place}, and log it, though not more than once per minute. Call it where the daemon goes on as if we were
    * not there.
    */
-  static void contain(String place, Throwable failure) {
+  static void recordFailure(String place, Throwable failure) {
     try {
       count(Counter.FAILURES);
       long now = System.nanoTime();

@@ -25,7 +25,7 @@ public class MpsAuxiliaryService extends AuxiliaryService {
   private static final int CALL_LIMIT_S = 20;
 
   private ScheduledExecutorService keeper;
-  private Node node;
+  private NodeSettings node;
   private String command;
 
   public MpsAuxiliaryService() {
@@ -38,7 +38,7 @@ public class MpsAuxiliaryService extends AuxiliaryService {
     try {
       begin(getConfig());
     } catch (Throwable failure) {
-      Metrics.contain("mps.start", failure);
+      Metrics.recordFailure("mps.start", failure);
     }
   }
 
@@ -47,7 +47,7 @@ public class MpsAuxiliaryService extends AuxiliaryService {
     try {
       end();
     } catch (Throwable failure) {
-      Metrics.contain("mps.stop", failure);
+      Metrics.recordFailure("mps.stop", failure);
     }
     super.serviceStop();
   }
@@ -68,11 +68,11 @@ public class MpsAuxiliaryService extends AuxiliaryService {
   }
 
   void begin(Configuration conf) {
-    node = new Node(conf);
+    node = new NodeSettings(conf);
     command = conf.getTrimmed(Settings.MPS_COMMAND, "/usr/libexec/gpusage/gpusage-mps");
     keeper = Executors.newSingleThreadScheduledExecutor(MpsAuxiliaryService::thread);
     Metrics.started(this);
-    keeper.scheduleWithFixedDelay(this::keep, 0, conf.getLong(Settings.MPS_CHECK_S, 10), TimeUnit.SECONDS);
+    keeper.scheduleWithFixedDelay(this::keep, 0, Math.max(1, conf.getLong(Settings.MPS_CHECK_S, 10)), TimeUnit.SECONDS);
   }
 
   /** Stop the daemons as well, unless containers stay behind that use them. */
@@ -96,12 +96,12 @@ public class MpsAuxiliaryService extends AuxiliaryService {
         good &= call("status", gpu) == 0 || start(gpu);
       }
       if (good) {
-        Metrics.mended("mps");
+        Metrics.clearTrouble("mps");
       }
     } catch (InterruptedException ending) {
       Thread.currentThread().interrupt();
     } catch (Throwable failure) {
-      Metrics.contain("mps.keep", failure);
+      Metrics.recordFailure("mps.keep", failure);
       Metrics.trouble("mps", failure.toString());
     }
   }

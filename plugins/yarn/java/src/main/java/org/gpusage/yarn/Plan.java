@@ -42,9 +42,6 @@ final class Plan {
   /** MPS's for a container's processes: 0 normal, 1 below normal. */
   final int priority;
 
-  /** The most GPU memory that a container may take; 0 if only the share limits it. */
-  final int memoryCapMib;
-
   /** Node labels, which name generations, best first; empty if any node will do. */
   final List<String> labels;
 
@@ -76,7 +73,6 @@ final class Plan {
     share = number(texts, "share", null, 1, Settings.WHOLE_GPU);
     threads = number(texts, "threads", "0", 0, Settings.WHOLE_GPU);
     priority = number(texts, "priority", "0", 0, 1);
-    memoryCapMib = number(texts, "memory_cap_mib", "0", 0, 1 << 24);
     labels = names(texts, "labels", LABEL, MOST_LABELS, "node labels");
     fallbackAfterS = number(texts, "fallback_after_s", "0", 0, 7 * 86400);
     containers = number(texts, "containers", "1", 1, 10_000);
@@ -109,7 +105,6 @@ final class Plan {
     Map<String, String> texts = texts();
     texts.put("share", String.valueOf(Settings.WHOLE_GPU));
     texts.put("threads", "0");
-    texts.put("memory_cap_mib", "0");
     texts.put("need", "");
     texts.put("avoid", "");
     return sound(texts);
@@ -121,7 +116,7 @@ final class Plan {
       throw new PlanException("text", "have at most " + LIMIT_CHARACTERS + " characters", text.length() + " characters");
     }
     try {
-      return of(Texts.parse(Texts.fromBase64(text)));
+      return of(FlatJson.parse(FlatJson.fromBase64(text)));
     } catch (IOException error) {
       throw new PlanException("text", "be base64 of a flat JSON object of texts", text);
     }
@@ -141,7 +136,7 @@ final class Plan {
   }
 
   String toBase64() throws IOException {
-    return Texts.toBase64(Texts.write(texts()));
+    return FlatJson.toBase64(FlatJson.write(texts()));
   }
 
   private Map<String, String> texts() {
@@ -151,7 +146,6 @@ final class Plan {
     texts.put("share", String.valueOf(share));
     texts.put("threads", String.valueOf(threads));
     texts.put("priority", String.valueOf(priority));
-    texts.put("memory_cap_mib", String.valueOf(memoryCapMib));
     texts.put("labels", String.join(",", labels));
     texts.put("fallback_after_s", String.valueOf(fallbackAfterS));
     texts.put("containers", String.valueOf(containers));

@@ -12,7 +12,7 @@ import org.apache.hadoop.yarn.util.resource.ResourceUtils;
  */
 final class Rescue {
   /** The words of CUDA and of those who call it. The node's task_epilog.sh has the same words for Slurm. */
-  private static final Pattern STARVED =
+  private static final Pattern OUT_OF_MEMORY =
       Pattern.compile(
           "(CUDA|cuda runtime|CUDA runtime) error.*: *out of memory|CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY"
               + "|cudaErrorMemoryAllocation|(torch|cupy)\\.([a-z]+\\.)*OutOfMemoryError|OOM when allocating tensor"
@@ -20,10 +20,11 @@ final class Rescue {
 
   private static final int SHOWN_CHARACTERS = 2000;
 
-  private final boolean wanted;
+  private final boolean enabled;
   private final boolean sharesKnown;
   private final int attempt;
-  private final StringBuilder stories = new StringBuilder();
+  private long mostShare = Settings.WHOLE_GPU;
+  private final StringBuilder messages = new StringBuilder();
 
   /**
    * Make an application's.
@@ -31,25 +32,30 @@ final class Rescue {
    * @param attempt which of its masters this is, from 1
    */
   Rescue(Configuration conf, int attempt) {
-    wanted = conf.getBoolean(Settings.RESCUE, true);
+    enabled = conf.getBoolean(Settings.RESCUE, true);
     sharesKnown = ResourceUtils.getResourceTypes().containsKey(Settings.shareResource(conf));
     this.attempt = attempt;
   }
 
-  /** Tell whether {@code story}, which has the end of a failed container's stderr, says that the GPU had no memory left. */
-  static boolean isStarved(String story) {
-    return STARVED.matcher(story).find();
+  /** Note how much of a GPU the queue allows one container. */
+  void limit(long mostShare) {
+    this.mostShare = mostShare;
   }
 
-  /** Tell whether {@code task}, whose {@code share} had too little memory, is to run again; then its plan is for a whole GPU. */
-  boolean helps(Task task, long share) {
+  /** Return whether {@code message}, which has the end of a failed container's stderr, says that the GPU had no memory left. */
+  static boolean isOutOfMemory(String message) {
+    return OUT_OF_MEMORY.matcher(message).find();
+  }
+
+  /** Return whether {@code task}, whose {@code share} had too little memory, is to run again; then its plan is for a whole GPU. */
+  boolean retriesOnWholeGpu(Task task, long share) {
     String refusal = refusal(task.plan, share);
     boolean again = refusal.isEmpty();
-    String story = task.container.getId() + " ran out of GPU memory in its share of " + share + ", and its command "
+    String message = task.container.getId() + " ran out of GPU memory in its share of " + share + ", and its command "
         + (again ? "ran again with a whole GPU" : "did not run again: " + refusal);
-    GpuShareApplicationMaster.say(story);
-    if (stories.length() + story.length() < SHOWN_CHARACTERS) {
-      stories.append(". ").append(story);
+    GpuShareApplicationMaster.log(message);
+    if (messages.length() + message.length() < SHOWN_CHARACTERS) {
+      messages.append(". ").append(message);
     }
     if (again) {
       task.plan = task.plan.ofWholeGpu();
@@ -58,8 +64,8 @@ final class Rescue {
   }
 
   /** Return what the user is told of it in the application's diagnostics, after a first sentence; nothing if nobody starved. */
-  String stories() {
-    return stories.toString();
+  String messages() {
+    return messages.toString();
   }
 
   /** Return why a command that starved in {@code share} under {@code plan} does not run again; nothing if it does. */
@@ -70,7 +76,10 @@ final class Rescue {
     if (!plan.rescue) {
       return "it was submitted with --no-rescue, or at a site with sharing.rescue = false";
     }
-    if (!wanted) {
+    if (mostShare < Settings.WHOLE_GPU) {
+      return "its queue allows no container a whole GPU";
+    }
+    if (!enabled) {
       return "the site has set " + Settings.RESCUE + " to false";
     }
     if (!sharesKnown) {

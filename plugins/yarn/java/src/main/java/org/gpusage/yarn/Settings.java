@@ -17,6 +17,7 @@ final class Settings {
   static final String HEARTBEAT_MS = "gpusage.am.heartbeat-ms";
   static final String NODE_GPUS = "gpusage.node.gpus";
   static final String NODE_MEMORY_MIB = "gpusage.node.gpu-memory-mib";
+  static final String NODE_ROOM_S = "gpusage.node.room-s";
   static final String NODE_JOURNAL = "gpusage.node.journal";
   static final String MPS_DIRECTORY = "gpusage.node.mps-directory";
   static final String MPS_COMMAND = "gpusage.node.mps-command";
@@ -37,8 +38,8 @@ final class Settings {
     return conf.getTrimmed(SHARE_RESOURCE, DEFAULT_SHARE_RESOURCE);
   }
 
-  static Switch offSwitch(Configuration conf) {
-    return new Switch(new File(conf.getTrimmed(SWITCH_FILE, "/etc/gpusage/off")));
+  static KillSwitch offSwitch(Configuration conf) {
+    return new KillSwitch(new File(conf.getTrimmed(SWITCH_FILE, "/etc/gpusage/off")));
   }
 
   /** Return how long one exchange with gpusaged may take; a submission waits for it, and nobody else does. */

@@ -38,11 +38,9 @@ final class Task {
     Map<String, String> environment = new HashMap<>();
     environment.put("GPUSAGE_CONTAINER", String.valueOf(number - 1));
     environment.put("GPUSAGE_CONTAINERS", String.valueOf(plan.containers));
-    environment.put(GpuShareNodeListener.MEMORY_CAP, String.valueOf(plan.memoryCapMib));
-    environment.put(GpuShareNodeListener.THREADS, String.valueOf(plan.threads));
     environment.put(GpuShareNodeListener.PRIORITY, String.valueOf(plan.priority));
     String start =
-        "printf %s " + Texts.toBase64(script(command, variables)) + " | base64 -d >" + SCRIPT
+        "printf %s " + FlatJson.toBase64(script(command, variables)) + " | base64 -d >" + SCRIPT
             + " && exec bash " + SCRIPT + " 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr";
     return ContainerLaunchContext.newInstance(
         files, environment, Collections.singletonList(start), null, null, null);

@@ -35,7 +35,7 @@ final class UsageSampler {
 
   /** Begin with a container, whose {@code limits} are the variables that hold it to its share, as far as this user may try what they do. */
   void begin(String container, Bindings.Binding binding, Map<String, String> limits) {
-    later(() -> {
+    execute(() -> {
       if (!running.containsKey(container)) {
         running.put(container, started(container, binding, limits));
       }
@@ -43,7 +43,7 @@ final class UsageSampler {
   }
 
   void end(String container) {
-    later(() -> {
+    execute(() -> {
       Process process = running.remove(container);
       if (process != null) {
         process.destroy();
@@ -52,11 +52,11 @@ final class UsageSampler {
   }
 
   /** Return what containers that ended here really did, as the programs wrote it; nothing if there is nothing to read. */
-  String letter() {
-    Path letter = folder.resolve("letter");
+  String usageReport() {
+    Path file = folder.resolve("letter");
     try {
-      boolean sound = !command.isEmpty() && Files.isRegularFile(letter) && Files.size(letter) <= LIMIT_BYTES;
-      return sound ? new String(Files.readAllBytes(letter), StandardCharsets.US_ASCII) : "";
+      boolean sound = !command.isEmpty() && Files.isRegularFile(file) && Files.size(file) <= LIMIT_BYTES;
+      return sound ? new String(Files.readAllBytes(file), StandardCharsets.US_ASCII) : "";
     } catch (IOException unreadable) {
       return "";
     }
@@ -77,7 +77,7 @@ final class UsageSampler {
     void run() throws IOException;
   }
 
-  private void later(Work work) {
+  private void execute(Work work) {
     if (command.isEmpty()) {
       return;
     }
@@ -85,7 +85,7 @@ final class UsageSampler {
       try {
         work.run();
       } catch (Throwable failure) {
-        Metrics.contain("usage sampler", failure);
+        Metrics.recordFailure("usage sampler", failure);
       }
     });
   }

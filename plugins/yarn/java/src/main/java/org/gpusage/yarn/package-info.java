@@ -8,7 +8,7 @@
  *       exception: a container whose share cannot be bound to a GPU does not run, because two containers would have one GPU.
  *   <li>This package decides nothing. A {@link org.gpusage.yarn.Plan} comes with the application, or from gpusaged on the ResourceManager's host.
  *   <li>An application without a plan is untouched, except that it sees no GPU that others share. The same holds for every application that is
- *       submitted while the file of {@link org.gpusage.yarn.Switch} exists.
+ *       submitted while the file of {@link org.gpusage.yarn.KillSwitch} exists.
  *   <li>Each class works without the others. Settings are keys {@code gpusage.*} of yarn-site.xml; each has a default.
  * </ol>
  */

@@ -20,6 +20,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
 class BindingsTest {
+  private static final java.util.List<String> ANY = Collections.emptyList();
   private static final List<String> TWO = Arrays.asList("0", "1");
 
   @TempDir Path folder;
@@ -33,44 +34,44 @@ class BindingsTest {
   @Test
   void fiftyAndFiftyShareAGpu() throws Exception {
     Bindings bindings = new Bindings(TWO, journal);
-    assertEquals(bindings.bind("a", 50), bindings.bind("b", 50));
+    assertEquals(bindings.bind("a", 50, ANY, true), bindings.bind("b", 50, ANY, true));
   }
 
   @Test
   void sixtyAndFiftyNeverDo() throws Exception {
     Bindings bindings = new Bindings(TWO, journal);
-    assertNotEquals(bindings.bind("a", 60), bindings.bind("b", 50));
-    assertEquals(Optional.empty(), new Bindings(Collections.singletonList("0"), journal).bind("c", 50));
+    assertNotEquals(bindings.bind("a", 60, ANY, true), bindings.bind("b", 50, ANY, true));
+    assertEquals(Optional.empty(), new Bindings(Collections.singletonList("0"), journal).bind("c", 50, ANY, true));
   }
 
   @Test
   void theFullestGpuThatFitsIsTaken() throws Exception {
     Bindings bindings = new Bindings(TWO, null);
-    bindings.bind("a", 70);
-    bindings.bind("b", 40);
-    assertEquals(Optional.of("0"), bindings.bind("c", 30));
-    assertEquals(Optional.of("1"), bindings.bind("d", 60));
+    bindings.bind("a", 70, ANY, true);
+    bindings.bind("b", 40, ANY, true);
+    assertEquals(Optional.of("0"), bindings.bind("c", 30, ANY, true));
+    assertEquals(Optional.of("1"), bindings.bind("d", 60, ANY, true));
   }
 
   @Test
   void whatFitsTheNodeButNoGpuIsNotBound() throws Exception {
     Bindings bindings = new Bindings(TWO, journal);
-    bindings.bind("a", 75);
-    bindings.bind("b", 75);
-    assertEquals(Optional.empty(), bindings.bind("c", 50));
-    assertEquals(Optional.empty(), bindings.bind("d", 101));
+    bindings.bind("a", 75, ANY, true);
+    bindings.bind("b", 75, ANY, true);
+    assertEquals(Optional.empty(), bindings.bind("c", 50, ANY, true));
+    assertEquals(Optional.empty(), bindings.bind("d", 101, ANY, true), "two whole GPUs");
     bindings.release("a");
-    assertEquals(Optional.of("0"), bindings.bind("c", 50));
+    assertEquals(Optional.of("0"), bindings.bind("c", 50, ANY, true));
   }
 
   @Test
   void aContainerKeepsItsGpuAfterARestart() throws Exception {
     Bindings before = new Bindings(TWO, journal);
-    before.bind("a", 60);
-    before.bind("b", 60);
+    before.bind("a", 60, ANY, true);
+    before.bind("b", 60, ANY, true);
     before.release("a");
     Bindings after = new Bindings(TWO, journal);
-    assertEquals(Optional.of("1"), after.bind("b", 60));
+    assertEquals(Optional.of("1"), after.bind("b", 60, ANY, true));
     assertEquals(100, after.free("0"));
     assertEquals(40, after.free("1"));
   }
@@ -78,9 +79,9 @@ class BindingsTest {
   @Test
   void whoseEndWasMissedIsReleased() throws Exception {
     Bindings bindings = new Bindings(TWO, journal);
-    bindings.bind("a", 60);
-    bindings.bind("b", 60);
-    bindings.keepOnly("b"::equals);
+    bindings.bind("a", 60, ANY, true);
+    bindings.bind("b", 60, ANY, true);
+    bindings.retainOnly("b"::equals);
     assertFalse(new Bindings(TWO, journal).has("a"));
     assertEquals("1", bindings.of("b").get().gpu);
   }
@@ -98,10 +99,10 @@ class BindingsTest {
   @Test
   void whereAGpuIsNotKnownNothingNewIsBoundUntilItsContainerEnds() throws Exception {
     Bindings bindings = new Bindings(TWO, journal);
-    bindings.bind("a", 20);
+    bindings.bind("a", 20, ANY, true);
     bindings.adopt("lost", new Bindings.Binding(Bindings.Binding.UNKNOWN, 10));
-    assertEquals(Optional.empty(), bindings.bind("b", 10));
-    assertEquals(Optional.of("0"), bindings.bind("a", 20), "what is known goes on");
+    assertEquals(Optional.empty(), bindings.bind("b", 10, ANY, true));
+    assertEquals(Optional.of("0"), bindings.bind("a", 20, ANY, true), "what is known goes on");
     assertEquals("0=0,1=0", bindings.free());
     assertFalse(bindings.of("lost").isPresent());
     assertFalse(new Bindings(TWO, journal).has("lost"), "it is to be looked for once more");
@@ -119,19 +120,19 @@ class BindingsTest {
 
   @Test
   void gpusThatGotOtherNamesAreNotGivenOutWhileAnEarlierContainerMayBeOnThem() throws Exception {
-    new Bindings(TWO, journal).bind("a", 60);
+    new Bindings(TWO, journal).bind("a", 60, ANY, true);
     Bindings renamed = new Bindings(Arrays.asList("GPU-aaaa", "GPU-bbbb"), journal);
     assertEquals("GPU-aaaa=0,GPU-bbbb=0", renamed.free());
-    assertEquals(Optional.empty(), renamed.bind("b", 10));
+    assertEquals(Optional.empty(), renamed.bind("b", 10, ANY, true));
     renamed.release("a");
-    assertEquals(Optional.of("GPU-aaaa"), renamed.bind("b", 10));
+    assertEquals(Optional.of("GPU-aaaa"), renamed.bind("b", 10, ANY, true));
   }
 
   @Test
   void aGpuThatLeftTheListIsNoneOfTheOthers() throws Exception {
-    new Bindings(Arrays.asList("7", "1"), journal).bind("a", 60);
+    new Bindings(Arrays.asList("7", "1"), journal).bind("a", 60, ANY, true);
     assertEquals("0=100,1=100", new Bindings(TWO, journal).free());
-    new Bindings(Collections.singletonList("GPU-8a9b"), journal).bind("b", 60);
+    new Bindings(Collections.singletonList("GPU-8a9b"), journal).bind("b", 60, ANY, true);
     List<String> longer = Arrays.asList("GPU-8a9b-1", "GPU-77");
     assertEquals("GPU-8a9b-1=0,GPU-77=0", new Bindings(longer, journal).free(), "7 may be any of them");
   }
@@ -140,8 +141,8 @@ class BindingsTest {
   void aDiskThatTakesNoJournalStopsNoBinding() throws Exception {
     Files.write(folder.resolve("below"), new byte[0]);
     Bindings bindings = new Bindings(TWO, journal);
-    assertEquals(bindings.bind("a", 50), bindings.bind("b", 50));
-    assertNotEquals(bindings.bind("a", 50), bindings.bind("c", 60));
+    assertEquals(bindings.bind("a", 50, ANY, true), bindings.bind("b", 50, ANY, true));
+    assertNotEquals(bindings.bind("a", 50, ANY, true), bindings.bind("c", 60, ANY, true));
   }
 
   @Test
@@ -164,7 +165,7 @@ class BindingsTest {
       } else if (random.nextInt(20) == 0) {
         bindings = new Bindings(TWO, journal);
       } else {
-        Optional<String> gpu = bindings.bind(container, 1 + random.nextInt(100));
+        Optional<String> gpu = bindings.bind(container, 1 + random.nextInt(100), ANY, true);
         String earlier = where.get(container);
         assertTrue(earlier == null || gpu.equals(Optional.of(earlier)), "a container moved");
         gpu.ifPresent(bound -> where.put(container, bound));
@@ -175,5 +176,20 @@ class BindingsTest {
       bindings.release(container);
     }
     assertEquals(200, bindings.free("0") + bindings.free("1"));
+  }
+
+  @Test
+  void theGpuThatTheResourceManagerMeantIsTakenAndAnotherOnlyWhereThatIsAllowed() {
+    Bindings bindings = new Bindings(TWO, null);
+    assertEquals(Optional.of("1"), bindings.bind("a", 60, Collections.singletonList("1"), false));
+    assertEquals(Optional.empty(), bindings.bind("b", 60, Collections.singletonList("1"), false));
+    assertEquals(Optional.of("0"), bindings.bind("b", 60, Collections.singletonList("1"), true));
+  }
+
+  @Test
+  void severalWholeGpusAreThisContainersAlone() {
+    Bindings bindings = new Bindings(TWO, journal);
+    assertEquals(Optional.of("0,1"), bindings.bind("a", 200, ANY, true));
+    assertEquals("0=0,1=0", new Bindings(TWO, journal).free());
   }
 }

@@ -59,7 +59,7 @@ class DaemonClientTest {
   @Test
   void anAnswerInPiecesIsPutTogether() throws Exception {
     serve("{\"code\":\"REWRITE\",", "\"set.share\":\"40\"}\n");
-    Map<String, String> answer = new DaemonClient(socket, PATIENCE_MS, 0).ask(FIELDS);
+    Map<String, String> answer = new DaemonClient(socket, PATIENCE_MS, 0).request(FIELDS);
     assertEquals("40", answer.get("set.share"));
   }
 
@@ -67,7 +67,7 @@ class DaemonClientTest {
   @ValueSource(strings = {"garbage\n", "{}{}\n", "{\"code\":1}\n", "\n", "[1]\n", "{\"code\":\"REWRITE\"", "\u0000\n"})
   void garbageIsAnIoException(String answer) throws Exception {
     serve(answer);
-    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS, 0).ask(FIELDS));
+    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS, 0).request(FIELDS));
   }
 
   @Test
@@ -77,14 +77,14 @@ class DaemonClientTest {
       endless.append('x');
     }
     serve(endless.toString());
-    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS, 0).ask(FIELDS));
+    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS, 0).request(FIELDS));
   }
 
   @Test
   void aDaemonThatHangsCostsTheLimitAndNoMore() throws Exception {
     serve();
     long begunNs = System.nanoTime();
-    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS, 0).ask(FIELDS));
+    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS, 0).request(FIELDS));
     long tookMs = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - begunNs);
     assertTrue(tookMs >= LIMIT_MS - 5 && tookMs < HELD_MS / 2, tookMs + " ms");
   }
@@ -93,17 +93,17 @@ class DaemonClientTest {
   void aDaemonThatWasSilentIsLeftInPeaceForAWhileUnlessItIsTheLastChance() throws Exception {
     serve();
     DaemonClient client = new DaemonClient(socket, LIMIT_MS, HELD_MS);
-    assertThrows(IOException.class, () -> client.ask(FIELDS));
-    IOException rest = assertThrows(IOException.class, () -> client.ask(FIELDS));
+    assertThrows(IOException.class, () -> client.request(FIELDS));
+    IOException rest = assertThrows(IOException.class, () -> client.request(FIELDS));
     assertTrue(rest.getMessage().contains("is not asked"), rest.getMessage());
-    IOException asked = assertThrows(IOException.class, () -> client.askAtOnce(FIELDS));
-    assertTrue(asked.getMessage().contains("within the limit of 300 ms"), asked.getMessage());
+    IOException requested = assertThrows(IOException.class, () -> client.requestNow(FIELDS));
+    assertTrue(requested.getMessage().contains("within the limit of 300 ms"), requested.getMessage());
   }
 
   @Test
   void aDecisionThatCameTooLateIsNoAnswer() throws Exception {
     serve("{\"code\":\"KEEP\",\"overdue\":\"1\"}\n");
-    assertThrows(IOException.class, () -> new DaemonClient(socket, PATIENCE_MS, 0).ask(FIELDS));
+    assertThrows(IOException.class, () -> new DaemonClient(socket, PATIENCE_MS, 0).request(FIELDS));
   }
 
   @Test
@@ -117,7 +117,7 @@ class DaemonClientTest {
 
   @Test
   void aDaemonThatIsNotThereIsAnIoException() {
-    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS, 0).ask(FIELDS));
+    assertThrows(IOException.class, () -> new DaemonClient(socket, LIMIT_MS, 0).request(FIELDS));
     assertFalse(new DaemonClient(socket, LIMIT_MS, 0).ping());
   }
 

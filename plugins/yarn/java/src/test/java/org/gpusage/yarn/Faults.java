@@ -1,5 +1,6 @@
 package org.gpusage.yarn;
 
+import java.util.List;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.ams.ApplicationMasterServiceContext;
 import org.apache.hadoop.yarn.api.protocolrecords.AllocateRequest;
@@ -11,6 +12,7 @@ import org.apache.hadoop.yarn.server.nodemanager.Context;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.Container;
 import org.apache.hadoop.yarn.server.nodemanager.containermanager.container.ContainerState;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ResourceScheduler;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
 
 /** Our classes with a fault inside each entry point; the tests on a real cluster name them in its configuration. */
 public final class Faults {
@@ -33,6 +35,14 @@ public final class Faults {
     @Override
     Resource snapped(Resource stock, Resource most) {
       throw fault("the calculator");
+    }
+  }
+
+  /** Fails wherever it looks for room, and where it binds. */
+  public static class Allocator<N extends SchedulerNode> extends GpuSharePlacementAllocator<N> {
+    @Override
+    List<Integer> choose(SchedulerNode node, long requested) {
+      throw fault("the allocator");
     }
   }
 
@@ -71,12 +81,12 @@ public final class Faults {
   /** Fails at every heartbeat, before and after the scheduler has answered. */
   public static class ProcessorAllocate extends GpuShareProcessor {
     @Override
-    void change(Asks asks, ApplicationAttemptId attempt, AllocateRequest request) {
+    void convert(RequestConverter converter, ApplicationAttemptId attempt, AllocateRequest request) {
       throw fault("processor.allocate");
     }
 
     @Override
-    void restore(Asks asks, AllocateResponse response) {
+    void restore(RequestConverter converter, AllocateResponse response) {
       throw fault("processor.allocate's answer");
     }
   }
@@ -100,7 +110,7 @@ public final class Faults {
   /** Fails before a container begins. */
   public static class ListenerPre extends GpuShareNodeListener {
     @Override
-    void enter(Container container) {
+    void containerInitialized(Container container) {
       throw fault("listener.pre");
     }
   }
@@ -108,7 +118,7 @@ public final class Faults {
   /** Fails after each step of a container. */
   public static class ListenerPost extends GpuShareNodeListener {
     @Override
-    void follow(Container container, ContainerState after) {
+    void stateChanged(Container container, ContainerState after) {
       throw fault("listener.post");
     }
   }

@@ -4,13 +4,19 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.lang.reflect.Proxy;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.ReentrantLock;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.yarn.api.records.ContainerExitStatus;
 import org.apache.hadoop.yarn.api.records.ContainerId;
@@ -33,6 +39,7 @@ class GpuShareNodeListenerTest {
   private final Configuration conf = new Configuration(false);
   private final ConcurrentHashMap<ContainerId, Container> containers = new ConcurrentHashMap<>();
   private int count;
+  private Set<String> tags;
 
   @BeforeEach
   void offerTwoGpus() {
@@ -44,15 +51,116 @@ class GpuShareNodeListenerTest {
   void aShareIsBoundAndSaidOverWhateverItsUserPutThere() {
     Container container = container(60, false, ExecutionType.GUARANTEED);
     environment(container).put("CUDA_VISIBLE_DEVICES", "7");
-    listener().enter(container);
+    listener().containerInitialized(container);
     assertEquals("0", environment(container).get("CUDA_VISIBLE_DEVICES"));
+  }
+
+  @Test
+  void theGpuIsTheOneThatTheResourceManagerMeantAndNoVariableRaisesTheThreads() {
+    tags = new HashSet<>(Arrays.asList("gpusage-gpu-1", "gpusage-threads-80"));
+    Container container = container(25, false, ExecutionType.GUARANTEED);
+    environment(container).put("GPUSAGE_THREAD_PERCENT", "100");
+    listener().containerInitialized(container);
+    assertEquals("1", environment(container).get("CUDA_VISIBLE_DEVICES"));
+    assertEquals("80", environment(container).get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"));
+    tags = null;
+    Container untagged = container(25, false, ExecutionType.GUARANTEED);
+    environment(untagged).put("GPUSAGE_THREAD_PERCENT", "100");
+    listener().containerInitialized(untagged);
+    assertEquals("25", environment(untagged).get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"));
+  }
+
+  @Test
+  void whatFindsNoRoomWaitsForItInAShellOfItsOwn() throws Exception {
+    GpuShareNodeListener listener = listener();
+    Container first = container(75, false, ExecutionType.GUARANTEED);
+    listener.containerInitialized(first);
+    listener.containerInitialized(container(75, false, ExecutionType.GUARANTEED));
+    Container late = container(50, false, ExecutionType.GUARANTEED);
+    late.getLaunchContext().setCommands(Collections.singletonList("printf %s.%s $CUDA_VISIBLE_DEVICES $GPUSAGE_SHARE"));
+    listener.containerInitialized(late);
+    Process process = run(late);
+    assertFalse(process.waitFor(300, TimeUnit.MILLISECONDS));
+    containers.remove(first.getContainerId());
+    listener.stateChanged(first, ContainerState.DONE);
+    assertEquals("0.50", output(process));
+    assertEquals(0, process.waitFor());
+    Path written = GpuWaitQueue.file(folder.toString(), late.getContainerId().toString());
+    assertTrue(Files.exists(written));
+    listener().stateChanged(late, ContainerState.DONE); // after a restart of the NodeManager
+    assertFalse(Files.exists(written));
+  }
+
+  @Test
+  void whoeverWaitsTooLongIsToldWhy() throws Exception {
+    conf.setLong(Settings.NODE_ROOM_S, 1);
+    GpuShareNodeListener listener = listener();
+    listener.containerInitialized(container(75, false, ExecutionType.GUARANTEED));
+    listener.containerInitialized(container(75, false, ExecutionType.GUARANTEED));
+    Container late = container(50, false, ExecutionType.GUARANTEED);
+    late.getLaunchContext().setCommands(Collections.singletonList("echo it ran"));
+    listener.containerInitialized(late);
+    Process process = run(late);
+    assertEquals("gpusage: no GPU of this node has room for share 50\n", output(process));
+    assertEquals(64, process.waitFor());
+  }
+
+  @Test
+  void roomIsLookedForWithoutTheLockOfTheContainerThatWaits() throws Exception {
+    GpuShareNodeListener listener = listener();
+    Container first = container(75, false, ExecutionType.GUARANTEED);
+    listener.containerInitialized(first);
+    listener.containerInitialized(container(75, false, ExecutionType.GUARANTEED));
+    Container late = container(50, false, ExecutionType.GUARANTEED);
+    late.getLaunchContext().setCommands(Collections.singletonList("printf $GPUSAGE_SHARE"));
+    ReentrantLock dispatchers = new ReentrantLock();
+    Container locked = locked(late, dispatchers);
+    containers.put(late.getContainerId(), locked);
+    dispatchers.lock(); // as in a transition of the container
+    try {
+      listener.containerInitialized(locked);
+      Thread other = new Thread(() -> listener.stateChanged(first, ContainerState.DONE));
+      other.start();
+      other.join(10_000);
+      assertFalse(other.isAlive(), "it waits for the dispatcher, which will wait for it");
+      assertEquals("50", output(run(late)));
+      listener.stateChanged(locked, ContainerState.DONE);
+    } finally {
+      dispatchers.unlock();
+    }
+  }
+
+  private static Container locked(Container container, ReentrantLock lock) {
+    Class<?>[] types = {Container.class};
+    return (Container)
+        Proxy.newProxyInstance(
+            Container.class.getClassLoader(),
+            types,
+            (proxy, method, arguments) -> {
+              lock.lock();
+              try {
+                return method.invoke(container, arguments);
+              } finally {
+                lock.unlock();
+              }
+            });
+  }
+
+  private Process run(Container container) throws Exception {
+    String command = String.join(" ", container.getLaunchContext().getCommands());
+    return new ProcessBuilder("bash", "-c", "exec /bin/bash -c \"" + command.replace("$", "\\$") + "\"").redirectErrorStream(true).start();
+  }
+
+  private static String output(Process process) throws Exception {
+    java.util.Scanner lines = new java.util.Scanner(process.getInputStream(), "UTF-8").useDelimiter("\\A");
+    return lines.hasNext() ? lines.next() : "";
   }
 
   @Test
   void theSwitchEndsNoBinding() throws Exception {
     conf.set(Settings.SWITCH_FILE, Files.createFile(folder.resolve("off")).toString());
     Container container = container(60, false, ExecutionType.GUARANTEED);
-    listener().enter(container);
+    listener().containerInitialized(container);
     assertEquals("0", environment(container).get("CUDA_VISIBLE_DEVICES"));
   }
 
@@ -61,18 +169,18 @@ class GpuShareNodeListenerTest {
     Container container = container(0, false, ExecutionType.GUARANTEED);
     environment(container).put("CUDA_VISIBLE_DEVICES", "0,1");
     environment(container).put("CUDA_MPS_PIPE_DIRECTORY", "/elsewhere");
-    listener().enter(container);
+    listener().containerInitialized(container);
     assertEquals(Collections.singletonMap("CUDA_VISIBLE_DEVICES", ""), environment(container));
     container.getResource().setResourceValue(Settings.GPU_RESOURCE, 1);
     environment(container).put("CUDA_VISIBLE_DEVICES", "4");
-    listener().enter(container);
+    listener().containerInitialized(container);
     assertEquals("4", environment(container).get("CUDA_VISIBLE_DEVICES"), "a whole GPU of YARN's own");
   }
 
   @Test
   void anOpportunisticContainerTakesNobodysPlace() {
     Container container = container(60, false, ExecutionType.OPPORTUNISTIC);
-    listener().enter(container);
+    listener().containerInitialized(container);
     assertRefused(container, "goes to an opportunistic container");
     assertFalse(Files.exists(folder.resolve("journal")));
   }
@@ -82,10 +190,10 @@ class GpuShareNodeListenerTest {
     conf.set(Settings.NODE_GPUS, "GPU 0");
     GpuShareNodeListener listener = listener();
     Container container = container(60, false, ExecutionType.GUARANTEED);
-    listener.enter(container);
+    listener.containerInitialized(container);
     assertRefused(container, "could not start here");
     Container plain = container(0, false, ExecutionType.GUARANTEED);
-    listener.enter(plain);
+    listener.containerInitialized(plain);
     assertTrue(plain.getLaunchContext().getCommands().isEmpty());
     assertTrue(Metrics.troubles().contains("must be UUIDs or indices; got GPU 0"));
     conf.set(Settings.NODE_GPUS, "0");
@@ -98,9 +206,9 @@ class GpuShareNodeListenerTest {
     Container earlier = container(60, true, ExecutionType.GUARANTEED);
     writeScript(earlier, "1", 60);
     GpuShareNodeListener listener = listener();
-    listener.enter(earlier);
+    listener.containerInitialized(earlier);
     Container later = container(50, false, ExecutionType.GUARANTEED);
-    listener.enter(later);
+    listener.containerInitialized(later);
     assertEquals("1", environment(earlier).get("CUDA_VISIBLE_DEVICES"));
     assertEquals("0", environment(later).get("CUDA_VISIBLE_DEVICES"));
   }
@@ -110,7 +218,7 @@ class GpuShareNodeListenerTest {
     Container earlier = container(60, true, ExecutionType.GUARANTEED);
     writeScript(earlier, "0", 60);
     Container later = container(50, false, ExecutionType.GUARANTEED);
-    listener().enter(later);
+    listener().containerInitialized(later);
     assertEquals("1", environment(later).get("CUDA_VISIBLE_DEVICES"));
   }
 
@@ -118,14 +226,16 @@ class GpuShareNodeListenerTest {
   void whereAnEarlierContainersGpuIsNotKnownNothingStartsUntilItEnds() {
     Container earlier = container(20, true, ExecutionType.GUARANTEED);
     GpuShareNodeListener listener = listener();
-    listener.enter(earlier);
+    listener.containerInitialized(earlier);
     Container later = container(50, false, ExecutionType.GUARANTEED);
-    listener.enter(later);
-    assertRefused(later, "has room for share 50");
+    listener.containerInitialized(later);
+    String command = later.getLaunchContext().getCommands().get(0);
+    assertTrue(command.contains("has room for share 50"), command);
+    containers.remove(later.getContainerId());
     containers.remove(earlier.getContainerId());
-    listener.follow(earlier, ContainerState.DONE);
+    listener.stateChanged(earlier, ContainerState.DONE);
     Container last = container(50, false, ExecutionType.GUARANTEED);
-    listener.enter(last);
+    listener.containerInitialized(last);
     assertEquals("0", environment(last).get("CUDA_VISIBLE_DEVICES"));
   }
 
@@ -133,23 +243,23 @@ class GpuShareNodeListenerTest {
   void aGpuIsNotGivenOutWhileAContainerRunsThatTheNodeManagerHasLostSightOf() throws Exception {
     Container earlier = container(60, false, ExecutionType.GUARANTEED);
     GpuShareNodeListener listener = listener();
-    listener.enter(earlier);
+    listener.containerInitialized(earlier);
     Path script = folder.resolve(earlier.getContainerId().toString()).resolve("x.sh");
     Files.createDirectories(script.getParent());
     Files.write(script, "sleep 60; true".getBytes(StandardCharsets.UTF_8));
     Process running = new ProcessBuilder("sh", script.toString()).start();
     try {
-      earlier.cloneAndGetContainerStatus().setExitStatus(Ending.MISSED);
+      earlier.cloneAndGetContainerStatus().setExitStatus(ContainerOutcome.MISSED);
       containers.remove(earlier.getContainerId());
-      listener.follow(earlier, ContainerState.DONE);
+      listener.stateChanged(earlier, ContainerState.DONE);
       Container later = container(50, false, ExecutionType.GUARANTEED);
-      listener.enter(later);
+      listener.containerInitialized(later);
       assertEquals("1", environment(later).get("CUDA_VISIBLE_DEVICES"));
     } finally {
       running.destroyForcibly().waitFor();
     }
     Container last = container(60, false, ExecutionType.GUARANTEED);
-    listener.enter(last);
+    listener.containerInitialized(last);
     assertEquals("0", environment(last).get("CUDA_VISIBLE_DEVICES"));
   }
 
@@ -159,6 +269,11 @@ class GpuShareNodeListenerTest {
         new LocalDirsHandlerService() {
           @Override
           public java.util.List<String> getLocalDirsForRead() {
+            return getLocalDirs();
+          }
+
+          @Override
+          public java.util.List<String> getLocalDirs() {
             return Collections.singletonList(folder.toString());
           }
         };
@@ -173,7 +288,7 @@ class GpuShareNodeListenerTest {
     ContainerTokenIdentifier token =
         new ContainerTokenIdentifier(id, 1, "localhost:1", "alice", GpuShareResourceCalculatorTest.vector(64, 1, 0, share), 0, 0, 0,
             org.apache.hadoop.yarn.api.records.Priority.newInstance(0), 0, null, null,
-            org.apache.hadoop.yarn.server.api.ContainerType.TASK, type);
+            org.apache.hadoop.yarn.server.api.ContainerType.TASK, type, -1, tags);
     ContainerStatus status =
         ContainerStatus.newInstance(id, org.apache.hadoop.yarn.api.records.ContainerState.RUNNING, "", ContainerExitStatus.INVALID);
     Container container =

@@ -29,7 +29,7 @@ class GpuShareResourceCalculatorTest {
   void everyMethodAnswersAsItsParentForRandomVectorsWithoutAShare() throws Exception {
     GpuShareResourceCalculator ours = calculator("gpusage.none", "");
     Random random = new Random(5);
-    int asked = 0;
+    int requested = 0;
     for (Method method : ResourceCalculator.class.getMethods()) {
       if (Modifier.isStatic(method.getModifiers()) || method.getDeclaringClass() == Object.class) {
         continue;
@@ -38,11 +38,11 @@ class GpuShareResourceCalculatorTest {
         boolean shares = !method.getName().equals("normalize");
         Object[] arguments = arguments(method, random, shares);
         assertEquals(answer(parent, method, arguments), answer(ours, method, arguments), method.toString());
-        asked++;
+        requested++;
       }
     }
-    assertEquals(0, asked % 300);
-    assertEquals(true, asked >= 20 * 300);
+    assertEquals(0, requested % 300);
+    assertEquals(true, requested >= 20 * 300);
   }
 
   @Test

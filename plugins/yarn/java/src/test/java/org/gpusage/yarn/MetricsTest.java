@@ -40,8 +40,8 @@ class MetricsTest {
     Metrics.trouble("journal", "disk\nfull");
     Metrics.trouble("mps", "no such file");
     assertEquals("journal: disk full\nmps: no such file", server.getAttribute(name, "Troubles"));
-    Metrics.mended("journal");
-    Metrics.mended("mps");
+    Metrics.clearTrouble("journal");
+    Metrics.clearTrouble("mps");
     assertEquals("", server.getAttribute(name, "Troubles"));
   }
 

@@ -16,14 +16,13 @@ import org.junit.jupiter.params.provider.ValueSource;
 
 class PlanTest {
   private static final String WHOLE =
-      "{'v':'1','id':'9f3c','share':'40','memory_cap_mib':'6144','labels':'h100,a100','fallback_after_s':'30','containers':'2','rescue':'0'}";
+      "{'v':'1','id':'9f3c','share':'40','labels':'h100,a100','fallback_after_s':'30','containers':'2','rescue':'0'}";
 
   @Test
   void aPlanIsReadAsItWasWritten() throws Exception {
     Plan plan = Plan.parse(Plan.parse(encoded(WHOLE)).toBase64());
     assertEquals("9f3c", plan.id);
     assertEquals(40, plan.share);
-    assertEquals(6144, plan.memoryCapMib);
     assertEquals(Arrays.asList("h100", "a100"), plan.labels);
     assertEquals(30, plan.fallbackAfterS);
     assertEquals(2, plan.containers);
@@ -32,8 +31,8 @@ class PlanTest {
 
   @Test
   void aPlanForAWholeGpuHasNoLimitOfAShareAndTheSameGenerations() throws Exception {
-    Plan plan = Plan.parse(encoded("{'v':'1','share':'40','threads':'80','memory_cap_mib':'512','labels':'a100,v100'}")).ofWholeGpu();
-    assertEquals(Arrays.asList(100, 0, 0), Arrays.asList(plan.share, plan.threads, plan.memoryCapMib));
+    Plan plan = Plan.parse(encoded("{'v':'1','share':'40','threads':'80','labels':'a100,v100'}")).ofWholeGpu();
+    assertEquals(Arrays.asList(100, 0), Arrays.asList(plan.share, plan.threads));
     assertEquals(Arrays.asList("a100", "v100"), plan.labels);
     assertEquals(true, plan.rescue);
   }
@@ -52,7 +51,6 @@ class PlanTest {
     Plan plan = Plan.parse(encoded("{'v':'1','share':'5','later':'unknown'}"));
     assertEquals(Collections.emptyList(), plan.labels);
     assertEquals(1, plan.containers);
-    assertEquals(0, plan.memoryCapMib);
   }
 
   @ParameterizedTest
@@ -84,7 +82,6 @@ class PlanTest {
         "{'v':'1','share':'40','id':'a\\nb'}",
         "{'v':'1','share':'40','containers':'999999'}",
         "{'v':'1','share':'40','fallback_after_s':'-3'}",
-        "{'v':'1','share':'40','memory_cap_mib':'99999999999'}",
         "['v','1']",
         "{'v':{'v':{'v':'1'}}}",
         "",
@@ -132,7 +129,7 @@ class PlanTest {
   void anEnvironmentSurvivesFlatJson() throws Exception {
     Map<String, String> texts = new HashMap<>();
     texts.put("A", "quotes \" ' \\ $HOME `id` \n\t é \u0001");
-    assertEquals(texts, Texts.parse(Texts.write(texts)));
+    assertEquals(texts, FlatJson.parse(FlatJson.write(texts)));
   }
 
   static String encoded(String json) {

@@ -24,6 +24,7 @@ import org.apache.hadoop.yarn.api.records.ApplicationId;
 import org.apache.hadoop.yarn.api.records.ApplicationSubmissionContext;
 import org.apache.hadoop.yarn.api.records.Resource;
 import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
+import org.apache.hadoop.yarn.server.resourcemanager.nodelabels.RMNodeLabelsManager;
 import org.apache.hadoop.yarn.server.resourcemanager.rmapp.RMApp;
 import org.apache.hadoop.yarn.server.resourcemanager.scheduler.ResourceScheduler;
 import org.apache.hadoop.yarn.util.Records;
@@ -44,14 +45,10 @@ class ProcessorTest {
   }
 
   @Test
-  void anApplicationOfBeforeTheSwitchGoesOnAsItBegan() throws Exception {
+  void theSwitchTakesNobodyAWholeGpu() throws Exception {
     Files.createFile(folder.resolve("off"));
-    assertEquals(Arrays.asList(ASKED, GIVEN), seenAndShown(processor(true)));
-    submittedMs = 0;
     assertEquals(Arrays.asList(GIVEN, vector(64, 1, 1, 100)), seenAndShown(processor(true)));
   }
-
-  private long submittedMs = Long.MAX_VALUE;
 
   private GpuShareProcessor processor(boolean forWholeGpus) {
     Configuration conf = new Configuration(false);
@@ -65,7 +62,7 @@ class ProcessorTest {
 
   /** Return what the scheduler sees of a request for one GPU, and what its master sees of a container with all of one. */
   private static List<Resource> seenAndShown(GpuShareProcessor processor) throws Exception {
-    AllocateRequest request = AllocateRequest.newBuilder().askList(Collections.singletonList(AsksTest.ask(64, 1, 0, 1))).build();
+    AllocateRequest request = AllocateRequest.newBuilder().askList(Collections.singletonList(RequestConverterTest.ask(64, 1, 0, 1))).build();
     AllocateResponse response = Records.newRecord(AllocateResponse.class);
     processor.allocate(ApplicationAttemptId.newInstance(APPLICATION, 1), request, response);
     return Arrays.asList(request.getAskList().get(0).getCapability(), response.getAllocatedContainers().get(0).getResource());
@@ -79,12 +76,20 @@ class ProcessorTest {
             RMApp.class,
             "getApplicationSchedulingEnvs", Collections.emptyMap(),
             "getApplicationSubmissionContext", submission,
-            "getSubmitTime", submittedMs);
+            "getSubmitTime", Long.MAX_VALUE);
     ResourceScheduler scheduler =
         answering(ResourceScheduler.class, "getMaximumResourceCapability", vector(8192, 32, 0, 100));
     ConcurrentHashMap<ApplicationId, RMApp> known = new ConcurrentHashMap<>();
     known.put(APPLICATION, application);
-    return answering(RMContext.class, "getRMApps", known, "getScheduler", scheduler);
+    RMNodeLabelsManager labels =
+        new RMNodeLabelsManager() {
+          @Override
+          public Resource getResourceByLabel(String label, Resource cluster) {
+            return vector(8192, 32, 0, 200);
+          }
+        };
+    return answering(
+        RMContext.class, "getRMApps", known, "getScheduler", scheduler, "getNodeLabelManager", labels, "getYarnConfiguration", new Configuration(false));
   }
 
   /** Return a {@code face} that answers some questions, by method and answer in turn, and null to the others. */
@@ -111,7 +116,7 @@ class ProcessorTest {
 
     @Override
     public void allocate(ApplicationAttemptId attempt, AllocateRequest request, AllocateResponse response) {
-      response.setAllocatedContainers(Collections.singletonList(AsksTest.container(GIVEN)));
+      response.setAllocatedContainers(Collections.singletonList(RequestConverterTest.container(GIVEN)));
     }
 
     @Override

@@ -25,15 +25,15 @@ class RescueTest {
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)",
       })
   void theEndOfStderrTellsThatTheGpuHadNoMemoryLeft(String line) {
-    assertEquals(Ending.STARVED, Ending.of(1, FRAME + line + "\n"));
-    assertEquals(Ending.DONE, Ending.of(0, FRAME + line));
-    assertEquals(Ending.LOST, Ending.of(-100, line));
-    assertEquals(Ending.FAILED, Ending.of(-104, line)); // YARN ended it for its host memory
+    assertEquals(ContainerOutcome.OUT_OF_MEMORY, ContainerOutcome.of(1, FRAME + line + "\n"));
+    assertEquals(ContainerOutcome.SUCCEEDED, ContainerOutcome.of(0, FRAME + line));
+    assertEquals(ContainerOutcome.LOST, ContainerOutcome.of(-100, line));
+    assertEquals(ContainerOutcome.FAILED, ContainerOutcome.of(-104, line)); // YARN ended it for its host memory
   }
 
   @Test
   void anotherFailureIsNone() {
-    assertEquals(Ending.FAILED, Ending.of(1, FRAME + "MemoryError\nout of memory: Killed process 12\nCUDA error: invalid argument"));
+    assertEquals(ContainerOutcome.FAILED, ContainerOutcome.of(1, FRAME + "MemoryError\nout of memory: Killed process 12\nCUDA error: invalid argument"));
   }
 
   @Test
@@ -44,6 +44,8 @@ class RescueTest {
     assertEquals("it had a whole GPU", first.refusal(plan.ofWholeGpu(), 40)); // whatever the scheduler made of it
     assertEquals("it had a whole GPU", first.refusal(plan, 100));
     assertFalse(new Rescue(new Configuration(false), 2).refusal(plan, 40).isEmpty());
+    first.limit(50);
+    assertEquals("its queue allows no container a whole GPU", first.refusal(plan, 40));
   }
 
   @Test
@@ -57,13 +59,13 @@ class RescueTest {
 
   @Test
   void aTaskThatIsRescuedAsksForAWholeGpuAndItsUserIsTold() throws Exception {
-    Task task = new Task(1, Plan.parse(PlanTest.encoded("{'v':'1','share':'40','memory_cap_mib':'512'}")));
-    task.container = AsksTest.container(GpuShareResourceCalculatorTest.vector(64, 1, 0, 40));
+    Task task = new Task(1, Plan.parse(PlanTest.encoded("{'v':'1','share':'40'}")));
+    task.container = RequestConverterTest.container(GpuShareResourceCalculatorTest.vector(64, 1, 0, 40));
     Rescue rescue = new Rescue(new Configuration(false), 1);
-    assertTrue(rescue.helps(task, 40));
+    assertTrue(rescue.retriesOnWholeGpu(task, 40));
     assertEquals(100, task.plan.share);
-    assertFalse(rescue.helps(task, 100));
-    assertTrue(rescue.stories().matches("\\. container_\\w+ ran out of GPU memory in its share of 40, and its command ran again with a whole GPU"
-        + "\\. container_\\w+ .* did not run again: it had a whole GPU"), rescue.stories());
+    assertFalse(rescue.retriesOnWholeGpu(task, 100));
+    assertTrue(rescue.messages().matches("\\. container_\\w+ ran out of GPU memory in its share of 40, and its command ran again with a whole GPU"
+        + "\\. container_\\w+ .* did not run again: it had a whole GPU"), rescue.messages());
   }
 }

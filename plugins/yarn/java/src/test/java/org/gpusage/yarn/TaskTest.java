@@ -24,10 +24,8 @@ class TaskTest {
     variables.put("CUDA_VISIBLE_DEVICES", "7");
     variables.put("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100");
     variables.put("not a name; touch x", "1");
-    Plan plan = Plan.parse(PlanTest.encoded("{'v':'1','share':'40','threads':'80','priority':'1','memory_cap_mib':'512'}"));
+    Plan plan = Plan.parse(PlanTest.encoded("{'v':'1','share':'40','threads':'80','priority':'1'}"));
     ContainerLaunchContext launch = new Task(1, plan).launch(command, variables, Collections.emptyMap());
-    assertEquals("512", launch.getEnvironment().get(GpuShareNodeListener.MEMORY_CAP));
-    assertEquals("80", launch.getEnvironment().get(GpuShareNodeListener.THREADS));
     assertEquals("1", launch.getEnvironment().get(GpuShareNodeListener.PRIORITY));
     String pasted = launch.getCommands().get(0).replace("<LOG_DIR>", folder.toString());
     Process process =

@@ -24,10 +24,10 @@ class UsageSamplerTest {
     UsageSampler sampler = new UsageSampler("sh " + program, folder);
     sampler.begin("container_1", HALF, LIMITS);
     await(folder.resolve("begun"));
-    assertEquals("", sampler.letter());
+    assertEquals("", sampler.usageReport());
     sampler.end("container_1");
     await(folder.resolve("letter"));
-    assertEquals("container_1 GPU-1 50 /p\n", sampler.letter());
+    assertEquals("container_1 GPU-1 50 /p\n", sampler.usageReport());
     sampler.end("container_1"); // what is not known is no error
   }
 
@@ -37,7 +37,7 @@ class UsageSamplerTest {
     UsageSampler sampler = new UsageSampler("", folder);
     sampler.begin("container_1", HALF, LIMITS);
     sampler.end("container_1");
-    assertEquals("", sampler.letter());
+    assertEquals("", sampler.usageReport());
   }
 
   @Test
@@ -46,7 +46,7 @@ class UsageSamplerTest {
     sampler.begin("container_1", HALF, LIMITS);
     sampler.end("container_1");
     write(folder.resolve("letter"), new String(new char[9000]).replace('\0', 'a'));
-    assertEquals("", sampler.letter());
+    assertEquals("", sampler.usageReport());
   }
 
   private Path program(String script) throws Exception {

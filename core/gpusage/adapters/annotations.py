@@ -1,0 +1,13 @@
+"""The annotation that a workload manager keeps with each job: written by a decision, read back later."""
+
+from __future__ import annotations
+
+from gpusage.store.annotation import UNNAMED, AnnotationCode, JobAnnotation, parse_annotation, with_annotation
+
+__all__ = [
+    "UNNAMED",
+    "AnnotationCode",
+    "JobAnnotation",
+    "parse_annotation",
+    "with_annotation",
+]

@@ -1,0 +1,28 @@
+"""One way from a submission to a decision, for managers that make one outside gpusaged."""
+
+from __future__ import annotations
+
+from gpusage.decisions.advisor import Advisor
+from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.model_defaults import settled_request
+from gpusage.decisions.outcome import DecisionContext, Outcome, decide_outcome, require_job
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.plugins.loading import node_hooks
+from gpusage.policies.capacity.plan import SCHEMA
+from gpusage.policies.place import without_forbidden
+from gpusage.predictors.intervals import speedup
+
+__all__ = [
+    "SCHEMA",
+    "Advisor",
+    "DecisionContext",
+    "Outcome",
+    "advisor",
+    "builtin_catalogue",
+    "decide_outcome",
+    "node_hooks",
+    "require_job",
+    "settled_request",
+    "speedup",
+    "without_forbidden",
+]

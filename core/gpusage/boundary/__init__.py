@@ -1,0 +1,1 @@
+"""What crosses the edge of the process: typed documents, printable text, atomic files, edits of an admin's files."""

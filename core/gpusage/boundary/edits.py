@@ -1,0 +1,169 @@
+"""Changes to an admin's files: shown as a diff, made all or not at all."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpusage_hooks.errors import RequestError
+
+_FOLDER_MODE = 0o755
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """One file before and after; ``None`` is a file that does not exist.
+
+    Attributes:
+        mode: Of a new file; one that is there keeps its own.
+        summary: What is shown in place of the difference.
+    """
+
+    path: Path
+    before: str | None
+    after: str | None
+    mode: int = 0o644
+    summary: str | None = None
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything would be written."""
+        return self.before != self.after
+
+    def diff(self) -> str:
+        """Return the change as `diff -u` shows it, or its summary."""
+        if self.summary:
+            return f"{self.path}: {self.summary}\n"
+        lines = difflib.unified_diff(
+            (self.before or "").splitlines(keepends=True),
+            (self.after or "").splitlines(keepends=True),
+            str(self.path) if self.before is not None else os.devnull,
+            str(self.path) if self.after is not None else os.devnull,
+        )
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def make_edits(edits: Iterable[Edit]) -> None:
+    """Write every edit that changes something; where one fails, or the user interrupts, undo those before it.
+
+    Raises:
+        RequestError: A file cannot be written, or is no longer what it was when the edit was planned.
+    """
+    begun: list[Edit] = []
+    try:
+        for edit in edits:
+            if edit.changes:
+                begun.append(edit)
+                _require_unchanged(edit)
+                _write(edit.path, edit.after, edit.mode)
+    except BaseException as error:
+        left = [str(each.path) for each in reversed(begun) if not _undo(each)]
+        if not left and not isinstance(error, (OSError, RequestError)):
+            raise
+        step = "Run it as root, or as its owner in its group" if isinstance(error, OSError) else "Run it again"
+        outcome = f"these stay changed: {', '.join(left)}" if left else "nothing was changed"
+        message = (
+            f"File {str(begun[-1].path)!r} must be writable, by nobody else meanwhile; got: {error}. {step}; {outcome}."
+        )
+        raise RequestError(message) from error
+
+
+def edit_of(path: Path, after: str | None, *, mode: int = 0o644) -> Edit:
+    """Return the edit by which the file at *path* becomes *after*, which may be what it is."""
+    return Edit(path=path, before=read_text(path), after=after, mode=mode)
+
+
+def read_text(path: Path) -> str | None:
+    """Return the text of a file with its line ends as they are, ``None`` where there is no file.
+
+    Raises:
+        RequestError: It cannot be read, or is not UTF-8.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"File {str(path)!r} must be readable text; got: {error}. Run it as the owner, or mend the file."
+        raise RequestError(message) from error
+
+
+def _require_unchanged(edit: Edit) -> None:
+    if read_text(edit.path) != edit.before:
+        message = "a text that somebody has changed since the edit was planned"
+        raise RequestError(message)
+
+
+def _undo(edit: Edit) -> bool:
+    """Make the file what it was before, and tell whether it is; what somebody else wrote there meanwhile stays."""
+    try:
+        text = read_text(edit.path)
+        if text == edit.after:
+            _write(edit.path, edit.before, edit.mode)
+            text = edit.before
+    except BaseException:  # noqa: BLE001 - an interrupt as well: the others are undone first, and this one is named
+        return False
+    return text == edit.before or text != edit.after
+
+
+def _write(path: Path, text: str | None, mode: int) -> None:
+    """Put *text* in the place of *path* at once, its owner and mode kept; a power cut leaves the old or the new."""
+    if text is None:
+        path.unlink(missing_ok=True)
+        _sync_folder(path.parent)
+        return
+    _make_folder(path.parent)
+    target = path.resolve()
+    # Always the same name: what an installer that was killed has left is taken away by the next one.
+    fresh = target.with_name(f".{target.name}.gpusage-new")
+    fresh.unlink(missing_ok=True)
+    try:
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            present = target.stat() if target.exists() else None
+            if present and (present.st_uid, present.st_gid) != (os.geteuid(), os.getegid()):
+                _give(file.fileno(), present.st_uid, present.st_gid)
+            os.fchmod(file.fileno(), present.st_mode & 0o7777 if present else mode)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(target)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make *folder* and what it lies in, open to everyone, whatever the umask: jobs' users run files there."""
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        folder.chmod(_FOLDER_MODE)
+
+
+def _give(handle: int, uid: int, gid: int) -> None:
+    """Give a new file the owner and group of the one that it replaces.
+
+    Raises:
+        PermissionError: This user may not; only root gives a file to others, or to a group without being in it.
+    """
+    try:
+        os.fchown(handle, uid, gid)
+    except PermissionError as error:
+        message = f"it belongs to user {uid} and group {gid}, to whom this user may not give a file"
+        raise PermissionError(message) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    with suppress(OSError):  # some network file systems know no such thing
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,115 @@
+"""A hollow call: what a module would return, with zeros as values; only shapes are worked out, by gpusage's tracer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+
+from gpusage.graphs.torch.batches import as_autocast
+from gpusage.graphs.torch.module import unchanged
+from gpusage.graphs.torch.trace import outputs_on_meta
+
+LARGE_ELEMENTS = 1 << 24
+"""Elements of a result that is one zero seen many times."""
+LARGE_GRADIENTS = 1 << 26
+"""Weights of a module whose gradients are."""
+
+
+class _Zeros(torch.autograd.Function):
+    """Zeros with a gradient: backward gives each weight a gradient of zeros, for who clips or updates by hand."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, like: torch.Tensor, weights: list[torch.Tensor], note: Callable[[], None], *inputs: torch.Tensor
+    ) -> torch.Tensor:
+        """Return zeros of the shape and type of *like*; *note* is called in backward."""
+        ctx.weights, ctx.inputs, ctx.note = weights, inputs, note
+        return _zeros(like)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor) -> Any:
+        """Give the weights their gradients."""
+        ctx.note()
+        is_large = sum(weight.numel() for weight in ctx.weights) > LARGE_GRADIENTS
+        for weight in ctx.weights:
+            if weight.grad is None and weight is not ctx.inputs[0]:
+                zero = torch.zeros((), dtype=weight.dtype)
+                weight.grad = zero.expand_as(weight) if is_large else torch.zeros_like(weight)
+        return None, None, None, *(torch.zeros_like(each) for each in ctx.inputs)
+
+
+class HollowCalls:
+    """Makes hollow calls; of equal ones only the first is worked out.
+
+    Attributes:
+        backward_counts: Calls that a gradient came back to, by the module's id.
+    """
+
+    def __init__(self) -> None:
+        self.backward_counts: Counter[int] = Counter()
+        self._outputs: dict[object, tuple[nn.Module, Any]] = {}
+
+    def call(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        """Return what *module* returns for these arguments, with zeros as values and a gradient where it has one."""
+        key = _key(module, args, kwargs)
+        if key is None or key not in self._outputs:
+            with torch._C.DisableTorchFunctionSubclass(), unchanged(module):
+                returned = outputs_on_meta(module, *as_autocast(module, (args, kwargs)))
+            if key is None or any(hasattr(leaf, "__dict__") and _is_other(leaf) for leaf in tree_leaves(returned)):
+                return self._filled(module, returned, (args, kwargs))
+            self._outputs[key] = module, returned  # alive, or another module may get its id
+        return self._filled(module, self._outputs[key][1], (args, kwargs))
+
+    def _filled(self, module: nn.Module, returned: Any, inputs: Any) -> Any:
+        sources = [x for x in tree_leaves(inputs) if isinstance(x, torch.Tensor) and x.requires_grad]
+        weights: list[torch.Tensor] = [
+            each for each in module.parameters() if each.requires_grad and each.is_floating_point()
+        ]
+        anchors = weights or [each for each in sources if each.is_floating_point()]
+        anchor = min(anchors, key=torch.Tensor.numel, default=None) if torch.is_grad_enabled() else None
+
+        notes: list[bool] = []
+
+        def note() -> None:
+            if not notes:  # a call may have several results
+                notes.append(True)
+                self.backward_counts[id(module)] += 1
+
+        def fill(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor) or leaf.device.type != "meta":
+                return leaf
+            if anchor is None or not leaf.is_floating_point():
+                return _zeros(leaf)
+            like = torch.empty(leaf.shape, dtype=leaf.dtype, device="meta")
+            return _Zeros.apply(like, weights, note, anchor, *(each for each in sources if each is not anchor))
+
+        filled = tree_map(fill, returned)
+        for leaf in tree_leaves(filled):
+            if hasattr(leaf, "__dict__") and _is_other(leaf):
+                for name, value in vars(leaf).items():
+                    setattr(leaf, name, tree_map(fill, value))
+        return filled
+
+
+def _key(module: nn.Module, args: Any, kwargs: Any) -> object:
+    """Return what equal calls have in common, ``None`` where an argument may change from call to call."""
+    leaves, form = tree_flatten((args, kwargs))
+    if any(_is_other(leaf) for leaf in leaves):
+        return None
+    words = [(leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    return id(module), module.training, str(form), tuple(words)
+
+
+def _is_other(leaf: Any) -> bool:
+    return leaf is not None and not isinstance(leaf, torch.Tensor | bool | int | float | str | torch.dtype)
+
+
+def _zeros(like: torch.Tensor) -> torch.Tensor:
+    if like.numel() <= LARGE_ELEMENTS:
+        return torch.zeros(like.shape, dtype=like.dtype)
+    return torch.zeros((), dtype=like.dtype).expand(like.shape)

@@ -1,0 +1,141 @@
+"""What a program does before its first step, made light: no large initial values, workers, compilation or peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+LARGE_ELEMENTS = 1 << 16
+"""Elements of a weight whose initial values are left out: memory that nobody touches takes none."""
+_FILLS = ("normal_", "uniform_", "trunc_normal_", "copy_", "zero_", "fill_")
+_LOADER_WORDS = ("prefetch_factor", "multiprocessing_context", "pin_memory_device")
+_WORKERS_PLACE = 5
+"""Of `num_workers` in DataLoader's arguments."""
+_CHECKPOINT_WORDS = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """What the program wanted to do and what was left out here."""
+
+    is_compiled: bool = False
+    is_checkpointed: bool = False
+    strategy: str | None = None
+
+
+def make_light(left_out: LeftOut, gpu_count: int) -> None:
+    """Replace the heavy functions of PyTorch in this process; *left_out* notes which the program called."""
+    _leave_out_initial_values()
+    _leave_out_compilation(left_out)
+    _load_without_workers()
+    _checkpoint_directly(left_out)
+    _wrap_alone(left_out)
+    if gpu_count > 1:  # the imports take seconds
+        _join_alone(left_out, gpu_count)
+
+
+def _leave_out_initial_values() -> None:
+    def only_small(function: Callable[..., Any], *, of_parameters: bool) -> Callable[..., Any]:
+        def fill(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            is_left_out = tensor.numel() > LARGE_ELEMENTS and (isinstance(tensor, nn.Parameter) or not of_parameters)
+            return tensor if is_left_out else function(tensor, *args, **kwargs)
+
+        return fill
+
+    for name in [each for each in dir(nn.init) if each.endswith("_") and not each.startswith("_")]:
+        setattr(nn.init, name, only_small(getattr(nn.init, name), of_parameters=False))
+    for name in [each for each in _FILLS if hasattr(torch.Tensor, each)]:
+        setattr(torch.Tensor, name, only_small(getattr(torch.Tensor, name), of_parameters=True))
+    utilities: Any = nn.utils
+    utilities.clip_grad_norm_ = utilities.clip_grad_value_ = lambda *_, **__: torch.zeros(())
+
+
+def _leave_out_compilation(left_out: LeftOut) -> None:
+    def compile_nothing(model: Any = None, *_: Any, **__: Any) -> Any:
+        left_out.is_compiled = True
+        return compile_nothing if model is None else model
+
+    anything: Any = torch
+    anything.compile = compile_nothing
+    module: Any = nn.Module
+    module.compile = lambda self, *_, **__: compile_nothing(self)
+
+
+def _load_without_workers() -> None:
+    from torch.utils.data import DataLoader  # noqa: PLC0415 - after the other replacements
+
+    loader: Any = DataLoader
+    begin = loader.__init__
+
+    def begin_alone(self: Any, *args: Any, **kwargs: Any) -> None:
+        words = {name: value for name, value in kwargs.items() if name not in _LOADER_WORDS}
+        words |= {"persistent_workers": False}
+        if len(args) > _WORKERS_PLACE:
+            args = (*args[:_WORKERS_PLACE], 0, *args[_WORKERS_PLACE + 1 :])
+        else:
+            words["num_workers"] = 0
+        begin(self, *args, **words)
+
+    loader.__init__ = begin_alone
+
+
+def _checkpoint_directly(left_out: LeftOut) -> None:
+    import torch.utils.checkpoint as checkpoints  # noqa: PLC0415 - after the other replacements
+
+    def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        left_out.is_checkpointed = True
+        return function(*args, **{name: value for name, value in kwargs.items() if name not in _CHECKPOINT_WORDS})
+
+    anything: Any = checkpoints
+    anything.checkpoint = call
+
+
+def _wrap_alone(left_out: LeftOut) -> None:
+    """Let DataParallel and DDP call what they hold, on this host."""
+
+    class Alone(nn.Module):
+        def __init__(self, module: nn.Module, *_: Any, **__: Any) -> None:
+            super().__init__()
+            self.module = module
+            left_out.strategy = "ddp"
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return self.module(*args, **kwargs)
+
+        def no_sync(self) -> Any:
+            return nullcontext()
+
+    data_parallel: Any = type("DataParallel", (Alone,), {})
+    places: Any = (nn, nn.parallel)
+    for place in places:
+        place.DataParallel = data_parallel
+    places[1].DistributedDataParallel = type("DistributedDataParallel", (Alone,), {})
+
+
+def _join_alone(left_out: LeftOut, gpu_count: int) -> None:
+    """Let one process believe that it is the first of *gpu_count*: what it sends goes nowhere, FSDP divides nothing."""
+    import torch.distributed as dist  # noqa: PLC0415 - after the other replacements
+
+    if not dist.is_available():
+        return
+    from torch.distributed import fsdp  # noqa: PLC0415 - as above
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: PLC0415 - as above
+
+    begin = dist.init_process_group
+
+    def begin_alone(*_: Any, **__: Any) -> None:
+        begin(backend="fake", store=FakeStore(), rank=0, world_size=gpu_count)
+
+    def shard(module: Any, *_: Any, **__: Any) -> Any:
+        left_out.strategy = "fsdp"
+        return module
+
+    anything: Any = dist
+    anything.init_process_group = anything.distributed_c10d.init_process_group = begin_alone
+    anything = fsdp
+    anything.FullyShardedDataParallel = anything.fully_shard = shard

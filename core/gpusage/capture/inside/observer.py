@@ -1,0 +1,159 @@
+"""Observes the outermost calls of modules with parameters, and the updates of optimizers.
+
+Invariants:
+
+1. A call within an observed call is not observed: `torch.nn.Module.__call__` is the original one meanwhile.
+2. Tensors are remembered by shape and type alone, so that nothing lives longer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+MAXIMUM_CALLS = 64
+_WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"})
+_AUTOCAST = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A tensor without values; pytree takes it for a leaf."""
+
+    sizes: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """Calls of one module with inputs of the same shapes.
+
+    Attributes:
+        generated: Tokens of the prompt and new ones, where a language model is called to generate.
+        count: How many such calls there were.
+    """
+
+    module: nn.Module
+    args: Any
+    kwargs: Any
+    is_training: bool
+    has_gradient: bool
+    precision: str | None
+    generated: tuple[int, int] | None = None
+    count: int = 1
+
+    def shapes(self) -> list[Shape]:
+        """Return the shapes of its tensors, scalars left out."""
+        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Shape) and leaf.sizes]
+
+    def key(self) -> tuple[Any, ...]:
+        """Return what equal calls have in common."""
+        return id(self.module), tuple(each.sizes for each in self.shapes()), self.is_training, self.has_gradient
+
+
+@dataclass(slots=True)
+class Observer:
+    """Observes this process from `install` on.
+
+    Attributes:
+        replace: Makes the result of an observed call in the module's place.
+        calls: The calls so far, equal ones as one.
+    """
+
+    replace: Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
+    calls: list[Call] = field(default_factory=list)
+    original: Any = nn.Module.__call__
+
+    def install(self) -> None:
+        """Begin to observe."""
+        observer = self
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            return observer._observe(module, args, kwargs)
+
+        module_class: Any = nn.Module
+        module_class.__call__ = call
+
+    def _observe(self, outer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        module = unwrapped(outer)
+        if _has_other_forward(module) or next(module.parameters(), None) is None:
+            return self.original(outer, *args, **kwargs)
+        call = self._note(module, args, kwargs)
+        module_class: Any = nn.Module
+        observed, module_class.__call__ = module_class.__call__, self.original
+        try:
+            return self.replace(call, args, kwargs)
+        finally:
+            module_class.__call__ = observed
+
+    def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        call = Call(
+            module=module,
+            args=_shapes(args),
+            kwargs=_shapes(kwargs),
+            is_training=module.training,
+            has_gradient=torch.is_grad_enabled(),
+            precision=_autocast_precision(),
+        )
+        key = call.key()
+        for known in self.calls:
+            if known.key() == key:
+                known.count += 1
+                return known
+        if not call.has_gradient:
+            call.generated = _generated()
+        if len(self.calls) < MAXIMUM_CALLS:
+            self.calls.append(call)
+        return call
+
+
+def unwrapped(module: Any) -> nn.Module:
+    """Return the module inside torch.compile, DDP and FSDP."""
+    while True:
+        if hasattr(module, "_orig_mod"):
+            module = module._orig_mod
+        elif type(module).__name__ in _WRAPPERS:
+            module = module.module
+        else:
+            inner: nn.Module = module
+            return inner
+
+
+def _has_other_forward(module: nn.Module) -> bool:
+    """Return whether *module* passes for another one for a while, as Lightning's does within DDP."""
+    return "forward" in vars(module) and hasattr(module, "training_step")
+
+
+def _shapes(tree: Any) -> Any:
+    return tree_map(lambda x: Shape(tuple(x.shape), x.dtype) if isinstance(x, torch.Tensor) else x, tree)
+
+
+def _autocast_precision() -> str | None:
+    """Return the precision of autocast; accelerate turns it on only inside a model's forward."""
+    if torch.is_autocast_enabled("cuda"):
+        return _AUTOCAST.get(torch.get_autocast_dtype("cuda"))
+    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
+    word = getattr(state, "_shared_state", {}).get("_mixed_precision")
+    return word if word in _AUTOCAST.values() else None
+
+
+def _generated() -> tuple[int, int] | None:
+    """Return tokens of the prompt and new ones if transformers' ``generate`` is on the stack."""
+    frame = sys._getframe(3)
+    while frame is not None and not (frame.f_code.co_name == "generate" and "generation_config" in frame.f_locals):
+        frame = frame.f_back  # type: ignore[assignment]  # the last one has none
+    if frame is None:
+        return None
+    settings, tokens = frame.f_locals["generation_config"], frame.f_locals.get("input_ids")
+    if tokens is None:
+        tokens = frame.f_locals.get("inputs_tensor")
+    if settings is None or tokens is None:
+        return None
+    prompt = int(tokens.shape[1])
+    return prompt, int(settings.max_new_tokens or max((settings.max_length or 20) - prompt, 1))

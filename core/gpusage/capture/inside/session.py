@@ -1,0 +1,208 @@
+"""Runs the user's program up to its first full cycle of steps, and sends what was observed: the child's main program.
+
+What is sent are lines of JSON: stages first, the record last. The program could write there too, so that whoever reads
+them trusts them no more than a comment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+
+from gpusage.capture.inside.cuda_on_cpu import pretend_cuda
+from gpusage.capture.inside.hollow import HollowCalls
+from gpusage.capture.inside.light import LeftOut, make_light
+from gpusage.capture.inside.observer import Call, Observer
+from gpusage.capture.inside.step import Observation, job_keys, modules_of, step_calls, step_graph, weight_count
+from gpusage.graphs.card.file import to_document
+
+INFERENCE_CALLS = 3
+"""Equal calls without a gradient after which a program without an optimizer is taken for inference."""
+BACKWARD_CALLS = 3
+"""Backward passes after which a program without an optimizer is taken to change its weights by hand."""
+_TEXT = 300
+
+
+class Session:
+    """The run of one program."""
+
+    def __init__(self, pipe: int, gpu_count: int) -> None:
+        self.observer = Observer(replace=self._replace)
+        self.left_out = LeftOut()
+        self.gpu_count = gpu_count
+        self.real_calls: dict[str, str] = {}
+        self._pipe = pipe
+        self._live: list[Any] = []
+        self._optimizers: list[Any] = []
+        self._backward_count = 0
+        self._before: Counter[int] = Counter()
+        self._accumulate: int | None = None
+        self._is_full = False
+        self._hollow = HollowCalls()
+
+    def run(self, program: Sequence[str]) -> NoReturn:
+        """Run *program*, a script or ``-m`` and a module with its arguments, and send the record."""
+        signal.signal(signal.SIGTERM, lambda *_: self.finish("time"))
+        torch.set_num_threads(1)
+        mode = pretend_cuda(self.gpu_count)
+        make_light(self.left_out, self.gpu_count)
+        self._hook()
+        self.send({"stage": "the program's imports and data"})
+        try:
+            with mode:
+                if program[0] == "-m":
+                    sys.argv = list(program[1:])
+                    sys.path.insert(0, str(Path.cwd()))
+                    runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+                else:
+                    sys.argv = list(program)
+                    sys.path.insert(0, str(Path(program[0]).resolve().parent))
+                    runpy.run_path(program[0], run_name="__main__")
+        except SystemExit as exit_request:
+            self.finish("failed" if exit_request.code else "end")
+        except BaseException as error:  # noqa: BLE001 - whatever the program raises is its end
+            traceback.print_exc()
+            self.finish("failed", f"{type(error).__name__}: {error}")
+        self.finish("end")
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one line."""
+        line = memoryview(json.dumps(message).encode() + b"\n")
+        with suppress(OSError):  # nobody reads any more
+            while line:
+                line = line[os.write(self._pipe, line) :]
+
+    def finish(self, ending: str, failure: str = "") -> NoReturn:
+        """Send the record, and end this process at once: nothing of the program may run any more."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        module_class: Any = nn.Module
+        module_class.__call__ = self.observer.original
+        while torch._C._len_torch_function_stack():
+            torch._C._pop_torch_function_stack()
+        frameworks = [name for name in ("jax", "tensorflow") if name in sys.modules]
+        record: dict[str, Any] = {"ending": ending, "failure": failure[:_TEXT], "frameworks": frameworks}
+        try:
+            if self.observer.calls:
+                self.send({"stage": "the card"})
+                with torch.enable_grad():
+                    record |= self._observed()
+        except BaseException as error:  # noqa: BLE001 - what a module raises on shapes is said, not raised
+            traceback.print_exc()
+            record["graph_failure"] = str(error)[:_TEXT] or type(error).__name__
+        self.send({"record": record})
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _observed(self) -> dict[str, Any]:
+        observation = Observation(
+            calls=self.observer.calls,
+            optimizers=self._optimizers or self._live,
+            accumulate=self._accumulate,
+            is_full=self._is_full,
+            gpu_count=self.gpu_count,
+            left_out=self.left_out,
+        )
+        _, calls = step_calls(observation)
+        graph, failure = None, ""
+        try:
+            graph = step_graph(observation)
+        except Exception as error:  # noqa: BLE001 - the keys are worth sending without a graph
+            failure = str(error)[:_TEXT]
+        return {
+            "keys": {name: [key.value, key.mark] for name, key in job_keys(observation, graph).items()},
+            "modules": [[type(module).__name__, weight_count([module])] for module in modules_of(calls)],
+            "real_calls": dict(list(self.real_calls.items())[:3]),
+            "graph": to_document(graph) if graph is not None else None,
+            "graph_failure": failure,
+        }
+
+    def _replace(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        is_inference = not call.has_gradient and not self._live
+        if is_inference and (call.generated or call.count >= INFERENCE_CALLS):
+            self.finish("inference")
+        try:
+            return self._hollow.call(call.module, args, kwargs)
+        except Exception as error:  # noqa: BLE001 - whatever a module asks that shapes do not tell
+            name = type(call.module).__name__
+            self.real_calls.setdefault(name, f"{type(error).__name__}: {error}"[:_TEXT])
+            return self.observer.original(call.module, *args, **kwargs)
+
+    def _hook(self) -> None:
+        """Observe modules, optimizers and backward passes; an update of hollow gradients is left out."""
+        self.observer.install()
+        session, optimizer_class, scaler = self, _anything(torch.optim.Optimizer), _anything(torch.amp.GradScaler)
+        begin, backward = optimizer_class.__init__, torch.autograd.backward
+
+        def begin_observed(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            begin(optimizer, *args, **kwargs)
+            session._live.append(optimizer)
+
+        def step(optimizer: Any, closure: Callable[[], Any] | None = None, *_: Any, **__: Any) -> Any:
+            with torch.enable_grad():
+                loss = closure() if callable(closure) else None  # Lightning's whole step is one
+            session._after_step(optimizer)
+            return loss
+
+        def count_backward(*args: Any, **kwargs: Any) -> None:
+            session._backward_count += 1
+            if not session._live and session._backward_count >= BACKWARD_CALLS:
+                session.finish("by hand")
+            backward(*args, **kwargs)
+
+        optimizer_class.__init__ = begin_observed
+        optimizer_class.profile_hook_step = staticmethod(lambda _: _hooked(step))
+        scaler.step = lambda _, optimizer, *args, **kwargs: optimizer.step(*args, **kwargs)
+        scaler.unscale_ = scaler.update = lambda *_, **__: None
+        _anything(torch.autograd).backward = count_backward
+
+    def _after_step(self, optimizer: Any) -> None:
+        """Finish where the first optimizer has made a full cycle: what lies between two of its steps."""
+        if not any(each is optimizer for each in self._optimizers):
+            self._optimizers.append(optimizer)
+        if optimizer is not self._optimizers[0]:
+            return
+        if self._accumulate is not None:
+            self._accumulate, self._is_full = self._passes(), True
+            self.finish("cycle")
+        self._accumulate = self._passes()
+        self._before, self._backward_count = self._hollow.backward_counts.copy(), 0
+
+    def _passes(self) -> int:
+        """Return how many passes there were since the last update: at most one for each backward pass.
+
+        Of several modules the one with the fewest counts: a GAN's discriminator has more than one in a pass.
+        """
+        counts = self._hollow.backward_counts - self._before
+        return max(min([self._backward_count, *counts.values()]), 1)
+
+
+def _hooked(function: Callable[..., Any]) -> Callable[..., Any]:
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(self, *args, **kwargs)
+
+    vars(step)["hooked"] = True  # PyTorch's mark of a step that needs no second hook
+    return step
+
+
+def _anything(value: Any) -> Any:
+    """Return *value* as one whose attributes may be replaced."""
+    return value
+
+
+def main() -> None:
+    """Run the program of the command line; its options come first, as JSON."""
+    options, program = json.loads(sys.argv[1]), sys.argv[2:]
+    Session(options["pipe"], options["gpu_count"]).run(program)

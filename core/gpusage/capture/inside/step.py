@@ -1,0 +1,214 @@
+"""From what was observed to a job's keys, each with how it is known, and to the graph of one step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from gpusage.capture.inside.light import LeftOut
+from gpusage.capture.inside.observer import Call, Shape
+from gpusage.devices.precisions import PURE
+from gpusage.graphs.torch.module import graph_from_module
+from gpusage.graphs.torch.recording import SEQUENCES_FIRST_NOTE
+from gpusage_hooks.types import ModelGraph
+
+SEEN, MAPPED, GUESSED = "seen", "mapped", "guessed"
+"""How a key is known: as the program has it; as the nearest word that gpusage knows; or by what is usual."""
+_OPTIMIZERS: Mapping[str, str] = {
+    **{name: name.lower() for name in ("SGD", "Adam", "AdamW", "Adafactor", "Adam8bit", "AdamW8bit")},
+    **dict.fromkeys(("NAdam", "RAdam", "Adadelta", "Adamax", "Lamb"), "adam"),
+    **dict.fromkeys(("RMSprop", "Adagrad", "Lion"), "momentum"),
+    "FusedAdam": "adamw",
+}
+"""By class: the word for an optimizer that keeps as many numbers for each weight."""
+_CACHES = frozenset({"past_key_values", "cache_position", "use_cache"})
+"""What a generating model hands itself from call to call: played anew, it would be filled twice."""
+_CHECKPOINTS = ("gradient_checkpointing", "grad_checkpointing")
+_MOST_INFERENCE_CALLS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """The value of one key of a job, and how it is known."""
+
+    value: str
+    mark: str = SEEN
+
+
+@dataclass(slots=True, kw_only=True)
+class Observation:
+    """What one run of a program showed.
+
+    Attributes:
+        calls: Outermost calls.
+        optimizers: Those that updated weights; if none did, those that there are.
+        accumulate: Passes for one update, ``None`` if there was none.
+        is_full: Whether the program made a full cycle, from one update to the next.
+        gpu_count: GPUs that train together.
+    """
+
+    calls: Sequence[Call]
+    optimizers: Sequence[Any] = ()
+    accumulate: int | None = None
+    is_full: bool = False
+    gpu_count: int = 1
+    left_out: LeftOut = field(default_factory=LeftOut)
+
+
+class _Step(nn.Module):
+    """All modules that one step calls, in turn, as one."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList({id(call.module): call.module for call in calls}.values())
+        self.modules_in_turn = [call.module for call in calls]
+
+    def forward(self, *inputs: Any) -> Any:
+        pairs = zip(self.modules_in_turn, inputs, strict=True)
+        return [module(*args, **kwargs) for module, (args, kwargs) in pairs]
+
+
+def step_calls(observation: Observation) -> tuple[bool, list[Call]]:
+    """Return whether the program trains, and the calls that make one step, the main one first.
+
+    In training these are the calls with a gradient of modules that an optimizer updates, and the calls of other
+    modules that go along with them, as a teacher's; in inference the most frequent calls.
+    """
+    calls = list(observation.calls)
+    by_hand = [call for call in calls if call.has_gradient and call.is_training]
+    if not observation.optimizers:
+        if by_hand:
+            return True, by_hand
+        most = max(call.count for call in calls)
+        return False, [call for call in calls if call.count == most][:_MOST_INFERENCE_CALLS]
+    trained = {id(p) for each in observation.optimizers for group in each.param_groups for p in group["params"]}
+    main = [c for c in calls if c.has_gradient and any(id(p) in trained for p in c.module.parameters())]
+    roots = {id(call.module) for call in main}
+    others = [c for c in calls if id(c.module) not in roots and (c.has_gradient or not c.is_training)]
+    return True, [*main, *others] if main else calls
+
+
+def modules_of(calls: Sequence[Call]) -> list[nn.Module]:
+    """Return the modules that *calls* call, each once."""
+    return list({id(call.module): call.module for call in calls}.values())
+
+
+def weight_count(modules: Sequence[nn.Module], *, only_trained: bool = False) -> int:
+    """Return the number of weights, each counted once."""
+    weights = {id(weight): weight for module in modules for weight in module.parameters()}
+    return sum(each.numel() for each in weights.values() if each.requires_grad or not only_trained)
+
+
+def job_keys(observation: Observation, graph: ModelGraph | None) -> dict[str, Key]:
+    """Return the keys of a job that runs as *observation* shows."""
+    trains, calls = step_calls(observation)
+    keys = {"batch": _batch(calls[0], graph), "mode": Key(value="train" if trains else "infer")}
+    if observation.accumulate is None:
+        keys["mode"] = Key(value=keys["mode"].value, mark=GUESSED)
+    keys["precision"] = _precision(calls)
+    if trains:
+        keys |= _training(observation, calls)
+    elif calls[0].generated:
+        prompt, new = calls[0].generated
+        keys["generate"] = Key(value=f"{prompt}+{new}")
+    if observation.left_out.is_compiled:
+        keys["compile"] = Key(value="on")
+    return keys
+
+
+def step_graph(observation: Observation) -> ModelGraph:
+    """Return the graph of one step, by the reader of modules.
+
+    Raises:
+        GraphError: A module cannot run on shapes.
+    """
+    _, calls = step_calls(observation)
+    inputs = [
+        tree_map(_on_meta, (call.args, {name: each for name, each in call.kwargs.items() if name not in _CACHES}))
+        for call in calls
+    ]
+    if len(calls) == 1:
+        return graph_from_module(calls[0].module, inputs[0][0], keywords=inputs[0][1])
+    names = dict.fromkeys(type(call.module).__name__ for call in calls)
+    return graph_from_module(_Step(calls), tuple(inputs), name="+".join(names))
+
+
+def _on_meta(leaf: Any) -> Any:
+    """Return a tensor of that shape; a single number is 1, because programs read it."""
+    if not isinstance(leaf, Shape):
+        return leaf
+    if not leaf.sizes:
+        return torch.ones((), dtype=leaf.dtype)
+    return torch.empty(leaf.sizes, dtype=leaf.dtype, device="meta")
+
+
+def _batch(call: Call, graph: ModelGraph | None) -> Key:
+    shapes = call.shapes()
+    leads = [each.sizes for each in shapes if len(each.sizes) > 1] or [each.sizes for each in shapes]
+    if not leads:
+        return Key(value="1", mark=GUESSED)
+    if graph is None:
+        return Key(value=str(leads[0][0]), mark=GUESSED)
+    if graph.fixed_batch_size is not None:
+        return Key(value=str(graph.fixed_batch_size), mark=GUESSED)
+    return Key(value=str(leads[0][SEQUENCES_FIRST_NOTE in graph.notes]))
+
+
+def _precision(calls: Sequence[Call]) -> Key:
+    if calls[0].precision is not None:
+        return Key(value=calls[0].precision)
+    counts: Counter[str] = Counter()
+    for weight in max(modules_of(calls), key=lambda module: weight_count([module])).parameters():
+        counts[str(weight.dtype)] += weight.numel()
+    usual = max(counts, key=counts.__getitem__)
+    if usual in PURE:
+        return Key(value=PURE[usual])
+    matmul = torch.backends.cuda.matmul
+    is_tf32 = torch.get_float32_matmul_precision() != "highest" or matmul.allow_tf32
+    return Key(value="tf32" if is_tf32 else "fp32")
+
+
+def _training(observation: Observation, calls: Sequence[Call]) -> dict[str, Key]:
+    optimizer = _optimizer(observation.optimizers)
+    keys = {"optimizer": optimizer if observation.accumulate else Key(value=optimizer.value, mark=GUESSED)}
+    if observation.accumulate and observation.accumulate > 1:
+        keys["accumulate"] = Key(value=str(observation.accumulate), mark=SEEN if observation.is_full else GUESSED)
+    modules = modules_of(calls)
+    total, trained = weight_count(modules), weight_count(modules, only_trained=True)
+    if 0 < trained < total:
+        keys["trainable"] = Key(value=f"{trained / total:.4g}")
+    has_attribute = any(
+        getattr(part, name, False) is True for module in modules for part in module.modules() for name in _CHECKPOINTS
+    )
+    if observation.left_out.is_checkpointed or has_attribute:
+        keys["checkpointing"] = Key(value="on")
+    if observation.gpu_count > 1:
+        keys["gpus"] = Key(value=str(observation.gpu_count))
+        strategy = observation.left_out.strategy
+        keys["strategy"] = Key(value=strategy or "ddp", mark=SEEN if strategy else GUESSED)
+    return keys
+
+
+def _optimizer(optimizers: Sequence[Any]) -> Key:
+    """Return the word for the optimizer with the most weights; without one, weights are changed by hand."""
+    if not optimizers:
+        return Key(value="sgd", mark=GUESSED)
+
+    def count(optimizer: Any) -> int:
+        return sum(weight.numel() for group in optimizer.param_groups for weight in group["params"])
+
+    largest = max(optimizers, key=count)
+    inner = getattr(largest, "optimizer", largest)
+    name = type(inner).__name__
+    word = _OPTIMIZERS.get(name)
+    if word == "sgd" and inner.param_groups[0].get("momentum"):
+        return Key(value="momentum")
+    if word is None:
+        return Key(value="adam", mark=GUESSED)
+    return Key(value=word, mark=SEEN if word == name.lower() else MAPPED)

@@ -1,0 +1,179 @@
+"""The Python program in a command line or in a job script, as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpusage_hooks.errors import RequestError
+
+_PYTHON = re.compile(r"python[0-9.]*")
+_LAUNCHERS = {
+    "torchrun": frozenset({"--standalone", "--no-python", "--no_python", "--run-path", "--run_path"}),
+    "accelerate": frozenset(
+        {"--multi_gpu", "--cpu", "--tpu", "--use_deepspeed", "--use_fsdp", "--debug", "--quiet", "-q", "--no_python"}
+    ),
+}
+"""Programs that start Python programs, each with its options that have no value."""
+_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+_PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_processes")
+_ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A Python program.
+
+    Attributes:
+        python: The interpreter, with its options.
+        words: The script, or ``-m`` and a module, with the arguments.
+        variables: Set for it by its command line or job script.
+        gpu_count: Processes of it on one host, one for each GPU.
+        folder: Where it runs, from the folder of the user; ``.`` is that one.
+    """
+
+    python: tuple[str, ...]
+    words: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    gpu_count: int = 1
+    folder: str = "."
+
+
+def program_of(command: Sequence[str]) -> Program:
+    """Return the program that *command* runs, itself or by way of srun, torchrun, accelerate and the like.
+
+    Raises:
+        RequestError: It runs no Python program that can be run by its name.
+    """
+    variables: dict[str, str] = {}
+    for place, word in enumerate(command):
+        name = Path(word).name
+        assigned = _ASSIGNMENT.fullmatch(word)
+        if _PYTHON.fullmatch(name):
+            return _of_python(command[place:], variables)
+        if name in _LAUNCHERS:
+            return _of_launcher(command[place:], variables)
+        if assigned is not None:
+            variables[assigned[1]] = assigned[2]
+    raise _refusal(shlex.join(command))
+
+
+def program_in_script(text: str) -> Program:
+    """Return the last Python program that a job script runs, its variables and folder set by the lines above.
+
+    Raises:
+        RequestError: It runs none, or one with words that only a shell can work out.
+    """
+    variables: dict[str, str] = {}
+    folder = "."
+    program: Program | None = None
+    for line in text.replace("\\\n", " ").splitlines():
+        words = _words(line)
+        if not words:
+            continue
+        words = [_expanded(word, variables) for word in words]
+        assigned = [_ASSIGNMENT.fullmatch(word) for word in words if word != "export"]
+        if all(assigned):
+            variables |= {each[1]: each[2] for each in assigned if each is not None}
+        elif words[0] == "cd" and len(words) > 1:
+            folder = str(Path(folder) / words[1])
+        elif any(_is_start(word) for word in words):
+            if "$(" in line or "`" in line:
+                message = (
+                    f"Line {line.strip()!r} must have words that need no shell to be worked out; got a command in it. "
+                    "Write the command line after 'gpusage capture --'."
+                )
+                raise RequestError(message)
+            last = program_of(words)
+            variables |= last.variables
+            program = Program(
+                python=last.python,
+                words=last.words,
+                variables=dict(variables),
+                gpu_count=last.gpu_count,
+                folder=folder,
+            )
+    if program is None:
+        nothing = "no line that does"
+        raise _refusal(nothing)
+    return program
+
+
+def _is_start(word: str) -> bool:
+    name = Path(word).name
+    return _PYTHON.fullmatch(name) is not None or name in _LAUNCHERS
+
+
+def _words(line: str) -> list[str]:
+    """Return the words of *line* up to its first ``;``, ``|``, ``&`` or ``>``; none of a line that is cut."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words: list[str] = []
+    try:
+        for word in lexer:
+            if set(word) <= set(";|&<>()"):
+                break
+            words.append(word)
+    except ValueError:  # a quotation that another line ends
+        return []
+    return words[:-1] if words and line.rstrip().endswith("\\") else words
+
+
+def _expanded(word: str, variables: Mapping[str, str]) -> str:
+    """Return *word* with its variables replaced as a shell does it; those that nobody set are empty."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[3]
+        return variables.get(name) or os.environ.get(name) or match[2] or ""
+
+    return _VARIABLE.sub(value, word)
+
+
+def _of_python(command: Sequence[str], variables: Mapping[str, str]) -> Program:
+    place = 1
+    while place < len(command) and command[place].startswith("-") and command[place] != "-m":
+        if command[place] in ("-", "-c"):
+            raise _refusal(shlex.join(command))
+        place += 2 if command[place] in _WITH_VALUE else 1
+    python, words = tuple(command[:place]), tuple(command[place:])
+    if words[:2] in (("-m", "torch.distributed.run"), ("-m", "torch.distributed.launch")):
+        return _of_launcher(("torchrun", *words[2:]), variables, python)
+    if words[:2] == ("-m", "accelerate.commands.launch"):
+        return _of_launcher(("accelerate", *words[2:]), variables, python)
+    if len(words) < (2 if words[:1] == ("-m",) else 1):
+        raise _refusal(shlex.join(command))
+    return Program(python=python, words=words, variables=dict(variables))
+
+
+def _of_launcher(
+    command: Sequence[str], variables: Mapping[str, str], python: tuple[str, ...] = ("python",)
+) -> Program:
+    """Return the program behind torchrun's or accelerate's own options, and how many processes they start."""
+    switches, gpu_count = _LAUNCHERS[Path(command[0]).name], 1
+    place = 2 if command[1:2] == ["launch"] or command[1:2] == ("launch",) else 1
+    while place < len(command) and command[place].startswith("-") and command[place] not in ("-m", "--module"):
+        name, _, value = command[place].partition("=")
+        has_own_value = bool(value) or name in switches
+        value = value or "".join(command[place + 1 : place + 2])
+        if name in _PROCESSES and value.isdecimal():
+            gpu_count = max(int(value), 1)
+        place += 1 if has_own_value else 2
+    words = list(command[place:])
+    if words[:1] == ["--module"]:
+        words[0] = "-m"
+    if len(words) < (2 if words[:1] == ["-m"] else 1):
+        raise _refusal(shlex.join(command))
+    return Program(python=python, words=tuple(words), variables=dict(variables), gpu_count=gpu_count)
+
+
+def _refusal(text: str) -> RequestError:
+    message = (
+        f"Command of 'gpusage capture' must run a Python program, as 'python train.py'; got {text!r}. "
+        "Name the program, not a text of Python or a shell function."
+    )
+    return RequestError(message)

@@ -1,0 +1,154 @@
+"""What `gpusage capture` does: it runs the program in a child, and prints what was seen."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpusage.boundary.printable_text import visible
+from gpusage.capture.captured import Captured, check_record
+from gpusage.capture.child import Limits, Outcome, run_program
+from gpusage.capture.programs import Program, program_in_script, program_of
+from gpusage.cli import figures, tables
+from gpusage.cli.cards.card import SUFFIX, summarize
+from gpusage.cli.scripts import read_script
+from gpusage.graphs.card.file import write_file
+from gpusage.graphs.card.text import encode
+from gpusage_hooks.errors import GraphError, RequestError
+
+SCHEMA = "gpusage.capture/1"
+COLUMNS = (
+    tables.Column("key", is_left=True),
+    tables.Column("value", is_left=True),
+    tables.Column("known", is_left=True),
+)
+MARKS: Mapping[str, str] = {
+    "seen": "seen",
+    "mapped": "mapped: the nearest word that gpusage knows",
+    "guessed": "guessed: check it",
+}
+ENDINGS: Mapping[str, str] = {
+    "cycle": "after one full step",
+    "inference": "after equal calls without a gradient: taken for inference",
+    "by hand": "after its third backward pass without an optimizer: weights changed by hand",
+    "end": "where the program ended, before a second update",
+    "time": "by its time, before a full step",
+    "failed": "where the program failed, before a full step",
+}
+
+
+def capture(  # noqa: PLR0913 - an option each
+    context: click.Context,
+    command: tuple[str, ...],
+    line: str | None,
+    output: Path | None,
+    gpu_count: int | None,
+    time_s: float,
+    *,
+    has_network: bool,
+    runs_here: bool,
+    as_json: bool,
+) -> None:
+    """Run the program up to its first full step, and print its card and comment."""
+    if output is not None and not output.name.endswith(SUFFIX):
+        message = f"Output {output.name!r} must end with {SUFFIX!r}, by which a card is known. Rename it."
+        raise click.UsageError(message, context)
+    if bool(command) == bool(line):
+        message = "Capture must have one program: a job script, a command line after '--', or --shell; got none or two."
+        raise click.UsageError(message, context)
+    program = _program(command, line)
+    if gpu_count is not None:
+        program = replace(program, gpu_count=gpu_count)
+    limits = Limits(time_s=time_s, is_apart=not runs_here, has_network=has_network)
+    outcome = run_program(program, limits, lambda stage: click.echo(f"gpusage capture: {visible(stage)} ...", err=True))
+    captured = _captured(outcome)
+    card = _card_path(captured, output)
+    if captured.graph is not None and output is not None:
+        write_file(captured.graph, card)
+    if as_json:
+        tables.print_json(_document(captured, card, outcome))
+    else:
+        _show(captured, card, outcome, is_saved=output is not None)
+    if captured.graph is None:
+        context.exit(1)
+
+
+def _program(command: tuple[str, ...], line: str | None) -> Program:
+    if line is not None:
+        return program_in_script(re.sub(r"&&|;", "\n", line))
+    if len(command) == 1:
+        return program_in_script(read_script(command[0]))
+    return program_of(command)
+
+
+def _captured(outcome: Outcome) -> Captured:
+    """Return what the child saw, or say why it saw nothing."""
+    record = outcome.record
+    if "keys" in record:
+        return check_record(record)
+    tail = "\n".join(visible(each) for each in outcome.output.splitlines())
+    if tail:
+        click.echo(f"The program's last lines:\n{tail}", err=True)
+    if record.get("ending") == "no torch":
+        message = "Python of the program must be able to import torch; got: not installed. Activate its environment."
+    elif outcome.limit or record.get("ending") == "time":
+        limit = outcome.limit or "its time"
+        message = f"Program must call a model within its limits; got {limit} first. Give it more with --time."
+    elif record.get("frameworks"):
+        message = (
+            f"Program must be one of PyTorch; got one that uses {visible(str(record['frameworks'][0]))[:20]}. "
+            "Export its model to ONNX and name that."
+        )
+    else:
+        cause = visible(str(record.get("failure") or "its end"))[:300]
+        message = f"Program must call a model of PyTorch on this host; got {cause} first. Check that it starts here."
+    raise RequestError(message)
+
+
+def _card_path(captured: Captured, output: Path | None) -> Path:
+    if output is not None:
+        return output
+    name = "+".join(re.sub(r"\W", "", each) for each, _ in captured.modules[:2]) or "captured"
+    return Path(f"{name}{SUFFIX}")
+
+
+def _show(captured: Captured, card: Path, outcome: Outcome, *, is_saved: bool) -> None:
+    models = " and ".join(f"{name} with {figures.count(count)} parameters" for name, count in captured.modules)
+    tables.show_title(f"{models}; it ended {ENDINGS.get(captured.ending, captured.ending)} ({outcome.elapsed_s:.0f} s)")
+    rows = [[name, value, MARKS[mark]] for name, (value, mark) in captured.keys.items()]
+    tables.show_rows(COLUMNS, rows)
+    for module, why in captured.real_calls.items():
+        tables.show(f"{module} does not run on shapes alone ({why}), so it was computed here.")
+    if captured.graph is None:
+        tables.show(f"Its graph cannot be read: {captured.graph_failure}")
+        return
+    for note in captured.graph.notes:
+        tables.show(note)
+    where = f"Card: {card}" if is_saved else f"Card: not saved; -o {card} saves it"
+    click.echo(f"{where}\n--comment={captured.comment(str(card))}")
+
+
+def _document(captured: Captured, card: Path, outcome: Outcome) -> dict[str, Any]:
+    text = None
+    if captured.graph is not None:
+        try:
+            text = encode(captured.graph)
+        except GraphError:  # too long to travel with a job; the file holds it
+            text = None
+    return {
+        "schema": SCHEMA,
+        "comment": captured.comment(str(card)) if captured.graph is not None else None,
+        "keys": {name: {"value": value, "known": mark} for name, (value, mark) in captured.keys.items()},
+        "modules": [{"name": name, "parameter_count": count} for name, count in captured.modules],
+        "ending": captured.ending,
+        "real_calls": dict(captured.real_calls),
+        "graph_failure": captured.graph_failure or None,
+        "elapsed_s": round(outcome.elapsed_s, 1),
+        "summary": summarize(captured.graph) if captured.graph is not None else None,
+        "card": text,
+    }

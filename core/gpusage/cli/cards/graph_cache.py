@@ -1,0 +1,85 @@
+"""A cache of the graphs that only a library can build, below the user's cache folder.
+
+Reading a Hugging Face configuration imports PyTorch and transformers and runs the model: many seconds. Every other
+source takes a fraction of a second, and is not cached.
+
+Invariants:
+
+1. The key is the path, the content, the shape, the source files of our readers, and the versions of the libraries.
+2. If a third-party plugin reads models, nothing is cached: we cannot see when it changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpusage.cli.cards.cache import read_own, source_files, user_cache, write_atomically
+from gpusage.graphs.card.file import compact_json, parse_graph, to_document
+from gpusage.graphs.model_files import read_bounded_file
+from gpusage.graphs.named.reader import configuration_path
+from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import ModelGraph
+
+if TYPE_CHECKING:  # commands import this before they know whether they predict
+    from gpusage.decisions.advisor import Advisor
+
+MAXIMUM_CONFIGURATION_BYTES = 1024 * 1024
+MAXIMUM_GRAPH_BYTES = 16 * 1024 * 1024
+_FORMAT = "1"
+_READERS = ("graphs/**/*",)
+_LIBRARIES = ("torch", "transformers")
+
+
+def read_graph(advisor: Advisor, source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
+    """Return the graph of the model at *source*, from the user's cache if it is there.
+
+    Raises:
+        GraphError: As `Advisor.read`.
+    """
+    path = _cache_path(source, shape) if advisor.hooks.are_ours("read_model") else None
+    if path is None:
+        return advisor.read(source, shape)
+    try:
+        return parse_graph(read_own(path, MAXIMUM_GRAPH_BYTES) or b"", "Graph")
+    except GraphError:  # none is cached, or another version wrote it
+        pass
+    if sys.stderr.isatty():
+        click.echo(f"Building {source} with transformers; the next call finds it in {path.parent}.", err=True)
+    graph = advisor.read(source, shape)
+    write_atomically(path, compact_json(to_document(graph)).encode("utf-8"))
+    return graph
+
+
+def _cache_path(source: str, shape: Mapping[str, Sequence[int]]) -> Path | None:
+    """Return the path of the cached graph of *source*, ``None`` if *source* is no Hugging Face configuration."""
+    path = configuration_path(source)
+    if path is None:
+        return None
+    try:
+        content = read_bounded_file(path, MAXIMUM_CONFIGURATION_BYTES)
+    except GraphError:
+        return None  # its reader raises the error
+    identity = (
+        _FORMAT,
+        str(Path(path).absolute()),
+        source,
+        content,
+        sorted((name, tuple(sizes)) for name, sizes in shape.items()),
+        [(library, _version(library)) for library in _LIBRARIES],
+        tuple(source_files(_READERS)),
+    )
+    return user_cache() / "graphs" / hashlib.sha256(repr(identity).encode("utf-8", "replace")).hexdigest()
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return ""

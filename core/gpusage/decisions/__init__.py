@@ -1,0 +1,1 @@
+"""From a submission to its decision: what the model needs, what the policies choose, what its user is shown."""

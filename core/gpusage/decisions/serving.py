@@ -1,0 +1,177 @@
+"""How many answers of a language model a GPU writes side by side, how fast, and how many GPUs a rate of requests takes.
+
+A server batches continuously: it reads the prompt of a new request as soon as an answer ends, and all others wait for
+that pass. With N answers side by side, one that has n new tokens takes N prefills and n passes over one token each:
+
+    residence = N * prefill + n * token(N),    answers per second = N / residence
+
+Keys and values lie in blocks of tokens, which fill what the weights leave of the memory that the server reserves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, inf
+
+from gpusage.devices.shares import share_of
+from gpusage.policies.latency import waited_services
+from gpusage.predictors.analysis import analyze
+from gpusage.predictors.engines import RESERVED_SHARE
+from gpusage_hooks.types import Gpu, ModelGraph, Workload
+
+BLOCK_TOKENS = 16
+"""Tokens whose keys and values lie in one block: the default of vLLM's ``--block-size``."""
+MOST_ANSWERS = 256
+"""Side by side: the default of vLLM's ``--max-num-seqs`` for most of its releases."""
+IN_TIME = 0.99
+"""The part of the requests for which a promised first token holds."""
+MOST_GPUS = 4096
+SHARE_PERCENTS = (25, 50, 75)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What one GPU serves.
+
+    Attributes:
+        block_count: Of `BLOCK_TOKENS` tokens, that fit beside the weights; 0 where these do not fit.
+        answers: Side by side, as many as the blocks hold; 0 where not even one fits.
+        longest_tokens: Prompt and new tokens of the longest answer that fits alone.
+        first_token_s: From a request to its first token, where a place is free.
+        token_s: From one token of an answer to the next, with all places taken.
+        tokens_per_s: New tokens of all answers.
+        factor: 9 of 10 times and rates lie within this factor.
+    """
+
+    gpu: str
+    block_count: int
+    answers: int
+    longest_tokens: int
+    first_token_s: float
+    token_s: float
+    tokens_per_s: float
+    factor: float
+
+    @property
+    def user_tokens_per_s(self) -> float:
+        """Return the tokens per second that one user reads."""
+        return 1.0 / self.token_s if self.answers else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """How many GPUs of one type a rate of requests takes; a share of one GPU where that is enough."""
+
+    gpu_count: int
+    share_percent: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """A model on one GPU, behind a server."""
+
+    graph: ModelGraph
+    workload: Workload
+    gpu: Gpu
+
+    def prefill_s(self) -> float:
+        """Return the seconds of the pass over one prompt."""
+        return self._pass_s(1, 0)
+
+    def token_s(self, answers: int) -> float:
+        """Return the seconds of a pass over one token of each of *answers*."""
+        return self._pass_s(answers, 1)
+
+    def _pass_s(self, answers: int, number: int) -> float:
+        analysis = analyze(self.graph, replace(self.workload, batch_size=answers))
+        return float(analysis.on([self.gpu]).tokens[number].step_s[0])
+
+    def residence_s(self, answers: int) -> float:
+        """Return the seconds of one of *answers* that are written side by side."""
+        generation = self.workload.generate
+        return answers * self.prefill_s() + (generation.new_tokens if generation else 0) * self.token_s(answers)
+
+    def answers_for(self, rate_per_s: float, most: int) -> int | None:
+        """Return the fewest answers side by side, at most *most*, that keep up with a rate; ``None`` for none."""
+        if most < 1 or most / self.residence_s(most) < rate_per_s:
+            return None
+        low, high = 0, most
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if middle / self.residence_s(middle) >= rate_per_s else (middle, high)
+        return high
+
+
+def serving_of(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Serving:
+    """Return what *gpu* serves of *graph*, as many answers of `Workload.generate` as its memory holds.
+
+    Args:
+        graph: A language model.
+        workload: In inference, with ``generate``; its batch does not count.
+        gpu: A whole GPU, or a part of one.
+    """
+    alone = analyze(graph, replace(workload, batch_size=1))
+    generation = alone.generation
+    if generation is None:
+        message = "A workload that is served must generate."
+        raise ValueError(message)
+    cached = generation.passes()[1].kv_cache_bytes
+    resident = alone.required_bytes([gpu])[0].value - cached
+    free_bytes = RESERVED_SHARE * gpu.memory_bytes - resident - generation.read_bytes * generation.prompt_tokens
+    blocks = max(int(free_bytes // (BLOCK_TOKENS * generation.kv_cache_bytes)), 0)
+    answers = min(blocks // ceil(generation.total_tokens / BLOCK_TOKENS), MOST_ANSWERS)
+    server, count = _Server(graph, workload, gpu), max(answers, 1)
+    step = alone.step_time_s([gpu])[0]
+    residence_s, tokens = server.residence_s(count), generation.decode_count + 1
+    return Serving(
+        gpu=gpu.name,
+        block_count=blocks,
+        answers=answers,
+        longest_tokens=blocks * BLOCK_TOKENS,
+        first_token_s=server.prefill_s() + (server.token_s(count) if answers > 1 else 0.0),
+        token_s=residence_s / tokens,
+        tokens_per_s=answers * tokens / residence_s,
+        factor=step.high / step.value,
+    )
+
+
+def fleet_of(graph: ModelGraph, workload: Workload, gpu: Gpu, rate_per_s: float, first_token_s: float) -> Fleet | None:
+    """Return how many of *gpu* serve *rate_per_s* requests; ``None`` where no number of them does.
+
+    Args:
+        graph: A language model.
+        workload: In inference, with ``generate``.
+        gpu: A whole GPU.
+        rate_per_s: Requests that come at random, spread evenly over the GPUs.
+        first_token_s: Within which 99 of 100 requests have their first token; infinite for no promise.
+    """
+    most = serving_of(graph, workload, gpu).answers
+    server = _Server(graph, workload, gpu)
+    if not most or server.prefill_s() > first_token_s:
+        return None
+    count = ceil(rate_per_s / (most / server.residence_s(most)))
+    while count <= MOST_GPUS and not _keeps(server, rate_per_s / count, first_token_s, most):
+        count = max(count + 1, int(count * 1.1))
+    if count > MOST_GPUS:
+        return None
+    if count == 1:
+        for percent in SHARE_PERCENTS:
+            part = replace(share_of(gpu, percent), memory_bytes=gpu.memory_bytes * percent // 100)
+            answers = serving_of(graph, workload, part).answers
+            if _keeps(_Server(graph, workload, part), rate_per_s, first_token_s, answers):
+                return Fleet(gpu_count=1, share_percent=percent)
+    return Fleet(gpu_count=count)
+
+
+def _keeps(server: _Server, rate_per_s: float, first_token_s: float, most: int) -> bool:
+    """Tell whether 99 of 100 requests have their first token in time where one GPU has *rate_per_s* of them.
+
+    A prompt waits for the pass that runs, and for the prompts before it: one server that takes the same time for each.
+    """
+    answers = server.answers_for(rate_per_s, most)
+    if answers is None:
+        return False
+    prefill_s = server.prefill_s()
+    waited = waited_services(rate_per_s * prefill_s, IN_TIME)
+    pass_s = server.token_s(answers) if answers > 1 else 0.0
+    return pass_s + prefill_s * (1 + waited) <= first_token_s if waited < inf else False

@@ -1,0 +1,190 @@
+"""A finding -> figures of the job alone on each whole GPU, and what its shares cost at least.
+
+Invariants:
+
+1. What a job did on one GPU shows what its host allows there; with another GPU the host may be faster or slower by
+   the factor by which hosts differ.
+2. On a share that was idle at times the host decided, and the GPU's own time follows from how much longer the share
+   makes it. A share that was full shows only how busy the job is at least: unless more is known, it may be so busy that
+   it gets a whole GPU once, which shows the rest.
+3. Other users' runs never move a figure beyond the interval that the graph predicts (`other_users`).
+4. Shares get dearer by what was observed, never cheaper than predicted: a slow host makes them cheap by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+
+from gpusage.devices.shares import shares_of
+from gpusage.experience.history import GpuLookup
+from gpusage.experience.learned import Experience, FamilyRatio, Finding, run_count
+from gpusage.experience.learning import at_most_one
+from gpusage.experience.other_users import narrowed
+from gpusage.experience.trust import PARTNERS, WAITS_FOR_HOST
+from gpusage.predictors.analysis import WorkloadAnalysis, analyze
+from gpusage.predictors.intervals import around, product, ratio
+from gpusage.predictors.known import HOSTS_APART, NOTHING_KNOWN
+from gpusage_hooks.errors import DeviceError
+from gpusage_hooks.types import Figure, Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Workload
+from gpusage_hooks.units import WHOLE_PERCENT
+
+GROWTH_FACTOR = 1.3
+"""Between how much longer a share makes the GPU's own time, and how much longer it is predicted to."""
+
+
+def own_figures(
+    finding: Finding, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], find_gpu: GpuLookup
+) -> tuple[ObservedFigures, ...]:
+    """Return the figures of a job alone on each of *gpus* by its user's runs in *finding*; none of slices.
+
+    Args:
+        finding: As `Learned.find` returns it.
+        graph: The job's model.
+        workload: How it is run.
+        gpus: Whole ones and slices.
+        find_gpu: Returns a GPU of the catalogue by its name.
+    """
+    analysis = analyze(graph, workload)
+    if finding.experience is not None:
+        return _by_experience(finding.experience, finding.source, analysis, gpus, find_gpu)
+    if finding.family_ratio is not None:
+        return _by_family(finding.family_ratio, analysis, gpus)
+    return (NOTHING_KNOWN,) * len(gpus)
+
+
+def others_figures(
+    finding: Finding, graph: ModelGraph, workload: Workload, needs: Sequence[tuple[Gpu, GpuNeed]], find_gpu: GpuLookup
+) -> tuple[ObservedFigures, ...]:
+    """Return the figures of a job alone on each of some whole GPUs by other users' runs in *finding*.
+
+    Args:
+        finding: As `Learned.find` returns it.
+        graph: The job's model.
+        workload: How it is run.
+        needs: The GPUs, each with what the graph alone predicts of the job there.
+        find_gpu: Returns a GPU of the catalogue by its name.
+    """
+    analysis, gpus = analyze(graph, workload), [gpu for gpu, _ in needs]
+    source = f"{finding.source} of {len(finding.others)} other users"
+    by_user = [
+        _by_family(each, analysis, gpus)
+        if isinstance(each, FamilyRatio)
+        else _by_experience(each, finding.source, analysis, gpus, find_gpu)
+        for each in finding.others
+    ]
+    known = []
+    for (_, need), of_gpu in zip(needs, zip(*by_user, strict=True), strict=True):
+        observed = [one.gpu_utilization.interval for one in of_gpu if one.gpu_utilization]
+        utilization = narrowed(need.gpu_utilization, observed)
+        known.append(
+            ObservedFigures(gpu_utilization=Figure(interval=utilization, source=source) if utilization else None)
+        )
+    return tuple(known)
+
+
+def raise_slowdowns(
+    experience: Experience, gpu: Gpu, percents: Sequence[int], slowdowns: Sequence[Interval]
+) -> list[Interval]:
+    """Return *slowdowns*, one for each of *percents* of *gpu*, at least as high as the job's own runs showed.
+
+    Args:
+        experience: Of the job.
+        gpu: A whole GPU.
+        percents: Shares of it; of the whole one nothing is changed.
+        slowdowns: As predicted.
+    """
+    predicted = {percent: slowdown.value for percent, slowdown in zip(percents, slowdowns, strict=True)}
+    shares = [percent for percent in percents if percent < WHOLE_PERCENT]
+    observed = {percent: value for (name, percent), value in experience.slowdown.items() if name == gpu.name}
+    factor = 1.0
+    for percent, value in observed.items() if shares else ():
+        nearest = min(shares, key=lambda share: abs(share - percent))
+        factor = max(factor, value / PARTNERS / predicted[nearest])
+    return [
+        slowdown if percent == WHOLE_PERCENT else _times(slowdown, factor)
+        for percent, slowdown in zip(percents, slowdowns, strict=True)
+    ]
+
+
+def _by_experience(
+    experience: Experience, runs: str, analysis: WorkloadAnalysis, gpus: Sequence[Gpu], find_gpu: GpuLookup
+) -> tuple[ObservedFigures, ...]:
+    source = run_count(experience.run_count, runs)
+    memory = experience.memory_bytes
+    figure = Figure(interval=memory, source=source) if memory else None
+    floors = _host_floors(experience, analysis, find_gpu)
+    known = []
+    for gpu in gpus:
+        utilization = None if gpu.parent_gpu or not floors else _utilization_on(gpu, floors, analysis)
+        known.append(
+            ObservedFigures(
+                step_time_s=_step_time(gpu, utilization, analysis, source) if utilization else None,
+                gpu_utilization=Figure(interval=utilization, source=source) if utilization else None,
+                memory_bytes=None if gpu.parent_gpu else figure,
+            )
+        )
+    return tuple(known)
+
+
+def _host_floors(experience: Experience, analysis: WorkloadAnalysis, find_gpu: GpuLookup) -> list[tuple[Gpu, Interval]]:
+    """Return the utilization alone on whole GPUs, the best known first."""
+    by_runs = sorted(experience.utilization, key=lambda share: (share[1], experience.utilization_runs[share]))
+    floors: list[tuple[Gpu, Interval]] = []
+    for name, percent in reversed(by_runs):
+        utilization = experience.utilization[name, percent]
+        try:
+            gpu = find_gpu(name)
+        except DeviceError:  # the catalogue does not know it
+            continue
+        if percent == WHOLE_PERCENT:
+            floors.append((gpu, utilization))
+        elif utilization.value < WAITS_FOR_HOST:
+            growth = _growth(gpu, percent, analysis)
+            floors.append((gpu, product(utilization, around(1.0 / growth, GROWTH_FACTOR))))
+        elif not floors:
+            least = utilization.value / _growth(gpu, percent, analysis)
+            floors.append((gpu, Interval(value=sqrt(least), low=least, high=1.0)))
+    return floors
+
+
+def _utilization_on(gpu: Gpu, floors: Sequence[tuple[Gpu, Interval]], analysis: WorkloadAnalysis) -> Interval | None:
+    """Return the utilization on *gpu*, or ``None`` where runs on other GPUs do not show it."""
+    for floor_gpu, utilization in floors:
+        if floor_gpu.name == gpu.name:
+            return at_most_one(utilization)
+    floor_gpu, utilization = floors[0]
+    if utilization.value >= WAITS_FOR_HOST:
+        return None
+    floor_s, busy_s = analysis.timing((floor_gpu, gpu)).busy_s.tolist()
+    return at_most_one(product(utilization, around(busy_s / floor_s, HOSTS_APART)))
+
+
+def _step_time(gpu: Gpu, utilization: Interval, analysis: WorkloadAnalysis, source: str) -> Figure | None:
+    """Return the step time where the host decides it: the GPU's own time over its part of the step."""
+    if utilization.value >= WAITS_FOR_HOST:
+        return None
+    (busy_s,) = analysis.timing((gpu,)).busy_s.tolist()
+    (step_s,) = analysis.step_time_s((gpu,))
+    return Figure(interval=ratio(_times(step_s, busy_s / step_s.value), utilization), source=source)
+
+
+def _growth(gpu: Gpu, percent: int, analysis: WorkloadAnalysis) -> float:
+    """Return how many times as long the GPU's own time is on a share."""
+    whole_s, share_s = analysis.kernels_s((gpu, *shares_of(gpu, (percent,)))).tolist()
+    return max(float(share_s / whole_s), 1.0)
+
+
+def _by_family(family: FamilyRatio, analysis: WorkloadAnalysis, gpus: Sequence[Gpu]) -> tuple[ObservedFigures, ...]:
+    source = f"{family.job_count} other jobs of this kind"
+    predicted = [activity.gpu_utilization.value for activity in analysis.activity(gpus)]
+    return tuple(
+        NOTHING_KNOWN
+        if gpu.parent_gpu
+        else ObservedFigures(gpu_utilization=Figure(interval=at_most_one(_times(family.ratio, value)), source=source))
+        for gpu, value in zip(gpus, predicted, strict=True)
+    )
+
+
+def _times(interval: Interval, factor: float) -> Interval:
+    return Interval(value=interval.value * factor, low=interval.low * factor, high=interval.high * factor)

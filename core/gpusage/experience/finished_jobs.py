@@ -1,0 +1,103 @@
+"""What a job's usage shows after it has ended, by fixed rules; no data is never waste."""
+
+from __future__ import annotations
+
+from gpusage.predictors.known import is_same_batch_size
+from gpusage_hooks.types import DecisionRecord, Outcome, Usage
+from gpusage_hooks.units import MIB, WHOLE_PERCENT, percent
+
+LEAST_SAMPLED_S = 60.0
+"""Of sampling: less shows nothing of a job."""
+HOST_BOUND_BELOW = 0.5
+"""A GPU that has no kernel for more than half of the time waits for its host."""
+BUSY_PROCESSORS = 0.85
+LEAST_ALONE = 0.9
+"""Of the sampled time: NVML's utilization is the whole device's, so it is a job's own only where it is alone."""
+SOUND: tuple[Outcome, ...] = ("completed", "timed_out")
+"""A training that its time limit ends has run as it always does."""
+LEAST_UTILIZATION = 0.02
+"""Of a job that works at all."""
+UNUSED_BELOW = 0.005
+FASTER = 2.0
+FILLED = 0.95
+"""Of a cap on GPU memory: an allocation fails before the last byte is taken."""
+
+
+def own_utilization(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> float | None:
+    """Return the share of time in which a kernel of the job ran, 0 to 1; ``None`` where that is not known.
+
+    Args:
+        usage: Of one run.
+        least_s: What was sampled for less shows nothing.
+    """
+    if usage.gpu_utilization is None or usage.sampled_s < least_s or was_gpu_shared(usage):
+        return None
+    return min(max(usage.gpu_utilization, 0.0), 1.0)
+
+
+def was_gpu_shared(usage: Usage) -> bool:
+    """Tell whether others were on the GPU for so long that nobody knows whose kernels ran."""
+    return usage.alone_s < LEAST_ALONE * usage.sampled_s
+
+
+def filled_memory_cap(usage: Usage) -> bool:
+    """Tell whether the processes of a run held as much GPU memory, by the driver's account, as its cap allows.
+
+    Of a run that completed this shows nothing: an allocator that keeps what it frees holds all that it may have.
+    """
+    limit_bytes = usage.granted.memory_limit_bytes
+    return limit_bytes is not None and (usage.memory_bytes or 0) >= FILLED * limit_bytes
+
+
+def describe_waiting(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> str:
+    """Return what the job waited for rather than its GPU, and what a faster GPU would gain; empty if nothing.
+
+    A GPU that is `FASTER` times as fast shortens only the time with kernels: of the whole run at most utilization times
+    ``1 - 1 / FASTER``.
+    """
+    utilization = usage.gpu_utilization if usage.sampled_s >= least_s else None
+    if utilization is None or not UNUSED_BELOW <= utilization < HOST_BOUND_BELOW:
+        return ""
+    gain = percent(utilization * (1 - 1 / FASTER))
+    return f"waits for {_describe_host(usage)}; a GPU {FASTER:.0f} times as fast would save at most {gain} of its time"
+
+
+def suggest_next_request(usage: Usage, record: DecisionRecord | None, least_s: float = LEAST_SAMPLED_S) -> str:
+    """Return what the user should request next time, one clause; empty where too little was seen.
+
+    Args:
+        usage: Of a job that has ended.
+        record: What was decided of it, where that is known.
+        least_s: What was sampled for less shows nothing.
+    """
+    utilization = usage.gpu_utilization if usage.sampled_s >= least_s else None
+    if usage.outcome == "out_of_memory":
+        return "a whole GPU"
+    if utilization is None:
+        return ""
+    if utilization < UNUSED_BELOW:
+        return "no GPU: it hardly used one"
+    requests = ["more processors"] if _processors(usage) >= BUSY_PROCESSORS and describe_waiting(usage, least_s) else []
+    could_use_all = not was_gpu_shared(usage) and usage.granted.thread_percent is None
+    run = record.workload if record else None
+    is_utilization_known = run is not None and run.alone.utilization is not None and is_same_batch_size(run)
+    if could_use_all and usage.granted.share_percent == WHOLE_PERCENT and not is_utilization_known:
+        batch = f"@{run.batch_size}" if run else ""
+        requests.append(f"utilization={max(1, round(100 * utilization))}{batch} in the comment")
+    return " and ".join(requests) or "the same"
+
+
+def _describe_host(usage: Usage) -> str:
+    busy, elapsed_s = _processors(usage), usage.ended_at_s - usage.started_at_s
+    if busy >= BUSY_PROCESSORS:
+        return f"its processors, which are {percent(busy)} busy"
+    known = [f"its processors are {percent(busy)} busy"] if usage.cpu_s is not None and usage.cpus else []
+    if usage.read_bytes is not None and elapsed_s > 0:
+        known.append(f"it reads {usage.read_bytes / MIB / elapsed_s:.0f} MiB/s")
+    return "its loader" + (f" ({', '.join(known)})" if known else "")
+
+
+def _processors(usage: Usage) -> float:
+    """Return how busy the job's processors were, 0 where that is unknown."""
+    elapsed_s = usage.ended_at_s - usage.started_at_s
+    return (usage.cpu_s or 0.0) / (usage.cpus * elapsed_s) if usage.cpus and elapsed_s > 0 else 0.0

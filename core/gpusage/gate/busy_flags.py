@@ -1,0 +1,181 @@
+"""Busy flags: a small file that inference and training map into memory, with one byte per process that serves.
+
+Invariants:
+
+1. Each process that serves has a byte of its own, and a lock on it that the kernel frees when the process ends, however
+   it ends. The byte of a process that is gone counts for nothing when it is next read.
+2. Nobody who serves ever waits for training.
+3. The file lies in a folder that only its user can enter: nobody else can hold this user's training.
+4. Its memory is there before it is touched: on a full file system there are no flags, and no SIGBUS.
+5. A program goes on without flags: another user may have taken the folder's name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import mmap
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from gpusage_hooks.errors import RequestError
+
+_log = logging.getLogger(__name__)
+FOLDER_VARIABLE = "GPUSAGE_GATE"
+PLACES = 64
+"""Processes that can serve with one file."""
+FREE, PRESENT, BUSY = 0, 1, 2
+"""States of a byte: no process; a process that serves; one that has a request in flight."""
+_BUSY = bytes([BUSY])
+_EMPTY = bytes(PLACES)
+
+
+class BusyFlags:
+    """The flags in the file at *path*. One object per process and path: closing a second one would free its lock."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._open()
+        os.register_at_fork(after_in_child=self._open)
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Keep a request in flight for as long as the block runs."""
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    def enter(self) -> None:
+        """Begin a request; requests of several threads may overlap."""
+        with self._lock:
+            self._claim_place()
+            self._in_flight += 1
+            self._set_state(BUSY)
+
+    def leave(self) -> None:
+        """End a request that `enter` began."""
+        with self._lock:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._set_state(PRESENT)
+
+    def is_busy(self) -> bool:
+        """Tell whether a request of another living process is in flight."""
+        return self._memory.find(_BUSY) >= 0 and any(self._alive(place, BUSY) for place in range(PLACES))
+
+    def is_served(self) -> bool:
+        """Tell whether another living process serves here, busy or not."""
+        return self._memory[:] != _EMPTY and any(self._alive(place, PRESENT) for place in range(PLACES))
+
+    def _open(self) -> None:
+        """Begin without a place; a forked child opens the file anew, because its parent's place is not its own."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        os.posix_fallocate(descriptor, 0, PLACES)
+        self._descriptor = descriptor  # never closed before the process ends: that would free the lock
+        self._memory = mmap.mmap(descriptor, PLACES)
+        self._lock = threading.Lock()
+        self._place: int | None = None
+        self._in_flight = 0
+
+    def _claim_place(self) -> None:
+        """Claim the first free byte; if none is free, training does not see this process."""
+        if self._place is None:
+            self._place = next((place for place in range(PLACES) if self._locked(place)), None)
+
+    def _set_state(self, state: int) -> None:
+        if self._place is not None:
+            self._memory[self._place] = state
+
+    def _alive(self, place: int, least: int) -> bool:
+        """Tell whether another process is at *place*; the byte of one that is gone is cleared."""
+        if self._memory[place] < least or place == self._place:
+            return False
+        if not self._locked(place):
+            return True
+        self._memory[place] = FREE
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, place)
+        return False
+
+    def _locked(self, place: int) -> bool:
+        """Take the lock of *place*; tell whether nobody else had it."""
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+        except OSError:
+            return False
+        return True
+
+
+def process_flags() -> BusyFlags:
+    """Return the flags that this process shares with those on its GPUs.
+
+    Raises:
+        RequestError: Its folder is not this user's own, or has no room.
+    """
+    path = own_folder() / f"door-{_shared_by()}"
+    try:
+        return flags_at(path)
+    except OSError as error:
+        message = f"Gate {path} must be a file that can be made; got {error.strerror}. Set {FOLDER_VARIABLE}."
+        raise RequestError(message) from error
+
+
+def usable_flags() -> BusyFlags | None:
+    """Return this process's flags, ``None`` where there can be none; the reason is logged once."""
+    try:
+        return process_flags()
+    except RequestError as error:
+        _log_once(str(error))
+        return None
+
+
+@cache
+def _log_once(reason: str) -> None:
+    _log.warning("gpusage gate: not used: %s", reason)
+
+
+@cache
+def flags_at(path: Path) -> BusyFlags:
+    """Return this process's one object for the flags at *path*.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    return BusyFlags(path)
+
+
+def own_folder() -> Path:
+    """Return the folder of the flags, made where it is not there; by default one in shared memory.
+
+    Raises:
+        RequestError: It is not a folder of this user's alone.
+    """
+    shared = Path("/dev/shm")  # noqa: S108 - checked below: owner, mode and kind
+    usual = (shared if shared.is_dir() else Path("/tmp")) / f"gpusage-{os.geteuid()}"  # noqa: S108 - as above
+    folder = Path(os.environ.get(FOLDER_VARIABLE) or usual)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        message = f"Gate's folder {folder} must be one that can be made; got {error.strerror}. Set {FOLDER_VARIABLE}."
+        raise RequestError(message) from error
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        message = (
+            f"Gate's folder {folder} must be a folder of your own with mode 0700; got mode "
+            f"{stat.S_IMODE(status.st_mode):04o} of user {status.st_uid}. Remove it, or set {FOLDER_VARIABLE}."
+        )
+        raise RequestError(message)
+    return folder
+
+
+def _shared_by() -> str:
+    """Return a name that processes on the same GPUs, under the same MPS daemon, have in common."""
+    names = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY")
+    return hashlib.sha256(repr([os.environ.get(name) for name in names]).encode()).hexdigest()[:12]

@@ -1,0 +1,1 @@
+"""What runs on a GPU node: the sampler of usage, and the division of GPUs among jobs."""

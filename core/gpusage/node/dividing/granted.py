@@ -1,0 +1,119 @@
+"""What a job was given of a GPU, as `gpusage-mps` wrote it on the node, and as the job's own client read it back.
+
+Invariants:
+
+1. A file that is missing, too large, or not ours is never an error: nothing was read back then.
+2. The percentage is the one that was set for the share: a job may use more where the site lets it (`sharing.cap`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from gpusage.boundary.printable_text import ascii_line, shortened
+from gpusage_hooks.types import Allocation
+from gpusage_hooks.units import GIB, MIB, WHOLE_PERCENT
+
+FOLDER = Path("/run/gpusage-mps")
+"""Where `gpusage-mps` keeps its files, unless the environment names another folder."""
+
+PERCENT_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+"""In a job's environment: its ceiling of threads, which only a job with a share has."""
+LIMIT_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+"""In a job's environment: its cap on device memory."""
+NOT_READ_BACK = "not read back"
+_WITHOUT_MPS = "no MPS daemon holds the client: it sees all SMs"
+_MAXIMUM_BYTES = 4096
+_CLAUSE_CHARACTERS = 120
+_JOB = re.compile(r"[A-Za-z0-9_]{1,80}")
+_LIMIT = re.compile(r"0=([0-9]{1,9})([MG])B?")
+_UNITS = {"M": MIB, "G": GIB}
+_File = TypeVar("_File")
+
+
+class ClientView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client saw, as probe.py prints it; that runs as the job's user, who may have it print anything."""
+
+    sm_count: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | None = None
+    memory_bytes: int | None = None
+    thread_percent: str | None = None
+    memory_limit: str | None = None
+    priority: str | None = None
+    partition: str | None = None
+    trouble: str = ""
+
+
+def read_granted(job_id: str, *, folder: Path = FOLDER, sm_count: int | None = None) -> Allocation | None:
+    """Return what the job *job_id* of this node was given; ``None`` where it shared no GPU through us.
+
+    Args:
+        job_id: In the workload manager's own form.
+        folder: Where `gpusage-mps` keeps its files.
+        sm_count: Of the whole GPU, where that is known: a client that sees them all is held by nothing.
+    """
+    if not _JOB.fullmatch(job_id):
+        return None
+    granted = _read(folder / "granted" / f"{job_id}.json", Allocation)
+    if granted is None or granted.division == "whole":
+        return granted
+    return with_client_view(granted, _read(folder / "granted" / f"{job_id}.seen", ClientView), sm_count)
+
+
+def with_client_view(granted: Allocation, view: ClientView | None, sm_count: int | None) -> Allocation:
+    """Return *granted* as a client of it saw it.
+
+    Args:
+        granted: What the node set.
+        view: What the client saw; ``None`` where none could be asked.
+        sm_count: As of `read_granted`.
+    """
+    if view is None or view.sm_count is None:
+        return _with_trouble(granted, (view and _clause(view.trouble)) or NOT_READ_BACK)
+    percent = granted.thread_percent
+    if sm_count and percent is not None and percent < WHOLE_PERCENT and view.sm_count >= sm_count:
+        return _with_trouble(replace(granted, division="whole", thread_percent=None), _WITHOUT_MPS)
+    limits = (granted.memory_limit_bytes, limit_bytes(view.memory_limit))
+    least = min((limit for limit in limits if limit is not None), default=None)
+    if sm_count:
+        percent = min(WHOLE_PERCENT, math.ceil(WHOLE_PERCENT * view.sm_count / sm_count))
+    return replace(granted, thread_percent=percent, memory_limit_bytes=least)
+
+
+def parse_client_view(content: bytes) -> ClientView | None:
+    """Return what probe.py printed; ``None`` where *content* is something else."""
+    try:
+        return msgspec.json.decode(content[:_MAXIMUM_BYTES], type=ClientView)
+    except msgspec.MsgspecError:
+        return None
+
+
+def limit_bytes(text: str | None) -> int | None:
+    """Return the limit of device 0 in CUDA_MPS_PINNED_DEVICE_MEM_LIMIT's own form, ``0=4096M``."""
+    limit = _LIMIT.fullmatch(text or "")
+    return int(limit[1]) * _UNITS[limit[2]] if limit else None
+
+
+def _with_trouble(granted: Allocation, clause: str) -> Allocation:
+    return replace(granted, trouble="; ".join(filter(None, (granted.trouble, clause))))
+
+
+def _clause(text: str) -> str:
+    return shortened(ascii_line(text), _CLAUSE_CHARACTERS)
+
+
+def _read(path: Path, kind: type[_File]) -> _File | None:
+    """Return the value in the file at *path*; ``None`` where there is none, or no regular file holds it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as file:
+            content = file.read(_MAXIMUM_BYTES)
+        return msgspec.json.decode(content, type=kind)
+    except (OSError, msgspec.MsgspecError):
+        return None

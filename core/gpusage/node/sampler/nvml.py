@@ -1,0 +1,149 @@
+"""What NVML's counters say of one GPU: the built-in answer to `read_gpu`.
+
+A counter that a GPU or a driver lacks is unknown, and never zero.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from typing import Any, TypeVar
+
+from gpusage_hooks import hookimpl
+from gpusage_hooks.types import GpuReading
+
+GPM_METRICS = {"sm_activity": 2, "dram_activity": 10}
+"""Numbers of nvmlGpmMetricId_t; counters that Hopper and later GPUs have."""
+_TYPES: Mapping[int, str] = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}
+"""Of nvmlValue_t, by nvmlValueType_t."""
+_PROCESS_KINDS = ("Compute", "MPSCompute")
+Nvml = Any
+"""The module pynvml; it has no types."""
+T = TypeVar("T")
+
+
+@hookimpl(trylast=True)
+def read_gpu(device: str) -> GpuReading | None:
+    """Read the counters of *device* from NVML; ``None`` where NVML does not know the GPU."""
+    gauge = _gauge(device)
+    return gauge.read() if gauge else None
+
+
+class Gauge:
+    """One GPU or slice that NVML knows.
+
+    Args:
+        nvml: The module, initialized.
+        handle: Of the device.
+    """
+
+    def __init__(self, nvml: Nvml, handle: Any) -> None:  # noqa: ANN401 - a pointer of NVML's
+        self._nvml = nvml
+        self._handle = handle
+        self._name = _text(nvml.nvmlDeviceGetName(handle))
+        self._newest_us = 0
+        self._gpm: Any = None
+        self._has_gpm = self._known(lambda: bool(nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)) or False
+
+    def read(self) -> GpuReading:
+        """Return what the counters say now."""
+        energy_mj = self._known(lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+        activities = self._activities()
+        return GpuReading(
+            name=self._name,
+            gpu_utilization=self._utilization(),
+            sm_activity=activities.get("sm_activity"),
+            dram_activity=activities.get("dram_activity"),
+            energy_j=None if energy_mj is None else energy_mj / 1000,
+            process_memory_bytes=self._processes(),
+        )
+
+    def _known(self, ask: Callable[[], T]) -> T | None:
+        """Return the answer to *ask*, ``None`` where this device or driver has none."""
+        try:
+            return ask()
+        except (self._nvml.NVMLError, AttributeError):  # AttributeError: a pynvml that is older than the call
+            return None
+
+    def _utilization(self) -> float | None:
+        """Return the mean of the driver's own samples since the last reading, else its latest one."""
+        samples = self._known(self._samples) or []
+        if samples:
+            return sum(samples) / len(samples) / 100
+        rates = self._known(lambda: self._nvml.nvmlDeviceGetUtilizationRates(self._handle))
+        return None if rates is None else rates.gpu / 100
+
+    def _samples(self) -> list[float]:
+        nvml = self._nvml
+        kind, samples = nvml.nvmlDeviceGetSamples(self._handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, self._newest_us)
+        fresh = [sample for sample in samples if sample.timeStamp > self._newest_us]
+        self._newest_us = max((sample.timeStamp for sample in fresh), default=self._newest_us)
+        return [float(getattr(sample.sampleValue, _TYPES[kind])) for sample in fresh] if kind in _TYPES else []
+
+    def _processes(self) -> dict[int, int | None]:
+        items = (item for kind in _PROCESS_KINDS for item in self._running(kind))
+        return {int(item.pid): item.usedGpuMemory for item in items}
+
+    def _running(self, kind: str) -> Sequence[Any]:
+        """Return the processes of *kind* by the newest call that driver and package have in common."""
+        for version in ("_v3", "_v2"):
+            running = self._known(partial(self._call, f"nvmlDeviceGet{kind}RunningProcesses{version}"))
+            if running is not None:
+                return running
+        return ()
+
+    def _call(self, name: str) -> Sequence[Any]:
+        running: Sequence[Any] = getattr(self._nvml, name)(self._handle)
+        return running
+
+    def _activities(self) -> dict[str, float]:
+        """Return the hardware's counters since the last reading; none at the first."""
+        if not self._has_gpm:
+            return {}
+        first, self._gpm = self._gpm, self._known(self._gpm_sample)
+        if first is None:
+            return {}
+        with suppress(self._nvml.NVMLError):
+            if self._gpm is not None:
+                return self._gpm_between(first, self._gpm)
+        self._known(lambda: self._nvml.nvmlGpmSampleFree(first))
+        return {}
+
+    def _gpm_sample(self) -> Any:  # noqa: ANN401 - a pointer of NVML's
+        return self._nvml.nvmlGpmSampleGet(self._handle, self._nvml.nvmlGpmSampleAlloc())
+
+    def _gpm_between(self, first: Any, last: Any) -> dict[str, float]:  # noqa: ANN401 - pointers of NVML's
+        nvml = self._nvml
+        metrics_request = nvml.c_nvmlGpmMetricsGet_t()
+        metrics_request.version, metrics_request.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(GPM_METRICS)
+        metrics_request.sample1, metrics_request.sample2 = first, last
+        for place, number in enumerate(GPM_METRICS.values()):
+            metrics_request.metrics[place].metricId = number
+        answer = nvml.nvmlGpmMetricsGet(metrics_request)
+        self._known(lambda: nvml.nvmlGpmSampleFree(first))
+        values = {name: answer.metrics[place] for place, name in enumerate(GPM_METRICS)}
+        return {name: value.value / 100 for name, value in values.items() if value.nvmlReturn == 0}
+
+
+@cache
+def _gauge(device: str) -> Gauge | None:
+    """Return the gauge of *device*; the driver is asked once, also where there is none."""
+    try:
+        import pynvml  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415 - only where a job is sampled
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        if device.isascii() and device.isdigit():
+            handle = pynvml.nvmlDeviceGetHandleByIndex(int(device))
+        else:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(device)
+        return Gauge(pynvml, handle)
+    except (pynvml.NVMLError, ctypes.ArgumentError):
+        return None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,155 @@
+"""Sampling one job from its start to its end: sample, wait, and save what is known so far.
+
+Invariants:
+
+1. Whatever goes wrong with one sample costs that sample; the job never notices.
+2. What is known so far is in the file, whole, at most `SAVE_INTERVAL_S` old; no more is lost with this process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from gpusage.node.dividing.granted import LIMIT_VARIABLE, limit_bytes
+from gpusage.node.sampler.processes import JobProcesses, ProcessSelector
+from gpusage.node.sampler.totals import Sample, Totals, add_sample, job_memory_bytes
+from gpusage.plugins.hooks import Hooks
+from gpusage_hooks.types import Allocation, GpuReading, Usage
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 10.0
+PAUSE_GROWTH = 1.3
+"""A short job is seen often enough, a long one costs next to nothing."""
+SAVE_INTERVAL_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledJob:
+    """A job on this machine.
+
+    Attributes:
+        job_id: In the manager's own form.
+        devices: Its GPUs, as its environment names them.
+        identity: How its processes are known.
+        cpus: Processors that it was given; ``None`` where that is unknown.
+    """
+
+    manager: str
+    job_id: str
+    devices: tuple[str, ...]
+    identity: ProcessSelector
+    cpus: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a machine shows about a job besides the counters of its GPUs.
+
+    Attributes:
+        has_partners: Tells whether another job was given one of the GPUs as well.
+        granted: Returns the part of the GPU that the job has; ``None`` where nobody read it back.
+    """
+
+    has_partners: Callable[[], bool]
+    granted: Callable[[], Allocation | None]
+
+
+class Sampling:
+    """Samples one job.
+
+    Args:
+        job: What is sampled.
+        hooks: Whose `read_gpu` reads the counters.
+        surroundings: What the machine shows that no counter does.
+    """
+
+    def __init__(self, job: SampledJob, hooks: Hooks, surroundings: Surroundings) -> None:
+        self._job = job
+        self._hooks = hooks
+        self._surroundings = surroundings
+        self._granted = Allocation()
+        self._processes = JobProcesses(job.identity)
+        self._totals = Totals()
+        self._started_at_s = time.time()
+        self._last: Sample | None = None
+        self._name = ""
+
+    def run(self, wait: Callable[[float], bool], save: Callable[[Usage], None]) -> Usage:
+        """Sample until *wait*, which is called with seconds, returns that the job has ended; return its usage.
+
+        Args:
+            wait: Waits, and returns whether the job has ended.
+            save: Called now and then with what is known so far.
+        """
+        pause_s, saved_at_s, ended = FIRST_PAUSE_S, time.monotonic(), False
+        self.sample()
+        save(self.usage())
+        while not ended:
+            ended = wait(pause_s)
+            self.sample()
+            pause_s = min(LONGEST_PAUSE_S, pause_s * PAUSE_GROWTH)
+            if time.monotonic() - saved_at_s >= SAVE_INTERVAL_S:
+                save(self.usage())
+                saved_at_s = time.monotonic()
+        return self.usage()
+
+    def sample(self) -> None:
+        """Take one sample, and add what has passed since the last one."""
+        now = self._read_gpus()
+        if self._last is not None:
+            self._totals = add_sample(self._totals, self._last, now)
+        self._last = now
+
+    def usage(self) -> Usage:
+        """Return what is known so far; whose job it is, and what was decided of it, its manager knows."""
+        used, totals = self._processes.consumption(), self._totals
+        return Usage(
+            number="",
+            user="",
+            manager=self._job.manager,
+            job_id=self._job.job_id,
+            gpu=self._name,
+            granted=self._granted,
+            started_at_s=self._started_at_s,
+            ended_at_s=time.time(),
+            sampled_s=totals.sampled_s,
+            alone_s=totals.alone_s,
+            gpu_utilization=totals.mean("gpu_utilization"),
+            peak_utilization=totals.peak_utilization,
+            sm_activity=totals.mean("sm_activity"),
+            dram_activity=totals.mean("dram_activity"),
+            memory_bytes=totals.memory_bytes,
+            energy_j=totals.energy_j,
+            cpu_s=used.cpu_s,
+            cpus=self._job.cpus,
+            read_bytes=used.read_bytes,
+        )
+
+    def _read_gpus(self) -> Sample:
+        own = self._processes.refresh()
+        self._granted = self._with_limit(self._surroundings.granted() or self._granted)
+        readings = tuple(filter(None, map(self._reading, self._job.devices)))
+        self._name = readings[0].name if readings else self._name
+        return Sample(
+            at_s=time.monotonic(),
+            readings=readings,
+            memory_bytes=job_memory_bytes(readings, own),
+            alone=not self._is_accompanied(readings, own),
+        )
+
+    def _with_limit(self, granted: Allocation) -> Allocation:
+        """Return *granted* with the cap on memory that the job's own processes have: not every node knows it."""
+        known = granted.memory_limit_bytes or self._granted.memory_limit_bytes
+        return replace(granted, memory_limit_bytes=known or limit_bytes(self._processes.variable(LIMIT_VARIABLE)))
+
+    def _reading(self, device: str) -> GpuReading | None:
+        with suppress(Exception):  # a plugin or a driver may fail in any way
+            return self._hooks.read_gpu(device)
+        return None
+
+    def _is_accompanied(self, readings: Sequence[GpuReading], own: frozenset[int]) -> bool:
+        others = {pid for reading in readings for pid in reading.process_memory_bytes if pid not in own}
+        return any(not self._processes.is_server(pid) for pid in others) or self._surroundings.has_partners()

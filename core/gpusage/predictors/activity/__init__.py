@@ -1,1 +1,0 @@
-"""How busy a workload keeps a GPU, and the features that say so."""

@@ -1,0 +1,341 @@
+"""What one model needs when it is run in one way: an object whose parts are computed on first use, and cached.
+
+A graph caches the newest analyses of it (`gpusage_hooks.types.ModelGraph.derived`), so that whoever holds the graph
+decides how long they live: gpusaged holds a bounded weight of graphs, and drops an analysis with its graph.
+
+Invariants:
+
+1. What depends on GPUs is computed for all of them at once.
+2. Nothing that a graph caches refers to that graph: it is freed when its owner drops it, without the collector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from gpusage.devices.object_keys import Newest
+from gpusage.devices.precisions import FLOAT_BYTES
+from gpusage.predictors.activity import Activity, Work, activities, gaps_of, while_waiting, work_of
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.artifacts import Pretrained, pretrained
+from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
+from gpusage.predictors.data_parallel import (
+    NO_GRADIENT_TRAFFIC,
+    NOT_MEASURED,
+    gradient_traffic,
+    step_time_of_replicas,
+    waiting_s,
+)
+from gpusage.predictors.efficiency import (
+    Efficiency,
+    efficiency_of,
+    with_bounded_gradients,
+    with_compiler,
+    with_streaming_limits,
+)
+from gpusage.predictors.engines import (
+    RESERVED_SHARE,
+    cache_bytes,
+    engine_of,
+    replays_graph,
+    reserves_memory,
+    with_engine,
+)
+from gpusage.predictors.extrapolation import extrapolation_warnings, gpu_warnings
+from gpusage.predictors.generation import CacheSizes, GenerationWork, generation_work
+from gpusage.predictors.intervals import at_least
+from gpusage.predictors.kernels import Kernels, kernels_of
+from gpusage.predictors.lowering import Lowering, fused, is_fusion_measured, lower
+from gpusage.predictors.memory import Peak, generation_peak, tensor_peak, with_context
+from gpusage.predictors.sharded_kernels import is_autocast
+from gpusage.predictors.step_time import Timing, generation_timing, kernels_on, step_times_s, timing_with
+from gpusage.predictors.structure import Structure, analyze_structure, with_autocast
+from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, SoloRun, Workload
+
+T = TypeVar("T")
+
+
+class lazy(Generic[T]):  # noqa: N801 - a decorator, as property is
+    """Like `functools.cached_property` from Python 3.12 on; before, all objects of a class wait for one lock.
+
+    Two threads may both work out what neither found.
+    """
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> T:
+        value = instance.__dict__[self._name] = self._function(instance)
+        return value
+
+
+CACHED_ANALYSES = 3
+"""About one graph."""
+CACHED_GPU_LISTS = 3
+"""In one analysis: a cluster's GPUs, their shares, and one more."""
+NO_BLOCKS = (
+    "The model has no repeated blocks that checkpoints could stand between: all of it is taken to be computed twice, "
+    "and no less to be kept."
+)
+_AnalysisKey = tuple[Pretrained, Workload]
+
+
+class GpuAnalysis:
+    """What a workload needs on some GPUs, one entry per GPU; each part is computed on first use.
+
+    Attributes:
+        gpus: Which they are.
+        kernels: Of the workload, as are *work* and *graph*.
+        generation: What a language model takes to write; none where the workload is a plain pass.
+        passes: The kernels of its two passes; none without.
+    """
+
+    def __init__(self, analysis: WorkloadAnalysis, gpus: Sequence[Gpu]) -> None:
+        self.gpus = tuple(gpus)
+        self.graph = analysis.graph
+        self.workload = analysis.workload
+        self.kernels = analysis.kernels
+        self.generation = analysis.generation
+        self.passes = analysis.passes
+        self.work = analysis.work
+        is_one = analysis.workload.gpus == 1
+        self.gradients = NO_GRADIENT_TRAFFIC if is_one else gradient_traffic(analysis.lowering, analysis.workload)
+        self.efficiency = analysis.efficiency
+        self.pretrained = analysis.pretrained
+
+    @lazy
+    def timing(self) -> Timing:
+        """Seconds of one step, and what they are made of."""
+        whole = self._timing_of(self.kernels)
+        if self.generation is None:
+            return whole
+        first, then = self.tokens
+        return generation_timing(whole, first, then, self.generation.decode_count)
+
+    @lazy
+    def tokens(self) -> tuple[Timing, ...]:
+        """Times of the prefill and of one decode pass; empty where the workload does not generate."""
+        return tuple(map(self._timing_of, self.passes))
+
+    def _timing_of(self, kernels: Kernels) -> Timing:
+        return timing_with(self.efficiency, kernels, self.gpus, self.workload.precision)
+
+    @lazy
+    def kernels_s(self) -> FloatArray:
+        """`Timing.kernels_s` to six digits: of many GPUs in little time."""
+        return kernels_on(self.efficiency, self.kernels, self.gpus, self.workload.precision)
+
+    @lazy
+    def step_time_s(self) -> list[Interval]:
+        """Seconds of one step."""
+        of_one = step_times_s(self.efficiency, self.graph, self.workload, self.gpus, self.timing)
+        each = zip(of_one, self.gpus, strict=True)
+        return [step_time_of_replicas(step_time_s, self.workload, gpu, self.gradients) for step_time_s, gpu in each]
+
+    @lazy
+    def waiting_s(self) -> list[float]:
+        """Seconds of a step in which each GPU waits for the gradients of others."""
+        if self.workload.gpus == 1:
+            return [0.0] * len(self.gpus)
+        each = zip(self.timing.step_s.tolist(), self.gpus, strict=True)
+        return [waiting_s(self.gradients, step_s, self.workload, gpu) for step_s, gpu in each]
+
+    @lazy
+    def activity(self) -> list[Activity]:
+        """How busy the workload keeps each GPU when alone there."""
+        gaps_s = gaps_of(self.pretrained.activity, self.workload.mode, float(self.kernels.counts.sum()))
+        alone = activities(self.pretrained.activity, self.graph, self.work, self.timing, gaps_s)
+        each = zip(alone, self.timing.step_s.tolist(), self.waiting_s, strict=True)
+        return [while_waiting(activity, step_s, waits_s) for activity, step_s, waits_s in each]
+
+    @lazy
+    def warnings(self) -> list[tuple[str, ...]]:
+        """One sentence for each reason not to trust figures on this GPU as usual."""
+        return gpu_warnings(self.pretrained.step_time_card, self.gpus)
+
+
+class WorkloadAnalysis:
+    """A model that is run in one way.
+
+    Attributes:
+        graph: The model.
+        workload: What `_relevant_settings` leaves of it counts.
+        pretrained: The artifacts that answer.
+    """
+
+    def __init__(self, graph: ModelGraph, workload: Workload) -> None:
+        self._structures = _cache_of(graph).structures
+        self.graph = self._structures.graph
+        self.workload = workload
+        self.pretrained = pretrained()
+        self._on_gpus: Newest[tuple[int, ...], GpuAnalysis] = Newest(CACHED_GPU_LISTS)
+
+    @lazy
+    def efficiency(self) -> Efficiency:
+        """How much of its peak each class of operator reaches."""
+        efficiency = efficiency_of(self.pretrained.step_time)
+        if replays_graph(self.workload):
+            return with_engine(efficiency, engine_of(self.workload))
+        if self.workload.generate:
+            return with_streaming_limits(efficiency)
+        if self.workload.mode == "train":
+            return with_bounded_gradients(efficiency)
+        return with_compiler(efficiency) if is_fusion_measured(self.workload) else efficiency
+
+    @property
+    def lowering(self) -> Lowering:
+        """The work of each kind of node; where the workload generates, of the prefill."""
+        return self.generation.prompt if self.generation else self._whole
+
+    @lazy
+    def executed(self) -> Lowering:
+        """The work as kernels do it, which a compiler may have fused."""
+        return self._executed(self.lowering)
+
+    def _executed(self, lowering: Lowering) -> Lowering:
+        is_fused = is_fusion_measured(self.workload) or replays_graph(self.workload)
+        return fused(lowering) if is_fused else lowering
+
+    @lazy
+    def _whole(self) -> Lowering:
+        """The work of each kind of node, at the sizes that the graph has; no GPU changes it."""
+        structure = self._structures.with_autocast if is_autocast(self.workload) else self._structures.plain
+        return lower(self.graph, structure, self.workload)
+
+    @lazy
+    def generation(self) -> GenerationWork | None:
+        """What a language model takes to write; none where the workload is a plain pass."""
+        generation, run = self.workload.generate, self.workload
+        if generation is None:
+            return None
+        cache = CacheSizes(cache_bytes(run, FLOAT_BYTES[run.precision]), is_fused=replays_graph(run))
+        return generation_work(self.graph, self._whole, generation, run.batch_size, cache)
+
+    @lazy
+    def checkpoints(self) -> Checkpoints | None:
+        """Where blocks are computed once more; none where the workload has no checkpoints."""
+        return checkpoints_of(self.lowering) if self.workload.checkpointing else None
+
+    @lazy
+    def kernels(self) -> Kernels:
+        """The kernels of one step; no GPU changes them."""
+        if self.generation:
+            return self.generation.kernels(*self.passes)
+        return kernels_of(self.executed, self.workload, self.checkpoints)
+
+    @lazy
+    def passes(self) -> tuple[Kernels, ...]:
+        """The kernels of the pass over the prompt, and of that over a token; nothing where there is no answer."""
+        return (
+            tuple(kernels_of(self._executed(one.lowering), self.workload) for one in self.generation.passes())
+            if self.generation
+            else ()
+        )
+
+    @lazy
+    def work(self) -> Work:
+        """The features of the activity that are the same on every GPU."""
+        return work_of(self.graph, self.lowering, self.workload.batch_size, self.generation)
+
+    @lazy
+    def peak(self) -> Peak:
+        """Peak bytes without the CUDA context."""
+        if self.generation:
+            return generation_peak(self.pretrained.memory, self.graph, self.generation, self.workload)
+        return tensor_peak(self.pretrained.memory, self.graph, self.lowering, self.workload, self.checkpoints)
+
+    @lazy
+    def _warnings(self) -> tuple[str, ...]:
+        warnings = extrapolation_warnings(self.pretrained.step_time_card, self.graph, self.lowering, self.workload)
+        several = (NOT_MEASURED,) if self.workload.gpus > 1 else ()
+        unblocked = (NO_BLOCKS,) if self.checkpoints and not self.checkpoints.has_blocks else ()
+        return (*warnings, *unblocked, *several)
+
+    def on(self, gpus: Sequence[Gpu]) -> GpuAnalysis:
+        """Return what the workload needs on *gpus*, which are compared by identity and stay alive with the result."""
+        return self._on_gpus.find(tuple(map(id, gpus)), lambda: GpuAnalysis(self, gpus))
+
+    def timing(self, gpus: Sequence[Gpu]) -> Timing:
+        """Return the seconds of one step on *gpus*, and what they are made of."""
+        return self.on(gpus).timing
+
+    def kernels_s(self, parts: Sequence[Gpu]) -> FloatArray:
+        """Return `Timing.kernels_s` on *parts* of GPUs, to six digits: many of them take little time."""
+        return self.on(parts).kernels_s
+
+    def step_time_s(self, gpus: Sequence[Gpu]) -> list[Interval]:
+        """Return the seconds of one step on each of *gpus*."""
+        return self.on(gpus).step_time_s
+
+    def memory_bytes(self, gpus: Sequence[Gpu]) -> list[Interval]:
+        """Return the peak bytes of device memory that are taken on each of *gpus*, if it is free, context included."""
+        taken = [with_context(self.peak, gpu.generation).taken for gpu in gpus]
+        if not reserves_memory(self.workload):
+            return taken
+        each = zip(taken, gpus, strict=True)
+        return [at_least(one, RESERVED_SHARE * gpu.memory_bytes) for one, gpu in each]
+
+    def required_bytes(self, gpus: Sequence[Gpu]) -> list[MemoryInterval]:
+        """Return the bytes of device memory that are needed on each of *gpus*, context included."""
+        return [with_context(self.peak, gpu.generation).required for gpu in gpus]
+
+    def activity(self, gpus: Sequence[Gpu]) -> list[Activity]:
+        """Return how busy the workload keeps each of *gpus* when alone there."""
+        return self.on(gpus).activity
+
+    def warnings(self, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
+        """Return, for each of *gpus*, one sentence for each reason not to trust the figures as usual."""
+        return [(*self._warnings, *of_gpu) for of_gpu in self.on(gpus).warnings]
+
+
+class ModelStructures:
+    """The structure of a model, which no workload changes.
+
+    Attributes:
+        graph: A copy, which keeps nothing: invariant 2.
+    """
+
+    def __init__(self, graph: ModelGraph) -> None:
+        self.graph = replace(graph)
+
+    @lazy
+    def plain(self) -> Structure:
+        """The structure where every float has 4 bytes."""
+        return analyze_structure(self.graph)
+
+    @lazy
+    def with_autocast(self) -> Structure:
+        """The structure under automatic mixed precision."""
+        return with_autocast(self.graph, self.plain)
+
+
+class _GraphCache(NamedTuple):
+    """What a graph caches."""
+
+    structures: ModelStructures
+    analyses: Newest[_AnalysisKey, WorkloadAnalysis]
+
+
+def analyze(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
+    """Return what *workload* of *graph* needs, the same object as before while *graph* caches it."""
+    return _cache_of(graph).analyses.find(
+        (pretrained(), _relevant_settings(workload)), lambda: WorkloadAnalysis(graph, workload)
+    )
+
+
+def _relevant_settings(workload: Workload) -> Workload:
+    """Return of *workload* what counts here; its shape is the graph's already."""
+    return replace(workload, shape=(), steps=None, slo=None, slowdown=None, alone=SoloRun())
+
+
+def _cache_of(graph: ModelGraph) -> _GraphCache:
+    cache = graph.derived.get(__name__)
+    if not isinstance(cache, _GraphCache):
+        cache = graph.derived[__name__] = _GraphCache(ModelStructures(graph), Newest(CACHED_ANALYSES))
+    return cache

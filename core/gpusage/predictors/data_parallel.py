@@ -1,0 +1,360 @@
+"""Training on several GPUs: what each of them holds, what it exchanges, and how much longer a step takes.
+
+**Sharding.** Mixed precision of ZeRO keeps weights and gradients in two bytes, and a copy of the weights in fp32 with
+the optimizer's state, 2 + 2 + 12 bytes per weight with Adam; stage 1 shards the 12, stage 2 the gradients as well,
+stage 3 everything. FSDP shards weights, gradients and state in fp32, and casts what it gathers. DDP shards nothing.
+
+**Links.** A ring of n GPUs sends 2 (n - 1) / n bytes from each GPU for each byte of gradients: once while they are
+summed, once while the sums are handed out. The slowest link on the way decides. None of it was fitted.
+
+**Step.** Gradients travel behind a part of the step; what does not fit there is waited for. ``python
+bench/several_gpus.py`` compares the result with measured steps.
+
+Invariants:
+
+1. More GPUs never wait less for each other, nor do GPUs on more hosts.
+2. A link that carries more bytes per second never takes more time.
+
+Source:
+    Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", arXiv 1910.02054,
+    section 3; PyTorch's documentation of DistributedDataParallel (buckets) and FullyShardedDataParallel; DeepSpeed's
+    of ``reduce_bucket_size`` and ``stage3_max_live_parameters``. Patarasuk and Yuan, "Bandwidth optimal all-reduce
+    algorithms for clusters of workstations", JPDC 69(2), 2009; the vendors' data sheets; Jeaugey on NVIDIA/nccl-tests
+    issue 212 (of 450 GB/s, 370 are left); NVIDIA/nccl issue 1639 (without peer access, the host's memory and its lanes
+    carry each byte in both directions).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from gpusage.devices.precisions import AUTOCAST, FLOAT_BYTES, parameter_share
+from gpusage.predictors.checkpoints import checkpoints_of
+from gpusage.predictors.lowering import Lowering
+from gpusage_hooks.job_values import BYTES_PER_GBIT
+from gpusage_hooks.types import Gpu, Interval, Workload
+from gpusage_hooks.units import seconds
+
+FULLY_SHARDED = ("zero3", "fsdp")
+"""Strategies that divide the weights, and gather a layer's when it runs."""
+BUCKET_NUMBERS = 5e8
+"""Gradients in the bucket of ZeRO's stages 1 and 2, by DeepSpeed's default."""
+LIVE_NUMBERS = 1e9
+"""Weights that stage 3 keeps gathered at most, by DeepSpeed's default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """What one GPU holds: shares of what a GPU alone holds, and buffers.
+
+    Attributes:
+        weights: Of the weights in 4 bytes (2 in ``fp16-pure`` and ``bf16-pure``).
+        copies: Of the weights' copies in half precision.
+        persistent_copies: The part of *copies* that stays from step to step: ZeRO's; autocast makes them anew.
+        gradients: Of the bytes of gradients.
+        state: Of the optimizer's state, and of what the update computes.
+        bucket_bytes: Where gradients are summed over GPUs.
+        gathered_bytes: Layers whose weights and gradients are whole while they run.
+        max_gathered_bytes: The most of that, where the framework keeps weights gathered.
+    """
+
+    weights: float = 1.0
+    copies: float = 1.0
+    persistent_copies: float = 0.0
+    gradients: float = 1.0
+    state: float = 1.0
+    bucket_bytes: float = 0.0
+    gathered_bytes: float = 0.0
+    max_gathered_bytes: float = 0.0
+
+    @property
+    def buffer_bytes(self) -> tuple[float, float, float]:
+        """Return all buffers: the least, what is usual, and the most."""
+        most = self.bucket_bytes + self.max_gathered_bytes
+        return self.gathered_bytes, self.bucket_bytes + self.gathered_bytes, most
+
+
+UNSHARDED = Sharding()
+"""One GPU."""
+
+
+def sharding_of(lowering: Lowering, workload: Workload) -> Sharding:
+    """Return what each GPU of *workload* holds."""
+    if workload.gpus == 1:
+        return UNSHARDED
+    if workload.strategy in FULLY_SHARDED:
+        return _fully_sharded(lowering, workload)
+    trained = lowering.parameter_count * workload.trainable
+    if workload.strategy == "ddp":
+        return Sharding(bucket_bytes=trained * FLOAT_BYTES["fp32"] * parameter_share(workload.precision))
+    part, is_half = 1.0 / workload.gpus, workload.precision in AUTOCAST
+    gradients = 0.5 if is_half else 1.0
+    return Sharding(
+        weights=part if is_half else 1.0,
+        persistent_copies=1.0,
+        gradients=gradients * part if workload.strategy == "zero2" else gradients,
+        state=part,
+        bucket_bytes=min(trained, BUCKET_NUMBERS) * FLOAT_BYTES[workload.precision],
+    )
+
+
+def _fully_sharded(lowering: Lowering, workload: Workload) -> Sharding:
+    part, number_bytes = 1.0 / workload.gpus, float(FLOAT_BYTES[workload.precision])
+    weights, gradients = _gathered_counts(lowering)
+    gathered = number_bytes * (weights + gradients * workload.trainable)
+    live = number_bytes * min(float(lowering.parameter_count), LIVE_NUMBERS)
+    is_zero = workload.strategy == "zero3"
+    return Sharding(
+        weights=part,
+        copies=part if is_zero else 0.0,
+        persistent_copies=part if is_zero else 0.0,
+        gradients=0.5 * part if is_zero and workload.precision in AUTOCAST else part,
+        state=part,
+        gathered_bytes=gathered,
+        max_gathered_bytes=max(gathered, live) if is_zero else gathered,
+    )
+
+
+def _gathered_counts(lowering: Lowering) -> tuple[float, float]:
+    """Return how many weights are gathered at once, and how many gradients are whole.
+
+    A repeated block is a unit, and the next one is gathered while it runs; what is outside of blocks is a unit that
+    stays. A model without repeated blocks is one unit.
+    """
+    blocks, kinds = checkpoints_of(lowering), lowering.structure.kind_of_node
+    count = float(lowering.parameter_count)
+    read = lowering.parameter_bytes[kinds]
+    if not blocks.has_blocks or not read.sum():
+        return count, count
+    numbers = read * (count / read.sum())
+    outside = float(numbers[~blocks.recomputed_nodes].sum())
+    block = float(np.bincount(blocks.start[blocks.recomputed_nodes], weights=numbers[blocks.recomputed_nodes]).max())
+    return min(outside + 2 * block, count), min(outside + block, count)
+
+
+GPUS_PER_HOST = 8
+"""More are on several hosts."""
+HOST_NETWORK_BYTES_PER_S = 100 * BYTES_PER_GBIT / GPUS_PER_HOST
+"""Of one GPU, one way, where its host has one network card of 100 Gb/s: what hosts of V100s (AWS's p3dn), T4s and
+other boards without links between hosts commonly have."""
+NETWORK_BYTES_PER_S = {
+    "ampere": 200 * BYTES_PER_GBIT,
+    "cdna2": 100 * BYTES_PER_GBIT,
+    **dict.fromkeys(("hopper", "blackwell", "cdna3", "cdna4"), 400 * BYTES_PER_GBIT),
+}
+"""Of one GPU, one way, by the generation of boards with links: a card per GPU in DGX A100 and Azure's ND A100 v4 (200
+Gb/s), in DGX H100, DGX B200, AWS's p5 and hosts with MI300X (400); in Frontier four cards of 200 for eight GPUs."""
+LINKED_SHARE = 0.8
+"""What the protocol leaves of a link between boards, and headers and pauses of a network."""
+LINKED_BYTES_PER_S = {
+    "pascal": 80e9,
+    "volta": 150e9,
+    "ampere": 300e9,
+    "hopper": 450e9,
+    "blackwell": 900e9,
+    "cdna2": 200e9,
+    "cdna3": 448e9,
+    "cdna4": 537e9,
+}
+"""NVLink's and Infinity Fabric's one way, all links of a board together."""
+LINKED_PARTS = ("-sxm", "gh200", "mi250", "mi3")
+"""Of the names of boards that such links join to all others of their host."""
+BRIDGED_PART, BRIDGED_BYTES_PER_S, BRIDGED_GPUS = "-nvl", 300e9, 2
+"""Boards that a bridge joins to one other."""
+
+
+class Bus(NamedTuple):
+    """The way through the host, which boards without links share.
+
+    Attributes:
+        bytes_per_s: Of 16 lanes, one way, after headers and pauses.
+        sharers: GPUs that share these lanes, where a host has so many.
+    """
+
+    bytes_per_s: float
+    sharers: int
+
+
+GENERATION_3, GENERATION_4, GENERATION_5 = Bus(13e9, 4), Bus(26e9, 2), Bus(52e9, 2)
+"""Of PCI Express. Processors with generation 3 have 40 to 48 lanes, for up to four GPUs; newer ones 64 or more."""
+BUSES = {
+    **dict.fromkeys(("kepler", "maxwell", "pascal", "volta", "turing"), GENERATION_3),
+    **dict.fromkeys(("ampere", "ada", "cdna", "cdna2"), GENERATION_4),
+}
+"""All other generations have the newest."""
+
+
+def allreduce_s_per_byte(gpu: Gpu, gpus: int, network: float | None = None) -> float:
+    """Return how long each byte of gradients takes to be summed over *gpus* boards like *gpu*; 0 for one.
+
+    Args:
+        gpu: Each of them.
+        gpus: How many; those of a host send side by side.
+        network: What the network carries for each GPU, bytes per second one way; ``None`` is what is usual.
+    """
+    sent = 2.0 * (gpus - 1) / gpus
+    return sent * max(_within_host(gpu, min(gpus, GPUS_PER_HOST)), _between_hosts(gpu, gpus, network))
+
+
+def bottleneck_link(gpu: Gpu, gpus: int, network: float | None = None) -> str:
+    """Return what decides `allreduce_s_per_byte`, in words."""
+    if _within_host(gpu, min(gpus, GPUS_PER_HOST)) < _between_hosts(gpu, gpus, network):
+        rate = network_bytes_per_s(gpu, network) / BYTES_PER_GBIT
+        origin = "" if network or gpu.network_bytes_per_s else ", as such hosts commonly have"
+        return f"the network between hosts, {rate:g} Gb/s per GPU{origin}"
+    return "the links between boards" if _linked_bytes_per_s(gpu, gpus) else "the host's bus"
+
+
+def network_bytes_per_s(gpu: Gpu, network: float | None = None) -> float:
+    """Return what the network carries for each GPU, one way: the job's, the site's, or what is usual."""
+    is_linked = any(part in gpu.name for part in LINKED_PARTS) and not gpu.parent_gpu
+    usual = NETWORK_BYTES_PER_S.get(gpu.generation) if is_linked else None
+    return network or gpu.network_bytes_per_s or usual or HOST_NETWORK_BYTES_PER_S
+
+
+def _between_hosts(gpu: Gpu, gpus: int, network: float | None) -> float:
+    """Return the seconds for each byte that a host sends to the next one, by all its cards; 0 for one host."""
+    of_host = GPUS_PER_HOST * network_bytes_per_s(gpu, network)
+    return 1.0 / (LINKED_SHARE * of_host) if gpus > GPUS_PER_HOST else 0.0
+
+
+def _within_host(gpu: Gpu, gpus: int) -> float:
+    """Return the seconds for each byte that a GPU sends to the next one of *gpus* in its host."""
+    linked = _linked_bytes_per_s(gpu, gpus)
+    if linked:
+        return 1.0 / (LINKED_SHARE * linked)
+    bus = BUSES.get(gpu.generation, GENERATION_5)
+    return 2.0 * min(gpus, bus.sharers) / bus.bytes_per_s
+
+
+def _linked_bytes_per_s(gpu: Gpu, gpus: int) -> float:
+    """Return what links between boards carry one way; 0 where *gpus* boards have none, or parts of boards."""
+    if gpu.parent_gpu:
+        return 0.0
+    if BRIDGED_PART in gpu.name:
+        return BRIDGED_BYTES_PER_S if gpus <= BRIDGED_GPUS else 0.0
+    is_linked = any(part in gpu.name for part in LINKED_PARTS)
+    return LINKED_BYTES_PER_S.get(gpu.generation, 0.0) if is_linked else 0.0
+
+
+LEAST_RATIO = 0.87
+"""Of a step on several GPUs over the predicted one: 5 % of Sia's runs are below."""
+MOST_RATIO = 2.15
+"""5 % of Sia's runs on one host are above ..."""
+MOST_RATIO_OF_HOSTS = 2.52
+"""... and of those on more than 8 GPUs; `python bench/several_gpus.py` prints all three."""
+HIDDEN_SHARE = 1.0 / 3.0
+"""The part of a step behind which gradients travel: half of the backward pass, which is two thirds. A bucket is sent
+when the last of its gradients is there, and sending slows the pass. Chosen with the next, as the bench has it."""
+LAST_BYTES = 12.5 * 2**20
+"""What no part of the step hides: DDP's last bucket, of 25 MiB at most, which is half full in the mean."""
+SENDS_EACH_STEP = ("zero2", *FULLY_SHARDED)
+"""Strategies whose GPUs keep a part of the gradients, to which each backward pass sends, accumulating or not."""
+FULLY_SHARDED_TRAFFIC = 1.5
+"""How long ZeRO's stage 3 sends for a second of the others (arXiv 1910.02054, section 7): in the forward pass, too."""
+NOTED_WAIT_SHARE = 0.05
+"""A note names what is waited where it is at least this part of the step."""
+NOT_MEASURED = (
+    "A step on several GPUs was never measured here: memory is arithmetic, and what GPUs wait for each other."
+)
+
+
+class GradientTraffic(NamedTuple):
+    """Bytes that are summed over all GPUs, and gathered, for one update of the weights.
+
+    Attributes:
+        early_bytes: While the backward pass goes on.
+        late_bytes: At its end: of the weights that are read first, by rows, whose gradients come last; or of the last
+            bucket.
+    """
+
+    early_bytes: float
+    late_bytes: float
+
+
+NO_GRADIENT_TRAFFIC = GradientTraffic(0.0, 0.0)
+
+
+def gradient_traffic(lowering: Lowering, workload: Workload) -> GradientTraffic:
+    """Return what the GPUs of *workload* send."""
+    rows = {node.parameters[0] for node in lowering.structure.kinds if node.op_type == "Gather" and node.parameters}
+    number_bytes = _summed_bytes(workload) * workload.trainable + _gathered_bytes(workload)
+    all_bytes = number_bytes * lowering.parameter_count
+    row_bytes = number_bytes * float(sum(np.prod(shape) for shape in rows))
+    late_bytes = min(max(row_bytes, LAST_BYTES), all_bytes)
+    return GradientTraffic(all_bytes - late_bytes, late_bytes)
+
+
+def _summed_bytes(workload: Workload) -> float:
+    """Return what each trained weight sends while gradients are summed, as bytes of an all-reduce.
+
+    DeepSpeed sums gradients of two bytes in mixed precision, the others of four. Where a GPU keeps its part of the
+    sums alone, they are handed out to nobody: half of it.
+    """
+    whole = FLOAT_BYTES["fp32"] * parameter_share(workload.precision)
+    if workload.precision in AUTOCAST and workload.strategy.startswith("zero"):
+        whole = float(FLOAT_BYTES[workload.precision])
+    return 0.5 * whole if workload.strategy in FULLY_SHARDED else whole
+
+
+def _gathered_bytes(workload: Workload) -> float:
+    """Return what each weight sends while layers are gathered, frozen ones too: half of an all-reduce in each pass."""
+    return float(FLOAT_BYTES[workload.precision]) if workload.strategy in FULLY_SHARDED else 0.0
+
+
+def waiting_s(gradients: GradientTraffic, step_s: float, workload: Workload, gpu: Gpu) -> float:
+    """Return how long a GPU waits for others in a step that takes *step_s* on one.
+
+    Of steps that accumulate, the mean is returned: with some strategies only the last before an update sends and hides.
+    """
+    byte_s = allreduce_s_per_byte(gpu, workload.gpus, workload.network_bytes_per_s)
+    hidden_s = HIDDEN_SHARE * _traffic(workload) * step_s
+    waits_s = max(byte_s * gradients.early_bytes - hidden_s, 0.0) + byte_s * gradients.late_bytes
+    return waits_s if workload.strategy in SENDS_EACH_STEP else waits_s / workload.accumulate
+
+
+def step_time_of_replicas(step_time_s: Interval, workload: Workload, gpu: Gpu, gradients: GradientTraffic) -> Interval:
+    """Return the step time on all of *workload*'s GPUs, of the same kind as *gpu*, from that of one."""
+    if workload.gpus == 1:
+        return step_time_s
+    waits_s = waiting_s(gradients, step_time_s.value, workload, gpu)
+    return replace(
+        step_time_s,
+        value=step_time_s.value + waits_s,
+        low=(step_time_s.low + waits_s) * LEAST_RATIO,
+        high=(step_time_s.high + waits_s) * _most_ratio(workload),
+    )
+
+
+def _traffic(workload: Workload) -> float:
+    return FULLY_SHARDED_TRAFFIC if workload.strategy in FULLY_SHARDED else 1.0
+
+
+def _most_ratio(workload: Workload) -> float:
+    ratio = MOST_RATIO if workload.gpus <= GPUS_PER_HOST else MOST_RATIO_OF_HOSTS
+    return 1.0 + (ratio - 1.0) * _traffic(workload)
+
+
+def replica_notes(workload: Workload, gpu: Gpu, step_s: float, waits_s: float) -> tuple[str, ...]:
+    """Return what the figures of several GPUs mean.
+
+    Args:
+        workload: How many train, and how.
+        gpu: Each of them.
+        step_s: On all of them.
+        waits_s: `waiting_s`, a part of that.
+    """
+    if workload.gpus == 1:
+        return ()
+    note = (
+        f"All figures are per GPU, of {workload.gpus} that train by {workload.strategy}: samples per second as well. "
+        "The interval of a step has what GPUs may wait for each other."
+    )
+    if waits_s < NOTED_WAIT_SHARE * step_s:
+        return (note,)
+    link = bottleneck_link(gpu, workload.gpus, workload.network_bytes_per_s)
+    waiting = f"Of a step on {gpu.name}, {seconds(waits_s)} are for gradients on {link}."
+    return (note, waiting)

@@ -1,0 +1,121 @@
+"""Inference engines: fused kernels that a CUDA graph replays, so that no kernel waits for a host to launch it.
+
+A compiler (`torch.compile` with CUDA graphs) and the programs that serve (vLLM, TensorRT-LLM) run a pass as a list of
+kernels that is recorded once. A kernel takes the longer of two times, and a little more:
+
+    max(bytes / memory rate, FLOP / arithmetic rate) + floor
+
+A pass over one token streams weights, keys and values, so its bytes decide. Weights of 8 or 4 bits are widened in
+registers, which costs no time of its own; fp8, and in TensorRT-LLM int8, is multiplied as it is where a GPU can.
+
+The figures are fitted on tokens per second that were published of gpt-fast, torchao, vLLM, SGLang and TensorRT-LLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpusage.devices.precisions import has_narrow_units
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.efficiency import HOST_TERMS, Efficiency
+from gpusage.predictors.kernel_times import MOST_SHARE, Ideal, KernelTimes, ideal_times, kernel_times
+from gpusage.predictors.kernels import Kernels
+from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.residual import NO_RESIDUAL
+from gpusage_hooks.types import Engine, Gpu, Precision, Workload
+
+SM_BYTES_PER_S = 34e9
+"""What the kernels of one SM stream from memory at most; H20 and H200 have more memory than SMs to read it."""
+MATRIX_SHARE = 0.68
+"""What products reach of the arithmetic that a GPU holds."""
+FLOOR_S: Mapping[Engine, float] = {"compile": 5.8e-6, "vllm": 8.9e-6, "tensorrt-llm": 7.7e-6}
+"""What each fused kernel takes in addition, by engine; with it, what a server does between two passes."""
+DEVIATION = 0.42
+"""How far 90 % of the published figures lie from the point, on the logarithmic scale."""
+NARROW_SPEEDUP = 2.0
+"""Of tensor cores on numbers of 1 byte, over those of 2."""
+_PRODUCTS = (OperatorClass.PRODUCT, OperatorClass.BATCHED_PRODUCT, OperatorClass.CONVOLUTION)
+_IS_PRODUCT = np.array([one in _PRODUCTS for one in OperatorClass])
+
+
+def engine_of(workload: Workload) -> Engine:
+    """Return what runs *workload*: ``compile=on`` and ``engine=compile`` mean the same."""
+    return "compile" if workload.compile and workload.engine == "eager" else workload.engine
+
+
+def replays_graph(workload: Workload) -> bool:
+    """Tell whether an engine runs *workload* as a recorded list of kernels; a compiled pass alone is launched."""
+    engine = engine_of(workload)
+    return workload.mode == "infer" and engine != "eager" and (engine != "compile" or workload.generate is not None)
+
+
+RESERVED_SHARE = 0.9
+"""Of the GPU's memory that vLLM takes for weights and blocks of the cache, and TensorRT-LLM of what weights leave.
+
+Source: the defaults of vLLM's ``--gpu-memory-utilization`` and of ``KvCacheConfig.free_gpu_memory_fraction``.
+"""
+
+
+def reserves_memory(workload: Workload) -> bool:
+    """Tell whether an engine takes what is free of a GPU's memory for blocks of its cache."""
+    return workload.engine in FLOOR_S and workload.engine != "compile" and workload.generate is not None
+
+
+def cache_bytes(workload: Workload, float_bytes: int) -> int:
+    """Return the bytes of a number in the cache of keys and values; *float_bytes* are those of an activation."""
+    is_narrow = engine_of(workload) == "tensorrt-llm" and workload.precision == "fp8"
+    return 1 if is_narrow else float_bytes
+
+
+@lru_cache(maxsize=8)
+def with_engine(efficiency: Efficiency, engine: Engine) -> Efficiency:
+    """Return *efficiency* where *engine* runs the kernels: nothing of it that was learned from PyTorch's stays."""
+    deviations = replace(efficiency.deviations, known=DEVIATION, unseen_gpu=0.0, short=0.0)
+    return replace(
+        efficiency,
+        engine=engine,
+        host_s=np.zeros(HOST_TERMS),
+        gpu_log_factors={},
+        residual=NO_RESIDUAL,
+        deviations=deviations,
+    )
+
+
+class Times(NamedTuple):
+    """Kernels at the peaks of GPUs, and as they run."""
+
+    ideal: Ideal
+    as_run: KernelTimes
+
+
+def times_on(
+    efficiency: Efficiency,
+    kernels: Kernels,
+    gpus: Sequence[Gpu],
+    precision: Precision,
+    of_features: type[np.floating[Any]] = np.float64,
+) -> Times:
+    """Return the times of *kernels* on *gpus*; the features of learned ones may have fewer digits."""
+    ideal = ideal_times(kernels, gpus, precision, of_features)
+    if efficiency.engine == "eager":
+        return Times(ideal, kernel_times(efficiency, kernels, ideal))
+    return Times(ideal, _engine_times(efficiency.engine, kernels, ideal, gpus, precision))
+
+
+def _engine_times(
+    engine: Engine, kernels: Kernels, ideal: Ideal, gpus: Sequence[Gpu], precision: Precision
+) -> KernelTimes:
+    rates = [min(MOST_SHARE * gpu.bandwidth_bytes_per_s, SM_BYTES_PER_S * gpu.sm_count) for gpu in gpus]
+    traffic_s = kernels.traffic_bytes[:, np.newaxis] / np.array(rates)
+    is_native = engine == "tensorrt-llm" or precision == "fp8"
+    speedups = [NARROW_SPEEDUP if is_native and has_narrow_units(gpu, precision) else 1.0 for gpu in gpus]
+    is_product = _IS_PRODUCT[kernels.operator_class][:, np.newaxis]
+    compute_s = ideal.compute_s / (MATRIX_SHARE * np.where(is_product, speedups, 1.0))
+    launch_s = (FLOOR_S[engine] * kernels.launches)[:, np.newaxis]
+    total_s: FloatArray = np.maximum(traffic_s, compute_s) + launch_s
+    return KernelTimes(total_s=total_s, learned_s=total_s, compute_s=compute_s, traffic_s=traffic_s, launch_s=launch_s)

@@ -1,0 +1,175 @@
+"""Whether the predictors were fitted on workloads of this kind, and if not, what is unfamiliar about this one.
+
+Invariants:
+
+1. The limits are those of the artifact ``step_time``, as its card has them; what a card leaves out is not checked.
+2. A model below the least batch, FLOP and parameters is not unfamiliar: there the host decides the step, which the
+   interval covers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from gpusage.devices.precisions import QUANTISED_BYTES, missing_units
+from gpusage.predictors.artifacts import Card
+from gpusage.predictors.engines import engine_of, replays_graph
+from gpusage.predictors.lowering import Lowering, is_fusion_measured, step_flop
+from gpusage.predictors.sequences import FRAMES_RANK, is_language_model, is_speech_model
+from gpusage_hooks.types import Generation, Gpu, ModelGraph, Precision, Workload
+
+MAXIMUM_NODE_COUNT = 100_000
+KNOWN_GENERATIONS = frozenset({"kepler", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"})
+LEAST_SHARE = 0.1
+"""An operator that was never measured makes a model strange where it does this share of the work."""
+EQUIVALENT_PRECISIONS = {"bf16": "fp16", "fp16-pure": "fp16", "bf16-pure": "fp16"}
+"""Both have two bytes, and the same peaks on every GPU of the catalogue that has both."""
+_SHOWN_OPERATORS = 3
+COMPILED_WARNING = (
+    "A compiler fuses operators: the time is predicted by rules that were fitted on compiled models of images on three "
+    "GPUs (docs/accuracy.md), and known less well than without a compiler. Memory is that of the model without one."
+)
+UNFUSED_WARNING = (
+    "A compiler fuses operators; compiled models were measured in inference in half precision only: time and memory "
+    "are those of the model without it."
+)
+ENGINE_WARNING = (
+    "What an engine takes follows from bytes and FLOP by rules that were fitted on tokens per second that others "
+    "published (docs/workloads.md), and is known less well than PyTorch's own runs."
+)
+NO_CACHE_NOTE = (
+    "If the model writes text, this is one forward pass over its input only, without a cache of keys and values. "
+    "For whole answers say how long they are: generate=512+128, tokens of the prompt and new ones."
+)
+
+
+def extrapolation_warnings(card: Card, graph: ModelGraph, lowering: Lowering, workload: Workload) -> tuple[str, ...]:
+    """Return one sentence for each reason not to trust the figures of *workload* as usual, whatever the GPU.
+
+    Args:
+        card: Of the artifact ``step_time``.
+        graph: The model.
+        lowering: Of *graph* under *workload*.
+        workload: How it is run.
+    """
+    limits = _limits(card)
+    return (
+        *_model_warnings(graph, limits),
+        *_run_warnings(lowering, workload, limits),
+        *_quantised_warnings(graph, workload),
+    )
+
+
+def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
+    """Return one sentence for each thing that *workload* leaves open."""
+    if workload.mode == "infer" and workload.generate is None and is_language_model(graph):
+        return (NO_CACHE_NOTE,)
+    if workload.generate is not None:
+        return _frames_notes(graph, workload.generate)
+    if workload.trainable == 1:
+        return ()
+    note = (
+        f"Which {100 * workload.trainable:.3g} % of the parameters are trained is not known: memory and time are "
+        "predicted as if gradients flowed through the whole model."
+    )
+    return (note,)
+
+
+def _frames_notes(graph: ModelGraph, generation: Generation) -> tuple[str, ...]:
+    """Return one sentence where a prompt of sound has another length than the model was read with."""
+    frames = [max(shape[1:]) for _, shape in graph.inputs if len(shape) == FRAMES_RANK and min(shape[1:]) > 0]
+    if generation.prompt_tokens in frames or not frames or not is_speech_model(graph):
+        return ()
+    return (f"The model was read with {frames[0]} frames of sound; an encoder like Whisper's takes no other number.",)
+
+
+def gpu_notes(gpu: Gpu, precision: Precision) -> tuple[str, ...]:
+    """Return one sentence where *gpu* does not speed *precision* up, so that a speedup against it says little."""
+    missing = missing_units(gpu, precision)
+    return (
+        (f"{gpu.name} has no units for {missing}; it is predicted to compute at its rate for fp32.",) if missing else ()
+    )
+
+
+def gpu_warnings(card: Card, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
+    """Return, for each of *gpus*, one sentence for each reason not to trust figures on it as usual."""
+    limits = _limits(card)
+    return [tuple(_gpu_warnings(gpu, limits)) for gpu in gpus]
+
+
+def work_shares(lowering: Lowering, known: Collection[str] = ()) -> dict[str, float]:
+    """Return the share of the forward FLOP by ``op_type``, for operators with long sums that are not *known*."""
+    kinds, shares = lowering.structure.kinds, defaultdict[str, float](float)
+    total = step_flop(lowering)
+    for number in (lowering.inner > 1).nonzero()[0].tolist():
+        if kinds[number].op_type not in known:
+            shares[kinds[number].op_type] += float(lowering.flop[number] * lowering.structure.counts[number]) / total
+    return dict(shares)
+
+
+@lru_cache(maxsize=4)
+def _limits(card: Card) -> Mapping[str, Any]:
+    return {**card.ranges, **{name: frozenset(names) for name, names in card.known.items()}}
+
+
+def _model_warnings(graph: ModelGraph, limits: Mapping[str, Any]) -> Iterator[str]:
+    if graph.unknown_op_types:
+        yield f"Operators unknown to the predictors: {_list_reasons(dict(graph.unknown_op_types))}."
+    if not graph.nodes:
+        yield "The model has no operations."
+    if len(graph.nodes) > MAXIMUM_NODE_COUNT:
+        yield f"The model has {len(graph.nodes)} operations, more than any measured model."
+    if (most := _upper_limit(limits, "parameter_count")) < graph.parameter_count:
+        yield f"The model has {graph.parameter_count:.3g} parameters; no measured one has more than {most:.3g}."
+
+
+def _run_warnings(lowering: Lowering, workload: Workload, limits: Mapping[str, Any]) -> Iterator[str]:
+    if (most := _upper_limit(limits, "batch_size")) < workload.batch_size:
+        yield f"The batch has {workload.batch_size} samples; no measured one has more than {most:.0f}."
+    flop = step_flop(lowering)
+    if (most := _upper_limit(limits, "flop")) < flop:
+        yield f"A step takes {flop:.3g} FLOP forward; no measured one takes more than {most:.3g}."
+    if "operator" in limits:
+        shares = work_shares(lowering, limits["operator"])
+        strange = {name: f"{100 * share:.0f} %" for name, share in shares.items() if share >= LEAST_SHARE}
+        if strange:
+            yield f"Operators that no measured model has, with their share of the work: {_list_reasons(strange)}."
+    if replays_graph(workload):
+        yield ENGINE_WARNING
+        return
+    if engine_of(workload) != "eager":
+        yield COMPILED_WARNING if is_fusion_measured(workload) else UNFUSED_WARNING
+    if workload.precision in QUANTISED_BYTES:
+        yield f"Kernels for {workload.precision} weights differ between libraries: bytes and launches are counted."
+        return
+    known = limits.get("precision", {workload.precision})
+    if not {workload.precision, EQUIVALENT_PRECISIONS.get(workload.precision)} & known:
+        yield f"No run in {workload.precision} was measured; runs in {', '.join(sorted(known))} were."
+
+
+def _quantised_warnings(graph: ModelGraph, workload: Workload) -> Iterator[str]:
+    """Yield a sentence where a workload treats quantised weights as floats."""
+    if graph.precision is not None and workload.precision not in QUANTISED_BYTES:
+        yield f"The model's weights are quantised, {graph.precision}, but count as floats in {workload.precision}."
+
+
+def _gpu_warnings(gpu: Gpu, limits: Mapping[str, Any]) -> Iterator[str]:
+    first, last = limits.get("launch_year", (gpu.launch_year, gpu.launch_year))
+    if gpu.generation not in KNOWN_GENERATIONS:
+        yield f"The GPU generation {gpu.generation!r} was never measured."
+    elif not first <= gpu.launch_year <= last:
+        yield f"GPU {gpu.name} is of {gpu.launch_year}; those that were measured are of {first:.0f} to {last:.0f}."
+
+
+def _upper_limit(limits: Mapping[str, Any], name: str) -> float:
+    return float(limits[name][1]) if name in limits else float("inf")
+
+
+def _list_reasons(reasons: Mapping[str, object]) -> str:
+    """Return the first names with their values, and how many more there are."""
+    shown = [f"{name} ({what})" for name, what in list(reasons.items())[:_SHOWN_OPERATORS]]
+    rest = len(reasons) - len(shown)
+    return ", ".join(shown) + (f" and {rest} more" if rest else "")

@@ -1,1 +1,0 @@
-"""What one step computes and moves, from graph and workload, as numpy columns; no GPU is known here."""

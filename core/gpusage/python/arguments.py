@@ -1,0 +1,228 @@
+"""The arguments of the Python API, checked: each wrong one gets one sentence."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from inspect import Parameter
+from numbers import Integral, Real
+from typing import Any, TypedDict
+
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.job_keys import JOB_KEYS, QUANTISED, JobKey
+from gpusage_hooks.job_values import MAXIMUM_COUNT, Count, Number, Switch, Words, usual_word
+from gpusage_hooks.types import Engine, Generation, Layout, Mode, Optimizer, Precision, SoloRun, Strategy, Workload
+from gpusage_hooks.units import WHOLE_PERCENT
+
+_KEYS: Mapping[str, JobKey] = {
+    row.targets[0]: row
+    for row in JOB_KEYS.values()
+    if row.group in ("model", "run") and row.targets and row.name not in ("shape", "steps")
+}
+"""The keys of a job that are arguments, by the names of the fields."""
+
+
+class Run(TypedDict, total=False):
+    """How a model is run: the arguments of `predict` and `explain` that are fields of `gpusage_hooks.types.Workload`.
+
+    Attributes:
+        batch_size: Samples in one step on one GPU; 1 where it is left out.
+        mode: ``train`` or ``infer``.
+        precision: ``fp32``, ``tf32``, ``fp16`` or ``bf16``; the last two mean automatic mixed precision in training.
+            ``fp16-pure``, ``bf16-pure``: everything has two bytes. ``int8``, ``int4``, ``fp8``, ``nf4``: quantised
+            weights, in inference.
+        optimizer: ``none``, ``sgd``, ``momentum``, ``adam``, ``adamw``, ``adafactor``, ``adam8bit`` or ``adamw8bit``;
+            only training has one.
+        accumulate: Training: steps whose gradients are added up for one update.
+        trainable: Training: the share of the parameters that is trained, above 0 and at most 1.
+        checkpointing: Training: whether the activations of repeated blocks are computed once more, not kept.
+        gpus: Training: GPUs that each compute ``batch_size`` samples of a step; figures are per GPU.
+        strategy: Training on several GPUs: ``ddp``, ``zero1``, ``zero2``, ``zero3`` or ``fsdp``.
+        network_bytes_per_s: Training on more than 8 GPUs: what the network between hosts carries for each GPU, one way.
+        generate: Inference: tokens of a language model's prompt, and tokens that it writes, as ``(512, 128)``.
+        compile: Whether `torch.compile` fuses the model's operators, as is predicted of inference in half precision.
+        layout: ``channels_first``, or ``channels_last`` for images whose channels lie side by side.
+        engine: Inference: what runs the model, ``eager``, ``compile``, ``vllm`` or ``tensorrt-llm``.
+    """
+
+    batch_size: int
+    mode: Mode
+    precision: Precision
+    optimizer: Optimizer
+    accumulate: int
+    trainable: float
+    checkpointing: bool
+    gpus: int
+    strategy: Strategy
+    network_bytes_per_s: float | None
+    generate: Generation | tuple[int, int] | None
+    compile: bool
+    layout: Layout
+    engine: Engine
+
+
+def parameters() -> Iterator[Parameter]:
+    """Yield the arguments that `read_workload` takes, with their defaults, for help and completion."""
+    for field in fields(Workload):
+        if field.name in _KEYS:
+            yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+
+
+def read_workload(arguments: Mapping[str, object]) -> Workload:
+    """Return the workload of *arguments*, by the names of its fields.
+
+    Raises:
+        RequestError: One of them is no field of a workload, or not what that may be.
+    """
+    known: dict[str, Any] = {name: _read_field(name, value) for name, value in arguments.items()}
+    if known.get("generate") is not None:
+        known.setdefault("mode", "infer")  # only a model that answers has tokens to generate
+    workload = Workload(**known)
+    for name, value in known.items():
+        row = _KEYS[name]
+        right = workload.mode in row.modes or value is None
+        rule = f"be left out where the mode is not {row.modes[0]}"
+        require(f"Argument {name!r}", rule, arguments.get(name), right=right)
+        # A loop over numbers of GPUs begins with 1 and keeps its strategy.
+        right = not row.requires or row.requires in known
+        require(f"Argument {name!r}", f"stand beside {row.requires!r}", value, right=right)
+    right = workload.mode == "infer" or workload.precision not in QUANTISED
+    require("Argument 'precision'", "be of weights that can be trained", workload.precision, right=right)
+    return workload
+
+
+def _read_field(name: str, value: object) -> object:
+    """Return what the field *name* of a workload gets by *value*."""
+    if name not in _KEYS:
+        near = difflib.get_close_matches(name, _KEYS, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(_KEYS)}."
+        message = f"Argument {name!r} must be one that gpusage knows; got {name!r}. {hint}"
+        raise RequestError(message)
+    subject, kind = f"Argument {name!r}", _KEYS[name].kind
+    if isinstance(kind, Words):
+        word = usual_word(value, kind.choices) if isinstance(value, str) else value
+        require(subject, f"be one of {', '.join(kind.choices)}", value, right=word in kind.choices)
+        return word
+    if isinstance(kind, Switch):
+        require(subject, "be True or False", value, right=isinstance(value, bool))
+    elif isinstance(kind, Count):
+        rule = f"be a whole number, at least 1 and at most {MAXIMUM_COUNT}"
+        require(subject, rule, value, right=_is_count(value, MAXIMUM_COUNT))
+    elif isinstance(kind, Number):
+        right = _is_number(value) and 0 < _number(value) <= kind.most
+        require(subject, f"be above 0 and at most {kind.most:g}, as {kind.example}", value, right=right)
+    else:
+        return _read_generation(value)
+    return value
+
+
+def _read_generation(value: object) -> Generation | None:
+    """Return what ``(512, 128)`` means, tokens of the prompt and new ones."""
+    if value is None or isinstance(value, Generation):
+        return value
+    sizes = tuple(value) if isinstance(value, (tuple, list)) else ()
+    right = len(sizes) == 2 and all(_is_count(size, MAXIMUM_COUNT) for size in sizes)  # noqa: PLR2004 - a pair
+    require("Argument 'generate'", "be tokens of the prompt and new tokens, as (512, 128)", value, right=right)
+    return Generation(prompt_tokens=sizes[0], new_tokens=sizes[1])
+
+
+def read_alone(utilization: float | tuple[float, int] | None, step_time_s: float | None) -> SoloRun:
+    """Return what an earlier run showed; a utilization may stand beside the batch size that it is of, ``(0.6, 32)``.
+
+    Raises:
+        RequestError: The utilization is not a part of 1, its batch size is no count, or the step time is not above 0.
+    """
+    share, batch_size = _read_utilization(utilization)
+    if step_time_s is not None:
+        right = _is_number(step_time_s) and 0 < _number(step_time_s) < math.inf
+        require("Argument 'step_time_s'", "be a number of seconds above 0", step_time_s, right=right)
+    return SoloRun(utilization=share, step_time_s=step_time_s, batch_size=batch_size)
+
+
+def _read_utilization(value: float | tuple[float, int] | None) -> tuple[float | None, int | None]:
+    """Return a part of 1, and the batch size that it is of, where that is told."""
+    is_pair = isinstance(value, tuple) and len(value) == 2  # noqa: PLR2004 - a pair
+    share, batch_size = value if isinstance(value, tuple) and is_pair else (value, None)
+    if share is None:
+        return None, None
+    right = _is_number(share) and 0 < _number(share) <= 1
+    require("Argument 'utilization'", "be above 0 and at most 1, as 0.6 for 60 %", value, right=right)
+    right = batch_size is None or _is_count(batch_size, MAXIMUM_COUNT)
+    require("Argument 'utilization'", "have a batch size, as (0.6, 32)", value, right=right)
+    return _number(share), batch_size
+
+
+def read_share(share: int) -> int:
+    """Return *share*, in percent.
+
+    Raises:
+        RequestError: It is not a whole number from 1 to 100.
+    """
+    right = _is_count(share, WHOLE_PERCENT)
+    require("Argument 'share'", "be a whole number of percent, 1 to 100", share, right=right)
+    return share
+
+
+def read_gpus(gpu: str | Sequence[str]) -> list[str]:
+    """Return the names that *gpu* has, one or several.
+
+    Raises:
+        RequestError: It is neither a name nor a list of names.
+    """
+    names = [gpu] if isinstance(gpu, str) else [*gpu] if isinstance(gpu, Sequence) else []
+    right = bool(names) and all(isinstance(name, str) for name in names)
+    require("Argument 'gpu'", "be a name such as 'a100', or a list of names", gpu, right=right)
+    return names
+
+
+def read_shape(shape: Mapping[str, int | Sequence[int]] | None) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of each free dimension or input; a bare number is one size.
+
+    Raises:
+        RequestError: It has no names, or a size is not a whole number above 0.
+    """
+    require("Argument 'shape'", "map names to sizes, as {'seq': 128}", shape, right=isinstance(shape or {}, Mapping))
+    return dict(_named_sizes(shape or {}))
+
+
+def _named_sizes(shape: Mapping[str, int | Sequence[int]]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for name, value in shape.items():
+        require("Argument 'shape'", "have texts as names, as {'seq': 128}", name, right=isinstance(name, str))
+        sizes = tuple(value) if isinstance(value, Sequence) else (value,)
+        right = bool(sizes) and all(_is_count(size, MAXIMUM_COUNT) for size in sizes)
+        rule = f"have whole numbers above 0 for {name!r}, as 128 or (3, 224, 224)"
+        require("Argument 'shape'", rule, value, right=right)
+        yield name, tuple(int(size) for size in sizes)
+
+
+def require(subject: str, rule: str, value: object, *, right: bool) -> None:
+    """See that *value*, which *subject* is, keeps to *rule*.
+
+    Raises:
+        RequestError: *right* is false.
+    """
+    if not right:
+        message = f"{subject} must {rule}; got {_shown(value)}. Change it."
+        raise RequestError(message)
+
+
+def _shown(value: object, longest: int = 80) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+def _is_count(value: object, maximum: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and 1 <= int(value) <= maximum
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _number(value: object) -> float:
+    try:
+        return float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:  # a whole number of 309 digits
+        return math.inf

@@ -1,0 +1,93 @@
+"""Gantt charts as SVG: one band per node, one line per GPU, one bar per job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from gpusage_hooks.units import HOUR_S
+
+WIDTH, LEFT, LINE, GAP, TOP = 1000.0, 140.0, 16.0, 6.0, 20.0
+TICKS = 6
+COLOURS = ("#27609c", "#c2571a", "#3d8a3d", "#8a3d7a", "#9c8427", "#3d8a8a", "#a33b3b", "#5b5ba8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A job on *height* lines of the band *row*, from one time to another."""
+
+    row: str
+    label: str
+    start_s: float
+    end_s: float
+    height: int = 1
+
+
+def chart(bars: Sequence[Bar], line_counts: Mapping[str, int], until_s: float = 0.0) -> str:
+    """Return the chart.
+
+    Args:
+        bars: In any order.
+        line_counts: How many lines each band needs, in the order in which they are drawn.
+        until_s: Where the time ends at the earliest, so that two charts have one scale.
+    """
+    end_s = max((*(bar.end_s for bar in bars), until_s)) or 1.0
+    tops, foot = {}, TOP
+    for row, height in line_counts.items():
+        tops[row] = foot
+        foot += height * LINE + GAP
+    drawn = [*_bands(tops, line_counts), *_ticks(end_s, foot)]
+    for number, (bar, lines) in enumerate(_placed(bars, line_counts)):
+        drawn.append(_bar(bar, lines, tops[bar.row], end_s, COLOURS[number % len(COLOURS)]))
+    return f"<svg viewBox='0 0 {WIDTH:.0f} {foot + 24:.0f}' width='{WIDTH:.0f}' role='img'>{''.join(drawn)}</svg>"
+
+
+def _placed(bars: Sequence[Bar], line_counts: Mapping[str, int]) -> Iterator[tuple[Bar, list[int]]]:
+    """Yield each bar with lines of its band that are free by then."""
+    free = {row: [0.0] * height for row, height in line_counts.items()}
+    for bar in sorted(bars, key=lambda bar: (bar.start_s, bar.row, -bar.height)):
+        ends = free[bar.row]
+        lines = sorted(range(len(ends)), key=lambda line: (ends[line] > bar.start_s, line))[: bar.height]
+        for line in lines:
+            ends[line] = bar.end_s
+        yield bar, lines
+
+
+def _bar(bar: Bar, lines: Sequence[int], top: float, end_s: float, colour: str) -> str:
+    left, right = _x(bar.start_s, end_s), _x(bar.end_s, end_s)
+    width = max(right - left, 0.5)
+    gpus = "1 GPU" if len(lines) == 1 else f"{len(lines)} GPUs"
+    words = f"{bar.label}: {bar.start_s / HOUR_S:.2f} h to {bar.end_s / HOUR_S:.2f} h, {gpus}"
+    boxes = "".join(
+        f"<rect x='{left:.1f}' y='{top + line * LINE:.1f}' width='{width:.1f}' height='{LINE - 2:.0f}' "
+        f"fill='{colour}'/>"
+        for line in lines
+    )
+    label = f"<text x='{left + 3:.1f}' y='{top + lines[0] * LINE + 11:.1f}' font-size='10' fill='#fff'>"
+    fits = (right - left) > 7.0 * len(bar.label)
+    return f"<g><title>{escape(words)}</title>{boxes}{f'{label}{escape(bar.label)}</text>' if fits else ''}</g>"
+
+
+def _bands(tops: Mapping[str, float], line_counts: Mapping[str, int]) -> Iterator[str]:
+    for row, top in tops.items():
+        height = line_counts[row] * LINE
+        yield f"<rect x='{LEFT}' y='{top:.1f}' width='{WIDTH - LEFT:.0f}' height='{height:.1f}' fill='#eee'/>"
+        yield (
+            f"<text x='{LEFT - 8}' y='{top + height / 2 + 4:.1f}' text-anchor='end' font-size='12'>{escape(row)}</text>"
+        )
+
+
+def _ticks(end_s: float, foot: float) -> Iterator[str]:
+    for number in range(TICKS):
+        time_s = end_s * number / (TICKS - 1)
+        x = _x(time_s, end_s)
+        anchor = "end" if number == TICKS - 1 else "middle"
+        yield (
+            f"<path d='M{x:.1f} {TOP}V{foot:.1f}' stroke='#ccc'/><text x='{x:.1f}' y='{foot + 14:.1f}' "
+            f"text-anchor='{anchor}' font-size='11'>{time_s / HOUR_S:.1f} h</text>"
+        )
+
+
+def _x(time_s: float, end_s: float) -> float:
+    return LEFT + (WIDTH - LEFT) * time_s / end_s

@@ -1,0 +1,1 @@
+"""What is written into the store: decisions, and the usage of jobs."""

@@ -1,0 +1,1 @@
+"""What decisions rest on, kept fresh in threads of their own."""

@@ -1,0 +1,124 @@
+"""Learns from the runs in the store, in the background.
+
+Invariants:
+
+1. No answer waits for it: it reads in a thread of its own, and publishes a whole value.
+2. While the store cannot be read, what was learned before holds.
+3. After a new run everything is learned anew, so the order in which runs come changes nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from gpusage.experience.failures import failures_of
+from gpusage.experience.history import History
+from gpusage.experience.history_file import read_history
+from gpusage.experience.learned import NOTHING_LEARNED, Learned
+from gpusage.experience.learning import learn
+from gpusage.experience.runs import model_runs
+from gpusage.experience.trust import history_checks, history_trust
+from gpusage.service.periodic_task import PeriodicTask
+from gpusage.settings.configuration import Configuration, LearningSettings
+from gpusage.store.decisions import DAY_S, DecisionStore
+from gpusage.store.opening import open_store
+from gpusage.store.usage_rows import UsageQuery
+from gpusage_hooks.errors import RequestError
+
+MAXIMUM_RUNS, MAXIMUM_RUNS_PER_USER = 20_000, 2_000
+"""The newest; a site with more learns nothing else from the rest, and no user's runs displace everyone else's."""
+
+RELEARN_S = 3600.0
+"""A run that came late, after others that ended later, is learned from within this time."""
+
+_log = logging.getLogger(__name__)
+
+
+def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: float) -> Learned:
+    """Return what the runs in *store* teach.
+
+    Raises:
+        StoreError: It cannot be read.
+    """
+    query = UsageQuery(
+        since_s=now_s - settings.days * DAY_S,
+        least_run_s=settings.least_sampled_s,
+        count=MAXIMUM_RUNS,
+        count_per_user=MAXIMUM_RUNS_PER_USER,
+    )
+    observations = store.observations(query)
+    failures = failures_of(observations, settings.least_sampled_s)
+    if not settings.enabled:
+        return replace(NOTHING_LEARNED, failures=failures)
+    learned = learn([run for _, run in model_runs(observations, settings.least_sampled_s)])
+    if settings.history != "off":
+        trust = history_trust(history_checks(observations, settings.least_sampled_s))
+        learned = replace(
+            learned, history=_cached_history(Path(settings.history_file), _modified_ns(settings)), trust=trust
+        )
+    return replace(learned, failures=failures, suspended=learned.suspended if settings.back_off else {})
+
+
+@lru_cache(maxsize=1)
+def _cached_history(path: Path, modified_ns: int) -> History | None:  # noqa: ARG001 - a part of the cache's key
+    """Return the history at *path*; ``None`` where none can be read: all else is learned without it.
+
+    Its many small objects are left out of garbage collection, which would delay each answer.
+    """
+    gc.disable()
+    try:
+        return read_history(path)
+    except RequestError as error:
+        _log.warning("%s", error)
+        return None
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _modified_ns(settings: LearningSettings) -> int:
+    """Return when the history's file was modified; 0 where there is none, or none is wanted."""
+    try:
+        return 0 if settings.history == "off" else Path(settings.history_file).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+class Learner(PeriodicTask):
+    """Learns from the store.
+
+    Args:
+        configuration: Returns the newest.
+        publish: Receives what was learned, whenever that may have changed.
+    """
+
+    def __init__(self, configuration: Callable[[], Configuration], publish: Callable[[Learned], None]) -> None:
+        super().__init__("learner", "what earlier runs showed cannot be read")
+        self._configuration = configuration
+        self._publish = publish
+        self._learned_key: object = None
+
+    def _execute(self) -> None:
+        """Learn anew where a run was recorded, or a setting has changed, since the last time."""
+        configuration = self._configuration()
+        settings, now_s = configuration.learning, time.time()
+        with closing(open_store(configuration.store.url)) as store:
+            modified_ns = _modified_ns(settings)
+            key = settings, store.usage(count=1), int(now_s / RELEARN_S), modified_ns
+            if key != self._learned_key:
+                self._publish(learn_from_store(store, settings, now_s))
+                self._learned_key = key
+
+    def _interval_s(self) -> float:
+        return self._configuration().learning.refresh_s
+
+    def _loop(self) -> None:
+        self.run_once()  # before the first interval: the first jobs are decided by what was learned, too
+        super()._loop()

@@ -1,0 +1,1 @@
+"""What a site can set, and the file that it is read from."""

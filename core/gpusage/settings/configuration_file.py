@@ -1,0 +1,136 @@
+"""The site's file of settings: `/etc/gpusage/gpusage.toml`, or the file that GPUSAGE_CONFIG names.
+
+Invariants:
+
+1. An unknown key is an error that names the nearest known one.
+2. No file means all defaults.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from gpusage.plugins.loading import load_hooks
+from gpusage.plugins.managers import installed_managers
+from gpusage.settings.configuration import SECTIONS, Configuration
+from gpusage.settings.sections import Source, read_section, require_known, require_table
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.managers import Manager
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DEFAULT_PATH = Path("/etc/gpusage/gpusage.toml")
+
+_PLAIN = ("mode", "enforce_in", "kill_switch")
+"""The keys that stand in no section."""
+
+Managers = Mapping[str, Manager]
+
+
+def configuration_path() -> Path:
+    """Return the file that GPUSAGE_CONFIG names, or the default one."""
+    named = os.environ.get("GPUSAGE_CONFIG")
+    return Path(named) if named else DEFAULT_PATH
+
+
+def load_configuration(path: Path | None = None, managers: Managers | None = None) -> Configuration:
+    """Return the settings of a file.
+
+    Args:
+        path: The file; where none is given the usual one, whose absence means all defaults.
+        managers: Whose sections may be there; where none are given, those of the installed plugins.
+
+    Raises:
+        RequestError: The file cannot be read, is not TOML, or holds an unknown key or a wrong value.
+    """
+    chosen = path or configuration_path()
+    try:
+        text = chosen.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if path is None and "GPUSAGE_CONFIG" not in os.environ:
+            return default_configuration(managers)
+        message = f"Configuration {str(chosen)!r} must exist; got no such file. Create it, or unset GPUSAGE_CONFIG."
+        raise RequestError(message) from None
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"Configuration {str(chosen)!r} must be a readable text file; got: {error}. Check the path."
+        raise RequestError(message) from error
+    return parse_configuration(text, origin=str(chosen), managers=managers)
+
+
+def read_configuration() -> tuple[Configuration, str]:
+    """Return our configuration, or the built-in one and why the file cannot be used."""
+    try:
+        return load_configuration(), ""
+    except RequestError as error:
+        return default_configuration(), str(error)
+
+
+def default_configuration(managers: Managers | None = None) -> Configuration:
+    """Return the settings of a site that has set nothing."""
+    return parse_configuration("", origin="default", managers=managers)
+
+
+def parse_configuration(text: str, *, origin: str, managers: Managers | None = None) -> Configuration:
+    """Return the settings written in *text*, which came from *origin*."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        message = f"Configuration {origin!r} must be TOML; got: {error}. Mend that line."
+        raise RequestError(message) from error
+    return _configuration(document, Source(origin=origin), installed_managers() if managers is None else managers)
+
+
+def _configuration(document: Mapping[str, object], source: Source, managers: Managers) -> Configuration:
+    kinds = {**SECTIONS, **{name: manager.settings for name, manager in managers.items()}}
+    known = (*_PLAIN, *kinds)
+    document = _without_those_set_aside(document, known)
+    _require_installed(document, known, source)
+    require_known(document, known, source)
+    tables = {name: require_table(name, value, source) for name, value in document.items() if name in kinds}
+    sections = {name: read_section(kind, tables.get(name, {}), source.below(name)) for name, kind in kinds.items()}
+    if "allowed_users" not in tables.get("daemon", {}):
+        users = dict.fromkeys(user for manager in managers.values() for user in manager.users)
+        sections["daemon"] = replace(sections["daemon"], allowed_users=("root", *users))
+    plain = {name: value for name, value in document.items() if name not in kinds}
+    return replace(
+        read_section(Configuration, plain, source),
+        **{name: sections[name] for name in SECTIONS},
+        managers={name: sections[name] for name in managers},
+        origins=dict.fromkeys(_keys(document), source.origin),
+    )
+
+
+def _without_those_set_aside(document: Mapping[str, object], known: tuple[str, ...]) -> Mapping[str, object]:
+    """Return *document* without the sections of plugins that cannot be used; people are told of these elsewhere."""
+    strange = {name for name, value in document.items() if isinstance(value, dict)} - {*known}
+    aside = strange & load_hooks().troubles().keys() if strange else strange
+    return {name: value for name, value in document.items() if name not in aside}
+
+
+def _require_installed(document: Mapping[str, object], known: tuple[str, ...], source: Source) -> None:
+    """Refuse the section of a workload manager that no plugin describes; a name like a known one is a slip instead."""
+    for name, value in document.items():
+        if isinstance(value, dict) and name not in known and not difflib.get_close_matches(name, known, n=1):
+            sections = ", ".join(each for each in known if each not in _PLAIN)
+            message = (
+                f"Section [{name}] of configuration {source.origin!r} must be gpusage's own or that of an installed "
+                f"workload manager; got one that no plugin describes. Known are {sections}. Install the manager's "
+                "plugin, or remove the section."
+            )
+            raise RequestError(message)
+
+
+def _keys(table: Mapping[str, object], prefix: str = "") -> Iterator[str]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name

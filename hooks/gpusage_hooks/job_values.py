@@ -1,0 +1,265 @@
+"""Values of a job's keys: each kind reads the text that a user writes, and refuses another in one sentence.
+
+Words of other tools mean what gpusage has one word for (`float16`, `inference`); capitals do not matter.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types.workloads import Generation
+
+MAXIMUM_COUNT = 10**9
+MAXIMUM_NAMES = 64
+SHOWN_LENGTH = 80
+"""Of a value in an error: a user knows it by its beginning, and it may be a megabyte long."""
+SWITCH = ("on", "off")
+
+SYNONYMS: Mapping[str, str] = MappingProxyType(
+    {
+        # PyTorch's dtypes
+        "float32": "fp32",
+        "float": "fp32",
+        "float16": "fp16",
+        "half": "fp16",
+        "bfloat16": "bf16",
+        # Lightning's and accelerate's words; torch.amp casts to float16 where nothing else is written
+        "amp": "fp16",
+        "mixed": "fp16",
+        "fp16-mixed": "fp16",
+        "16-mixed": "fp16",
+        "bf16-mixed": "bf16",
+        "32-true": "fp32",
+        "16-true": "fp16-pure",
+        "bf16-true": "bf16-pure",
+        # cuDNN's words for layouts, by their letters
+        "nchw": "channels_first",
+        "nhwc": "channels_last",
+        # Names of programs that serve, and a format of 8 bits with its exponent
+        "float8": "fp8",
+        "trt-llm": "tensorrt-llm",
+        "sglang": "vllm",
+        "training": "train",
+        "inference": "infer",
+        # Optimizers, by what they keep for each weight: one number or two
+        "nesterov": "momentum",
+        "lion": "momentum",
+        "rmsprop": "momentum",
+        "adagrad": "momentum",
+        "nadam": "adam",
+        "radam": "adam",
+        "adamax": "adam",
+        "lamb": "adam",
+        # Switches
+        "yes": "on",
+        "true": "on",
+        "no": "off",
+        "false": "off",
+        # transformers' TrainingArguments(optim=...)
+        "adamw_torch": "adamw",
+        "adamw_torch_fused": "adamw",
+        "adamw_hf": "adamw",
+        "adamw_8bit": "adamw8bit",
+        "adamw_bnb_8bit": "adamw8bit",
+        "paged_adamw_8bit": "adamw8bit",
+        "adam_8bit": "adam8bit",
+    }
+)
+"""By what users of PyTorch and of other tools write, in small letters."""
+
+_DECIMAL = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_GBIT = re.compile(r" ?(gb/s|gbit/s|gbps)$", re.IGNORECASE)
+BYTES_PER_GBIT = 1e9 / 8
+_SIZES = re.compile(r"[0-9]{1,10}(?:x[0-9]{1,10})*")
+_DURATION = re.compile(rf"({_DECIMAL.pattern})\s*(us|ms|s)")
+_SECONDS: Mapping[str, float] = MappingProxyType({"us": 1e-6, "ms": 1e-3, "s": 1.0})
+
+
+def usual_word(word: str, known: Sequence[str]) -> str:
+    """Return the one of *known* that *word* means, and *word* itself where it means none of them."""
+    small = word.lower()
+    usual = SYNONYMS.get(small, small)
+    return usual if usual in known else word
+
+
+def refuse(key: str, rule: str, value: str, cure: str) -> NoReturn:
+    """Refuse the *value* of *key*, which breaks *rule*; *cure* says what to write."""
+    message = f"Key {key!r} {rule}; got {value[:SHOWN_LENGTH]!r}. {cure}."
+    raise RequestError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text."""
+
+    def parse(self, key: str, text: str) -> Any:  # noqa: ANN401, ARG002 - each kind has a type of its own
+        """Return the value of *key* that *text* says.
+
+        Raises:
+            RequestError: *text* is no such value.
+        """
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Text):
+    """A whole number from 1 to 10^9."""
+
+    def parse(self, key: str, text: str) -> int:
+        """Return the number."""
+        count = int(text) if re.fullmatch(r"[0-9]{1,10}", text) else 0
+        if not 1 <= count <= MAXIMUM_COUNT:
+            refuse(key, "must be a whole number from 1 to 10^9", text, f"Write '{key}=64'")
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class Words(Text):
+    """One of several words, or another that users know for it."""
+
+    choices: tuple[str, ...]
+
+    def parse(self, key: str, text: str) -> Any:  # noqa: ANN401 - one of the literals of `choices`
+        """Return the usual word."""
+        word = usual_word(text, self.choices)
+        if word not in self.choices:
+            small = text.lower()
+            near = [name for name in self.choices if small.startswith(name)]
+            near = near or difflib.get_close_matches(small, self.choices, n=1)
+            cure = f"Write '{key}={near[0]}'" if near else "Choose one of them"
+            refuse(key, f"must be one of {', '.join(self.choices)}", text, cure)
+        return word
+
+
+@dataclass(frozen=True, slots=True)
+class Switch(Text):
+    """``on`` or ``off``."""
+
+    def parse(self, key: str, text: str) -> bool:
+        """Return whether it is on."""
+        return bool(Words(SWITCH).parse(key, text) == "on")
+
+
+@dataclass(frozen=True, slots=True)
+class Number(Text):
+    """A decimal number from ``least`` to ``most``; *rule* says so in words."""
+
+    rule: str
+    example: str
+    least: float = 1e-9  # the smallest that can be written
+    most: float = math.inf
+
+    def parse(self, key: str, text: str) -> float:
+        """Return the number."""
+        number = float(text) if _DECIMAL.fullmatch(text) else math.nan
+        if not self.least <= number <= self.most:
+            refuse(key, f"must be {self.rule}", text, f"Write '{key}={self.example}'")
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth(Number):
+    """What a network carries, in Gb/s, such as ``200``; the unit may be written, ``200Gb/s``."""
+
+    rule: str = "a number of Gb/s above 0"
+    example: str = "200"
+
+    def parse(self, key: str, text: str) -> float:
+        """Return bytes per second."""
+        return Number.parse(self, key, _GBIT.sub("", text)) * BYTES_PER_GBIT
+
+
+@dataclass(frozen=True, slots=True)
+class Duration(Text):
+    """A time above 0 such as ``50ms``."""
+
+    example: str = "50ms"
+
+    def parse(self, key: str, text: str) -> float:
+        """Return the seconds."""
+        match = _DURATION.fullmatch(text)
+        if not match or float(match.group(1)) == 0:
+            refuse(key, "must be a time above 0 in us, ms or s", text, f"Write '{key}={self.example}'")
+        return float(match.group(1)) * _SECONDS[match.group(2)]
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime(Text):
+    """A measured step time such as ``30ms@a100``."""
+
+    def parse(self, key: str, text: str) -> tuple[float, str]:
+        """Return the seconds and the name of the GPU."""
+        duration, _, gpu = text.partition("@")
+        if not gpu.strip():
+            refuse(key, "must name the GPU that it was measured on", text, f"Write '{key}=30ms@a100'")
+        return Duration(example="30ms@a100").parse(key, duration.strip()), gpu.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Utilization(Text):
+    """A GPU utilization such as ``60``, or ``60@32`` of batch 32.
+
+    ``1`` is one percent, as nvidia-smi shows it; ``0.6`` may also be meant as a share of 1, and must have a ``%``.
+    """
+
+    def parse(self, key: str, text: str) -> tuple[float, int | None]:
+        """Return the share of 1, and the batch size where one is named."""
+        shown, at, batch = (part.strip() for part in text.partition("@"))
+        number = shown.removesuffix("%").rstrip()
+        percent = float(number) if _DECIMAL.fullmatch(number) else math.nan
+        if number == shown and "." in number and 0 < percent <= 1:
+            hint = f"Write '{key}={100 * percent:g}', or '{number}%' if that is meant"
+            refuse(key, "must be percent, and have a '%' where it could be a share of 1", text, hint)
+        if not 0 < percent <= 100:  # noqa: PLR2004 - percent
+            refuse(key, "must be percent above 0, at most 100", text, f"Write '{key}=60'")
+        if at and not re.fullmatch(r"[1-9][0-9]{0,8}", batch):
+            refuse(key, "must have a batch size after '@'", text, f"Write '{key}=60@32'")
+        return percent / 100, int(batch) if at else None
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens(Text):
+    """Tokens of the prompt and new ones, such as ``512+128``."""
+
+    def parse(self, key: str, text: str) -> Generation:
+        """Return both numbers."""
+        match = re.fullmatch(r"\s*([0-9]{1,7})\s*\+\s*([0-9]{1,7})\s*", text)
+        prompt, new = (int(match[1]), int(match[2])) if match else (0, 0)
+        if not prompt or not new:
+            refuse(key, "must be tokens of the prompt and new tokens", text, f"Write '{key}=512+128'")
+        return Generation(prompt_tokens=prompt, new_tokens=new)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes(Text):
+    """Sizes of one free dimension or of a whole input: ``seq=128`` or ``input=3x224x224``."""
+
+    def parse(self, key: str, text: str) -> tuple[str, tuple[int, ...]]:
+        """Return the name and the sizes."""
+        name, _, sizes = text.partition("=")
+        counts = tuple(map(int, sizes.split("x"))) if _SIZES.fullmatch(sizes) else ()
+        if not name or not counts or not 1 <= min(counts) <= max(counts) <= MAXIMUM_COUNT:
+            cure = f"Write '{key}=seq=128' or '{key}=input=3x224x224'"
+            refuse(key, "must name sizes from 1 to 10^9, joined by 'x'", text, cure)
+        return name, counts
+
+
+@dataclass(frozen=True, slots=True)
+class Names(Text):
+    """One name or several, joined by ``+``: ``t4+v100``."""
+
+    def parse(self, key: str, text: str) -> tuple[str, ...]:
+        """Return each name once."""
+        names = tuple(dict.fromkeys(name.strip() for name in text.split("+")))
+        if len(names) > MAXIMUM_NAMES:
+            refuse(key, f"must be at most {MAXIMUM_NAMES} names", text, f"Remove {len(names) - MAXIMUM_NAMES} of them")
+        if not all(re.fullmatch(r"[A-Za-z0-9][\w.:-]{0,63}", name, re.ASCII) for name in names):
+            refuse(key, "must be names joined by '+'", text, f"Write '{key}=t4+v100'")
+        return names

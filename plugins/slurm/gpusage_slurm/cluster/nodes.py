@@ -1,0 +1,242 @@
+"""Slurm's nodes: the states, features and GPUs that its JSON reports, and which of the GPUs are free."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from gpusage_hooks.types import Room
+from gpusage_hooks.units import MIB
+from gpusage_slurm import scontrol
+from gpusage_slurm.tres import SHARES, parse_tres
+
+_log = logging.getLogger(__name__)
+_BRACKETS = re.compile(r"\([^()]*\)")
+_SHARED = re.compile(r"\bmps(?::([^:(,]+))?:(\d+)(?:\(([^()]*)\))?")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_PARTS = re.compile(r"(\d+)/(\d+)")
+
+_UNAVAILABLE_STATES = ("MAINT", "RESERVED", "PLANNED", "REBOOT", "BLOCKED", "POWERING", "NO_RESPOND")
+_UNUSABLE_STATES = ("DOWN", "DRAIN", "FAIL", "FUTURE", "NOT_RESPONDING", "POWERED_DOWN", "POWER_DOWN", "UNKNOWN")
+_SHARE_WORDS = re.compile(r"(?:^|,)(?:mps|shard)(?=[:,]|$)[^,(]*(?:\([^()]*\))?")
+
+
+def split_words(value: object) -> tuple[str, ...]:
+    """Return the words of a field: a text joined by commas in 22.05, a list from 23.02 on."""
+    if isinstance(value, str):
+        value = value.split(",")
+    return tuple(str(word) for word in value if word) if isinstance(value, Iterable) else ()
+
+
+def node_states(node: Mapping[str, Any]) -> set[str]:
+    """Return a node's state and its flags, in capitals."""
+    words = (*split_words(node.get("state")), *split_words(node.get("state_flags")))
+    return {state for word in words for state in re.findall(r"\w+", word.upper())}
+
+
+def counts(gres: str, name: str) -> dict[str, int]:
+    """Return the count of each type of the resource *name* in a node's GRES; an untyped one has the type ``""``."""
+    total: dict[str, int] = {}
+    for resource in parse_tres(_without_brackets(gres)):
+        if resource.name == name:
+            total[resource.kind or ""] = total.get(resource.kind or "", 0) + (resource.count or 0)
+    return total
+
+
+def count_of_type(gres_counts: Mapping[str, int], site_type: str) -> int:
+    """Return the count of *site_type*; untyped resources belong to the node's only type."""
+    return gres_counts.get(site_type, 0) or gres_counts.get("", 0)
+
+
+def free_gpus(gres: str, gres_used: str, site_type: str) -> int:
+    """Return how many of a node's GPUs of *site_type* are unused, neither whole nor shared."""
+    count = count_of_type(counts(gres, "gpu"), site_type)
+    units = count_of_type(counts(gres, "mps"), site_type) // count if count else 0
+    whole = count_of_type(counts(gres_used, "gpu"), site_type)
+    return max(count - whole - shared_gpus(gres_used, site_type, units), 0)
+
+
+def shared_gpus(gres_used: str, site_type: str, units_per_gpu: int) -> int:
+    """Return how many of a node's GPUs are shared.
+
+    22.05 writes their indices, ``mps:v100:1(IDX:0)``; 24.11 a share for each GPU, ``mps:v100:80(40/100,40/100)``.
+    """
+    total = 0
+    for kind, count, inside in _SHARED.findall(gres_used):
+        if kind in ("", site_type):
+            used = _RANGE.findall(inside) if "IDX:" in inside else ()
+            total += sum(int(last or first) - int(first) + 1 for first, last in used)
+            total += sum(used != "0" for used, _ in _PARTS.findall(inside))
+            total += -(-int(count) // units_per_gpu) if units_per_gpu and not inside else 0
+    return total
+
+
+def free_share_percent(gres_used: str, site_type: str, units_per_gpu: int) -> int:
+    """Return the largest free part of a node's partly used GPUs, in percent; 0 if there is none.
+
+    Where Slurm tells no more than their sum, one of them has at least the mean free.
+    """
+    free = [0]
+    for kind, count, inside in _SHARED.findall(gres_used):
+        if kind in ("", site_type) and units_per_gpu:
+            gpus = shared_gpus(f"mps:{count}({inside})", "", units_per_gpu)
+            free += [100 - 100 * int(used) // int(units) for used, units in _PARTS.findall(inside) if int(used)]
+            free += [100 - 100 * int(count) // (gpus * units_per_gpu)] if gpus and not _PARTS.search(inside) else []
+    return max(free)
+
+
+def _without_brackets(text: str) -> str:
+    """Return ``gpu:v100:1`` of ``gpu:v100:1(IDX:0-1,3)``."""
+    return _BRACKETS.sub("", text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """One node: its state, GPUs, cores and memory.
+
+    Attributes:
+        gres: As configured, for example ``gpu:v100:2,mps:v100:200``.
+        gres_used: As allocated, in the same form; Slurm adds indices in brackets.
+        usable: Whether a job could start there.
+        possible_features: What it has, or may have after a restart that Slurm makes for a job.
+        open: Whether a job could start there now, as far as nothing keeps jobs away.
+        idle: The same, and nothing runs there.
+        planned: Whether Slurm plans a job there.
+    """
+
+    name: str
+    gres: str
+    gres_used: str
+    features: tuple[str, ...]
+    partitions: tuple[str, ...] = ()
+    usable: bool = True
+    possible_features: tuple[str, ...] = ()
+    open: bool = True
+    idle: bool = False
+    planned: bool = False
+    memory_mib: int = 0
+    cpu_count: int = 0
+    used_memory_mib: int = 0
+    used_cpu_count: int = 0
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether its GPUs can be shared."""
+        return any(resource.name in SHARES for resource in parse_tres(self.gres))
+
+
+def parse_node(node: Mapping[str, Any]) -> NodeState:
+    """Return a node from Slurm's JSON: texts joined by commas in 22.05, lists from 23.02 on."""
+    states = node_states(node)
+    usable = not any(state.startswith(_UNUSABLE_STATES) for state in states)
+    return NodeState(
+        name=str(node.get("name", "")),
+        gres=_usable_gres(node),
+        gres_used=str(node.get("gres_used") or ""),
+        features=split_words(node.get("active_features") or node.get("features")),
+        partitions=split_words(node.get("partitions")),
+        usable=usable,
+        possible_features=split_words(node.get("features")),
+        open=usable and not any(state.startswith(_UNAVAILABLE_STATES) for state in states),
+        idle="IDLE" in states and states <= {"IDLE", "PLANNED"},
+        planned="PLANNED" in states,
+        memory_mib=int(node.get("real_memory") or 0),
+        cpu_count=int(node.get("cpus") or 0),
+        used_memory_mib=int(node.get("alloc_memory") or 0),
+        used_cpu_count=int(node.get("alloc_cpus") or 0),
+    )
+
+
+def _usable_gres(node: Mapping[str, Any]) -> str:
+    """Return the node's GRES, without shares if it reserves cores for whole GPUs (RestrictedCoresPerGPU).
+
+    Before 25.11 a share gets none of these cores, and slurmctld refuses a job for which no others are left.
+    """
+    gres = str(node.get("gres") or "")
+    return _SHARE_WORDS.sub("", gres).lstrip(",") if node.get("res_cores_per_gpu") else gres
+
+
+@cache
+def pyslurm_version() -> tuple[int, int] | None:
+    """Return major and minor of the installed PySlurm, ``None`` where there is none."""
+    try:
+        return scontrol.parse_version(importlib.metadata.version("pyslurm"))
+    except (importlib.metadata.PackageNotFoundError, ValueError, IndexError):
+        return None
+
+
+def read_nodes(version: tuple[int, int]) -> Iterable[NodeState]:
+    """Return the nodes, from PySlurm where it is installed and of Slurm's own *version*, else from Slurm's commands.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    return (_pyslurm_nodes() if pyslurm_version() == version else None) or map(parse_node, scontrol.nodes())
+
+
+def _pyslurm_nodes() -> list[NodeState] | None:
+    """Return PySlurm's nodes; ``None`` if it fails, so that Slurm's commands are used.
+
+    Its newer ``pyslurm.Nodes`` does not tell the shares in use (22.5 no GRES at all, later what Slurm accounts), so
+    its older table is read, which has Slurm's own texts; 25.11 has that no more.
+    """
+    try:
+        import pyslurm  # noqa: PLC0415 - optional, and of Slurm's own version only
+
+        return [parse_node(_as_slurm_json(node)) for node in pyslurm.node().get().values()]
+    except Exception as error:  # noqa: BLE001 - a binding to C of another project's
+        _log.warning("PySlurm cannot list the nodes (%s); Slurm's commands are asked instead", error)
+        return None
+
+
+def _as_slurm_json(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a node of PySlurm's table by the names of Slurm's JSON."""
+    gres, used = (",".join(split_words(node.get(name))) for name in ("gres", "gres_used"))
+    state = str(node.get("state", "")).split("+")
+    return {
+        **node,
+        "gres": gres,
+        "gres_used": used,
+        "state": state,
+        "active_features": node.get("features_active"),
+        "alloc_memory": node.get("alloc_mem"),
+    }
+
+
+def free_whole_gpus(node: NodeState) -> int:
+    """Return how many GPUs of *node*, of any type, are unused."""
+    return sum(free_gpus(node.gres, node.gres_used, kind) for kind in counts(node.gres, "gpu"))
+
+
+def free_units(node: NodeState) -> int:
+    """Return the largest free part of a GPU of *node*, in its MPS units."""
+    kinds = counts(node.gres, "gpu")
+    return max((_units(node, kind) * node_room(node, kind).share_percent // 100 for kind in kinds), default=0)
+
+
+def _units(node: NodeState, site_type: str) -> int:
+    """Return the MPS units of one GPU of *site_type* on *node*."""
+    count = count_of_type(counts(node.gres, "gpu"), site_type)
+    return count_of_type(counts(node.gres, "mps"), site_type) // count if count else 0
+
+
+def node_room(node: NodeState, site_type: str) -> Room:
+    """Return what *node* has free for a job on a GPU of *site_type*; nothing where no job could start."""
+    if not node.open:
+        return Room()
+    return Room(
+        share_percent=100 if free_gpus(node.gres, node.gres_used, site_type) else partly_free_percent(node, site_type),
+        cpu_count=max(node.cpu_count - node.used_cpu_count, 0),
+        host_memory_bytes=max(node.memory_mib - node.used_memory_mib, 0) * MIB,
+        node=node.name,
+    )
+
+
+def partly_free_percent(node: NodeState, site_type: str) -> int:
+    """Return the largest free part of the partly used GPUs of *node*, in percent."""
+    return free_share_percent(node.gres_used, site_type, _units(node, site_type))

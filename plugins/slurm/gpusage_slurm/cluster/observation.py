@@ -1,0 +1,123 @@
+"""The cluster as gpusaged observes it: its GPUs, their billing, which can be preferred, and where none is shared.
+
+Tried on 22.05, 24.11 and 26.05: without `ignore_prefer_validation` in SchedulerParameters, slurmctld refuses a job
+whose `--prefer` none of its nodes could ever meet ("Requested node configuration is not available"): the node is in
+another partition, has too little memory or too few CPUs, is excluded, or lacks another resource that the job requests.
+gpusage must never cause a refusal, so without that setting it prefers nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from gpusage_hooks.managers import GpuCatalogue
+from gpusage_hooks.types import Cluster, GpuPool
+from gpusage_slurm import scontrol
+from gpusage_slurm.cluster.pools import read_cluster
+from gpusage_slurm.cluster.restrictions import (
+    gpu_reservations,
+    join_reasons,
+    limiting_qos,
+    partitions_with,
+    per_gpu_default_partitions,
+    whole_node_partitions,
+    without_backup,
+)
+from gpusage_slurm.daemon import local_socket_candidates
+from gpusage_slurm.install import node_scripts
+
+_NO_RELEASE = (
+    "no share binds a job to GPU types, because gpusaged runs neither as root nor as SlurmUser, and could not let it go"
+)
+
+_GPU_TRES = "gres/gpu"
+_NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?")
+
+SETTING = "ignore_prefer_validation"
+_NOTE = f"no GPU generation is preferred, because SchedulerParameters lacks {SETTING}"
+
+_SLURM_USER = re.compile(r"\((\d+)\)$")
+
+
+def observe_cluster(catalogue: GpuCatalogue) -> Cluster:
+    """Return the cluster, with the partitions and other places where GPUs stay whole.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    settings, partitions = scontrol.configuration(), scontrol.partitions()
+    cluster = with_billing_weights(
+        without_unsafe_preferences(read_cluster(partitions, catalogue), settings), partitions
+    )
+    units = max((pool.mps_per_gpu or 0 for pool in cluster.pools), default=0)
+    limiting = limiting_qos(scontrol.quality_of_service(settings), units)
+    releases = gpusaged_may_change_jobs(settings, local_socket_candidates())
+    return replace(
+        cluster,
+        releases=releases,
+        repeats=settings.get("jobrequeue") != "0"
+        and node_scripts.script_path(settings, node_scripts.TASK_EPILOG) is not None,
+        notes=cluster.notes if releases else (*cluster.notes, _NO_RELEASE),
+        unshared=join_reasons(
+            node_scripts.unenforced_partitions(settings, partitions),
+            without_backup(settings, partitions),
+            whole_node_partitions(partitions),
+            partitions_with(partitions, limiting),
+            per_gpu_default_partitions(settings, partitions),
+            gpu_reservations(scontrol.reservations()),
+            limiting,
+        ),
+    )
+
+
+def billing_weights(partition: scontrol.Line) -> Mapping[str, float]:
+    """Return the weights in ``CPU=1.0,Mem=0.25G,GRES/gpu=100`` that are plain numbers, by their names in lower case."""
+    pairs = (word.partition("=") for word in partition.get("TRESBillingWeights", "").split(","))
+    return {name.lower(): float(value) for name, _, value in pairs if _NUMBER.fullmatch(value)}
+
+
+def with_billing_weights(cluster: Cluster, partitions: Sequence[scontrol.Line]) -> Cluster:
+    """Return *cluster* with the billing weight of one GPU of each pool, that of its most expensive partition."""
+    weights = {partition["PartitionName"]: billing_weights(partition) for partition in partitions}
+    return replace(cluster, pools=tuple(_with_weight(pool, weights) for pool in cluster.pools))
+
+
+def _with_weight(pool: GpuPool, weights: Mapping[str, Mapping[str, float]]) -> GpuPool:
+    there = [weights[name] for name in pool.partitions or weights if name in weights]
+    typed = f"{_GPU_TRES}:{pool.site_type.lower()}"
+    weights_there = [each.get(typed, each.get(_GPU_TRES)) for each in there]
+    return replace(pool, billing_weight=max((each for each in weights_there if each), default=None))
+
+
+def ignores_unmet_preference(settings: Mapping[str, str]) -> bool:
+    """Tell whether slurmctld, by its *settings*, ignores a preference that no node can meet."""
+    words = settings.get("schedulerparameters", "").lower().replace(" ", ",").split(",")
+    return any(word.partition("=")[0] == SETTING for word in words)
+
+
+def without_unsafe_preferences(cluster: Cluster, settings: Mapping[str, str]) -> Cluster:
+    """Return *cluster*, without features if a preference for one could get a job refused."""
+    if ignores_unmet_preference(settings):
+        return cluster
+    pools = tuple(replace(pool, feature=None) for pool in cluster.pools)
+    return replace(cluster, pools=pools, notes=(*cluster.notes, _NOTE))
+
+
+def may_change_jobs(uid: int, settings: Mapping[str, str]) -> bool:
+    """Tell whether *uid* may change other users' jobs: root and SlurmUser may; only slurmdbd knows operators."""
+    slurm_user = _SLURM_USER.search(settings.get("slurmuser", ""))
+    return uid == 0 or (slurm_user is not None and uid == int(slurm_user[1]))
+
+
+def gpusaged_may_change_jobs(settings: Mapping[str, str], sockets: Iterable[str]) -> bool:
+    """Tell whether gpusaged may change jobs: it is this process or the owner of one of its *sockets*."""
+    uids = {os.geteuid()}
+    for socket in sockets:
+        with suppress(OSError):
+            uids.add(Path(socket).stat().st_uid)
+    return any(may_change_jobs(uid, settings) for uid in uids)

@@ -1,0 +1,144 @@
+"""Partitions, reservations and QOS in which a share could never start or would lose something; GPUs stay whole there.
+
+* Partitions that allocate whole nodes: a job gets all GPUs of its node, and a share lies on one GPU only. On a node
+  with two GPUs such a job pends for ever with Reason=Resources while its nodes are idle; on a node with one GPU it
+  runs, and nobody else can share that GPU. `sbatch --test-only` detects neither. Partitions that keep users apart do
+  run shares.
+* Reservations of GPUs hold whole GPUs. Reservations of nodes or cores run shares (tried on 26.05).
+* A QOS, also that of a partition, that requires a GPU of each job or limits a job to less than one GPU in shares.
+* Clusters with a backup controller before Slurm 26.05: after a takeover every node has gres/mps:0. On 22.05.8 shares
+  then pend for ever; on 24.11.5 the nodes become INVAL. Plain Slurm does the same; on 26.05.5 shares survive (tried).
+* Partitions with defaults per GPU. Tried on 22.05: with DefCpuPerGPU=4 a job with one GPU gets 4 CPUs; as a share,
+  which counts as no GPU, it gets 1. With DefMemPerGPU it gets the site's other default: too little kills it, and a
+  whole node's memory keeps others out. A partition's own defaults replace slurm.conf's, key by key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from gpusage_slurm.scontrol import Line
+
+_WHOLE_NODES = (("OverSubscribe", "EXCLUSIVE"), ("ExclusiveTopo", "YES"), ("Exclusive", "NODE"), ("Exclusive", "TOPO"))
+"""26.05 writes ``Exclusive=NODE`` where earlier ones write ``OverSubscribe=EXCLUSIVE``."""
+
+_RELEASE = re.compile(r"(\d+)\.(\d+)")
+_KEEPS_UNITS = (26, 5)
+
+_GPUS = re.compile(r"gres/gpu(?::[^=,]+)?=[1-9]\d*")
+_QOS = re.compile(r"^QOS=", re.MULTILINE)
+_LIMITS = re.compile(r"\b(MinTRESPJ|MaxTRESPJ|MaxTRESPN)=(\S+)")
+
+_PER_GPU_DEFAULTS = ("defcpupergpu", "defmempergpu")
+_LOST_DEFAULTS = "a share would lose what partition {} gives for each GPU ({})"
+
+
+def whole_node_partitions(partitions: Iterable[Line]) -> dict[str, str]:
+    """Return the partitions that allocate whole nodes, each with the reason against shares.
+
+    Args:
+        partitions: As `scontrol.partitions` returns them.
+    """
+    reasons = {}
+    for partition in partitions:
+        settings = [f"{key}={value}" for key, value in _WHOLE_NODES if partition.get(key, "").upper() == value]
+        if settings:
+            name = partition["PartitionName"]
+            reasons[f"partition={name}"] = (
+                f"partition {name} gives whole nodes ({settings[0]}), where a share may never start"
+            )
+    return reasons
+
+
+def without_backup(settings: Mapping[str, str], partitions: Iterable[Line]) -> dict[str, str]:
+    """Return every partition with the reason, if a backup controller would lose its shares.
+
+    Args:
+        settings: slurmctld's, by their names in lower case.
+        partitions: As `scontrol.partitions` returns them.
+    """
+    release = _RELEASE.match(settings.get("slurm_version", ""))
+    backup = settings.get("slurmctldhost[1]", "")
+    if not backup or release is None or (int(release[1]), int(release[2])) >= _KEEPS_UNITS:
+        return {}
+    why = f"a backup controller ({backup}) that takes over has no gres/mps, before Slurm 26.05"
+    return {f"partition={each['PartitionName']}": why for each in partitions}
+
+
+def gpu_reservations(reservations: Iterable[Line]) -> dict[str, str]:
+    """Return the reservations that hold GPUs rather than nodes, each with the reason against shares.
+
+    Args:
+        reservations: As `scontrol.reservations` returns them.
+    """
+    reasons = {}
+    for reservation in reservations:
+        name, held = reservation["ReservationName"], _GPUS.search(reservation.get("TRES", ""))
+        if held:
+            reasons[f"reservation={name}"] = f"reservation {name} holds whole GPUs ({held[0]}), where no share starts"
+    return reasons
+
+
+def limiting_qos(managed: str, units_per_gpu: int) -> dict[str, str]:
+    """Return each QOS that stops shares, with the reason.
+
+    Args:
+        managed: What `scontrol show assoc_mgr flags=qos` says.
+        units_per_gpu: How many units of gres/mps a whole GPU counts; a limit of so many stops no share.
+    """
+    reasons = {}
+    for block in _QOS.split(managed)[1:]:
+        name = block.partition("(")[0].strip()
+        limits = [
+            f"{kind}={word}"
+            for kind, words in _LIMITS.findall(block)
+            for word in words.split(",")
+            if _stops(kind, word, units_per_gpu)
+        ]
+        if name and limits:
+            reasons[f"qos={name}"] = f"quality of service {name} stops shares ({limits[0]})"
+    return reasons
+
+
+def partitions_with(partitions: Iterable[Line], limiting: Mapping[str, str]) -> dict[str, str]:
+    """Return the partitions whose own QOS is among *limiting*, each with the reason against shares."""
+    reasons = {each["PartitionName"]: limiting.get(f"qos={each.get('QoS', '')}") for each in partitions}
+    return {f"partition={name}": f"partition {name}: {why}" for name, why in reasons.items() if why}
+
+
+def join_reasons(*mappings: Mapping[str, str]) -> dict[str, str]:
+    """Return the union of *mappings*, with the reasons for the same place joined."""
+    names = dict.fromkeys(name for one in mappings for name in one)
+    return {name: "; ".join(one[name] for one in mappings if name in one) for name in names}
+
+
+def _stops(kind: str, limit: str, units_per_gpu: int) -> bool:
+    resource, _, count = limit.partition("=")
+    if not count.isdecimal():
+        return False
+    if kind == "MinTRESPJ":
+        return resource.startswith("gres/gpu") and int(count) > 0
+    return resource.startswith("gres/mps") and int(count) < units_per_gpu
+
+
+def per_gpu_default_partitions(settings: Mapping[str, str], partitions: Iterable[Line]) -> dict[str, str]:
+    """Return the partitions where a share would lose defaults per GPU, each with the reason.
+
+    Args:
+        settings: slurmctld's, by their names in lower case.
+        partitions: As `scontrol.partitions` returns them.
+    """
+    everywhere = _defaults(settings.get("jobdefaults", ""))
+    reasons = {}
+    for partition in partitions:
+        name, defaults = partition["PartitionName"], everywhere | _defaults(partition.get("JobDefaults", ""))
+        if defaults:
+            reasons[f"partition={name}"] = _LOST_DEFAULTS.format(name, ", ".join(sorted(defaults.values())))
+    return reasons
+
+
+def _defaults(text: str) -> dict[str, str]:
+    """Return the defaults per GPU in the list *text*, as written there."""
+    words = {word.partition("=")[0].strip().lower(): word.strip() for word in text.split(",")}
+    return {key: word for key, word in words.items() if key in _PER_GPU_DEFAULTS}

@@ -1,0 +1,109 @@
+"""Our block of lines in a site's job_submit.lua and cli_filter.lua: inserted once, removed without a trace.
+
+Invariants:
+
+1. `without_block(with_block(text, body)) == text`, byte for byte; a script that holds only our block becomes empty.
+2. The block stands before the script's last top-level `return`, because nothing may follow that in Lua.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpusage.adapters.configuration import DaemonSettings
+from gpusage_slurm.settings import SlurmSettings
+
+LUA_FOLDER = Path(__file__).parents[1] / "lua"
+MODULES = ("gpusage.lua", "gpusage_cli.lua")
+REQUIRED = {
+    "gpusage": ("slurm_job_submit", "slurm_job_modify"),
+    "gpusage_cli": ("slurm_cli_setup_defaults", "slurm_cli_pre_submit", "slurm_cli_post_submit"),
+}
+"""What a script must define, also where our module is not to be had: where one is missing, Slurm refuses every job."""
+
+_BEGIN = "-- >>> gpusage: `gpusage slurm uninstall` takes this block out\n"
+_END = "-- <<< gpusage\n"
+_BLOCK = re.compile(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", re.DOTALL)
+_UNENDED = "-- (the script's last line had no end)\n"
+_RETURN = re.compile(r"^return\b[^\n]*\n?", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LuaSettings:
+    """The settings of the Lua modules.
+
+    Attributes:
+        folder: Where the host's copies of `gpusage.lua` and `gpusage_cli.lua` lie.
+        socket: Where gpusaged listens.
+        limit_ms: Limit on the whole exchange with gpusaged; slurmctld holds its locks meanwhile.
+        command: The `gpusage` command, by its full path.
+        card_limit_s: Limit on reading a model on the login node.
+    """
+
+    folder: Path = LUA_FOLDER
+    socket: str = DaemonSettings().socket
+    limit_ms: float = SlurmSettings().limit_ms
+    command: str = "gpusage"
+    card_limit_s: float = SlurmSettings().card_limit_s
+
+
+def job_submit_block(settings: LuaSettings) -> str:
+    """Return the lines that make a site's job_submit.lua ask gpusaged after its own slurm_job_submit."""
+    table = f"{{ socket = {quoted(settings.socket)}, limit_ms = {settings.limit_ms:g} }}"
+    return _render_block(settings, "gpusage", table)
+
+
+def cli_filter_block(settings: LuaSettings) -> str:
+    """Return the lines that make a site's cli_filter.lua send a model's card after its own filter."""
+    table = f"{{ command = {quoted(settings.command)}, limit_s = {settings.card_limit_s:g} }}"
+    return _render_block(settings, "gpusage_cli", table)
+
+
+def quoted(text: str) -> str:
+    """Return *text* as a Lua string; any byte but plain ASCII is written as its number."""
+    plain = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\' else f"\\{byte:03d}" for byte in text.encode())  # noqa: PLR2004 - printable ASCII
+    return f'"{"".join(plain)}"'
+
+
+def _render_block(settings: LuaSettings, module: str, table: str) -> str:
+    path = quoted(f"{settings.folder}/?.lua")
+    log = "slurm.log_info" if module == "gpusage" else "slurm.log_debug"  # a user's terminal stays clean
+    stand_ins = "".join(f"  {name} = {name} or nothing\n" for name in REQUIRED[module])
+    return (
+        f"package.path = {path} .. ';' .. package.path\n"
+        f"do\n"
+        f"  local works, trouble = pcall(function() require('{module}').wrap({table}) end)\n"
+        f"  if not works then {log}('%s', 'gpusage: ' .. tostring(trouble)) end\n"
+        f"  local function nothing() return slurm.SUCCESS end\n"
+        f"{stand_ins}"
+        f"end\n"
+    )
+
+
+def with_block(text: str, body: str) -> str:
+    """Return the script *text* with *body* as our block, in place of an older one."""
+    text = without_block(text)
+    returns = list(_RETURN.finditer(text))
+    closed = returns and not re.search(r"^(end|function|local function)\b", text[returns[-1].end() :], re.MULTILINE)
+    place = returns[-1].start() if closed else len(text)
+    before, after = text[:place], text[place:]
+    if before and not before.endswith("\n"):
+        return f"{before}\n{_BEGIN}{_UNENDED}{body.rstrip()}\n{_END}{after}"
+    return f"{before}{_BEGIN}{body.rstrip()}\n{_END}{after}"
+
+
+def without_block(text: str) -> str:
+    """Return the script *text* as the site wrote it."""
+    match = _BLOCK.search(text)
+    if not match:
+        return text
+    before, after = text[: match.start()], text[match.end() :]
+    return (before.removesuffix("\n") if match.group().startswith(_BEGIN + _UNENDED) else before) + after
+
+
+def find_block(text: str) -> str | None:
+    """Return our block as it stands in *text*, ``None`` where there is none."""
+    match = _BLOCK.search(text)
+    return match.group() if match else None

@@ -1,0 +1,174 @@
+"""Jobs from squeue and sacct, each with the mark in its AdminComment.
+
+`squeue` is asked for columns of fixed width, so that no text of a user's (a job's name, a comment) can pass for another
+column or another job.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpusage.adapters import exit_status
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import AnnotatedJob, JobState
+from gpusage_slurm import scontrol
+from gpusage_slurm.submission.request import MANAGER
+
+JOB_ID = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
+_LISTED_ID = re.compile(r"[0-9]+(_[0-9]+|_\[.*|\+[0-9]+)?")
+_COLUMNS = (("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("admin_comment", 1100))
+_UNKNOWN = "Invalid job id"
+STATES: Mapping[JobState, tuple[str, ...]] = {
+    "waiting": ("PD", "RD", "RF", "RH", "RQ", "SE"),
+    "running": ("R", "CF", "CG", "RS", "S", "SI", "SO", "ST"),
+}
+"""Slurm's codes of each state, which `squeue` takes too (tried on 22.05, 24.11 and 26.05); all others have ended."""
+
+Row = Mapping[str, str]
+
+
+def sacct_rows(job_ids: Sequence[str], fields: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the *fields* of each job that slurmdbd remembers; nothing where there is no slurmdbd.
+
+    Between the fields stands what nobody could know who named a job, so that no name passes for a field or a job.
+    """
+    between = secrets.token_hex(8)
+    form = ("--noheader", "--parsable2", f"--delimiter={between}", f"--format={','.join(fields)}")
+    for which in scontrol.job_id_options(job_ids):
+        try:
+            text = scontrol.run("sacct", "--allocations", which, "--starttime=1970-01-01", *form)
+        except RequestError:
+            return
+        cells = (line.split(between) for line in text.split("\n"))
+        yield from (each for each in cells if len(each) == len(fields))
+
+
+def is_interrupted(exit_code: str) -> bool:
+    """Tell whether a failed script ended for a reason from outside, so surely not because it lacked GPU memory.
+
+    Args:
+        exit_code: ``STATUS:SIGNAL``, or up to 22.05 `squeue`'s one number for both, as wait(2) has it. Of what is
+            neither nothing is known.
+    """
+    status, colon, number = exit_code.partition(":")
+    if not status.isdecimal() or (colon and not number.isdecimal()):
+        return False
+    ended, sent = (int(status), int(number)) if colon else (int(status) >> 8, int(status) & 0x7F)
+    return exit_status.is_interrupted(ended, sent)
+
+
+def find_jobs(job_id: str, user: str) -> tuple[AnnotatedJob, ...] | None:
+    """Return the jobs with this id, an array's tasks each for itself, or of this user, else all; see the hook.
+
+    Raises:
+        RequestError: Neither slurmctld nor the accounting answers.
+    """
+    if (job_id and not JOB_ID.fullmatch(job_id)) or not scontrol.has_commands():
+        return None
+    which = (f"--jobs={job_id}",) if job_id else (f"--user={user}",) if user else ()
+    try:
+        jobs = tuple(map(annotated_job, squeue_rows("--states=all", *which, columns=_COLUMNS)))
+    except RequestError as error:
+        if _UNKNOWN not in str(error):
+            raise
+        jobs = ()
+    return jobs or tuple(_ended_jobs(job_id)) if job_id else jobs
+
+
+def squeue_rows(*options: str, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
+    """Yield each job that `squeue` lists with *options*: its *columns*, names and widths.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    form = ",".join(f"{name}:{width}" for name, width in columns)
+    text = scontrol.run_bytes("squeue", "--noheader", "--all", *options, f"--Format={form}")
+    return parse_squeue_rows(text, columns)
+
+
+def squeue_rows_of(job_ids: Sequence[str], *options: str, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
+    """Yield the jobs with *job_ids* as `squeue_rows` does."""
+    for which in scontrol.job_id_options(job_ids):
+        yield from squeue_rows(*options, which, columns=columns)
+
+
+def parse_squeue_rows(text: bytes, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
+    """Yield the columns of each line that is as long as they are, and begins with a job's id.
+
+    A user's text may have line breaks. It then makes lines that are shorter, because the text is cut at its own column.
+    """
+    for line in text.split(b"\n"):
+        row, begin = {}, 0
+        for name, width in columns:
+            row[name] = line[begin : begin + width].decode("utf-8", "replace").strip()
+            begin += width
+        if len(line) == begin and _LISTED_ID.fullmatch(row["JobArrayID"]):
+            yield {name: "" if value == "(null)" else value for name, value in row.items()}
+
+
+def annotated_job(row: Row, stuck: str = "") -> AnnotatedJob:
+    """Return the job in *row*."""
+    state = _state(row["StateCompact"])
+    return AnnotatedJob(
+        job_id=row["JobArrayID"],
+        manager=MANAGER,
+        user=row["UserName"],
+        state=state,
+        mark=row["admin_comment"],
+        waits_for=row["Reason"] if state == "waiting" else "",
+        stuck=stuck,
+        nodes=_nodes(row.get("NodeList", "")) if state == "running" else (),
+    )
+
+
+def update_job(job_id: str, *settings: str) -> None:
+    """Change a job, or all tasks of an array that still wait, by `scontrol update`.
+
+    Args:
+        job_id: As `squeue_rows` has it; an array's long list of tasks, ``12_[1,3,7,``, is cut off there.
+        settings: ``KEY=VALUE``.
+
+    Raises:
+        RequestError: slurmctld refuses, or no task of the array waits any more.
+    """
+    name = _whole_list(job_id) if "_[" in job_id and not job_id.endswith("]") else job_id
+    # An array's limit on tasks at once, 12_[1-9%2], is no part of its name.
+    scontrol.run("scontrol", "update", f"JobId={re.sub(r'%[0-9]+', '', name)}", *settings)
+
+
+def _whole_list(job_id: str) -> str:
+    base = base_id(job_id)
+    listed = scontrol.run("squeue", "--noheader", "--all", "--states=PENDING", f"--jobs={base}", "--format=%i")
+    name = next((line.strip() for line in listed.splitlines() if line.startswith(f"{base}_[")), None)
+    if name is None:
+        message = f"Tasks of array {base} must wait to be changed; none does. They are left as they are."
+        raise RequestError(message)
+    return name
+
+
+def base_id(job_id: str) -> str:
+    """Return the number that the tasks of an array, or the parts of a heterogeneous job, have in common."""
+    return re.split(r"[_+]", job_id)[0]
+
+
+def requested_tres(row: Row) -> Mapping[str, str]:
+    """Return what the job in *row*, with the column ``tres-alloc``, asks for, by kind: ``cpu``, ``mem``, ..."""
+    return dict(word.split("=", 1) for word in row["tres-alloc"].split(",") if "=" in word)
+
+
+def _nodes(listed: str) -> tuple[str, ...]:
+    """Return the node of a job that runs on one; a list of several is not taken apart, for no share is on several."""
+    return (listed,) if listed and not re.search(r"[\[,]", listed) else ()
+
+
+def _state(code: str) -> JobState:
+    return next((state for state, codes in STATES.items() if code in codes), "ended")
+
+
+def _ended_jobs(job_id: str) -> Iterator[AnnotatedJob]:
+    """Yield what slurmdbd remembers of a job that slurmctld has forgotten; nothing where there is no slurmdbd."""
+    for listed_id, user, mark in sacct_rows([job_id], ("JobID", "User", "AdminComment")):
+        if _LISTED_ID.fullmatch(listed_id):
+            yield AnnotatedJob(job_id=listed_id, manager=MANAGER, user=user, state="ended", mark=mark)

@@ -1,0 +1,251 @@
+"""Jobs that hold or await a share, or a MIG slice, instead of a whole GPU, and which of them seem unable to start.
+
+A pending job is stuck if a limit on its share stops it, if a whole node that it may use is idle and not planned for
+another job, or if its share binds it to GPU types while another GPU that its original request could use is free; each
+such GPU counts for one job. This may be wrong for a moment, so whoever acts on it first sees it hold for some time. A
+job that is then restored has its user's request again, so an error costs a share and no job.
+
+The requests of all pending jobs are read by one squeue: one scontrol per job would mean thousands of calls a minute.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from gpusage.adapters.annotations import parse_annotation
+from gpusage_hooks.types import AnnotatedJob, JobState
+from gpusage_slurm import scontrol
+from gpusage_slurm.cluster.nodes import NodeState, free_whole_gpus, parse_node
+from gpusage_slurm.jobs.placement import (
+    NULL,
+    WAITS_FOR_NODES,
+    avoided_node_reason,
+    avoided_while_pending,
+    could_run_on_whole_gpu,
+    is_bound,
+    may_run_on,
+    mig_type_of,
+    parse_mib,
+    user_constraint,
+)
+from gpusage_slurm.jobs.queue import (
+    STATES,
+    Row,
+    annotated_job,
+    base_id,
+    parse_squeue_rows,
+    requested_tres,
+    squeue_rows,
+    squeue_rows_of,
+)
+from gpusage_slurm.tres import is_gpu, is_share, parse_tres
+
+_PENDING_COLUMNS = (("JobArrayID", 64), ("NumCPUs", 12), ("MinMemory", 16), ("ReqNodes", 1100), ("ExcNodes", 1100))
+"""A longer list is cut. In part it is then its user's, for no mark holds as much, and such a job is left as it is."""
+_FORMAT_FIELDS = "iCmnx"
+"""The same for `squeue --format`; its long names know no excluded nodes before 24.11."""
+_UNKNOWN: scontrol.Line = {"ReqNodeList": "unknown"}
+"""Of a job that waits no more."""
+
+_FIRST = (("JobArrayID", 64), ("tres-per-node", 128))
+_COLUMNS = (
+    *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("NodeList", 256)),
+    *(("Partition", 256), ("tres-alloc", 256), ("SchedNodes", 128), ("Feature", 1100), ("admin_comment", 1100)),
+)
+_LIMITED = re.compile(r"QOSMinGRES|(?:QOS|Assoc)MaxGRESPer(?:Job|Node)")
+_QUEUED = ("Priority", "Resources", "None")
+
+
+class PendingRequests:
+    """The demands of waiting jobs, asked for once, and only where somebody wants to know.
+
+    Args:
+        waiting: By the columns ``JobArrayID``, ``Partition``, ``Feature`` and ``tres-alloc`` of `squeue`.
+    """
+
+    def __init__(self, waiting: Iterable[Row]) -> None:
+        self._waiting = {row["JobArrayID"]: row for row in waiting}
+        self._known: Mapping[str, scontrol.Line] | None = None
+
+    def request_of(self, row: Row) -> scontrol.Line:
+        """Return what the job in *row* asks for.
+
+        Raises:
+            RequestError: slurmctld does not answer.
+        """
+        if self._known is None:
+            self._known = {
+                pending["JobArrayID"]: _line(self._waiting[pending["JobArrayID"]], pending)
+                for pending in _pending_rows([*dict.fromkeys(map(base_id, self._waiting))])
+                if pending["JobArrayID"] in self._waiting
+            }
+        return self._known.get(row["JobArrayID"], _UNKNOWN)
+
+
+def _pending_rows(job_ids: Sequence[str]) -> Iterable[Row]:
+    form = "".join(f"%{width}{field}" for (_, width), field in zip(_PENDING_COLUMNS, _FORMAT_FIELDS, strict=True))
+    for which in scontrol.job_id_options(job_ids):
+        text = scontrol.run_bytes("squeue", "--noheader", "--all", "--states=PENDING", which, f"--format={form}")
+        yield from parse_squeue_rows(text, _PENDING_COLUMNS)
+
+
+def _line(row: Row, pending: Row) -> scontrol.Line:
+    """Return what `scontrol show job` says of a job that `squeue` shows as *row* and as *pending*.
+
+    Where a job says nothing of memory, ``tres-alloc`` has all of a node's. Nothing tells whether ``MinMemory`` is of a
+    core or of a node; ``tres-alloc`` has the sum of either.
+    """
+    wants_memory = pending["MinMemory"].strip("0KMGTP") != ""
+    return {
+        "Partition": row["Partition"],
+        "Features": row["Feature"] or NULL,
+        "NumCPUs": pending["NumCPUs"],
+        "MinMemoryNode": requested_tres(row).get("mem", "0") if wants_memory else "0",
+        "ReqNodeList": pending["ReqNodes"] or NULL,
+        "ExcNodeList": pending["ExcNodes"] or NULL,
+    }
+
+
+def find_shared_jobs(states: Sequence[JobState]) -> tuple[AnnotatedJob, ...]:
+    """Return the jobs in one of *states* that hold or wait for a share in place of a whole GPU; see the hook.
+
+    Two questions, so that the long answer is about few jobs.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    wanted = f"--states={','.join(code for state in states for code in STATES.get(state, ()))}"
+    shares = [row["JobArrayID"] for row in squeue_rows(wanted, columns=_FIRST) if _may_hold_share(row["tres-per-node"])]
+    bases = list(dict.fromkeys(base_id(name) for name in shares))
+    return tuple(_with_stuck_reasons([row for row in squeue_rows_of(bases, wanted, columns=_COLUMNS) if _is_ours(row)]))
+
+
+def stuck_reason(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> str:
+    """Return why the waiting job in *row* seems unable to start, one clause; empty where it does not.
+
+    Args:
+        row: By the columns of `squeue`.
+        nodes: All of them.
+        job: What `scontrol show job` says of it.
+    """
+    if _LIMITED.fullmatch(row["Reason"]):
+        return f"a limit of the site stops its share ({row['Reason']})"
+    if row["Reason"] not in _QUEUED:
+        return ""
+    idle = next((node.name for node in nodes if _could_run(row, node, job)), None)
+    return f"node {idle} is idle and could run it, and yet it waits ({row['Reason']})" if idle else ""
+
+
+def node_outside_binding(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> NodeState | None:
+    """Return the node with a GPU for the job in *row* as its user wrote it, where its share binds it elsewhere.
+
+    Args:
+        row: By the columns of `squeue`.
+        nodes: Those with a GPU that nobody uses.
+        job: What `scontrol show job` says of it.
+    """
+    mark = parse_annotation(row["admin_comment"])
+    own = user_constraint(mark, job.get("Features", "")) if mark else None
+    return None if own is None else next((node for node in nodes if could_run_on_whole_gpu(node, job, own, mark)), None)
+
+
+class _ClusterNodes:
+    """The nodes, asked for only where the judgement of a job depends on them."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, NodeState] | None = None
+        self._useful: tuple[NodeState, ...] = ()
+        self._free: Counter[str] = Counter()
+
+    @property
+    def idle(self) -> tuple[NodeState, ...]:
+        """Those that are idle as a whole, and have shares."""
+        self._load()
+        return tuple(node for node in self._useful if node.idle and node.has_shares)
+
+    @property
+    def free(self) -> tuple[NodeState, ...]:
+        """Those with a GPU that nobody uses, and that no job was found for."""
+        self._load()
+        return tuple(node for node in self._useful if self._free[node.name] > 0)
+
+    def named(self, names: Iterable[str]) -> tuple[NodeState, ...]:
+        """Return those with these *names*."""
+        return tuple(self._load()[name] for name in names if name in self._load())
+
+    def reserve_gpu(self, node: NodeState) -> None:
+        """Count one of the GPUs of *node* as found for a job."""
+        self._free[node.name] -= 1
+
+    def _load(self) -> dict[str, NodeState]:
+        if self._known is None:
+            nodes = tuple(map(parse_node, scontrol.nodes()))
+            self._free = Counter({node.name: free_whole_gpus(node) for node in nodes if node.open})
+            self._useful = tuple(node for node in nodes if node.idle or self._free[node.name])
+            self._known = {node.name: node for node in nodes}
+        return self._known
+
+
+def _with_stuck_reasons(job_rows: Sequence[Row]) -> Iterator[AnnotatedJob]:
+    """Yield each job, with why it is stuck."""
+    nodes, idle = _ClusterNodes(), None
+    demands = PendingRequests(row for row in job_rows if row["StateCompact"] == "PD")
+    for row in job_rows:
+        reason = ""
+        if row["StateCompact"] == "PD":
+            if idle is None and row["Reason"] in _QUEUED:
+                idle = nodes.idle
+            waits = avoided_node_reason(row, nodes.named(avoided_while_pending(row)))
+            reason = waits or _idle_node_reason(row, idle or (), demands) or _binding_reason(row, nodes, demands)
+        yield annotated_job(row, reason)
+
+
+def _idle_node_reason(row: Row, idle: Sequence[NodeState], demands: PendingRequests) -> str:
+    reason = stuck_reason(row, idle, {})
+    if reason and row["Reason"] in _QUEUED:
+        return stuck_reason(row, idle, demands.request_of(row))
+    return reason
+
+
+def _binding_reason(row: Row, nodes: _ClusterNodes, demands: PendingRequests) -> str:
+    """Return why the job in *row* waits in vain for the GPU types of its share; empty where it does not."""
+    if not row["Reason"].startswith(WAITS_FOR_NODES) or not is_bound(parse_annotation(row["admin_comment"])):
+        return ""
+    free = nodes.free
+    node = node_outside_binding(row, free, demands.request_of(row)) if free else None
+    if node is None:
+        return ""
+    nodes.reserve_gpu(node)
+    return f"node {node.name} has a GPU free for it, and yet it waits for the GPU types of its share ({row['Reason']})"
+
+
+def _may_hold_share(resources: str) -> bool:
+    """Tell whether *resources* have a share, or a GPU of a type, which may be a slice of ours."""
+    return any(is_share(resource) or (is_gpu(resource) and resource.kind) for resource in parse_tres(resources))
+
+
+def _is_ours(row: Row) -> bool:
+    """Tell whether the job in *row* has a share of ours, or waits for a slice; one that has its slice needs nobody."""
+    mark = parse_annotation(row["admin_comment"])
+    if mark is None or not mark.of_share:
+        return False
+    waits = row["StateCompact"] == "PD"
+    return bool(waits and mig_type_of(mark)) or not mark.after.startswith("gres/gpu")
+
+
+def _could_run(row: Row, node: NodeState, job: scontrol.Line) -> bool:
+    """Tell whether *node* is idle as a whole, and large and close enough for the job; where in doubt, it is not."""
+    if not node.idle or (node.planned and node.name != row["SchedNodes"]):
+        return False
+    resources = requested_tres(row)
+    features = job.get("Features", "(null)")
+    return (
+        bool({*row["Partition"].split(",")} & {*node.partitions})
+        and node.has_shares
+        and parse_mib(resources.get("mem", "0")) <= node.memory_mib
+        and int(resources.get("cpu", "1")) <= node.cpu_count
+        and may_run_on(job, parse_annotation(row["admin_comment"]), node.name)
+        and (features == "(null)" or {*features.split("&")} <= {*node.features})
+    )

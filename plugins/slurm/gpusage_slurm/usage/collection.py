@@ -1,0 +1,107 @@
+"""Usage of ended jobs, from the reports in nodes' comments, completed by what slurmctld knows of each job.
+
+A report holds measurements. The job's user, name, exit and mark come from slurmctld, or from slurmdbd if slurmctld has
+forgotten the job. A job without a mark of ours is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from gpusage.adapters.annotations import parse_annotation
+from gpusage.adapters.text import one_line
+from gpusage.adapters.usage import parse_usage_reports
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.managers import GpuCatalogue, known_gpu
+from gpusage_hooks.types import Outcome, Usage
+from gpusage_slurm import scontrol
+from gpusage_slurm.jobs.queue import Row, is_interrupted, sacct_rows, squeue_rows_of
+
+_COLUMNS = (
+    *(("JobArrayID", 64), ("JobID", 16), ("UserName", 64), ("StateCompact", 4), ("exit_code", 16), ("Name", 128)),
+    *(("UserID", 16), ("admin_comment", 1100)),
+)
+OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
+    {
+        "CD": "completed",
+        "CA": "cancelled",
+        "PR": "cancelled",
+        "TO": "timed_out",
+        "DL": "timed_out",
+        "F": "failed",
+        "NF": "interrupted",
+        "BF": "interrupted",
+        "OOM": "interrupted",
+    }
+)
+"""By Slurm's codes; its OUT_OF_MEMORY is the host's memory, not the GPU's."""
+_COMPLETING = "CG"
+"""An epilog still runs, and nothing tells how the job ended; the letter stays for a later look."""
+_CODES: Mapping[str, str] = MappingProxyType(
+    {"COMPLETED": "CD", "CANCELLED": "CA", "PREEMPTED": "PR", "TIMEOUT": "TO", "DEADLINE": "DL", "FAILED": "F"}
+    | {"NODE_FAIL": "NF", "BOOT_FAIL": "BF", "OUT_OF_MEMORY": "OOM"}
+)
+"""By the words of `sacct`."""
+
+
+def collect_usage(catalogue: GpuCatalogue) -> tuple[Usage, ...]:
+    """Return the usage of recently ended jobs; see the hook.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    reports = parse_usage_reports(scontrol.run("scontrol", "show", "nodes", "--oneliner"))
+    known = _jobs([usage.job_id for usage in reports]) if reports else {}
+    return tuple(
+        whole
+        for usage in reports
+        if usage.job_id in known and (whole := _complete_usage(usage, known[usage.job_id], catalogue)) is not None
+    )
+
+
+def _complete_usage(usage: Usage, row: Row, catalogue: GpuCatalogue) -> Usage | None:
+    """Return *usage* completed from the job's *row*; ``None`` if the job has no mark of ours, or still completes."""
+    mark = parse_annotation(row["admin_comment"])
+    if mark is None or row["StateCompact"] == _COMPLETING:
+        return None
+    return replace(
+        usage,
+        number=mark.number,
+        job_id=row["JobArrayID"],
+        user=row["UserName"],
+        user_id=row["UserID"],
+        job_name=one_line(row["Name"]),
+        gpu=known_gpu(catalogue, usage.gpu) or usage.gpu,
+        outcome=usage.outcome if usage.outcome != "unknown" else _outcome(row),
+    )
+
+
+def _outcome(row: Row) -> Outcome:
+    outcome = OUTCOMES.get(row["StateCompact"], "unknown")
+    return "interrupted" if outcome == "failed" and is_interrupted(row["exit_code"]) else outcome
+
+
+def _jobs(job_ids: Sequence[str]) -> dict[str, Row]:
+    """Return the rows of the jobs, by their plain numbers."""
+    wanted = [*dict.fromkeys(job_ids)]
+    known = {row["JobID"]: row for row in _queued_rows(wanted)}
+    missing = [job_id for job_id in wanted if job_id not in known]
+    return known | {row["JobID"]: row for row in _accounted_rows(missing)}
+
+
+def _queued_rows(job_ids: Sequence[str]) -> Iterator[Row]:
+    """Yield the jobs as slurmctld has them; those that it has forgotten are left out."""
+    try:
+        yield from squeue_rows_of(job_ids, "--states=all", columns=_COLUMNS)
+    except RequestError as error:  # where one job alone is asked for, as of the last ones
+        if "Invalid job id" not in str(error):
+            raise
+
+
+def _accounted_rows(job_ids: Sequence[str]) -> Iterator[Row]:
+    fields = ("JobID", "JobIDRaw", "User", "State", "ExitCode", "JobName", "UID", "AdminComment")
+    for cells in sacct_rows(job_ids, fields):
+        row = dict(zip((name for name, _ in _COLUMNS), cells, strict=True))
+        yield row | {"StateCompact": _CODES.get(row["StateCompact"].partition(" ")[0], "")}  # CANCELLED by 1000

@@ -1,0 +1,1 @@
+"""A YARN cluster as its ResourceManager and its nodes describe it."""

@@ -1,0 +1,387 @@
+"""The checks of `gpusage yarn doctor`, in order of repair: each reads the inspection, and names a remedy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+
+from gpusage.adapters.doctor import (
+    Finding,
+    daemon_trouble,
+    divisions,
+    failed,
+    kill_switch,
+    passed,
+    plugins,
+    settings_file,
+    skipped,
+    store,
+    warned,
+)
+from gpusage_yarn.cluster.configuration import (
+    ALLOCATOR,
+    CALCULATOR,
+    CALCULATORS,
+    CLASSES,
+    MEMORY_CALCULATOR,
+    PROCESSORS,
+    RULES,
+    SOCKET,
+)
+from gpusage_yarn.cluster.jmx import JmxReport
+from gpusage_yarn.cluster.queues import MASTER_MIB, Queue
+from gpusage_yarn.cluster.snapshot import ClusterSnapshot
+from gpusage_yarn.doctor.inspection import Inspection
+from gpusage_yarn.plan import WHOLE_GPU
+from gpusage_yarn.settings import YarnSettings
+
+_RESOURCE = "yarn.nodemanager.resource-type"
+
+
+def listener(inspection: Inspection) -> Finding:
+    """Tell nodes that bind no container to a GPU, and why."""
+    name = "node listener"
+    if not inspection.nodes:
+        return failed(
+            name, "no node offers shares", "gpusage yarn install --role node --gpus N --yes on each, restart it"
+        )
+    silent = [node for node in inspection.nodes if node.trouble]
+    lacking = [node for node in inspection.nodes if not node.binds and not node.trouble]
+    if lacking:
+        names = _some(node.name for node in lacking)
+        observation = f"it does not run on {len(lacking)} of {len(inspection.nodes)} nodes: {names}"
+        trouble = next((line for node in lacking for line in node.troubles), "")
+        if trouble:
+            return failed(name, f"{observation}; {trouble}", "mend what it says, then restart the NodeManager")
+        return failed(name, observation, "gpusage yarn install --role node --yes there, then restart the NodeManager")
+    if silent:
+        observation = f"{_some(node.name for node in silent)} did not tell: {silent[0].trouble}"
+        return warned(name, observation, "see whether this host reaches their web addresses, and may read /jmx there")
+    versions = sorted(
+        {node.version for node in inspection.nodes} | ({inspection.manager.version} if inspection.manager else set())
+    )
+    if len(versions) > 1:
+        return warned(name, f"versions {', '.join(versions)} run side by side", "put the same jar on every host")
+    return passed(name, f"runs on {len(inspection.nodes)} nodes, version {versions[0]}")
+
+
+def shares(inspection: Inspection) -> Finding:
+    """Tell nodes that offer other GPUs than they share out."""
+    name, offered = (
+        "shares of nodes",
+        {node.name: node for node in inspection.snapshot.nodes} if inspection.snapshot else {},
+    )
+    both = [
+        each.name for each in offered.values() if each.total.share and each.gpus and each.name not in inspection.divided
+    ]
+    for node in inspection.nodes:
+        share = offered[node.name].total.share if node.name in offered else 0
+        if node.free and share != WHOLE_GPU * len(node.free):
+            observation = f"{node.name} offers {share}, and its listener has {len(node.free)} GPUs"
+            resource = inspection.own.configuration.of_manager(YarnSettings).share_resource
+            todo = (
+                f"set {_RESOURCE}.{resource} to {WHOLE_GPU * len(node.free)}, "
+                "or gpusage.node.gpus to all GPUs that are shared; then restart the NodeManager"
+            )
+            return failed(name, observation, todo)
+    if both:
+        observation = f"{_some(both)} offer yarn.io/gpu as well: the same GPU may be given out twice"
+        todo = "let gpusage.node.gpus name the shared GPUs, and yarn.nodemanager.resource-plugins.gpu others"
+        return warned(name, observation, todo)
+    return passed(name, f"{sum(node.total.share for node in offered.values()) // WHOLE_GPU} GPUs, each counted once")
+
+
+def troubles(inspection: Inspection) -> Finding:
+    """Tell what daemons say of themselves: MPS, the journal, and exceptions of ours that were kept from them."""
+    name, daemons = "troubles", [*([inspection.manager] if inspection.manager else []), *inspection.nodes]
+    sentences = [f"{daemon.name}: {line}" for daemon in daemons for line in daemon.troubles]
+    if sentences:
+        return failed(name, "; ".join(sentences[:5]), "mend what it says, then restart that daemon")
+    failing = [f"{daemon.name}: {daemon.failures}" for daemon in daemons if daemon.failures]
+    if failing:
+        observation = f"exceptions of ours were kept from daemons since they started: {_some(failing)}"
+        return warned(name, observation, "look for gpusage in their logs")
+    return passed(name, "no daemon tells of any")
+
+
+def sampler(inspection: Inspection) -> Finding:
+    """Check the program that samples containers."""
+    name, command = "sampler", inspection.sampler
+    if command is None:
+        return skipped(name, "this host's configuration is of no node")
+    if inspection.old_copies:
+        observation = f"another gpusage has written {', '.join(map(str, inspection.old_copies))}"
+        return warned(name, observation, "gpusage yarn install --role node --yes here")
+    program = command.partition(" ")[0]
+    if os.access(program, os.X_OK):
+        return passed(name, command)
+    observation = f"gpusage.node.usage-command is {command or '(none)'}: nobody knows what containers here really did"
+    todo = "install gpusage on the node, gpusage yarn install --role node --yes there, then restart the NodeManager"
+    return warned(name, observation, todo)
+
+
+def masters(inspection: Inspection) -> Finding:
+    """Tell queues in which fewer masters run at once than the queue has GPUs."""
+    name, snapshot = "masters", inspection.snapshot
+    if snapshot is None:
+        return warned(name, "they are not known", "mend the ResourceManager first")
+    least = int(inspection.settings.get("yarn.scheduler.minimum-allocation-mb", "1024"))
+    counts_by_queue = []
+    for queue in snapshot.queues:
+        labels = sorted({node.label for node in snapshot.nodes if queue.is_accessible(node.label)})
+        counts = {label: masters_at_once(snapshot, queue, label, max(MASTER_MIB, least)) for label in labels}
+        gpus = sum(node.total.share for node in snapshot.nodes if queue.is_accessible(node.label)) // WHOLE_GPU
+        if sum(counts.values()) < gpus:
+            each = ", ".join(f"{count} on {label or 'nodes without a label'}" for label, count in counts.items())
+            todo = (
+                "raise yarn.scheduler.capacity.maximum-am-resource-percent (0.1 where it is not set), of all queues "
+                "or of this one; then yarn rmadmin -refreshQueues"
+            )
+            return warned(name, f"{queue.path} runs few applications at once for its {gpus} GPUs: {each}", todo)
+        counts_by_queue.append(f"{queue.path}: {sum(counts.values())} at once")
+    return passed(name, ", ".join(counts_by_queue[:5]))
+
+
+def masters_at_once(snapshot: ClusterSnapshot, queue: Queue, label: str, memory_mib: int) -> int:
+    """Return how many masters of applications *queue* is sure to run at once on nodes with *label*; at least one."""
+    part = queue.capacity.get(label, 0) / 100 * queue.masters.get(label, 100) / 100
+    nodes = snapshot.nodes_with_label(label)
+    memory = sum(node.total.memory_mib for node in nodes) * part / memory_mib
+    return max(int(min(memory, sum(node.total.vcores for node in nodes) * part)), 1 if nodes else 0)
+
+
+def _some(names: Iterable[str]) -> str:
+    """Return a few of *names*."""
+    known = list(names)
+    return ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")  # noqa: PLR2004 - as many
+
+
+_INSTALL = "gpusage yarn install --yes on {}, then restart {}"
+_OURS = {CLASSES[CALCULATOR]: "", MEMORY_CALCULATOR: "; vcores do not count, as with YARN's default calculator"}
+_SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler"
+
+
+def run_checks(inspection: Inspection) -> tuple[Finding, ...]:
+    """Return one finding a check; where no ResourceManager answers, what it alone could tell is skipped."""
+    first = _manager(inspection)
+    if inspection.snapshot is None:
+        findings = tuple(skipped(name, "the ResourceManager does not answer") for name, _ in _OF_CLUSTER)
+    else:
+        findings = tuple(check(inspection) for _, check in _OF_CLUSTER)
+    return (first, *findings, _loading(inspection), sampler(inspection), *_of_gpusage(inspection))
+
+
+def _of_gpusage(inspection: Inspection) -> tuple[Finding, ...]:
+    """Return what is said of gpusage itself, which needs no ResourceManager."""
+    own = inspection.own
+    daemon = (_daemon(inspection), _allowed_users(inspection))
+    return (settings_file(own), *daemon, store(own), plugins(own), _kill_switch(inspection), *divisions(own))
+
+
+def _manager(inspection: Inspection) -> Finding:
+    name = "ResourceManager"
+    if inspection.snapshot is None:
+        return failed(name, inspection.trouble, "start it, or set HADOOP_CONF_DIR or rm_urls in [yarn] of gpusage.toml")
+    if inspection.settings.get("yarn.resourcemanager.scheduler.class", _SCHEDULER) != _SCHEDULER:
+        return failed(
+            name, "it does not use the CapacityScheduler", f"set yarn.resourcemanager.scheduler.class={_SCHEDULER}"
+        )
+    return passed(name, f"Hadoop {inspection.snapshot.version} answers")
+
+
+def _resource_type(inspection: Inspection) -> Finding:
+    name, share = "resource type", inspection.own.configuration.of_manager(YarnSettings).share_resource
+    known = inspection.snapshot.resource_types if inspection.snapshot else {}
+    if share not in known:
+        observation = f"{share} is not among {', '.join(sorted(known)) or 'none'}"
+        return failed(name, observation, _INSTALL.format("every host of YARN's", "ResourceManager and NodeManagers"))
+    if known[share] < WHOLE_GPU:
+        todo = f"set yarn.resource-types.{share}.maximum-allocation=1600 in resource-types.xml: a GPU is {WHOLE_GPU}"
+        return failed(name, f"no container can have a whole GPU, only {known[share]} of {share}", todo)
+    return passed(name, f"{share}, at most {known[share] // WHOLE_GPU} whole GPUs a container")
+
+
+def _calculator(inspection: Inspection) -> Finding:
+    name, used = "resource calculator", inspection.settings.get(CALCULATOR)
+    running = next((ours for ours in _OURS if inspection.manager and _has(inspection.manager, ours)), "")
+    if inspection.manager and running:
+        return passed(name, f"runs, version {inspection.manager.version}{_OURS[running]}")
+    if used is None:
+        return warned(name, "the ResourceManager does not tell which it uses", "look into capacity-scheduler.xml")
+    if used.strip() in _OURS:
+        return passed(name, f"{used}{_OURS[used.strip()]}")
+    if used.strip() in CALCULATORS:
+        todo = _INSTALL.format("the ResourceManager's host", "it")
+        return warned(name, f"{used}: shares are not rounded to the site's steps", todo)
+    return warned(name, f"the site's own, {used}", "let it extend GpuShareResourceCalculator, to keep shares in steps")
+
+
+def _rule(inspection: Inspection) -> Finding:
+    return _of_manager("placement rule", RULES, inspection)
+
+
+def _processor(inspection: Inspection) -> Finding:
+    return _of_manager("processor", PROCESSORS, inspection)
+
+
+def _of_manager(name: str, key: str, inspection: Inspection) -> Finding:
+    expected, todo = CLASSES[key], _INSTALL.format("the ResourceManager's host", "it")
+    running = inspection.manager
+    if running and _has(running, expected):
+        lacking = [other.name for other in inspection.others if not other.trouble and not _has(other, expected)]
+        if lacking:
+            return failed(name, f"it does not run in {lacking[0]}, which may take over", todo)
+        return passed(name, f"runs, version {running.version}")
+    named = inspection.settings.get(key)
+    if named is not None and expected not in named:
+        return failed(name, f"{key}={named or '(none)'}", todo)
+    if running and running.trouble:
+        observation = f"whether it runs is not known: {running.trouble}"
+        return warned(name, observation, "see whether this host may read the ResourceManager's /jmx")
+    return failed(name, "it does not run in the ResourceManager", todo)
+
+
+def _allocator(inspection: Inspection) -> Finding:
+    """Return whether containers are bound to GPUs when they are allocated; it begins with the first request."""
+    name, named = "placement allocator", inspection.settings.get(ALLOCATOR)
+    if named is None:
+        return warned(name, "the ResourceManager does not tell which it uses", "look into yarn-site.xml")
+    if CLASSES[ALLOCATOR] in named:
+        return passed(name, f"{ALLOCATOR}={named}")
+    observation = f"{named or '(none)'}: a container may be sent to a node none of whose GPUs has room, and wait there"
+    return warned(name, observation, _INSTALL.format("the ResourceManager's host", "it"))
+
+
+def _labels(inspection: Inspection) -> Finding:
+    name, snapshot = "node labels", inspection.snapshot
+    bare = [node.name for node in snapshot.nodes if node.total.share and not node.label] if snapshot else []
+    if inspection.settings.get("yarn.node-labels.enabled", "true") != "true":
+        todo = (
+            "in yarn-site.xml: yarn.node-labels.enabled=true, yarn.node-labels.fs-store.root-dir=hdfs://.../labels; "
+            "then restart the ResourceManager"
+        )
+        return failed(name, "they are not enabled", todo)
+    if bare:
+        todo = (
+            "name each GPU type, for example: yarn rmadmin -addToClusterNodeLabels 'v100,a100'; "
+            f"yarn rmadmin -replaceLabelsOnNode '{bare[0]}=v100'"
+        )
+        return failed(name, f"{len(bare)} nodes with GPUs have none: {', '.join(bare[:5])}", todo)
+    pools = inspection.cluster.pools if inspection.cluster else ()
+    strange = [pool.site_type for pool in pools if pool.gpu is None]
+    if strange:
+        todo = "name them after GPUs as `gpusage gpus` has them, or add them with a plugin's describe_gpus"
+        return warned(name, f"not in the catalogue: {', '.join(strange)}", todo)
+    return passed(name, ", ".join(f"{pool.site_type}: {pool.gpu_count} GPUs" for pool in pools) or "no GPU")
+
+
+def _queues(inspection: Inspection) -> Finding:
+    name, snapshot = "queues", inspection.snapshot
+    if snapshot is None:
+        return warned(name, "they are not known", "mend the ResourceManager first")
+    labels = sorted({node.label for node in snapshot.nodes if node.total.share and node.label})
+    closed = [(queue.path, label) for label in labels for queue in snapshot.queues if not queue.is_accessible(label)]
+    unreachable = [label for label in labels if not any(queue.is_accessible(label) for queue in snapshot.queues)]
+    if unreachable:
+        label = unreachable[0]
+        todo = (
+            "in capacity-scheduler.xml, of root and of each queue Q: yarn.scheduler.capacity.root.Q."
+            f"accessible-node-labels=*, yarn.scheduler.capacity.root.Q.accessible-node-labels.{label}.capacity=100 "
+            "(100 in all); then yarn rmadmin -refreshQueues"
+        )
+        return failed(name, f"no queue has capacity in {', '.join(unreachable)}", todo)
+    without = [(queue, label) for queue in snapshot.queues for label in labels if queue.missing.get(label)]
+    if without:
+        queue, label = without[0]
+        others = f", nor have {len(without) - 1} others" if len(without) > 1 else ""
+        observation = f"{queue.path} has absolute resources in {label}, and no shares among them{others}"
+        todo = (
+            f"in capacity-scheduler.xml, and likewise in absolute queues above it: {'; '.join(queue.missing[label])}; "
+            "then yarn rmadmin -refreshQueues"
+        )
+        return failed(name, observation, todo)
+    if closed:
+        gaps = ", ".join(f"{queue} not in {label}" for queue, label in closed[:5])
+        return passed(name, f"{len(snapshot.queues)}; {gaps}")
+    return passed(name, f"{len(snapshot.queues)}, each with capacity in every label")
+
+
+def _recovery(inspection: Inspection) -> Finding:
+    name = "recovery"
+    if inspection.settings.get("yarn.resourcemanager.recovery.enabled", "true") != "true":
+        todo = "set yarn.resourcemanager.recovery.enabled=true and a store"
+        return warned(name, "a restart of the ResourceManager forgets every application", todo)
+    return passed(name, "applications outlive a restart of the ResourceManager")
+
+
+def _loading(inspection: Inspection) -> Finding:
+    name = "classes"
+    if inspection.loaded is None:
+        return skipped(name, inspection.loading_trouble)
+    if not inspection.loaded:
+        return skipped(name, f"{inspection.folder} names none of ours")
+    broken = [
+        f"{class_name.rpartition('.')[2]}: {trouble}" for class_name, trouble in inspection.loaded.items() if trouble
+    ]
+    if broken:
+        todo = "put gpusage-yarn-*.jar into share/hadoop/yarn/lib BEFORE a daemon restarts: it would not start"
+        return failed(name, "; ".join(broken), todo)
+    return passed(name, f"{len(inspection.loaded)} of ours load with the classpath of this host's Hadoop")
+
+
+def _daemon(inspection: Inspection) -> Finding:
+    name, own = "gpusaged", inspection.own
+    if own.status is None:
+        todo = "systemctl enable --now gpusaged on the ResourceManager's host; gpusage yarn submit works without"
+        return warned(name, own.status_trouble, todo)
+    trouble = daemon_trouble(own.status, "yarn")
+    if trouble:
+        return warned(name, trouble, "see `gpusage yarn status`")
+    named = inspection.settings.get(SOCKET, own.socket)
+    if named != own.socket:
+        todo = f"gpusage yarn install --yes, or socket = {named!r} in [daemon] of gpusage.toml"
+        return warned(name, f"the ResourceManager asks at {named}, it listens at {own.socket}", todo)
+    return passed(name, f"answers at {named}")
+
+
+def _allowed_users(inspection: Inspection) -> Finding:
+    name, user = "allowed users", inspection.user
+    if inspection.own.configuration_trouble:
+        return skipped(name, "gpusage.toml, which lists them, cannot be used")
+    if user is None:
+        return skipped(name, "no ResourceManager that answers runs on this host")
+    if user.allowed:
+        return passed(name, f"gpusaged answers to {user.name}, the ResourceManager's user")
+    verdict = warned if inspection.own.status is None else failed
+    expected = ", ".join(f'"{each}"' for each in (*inspection.own.configuration.daemon.allowed_users, user.name))
+    todo = f"in gpusage.toml: [daemon] allowed_users = [{expected}]"
+    return verdict(name, f"gpusaged would not answer to {user.name}, the ResourceManager's user", todo)
+
+
+def _kill_switch(inspection: Inspection) -> Finding:
+    finding, ours = kill_switch(inspection.own), inspection.own.configuration.kill_switch
+    theirs = inspection.settings.get("gpusage.switch-file", ours)
+    if finding.verdict == "pass" and theirs != ours:
+        observation = f"the ResourceManager looks at {theirs}, gpusaged at {ours}"
+        return warned(finding.check, observation, "gpusage yarn install --yes, to have one for both")
+    return finding
+
+
+_OF_CLUSTER: tuple[tuple[str, Callable[[Inspection], Finding]], ...] = (
+    ("resource type", _resource_type),
+    ("resource calculator", _calculator),
+    ("placement rule", _rule),
+    ("processor", _processor),
+    ("placement allocator", _allocator),
+    ("node listener", listener),
+    ("shares of nodes", shares),
+    ("troubles", troubles),
+    ("node labels", _labels),
+    ("queues", _queues),
+    ("masters", masters),
+    ("recovery", _recovery),
+)
+
+
+def _has(daemon: JmxReport, expected: str) -> bool:
+    return bool({expected, expected.rpartition(".")[2]} & daemon.classes)

@@ -1,0 +1,90 @@
+"""The actions of `gpusage yarn doctor` and `gpusage yarn status`, which query a running cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpusage.adapters.configuration_file import read_configuration
+from gpusage.adapters.decisions import advisor
+from gpusage.adapters.doctor import show_findings
+from gpusage.adapters.service import read_status
+from gpusage_hooks.types import Cluster
+from gpusage_yarn.cluster.configuration import SOCKET, require_addresses, sockets
+from gpusage_yarn.cluster.jmx import MAX_NODES, NODES_LIMIT_S, query_nodes, with_free_gpus
+from gpusage_yarn.cluster.resource_manager import ResourceManager
+from gpusage_yarn.cluster.snapshot import ClusterSnapshot, build_cluster, read_snapshot
+from gpusage_yarn.doctor.checks import run_checks
+from gpusage_yarn.doctor.inspection import inspect_installation
+from gpusage_yarn.settings import YarnSettings
+
+_SCHEMA = "gpusage.yarn.install/1"
+
+
+def doctor(context: click.Context, conf_dir: Path | None, addresses: tuple[str, ...], *, as_json: bool) -> None:
+    """Check the installation; each line passes, warns or fails, and says what to do."""
+    inspection = inspect_installation(conf_dir, addresses)
+    findings, schema = run_checks(inspection), "gpusage.yarn.doctor/1"
+    context.exit(show_findings(findings, inspection.own.configuration, schema=schema, as_json=as_json))
+
+
+def status(addresses: tuple[str, ...], *, as_json: bool) -> None:
+    """Show the GPUs of each node label and what is free of them, and what gpusaged does."""
+    configuration, broken = read_configuration()
+    if broken:
+        click.echo(f"gpusage: {broken}", err=True)
+    settings = configuration.of_manager(YarnSettings)
+    manager = ResourceManager(require_addresses(settings, addresses), patience_s=0)
+    snapshot = read_snapshot(manager.get, settings.share_resource)
+    sharing = [node for node in snapshot.nodes if node.usable and node.total.share]
+    snapshot = with_free_gpus(
+        snapshot, query_nodes(sharing[:MAX_NODES], manager.address.partition(":")[0], NODES_LIMIT_S)
+    )
+    cluster = build_cluster(snapshot, advisor().catalogue)
+    _, daemon_status, trouble = read_status(sockets(None if broken else configuration, manager.settings(SOCKET)))
+    if as_json:
+        document = {"schema": "gpusage.yarn.status/1", "clusters": {"yarn": asdict(cluster)}, "gpusaged": daemon_status}
+        click.echo(json.dumps(document, indent=1))
+    else:
+        click.echo(describe(snapshot, cluster, daemon_status, trouble))
+
+
+def describe(snapshot: ClusterSnapshot, cluster: Cluster, status: Mapping[str, Any] | None, trouble: str) -> str:
+    """Return a few lines of text."""
+    return "\n".join([*_cluster(snapshot, cluster), *_daemon(status, trouble)])
+
+
+def _cluster(snapshot: ClusterSnapshot, cluster: Cluster) -> Iterator[str]:
+    queues = ", ".join(queue.path for queue in snapshot.queues)
+    yield f"YARN {cluster.version}: {len(snapshot.nodes)} nodes, queues {queues}"
+    for pool in cluster.pools:
+        free = f"{pool.free_gpu_count} of {pool.gpu_count} GPUs free"
+        room = _room(snapshot, pool.site_type) if pool.mps_per_gpu else "not shared"
+        yield f"  {pool.site_type} ({pool.gpu or 'not in the catalogue'}): {free}, {room}"
+    yield from (f"  {note}" for note in cluster.notes)
+
+
+def _room(snapshot: ClusterSnapshot, label: str) -> str:
+    """Return the largest share that has room; an upper bound where nodes do not report each GPU."""
+    is_exact = all(
+        node.largest is not None for node in snapshot.nodes_with_label(label) if node.usable and node.total.share
+    )
+    return f"room for a share of {snapshot.room(label)}{'' if is_exact else ' at most, by sums over GPUs'}"
+
+
+def _daemon(status: Mapping[str, Any] | None, trouble: str) -> Iterator[str]:
+    if status is None:
+        yield f"gpusaged: {trouble}"
+        return
+    switch = status.get("kill_switch", {})
+    yield f"gpusaged {status.get('version')}, up {status.get('uptime_s')} s, mode {status.get('mode')}"
+    yield f"kill switch: {'ON' if switch.get('on') else 'off'} ({switch.get('path')})"
+    trouble = status.get("configuration", {}).get("error")
+    if trouble:
+        yield f"configuration: not usable, the last good one is in force: {trouble}"
+    yield "asked: " + ", ".join(f"{name} {count}" for name, count in status.get("asks", {}).items())

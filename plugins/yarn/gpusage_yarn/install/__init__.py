@@ -1,0 +1,1 @@
+"""Installing gpusage in Hadoop's configuration, and taking it out again."""

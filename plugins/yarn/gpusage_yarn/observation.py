@@ -1,0 +1,124 @@
+"""What gpusaged and `gpusage decisions` learn from a ResourceManager: the cluster, applications, and their usage.
+
+YARN keeps no text for us, but ten tags: of `gpusage yarn submit` the number of the decision's record, the share and the
+GPU types; of other clients' applications for which gpusaged was asked, the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from urllib.parse import quote
+
+from gpusage.adapters.annotations import AnnotationCode, JobAnnotation
+from gpusage_hooks.managers import Context
+from gpusage_hooks.types import AnnotatedJob, Cluster, JobState, Usage
+from gpusage_yarn.cluster.documents import Document, as_list
+from gpusage_yarn.cluster.jmx import NODES_LIMIT_S, query_nodes, read_neighbours
+from gpusage_yarn.cluster.resource_manager import RefusedError, ResourceManager
+from gpusage_yarn.cluster.snapshot import build_cluster, parse_node, read_snapshot
+from gpusage_yarn.cluster.tags import find_decision_number, parse_plan_tags
+from gpusage_yarn.plan import APPLICATION_ID, TYPE, WHOLE_GPU
+from gpusage_yarn.settings import MANAGER, YarnSettings
+from gpusage_yarn.submission.monitoring import ENDED
+from gpusage_yarn.submission.request import WHOLE, describe_plan
+from gpusage_yarn.usage import collection
+
+_NOT_KNOWN = 404
+
+
+def observe_cluster(addresses: tuple[str, ...], context: Context) -> Cluster:
+    """Ask the ResourceManager at one of *addresses* for its nodes.
+
+    Raises:
+        UnreachableError: It does not answer.
+        RequestError: It refuses.
+    """
+    manager = ResourceManager(addresses)
+    share_resource = context.settings_of(YarnSettings).share_resource
+    snapshot = read_snapshot(lambda path: manager.request_once("GET", path), share_resource)
+    return build_cluster(replace(snapshot, neighbours=read_neighbours(snapshot, manager.address)), context.catalogue)
+
+
+def find_jobs(addresses: tuple[str, ...], job_id: str, user: str) -> tuple[AnnotatedJob, ...] | None:
+    """Ask the ResourceManager at one of *addresses* for applications; ``None`` where *job_id* is of another form.
+
+    Raises:
+        UnreachableError: It does not answer.
+        RequestError: It refuses.
+    """
+    if job_id and not APPLICATION_ID.fullmatch(job_id):
+        return None
+    manager = ResourceManager(addresses)
+    return read_jobs(lambda path: manager.request_once("GET", path), job_id, user)
+
+
+def collect_usage(addresses: tuple[str, ...], context: Context) -> tuple[Usage, ...]:
+    """Query the usage reports of all nodes with shares, and the applications that they are of at one of *addresses*.
+
+    Raises:
+        UnreachableError: It does not answer.
+        RequestError: It refuses.
+    """
+    manager = ResourceManager(addresses)
+
+    def get(path: str) -> Document:
+        return manager.request_once("GET", path)
+
+    share = context.settings_of(YarnSettings).share_resource
+    nodes = [parse_node(node, share) for node in as_list(get("nodes"), "nodes", "node")]
+    sharing = [node for node in nodes if node.usable and node.total.share]
+    reports = query_nodes(sharing, manager.address.partition(":")[0], NODES_LIMIT_S)
+    return collection.collect_usage(get, [report.usage_report for report in reports.values()], context.catalogue)
+
+
+def read_jobs(get: Callable[[str], Document], job_id: str, user: str) -> tuple[AnnotatedJob, ...]:
+    """Return the applications with this id, or of this user, else all that the ResourceManager remembers.
+
+    Args:
+        get: Asks for a path below ``/ws/v1/cluster``.
+        job_id: An application's id, or empty.
+        user: A login name, or empty.
+
+    Raises:
+        GpuUsageError: The ResourceManager does not answer, or refuses.
+    """
+    if not job_id:
+        whose = f"user={quote(user)}&" if user else ""
+        return tuple(_marked(get(f"apps?{whose}deSelects=resourceRequests")))
+    try:
+        return tuple(_marked({"apps": {"app": [get(f"apps/{job_id}")["app"]]}}))
+    except RefusedError as error:
+        if error.status != _NOT_KNOWN:
+            raise
+        return ()
+
+
+def _marked(document: Document) -> Iterator[AnnotatedJob]:
+    for application in as_list(document, "apps", "app"):
+        yield AnnotatedJob(
+            job_id=str(application["id"]),
+            manager=MANAGER,
+            user=str(application.get("user") or ""),
+            state=_state(application),
+            mark=_mark(str(application.get("applicationTags") or "")),
+        )
+
+
+def _state(application: Document) -> JobState:
+    """Return the state; of ours the master alone is none that runs."""
+    if application.get("state") in ENDED:
+        return "ended"
+    masters = 1 if application.get("applicationType") == TYPE else 0
+    return "running" if int(application.get("runningContainers") or 0) > masters else "waiting"
+
+
+def _mark(tags: str) -> str:
+    """Return the mark that *tags* make; empty where they name no decision."""
+    number = find_decision_number(tags)
+    if not number:
+        return ""
+    share, labels = parse_plan_tags(tags)
+    after = describe_plan(share, labels) if share and labels else WHOLE
+    code: AnnotationCode = "KEEP" if share == WHOLE_GPU else "REWRITE"
+    return str(JobAnnotation(number=number, code=code, mode="enforce", before=WHOLE, after=after, reasons=""))

@@ -1,0 +1,305 @@
+"""`gpusage yarn submit`: predict, decide, submit once, follow to the end."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpusage.adapters.actions import documents, tables
+from gpusage.adapters.cards import decode
+from gpusage.adapters.commands import options
+from gpusage.adapters.configuration import Configuration
+from gpusage.adapters.configuration_file import load_configuration
+from gpusage.adapters.decisions import Advisor, DecisionContext, advisor, require_job
+from gpusage.adapters.models import card_of, with_cache
+from gpusage.adapters.service import kill_reason
+from gpusage_hooks.types import DecisionRequest, ModelRequest
+from gpusage_yarn.cluster.configuration import SITE, conf_folder, read_settings, require_addresses
+from gpusage_yarn.cluster.jmx import query_nodes, read_neighbours, sample_nodes, with_free_gpus
+from gpusage_yarn.cluster.resource_manager import ResourceManager
+from gpusage_yarn.cluster.snapshot import ClusterSnapshot, ContainerSize, read_snapshot
+from gpusage_yarn.cluster.tags import make_tags, require_tags
+from gpusage_yarn.plan import Plan
+from gpusage_yarn.settings import MANAGER, YarnSettings
+from gpusage_yarn.submission.application import (
+    DEFAULT_CLASSPATH,
+    Application,
+    command_line,
+    describe_files,
+    parse_variables,
+    require_transportable,
+    without_reserved,
+)
+from gpusage_yarn.submission.feasibility import (
+    Requirements,
+    exclude_unbound_nodes,
+    require_feasible,
+    require_queue_limit,
+    wait_for_nodes,
+)
+from gpusage_yarn.submission.hdfs import find_hdfs
+from gpusage_yarn.submission.monitoring import ApplicationOutcome, Progress, follow, limit_lifetime, log_tails
+from gpusage_yarn.submission.planning import (
+    PlannedSubmission,
+    application_nodes,
+    master_label,
+    plan_submission,
+    record_decision,
+    restrict_to_nodes,
+)
+
+SCHEMA = "gpusage.yarn.submit/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitOptions:
+    """What was typed, beside the command and the model."""
+
+    name: str
+    queue: str
+    gpu: str
+    partner: str
+    containers: int
+    memory_mib: int
+    vcores: int
+    env: tuple[str, ...]
+    files: tuple[Path, ...]
+    addresses: tuple[str, ...]
+    priority: int | None
+    tags: tuple[str, ...]
+    attempts: int
+    lifetime_s: float | None
+    rescue: bool
+    dry_run: bool
+
+
+def submit(
+    context: click.Context, /, model: str | None, command: tuple[str, ...], *, wait: bool, **typed: Any  # noqa: ANN401 - options
+) -> None:  # fmt: skip
+    """Run COMMAND on YARN with the share of a GPU that its model needs."""
+    as_json = typed.pop("as_json")
+    run = options.pop_job_options(typed)
+    line = command_line(command)
+    typed["name"] = typed["name"] or (shlex.split(command[0]) if _is_simple(command[0]) else command)[0][:80]
+    submit_options = SubmitOptions(**typed)
+    configuration = load_configuration()
+    model_request = options.read_requests([model], run)[0] if model else None
+    manager = ResourceManager(require_addresses(configuration.of_manager(YarnSettings), submit_options.addresses))
+    planned, application = _prepare_application(manager, configuration, model_request, submit_options, line)
+    _print_note(planned.line())
+    if submit_options.dry_run:
+        _show_dry(planned, application, as_json=as_json)
+        return
+    application = replace(application, files=_files(configuration, manager.user, submit_options, application))
+    identity = manager.submit(application.document)
+    if submit_options.lifetime_s is not None:
+        _print_note(limit_lifetime(manager, identity, submit_options.lifetime_s))
+    if not as_json:
+        click.echo(identity)
+    outcome = _follow(manager, identity) if wait else None
+    if as_json:
+        print_document(planned, application, identity, outcome)
+    if outcome:
+        _explain_failure(outcome)
+        context.exit(outcome.status)
+
+
+def _prepare_application(
+    manager: ResourceManager,
+    configuration: Configuration,
+    model_request: ModelRequest | None,
+    submit_options: SubmitOptions,
+    line: str,
+) -> tuple[PlannedSubmission, Application]:
+    """Return what to ask for, and the application that does; nothing is sent yet."""
+    require_tags(submit_options.tags)
+    (variables, ours), files = (
+        without_reserved(parse_variables(submit_options.env)),
+        describe_files(submit_options.files),
+    )
+    require_transportable(line, variables)
+    if ours:
+        _print_note(
+            f"note: --env {', '.join(ours)} is left out: the node says which GPU a container has, and how much of it"
+        )
+    snapshot, notes = _read_cluster(manager, configuration, submit_options)
+    advised = advisor().configured(configuration)
+    planned = _decide(site_context(advised, configuration), model_request, submit_options, manager.user, snapshot)
+    share = configuration.of_manager(YarnSettings).share_resource
+    require_queue_limit(snapshot, Requirements(share=share, queue=submit_options.queue), planned.plan.share)
+    for note in notes:
+        _print_note(f"note: {note}")
+    number, trouble = ("", "") if submit_options.dry_run else record_decision(planned, advised, configuration.store.url)
+    if trouble and "store.url" in configuration.origins:
+        _print_note(f"note: this decision is not recorded: {trouble}")
+    rescue = submit_options.rescue and advised.rules.sharing.rescue
+    plan = replace(planned.plan, containers=submit_options.containers, rescue=rescue)
+    plan = _restrict_to_partner(plan, snapshot, manager, submit_options.partner)
+    if submit_options.priority is not None:
+        _warn_about_priority(manager, submit_options.priority)
+    application = Application(
+        command=line,
+        plan=plan,
+        name=submit_options.name,
+        queue=submit_options.queue,
+        master_label=master_label(snapshot, submit_options.queue, plan.labels),
+        variables=variables,
+        files=files,
+        classpath=_classpath(manager, configuration),
+        tags=tuple(make_tags(plan, number, submit_options.tags)),
+        attempts=submit_options.attempts,
+        priority=submit_options.priority,
+    )
+    return replace(planned, plan=plan), application
+
+
+def _read_cluster(
+    manager: ResourceManager, configuration: Configuration, submit_options: SubmitOptions
+) -> tuple[ClusterSnapshot, list[str]]:
+    """Return the cluster as far as this application may run in it, and what the user should know of it."""
+    share = configuration.of_manager(YarnSettings).share_resource
+    size = ContainerSize(memory_mib=submit_options.memory_mib, vcores=submit_options.vcores)
+    requirements = Requirements(share=share, queue=submit_options.queue, label=submit_options.gpu, size=size)
+    snapshot = wait_for_nodes(
+        lambda: read_snapshot(manager.get, share, brief=not submit_options.gpu), share, submit_options.gpu
+    )
+    labels = require_feasible(snapshot, requirements)
+    reports = query_nodes(sample_nodes(snapshot, labels), manager.address.partition(":")[0])
+    bound, notes = exclude_unbound_nodes(snapshot, labels, reports)
+    return replace(with_free_gpus(bound, reports), neighbours=read_neighbours(bound, manager.address)), notes
+
+
+def _restrict_to_partner(plan: Plan, snapshot: ClusterSnapshot, manager: ResourceManager, partner: str) -> Plan:
+    """Return *plan* for a node where the application *partner* runs, if one is named and a node of it has room."""
+    if not partner:
+        return plan
+    plan, why_not = restrict_to_nodes(plan, snapshot, application_nodes(manager.get, partner))
+    if why_not:
+        _print_note(f"note: it does not go to {partner}: {why_not}")
+    return plan
+
+
+def _warn_about_priority(manager: ResourceManager, priority: int) -> None:
+    """Tell if the cluster lowers *priority*, as YARN does without a word."""
+    most = manager.settings("yarn.cluster.max-application-priority") or ""
+    if most.isdigit() and priority > int(most):
+        _print_note(f"note: the priority becomes {most}, the highest here (yarn.cluster.max-application-priority)")
+
+
+def _files(
+    configuration: Configuration, user: str, submit_options: SubmitOptions, application: Application
+) -> tuple[tuple[str, str], ...]:  # fmt: skip
+    """Return where the nodes find each file: in HDFS where there is one, else where it lies."""
+    if not submit_options.files:
+        return ()
+
+    hdfs, why = find_hdfs(conf_folder(configuration.of_manager(YarnSettings).conf_dir), user)
+    if why:
+        _print_note(f"note: {why}")
+    return tuple((path.name, hdfs.upload(path)) for path in submit_options.files) if hdfs else application.files
+
+
+def _classpath(manager: ResourceManager, configuration: Configuration) -> str:
+    named = "yarn.application.classpath"
+    own = read_settings(conf_folder(configuration.of_manager(YarnSettings).conf_dir) / SITE).get(named)
+    return manager.settings(named) or own or DEFAULT_CLASSPATH
+
+
+def site_context(advisor: Advisor, configuration: Configuration) -> DecisionContext:
+    """Return what the verdict rests on: who calls `submit` wants a share, so where no mode is set it is ``enforce``."""
+    reason = kill_reason(configuration.kill_switch)
+    return DecisionContext(advisor=advisor, mode=configuration.mode_or("enforce"), kill_reason=reason)
+
+
+def _decide(
+    decision_context: DecisionContext,
+    model_request: ModelRequest | None,
+    submit_options: SubmitOptions,
+    user: str,
+    snapshot: ClusterSnapshot,
+) -> PlannedSubmission:
+    """Return what to ask for; the model's card is the user's own where it was read before, and so are its needs."""
+    fields = {"user": user, "queue": submit_options.queue, "label": submit_options.gpu, "name": submit_options.name}
+    fields |= {"memory_mib": str(submit_options.memory_mib), "vcores": str(submit_options.vcores)}
+    fields["rescue"] = str(int(submit_options.rescue))
+    submission = DecisionRequest(manager=MANAGER, fields=fields, origin=user)
+    job = replace(require_job(submission, decision_context.advisor), model_request=model_request)
+    card = card_of(model_request) if model_request else ""
+    decision_context = replace(decision_context, advisor=with_cache(decision_context.advisor, card))
+    size = ContainerSize(memory_mib=submit_options.memory_mib, vcores=submit_options.vcores)
+    return plan_submission(decision_context, job, decode(card) if card else None, snapshot, size)
+
+
+def _follow(manager: ResourceManager, identity: str) -> ApplicationOutcome:
+    progress = Progress()
+    try:
+        return follow(manager, identity, progress.show)
+    except KeyboardInterrupt:
+        progress.end()
+        _print_note(f"{identity} goes on; end it with: yarn application -kill {identity}")
+        raise
+    finally:
+        progress.end()
+
+
+def _explain_failure(outcome: ApplicationOutcome) -> None:
+    _print_note(f"{outcome.identity} {outcome.state.lower()}, exit status {outcome.status}")
+    if not outcome.status:
+        for sentence in outcome.out_of_memory_messages():
+            _print_note(sentence)
+        return
+    tails = list(log_tails(outcome))
+    for line in (outcome.reason() if tails else outcome.diagnostics).splitlines():
+        click.echo(f"  {line}", err=True)
+    for title, text in tails:
+        click.echo(click.style(f"-- the last of {title}", dim=True), err=True)
+        click.echo(text, err=True)
+    if not tails:
+        _print_note(f"its logs: yarn logs -applicationId {outcome.identity}")
+
+
+def print_document(
+    planned: PlannedSubmission, application: Application, identity: str, outcome: ApplicationOutcome | None
+) -> None:
+    """Print one JSON document on a submission."""
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "application": identity or None,
+        **documents.decision(application.command, planned.outcome.decision, planned.outcome.rendered),
+        "mode": planned.outcome.mode,
+        "plan": asdict(planned.plan),
+    }
+    del document["script"]
+    if outcome:
+        document["end"] = {
+            "state": outcome.state,
+            "exit_status": outcome.status,
+            "diagnostics": outcome.diagnostics,
+        }
+    tables.print_json(document)
+
+
+def _show_dry(planned: PlannedSubmission, application: Application, *, as_json: bool) -> None:
+    if as_json:
+        print_document(planned, application, "", None)
+        return
+    plan = planned.plan
+    click.echo(
+        f"containers: {plan.containers}, each {plan.share} % of a GPU, {plan.memory_mib} MiB and "
+        f"{plan.vcores} vcores, on {', then '.join(plan.labels)}; nothing was submitted."
+    )
+
+
+def _is_simple(word: str) -> bool:
+    try:
+        return bool(shlex.split(word))
+    except ValueError:
+        return False
+
+
+def _print_note(text: str) -> None:
+    click.echo(f"gpusage: {text}", err=True)

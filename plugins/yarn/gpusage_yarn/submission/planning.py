@@ -1,0 +1,235 @@
+"""Planning a submission of `gpusage yarn submit`: decided as the daemon decides, then translated into a plan.
+
+Invariants:
+
+1. There is always a plan: where nothing is to be changed, it asks for a whole GPU, which is a share of 100.
+2. A site that has set a mode other than ``enforce``, or thrown the kill switch, gets whole GPUs.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+
+from gpusage.adapters.decisions import (
+    Advisor,
+    DecisionContext,
+    Outcome,
+    decide_outcome,
+    settled_request,
+    speedup,
+    without_forbidden,
+)
+from gpusage.adapters.store import RecordNumbers, open_store
+from gpusage_hooks.errors import GpuUsageError, RequestError
+from gpusage_hooks.managers import GpuCatalogue
+from gpusage_hooks.types import Cluster, Code, Decision, GpuNeed, GpuPool, Job, ModelGraph, RenderedDecision
+from gpusage_yarn.cluster.documents import Document, as_list
+from gpusage_yarn.cluster.queues import find_queue
+from gpusage_yarn.cluster.snapshot import MASTER, ClusterSnapshot, ContainerSize, build_cluster
+from gpusage_yarn.plan import APPLICATION_ID, MAX_NODES, WHOLE_GPU, Plan, usable_nodes
+from gpusage_yarn.submission.request import FALLBACK_AFTER_S, describe_plan, plan_labels
+
+_LIMITS = ("threads", "priority")
+"""The fields of a plan on a container's processes, besides its share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSubmission:
+    """A verdict, its request in the plan's own words, and the plan that carries it out.
+
+    The plan is for a whole GPU where the verdict is held back.
+    """
+
+    outcome: Outcome
+    plan: Plan
+
+    def line(self) -> str:
+        """Return the one line that the user sees."""
+        decision, after = self.outcome.decision, self.outcome.rendered.after
+        if decision.code is Code.DECLINE:
+            return f"{after} | {'; '.join(decision.reasons)}"
+        if decision.code is Code.REWRITE:
+            return self.outcome.line
+        return replace(self.outcome, rendered=replace(self.outcome.rendered, before=f"{after}: a whole GPU")).line
+
+
+def plan_submission(
+    context: DecisionContext,
+    job: Job,
+    graph: ModelGraph | None,
+    snapshot: ClusterSnapshot,
+    size: ContainerSize,
+) -> PlannedSubmission:
+    """Return the plan of a submission; *snapshot* shows which generations have room for a container of *size* now."""
+    queue = find_queue(snapshot.queues, job.submission.fields.get("queue", ""))
+    cluster = _usable(build_cluster(snapshot, context.advisor.catalogue), known=queue is not None)
+    forbidden = job.model_request.workload.forbidden_gpus if job.model_request else ()
+    cluster = without_forbidden(cluster, forbidden, context.advisor.catalogue)  # so no plan has their labels
+    outcome = decide_outcome(job, cluster, context, lambda _job, _model_request: graph)
+    pools = oldest_sufficient_first(context.advisor, job, graph, cluster).within(job.request.partitions).pools
+    catalogue = context.advisor.catalogue
+    base_plan = _plan_for(outcome.decision, pools, snapshot, size, catalogue)
+    outcome = replace(outcome, rendered=_with_labels_of(outcome.rendered, base_plan))
+    if outcome.held_back_reason:
+        whole = replace(outcome.decision, request=job.request)
+        return PlannedSubmission(outcome=outcome, plan=_plan_for(whole, pools, snapshot, size, catalogue))
+    fields = outcome.rendered.fields
+    threads, priority = (int(fields.get(f"set.{key}", "0")) for key in _LIMITS)
+    avoid = usable_nodes(outcome.decision.request.avoided_nodes)
+    plan = replace(base_plan, threads=threads, priority=priority, avoid=avoid)
+    plan = replace(plan, need=fields.get("set.need", ""))
+    return PlannedSubmission(outcome=outcome, plan=plan)
+
+
+def _plan_for(
+    decision: Decision,
+    pools: tuple[GpuPool, ...],
+    snapshot: ClusterSnapshot,
+    size: ContainerSize,
+    catalogue: GpuCatalogue,
+) -> Plan:
+    """Return the plan that asks for what *decision* does, first where there is room for a container of *size*."""
+    size = replace(size, share=decision.request.mps_thread_percent or WHOLE_GPU)
+    snapshot = snapshot.without_nodes(decision.request.avoided_nodes)
+    labels = tuple(sorted(plan_labels(decision, pools, catalogue), key=lambda label: not snapshot.fits(label, size)))
+    return Plan(
+        share=size.share,
+        labels=labels,
+        fallback_after_s=FALLBACK_AFTER_S if len(labels) > 1 else 0,
+        memory_mib=size.memory_mib,
+        vcores=size.vcores,
+    )
+
+
+def _with_labels_of(rendered: RenderedDecision, plan: Plan) -> RenderedDecision:
+    """Return *rendered* with the labels in the plan's own order."""
+    fields = rendered.fields and {**rendered.fields, "set.labels": ",".join(plan.labels)}
+    return replace(rendered, after=describe_plan(plan.share, plan.labels), fields=fields)
+
+
+def oldest_sufficient_first(advisor: Advisor, job: Job, graph: ModelGraph | None, cluster: Cluster) -> Cluster:
+    """Return *cluster* with the oldest GPU types first that are not surely slower than the fastest.
+
+    Types that are too small for the job are left out, whatever was decided. Where nothing is predicted the order
+    stays as it is: an old GPU may be too small for a job that nobody knows.
+    """
+    known = {pool.site_type: advisor.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu}
+    needs: dict[str, GpuNeed] = {}
+    if graph and job.model_request:
+        with suppress(GpuUsageError):
+            run = settled_request(job.model_request, graph).workload
+            predicted = advisor.predict(graph, run, tuple(known.values()))
+            needs = dict(zip(known, predicted, strict=True))
+    fitting = [need for need in needs.values() if need.fits]
+    if not fitting:
+        return cluster
+    fastest = min(fitting, key=lambda need: need.step_time_s.value)
+
+    def rank(pool: GpuPool) -> tuple[bool, float]:
+        need = needs.get(pool.site_type)
+        if need is None:
+            return True, math.inf
+        slower = need != fastest and speedup(fastest, need).low >= advisor.rules.generation.minimum_speedup
+        return slower, need.step_time_s.value if slower else known[pool.site_type].launch_year
+
+    too_small = {name for name, need in needs.items() if not need.fits}
+    pools = (pool for pool in cluster.pools if pool.site_type not in too_small)
+    return replace(cluster, pools=tuple(sorted(pools, key=rank)))
+
+
+def master_label(snapshot: ClusterSnapshot, queue: str, labels: tuple[str, ...]) -> str:
+    """Return the label of an application's master: nodes without a label where there are some, else where it has room.
+
+    Args:
+        snapshot: What there is.
+        queue: The one that was named; where none was, any may be the one, so each must reach the nodes without a label.
+        labels: The plan's.
+    """
+    named = find_queue(snapshot.queues, queue) if queue else None
+    queues = (named,) if named else snapshot.queues
+    reached = ["", *labels] if all(each.is_accessible("") for each in queues) else labels
+    there = [label for label in reached if any(_holds(node.total, MASTER) for node in snapshot.nodes_with_label(label))]
+    free = [
+        label
+        for label in there
+        if snapshot.fits(label, MASTER) and not any(label in each.am_limit_reached for each in queues)
+    ]
+    return [*free, *there, *labels, ""][0]
+
+
+def _holds(total: ContainerSize, required: ContainerSize) -> bool:
+    return total.memory_mib >= required.memory_mib and total.vcores >= required.vcores
+
+
+def _usable(cluster: Cluster, *, known: bool) -> Cluster:
+    """Return the cluster's shared GPUs; a queue that YARN may make when it is named reaches what YARN lets it reach."""
+    pools = tuple(pool for pool in cluster.pools if pool.mps_per_gpu)
+    return replace(cluster, pools=pools if known else tuple(replace(pool, partitions=()) for pool in pools))
+
+
+def record_decision(planned: PlannedSubmission, advisor: Advisor, store_url: str) -> tuple[str, str]:
+    """Let plugins and the store know of a decision; return its number there, or ``""`` and why it could not be kept."""
+    now_s, outcome = time.time(), planned.outcome
+    number = RecordNumbers().next_number(now_s)
+    decided = outcome.record(origin=outcome.submission.origin, number=number, decided_at_s=now_s)
+    with suppress(Exception):  # a plugin that only listens may fail in any way
+        advisor.hooks.decision_made(decided)
+    try:
+        with closing(open_store(store_url)) as store:
+            store.record(decided)
+    except (GpuUsageError, OSError) as error:
+        return "", str(error)
+    return number, ""
+
+
+def application_nodes(get: Callable[[str], Document], identity: str) -> frozenset[str]:
+    """Return the nodes on which the application *identity* has containers, its masters' included.
+
+    Args:
+        get: Asks for a path below ``/ws/v1/cluster``.
+        identity: As YARN writes it.
+
+    Raises:
+        RequestError: It is no application's id, or the ResourceManager knows no such application.
+    """
+    if not APPLICATION_ID.fullmatch(identity):
+        message = (
+            f"Application {identity[:80]!r} must be an id as YARN writes it, like application_1795251805121_0002. "
+            "Change --beside; gpusage colocate MODEL --running names some."
+        )
+        raise RequestError(message)
+    return frozenset(_nodes(get, identity))
+
+
+def _nodes(get: Callable[[str], Document], identity: str) -> Iterator[str]:
+    attempts = f"apps/{identity}/appattempts"
+    for attempt in as_list(get(attempts), "appAttempts", "appAttempt"):
+        for container in as_list(get(f"{attempts}/{attempt['appAttemptId']}/containers"), "container"):
+            if container.get("containerState") == "RUNNING":
+                yield str(container.get("assignedNodeId") or "")
+
+
+def restrict_to_nodes(plan: Plan, snapshot: ClusterSnapshot, nodes: frozenset[str]) -> tuple[Plan, str]:
+    """Return *plan* so that its containers go to one of *nodes*, and why they do not, one clause; one of them is empty.
+
+    Args:
+        plan: Nodes that it avoids already are avoided still.
+        snapshot: What has room now.
+        nodes: Where the partner runs.
+    """
+    if plan.share == WHOLE_GPU:
+        return plan, "it has a whole GPU, and no partner"
+    size = ContainerSize(share=plan.share, memory_mib=plan.memory_mib, vcores=plan.vcores)
+    roomy = [node for node in snapshot.without_nodes(plan.avoid).nodes if node.label in plan.labels and node.fits(size)]
+    labels = sorted({node.label for node in roomy if node.name in nodes}, key=plan.labels.index)
+    if not labels:
+        return plan, "no node where it runs has room, or may be used"
+    others = {node.name for node in roomy if node.label == labels[0]} - nodes
+    avoid = tuple(dict.fromkeys([*plan.avoid, *sorted(others)]))
+    if len(avoid) > MAX_NODES or usable_nodes(avoid) != avoid:
+        return plan, f"more than {MAX_NODES} other nodes have room"
+    return replace(plan, avoid=avoid, labels=tuple(dict.fromkeys([labels[0], *plan.labels]))), ""

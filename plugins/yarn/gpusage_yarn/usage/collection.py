@@ -1,0 +1,127 @@
+"""Usage of applications that ended, from the reports of their nodes and the diagnostics of their masters.
+
+A node reports what was measured of a container; the ResourceManager knows whose application it was, how it ended and
+what was decided. Of a master's diagnostics, which its user could have written, only one thing is believed: that a share
+had too little GPU memory.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from types import MappingProxyType
+
+from gpusage.adapters.text import one_line
+from gpusage.adapters.usage import parse_usage_reports
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.managers import GpuCatalogue, known_gpu
+from gpusage_hooks.types import Outcome, Usage
+from gpusage_yarn.cluster.documents import Document, as_list
+from gpusage_yarn.cluster.tags import find_decision_number
+from gpusage_yarn.plan import TYPE
+from gpusage_yarn.settings import MANAGER
+from gpusage_yarn.submission.monitoring import ENDED, ApplicationOutcome, parse_outcome
+
+_CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+)_(\d+)_\d+_\d+", re.ASCII)
+OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
+    {"SUCCEEDED": "completed", "FAILED": "failed", "KILLED": "cancelled"}
+)
+"""By YARN's final states, which are the application's and not the container's."""
+
+
+def collect_usage(
+    get: Callable[[str], Document], usage_reports: Iterable[str], catalogue: GpuCatalogue
+) -> tuple[Usage, ...]:  # fmt: skip
+    """Return what applications that ended lately really did, and which of them had too little GPU memory.
+
+    Args:
+        get: Asks for a path below ``/ws/v1/cluster``.
+        usage_reports: What nodes show.
+        catalogue: Knows GPUs by the device's own words.
+
+    Raises:
+        GpuUsageError: The ResourceManager does not answer, or refuses.
+    """
+    seen = [usage for text in usage_reports for usage in parse_usage_reports(text)]
+    reports = _reports(get, {application_of(usage.job_id) for usage in seen})
+    sampled = [
+        _joined(usage, report, catalogue)
+        for usage in seen
+        if (report := reports.get(application_of(usage.job_id))) and report.get("state") in ENDED
+    ]
+    known = {usage.job_id for usage in sampled if usage.outcome == "out_of_memory"}
+    return (*sampled, *(miss for miss in collect_misses(get) if miss.job_id not in known))
+
+
+def application_of(container: str) -> str:
+    """Return the application of a container, ``container_e17_1700000000000_0001_01_000002``; empty where it is none."""
+    match = _CONTAINER.fullmatch(container)
+    return f"application_{match[1]}_{match[2]}" if match else ""
+
+
+def _joined(usage: Usage, report: Document, catalogue: GpuCatalogue) -> Usage:
+    outcome = parse_outcome(report)
+    out_of_memory_messages = any(
+        sentence.startswith(f"{usage.job_id} ") for sentence in outcome.out_of_memory_messages()
+    )
+    return replace(
+        usage,
+        number=find_decision_number(str(report.get("applicationTags") or "")),
+        job_id=outcome.identity,
+        user=str(report.get("user") or ""),
+        user_id=str(report.get("user") or ""),
+        job_name=one_line(str(report.get("name") or "")),
+        gpu=known_gpu(catalogue, usage.gpu) or usage.gpu,
+        outcome="out_of_memory" if out_of_memory_messages else _ending(outcome),
+    )
+
+
+def _ending(outcome: ApplicationOutcome) -> Outcome:
+    return "interrupted" if outcome.is_interrupted() else OUTCOMES.get(outcome.state, "unknown")
+
+
+def _reports(get: Callable[[str], Document], identities: Iterable[str]) -> dict[str, Document]:
+    """Return what is known of applications; one that is forgotten, or never was, is left out."""
+    reports = {}
+    for identity in filter(None, identities):
+        with suppress(RequestError):
+            reports[identity] = get(f"apps/{identity}")["app"]
+    return reports
+
+
+RECENT_S = 3600.0
+"""gpusaged asks every minute or so; one that was away for so long still hears of them."""
+
+
+def collect_misses(get: Callable[[str], Document]) -> tuple[Usage, ...]:
+    """Return the runs that had too little GPU memory, of applications that ended lately.
+
+    Args:
+        get: Asks for a path below ``/ws/v1/cluster``.
+
+    Raises:
+        GpuUsageError: The ResourceManager does not answer, or refuses.
+    """
+    since_ms = int(1000 * (time.time() - RECENT_S))
+    query = f"applicationTypes={TYPE}&states=FINISHED&finishedTimeBegin={since_ms}&deSelects=resourceRequests"
+    return tuple(parse_misses(get(f"apps?{query}")))
+
+
+def parse_misses(document: Document) -> Iterator[Usage]:
+    """Yield the runs in *document*, as ``apps`` answers, that had too little GPU memory."""
+    for application in as_list(document, "apps", "app"):
+        if parse_outcome(application).out_of_memory_messages():
+            yield Usage(
+                number=find_decision_number(str(application.get("applicationTags") or "")),
+                manager=MANAGER,
+                job_id=str(application["id"]),
+                user=str(application.get("user") or ""),
+                user_id=str(application.get("user") or ""),
+                job_name=one_line(str(application.get("name") or "")),
+                outcome="out_of_memory",
+                started_at_s=float(application.get("startedTime") or 0) / 1000,
+                ended_at_s=float(application.get("finishedTime") or 0) / 1000,
+            )

@@ -1,0 +1,139 @@
+package org.gpusage.yarn;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collection;
+import java.util.Collections;
+import java.util.LinkedHashSet;
+import java.util.List;
+import java.util.Set;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.server.resourcemanager.rmcontainer.RMContainer;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
+import org.apache.hadoop.yarn.util.resource.ResourceUtils;
+
+/**
+ * What is free of each GPU of one node, as the ResourceManager gave it out.
+ *
+ * <p>Nothing is kept here: each container carries the numbers of its GPUs as allocation tags, which travel in its token to the NodeManager, and
+ * from there back to a ResourceManager that was restarted. A container without such a tag, or with a false one, counts where
+ * best fit would put it.
+ */
+final class NodeGpus {
+  private static final String GPU = "gpusage-gpu-";
+  private static final String THREADS = "gpusage-threads-";
+
+  private static final int MOST_GPUS = 1024;
+
+  private final long[] free;
+
+  private NodeGpus(long[] free) {
+    this.free = free;
+  }
+
+  static NodeGpus of(SchedulerNode node, String share) {
+    NodeGpus gpus = new NodeGpus(offered(amount(node.getTotalResource(), share)));
+    List<Long> untagged = new ArrayList<>();
+    for (RMContainer container : node.getCopiedListOfRunningContainers()) {
+      long held = amount(container.getAllocatedResource(), share);
+      if (held > 0) {
+        List<Integer> numbers = numbers(container.getAllocationTags());
+        if (gpus.exist(numbers, held)) {
+          gpus.reserve(numbers, held);
+        } else {
+          untagged.add(held);
+        }
+      }
+    }
+    untagged.sort(Collections.reverseOrder());
+    untagged.forEach(held -> gpus.reserve(gpus.choose(held), held));
+    return gpus;
+  }
+
+  /** Return what {@code total} is of each GPU; less than one is a part of one, else nothing would ever end the wait for it. */
+  private static long[] offered(long total) {
+    long count = total <= 0 ? 0 : Math.max(1, Math.min(total / Settings.WHOLE_GPU, MOST_GPUS));
+    long[] offered = new long[(int) count];
+    Arrays.fill(offered, Math.min(total, Settings.WHOLE_GPU));
+    return offered;
+  }
+
+  private static long count(long share) {
+    return share / Settings.WHOLE_GPU + (share % Settings.WHOLE_GPU > 0 ? 1 : 0);
+  }
+
+  /** Return whether {@code numbers} can be those of a container with {@code share}: a client of placement constraints can write tags like ours. */
+  private boolean exist(List<Integer> numbers, long share) {
+    return numbers.size() == count(share) && numbers.stream().allMatch(number -> number < free.length);
+  }
+
+  /** Return whether one GPU of {@code node} has room for the share in {@code required}; so it has for no share. */
+  static boolean hasRoom(SchedulerNode node, Resource required, String share) {
+    long requested = amount(required, share);
+    return requested == 0 || !of(node, share).choose(requested).isEmpty();
+  }
+
+  /** Return the fullest GPU that has room for {@code share}, or as many free ones as it is whole GPUs; none if there is no room. */
+  List<Integer> choose(long share) {
+    List<Integer> chosen = new ArrayList<>();
+    if (share > Settings.WHOLE_GPU) {
+      long count = count(share);
+      for (int number = 0; number < free.length && chosen.size() < count; number++) {
+        if (free[number] == Settings.WHOLE_GPU) {
+          chosen.add(number);
+        }
+      }
+      return chosen.size() == count ? chosen : Collections.emptyList();
+    }
+    int best = -1;
+    for (int number = 0; number < free.length; number++) {
+      if (free[number] >= share && (best < 0 || free[number] < free[best])) {
+        best = number;
+      }
+    }
+    return best < 0 ? Collections.emptyList() : Collections.singletonList(best);
+  }
+
+  /** Return the tags of a container that has these GPUs, and may use {@code threads} percent of their threads, if that is more than its share. */
+  static Set<String> tags(List<Integer> numbers, long threads) {
+    Set<String> tags = new LinkedHashSet<>();
+    numbers.forEach(number -> tags.add(GPU + number));
+    if (threads > 0 && !numbers.isEmpty()) {
+      tags.add(THREADS + threads);
+    }
+    return tags;
+  }
+
+  /** Return the numbers of the GPUs that a container's {@code tags} name, in order. */
+  static List<Integer> numbers(Collection<String> tags) {
+    List<Integer> numbers = new ArrayList<>();
+    for (String tag : tags == null ? Collections.<String>emptyList() : tags) {
+      if (tag.startsWith(GPU) && tag.substring(GPU.length()).matches("0|[1-9][0-9]{0,3}")) {
+        numbers.add(Integer.valueOf(tag.substring(GPU.length())));
+      }
+    }
+    Collections.sort(numbers);
+    return numbers;
+  }
+
+  /** Return the percentage of threads that a container's {@code tags} name; 0 if they name none. */
+  static long threads(Collection<String> tags) {
+    for (String tag : tags == null ? Collections.<String>emptyList() : tags) {
+      if (tag.startsWith(THREADS) && tag.substring(THREADS.length()).matches("[1-9][0-9]?|100")) {
+        return Long.parseLong(tag.substring(THREADS.length()));
+      }
+    }
+    return 0;
+  }
+
+  static long amount(Resource resource, String type) {
+    boolean known = resource != null && ResourceUtils.getResourceTypeIndex().containsKey(type);
+    return known ? resource.getResourceValue(type) : 0;
+  }
+
+  private void reserve(List<Integer> numbers, long share) {
+    for (int number : numbers) {
+      free[number] -= Math.min(share, Settings.WHOLE_GPU);
+    }
+  }
+}

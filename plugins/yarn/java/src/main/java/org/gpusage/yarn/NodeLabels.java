@@ -1,0 +1,155 @@
+package org.gpusage.yarn;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Set;
+import java.util.function.Predicate;
+import java.util.stream.Collectors;
+import org.apache.hadoop.yarn.api.records.NodeId;
+import org.apache.hadoop.yarn.api.records.NodeState;
+import org.apache.hadoop.yarn.api.records.QueueConfigurations;
+import org.apache.hadoop.yarn.api.records.QueueInfo;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.server.resourcemanager.RMContext;
+import org.apache.hadoop.yarn.server.resourcemanager.nodelabels.RMNodeLabelsManager;
+import org.apache.hadoop.yarn.server.resourcemanager.rmnode.RMNode;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.AbstractYarnScheduler;
+import org.apache.hadoop.yarn.server.resourcemanager.scheduler.SchedulerNode;
+import org.apache.hadoop.yarn.util.resource.Resources;
+
+/** Tells which of a plan's node labels a queue can use (YARN refuses requests for any other), and which of them have room. */
+final class NodeLabels {
+  private NodeLabels() {}
+
+  /** Return those of {@code labels} that exist and are open to {@code queue}; if any of them has nodes, only those with nodes. */
+  static List<String> usable(RMContext rm, String queue, List<String> labels) {
+    RMNodeLabelsManager manager = rm.getNodeLabelManager();
+    List<String> known = new ArrayList<>(labels);
+    known.retainAll(manager.getClusterNodeLabelNames());
+    QueueInfo info = known.isEmpty() ? null : queueInfo(rm, queue);
+    if (info != null) {
+      known.removeIf(label -> !isOpen(info, label));
+    }
+    List<String> alive = new ArrayList<>(known);
+    alive.removeIf(label -> manager.getActiveNMCountPerLabel(label) == 0);
+    return alive.isEmpty() ? known : alive;
+  }
+
+  /** Return {@code labels}, those first where one node has room for {@code required} now: share, memory and cores. */
+  static List<String> roomyFirst(RMContext rm, List<String> labels, Resource required) {
+    return roomyFirst(rm, labels, required, Collections.emptyList());
+  }
+
+  /** Return likewise, where the nodes {@code avoided} do not count. */
+  static List<String> roomyFirst(RMContext rm, List<String> labels, Resource required, Collection<String> avoided) {
+    List<String> roomy = new ArrayList<>(labels);
+    roomy.removeIf(label -> !hasRoom(rm, label, required, avoided));
+    List<String> full = new ArrayList<>(labels);
+    full.removeAll(roomy);
+    roomy.addAll(full);
+    return roomy;
+  }
+
+  /** Return whether a node with {@code label}, none of those {@code avoided} by id or name, has room for {@code required} now. */
+  static boolean hasRoom(RMContext rm, String label, Resource required, Collection<String> avoided) {
+    String share = Settings.shareResource(rm.getYarnConfiguration());
+    return hasNode(
+        rm,
+        label,
+        node ->
+            Resources.fitsIn(required, node.getUnallocatedResource())
+                && NodeGpus.hasRoom(node, required, share)
+                && !avoided.contains(node.getNodeID().toString())
+                && !avoided.contains(node.getNodeName()));
+  }
+
+  /** Return whether nodes with {@code label} offer GPUs, in whatever form. */
+  static boolean offersGpus(RMContext rm, String label) {
+    Resource offered = offered(rm, label);
+    return NodeGpus.amount(offered, Settings.shareResource(rm.getYarnConfiguration())) > 0
+        || NodeGpus.amount(offered, Settings.GPU_RESOURCE) > 0;
+  }
+
+  /** Return whether nodes with {@code label} offer shares, and no GPU of YARN's own. */
+  static boolean offersOnlyShares(RMContext rm, String label) {
+    Resource offered = offered(rm, label);
+    return NodeGpus.amount(offered, Settings.shareResource(rm.getYarnConfiguration())) > 0
+        && NodeGpus.amount(offered, Settings.GPU_RESOURCE) == 0;
+  }
+
+  /**
+   * Return the label for requests of {@code queue} for {@code required} that name none, of which no node without a label has a GPU: the one with
+   * room first; nothing where such nodes have GPUs, or no label has.
+   */
+  static String labelForGpus(RMContext rm, String queue, Resource required) {
+    if (offersGpus(rm, RMNodeLabelsManager.NO_LABEL)) {
+      return "";
+    }
+    List<String> labels = new ArrayList<>(rm.getNodeLabelManager().getClusterNodeLabelNames());
+    Collections.sort(labels);
+    labels.removeIf(label -> !offersOnlyShares(rm, label));
+    return roomyFirst(rm, usable(rm, queue, labels), required).stream().findFirst().orElse("");
+  }
+
+  private static Resource offered(RMContext rm, String label) {
+    return rm.getNodeLabelManager().getResourceByLabel(label, rm.getScheduler().getClusterResource());
+  }
+
+  /** Return whether requests without a label go to nodes without a label, and {@code required} fits such a node. */
+  static boolean isOpenUnlabelled(RMContext rm, String queue, Resource required) {
+    QueueInfo info = queueInfo(rm, queue);
+    return info != null
+        && info.getMaximumCapacity() > 0
+        && defaultLabel(rm, queue).isEmpty()
+        && hasNode(rm, RMNodeLabelsManager.NO_LABEL, node -> Resources.fitsIn(required, node.getTotalResource()));
+  }
+
+  /** Return the names by which the scheduler knows those of the nodes {@code ids}, each {@code host:port}, that are there. */
+  static List<String> names(RMContext rm, List<String> ids) {
+    AbstractYarnScheduler<?, ?> scheduler = (AbstractYarnScheduler<?, ?>) rm.getScheduler();
+    return ids.stream()
+        .map(id -> scheduler.getSchedulerNode(NodeId.fromString(id)))
+        .filter(Objects::nonNull)
+        .map(SchedulerNode::getNodeName)
+        .collect(Collectors.toList());
+  }
+
+  private static boolean hasNode(RMContext rm, String label, Predicate<SchedulerNode> condition) {
+    AbstractYarnScheduler<?, ?> scheduler = (AbstractYarnScheduler<?, ?>) rm.getScheduler();
+    for (RMNode node : rm.getRMNodes().values()) {
+      SchedulerNode known = node.getState() == NodeState.RUNNING ? scheduler.getSchedulerNode(node.getNodeID()) : null;
+      if (known != null && label.equals(known.getPartition()) && condition.test(known)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /** Return the label to which YARN itself sends the requests of {@code queue} that name none; nothing if there is none. */
+  static String defaultLabel(RMContext rm, String queue) {
+    QueueInfo info = queueInfo(rm, queue);
+    String label = info == null ? null : info.getDefaultNodeLabelExpression();
+    return label == null ? "" : label.trim();
+  }
+
+  private static QueueInfo queueInfo(RMContext rm, String queue) {
+    try {
+      return queue == null ? null : rm.getScheduler().getQueueInfo(queue, false, false);
+    } catch (IOException unknownQueue) {
+      return null;
+    }
+  }
+
+  private static boolean isOpen(QueueInfo queue, String label) {
+    Set<String> accessible = queue.getAccessibleNodeLabels();
+    boolean named = accessible == null || accessible.contains("*") || accessible.contains(label);
+    Map<String, QueueConfigurations> capacities = queue.getQueueConfigurations();
+    QueueConfigurations capacity = capacities == null ? null : capacities.get(label);
+    return named && (capacity == null || capacity.getMaxCapacity() > 0);
+  }
+}

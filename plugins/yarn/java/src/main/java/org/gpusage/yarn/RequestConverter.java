@@ -1,0 +1,381 @@
+package org.gpusage.yarn;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BiFunction;
+import java.util.function.ToIntFunction;
+import java.util.stream.Collectors;
+import org.apache.hadoop.yarn.api.records.Container;
+import org.apache.hadoop.yarn.api.records.ExecutionType;
+import org.apache.hadoop.yarn.api.records.Resource;
+import org.apache.hadoop.yarn.api.records.ResourceRequest;
+import org.apache.hadoop.yarn.server.scheduler.SchedulerRequestKey;
+
+/**
+ * One application's requests for containers: what each becomes under the plan, and which of them have waited too long.
+ *
+ * <p>A given request is never changed. A changed copy replaces it, so that a failure on the way leaves everything as it was.
+ */
+final class RequestConverter {
+
+  /** A request that the scheduler has not served in full. */
+  private static final class Outstanding {
+    private ResourceRequest ask;
+    private int remaining;
+    private long sinceNs;
+  }
+
+  /** What the nodes of the cluster offer to an application that asks for whole GPUs. */
+  interface Offers {
+    /** No node offers shares in place of GPUs. */
+    Offers NONE =
+        new Offers() {
+          @Override
+          public boolean offersGpus(String label) {
+            return true;
+          }
+
+          @Override
+          public boolean offersOnlyShares(String label) {
+            return false;
+          }
+
+          @Override
+          public String label(Resource required) {
+            return "";
+          }
+        };
+
+    /** Return whether a node with {@code label} that offers GPUs in any form has registered. */
+    boolean offersGpus(String label);
+
+    /** Return whether nodes with {@code label} offer shares, and no yarn.io/gpu. */
+    boolean offersOnlyShares(String label);
+
+    /** Return the label to which requests for {@code required} go that name none; nothing for nodes without one. */
+    String label(Resource required);
+  }
+
+  private static final int MOST_KEYS = 10_000;
+
+  final Plan plan;
+  final AvoidedNodes avoidedNodes;
+  private final Offers offers;
+  private final boolean hasPlan;
+  private final boolean everyRequest;
+  private final String share;
+  private final Map<SchedulerRequestKey, Outstanding> outstanding = new HashMap<>();
+  private final Map<SchedulerRequestKey, Long> requestedGpus =
+      new LinkedHashMap<SchedulerRequestKey, Long>(16, 0.75f, true) {
+        @Override
+        protected boolean removeEldestEntry(Map.Entry<SchedulerRequestKey, Long> eldest) {
+          return size() > MOST_KEYS; // a master may number its requests as it likes
+        }
+      };
+
+  /** Requests for whole GPUs that came before their nodes had registered, as after a restart of the ResourceManager. */
+  private final Map<SchedulerRequestKey, List<ResourceRequest>> deferred = new LinkedHashMap<>();
+
+  /** Keys that want no more containers; those allocated before come with the answer to that request at the latest. */
+  private final Set<SchedulerRequestKey> cancelled = new HashSet<>();
+
+  private String label;
+
+  /**
+   * Make an application's.
+   *
+   * @param everyRequest whether each request is for a GPU: so with our own master; others' say so by one yarn.io/gpu, or by a share
+   * @param label the generation that it begins on; null if we may not choose it
+   * @param avoidedNodes the nodes to keep off
+   * @param offers where requests for whole GPUs become shares of 100 for each
+   */
+  RequestConverter(Plan plan, boolean everyRequest, String share, String label, AvoidedNodes avoidedNodes, Offers offers) {
+    this(plan, true, everyRequest, share, label, avoidedNodes, offers);
+  }
+
+  private RequestConverter(Plan plan, boolean hasPlan, boolean everyRequest, String share, String label, AvoidedNodes avoidedNodes, Offers offers) {
+    this.avoidedNodes = avoidedNodes;
+    this.offers = offers;
+    this.plan = plan;
+    this.hasPlan = hasPlan;
+    this.everyRequest = everyRequest;
+    this.share = share;
+    this.label = label;
+  }
+
+  /**
+   * Return those of an application without a plan.
+   *
+   * @param label where its requests for GPUs go that name no label; null if we may not say
+   */
+  static RequestConverter unplanned(String share, String label, Offers offers) {
+    return new RequestConverter(Plan.wholeGpu(), false, false, share, label, new AvoidedNodes(Collections.emptyList()), offers);
+  }
+
+  /** Return what the scheduler is to see for {@code requested}, of which a container can have {@code most}. */
+  List<ResourceRequest> convert(List<ResourceRequest> requested, Resource most, long nowNs) {
+    List<ResourceRequest> changed = new ArrayList<>(requested.size());
+    requestedGpus.keySet().removeAll(cancelled);
+    cancelled.clear();
+    Map<SchedulerRequestKey, String> labels = labels(requested);
+    requested.forEach(ask -> deferred.remove(SchedulerRequestKey.create(ask)));
+    for (ResourceRequest ask : requested) {
+      if (needsShare(ask, most)) {
+        ResourceRequest ours = withLabel(copy(ask, withShare(ask.getCapability()), ask.getNumContainers()));
+        track(ask, ours, nowNs);
+        changed.add(ours);
+        continue;
+      }
+      ResourceRequest whole = toWholeShares(ask, labels);
+      if (whole != null) {
+        track(ask, whole, nowNs);
+        changed.add(whole);
+      } else if (label != null && ask.getCapability() != null && amount(ask.getCapability(), Settings.GPU_RESOURCE) > 0) {
+        changed.add(withLabel(copy(ask, ask.getCapability(), ask.getNumContainers())));
+      } else {
+        changed.add(ask);
+      }
+    }
+    return changed;
+  }
+
+  /**
+   * Return requests for whole GPUs again, as shares, whose nodes have registered only now and offer shares alone.
+   *
+   * @param remaining how many containers the scheduler still owes for a request
+   */
+  List<ResourceRequest> resolvedRequests(ToIntFunction<SchedulerRequestKey> remaining, long nowNs) {
+    List<ResourceRequest> resolvedRequests = new ArrayList<>();
+    for (SchedulerRequestKey key : new ArrayList<>(deferred.keySet())) {
+      List<ResourceRequest> requested = deferred.remove(key);
+      Map<SchedulerRequestKey, String> labels = labels(requested);
+      int outstanding = remaining.applyAsInt(key);
+      for (ResourceRequest ask : outstanding > 0 ? requested : Collections.<ResourceRequest>emptyList()) {
+        boolean any = ResourceRequest.isAnyLocation(ask.getResourceName());
+        ResourceRequest whole = toWholeShares(copy(ask, ask.getCapability(), any ? outstanding : ask.getNumContainers()), labels);
+        if (whole != null) {
+          track(ask, whole, nowNs);
+          resolvedRequests.add(whole);
+        }
+      }
+    }
+    return resolvedRequests;
+  }
+
+  /**
+   * Return the requests that go to the next generation because one of them has waited too long; none if none has.
+   *
+   * @param remaining how many containers the scheduler still owes for a request
+   * @param next the generation after a given one, for a container of the given size; the same where there is no other
+   */
+  List<ResourceRequest> fallbackRequests(
+      ToIntFunction<SchedulerRequestKey> remaining, BiFunction<String, Resource, String> next, long nowNs) {
+    List<ResourceRequest> fallbackRequests = new ArrayList<>();
+    Resource overdue = label == null || plan.fallbackAfterS == 0 ? null : overdue(remaining, nowNs);
+    if (overdue == null) {
+      return fallbackRequests;
+    }
+    String following = next.apply(label, overdue);
+    for (Outstanding request : outstanding.values()) {
+      request.sinceNs = nowNs;
+      if (!following.equals(label)) {
+        request.ask = copy(request.ask, request.ask.getCapability(), request.remaining);
+        request.ask.setNodeLabelExpression(following);
+        fallbackRequests.add(request.ask);
+      }
+    }
+    label = following;
+    return fallbackRequests;
+  }
+
+  /** Return {@code container} as its master asked for it: with yarn.io/gpu, by which it is recognised; null for no change. */
+  Container withRequestedGpus(Container container) {
+    SchedulerRequestKey key =
+        new SchedulerRequestKey(container.getPriority(), container.getAllocationRequestId(), null);
+    Long gpus = requestedGpus.get(key);
+    if (gpus == null || container.getResource().getResourceValue(share) == 0) {
+      return null;
+    }
+    Resource shown = Resource.newInstance(container.getResource());
+    shown.setResourceValue(Settings.GPU_RESOURCE, gpus);
+    Container copy =
+        Container.newInstance(
+            container.getId(),
+            container.getNodeId(),
+            container.getNodeHttpAddress(),
+            shown,
+            container.getPriority(),
+            container.getContainerToken(),
+            container.getExecutionType());
+    copy.setAllocationRequestId(container.getAllocationRequestId());
+    copy.setAllocationTags(container.getAllocationTags());
+    copy.setVersion(container.getVersion());
+    if (container.getExposedPorts() != null) {
+      copy.setExposedPorts(container.getExposedPorts());
+    }
+    return copy;
+  }
+
+  /** Return the generation that open requests are for. */
+  String label() {
+    return label;
+  }
+
+  /** Return how large the containers are that are still wanted of that generation. */
+  List<Resource> pendingSizes() {
+    return outstanding.values().stream().map(request -> request.ask.getCapability()).distinct().collect(Collectors.toList());
+  }
+
+  int keysRemembered() {
+    return requestedGpus.size();
+  }
+
+  private boolean needsShare(ResourceRequest ask, Resource most) {
+    Resource capability = ask.getCapability();
+    if (!hasPlan || capability == null || amount(most, share) == 0 || isOpportunistic(ask)) {
+      return false;
+    }
+    long gpus = amount(capability, Settings.GPU_RESOURCE);
+    boolean isAllowed = plan.share <= amount(most, share); // by the queue; else its master gets what it asked for
+    return gpus == 1 && isAllowed || gpus == 0 && (everyRequest || amount(capability, share) > 0);
+  }
+
+  /** Return {@code ask} for shares of 100 in place of its GPUs, which are the same GPUs; null where its nodes offer GPUs, or it wants none. */
+  private ResourceRequest toWholeShares(ResourceRequest ask, Map<SchedulerRequestKey, String> labels) {
+    long gpus = amount(ask.getCapability(), Settings.GPU_RESOURCE);
+    if (gpus == 0 || isOpportunistic(ask)) {
+      return null;
+    }
+    Resource shares = wholeShares(ask.getCapability(), share);
+    String named = labels.getOrDefault(SchedulerRequestKey.create(ask), "");
+    String chosen = !named.isEmpty() ? named : label != null ? label : offers.label(shares);
+    if (!offers.offersOnlyShares(chosen)) {
+      if (!offers.offersGpus(chosen) && deferred.size() < MOST_KEYS) {
+        deferred.computeIfAbsent(SchedulerRequestKey.create(ask), unseen -> new ArrayList<>()).add(ask);
+      }
+      return null;
+    }
+    ResourceRequest ours = copy(ask, shares, ask.getNumContainers());
+    if (named.isEmpty() && !chosen.isEmpty() && ResourceRequest.isAnyLocation(ours.getResourceName())) {
+      ours.setNodeLabelExpression(chosen);
+    }
+    return ours;
+  }
+
+  /** Return {@code requested} with 100 of {@code share} for each of its GPUs. */
+  static Resource wholeShares(Resource requested, String share) {
+    Resource shares = Resource.newInstance(requested);
+    long gpus = Math.min(amount(requested, Settings.GPU_RESOURCE), Long.MAX_VALUE / Settings.WHOLE_GPU); // of too many YARN says so itself
+    shares.setResourceValue(share, Settings.WHOLE_GPU * gpus);
+    shares.setResourceValue(Settings.GPU_RESOURCE, 0);
+    return shares;
+  }
+
+  /** Return the labels that requests name; YARN reads a label in a request for any place, for all those of its key. */
+  private static Map<SchedulerRequestKey, String> labels(List<ResourceRequest> requested) {
+    Map<SchedulerRequestKey, String> labels = new HashMap<>();
+    for (ResourceRequest ask : requested) {
+      String named = ask.getNodeLabelExpression();
+      if (ResourceRequest.isAnyLocation(ask.getResourceName()) && named != null && !named.trim().isEmpty()) {
+        labels.put(SchedulerRequestKey.create(ask), named.trim());
+      }
+    }
+    return labels;
+  }
+
+  /** Return whether {@code ask} is for containers that run where something is left over; nobody is to wait for what they have of a GPU. */
+  private static boolean isOpportunistic(ResourceRequest ask) {
+    return ask.getExecutionTypeRequest() != null
+        && ask.getExecutionTypeRequest().getExecutionType() == ExecutionType.OPPORTUNISTIC;
+  }
+
+  private ResourceRequest withLabel(ResourceRequest ours) {
+    if (ResourceRequest.isAnyLocation(ours.getResourceName())) {
+      String named = ours.getNodeLabelExpression();
+      if (everyRequest && plan.labels.contains(named)) { // as our master says by itself, for it knows no better
+        ours.setNodeLabelExpression(label);
+      } else if (label != null && (named == null || named.isEmpty())) {
+        ours.setNodeLabelExpression(label);
+      }
+    }
+    return ours;
+  }
+
+  /** Return {@code requested} with the plan's share. What is more than the queue allows is YARN's to refuse: half a GPU is not what was asked for. */
+  private Resource withShare(Resource requested) {
+    Resource capability = Resource.newInstance(requested);
+    capability.setResourceValue(share, Math.max(plan.share, amount(capability, share)));
+    capability.setMemorySize(Math.max(capability.getMemorySize(), plan.memoryMib));
+    if (amount(capability, Settings.GPU_RESOURCE) > 0) {
+      capability.setResourceValue(Settings.GPU_RESOURCE, 0);
+    }
+    return capability;
+  }
+
+  private void track(ResourceRequest ask, ResourceRequest ours, long nowNs) {
+    SchedulerRequestKey key = SchedulerRequestKey.create(ours);
+    long gpus = amount(ask.getCapability(), Settings.GPU_RESOURCE);
+    if (gpus > 0 && ours.getNumContainers() > 0) {
+      requestedGpus.put(key, gpus);
+    }
+    if (!ResourceRequest.isAnyLocation(ours.getResourceName())) {
+      return;
+    }
+    if (ours.getNumContainers() == 0) {
+      cancelled.add(key);
+    } else {
+      cancelled.remove(key);
+    }
+    if (ours.getNumContainers() == 0 || label == null || !label.equals(ours.getNodeLabelExpression())) {
+      outstanding.remove(key);
+      return;
+    }
+    Outstanding request = outstanding.computeIfAbsent(key, unseen -> new Outstanding());
+    if (request.ask == null || ours.getNumContainers() != request.remaining) {
+      request.sinceNs = nowNs;
+    }
+    request.ask = ours;
+    request.remaining = ours.getNumContainers();
+  }
+
+  /** Return the size of a container that a request has waited for too long; null if there is none. */
+  private Resource overdue(ToIntFunction<SchedulerRequestKey> remaining, long nowNs) {
+    Resource overdue = null;
+    for (Iterator<Map.Entry<SchedulerRequestKey, Outstanding>> each = outstanding.entrySet().iterator(); each.hasNext(); ) {
+      Map.Entry<SchedulerRequestKey, Outstanding> entry = each.next();
+      Outstanding request = entry.getValue();
+      int now = remaining.applyAsInt(entry.getKey());
+      if (now == 0) {
+        each.remove();
+        continue;
+      }
+      if (now != request.remaining) {
+        request.remaining = now;
+        request.sinceNs = nowNs;
+      }
+      if (nowNs - request.sinceNs >= TimeUnit.SECONDS.toNanos(plan.fallbackAfterS)) {
+        overdue = request.ask.getCapability();
+      }
+    }
+    return overdue;
+  }
+
+  private static ResourceRequest copy(ResourceRequest ask, Resource capability, int containers) {
+    ResourceRequest copy = ResourceRequest.clone(ask);
+    copy.setCapability(capability);
+    copy.setNumContainers(containers);
+    return copy;
+  }
+
+  private static long amount(Resource resource, String type) {
+    return NodeGpus.amount(resource, type);
+  }
+}

@@ -1,0 +1,92 @@
+"""What a sandbox takes from the machine it runs on: a user, a folder of its own, ports that nobody else has."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import tempfile
+from pathlib import Path
+
+from gpusage_hooks.errors import RequestError
+
+_PORTS = range(10_000, 32_000)  # below those that the kernel gives to outgoing connections
+_MOST_TRIES = 1000
+
+
+def private_folder(folder: Path | None, longest: int) -> Path:
+    """Return *folder*, empty, made if need be, that nobody else can look into; a temporary one where ``None``.
+
+    Raises:
+        RequestError: It is not empty, not ours, or its path has more than *longest* bytes or a letter that
+            configuration files cannot hold.
+    """
+    absolute = Path(tempfile.mkdtemp(prefix="gpusage-sandbox-")) if folder is None else folder.absolute()
+    length = len(os.fsencode(absolute))
+    if length > longest:
+        message = (
+            f"Folder of this sandbox must have a path of at most {longest} bytes, for the sockets in it; "
+            f"{str(absolute)!r} has {length}. Name a shorter one with --folder."
+        )
+        raise RequestError(message)
+    if not re.fullmatch(r"[\w/.+@:~-]+", str(absolute)):
+        message = f"Folder of a sandbox must be a plain word; got {str(absolute)!r}. Name another one with --folder."
+        raise RequestError(message)
+    try:
+        absolute.mkdir(mode=0o700, parents=True, exist_ok=True)
+        require_own(absolute)
+        absolute.chmod(0o700)
+        occupied = any(absolute.iterdir())
+    except OSError as error:
+        message = f"Folder {str(absolute)!r} must be writable; got: {error}. Name another one with --folder."
+        raise RequestError(message) from error
+    if occupied:
+        message = (
+            f"Folder {str(absolute)!r} must be empty; it is not. Take the sandbox in it down, or name another one."
+        )
+        raise RequestError(message)
+    return absolute
+
+
+def require_own(folder: Path) -> None:
+    """Raise unless *folder* is this user's: what lies in a sandbox is run.
+
+    Raises:
+        RequestError: It is another user's.
+    """
+    owner = folder.stat().st_uid
+    if owner != os.geteuid():
+        message = (
+            f"Folder {str(folder)!r} of a sandbox must belong to the user with uid {os.geteuid()}; "
+            f"its owner has uid {owner}. Name another one with --folder."
+        )
+        raise RequestError(message)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return *count* ports that nobody listens on, far from each other and from what others pick.
+
+    Raises:
+        RequestError: There are not so many.
+    """
+    ports: set[int] = set()
+    for _ in range(_MOST_TRIES):
+        if len(ports) == count:
+            break
+        port = _PORTS.start + secrets.randbelow(len(_PORTS))
+        if _is_free(port):
+            ports.add(port)
+    else:
+        message = f"Machine must have {count} free ports below {_PORTS.stop}; got {len(ports)}. Ask for fewer nodes."
+        raise RequestError(message)
+    return sorted(ports)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

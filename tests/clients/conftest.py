@@ -1,0 +1,68 @@
+"""Two real clusters for clients: one with gpusage enforcing, one without gpusage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+from gpusage_hooks.errors import RequestError
+from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
+from gpusage_sandboxes.packages import require_apt
+from gpusage_slurm import sandbox as slurm
+from gpusage_slurm.sandbox.trial import install_plugin
+from gpusage_yarn import sandbox as yarn
+from gpusage_yarn.sandbox.jar import build_jar
+from gpusage_yarn.sandbox.java import prepare_java
+from gpusage_yarn.sandbox.settings import with_gpusage
+from slurm_clients import SlurmPair
+from slurm_jobs import GENEROUS
+from yarn_clients import YarnPair
+
+SLURM = slurm.ClusterPlan(nodes=slurm.parse_nodes("1xv100:2"), accounting=True)
+YARN = yarn.ClusterPlan(nodes=yarn.parse_nodes("2xv100:1"))
+YARN_SETTINGS = {"gpusage.share.for-whole-gpus": "true", "gpusage.daemon.limit-ms": "2000"}
+
+
+@pytest.fixture(scope="session")
+def slurm_clusters(request: pytest.FixtureRequest) -> Iterator[SlurmPair]:
+    """Return both clusters; a machine without apt has no Slurm to test on."""
+    try:
+        require_apt()
+    except RequestError as error:
+        pytest.skip(str(error))
+    release = request.config.getoption("--slurm-release")
+    with ExitStack() as stack, ThreadPoolExecutor() as threads:
+        starts = [threads.submit(slurm.start_sandbox, SLURM, release=release) for _ in SlurmPair._fields]
+        pair = SlurmPair(*(stack.enter_context(start.result()) for start in starts))
+        install_plugin(pair.enforcing, "enforce", f"{GENEROUS}[learning]\nrefresh_s = 1\n")
+        yield pair
+
+
+@pytest.fixture
+def slurm_pair(slurm_clusters: SlurmPair) -> SlurmPair:
+    """Return both clusters; gpusage remembers nothing of another test's jobs."""
+    enforcing = slurm_clusters.enforcing
+    stop_gpusaged(enforcing)
+    for path in enforcing.layout.state.glob("decisions.db*"):
+        path.unlink()
+    start_gpusaged(enforcing)
+    return slurm_clusters
+
+
+@pytest.fixture(scope="session")
+def yarn_pair() -> Iterator[YarnPair]:
+    """Return both clusters; a machine without Java has no YARN to test on."""
+    try:
+        prepare_java()
+    except RequestError as error:
+        pytest.skip(str(error))
+    plain = replace(YARN, whole_gpus=1, share_per_gpu=0)
+    with_shares = with_gpusage(replace(YARN, site_settings=YARN_SETTINGS), build_jar(), "enforce")
+    with ExitStack() as stack:
+        pair = YarnPair(*(stack.enter_context(yarn.start_sandbox(plan)) for plan in (plain, with_shares)))
+        start_gpusaged(pair.enforcing)
+        yield pair

@@ -1,0 +1,178 @@
+"""gpusage is upgraded, downgraded and removed while jobs run: none fails, no node is drained, each share ends well."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged, write_gpusage_toml
+from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from installations import CHECKOUT, build, install_wheel
+from slurm_jobs import GENEROUS, own_output, release, submit_share, wait_for_state
+from waiting import wait_until
+
+pytestmark = pytest.mark.slurm
+
+EARLY = "f9792904b48a"
+"""The last revision that let slurm.conf name files inside the Python package."""
+LIGHT = f"model={CHECKOUT / 'examples' / 'models'}/dlrm.onnx,batch=8,mode=infer"
+STEPS = (
+    "echo begun; touch begun-$SLURM_JOB_ID; until [ -e {} ]; do sleep .1; done; srun --gres=gpu:1 echo step; echo ended"
+)
+REINSTALLATIONS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A cluster whose gpusage comes from wheels, as at a site."""
+
+    sandbox: Sandbox
+    venv: Path
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Run a command with this installation first on the PATH, and return what it printed."""
+        path = f"{self.venv / 'bin'}:{self.sandbox.environment['PATH']}"
+        return self.sandbox.run(*command, check=check, environment={"PATH": path}).stdout
+
+    def pip(self, *words: str) -> None:
+        """Run the environment's own pip."""
+        command = [self.venv / "bin" / "pip", "--quiet", "--disable-pip-version-check", *words]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def put(self, wheel: Path) -> None:
+        """Put *wheel* in the place of what is installed."""
+        self.pip("install", "--force-reinstall", "--no-deps", "--no-index", "--no-compile", str(wheel))
+
+    def install(self) -> None:
+        """Do as docs/admin.md says after an upgrade."""
+        self.run("gpusage", "slurm", "install", "--nodes-ready", "--yes")
+        self.sandbox.reconfigure()
+        self.start_gpusaged()
+
+    def start_gpusaged(self) -> None:
+        """Start this installation's gpusaged."""
+        start_gpusaged(self.sandbox, "env", f"PATH={self.venv / 'bin'}:{self.sandbox.environment['PATH']}")
+
+    def begin_share(self) -> str:
+        """Return a share that runs, and goes on when a file named after it appears."""
+        job = submit_share(self.sandbox, f"--comment={LIGHT}", wrap=STEPS.format("go-$SLURM_JOB_ID"))
+        release(self.sandbox, job)
+        wait_until((self.sandbox.layout.jobs / f"begun-{job}").exists)
+        return job
+
+    def end_share(self, job: str) -> str:
+        """Let *job* go on, and return its output."""
+        (self.sandbox.layout.jobs / f"go-{job}").touch()
+        wait_for_state(self.sandbox, job, "COMPLETED")
+        return own_output(self.sandbox.layout.jobs / f"slurm-{job}.out")
+
+    def require_whole(self) -> None:
+        """Require that no job ended otherwise than well, and that every node takes jobs."""
+        self.sandbox.wait_for_queue()
+        ends = self.sandbox.run("squeue", "--states=all", "--noheader", "--array", "--format=%T").stdout.split()
+        assert set(ends) <= {"COMPLETED", "CANCELLED"}
+        wait_until(lambda: set(self.sandbox.run("sinfo", "-hN", "-o", "%T").stdout.split()) == {"idle"})
+        assert "drained" not in "".join(path.read_text() for path in self.sandbox.layout.logs.glob("slurmctld.log"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return this checkout's wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build("wheel", folder, checkout=CHECKOUT)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def early_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the wheel of an early revision, from this checkout's history."""
+    archive = subprocess.run(["git", "archive", EARLY], check=False, capture_output=True, cwd=CHECKOUT)
+    if archive.returncode:
+        pytest.skip("this checkout has no history to take an early revision from")
+    folder = tmp_path_factory.mktemp("early")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tree:
+        tree.extractall(folder)  # noqa: S202 - our own
+    build("wheel", folder, checkout=folder)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def site(slurm_release: str | None, wheel: Path) -> Iterator[Site]:
+    """Return a site with nothing of ours in its slurm.conf yet."""
+    with (
+        tempfile.TemporaryDirectory(prefix="gpusage-upgrade.", dir="/tmp") as folder,
+        start_sandbox(ClusterPlan(nodes=parse_nodes("2xv100:2")), release=slurm_release) as sandbox,
+    ):
+        venv = install_wheel(wheel, Path(folder)).folder / "venv"
+        uv = shutil.which("uv") or str(Path.home() / ".local" / "bin" / "uv")
+        subprocess.run([uv, "pip", "install", "--quiet", "--python", venv / "bin" / "python", "pip"], check=True)
+        write_gpusage_toml(sandbox.layout, "enforce", GENEROUS)
+        yield Site(sandbox=sandbox, venv=venv)
+
+
+def test_a_share_crosses_an_upgrade_from_an_early_installation_and_a_downgrade(
+    site: Site, wheel: Path, early_wheel: Path
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="gpusage-early.", dir="/tmp") as folder:
+        early = Site(sandbox=site.sandbox, venv=install_wheel(early_wheel, Path(folder)).folder / "venv")
+        early.install()
+        assert f"TaskProlog={folder}" in site.sandbox.layout.slurm_conf.read_text()
+        job = early.begin_share()
+        assert "names a file inside gpusage's Python package" in site.run("gpusage", "slurm", "doctor", check=False)
+        site.install()
+        assert folder not in site.sandbox.layout.slurm_conf.read_text()
+        # What runs a job's task epilog is what slurmd knew when the job began: the early package stays until then.
+        assert site.end_share(job) == "begun\nstep\nended\n"
+    job = site.begin_share()
+    site.put(early_wheel)
+    site.start_gpusaged()
+    assert site.end_share(job) == "begun\nstep\nended\n"
+    job = site.begin_share()
+    site.put(wheel)
+    site.install()
+    assert site.end_share(job) == "begun\nstep\nended\n"
+    assert "TaskProlog" in site.run("gpusage", "slurm", "uninstall")
+    site.require_whole()
+
+
+def test_amid_jobs_the_package_is_replaced_and_none_fails(site: Site, wheel: Path) -> None:
+    site.install()
+    jobs = site.sandbox.layout.jobs
+    for _ in range(REINSTALLATIONS):
+        site.sandbox.run("sbatch", "--array=1-8", "--gres=mps:25", "--output=amid-%A-%a", "--wrap=echo ran")
+        site.sandbox.run(
+            "sbatch", "--array=1-4", "--gres=gpu:1", f"--comment={LIGHT}", "--output=amid-%A-%a", "--wrap=echo ran"
+        )
+        site.put(wheel)
+    site.require_whole()
+    assert {own_output(path) for path in jobs.glob("amid-*")} == {"ran\n"}
+    assert len(list(jobs.glob("amid-*"))) == 12 * REINSTALLATIONS
+
+
+def test_without_the_package_jobs_run_and_slurmctld_comes_up(site: Site, wheel: Path) -> None:
+    site.put(wheel)
+    site.install()
+    job = site.begin_share()
+    stop_gpusaged(site.sandbox)
+    site.pip("uninstall", "--yes", "gpusage")
+    assert not list(site.venv.glob("lib/*/site-packages/gpusage*"))
+    site.sandbox.restart_controller()
+    site.sandbox.wait_for_nodes()
+    plain = site.sandbox.run(
+        "sbatch", "--wait", "--gres=gpu:1", f"--comment={LIGHT}", "--output=plain", "--wrap=echo ran"
+    )
+    assert plain.stderr in ("", "sbatch: gpusage: gpusaged did not answer; the request stays as it is\n")
+    assert own_output(site.sandbox.layout.jobs / "plain") == "ran\n"
+    assert site.end_share(job) == "begun\nstep\nended\n"
+    site.require_whole()
+    shutil.rmtree(site.sandbox.layout.libexec)  # no job begins from here on
+    site.sandbox.restart_controller()
+    assert "Submitted" in site.sandbox.run("sbatch", "--hold", "--gres=gpu:1", "--wrap=true").stdout

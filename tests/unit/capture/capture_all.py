@@ -1,0 +1,33 @@
+"""Captures each script named on the command line, in a fork of one process: PyTorch is imported once."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch._dynamo  # noqa: F401 - each fork has it
+
+from gpusage.capture.inside.session import Session
+
+TWO_GPUS = {"ddp", "fsdp"}
+
+
+def main() -> None:
+    """Write one line for each script: its record."""
+    results = os.dup(1)
+    os.dup2(2, 1)
+    for script in sys.argv[1:]:
+        receiver, sender = os.pipe()
+        if not os.fork():
+            gpu_count = 2 if Path(script).stem in TWO_GPUS else 1
+            os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(gpu_count)}
+            Session(sender, gpu_count).run([script])
+        os.close(sender)
+        with os.fdopen(receiver, "rb") as pipe:
+            record = json.loads(pipe.read().splitlines()[-1])["record"]
+        os.write(results, json.dumps({"name": Path(script).stem, **record}).encode() + b"\n")
+        os.wait()
+
+
+if __name__ == "__main__":
+    main()

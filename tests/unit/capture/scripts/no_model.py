@@ -1,0 +1,3 @@
+"""Calls no model."""
+
+print("nothing to do")

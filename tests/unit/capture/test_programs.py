@@ -1,0 +1,75 @@
+"""The Python program in a command line or a job script."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from gpusage.capture.inside.scratch_files import overlaid
+from gpusage.capture.programs import program_in_script, program_of
+from gpusage_hooks.errors import RequestError
+
+
+@pytest.mark.parametrize(
+    ("line", "python", "words", "gpu_count"),
+    [
+        ("python train.py --lr 1", "python", "train.py --lr 1", 1),
+        ("/env/bin/python3.11 -u -W ignore -m pkg.train -x", "/env/bin/python3.11 -u -W ignore", "-m pkg.train -x", 1),
+        ("srun -n 1 --label time python train.py", "python", "train.py", 1),
+        ("torchrun --standalone --nproc_per_node=4 train.py a", "python", "train.py a", 4),
+        ("torchrun --nnodes 1 --nproc-per-node 2 -m pkg.train", "python", "-m pkg.train", 2),
+        ("python3 -m torch.distributed.run --nproc_per_node 8 train.py", "python3", "train.py", 8),
+        ("accelerate launch --multi_gpu --num_processes 2 train.py", "python", "train.py", 2),
+        ("accelerate launch --mixed_precision bf16 train.py", "python", "train.py", 1),
+    ],
+)
+def test_the_program_is_behind_its_launchers(line: str, python: str, words: str, gpu_count: int) -> None:
+    program = program_of(shlex.split(line))
+    assert shlex.join(program.python) == python
+    assert shlex.join(program.words) == words
+    assert program.gpu_count == gpu_count
+
+
+@pytest.mark.parametrize("line", ["bash run.sh", "python", "python -c 1", "python -m", "torchrun --nproc_per_node 2"])
+def test_what_runs_no_program_is_refused_in_one_sentence(line: str) -> None:
+    with pytest.raises(RequestError, match="must run a Python program, as"):
+        program_of(shlex.split(line))
+
+
+def test_a_job_script_sets_variables_and_the_folder_of_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USER_BATCH", "64")
+    program = program_in_script(
+        "#!/bin/bash\n#SBATCH --gres=gpu:1\nmodule load cuda\nexport DATA=/data LR=0.1\ncd models\n"
+        "srun python train.py \\\n  --batch ${USER_BATCH} --data $DATA/set --seed ${SEED:-7} --name x$NONE > log 2>&1\n"
+        "echo done\n"
+    )
+    assert program.words == ("train.py", "--batch", "64", "--data", "/data/set", "--seed", "7", "--name", "x")
+    assert program.variables == {"DATA": "/data", "LR": "0.1"}
+    assert program.folder == "models"
+
+
+def test_of_several_programs_the_last_one_counts() -> None:
+    program = program_in_script("python prepare.py\nOMP_NUM_THREADS=4 python train.py | tee log\n")
+    assert program.words == ("train.py",)
+    assert program.variables == {"OMP_NUM_THREADS": "4"}
+
+
+def test_words_that_a_shell_works_out_are_refused() -> None:
+    with pytest.raises(RequestError, match="must have words that need no shell"):
+        program_in_script("python train.py --port $(free_port)\n")
+
+
+def test_a_script_without_a_program_is_refused() -> None:
+    with pytest.raises(RequestError, match="got 'no line that does'"):
+        program_in_script("#!/bin/bash\n# python train.py\necho 'an open quotation\n")
+
+
+def test_a_folder_with_a_mount_in_it_has_no_overlay() -> None:
+    folders = [Path(each) for each in ("/work/run", "/home/u", "/scratch", "/home/u/project", "/data", "/scratch")]
+    assert overlaid(folders, [Path("/"), Path("/proc"), Path("/data/a")]) == [
+        Path("/work/run"),
+        Path("/home/u"),
+        Path("/scratch"),
+    ]

@@ -1,0 +1,133 @@
+"""`gpusage capture`, as a user runs it: real processes, and an overlay where the kernel lets its users have one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from gpusage.capture.inside.scratch_files import NO_SCRATCH_STATUS
+
+SCRIPTS = Path(__file__).parent / "scripts"
+TRY = "echo x > here; echo x > kept; rm -r folder; mkdir folder; umount . ; cat kept folder/* 2>/dev/null; "
+TRY += "touch /usr/touched 2>&1 | grep -o 'Read-only'; exit 7"
+
+
+def apart(folder: Path, program: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+    """Run *program* in *folder* with an overlay on it; skip the test where this kernel lets its users have none."""
+    words = {"is_apart": True, "has_network": False, "cpu_limit_s": 60, "folders": [str(folder)], **options}
+    command = [sys.executable, "-m", "gpusage.capture.inside.scratch_files", json.dumps(words), *program]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode == NO_SCRATCH_STATUS:
+        pytest.skip(f"users may have no overlay here: {done.stderr}")
+    return done
+
+
+def command_lines() -> set[str]:
+    """Return the command lines of this host's processes."""
+    lines = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            lines.add(path.read_text(errors="replace").replace("\0", " ").strip())
+    return lines
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run ``gpusage capture`` in *folder*, with time for a loaded machine."""
+    command = [sys.executable, "-m", "gpusage.cli", "capture", "--time", "400s", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_what_a_program_writes_stays_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "one").write_text("one")
+    done = apart(tmp_path, ["sh", "-c", TRY])
+    assert done.returncode == 7
+    assert done.stdout.splitlines() == ["x", "Read-only"]
+    assert {each.name for each in tmp_path.iterdir()} == {"kept", "folder"}
+    assert (tmp_path / "kept").read_text() == "mine"
+    assert (tmp_path / "folder" / "one").read_text() == "one"
+
+
+def test_a_program_has_no_network_but_its_own_host(tmp_path: Path) -> None:
+    text = "import socket; s = socket.create_server(('127.0.0.1', 0)); socket.create_connection(s.getsockname()); "
+    text += "print(socket.if_nameindex())"
+    assert apart(tmp_path, [sys.executable, "-c", text]).stdout.strip() == "[(1, 'lo')]"
+
+
+def test_nothing_that_a_program_starts_outlives_it(tmp_path: Path) -> None:
+    name = f"sleep 4711.{os.getpid()}"
+    assert apart(tmp_path, ["sh", "-c", f"setsid {name} > /dev/null 2>&1 & echo begun"]).stdout == "begun\n"
+    assert name not in command_lines()
+
+
+def test_a_program_has_no_more_rights_than_its_user(tmp_path: Path) -> None:
+    shown = apart(tmp_path, ["cat", "/proc/self/status"]).stdout
+    assert "CapEff:\t0000000000000000" in shown
+    assert f"Uid:\t{os.getuid()}\t" in shown
+
+
+@pytest.mark.torch
+def test_a_job_script_becomes_a_card_and_a_comment(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    shutil.copy(SCRIPTS / "plain.py", tmp_path)
+    apart(tmp_path, ["true"])
+    (tmp_path / "job.sbatch").write_text(f"#!/bin/sh\nLOG=written\nsrun {sys.executable} plain.py $LOG\n")
+    done = run(tmp_path, "-o", "plain.card.json", "job.sbatch")
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "written").exists()
+    assert (tmp_path / "plain.card.json").exists()
+    *table, card, comment = done.stdout.splitlines()
+    assert table[0].startswith("Sequential with 1.47 k parameters; it ended after one full step")
+    assert [line.split()[:3] for line in table[2:]] == [
+        ["batch", "32", "seen"],
+        ["mode", "train", "seen"],
+        ["precision", "fp32", "seen"],
+        ["optimizer", "momentum", "seen"],
+    ]
+    assert card == "Card: plain.card.json"
+    assert comment == "--comment=model=plain.card.json,batch=32,mode=train,precision=fp32,optimizer=momentum"
+
+
+@pytest.mark.torch
+def test_without_an_overlay_what_a_program_writes_is_real(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = run(tmp_path, "--run-here", "--json", "--", sys.executable, str(SCRIPTS / "plain.py"), "written")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "written").read_text() == "begun"
+    shown = json.loads(done.stdout)
+    assert shown["keys"]["batch"] == {"value": "32", "known": "seen"}
+    assert shown["modules"] == [{"name": "Sequential", "parameter_count": 1474}]
+    assert shown["card"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "Capture must have one program"),
+        (["--shell", "python a.py", "--", "python", "a.py"], "Capture must have one program"),
+        (["--", "bash", "train.sh"], "Command of 'gpusage capture' must run a Python program"),
+        (["-o", "card.json", "--", "python", "a.py"], "Output 'card.json' must end with '.card.json'"),
+        (["--shell", "cd nowhere; python a.py"], "must be there for the program to run in; got none"),
+        (["nowhere.sbatch"], "Script 'nowhere.sbatch' must be a readable file"),
+    ],
+)
+def test_what_cannot_be_captured_is_refused_in_one_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
+    done = run(tmp_path, *words)
+    assert done.returncode in (1, 2)
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_program_that_calls_no_model_in_time_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "sleeps.py").write_text("import time\ntime.sleep(600)\n")
+    done = run(tmp_path, "--run-here", "--time", "1s", "--", sys.executable, "sleeps.py")
+    assert done.returncode == 1
+    assert "Program must call a model within its limits; got its time first. Give it more with --time." in done.stderr

@@ -1,0 +1,107 @@
+"""Scripts as users write them, each captured without a change."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusage.capture.captured import check_record
+from gpusage_hooks.errors import RequestError
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+HERE = Path(__file__).parent
+NEEDS_TRANSFORMERS = {"generate", "masked"}
+TRAINS = {"mode": "train", "precision": "fp32"}
+"""Keys that most scripts have."""
+EXPECTED = {
+    "plain": {"batch": "32", **TRAINS, "optimizer": "momentum"},
+    "amp": {"batch": "16", **TRAINS, "precision": "fp16", "optimizer": "adamw"},
+    "accumulation": {"batch": "12", **TRAINS, "precision": "bf16", "optimizer": "adam", "accumulate": "4"},
+    "lstm": {"batch": "20", "mode": "train?", "precision": "fp32", "optimizer": "sgd?"},
+    "gan": {"batch": "24", **TRAINS, "optimizer": "adam"},
+    "two_optimizers": {"batch": "48", **TRAINS, "optimizer": "adam~"},  # Adadelta keeps two numbers, too
+    "ddp": {"batch": "32", **TRAINS, "optimizer": "sgd", "gpus": "2", "strategy": "ddp"},
+    "fsdp": {"batch": "8", **TRAINS, "optimizer": "adamw", "gpus": "2", "strategy": "fsdp"},
+    "compiled": {"batch": "8", **TRAINS, "precision": "bf16-pure", "optimizer": "adamw", "compile": "on"},
+    "checkpointed": {"batch": "8", **TRAINS, "precision": "tf32", "optimizer": "adamw", "checkpointing": "on"},
+    "frozen": {"batch": "8", **TRAINS, "optimizer": "momentum~", "trainable": "0.1"},  # 1,000 of 10,000
+    "inference": {"batch": "5", "mode": "infer?", "precision": "fp16-pure"},
+    "generate": {"batch": "2", "mode": "infer?", "precision": "fp32", "generate": "8+16"},
+    "masked": {"batch": "4", **TRAINS, "optimizer": "adamw"},
+    "values": {"batch": "6?", **TRAINS, "optimizer": "adam"},
+    "failing": {"batch": "6", "mode": "train?", "precision": "fp32", "optimizer": "adam?"},
+}
+"""The keys of each script; ``?`` marks what is guessed, ``~`` what is mapped."""
+MODULES = {
+    "plain": [("Sequential", 20 * 64 + 64 + 64 * 2 + 2)],
+    "lstm": [("Language", 50 * 16 + 4 * 32 * (16 + 32 + 2) + 4 * 32 * (32 + 32 + 2) + 33 * 50)],
+    "gan": [("Sequential", 64 * 32 + 32 + 32 + 1), ("Sequential", 10 * 32 + 32 + 32 * 64 + 64)],
+    "two_optimizers": [("Linear", 33 * 8), ("Linear", 9 * 32), ("Linear", 33 * 32)],
+    "frozen": [("Adapted", 10_000)],
+}
+ENDINGS = {
+    **dict.fromkeys(EXPECTED, "cycle"),
+    "lstm": "by hand",
+    "inference": "inference",
+    "generate": "inference",
+    "failing": "failed",
+}
+
+
+@pytest.fixture(scope="module")
+def records() -> Mapping[str, Mapping[str, Any]]:
+    """Return the record of each script."""
+    names = [*EXPECTED, "no_model"]
+    if find_spec("transformers") is None:
+        names = [name for name in names if name not in NEEDS_TRANSFORMERS]
+    command = [sys.executable, str(HERE / "capture_all.py"), *(str(HERE / "scripts" / f"{name}.py") for name in names)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    return {record["name"]: record for record in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_script_shows_its_job(name: str, records: Mapping[str, Mapping[str, Any]]) -> None:
+    if name not in records:
+        pytest.skip("transformers is not installed")
+    captured = check_record(records[name])
+    marks = {"seen": "", "mapped": "~", "guessed": "?"}
+    assert {key: value + marks[mark] for key, (value, mark) in captured.keys.items()} == EXPECTED[name]
+    assert captured.ending == ENDINGS[name]
+    assert list(captured.modules) == MODULES.get(name, list(captured.modules))
+    if name == "values":
+        assert "must take the same way whatever the values of its inputs are" in captured.graph_failure
+        assert captured.graph is None
+    else:
+        assert captured.graph is not None
+        assert captured.graph.parameter_count == sum(count for _, count in captured.modules)
+
+
+def test_a_program_without_a_model_shows_nothing(records: Mapping[str, Mapping[str, Any]]) -> None:
+    assert records["no_model"] == {"name": "no_model", "ending": "end", "failure": "", "frameworks": []}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {},
+        {"keys": {"batch": ["32,gpusage=off", "seen"]}, "modules": []},
+        {"keys": {"model": ["/etc/passwd", "seen"]}, "modules": []},
+        {"keys": {"batch": ["32", "sworn"]}, "modules": []},
+        {"keys": {"batch": ["many", "seen"]}, "modules": []},
+        {"keys": ["batch"], "modules": []},
+        {"keys": {"batch": ["32", "seen"]}, "modules": [["Linear", "x"]]},
+        {"keys": {"batch": ["32", "seen"]}, "modules": [], "graph": {"kinds": "none"}},
+    ],
+)
+def test_a_forged_record_is_refused_in_one_sentence(forged: Mapping[str, Any]) -> None:
+    with pytest.raises(RequestError, match="Record of the program must be one that") as caught:
+        check_record(forged)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,76 @@
+"""`gpusage predict --serve`: what each GPU serves of a language model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gpusage.cli import main
+
+GPT2 = str(Path(__file__).parents[4] / "examples" / "models" / "gpt2.onnx")
+SERVED = ("predict", GPT2, "--serve", "--generate", "512+128", "--precision", "fp16")
+
+
+def served(*words: str) -> dict[str, Any]:
+    result = CliRunner().invoke(main, [*SERVED, "--json", *words])
+    assert result.exit_code == 0, result.stderr
+    (model,) = json.loads(result.stdout)["models"]
+    return dict(model)
+
+
+def test_each_gpu_has_its_answers_and_the_engine_serves() -> None:
+    model = served("--gpu", "a100", "--gpu", "t4")
+    assert model["workload"]["engine"] == "vllm"
+    fast, slow = model["gpus"]
+    assert (fast["gpu"], slow["gpu"]) == ("a100-sxm4-40gb", "t4")
+    assert fast["tokens_per_s"]["value"] > slow["tokens_per_s"]["value"]
+    per_user = fast["tokens_per_s_per_user"]["value"]
+    assert fast["tokens_per_s"]["value"] == pytest.approx(fast["answers"] * per_user, rel=1e-4)
+    assert "gpu_count" not in fast
+    assert "cost_per_million_tokens" not in fast
+
+
+def test_a_named_engine_stays() -> None:
+    assert served("--gpu", "a100", "--engine", "tensorrt-llm")["workload"]["engine"] == "tensorrt-llm"
+
+
+def test_a_million_tokens_cost_what_the_hours_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "gpusage.toml"
+    file.write_text("[money]\nprice_per_hour = { t4 = 0.5 }\n")
+    monkeypatch.setenv("GPUSAGE_CONFIG", str(file))
+    (slow,) = served("--gpu", "t4")["gpus"]
+    cost = 0.5 * 1e6 / slow["tokens_per_s"]["value"] / 3600
+    assert slow["cost_per_million_tokens"]["value"] == pytest.approx(cost, rel=1e-4)
+    shown = CliRunner().invoke(main, [*SERVED, "--gpu", "t4"])
+    assert "cost" in shown.stdout
+
+
+def test_a_rate_says_how_many_gpus_or_which_share() -> None:
+    few, many = (served("--gpu", "a100", "--rate", rate)["gpus"][0] for rate in ("0.1/s", "100000/s"))
+    assert (few["gpu_count"], few["share_percent"]) == (1, 25)
+    assert many["gpu_count"] > 1
+    assert many["share_percent"] == 100
+    shown = CliRunner().invoke(main, [*SERVED, "--gpu", "a100", "--rate", "0.1/s", "--p99", "1us"])
+    assert shown.exit_code == 0, shown.stderr
+    assert "none will do" in shown.stdout
+    assert "25 % of one" in CliRunner().invoke(main, [*SERVED, "--gpu", "a100", "--rate", "0.1/s"]).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (("--serve",), "must come with --generate; got none. Add --generate 512+128."),
+        (("--rate", "5/s"), "Option --rate must stand beside --serve"),
+        (("--serve", "--p99", "1s"), "Option --p99 must stand beside --rate"),
+        (("--serve", "--rate", "often"), "must be requests per second above 0; got 'often'"),
+        (("--serve", "--rate", "5", "--p99", "soon"), "must be a time above 0 in us, ms or s; got 'soon'"),
+    ],
+)
+def test_what_stands_alone_gets_a_sentence(words: tuple[str, ...], rule: str) -> None:
+    result = CliRunner().invoke(main, ["predict", GPT2, "--mode", "infer", *words])
+    assert result.exit_code != 0
+    assert rule in " ".join(result.stderr.split())

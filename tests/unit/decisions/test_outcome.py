@@ -1,0 +1,205 @@
+"""One way from a submission to a verdict, whoever asks: gpusaged, `gpusage validate`, `gpusage yarn submit`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpusage.cli.scripts import read_scripts
+from gpusage.cli.validate import validate
+from gpusage.decisions.advisor import Advisor, make_advisor
+from gpusage.decisions.outcome import DecisionContext, Outcome, require_job
+from gpusage.graphs.card.text import decode, encode
+from gpusage.service.decisions.engine import DecidedResponse, DecisionEngine
+from gpusage.service.state.snapshots import Snapshot
+from gpusage.settings.configuration import Configuration, SiteMode
+from gpusage_hooks.types import Cluster, Code, DecisionRecord, DecisionRequest, GpuPool, ModelGraph
+from gpusage_yarn.cluster.snapshot import ClusterSnapshot, ContainerSize, build_cluster, read_snapshot
+from gpusage_yarn.submission.command import site_context
+from gpusage_yarn.submission.planning import PlannedSubmission, plan_submission
+
+ROOT = Path(__file__).parents[3]
+MODEL = str(ROOT / "examples/models/dlrm.onnx")
+COMMENT = f"model={MODEL},batch=8,mode=infer,precision=fp32,optimizer=none"
+SLURM = Cluster(
+    manager="slurm",
+    version="24.11.5",
+    pools=(GpuPool(gpu="v100", site_type="v100", gpu_count=4, free_gpu_count=4, mps_per_gpu=100),),
+)
+VIEW = read_snapshot(json.loads((ROOT / "tests/golden/yarn/3.4.2.json").read_text()).get)
+VOLTA = replace(VIEW, nodes=tuple(node for node in VIEW.nodes if node.label == "v100"))
+SIZE = ContainerSize(memory_mib=4096, vcores=1)
+
+
+@pytest.fixture(scope="module")
+def advisor() -> Advisor:
+    return make_advisor()
+
+
+@pytest.fixture(scope="module")
+def card(advisor: Advisor) -> str:
+    return encode(advisor.read(MODEL))
+
+
+def ruled(
+    advisor: Advisor, manager: str, mode: SiteMode = "enforce", kill_reason: str | None = None, **fields: str
+) -> DecidedResponse:
+    """Return what gpusaged rules."""
+    snapshot = Snapshot(
+        configuration=replace(Configuration(), mode=mode),
+        advisor=advisor,
+        trusted_uids=frozenset(),
+        clusters={"slurm": SLURM, "yarn": build_cluster(VOLTA, advisor.catalogue)},
+        kill_reason=kill_reason,
+    )
+    return DecisionEngine().decide(DecisionRequest(manager=manager, fields=fields), snapshot, lambda _: None)
+
+
+def proposed(
+    decision_context: DecisionContext, graph: ModelGraph, view: ClusterSnapshot = VOLTA, **fields: str
+) -> PlannedSubmission:
+    """Return what `gpusage yarn submit` proposes."""
+    job = require_job(DecisionRequest(manager="yarn", fields=fields, origin="ada"), decision_context.advisor)
+    return plan_submission(decision_context, job, graph, view, SIZE)
+
+
+def of_slurm_daemon(advisor: Advisor, card: str) -> Outcome | None:
+    fields = {"comment": COMMENT, "tres_per_node": "gres:gpu:1", "script": "1", "het": "0", "card": card}
+    return ruled(advisor, "slurm", **fields).outcome
+
+
+def of_validate(advisor: Advisor, folder: Path) -> Outcome | None:
+    path = folder / "job.sbatch"
+    path.write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --comment={COMMENT}\nsrun serve\n")
+    (script,) = read_scripts([path])
+    return validate(script, SLURM, DecisionContext(advisor=advisor, mode="enforce")).outcome
+
+
+def recorded(outcome: Outcome | None) -> DecisionRecord:
+    assert outcome is not None
+    return outcome.record(origin="ada", number="69215f4a0c3e", decided_at_s=1.0)
+
+
+def test_gpusaged_and_validate_agree_on_decision_reasons_and_record(
+    advisor: Advisor, card: str, tmp_path: Path
+) -> None:
+    record = recorded(of_slurm_daemon(advisor, card))
+    assert record.decision.code is Code.REWRITE
+    assert record == recorded(of_validate(advisor, tmp_path))
+
+
+def test_gpusaged_and_yarn_submit_agree_on_decision_reasons_and_record(advisor: Advisor, card: str) -> None:
+    record = recorded(ruled(advisor, "yarn", comment=COMMENT, card=card).outcome)
+    assert record.decision.code is Code.REWRITE
+    decision_context = site_context(advisor, Configuration(kill_switch=""))
+    assert record == recorded(proposed(decision_context, decode(card), comment=COMMENT).outcome)
+
+
+def test_the_managers_differ_in_words_only(advisor: Advisor, card: str) -> None:
+    slurm = recorded(of_slurm_daemon(advisor, card))
+    yarn = recorded(ruled(advisor, "yarn", comment=COMMENT, card=card).outcome)
+    what_jobs_ask = {
+        name: getattr(yarn.decision.request, name) for name in ("host_memory_bytes", "bindable", "repeatable")
+    }
+    request = replace(slurm.decision.request, **what_jobs_ask)
+    assert replace(slurm.decision, request=request) == yarn.decision
+    assert (slurm.model, slurm.workload) == (yarn.model, yarn.workload)
+    assert slurm.rendered.after != yarn.rendered.after
+
+
+def test_a_job_that_cannot_be_changed_any_more_is_advised_and_recorded_as_that(advisor: Advisor, card: str) -> None:
+    fields = {"comment": COMMENT, "tres_per_node": "gres:gpu:1", "card": card, "advice_only": "it is too late"}
+    outcome = ruled(advisor, "slurm", **fields)
+    record = recorded(outcome.outcome)
+    assert (record.mode, record.decision.code, record.decision.reasons[0]) == ("advise", Code.REWRITE, "it is too late")
+    assert outcome.code is Code.KEEP
+    assert outcome.settings == {}
+    assert outcome.reservation is None
+    assert outcome.mark.startswith(" REWRITE (advise) gres/gpu:1 -> gres/mps:")
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_a_mode_holds_a_rewrite_back_in_the_same_words(advisor: Advisor, card: str, mode: SiteMode) -> None:
+    outcome = ruled(advisor, "yarn", mode, comment=COMMENT, card=card)
+    decision_context = site_context(advisor, Configuration(kill_switch="", mode=mode, origins={"mode": "gpusage.toml"}))
+    planned = proposed(decision_context, decode(card), comment=COMMENT)
+    assert recorded(outcome.outcome) == recorded(planned.outcome)
+    assert outcome.outcome is not None
+    assert outcome.outcome.applied_code is Code.KEEP
+    assert planned.line() == outcome.outcome.line
+    assert planned.line().startswith(f"advice only in mode {mode}: yarn.io/gpu: 1 -> gpusage.io/share: ")
+    assert outcome.message == ("" if mode == "observe" else planned.line())
+    assert planned.plan.share == 100
+
+
+def test_with_the_kill_switch_on_every_request_is_kept_for_that_reason(
+    advisor: Advisor, card: str, tmp_path: Path
+) -> None:
+    switch = tmp_path / "off"
+    switch.touch()
+    reason = f"the kill switch is on ({switch})"
+    outcome = ruled(advisor, "yarn", kill_reason=reason, comment=COMMENT, card=card).outcome
+    planned = proposed(site_context(advisor, Configuration(kill_switch=str(switch))), decode(card), comment=COMMENT)
+    assert outcome is not None
+    assert outcome.decision.reasons == planned.outcome.decision.reasons == (reason,)
+    assert planned.outcome.decision.need is None
+    assert planned.plan.share == 100
+
+
+def test_where_no_mode_is_set_gpusaged_observes_and_yarn_submit_enforces(advisor: Advisor) -> None:
+    assert Configuration().mode == "observe"
+    assert site_context(advisor, Configuration()).mode == "enforce"
+
+
+@pytest.mark.parametrize(
+    ("words", "clause"),
+    [
+        ("", "on 4 GPUs by ddp, batch 8 each, a GPU needs "),
+        (",gpus=4,strategy=zero2", "on 4 GPUs by zero2, batch 8 each, a GPU needs "),
+        (",mode=infer", "only a request for one is changed"),
+    ],
+)
+def test_a_job_on_several_gpus_is_kept_and_its_user_told_what_each_needs(
+    advisor: Advisor, card: str, words: str, clause: str
+) -> None:
+    comment = f"model={MODEL},batch=8{words}"
+    fields = {"comment": comment, "tres_per_node": "gres:gpu:4", "script": "1", "het": "0", "card": card}
+    outcome = ruled(advisor, "slurm", **fields)
+    assert outcome.code is Code.KEEP
+    assert outcome.outcome is not None
+    assert outcome.outcome.decision.request.gpu_count == 4
+    assert clause in outcome.message
+    assert ("a GPU needs" in outcome.message) == ("infer" not in words)
+
+
+@pytest.mark.parametrize(
+    ("partition", "mode"),
+    [("trial", "enforce"), ("trial,gpu", "observe"), ("gpu", "observe"), ("", "observe"), ("trial,other", "enforce")],
+)
+def test_a_site_enforces_in_some_partitions_and_observes_in_others(
+    advisor: Advisor, card: str, partition: str, mode: SiteMode
+) -> None:
+    """A job that names none runs in the default one."""
+    configuration = replace(Configuration(), mode="enforce", enforce_in=("trial", "other"))
+    cluster = replace(SLURM, default_partition="gpu")
+    snapshot = Snapshot(
+        configuration=configuration, advisor=advisor, trusted_uids=frozenset(), clusters={"slurm": cluster}
+    )
+    fields = {"comment": COMMENT, "tres_per_node": "gres:gpu:1", "partition": partition, "card": card}
+    outcome = DecisionEngine().decide(DecisionRequest(manager="slurm", fields=fields), snapshot, lambda _: None)
+    assert outcome.outcome is not None
+    assert (outcome.outcome.mode, outcome.outcome.decision.code) == (mode, Code.REWRITE)
+    assert bool(outcome.settings) == bool(outcome.message) == (mode == "enforce")
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_partitions_in_which_a_site_would_enforce_change_no_other_mode(
+    advisor: Advisor, card: str, mode: SiteMode
+) -> None:
+    decision_context = DecisionContext(advisor=advisor, mode=mode, enforce_in=("trial",))
+    fields = {"comment": COMMENT, "tres_per_node": "gres:gpu:1", "card": card}
+    job = require_job(DecisionRequest(manager="slurm", fields=fields, origin="ada"), advisor)
+    assert decision_context.of(job, SLURM) == decision_context

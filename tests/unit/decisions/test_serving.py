@@ -1,0 +1,82 @@
+"""What a GPU serves, by hand: blocks of the cache, answers side by side, and GPUs for a rate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil, inf
+
+import pytest
+
+from gpusage.decisions.serving import BLOCK_TOKENS, MOST_ANSWERS, Fleet, fleet_of, serving_of
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.policies.latency import waited_services
+from gpusage.predictors.analysis import analyze
+from gpusage_hooks.types import Generation, Workload
+from graphs import language_model
+
+A100 = builtin_catalogue().find("a100")
+SMALL = replace(A100, memory_bytes=4 * 2**30)
+LLAMA = language_model(4096, 32, 32, 11008, 32000, length=128)
+RUN = Workload(
+    mode="infer", precision="bf16-pure", engine="vllm", generate=Generation(prompt_tokens=1000, new_tokens=200)
+)
+
+
+def test_blocks_fill_what_the_weights_leave_of_the_reserved_memory() -> None:
+    serving = serving_of(LLAMA, RUN, SMALL)
+    needed = analyze(LLAMA, RUN).required_bytes([SMALL])[0].value
+    # one layer, bf16: keys and values of 4096 numbers a token; an answer has those of all tokens but the last
+    resident = needed - 2 * 2 * 4096 * 1199
+    assert serving.block_count == (0.9 * SMALL.memory_bytes - resident) // (BLOCK_TOKENS * 2 * 2 * 4096)
+    assert serving.longest_tokens == serving.block_count * BLOCK_TOKENS
+    assert serving.answers == serving.block_count // ceil(1199 / BLOCK_TOKENS) < MOST_ANSWERS
+    assert serving_of(LLAMA, RUN, A100).answers == MOST_ANSWERS
+
+
+def test_what_does_not_fit_is_not_served() -> None:
+    tiny = replace(A100, memory_bytes=2**30)
+    serving = serving_of(LLAMA, RUN, tiny)
+    assert (serving.answers, serving.block_count, serving.tokens_per_s, serving.user_tokens_per_s) == (0, 0, 0, 0)
+    assert fleet_of(LLAMA, RUN, tiny, 1.0, inf) is None
+
+
+def test_an_answer_waits_for_the_prompts_of_the_others() -> None:
+    serving = serving_of(LLAMA, RUN, SMALL)
+    one, all_of_them = (
+        analyze(LLAMA, replace(RUN, batch_size=size)).on([SMALL]).tokens for size in (1, serving.answers)
+    )
+    prefill_s, token_s = float(one[0].step_s[0]), float(all_of_them[1].step_s[0])
+    assert serving.first_token_s == pytest.approx(prefill_s + token_s)
+    assert serving.token_s == pytest.approx((serving.answers * prefill_s + 200 * token_s) / 200)
+    assert serving.tokens_per_s == pytest.approx(serving.answers / serving.token_s)
+    assert serving.user_tokens_per_s == pytest.approx(1 / serving.token_s)
+
+
+def test_a_rate_takes_as_many_gpus_as_keep_up_with_it() -> None:
+    serving = serving_of(LLAMA, RUN, SMALL)
+    of_one = serving.tokens_per_s / 200  # answers per second
+    assert fleet_of(LLAMA, RUN, SMALL, 2.5 * of_one, inf) == Fleet(gpu_count=3)
+    assert fleet_of(LLAMA, RUN, SMALL, 0.99 * of_one, inf) == Fleet(gpu_count=1)
+
+
+def test_a_share_is_enough_for_few_requests() -> None:
+    fleet = fleet_of(LLAMA, RUN, A100, 0.01, inf)
+    assert fleet == Fleet(gpu_count=1, share_percent=25)
+
+
+def test_a_promise_takes_more_gpus_and_one_below_the_prefill_is_none() -> None:
+    serving = serving_of(LLAMA, RUN, SMALL)
+    prefill_s = float(analyze(LLAMA, RUN).on([SMALL]).tokens[0].step_s[0])
+    rate = 8 * serving.tokens_per_s / 200
+    plain, tight = fleet_of(LLAMA, RUN, SMALL, rate, inf), fleet_of(LLAMA, RUN, SMALL, rate, 1.5 * prefill_s)
+    assert plain is not None
+    assert tight is not None
+    assert plain.gpu_count < tight.gpu_count
+    # prompts queue for the GPU, one after the other
+    assert prefill_s * (1 + waited_services(rate / tight.gpu_count * prefill_s, 0.99)) <= 1.5 * prefill_s
+    assert fleet_of(LLAMA, RUN, SMALL, rate, 0.9 * prefill_s) is None
+
+
+def test_what_generates_nothing_is_not_served() -> None:
+    with pytest.raises(ValueError, match="must generate"):
+        serving_of(LLAMA, replace(RUN, generate=None), A100)

@@ -1,0 +1,263 @@
+"""The public record: what a published row means, and how a prediction is held beside it."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gpusage.cli import main
+from gpusage_lab.learning.public_record import Compared, compare, summaries
+from gpusage_lab.measurements.columns import COLUMNS
+from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.published.models import IMAGE_MODELS, TEXT_MODELS, text_model
+from gpusage_lab.published.rows import LANGUAGE, VISION, PublishedRow, published_rows
+from gpusage_lab.published.runs import Left, Run, run_of
+from gpusage_lab.zoo.cards import load_zoo
+
+pytest.importorskip("pandas")
+
+IMAGES = {
+    "source": "NVIDIA/DeepLearningExamples",
+    "model": "ResNeXt101-32x4d",
+    "mode": "infer",
+    "gpu": "V100-16GB",
+    "gpu_count": "1",
+    "framework_and_version": "PyTorch NGC 21.03",
+    "precision": "fp32",
+    "layout": "no",
+    "compiled_or_engine": "eager",
+    "batch_per_gpu": "8",
+    "input": "224x224",
+    "metric": "images/s",
+    "value": "200",
+}
+TRAINING = {
+    "source": "QwenLM/Qwen",
+    "model": "Qwen-1.8B",
+    "mode": "finetune",
+    "method": "full",
+    "gpu_count": "1",
+    "gpu": "NVIDIA A100-SXM4-80GB",
+    "parallelism": "none",
+    "framework": "transformers",
+    "precision": "bf16",
+    "attention": "flash2",
+    "compile": "no",
+    "activation_checkpointing": "yes",
+    "micro_batch_per_gpu": "1",
+    "global_batch": "8",
+    "sequence_length_in": "512",
+    "metric": "ms/step",
+    "value": "2200",
+}
+ANSWERS = {
+    "source": "QwenLM/Qwen2.5",
+    "model": "Qwen2-7B-Instruct",
+    "mode": "generate",
+    "method": "none",
+    "gpu": "NVIDIA A100 80GB",
+    "gpu_count": "1",
+    "parallelism": "none",
+    "framework": "transformers 4.38.2",
+    "precision": "BF16",
+    "attention": "flash2",
+    "compile": "no",
+    "activation_checkpointing": "unknown",
+    "micro_batch_per_gpu": "1",
+    "sequence_length_in": "1",
+    "sequence_length_out": "2048",
+    "metric": "tokens/s",
+    "value": "37.97",
+}
+
+
+def write_published(folder: Path, images: list[dict[str, str]], texts: list[dict[str, str]]) -> DataFolder:
+    """Write both tables into a new folder of *folder*, as a path is read once; what a row leaves out is empty."""
+    folder = folder / str(len([*folder.iterdir()]))
+    folder.mkdir()
+    for file, rows in ((VISION, images), (LANGUAGE, texts)):
+        text = io.StringIO()
+        writer = csv.DictWriter(text, sorted(COLUMNS[file]), restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+        (folder / file).write_bytes(gzip.compress(text.getvalue().encode()))
+    return DataFolder(folder)
+
+
+def one(folder: Path, row: dict[str, str]) -> Run | Left:
+    """What one row means."""
+    data = write_published(folder, *(([row], [TRAINING]) if "layout" in row else ([IMAGES], [row])))
+    return run_of(published_rows(data)[0 if "layout" in row else -1])
+
+
+def run(folder: Path, row: dict[str, str]) -> Run:
+    outcome = one(folder, row)
+    assert isinstance(outcome, Run), outcome
+    return outcome
+
+
+def test_a_row_of_an_image_model_is_a_step_of_its_batch(tmp_path: Path) -> None:
+    actual = run(tmp_path, IMAGES)
+    assert actual.key == "published:timm:resnext101_32x4d@224x224"
+    assert (actual.gpu.name, actual.workload.batch_size, actual.units_per_step) == ("v100-sxm2-16gb", 8, 8)
+    assert actual.group == "convolutions, inference, fp32"
+    assert actual.workload.layout == "channels_first"
+    assert run(tmp_path, {**IMAGES, "layout": "yes"}).workload.layout == "channels_last"
+
+
+def test_the_throughput_of_several_gpus_is_that_of_all(tmp_path: Path) -> None:
+    actual = run(tmp_path, {**IMAGES, "mode": "train", "gpu_count": "8", "precision": "amp-fp16"})
+    assert (actual.workload.gpus, actual.workload.strategy, actual.workload.precision) == (8, "ddp", "fp16")
+    assert actual.units_per_step == 8 * 8
+
+
+@pytest.mark.parametrize(
+    ("words", "layout"),
+    [
+        ({"layout": "yes"}, "channels_last"),
+        ({"layout": "no"}, "channels_first"),
+        ({"layout": "unknown"}, "channels_first"),
+        ({"layout": "unknown", "compiled_or_engine": "XLA"}, "channels_last"),
+        ({"layout": "unknown", "compiled_or_engine": "XLA", "mode": "infer"}, "channels_first"),
+    ],
+)
+def test_a_row_with_channels_last_is_read_as_such(tmp_path: Path, words: dict[str, str], layout: str) -> None:
+    assert run(tmp_path, {**IMAGES, "mode": "train", **words}).workload.layout == layout
+
+
+def test_a_step_of_an_optimizer_has_all_its_passes(tmp_path: Path) -> None:
+    """QwenLM counts 8 passes of one sample as a step."""
+    actual = run(tmp_path, TRAINING)
+    assert (actual.workload.accumulate, actual.units_per_step) == (8, 8)
+    assert actual.workload.checkpointing
+    assert (actual.workload.optimizer, actual.key) == ("adamw", "published:qwen-1.8b@512")
+
+
+def test_adapters_train_a_part_of_weights_of_two_bytes(tmp_path: Path) -> None:
+    actual = run(tmp_path, {**TRAINING, "method": "lora r=64 (script default)"})
+    assert (actual.workload.trainable, actual.workload.precision) == (0.02, "bf16-pure")
+
+
+def test_trained_embeddings_are_a_part_of_the_weights(tmp_path: Path) -> None:
+    """Of Qwen-1.8B's 1,837 million weights: 2 x 151,936 words of 2,048 numbers."""
+    actual = run(tmp_path, {**TRAINING, "method": "lora + trained embedding/output r=64 (script default)"})
+    assert actual.workload.trainable == pytest.approx(2 * 151_936 * 2048 / 1.837e9, rel=0.01)
+
+
+def test_memory_of_all_gpus_is_divided_by_them(tmp_path: Path) -> None:
+    several = {"metric": "memory_gb", "value": "148", "gpu_count": "2", "parallelism": "DeepSpeed ZeRO-3"}
+    assert run(tmp_path, {**TRAINING, **several}).counted_bytes == 74 * 2**30
+
+
+def test_tokens_per_second_count_new_tokens_and_the_prompt_only_where_the_source_does(tmp_path: Path) -> None:
+    assert run(tmp_path, ANSWERS).units_per_step == 2048
+    with_prompt = {**ANSWERS, "sequence_length_in": "6144", "note": "speed = (prompt + generated tokens) / total time"}
+    assert run(tmp_path, with_prompt).units_per_step == 2048 + 6144
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"model": "BLOOM design study 181B"}, "no library"),
+        ({"precision": "MXFP8"}, "precision"),
+        ({"gpu": "NVIDIA GB300 (DGX-GB300)"}, "catalogue"),
+        ({"gpu_count": "4", "parallelism": "TP 4"}, "tensor, pipeline"),
+        ({"metric": "mfu"}, "no time, rate or memory"),
+        ({"micro_batch_per_gpu": ""}, "batch size"),
+        ({"note": "samples are shorter; runtime includes validation"}, "differ in length"),
+    ],
+)
+def test_what_cannot_be_predicted_has_a_reason(tmp_path: Path, change: dict[str, str], reason: str) -> None:
+    outcome = one(tmp_path, {**TRAINING, **change})
+    assert isinstance(outcome, Left)
+    assert reason in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("published", "model"),
+    [
+        ("meta-llama/Llama-3.2-3B", "llama-3.2-3b"),
+        ("Llama 3.1 8B", "llama-3-8b"),
+        ("Qwen2.5-72B-Instruct", "qwen2-72b"),
+        ("Qwen3-14B", "qwen3-14b"),
+        ("qwen-7b-chat", "qwen-7b"),
+        ("TinyLlama 1B", "tinyllama-1.1b"),
+        ("CodeLlama 34B", "codellama-34b"),
+        ("gemma-2-2b", None),
+    ],
+)
+def test_a_publishers_name_is_one_model_or_none(published: str, model: str | None) -> None:
+    assert text_model(published) == model
+
+
+def test_every_model_that_rows_name_is_in_the_zoo_with_the_weights_that_it_has() -> None:
+    zoo = load_zoo()
+    keys = {key.removeprefix("published:").rpartition("@")[0] for key in zoo if key.startswith("published:")}
+    known = {*TEXT_MODELS, *(f"{name}-eager" for name in TEXT_MODELS), *IMAGE_MODELS.values()}
+    assert keys
+    assert keys <= known
+    assert zoo.graph("published:builtin:ssd300-resnet50@300x300").parameter_count == pytest.approx(23e6, rel=0.1)
+    billions = {"llama-2-7b@2048": 6.738, "qwen2-72b@128": 72.7, "mixtral-8x7b@128": 46.7, "qwen3-0.6b@128": 0.596}
+    for key, count in billions.items():
+        assert zoo.graph(f"published:{key}").parameter_count == pytest.approx(count * 1e9, rel=1e-3)
+
+
+def compared(folder: Path, *rows: dict[str, str]) -> list[Compared]:
+    images, texts = [one for one in rows if "layout" in one], [one for one in rows if "layout" not in one]
+    record = compare(write_published(folder, images or [IMAGES], texts or [TRAINING]), load_zoo())
+    assert record.left == []
+    return [*record.compared]
+
+
+def test_a_rate_and_the_time_of_the_same_step_are_as_far_off(tmp_path: Path) -> None:
+    """200 images a second of batch 8 are 40 ms; the publisher's unit is kept, and above 1 is too slow in both."""
+    latency = {**IMAGES, "metric": "latency_ms", "value": "40"}
+    rate, time = (each for each in compared(tmp_path, IMAGES, latency) if each.run.row.source == IMAGES["source"])
+    assert rate.ratio == pytest.approx(time.ratio)
+    assert rate.ours.value == pytest.approx(8e3 / time.ours.value)
+    assert rate.ours.low < rate.ours.value < rate.ours.high
+    assert rate.is_inside == time.is_inside
+
+
+def test_memory_is_counted_as_its_source_counts_it(tmp_path: Path) -> None:
+    """nvidia-smi shows the whole process, PyTorch's counter tensors alone; units are the publisher's."""
+    memory = {**ANSWERS, "metric": "memory_gb", "value": "14.92"}
+    process = {**memory, "source": "QwenLM/Qwen"}
+    decimal = {**memory, "source": "Lightning-AI/litgpt", "value": "16.02"}
+    actual = {each.run.row.source: each for each in compared(tmp_path, memory, process, decimal)}
+    tensors, all_of_it, bytes_of_ten = (
+        actual[source] for source in ("QwenLM/Qwen2.5", "QwenLM/Qwen", "Lightning-AI/litgpt")
+    )
+    assert 14.2 < tensors.ours.value < all_of_it.ours.value
+    assert bytes_of_ten.ours.value == pytest.approx(tensors.ours.value * 2**30 / 1e9)
+
+
+def test_evaluate_prints_the_record_and_why_rows_are_left(tmp_path: Path) -> None:
+    data = write_published(tmp_path, [IMAGES], [TRAINING, {**TRAINING, "model": "BLOOM design study 181B"}])
+    arguments = ["evaluate", "--data", str(data.folder), "--target", "published"]
+    result = CliRunner().invoke(main, [*arguments, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0
+    tables: dict[str, Any] = {table["title"]: table for table in json.loads(result.stdout)["targets"]["published"]}
+    assert tables["The public record"]["rows"][2][1] == 2
+    (reason,) = tables["Rows that are not predicted"]["rows"]
+    assert reason[1:] == [1, "BLOOM design study 181B (1)"]
+    rows = tables["The public record, row by row"]["rows"]
+    assert {row[0] for row in rows} == {IMAGES["source"], TRAINING["source"]}
+    text = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert "The public record by kinds of rows" in text.stdout
+
+
+def test_a_summary_has_all_rows_and_those_without_a_star(tmp_path: Path) -> None:
+    data = write_published(tmp_path, [IMAGES, {**IMAGES, "precision": "tf32", "gpu": "A100-80GB"}], [TRAINING])
+    record = compare(data, load_zoo())
+    stars = [bool(each.star) for each in record.compared]
+    whole = summaries(record)[0].rows[2]
+    assert (whole[1], whole[5]) == (3, stars.count(False))
+    assert PublishedRow._fields[0] == "source"

@@ -1,0 +1,139 @@
+"""Engines, by hand: what a layer of Llama-7B takes where a CUDA graph replays it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import gpusage
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.engines import FLOOR_S, MATRIX_SHARE, SM_BYTES_PER_S, replays_graph, times_on
+from gpusage.predictors.explanation import explanation_of
+from gpusage.predictors.extrapolation import ENGINE_WARNING
+from gpusage.predictors.kernel_times import MOST_SHARE, sustained_share
+from gpusage.predictors.kernels import WIDENING_LAUNCHES
+from gpusage.predictors.needs import predicted
+from gpusage.predictors.operators import OperatorClass
+from gpusage_hooks.types import Engine, Generation, Gpu, Precision, Workload
+from graphs import language_model
+
+A100, H20, H100, V100 = map(builtin_catalogue().find, ("a100-sxm4-80gb", "h20", "h100", "v100"))
+MODELS = Path(__file__).parents[3] / "examples" / "models"
+LLAMA = language_model(4096, 32, 32, 11008, 32000, length=128)
+LAYER = 4 * 4096**2 + 2 * 4096 * 11008
+OUTPUTS = 4096 * 32000
+
+
+def served(engine: Engine, precision: Precision = "bf16-pure", batch_size: int = 1, prompt: int = 64) -> Workload:
+    generation = Generation(prompt_tokens=prompt, new_tokens=65)
+    return Workload(batch_size=batch_size, mode="infer", precision=precision, generate=generation, engine=engine)
+
+
+def token_s(workload: Workload, gpu: Gpu) -> float:
+    return float(WorkloadAnalysis(LLAMA, workload).on([gpu]).tokens[1].step_s[0])
+
+
+def test_a_token_takes_the_bytes_of_weights_and_cache_and_a_floor_for_each_kernel() -> None:
+    workload = served("vllm")
+    kernels = WorkloadAnalysis(LLAMA, workload).passes[1]
+    # bf16; a context of 64 + 65 / 2 tokens, keys and values of 4096 numbers each
+    least_bytes = 2 * (LAYER + OUTPUTS) + 2 * 2 * 4096 * 96.5
+    moved = float(kernels.traffic_bytes @ kernels.counts)
+    assert least_bytes < moved < 1.01 * least_bytes
+    launches = float(kernels.launches @ kernels.counts)
+    expected_s = moved / (MOST_SHARE * A100.bandwidth_bytes_per_s) + FLOOR_S["vllm"] * launches
+    assert token_s(workload, A100) == pytest.approx(expected_s, rel=1e-4)
+
+
+def test_a_gpu_with_few_sms_does_not_reach_its_memory_s_rate() -> None:
+    # H20: 78 SMs stream 2.65 TB/s of its 4.0; A100's 108 more than its memory has
+    assert SM_BYTES_PER_S * H20.sm_count < MOST_SHARE * H20.bandwidth_bytes_per_s
+    assert SM_BYTES_PER_S * A100.sm_count > MOST_SHARE * A100.bandwidth_bytes_per_s
+    kernels = WorkloadAnalysis(LLAMA, served("vllm")).passes[1]
+    moved, launches = float(kernels.traffic_bytes @ kernels.counts), float(kernels.launches @ kernels.counts)
+    expected_s = moved / (SM_BYTES_PER_S * 78) + FLOOR_S["vllm"] * launches
+    assert token_s(served("vllm"), H20) == pytest.approx(expected_s, rel=1e-4)
+
+
+def test_a_compiled_answer_is_what_its_engine_says() -> None:
+    compiled = replace(served("eager"), compile=True)
+    assert token_s(compiled, A100) == token_s(served("compile"), A100) < token_s(served("eager"), A100)
+    assert replays_graph(compiled)
+    assert not replays_graph(replace(compiled, generate=None))  # a compiled pass is launched kernel by kernel
+    assert not replays_graph(served("eager"))
+
+
+def test_weights_of_fewer_bits_are_read_sooner_and_widened_for_nothing() -> None:
+    rate = MOST_SHARE * A100.bandwidth_bytes_per_s
+    whole, of_8, of_4 = (token_s(served("compile", name), A100) for name in ("bf16-pure", "int8", "int4"))
+    assert whole - of_8 == pytest.approx(LAYER / rate)
+    assert whole - of_4 == pytest.approx(LAYER * (2 - 0.5 - 2.5 / 128) / rate)
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "gpu", "speedup"),
+    [
+        ("vllm", "fp8", H100, 2),
+        ("vllm", "fp8", A100, 1),  # no units: widened first
+        ("tensorrt-llm", "int8", A100, 2),
+        ("tensorrt-llm", "int8", V100, 1),
+        ("vllm", "int8", A100, 1),  # of weights alone
+        ("tensorrt-llm", "int4", H100, 1),
+    ],
+)
+def test_numbers_of_one_byte_are_multiplied_at_twice_the_rate_where_a_gpu_can(
+    engine: Engine, precision: Precision, gpu: Gpu, speedup: int
+) -> None:
+    workload = served(engine, precision, batch_size=64, prompt=2048)
+    first = WorkloadAnalysis(LLAMA, workload).passes[0]
+    chosen = (first.operator_class == OperatorClass.PRODUCT) & (first.inner == 11008)
+    flop, count = float(first.flop[chosen].sum()), 2 * 64 * 2048 * 4096 * 11008
+    assert flop == pytest.approx(count)
+    times = times_on(WorkloadAnalysis(LLAMA, workload).efficiency, first, [gpu], precision).as_run
+    peak = gpu.peak_flop_per_s["fp16"] * sustained_share(gpu)
+    assert times.compute_s[chosen, 0].sum() == pytest.approx(count / (speedup * MATRIX_SHARE * peak))
+
+
+def test_attention_is_one_kernel_whatever_the_graph_has() -> None:
+    t5 = gpusage.read_model(str(MODELS / "t5_small.onnx"))
+    generation = Generation(prompt_tokens=512, new_tokens=64)
+    eager, engine = (
+        WorkloadAnalysis(t5, replace(served(name, "fp16-pure"), generate=generation)) for name in ("eager", "vllm")
+    )
+    written = [float(one.lowering.written_bytes @ one.lowering.structure.counts) for one in (eager, engine)]
+    # 6 layers of the encoder, 8 heads: scores, scores with positions and softmax are written, 2 bytes or more each
+    assert written[0] - written[1] > 6 * 3 * 2 * 8 * 512**2
+    assert engine.peak.taken.value < eager.peak.taken.value
+
+
+def test_tensorrt_llm_has_a_cache_of_fp8_beside_weights_of_fp8() -> None:
+    halves = [
+        WorkloadAnalysis(LLAMA, served(engine, "fp8")).generation.kv_cache_bytes  # type: ignore[union-attr]
+        for engine in ("vllm", "tensorrt-llm")
+    ]
+    assert halves == [4 * 4096, 2 * 4096]
+
+
+def test_a_server_takes_the_gpu_s_memory_and_needs_what_it_needs() -> None:
+    plain, server = (predicted(LLAMA, served(one), [A100])[0] for one in ("compile", "vllm"))
+    assert server.memory_bytes.value == 0.9 * A100.memory_bytes > plain.memory_bytes.value
+    assert server.required_memory_bytes == plain.required_memory_bytes
+    assert not server.familiar
+    assert server.notes[-1] == ENGINE_WARNING
+    assert not any("for the host to launch" in note for note in server.notes)
+
+
+@pytest.mark.parametrize("precision", ["int4", "int8", "nf4", "fp8"])
+def test_eager_pytorch_launches_more_for_quantised_weights(precision: Precision) -> None:
+    plain, quantised = (WorkloadAnalysis(LLAMA, served("eager", name)).passes[1] for name in ("bf16-pure", precision))
+    # the layer's six products; the last product of the model stays as it is
+    assert quantised.host_counts[1] - plain.host_counts[1] == 6 * WIDENING_LAUNCHES[precision]
+
+
+def test_an_engine_s_account_adds_up() -> None:
+    explained = explanation_of(LLAMA, served("vllm"), A100)
+    assert sum(part.seconds.total_s for part in explained.classes) == pytest.approx(explained.step_time_s)
+    assert explained.waiting_s == 0

@@ -1,0 +1,107 @@
+"""From the letters that nodes show to usage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.node.sampler.usage_reports import append_usage_reports
+from gpusage_hooks.types import Usage
+from gpusage_yarn.cluster.resource_manager import RefusedError
+from gpusage_yarn.usage.collection import application_of, collect_usage
+
+CONTAINER = "container_1_0002_01_000002"
+SEEN = Usage(
+    number="", manager="yarn", job_id=CONTAINER, user="", gpu="Tesla V100-SXM2-16GB", started_at_s=5.0, ended_at_s=9.0
+)
+REPORT: dict[str, Any] = {
+    "id": "application_1_0002",
+    "user": "alice",
+    "name": "train",
+    "state": "FINISHED",
+    "finalStatus": "SUCCEEDED",
+    "diagnostics": "gpusage: exit status 0",
+    "applicationTags": "gpusage-share-40,gpusage-number-69215f4a0c3e",
+    "startedTime": 4000,
+    "finishedTime": 20000,
+}
+STORY = f"{CONTAINER} ran out of GPU memory in its share of 40, and its command ran again with a whole GPU"
+
+
+def _start(usage: Usage) -> float:
+    return usage.started_at_s
+
+
+def collected(*usages: Usage, listed: bool = False, **changes: str) -> tuple[Usage, ...]:
+    """Return what is collected where one node shows *usages*; the ResourceManager knows one application."""
+    report = {**REPORT, **changes}
+
+    def get(path: str) -> dict[str, Any]:
+        if path.startswith("apps?"):
+            return {"apps": {"app": [report]}} if listed else {"apps": None}
+        if path == f"apps/{report['id']}":
+            return {"app": report}
+        raise RefusedError(path, 404)
+
+    return collect_usage(get, [append_usage_reports("", usages, 10.0), "no letter"], builtin_catalogue())
+
+
+def test_a_letter_is_told_as_its_application_s() -> None:
+    (usage,) = collected(SEEN)
+    assert (usage.job_id, usage.user, usage.job_name) == ("application_1_0002", "alice", "train")
+    assert (usage.number, usage.outcome, usage.gpu) == ("69215f4a0c3e", "completed", "v100-sxm2-16gb")
+    assert (usage.started_at_s, usage.ended_at_s) == (5.0, 9.0)
+
+
+def test_the_container_that_starved_is_told_apart_from_the_one_that_ran_after_it() -> None:
+    again = replace(SEEN, job_id="container_1_0002_01_000003", started_at_s=10.0, ended_at_s=19.0)
+    reported = collected(SEEN, again, listed=True, diagnostics=f"gpusage: exit status 0. {STORY}")
+    assert [(usage.started_at_s, usage.outcome) for usage in sorted(reported, key=_start)] == [
+        (5.0, "out_of_memory"),
+        (10.0, "completed"),
+    ]
+
+
+def test_a_miss_without_a_letter_is_told_too() -> None:
+    (usage,) = collected(listed=True, diagnostics=f"gpusage: exit status 0. {STORY}")
+    assert (usage.outcome, usage.started_at_s) == ("out_of_memory", 4.0)
+
+
+def test_what_goes_on_and_what_nobody_knows_is_not_told() -> None:
+    assert collected(SEEN, state="RUNNING", finalStatus="UNDEFINED") == ()
+    assert collected(replace(SEEN, job_id="container_1_0099_01_000002"), replace(SEEN, job_id="12")) == ()
+
+
+@pytest.mark.parametrize(("final", "outcome"), [("FAILED", "failed"), ("KILLED", "cancelled"), ("ENDED", "unknown")])
+def test_the_end_is_the_application_s(final: str, outcome: str) -> None:
+    (usage,) = collected(SEEN, finalStatus=final)
+    assert usage.outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("diagnostics", "outcome"),
+    [
+        ("gpusage: exit status 1. container_1 on n: no such file", "failed"),
+        ("gpusage: exit status 143. container_1 on n: terminated", "interrupted"),
+        ("gpusage: exit status 127. container_1 on n: train: not found", "interrupted"),
+        ("gpusage: exit status 1. c is running 5B beyond the 'PHYSICAL' memory limit. Current usage", "interrupted"),
+        ("gpusage: exit status 1. c is running beyond virtual memory limits. Current usage", "interrupted"),
+    ],
+)
+def test_who_was_ended_from_outside_is_told_from_who_failed(diagnostics: str, outcome: str) -> None:
+    (usage,) = collected(SEEN, finalStatus="FAILED", diagnostics=diagnostics)
+    assert usage.outcome == outcome
+
+
+def test_a_container_of_a_later_resource_manager_has_an_epoch() -> None:
+    assert application_of("container_e17_1700_0001_01_000002") == "application_1700_0001"
+
+
+@given(st.text())
+def test_any_text_is_a_container_or_none(text: str) -> None:
+    assert application_of(text) == "" or application_of(text).startswith("application_")
