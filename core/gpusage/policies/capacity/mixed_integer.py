@@ -13,6 +13,10 @@ from scipy.sparse import csr_array  # type: ignore[import-untyped, unused-ignore
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+# A cost below this part of the largest is none: no plan is worth it, and HiGHS 1.12 (SciPy 1.17) writes past its
+# memory or never ends on costs of 1e-310.
+LEAST_COST_SHARE = 1e-12
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -48,13 +52,19 @@ def solve(program: Program, limits: Limits) -> FloatArray | None:
     HiGHS's presolve is off: for a thousand jobs it takes a hundred times as long as the solution.
     """
     outcome = milp(
-        program.costs,
+        _without_tiny(program.costs),
         integrality=program.whole,
         bounds=Bounds(0.0, program.highest),
         constraints=_constraint(program.rows, len(program.costs)),
         options={"mip_rel_gap": limits.gap, "time_limit": limits.time_s, "presolve": False},
     )
     return None if outcome.x is None else np.asarray(outcome.x, dtype=np.float64)
+
+
+def _without_tiny(costs: FloatArray) -> FloatArray:
+    """Return *costs* with 0 for those that are too small to count."""
+    sizes = np.abs(costs)
+    return np.where(sizes < max(LEAST_COST_SHARE * sizes.max(initial=0.0), np.finfo(np.float64).tiny), 0.0, costs)
 
 
 def _constraint(rows: Sequence[Row], count: int) -> LinearConstraint:
