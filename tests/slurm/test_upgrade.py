@@ -21,7 +21,7 @@ from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
-EARLY = "f9792904b48a"
+EARLY = "b2635026"
 """The last revision that let slurm.conf name files inside the Python package."""
 LIGHT = f"model={CHECKOUT / 'examples' / 'models'}/dlrm.onnx,batch=8,mode=infer"
 STEPS = (

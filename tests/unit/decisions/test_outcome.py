@@ -16,7 +16,7 @@ from gpusage.graphs.card.text import decode, encode
 from gpusage.service.decisions.engine import DecidedResponse, DecisionEngine
 from gpusage.service.state.snapshots import Snapshot
 from gpusage.settings.configuration import Configuration, SiteMode
-from gpusage_hooks.types import Cluster, Code, DecisionRecord, DecisionRequest, GpuPool, ModelGraph
+from gpusage_hooks.types import Cluster, Code, DecisionRecord, DecisionRequest, GpuPool, GpuRequest, ModelGraph
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, ContainerSize, build_cluster, read_snapshot
 from gpusage_yarn.submission.command import site_context
 from gpusage_yarn.submission.planning import PlannedSubmission, plan_submission
@@ -108,6 +108,12 @@ def test_the_managers_differ_in_words_only(advisor: Advisor, card: str) -> None:
     assert replace(slurm.decision, request=request) == yarn.decision
     assert (slurm.model, slurm.workload) == (yarn.model, yarn.workload)
     assert slurm.rendered.after != yarn.rendered.after
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_where_a_cluster_requeues_no_job_unseen_a_request_says_so(advisor: Advisor, *, repeats: bool) -> None:
+    request = GpuRequest(gpu_count=1)
+    assert advisor._settled(request, replace(SLURM, repeats=repeats)).repeatable is repeats
 
 
 def test_a_job_that_cannot_be_changed_any_more_is_advised_and_recorded_as_that(advisor: Advisor, card: str) -> None:

@@ -60,8 +60,7 @@ def observe_cluster(catalogue: GpuCatalogue) -> Cluster:
     return replace(
         cluster,
         releases=releases,
-        repeats=settings.get("jobrequeue") != "0"
-        and node_scripts.script_path(settings, node_scripts.TASK_EPILOG) is not None,
+        repeats=can_requeue_unseen(settings),
         notes=cluster.notes if releases else (*cluster.notes, _NO_RELEASE),
         unshared=join_reasons(
             node_scripts.unenforced_partitions(settings, partitions),
@@ -73,6 +72,12 @@ def observe_cluster(catalogue: GpuCatalogue) -> Cluster:
             limiting,
         ),
     )
+
+
+def can_requeue_unseen(settings: Mapping[str, str]) -> bool:
+    """Tell whether a task epilog of ours runs by these *settings*, and whether jobs may be requeued."""
+    has_epilog = node_scripts.script_path(settings, node_scripts.TASK_EPILOG) is not None
+    return has_epilog and settings.get("jobrequeue") != "0"
 
 
 def billing_weights(partition: scontrol.Line) -> Mapping[str, float]:

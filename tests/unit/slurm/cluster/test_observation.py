@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gpusage_hooks.types import Cluster, GpuPool
-from gpusage_slurm.cluster.observation import ignores_unmet_preference, with_billing_weights, without_unsafe_preferences
+from gpusage_slurm.cluster.observation import (
+    can_requeue_unseen,
+    ignores_unmet_preference,
+    with_billing_weights,
+    without_unsafe_preferences,
+)
 
 POOL = GpuPool(gpu=None, site_type="V100", gpu_count=2, free_gpu_count=2, partitions=("p", "q"))
 
@@ -59,3 +64,20 @@ def test_where_it_is_hard_nothing_can_be_preferred_and_a_note_says_why() -> None
     assert [pool.feature for pool in cluster.pools] == [None]
     assert cluster.notes[0] == "seen"
     assert "ignore_prefer_validation" in cluster.notes[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"taskepilog": "/etc/gpusage/gpusage_task_epilog.sh"}, True),
+        ({"taskepilog": "/etc/gpusage/gpusage_task_epilog.sh", "jobrequeue": "1"}, True),
+        ({"taskepilog": "/etc/gpusage/gpusage_task_epilog.sh", "jobrequeue": "0"}, False),
+        ({"taskepilog": "/site/epilog.sh"}, False),
+        ({}, False),
+    ],
+)
+def test_a_job_can_run_again_unseen_where_slurm_requeues_and_our_task_epilog_runs(
+    settings: dict[str, str], *, expected: bool
+) -> None:
+    """Where it cannot, a job shares only if its need is certain (tests/unit/policies/shares/test_price.py)."""
+    assert can_requeue_unseen(settings) is expected

@@ -446,11 +446,12 @@ def test_a_socket_that_is_none_fails_at_once(drive: Drive, tmp_path: Path, kind:
             left_behind.bind(str(path))
     elif kind == "a very long path":
         path = tmp_path / ("x" * 200)
-    report = drive(submit(path))
+    report = drive(submit(path, "{ environment = { SLURM_GPUSAGE_CARD = 'QUJD' } }"))
     assert (report["gres"], report["verdict"]) == ("gres:gpu:1", "0")
     assert float(report["seconds"]) < 5
     assert report["logged"].count("\n") == 0
     assert "job left as it is" in report["logged"]
+    assert report["told"] == "gpusage: gpusaged did not answer; the request stays as it is"
 
 
 def test_without_luasocket_every_job_goes_through_and_one_line_says_why(drive: Drive) -> None:
