@@ -20,7 +20,19 @@ from gpusage_hooks.types import Gpu, Range
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 """What a manager may be called."""
 
-TAKEN = ("mode", "enforce_in", "kill_switch", "sharing", "generation", "slo", "daemon", "store", "learning", "money")
+TAKEN = (
+    "mode",
+    "enforce_in",
+    "kill_switch",
+    "sharing",
+    "generation",
+    "slo",
+    "daemon",
+    "store",
+    "learning",
+    "money",
+    "network",
+)
 """The keys of gpusage.toml that are gpusage's own."""
 
 _PLAIN = (bool, int, float, str, tuple[str, ...])

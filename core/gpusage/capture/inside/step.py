@@ -130,13 +130,18 @@ def step_graph(observation: Observation) -> ModelGraph:
     """
     _, calls = step_calls(observation)
     inputs = [
-        tree_map(_on_meta, (call.args, {name: each for name, each in call.kwargs.items() if name not in _CACHES}))
+        tree_map(_on_meta, (call.args, {name: each for name, each in call.kwargs.items() if not _is_cache(name, each)}))
         for call in calls
     ]
     if len(calls) == 1:
         return graph_from_module(calls[0].module, inputs[0][0], keywords=inputs[0][1])
     names = dict.fromkeys(type(call.module).__name__ for call in calls)
     return graph_from_module(_Step(calls), tuple(inputs), name="+".join(names))
+
+
+def _is_cache(name: str, value: Any) -> bool:
+    """Tell whether an argument is what a generating model keeps; transformers 5.24 calls a `DynamicCache` ``cache``."""
+    return name in _CACHES or type(value).__name__.endswith("Cache")
 
 
 def _on_meta(leaf: Any) -> Any:
