@@ -52,7 +52,7 @@ def language_model(width: int) -> onnx.ModelProto:
         weights.append(helper.make_tensor(name, TensorProto.INT64, [len(numbers)], numbers))
         return name
 
-    def add(op_type: str, *inputs: str, **attributes: Any) -> str:  # noqa: ANN401 - of any kind
+    def add(op_type: str, *inputs: str, **attributes: Any) -> str:  # of any kind
         nodes.append(helper.make_node(op_type, inputs, [f"v{len(nodes)}"], **attributes))
         return str(nodes[-1].output[0])
 
@@ -145,7 +145,7 @@ def write_embedded(model: onnx.ModelProto, path: Path) -> int:
 def key_of(number: int, length: int) -> bytes:
     """Return the beginning of a field that holds *length* bytes."""
     parts = [number << 3 | 2]
-    while length > 0x7F:  # noqa: PLR2004 - seven bits a byte
+    while length > 0x7F:  # seven bits a byte
         parts.append(length & 0x7F | 0x80)
         length >>= 7
     return bytes([*parts, length])

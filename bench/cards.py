@@ -60,7 +60,7 @@ def main(count: int, *, whole: bool, processes: int) -> None:
 
 def listed() -> list[str]:
     """Return the names of all models that timm defines."""
-    import timm  # noqa: PLC0415 - seconds, and --help needs none
+    import timm  # seconds, and --help needs none
 
     return list(timm.list_models())
 

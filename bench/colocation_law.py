@@ -83,7 +83,7 @@ def together(parameters: FloatArray, demands: FloatArray) -> FloatArray:
 
 def fitted(pairs: Pairs, demands: FloatArray, teaches: BoolArray) -> Law:
     """Return the law by least squares; for whatever parameters, the effects are those of a ridge regression."""
-    from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+    from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore]
 
     chosen = ~np.isnan(pairs.parts) & teaches[:, np.newaxis] & teaches
     own, partner = np.nonzero(chosen)

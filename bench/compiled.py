@@ -110,7 +110,7 @@ def _rows(data: DataFolder, zoo: Zoo) -> list[StepRow]:
     return [row for row in rows if row.key in zoo and not is_sealed(row.family)]
 
 
-def _name(row: Any) -> str:  # noqa: ANN401 - a record of a table
+def _name(row: Any) -> str:  # a record of a table
     return f"{row['model']} {row['device']} {row['torch_version']} {row['precision']}"
 
 

@@ -230,7 +230,7 @@ def _print_row(name: str, latencies: tuple[float, ...], limit_s: float, step_s: 
 
 def train(device: str, seconds: float, *, is_gated: bool) -> tuple[float]:
     """Train for *seconds*; return the mean seconds of a step."""
-    from gpusage.gate import give_way  # noqa: PLC0415 - its folder is this side's own
+    from gpusage.gate import give_way  # its folder is this side's own
 
     torch.set_num_threads(1)
     step = training_step(device)
@@ -245,14 +245,14 @@ def train(device: str, seconds: float, *, is_gated: bool) -> tuple[float]:
 
 def serve(device: str, seconds: float, *, is_gated: bool) -> tuple[float, ...]:
     """Answer requests at random times for *seconds*; return median and 99th percentile of the latency, and each."""
-    from contextlib import nullcontext  # noqa: PLC0415 - of this side alone
+    from contextlib import nullcontext  # of this side alone
 
-    from gpusage.gate import request  # noqa: PLC0415 - its folder is this side's own
+    from gpusage.gate import request  # its folder is this side's own
 
     torch.set_num_threads(1)
     layer = torch.nn.TransformerEncoderLayer(256, 4, batch_first=True)
     model = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).eval().to(device)
-    inputs, chance, latencies = torch.randn(1, 64, 256, device=device), random.Random(3), []  # noqa: S311
+    inputs, chance, latencies = torch.randn(1, 64, 256, device=device), random.Random(3), []
     arrival_s = time.monotonic()
     end_s = arrival_s + seconds
     while (arrival_s := arrival_s + chance.expovariate(RATE_PER_S)) < end_s:

@@ -109,7 +109,7 @@ class Outcome:
 
 def arrivals_of(seed: int, solo: Sequence[tuple[float, float]], *, attack: bool) -> list[Arrival]:
     """Return a site's runs, in time, drawn from *solo*: utilizations and bytes."""
-    chance = random.Random(seed)  # noqa: S311 - the same each time
+    chance = random.Random(seed)  # the same each time
     runs = []
     templates = [(f"t{number:015d}", chance.choice(solo)) for number in range(TEMPLATES)]
     for user in range(USERS):
@@ -164,7 +164,7 @@ def steady_arrivals(days: int = STEADY_DAYS, *, change_day: int | None = None) -
         days: How long they submit, between two and three times a day each.
         change_day: From which day on every second user's job is three times as busy and has four times the memory.
     """
-    chance = random.Random(0)  # noqa: S311 - the same each time
+    chance = random.Random(0)  # the same each time
     runs = []
     for user in range(STEADY_USERS):
         script, busy, held_bytes = f"{user:016d}", chance.uniform(0.05, 0.3), chance.uniform(1.5, 4.0) * 2**30
@@ -201,7 +201,7 @@ class Site:
 
     def quarter(self, arrivals: Sequence[Arrival]) -> Outcome:
         """Return what becomes of *arrivals*; history is learned from and judged once a day."""
-        outcome, trainer, chance = Outcome(), HistoryTrainer(self._find_gpu), random.Random(0)  # noqa: S311
+        outcome, trainer, chance = Outcome(), HistoryTrainer(self._find_gpu), random.Random(0)
         running: list[tuple[float, int, Run, Check | None]] = []
         today, advisor = -1, self._advisor
         for number, arrival in enumerate(arrivals):
@@ -303,7 +303,7 @@ def _slowdown(arrival: Arrival, size: int) -> float:
 
 def tables(data: DataFolder) -> list[ScoreTable]:
     """Return how true history is, and what it gains, with one user's attack and without."""
-    chance = random.Random(0)  # noqa: S311 - the same each time
+    chance = random.Random(0)  # the same each time
     drawn = [(chance.uniform(0.1, 1), chance.uniform(1, 20) * 2**30) for _ in range(66)]
     solo, advisor = lucid(data) if LUCID in data else drawn, make_advisor()
     plain, attacked = (

@@ -134,7 +134,7 @@ class Site:
         self.advisor, self.gpu, self.seed = advisor, gpu, seed
         pool = GpuPool(gpu=gpu.name, site_type="gpu", gpu_count=64, free_gpu_count=8, mps_per_gpu=WHOLE)
         self.cluster = Cluster(manager="slurm", version="24.11", pools=(pool,))
-        chance = random.Random(seed)  # noqa: S311 - the same each time
+        chance = random.Random(seed)  # the same each time
         graphs = [advisor.read(str(path)) for path in sorted(MODELS.glob("*.onnx"))]
         self.jobs = [
             self._job(graph, Workload(mode=mode, batch_size=batch, precision="fp16"), utilizations, chance)
@@ -161,7 +161,7 @@ class Site:
 
     def quarter(self, arm: Arm) -> Outcome:
         """Return what becomes of all runs at a site of the kind *arm*."""
-        chance, outcome, runs_so_far, last = random.Random(self.seed), Outcome(), list[Run](), dict[int, int]()  # noqa: S311
+        chance, outcome, runs_so_far, last = random.Random(self.seed), Outcome(), list[Run](), dict[int, int]()
         advisor, today = self.advisor, 0
         for day, index in self.arrivals:
             if arm == "learning" and int(day) > today:

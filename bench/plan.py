@@ -86,7 +86,7 @@ def planned(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup]) -> tuple[Pl
 
 def compared(number: int) -> dict[str, float]:
     """Return how much dearer than the optimum a small problem's plan is, in percent, and what it starts from."""
-    from plan_exact import least_cost  # noqa: PLC0415 - OR-Tools, of the extra [test]
+    from plan_exact import least_cost  # OR-Tools, of the extra [test]
 
     jobs, groups = small_problem(number)
     plan, starts = planned(jobs, groups)
@@ -110,7 +110,7 @@ def _summary(rows: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]
 
 def small_problem(number: int) -> tuple[list[PlannedJob], list[NodeGroup]]:
     """Return four to six jobs that come at once or one after the other, and two or three nodes."""
-    chance = random.Random(f"exact {number}")  # noqa: S311 - a seed, no secret
+    chance = random.Random(f"exact {number}")  # a seed, no secret
     job_count, node_count = chance.randint(4, 6), chance.randint(2, 3)
     between_s, submitted_s, jobs = chance.choice(ARRIVALS_S), 0, []
     for place in range(job_count):
@@ -125,7 +125,7 @@ def small_problem(number: int) -> tuple[list[PlannedJob], list[NodeGroup]]:
 
 def random_jobs(count: int) -> list[PlannedJob]:
     """Return seeded jobs."""
-    chance = random.Random(1)  # noqa: S311 - a seed, no secret
+    chance = random.Random(1)  # a seed, no secret
     return [_job(number, chance) for number in range(count)]
 
 

@@ -60,7 +60,7 @@ def attributes(kind: type) -> dict[str, str]:
     return {name: text.replace("``", "`") for name, text in texts.items()}
 
 
-def _allowed(hint: Any) -> str:  # noqa: ANN401 - an annotation
+def _allowed(hint: Any) -> str:  # an annotation
     limits = ""
     if get_origin(hint) is Annotated:
         hint, *metadata = get_args(hint)

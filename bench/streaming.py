@@ -27,7 +27,7 @@ PRODUCT_BYTES = (1e6, 1e8)
 FEW_COLUMNS, SHORT_SUM = 4, 32
 
 
-def most_share(table: Any, gpu: Gpu) -> float:  # noqa: ANN401 - a pandas DataFrame
+def most_share(table: Any, gpu: Gpu) -> float:  # a pandas DataFrame
     """Return the most that an operator on single numbers reached."""
     rows = table[table.op.isin(list(INPUTS_AND_OUTPUT))]
     sizes = rows[["b", "m", "n", "h"]].fillna(1.0).prod(axis=1)
@@ -36,7 +36,7 @@ def most_share(table: Any, gpu: Gpu) -> float:  # noqa: ANN401 - a pandas DataFr
     return float(share[traffic >= MANY_BYTES].max())
 
 
-def products(table: Any, gpu: Gpu) -> tuple[int, float, float]:  # noqa: ANN401 - as above
+def products(table: Any, gpu: Gpu) -> tuple[int, float, float]:
     """Return how many products of few columns there are, their median share, and how far 9 of 10 lie over the limit."""
     rows = table[(table.op == "bmm") & (table[["m", "n"]].min(axis=1) <= FEW_COLUMNS)]
     rows = rows[(rows.k >= SHORT_SUM) & (rows[["m", "n"]].max(axis=1) >= SHORT_SUM)]
@@ -62,7 +62,7 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     ]
 
 
-def _row(table: Any, gpu: Gpu) -> tuple[Cell, ...]:  # noqa: ANN401 - as above
+def _row(table: Any, gpu: Gpu) -> tuple[Cell, ...]:
     figures = (most_share(table, gpu), *products(table, gpu))
     return (gpu.name, *(None if isnan(figure) else figure for figure in figures))
 

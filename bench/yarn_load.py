@@ -150,7 +150,7 @@ def main() -> None:
     print(f"taken after {result.submitted_s:.1f} s, all ended after {result.ended_s:.0f} s", end="; ")
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     wanted = (Counter(SUCCEEDED=typed.applications), Counter({1: typed.applications}), 0)
-    sys.exit((result.states, result.runs, result.left) != wanted or result.most > 100)  # noqa: PLR2004 - per cent
+    sys.exit((result.states, result.runs, result.left) != wanted or result.most > 100)  # per cent
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def example_shares(advisor: Advisor, folder: Path, keys: str) -> Iterator[tuple[
 def zoo_shares(advisor: Advisor) -> ScoreTable:
     """Return which part of the zoo's jobs has a share at each limit, and the GPU time that is saved by it."""
     zoo, gpus = load_zoo(), [advisor.catalogue.find(name) for name in GPUS]
-    keys = random.Random(7).sample(sorted(zoo), MODEL_COUNT)  # noqa: S311 - the same each time
+    keys = random.Random(7).sample(sorted(zoo), MODEL_COUNT)  # the same each time
     jobs = [places(advisor, zoo.graph(key), run, gpus) for key in keys for run in ZOO_RUNS]
     priced = list(zip(*jobs, strict=True))
     rows = ((f"{limit:g}", *(within(limits(SharingRules(), limit), of_gpu) for of_gpu in priced)) for limit in LIMITS)

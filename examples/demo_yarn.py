@@ -214,7 +214,7 @@ def used(cluster: Sandbox) -> dict[str, int]:
     return {state.label: state.total.share - state.free.share for state in states}
 
 
-def application(cluster: Sandbox, job: str) -> Any:  # noqa: ANN401 - JSON
+def application(cluster: Sandbox, job: str) -> Any:  # JSON
     """Return what the ResourceManager says of a job."""
     return (cluster.get(f"apps/{job}") or {}).get("app") or {"state": "", "finalStatus": "", "diagnostics": ""}
 

@@ -58,7 +58,7 @@ def clicks() -> Inputs:
 
 def from_config(
     kind: type[Any],
-    config: Any,  # noqa: ANN401 - each model has its own class
+    config: Any,  # each model has its own class
     attention: str = "sdpa",
 ) -> Callable[[], nn.Module]:
     """Return a maker of a transformers model that keeps no cache."""

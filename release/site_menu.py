@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 
-def on_config(config: Any) -> None:  # noqa: ANN401 - properdocs has no types
+def on_config(config: Any) -> None:  # properdocs has no types
     """Add a page for each decision to the end of the menu."""
     pages = sorted(
         (Path(config["docs_dir"]) / "decisions").glob("*.md"), key=lambda page: (page.name != "README.md", page.name)

@@ -28,7 +28,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[EntryPoint], 
     """Return what makes one plugin the only one that is installed here."""
 
     def only(point: EntryPoint) -> None:
-        monkeypatch.setattr(loading, "installed_entry_points", lambda group: [point])  # noqa: ARG005
+        monkeypatch.setattr(loading, "installed_entry_points", lambda group: [point])
         loading.load_hooks.cache_clear()
 
     yield only

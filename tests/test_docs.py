@@ -47,7 +47,7 @@ def written(annotation: ast.expr | None) -> str:
     return ast.unparse(annotation)
 
 
-def declared(hook: Any) -> Signature:  # noqa: ANN401 - a marked function
+def declared(hook: Any) -> Signature:  # a marked function
     signature = inspect.signature(hook)
     named = tuple((name, parameter.annotation) for name, parameter in signature.parameters.items())
     return named, signature.return_annotation

@@ -40,7 +40,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the API holds
+def __getattr__(name: str) -> Any:  # whatever the API holds
     """Import the API only when it is used: `import gpusage.settings.configuration` must stay light."""
     if name not in __all__:
         message = f"module 'gpusage' has no attribute {name!r}"

@@ -102,10 +102,10 @@ def check_decision(decision: Decision, case: PolicyInput, draft: Decision) -> No
 
 def _check_share(wanted: GpuRequest) -> None:
     share, cap_bytes = wanted.mps_thread_percent, wanted.memory_cap_bytes
-    require(share is None or 1 <= share <= 100, f"a share must be 1 to 100 percent; got {share}")  # noqa: PLR2004
+    require(share is None or 1 <= share <= 100, f"a share must be 1 to 100 percent; got {share}")
     require(share is None or wanted.gpu_count == 0, f"a share must replace the whole GPU; got {wanted.gpu_count} too")
     threads = wanted.thread_cap_percent
-    sound = threads is None or (share is not None and share <= threads <= 100)  # noqa: PLR2004
+    sound = threads is None or (share is not None and share <= threads <= 100)
     require(sound, f"a share's threads must be from its percentage to 100; got {threads} for {share}")
     require(cap_bytes is None or cap_bytes > 0, f"a memory cap must be above 0 bytes; got {cap_bytes}")
 
@@ -189,7 +189,7 @@ def _check_colocation(question: Question, answer: Colocation) -> None:
     for throughput in answer.normalised_throughput:
         check_interval(throughput, "normalised_throughput", least=0.0, most=1.0)
     check_interval(answer.throughput_sum, "throughput_sum", least=0.0, most=float(count))
-    right = all(1 <= percent <= 100 for percent in answer.mps_thread_percent)  # noqa: PLR2004 - percent
+    right = all(1 <= percent <= 100 for percent in answer.mps_thread_percent)  # percent
     require(right, f"mps_thread_percent must be 1 to 100; got {answer.mps_thread_percent}")
 
 
@@ -201,7 +201,7 @@ def _check_commands(question: Question, answer: Sequence[object]) -> None:
 
 
 @cache
-def _returned(hook: str) -> Any:  # noqa: ANN401 - any annotation
+def _returned(hook: str) -> Any:  # any annotation
     return get_type_hints(getattr(specs, hook))["return"]
 
 

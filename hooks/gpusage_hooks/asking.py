@@ -11,7 +11,7 @@ from gpusage_hooks.declared import Hook
 from gpusage_hooks.errors import GpuUsageError
 
 
-def sound_answer(hook: str, function: Hook, **question: Any) -> Any:  # noqa: ANN401 - whatever the hook answers
+def sound_answer(hook: str, function: Hook, **question: Any) -> Any:  # whatever the hook answers
     """Return the answer to *question* after what holds for every hook: soundness, purity, and untouched arguments."""
     before = repr(question)
     answer = ask(hook, function, **question)
@@ -21,7 +21,7 @@ def sound_answer(hook: str, function: Hook, **question: Any) -> Any:  # noqa: AN
     return answer
 
 
-def ask(hook: str, function: Hook, **question: Any) -> Any:  # noqa: ANN401 - whatever the hook answers
+def ask(hook: str, function: Hook, **question: Any) -> Any:  # whatever the hook answers
     """Return the answer to *question*, which is sound, so that nothing may be raised."""
     try:
         return call(function, **question)
@@ -33,7 +33,7 @@ def ask(hook: str, function: Hook, **question: Any) -> Any:  # noqa: ANN401 - wh
         raise AssertionError(message) from error
 
 
-def call(function: Hook, **question: Any) -> Any:  # noqa: ANN401 - whatever the hook answers
+def call(function: Hook, **question: Any) -> Any:  # whatever the hook answers
     """Call *function* as pluggy does, with the arguments that it names."""
     taken = inspect.signature(function).parameters
     return function(**{name: value for name, value in question.items() if name in taken})

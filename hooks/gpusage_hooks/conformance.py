@@ -18,7 +18,7 @@ def conforms(value: object, hint: Hint, path: str) -> None:
     require(clause is None, clause or "")
 
 
-def require(holds: bool, rule: str) -> None:  # noqa: FBT001 - reads like assert, and stays when Python runs with -O
+def require(holds: bool, rule: str) -> None:  # reads like assert, and stays when Python runs with -O
     """Raise `AssertionError` with *rule*, a sentence without its full stop, unless it *holds*."""
     if not holds:
         raise AssertionError(rule + ".")

@@ -68,7 +68,7 @@ class JobKey:
     example: str
 
     @property
-    def workload_default(self) -> Any:  # noqa: ANN401 - that of any field
+    def workload_default(self) -> Any:  # that of any field
         """Return what the field has that it sets; ``None`` where it sets several, or a part of one."""
         return getattr(_DEFAULT, self.targets[0], None) if len(self.targets) == 1 else None
 

@@ -99,7 +99,7 @@ def refuse(key: str, rule: str, value: str, cure: str) -> NoReturn:
 class Text:
     """Any text."""
 
-    def parse(self, key: str, text: str) -> Any:  # noqa: ANN401, ARG002 - each kind has a type of its own
+    def parse(self, key: str, text: str) -> Any:  # noqa: ARG002 - each kind has a type of its own
         """Return the value of *key* that *text* says.
 
         Raises:
@@ -126,7 +126,7 @@ class Words(Text):
 
     choices: tuple[str, ...]
 
-    def parse(self, key: str, text: str) -> Any:  # noqa: ANN401 - one of the literals of `choices`
+    def parse(self, key: str, text: str) -> Any:  # one of the literals of `choices`
         """Return the usual word."""
         word = usual_word(text, self.choices)
         if word not in self.choices:
@@ -217,7 +217,7 @@ class Utilization(Text):
         if number == shown and "." in number and 0 < percent <= 1:
             hint = f"Write '{key}={100 * percent:g}', or '{number}%' if that is meant"
             refuse(key, "must be percent, and have a '%' where it could be a share of 1", text, hint)
-        if not 0 < percent <= 100:  # noqa: PLR2004 - percent
+        if not 0 < percent <= 100:  # percent
             refuse(key, "must be percent above 0, at most 100", text, f"Write '{key}=60'")
         if at and not re.fullmatch(r"[1-9][0-9]{0,8}", batch):
             refuse(key, "must have a batch size after '@'", text, f"Write '{key}=60@32'")

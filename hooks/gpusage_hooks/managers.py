@@ -139,7 +139,7 @@ def _settings_faults(kind: type[ManagerSettings]) -> Iterator[str]:
         yield f"answer_limit_s of its settings must be above 0; got {limit_s!r}"
 
 
-def _field_faults(field: Field[Any], hint: Any) -> Iterator[str]:  # noqa: ANN401 - any annotation
+def _field_faults(field: Field[Any], hint: Any) -> Iterator[str]:  # any annotation
     default: Any = field.default
     if default is MISSING:
         yield f"setting {field.name!r} must have a default; got none"

@@ -97,7 +97,7 @@ def gpu(name: str, *, tera_flop_per_s: float, memory_gib: int, launch_year: int)
         name=name,
         aliases=(),
         generation=f"generation-{launch_year}",
-        compute_capability=(7 if launch_year < 2020 else 9, 0),  # noqa: PLR2004 - Volta, Hopper
+        compute_capability=(7 if launch_year < 2020 else 9, 0),  # Volta, Hopper
         sm_count=80,
         clock_hz=1500 * MHZ,
         peak_flop_per_s=MappingProxyType({"fp32": tera_flop_per_s * TERA, "fp16": 8 * tera_flop_per_s * TERA}),

@@ -14,6 +14,6 @@ __all__ = ["add_commands"]
 @hookimpl(trylast=True)
 def add_commands() -> Sequence[click.Command]:
     """Return `gpusage train`, `evaluate`, `profile` and `simulate`."""
-    from gpusage_lab.cli.commands import evaluate, profile, simulate, train  # noqa: PLC0415 - gpusaged has no commands
+    from gpusage_lab.cli.commands import evaluate, profile, simulate, train  # gpusaged has no commands
 
     return [train, evaluate, profile, simulate]

@@ -66,7 +66,7 @@ def test_memory_stays_below_150_mb_whatever_is_forged(daemon: Daemon, forgery: s
         assert len(text) <= MAXIMUM_TEXT_BYTES
         assert daemon.ask(daemon.question(text, user_id=str(number)))["code"] in ("KEEP", "REWRITE")
     highest = daemon.highest_memory_bytes()
-    print(f"{forgery}: {highest / 1e6:.0f} MB after {COUNT} cards")  # noqa: T201 - seen with -s
+    print(f"{forgery}: {highest / 1e6:.0f} MB after {COUNT} cards")
     assert highest <= LIMIT_BYTES
     assert daemon.status()["asks"]["failed"] == 0
     assert daemon.ask()["code"] == "REWRITE"
@@ -79,7 +79,7 @@ def test_memory_stays_below_150_mb_whatever_batch_sizes_one_card_is_asked_for(da
         fields = {"user_id": str(number), "comment": f"model=m0,batch={number + 1}"}  # one user's time would be spent
         assert daemon.ask(daemon.question(text, **fields))["code"] in ("KEEP", "REWRITE")
     highest = daemon.highest_memory_bytes()
-    print(f"batch sizes: {highest / 1e6:.0f} MB after {BATCH_SIZES}")  # noqa: T201 - seen with -s
+    print(f"batch sizes: {highest / 1e6:.0f} MB after {BATCH_SIZES}")
     assert highest <= LIMIT_BYTES
     assert daemon.status()["asks"]["failed"] == 0
 

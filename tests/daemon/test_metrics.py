@@ -43,7 +43,7 @@ def counts(port: int) -> Counts:
 
 
 @pytest.fixture
-def measured(idle: Any) -> tuple[Any, int]:  # noqa: ANN401 - conftest's Daemon
+def measured(idle: Any) -> tuple[Any, int]:  # conftest's Daemon
     """Return a daemon that tells its metrics, and the port."""
     port = free_ports(1)[0]
     text = (idle.folder / "c.toml").read_text()
@@ -85,7 +85,7 @@ def test_a_slow_visitor_is_sent_away_and_answers_go_on(measured: tuple[Any, int]
     assert counts(port)["gpusage_answer_duration_seconds_count"] == 1
 
 
-def test_a_port_that_is_taken_costs_the_metrics_alone(idle: Any) -> None:  # noqa: ANN401 - conftest's Daemon
+def test_a_port_that_is_taken_costs_the_metrics_alone(idle: Any) -> None:  # conftest's Daemon
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         text = (idle.folder / "c.toml").read_text()
@@ -96,7 +96,7 @@ def test_a_port_that_is_taken_costs_the_metrics_alone(idle: Any) -> None:  # noq
         assert idle.stop() == 0
 
 
-def test_without_the_key_nobody_listens(daemon: Any) -> None:  # noqa: ANN401 - conftest's Daemon
+def test_without_the_key_nobody_listens(daemon: Any) -> None:  # conftest's Daemon
     assert "metrics" not in daemon.log()
 
 

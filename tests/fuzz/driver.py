@@ -58,7 +58,7 @@ class Outcome:
 
 def fuzz(target: Target, *, seed: int, count: int | None = None, seconds: float | None = None) -> Outcome:
     """Return what became of *count* mutants, or of as many as *seconds* allow."""
-    outcome, chance = Outcome(begun_bytes=_largest_bytes()), random.Random(seed)  # noqa: S311 - nothing secret
+    outcome, chance = Outcome(begun_bytes=_largest_bytes()), random.Random(seed)  # nothing secret
     end_s = time.monotonic() + seconds if seconds else float("inf")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-")))

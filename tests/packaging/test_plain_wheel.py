@@ -47,7 +47,7 @@ def test_without_the_extra_yarn_a_sandbox_with_gpusage_is_refused_before_anythin
     )
 
 
-def test_the_wheel_holds_licence_notice_and_commands(sources: Path, plain: Installation) -> None:  # noqa: ARG001 - to build it
+def test_the_wheel_holds_licence_notice_and_commands(sources: Path, plain: Installation) -> None:  # to build it
     with ZipFile(next(sources.glob("*.whl"))) as wheel:
         held = {name.rpartition(".dist-info/")[2]: name for name in wheel.namelist() if ".dist-info/" in name}
         metadata = Parser().parsestr(wheel.read(held["METADATA"]).decode())

@@ -84,7 +84,7 @@ def test_a_job_settles_and_keeps_its_promise(busy: float, steepness: float, seed
     A job whose share costs just what is accepted changes most. Of 2,000 random jobs that keep a GPU busy for 30 to
     95 % none changed more often, and two changed 4 times.
     """
-    chance, seen, percents = random.Random(seed), list[Run](), list[int]()  # noqa: S311 - hypothesis's own
+    chance, seen, percents = random.Random(seed), list[Run](), list[int]()  # hypothesis's own
     for hour in range(TIMES):
         decision = decided(seen)
         percents.append(decision.request.mps_thread_percent or 100)

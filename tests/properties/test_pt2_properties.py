@@ -58,7 +58,7 @@ PROGRAM: dict[str, Any] = {
 }
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:  # noqa: ANN401 - JSON
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:  # JSON
     """Return the path to every value inside *value*."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     inside = [place for key, item in items for place in places(item, (*path, key))]
@@ -83,7 +83,7 @@ ANYTHING = st.one_of(
 @given(place=st.sampled_from(places(PROGRAM)), value=ANYTHING)
 def test_a_program_with_anything_in_it_gives_a_graph_or_one_sentence(
     place: tuple[Any, ...],
-    value: Any,  # noqa: ANN401 - JSON
+    value: Any,  # JSON
     tmp_path: Path,
 ) -> None:
     program = copy.deepcopy(PROGRAM)

@@ -70,7 +70,7 @@ def test_a_rewritten_request_never_names_a_typed_share_and_holds_the_type_beside
     place: str,
     constraint: str,
     prefer: str,
-    exact: bool,  # noqa: FBT001 - drawn
+    exact: bool,  # drawn
 ) -> None:
     fields = {place: "gres/gpu:v100:1", "features": constraint, "prefer": prefer}
     job = parse_submission(DecisionRequest(manager="slurm", fields=fields))

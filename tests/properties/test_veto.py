@@ -74,7 +74,7 @@ def test_a_job_that_avoids_nodes_could_start_on_another_one_now(
     case: PolicyInput,
     share: int,
     types: tuple[str, ...],
-    is_bound: bool,  # noqa: FBT001 - drawn
+    is_bound: bool,  # drawn
 ) -> None:
     """Of a type that it may have, large enough, and in each of its partitions."""
     gpu_types = {"required_gpus": types} if is_bound else {"preferred_gpus": types}

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slurm
 OPTIONS = ("--generate", "100", "--policy", "slots", "--policy", "packing", "--repetitions", "2", "--json")
 
 
-def simulated(*options: str) -> Any:  # noqa: ANN401 - JSON
+def simulated(*options: str) -> Any:  # JSON
     result = CliRunner().invoke(commands.simulate, [*OPTIONS, *options])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)

@@ -150,7 +150,7 @@ def run_job(sandbox: Sandbox, *options: str, script: str = SCRIPT) -> tuple[str,
     release(sandbox, held.job_id)
     wait_for_state(sandbox, held.job_id, "COMPLETED", "FAILED")
     lines = output.read_text().splitlines()
-    print("\n".join([held.output, *lines]))  # noqa: T201 - pytest shows it where a test fails
+    print("\n".join([held.output, *lines]))
     return held.output, {line.split(" ", 1)[0]: line.partition(" ")[2] for line in lines if " percent=" in line}
 
 

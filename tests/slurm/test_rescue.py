@@ -46,7 +46,7 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
 
 def unlike(script: str) -> tuple[str, str]:
     """Return the option of a name, and *script*, so that no other job is like it: the next try of those is whole."""
-    word = "".join(random.choices(string.ascii_lowercase, k=12))  # noqa: S311 - a name
+    word = "".join(random.choices(string.ascii_lowercase, k=12))  # a name
     return f"--job-name={word}", f": {word}\n{script}"
 
 

@@ -29,20 +29,20 @@ def java() -> None:
 
 
 @pytest.fixture(scope="session")
-def jar(java: None) -> Path:  # noqa: ARG001 - asked for to skip
+def jar(java: None) -> Path:  # asked for to skip
     """Return our jar, built from this checkout."""
     return build_jar()
 
 
 @pytest.fixture(scope="session")
-def cluster(java: None) -> Iterator[Sandbox]:  # noqa: ARG001 - asked for to skip
+def cluster(java: None) -> Iterator[Sandbox]:  # asked for to skip
     """Return the session's cluster: plain YARN, three GPU types, nothing of ours; a test leaves it as it was."""
     with start_sandbox(PLAN) as sandbox:
         yield sandbox
 
 
 @pytest.fixture
-def new_cluster(java: None) -> Iterator[NewCluster]:  # noqa: ARG001 - asked for to skip
+def new_cluster(java: None) -> Iterator[NewCluster]:  # asked for to skip
     """Return a function that starts clusters of the test's own."""
     with ExitStack() as stack:
 

@@ -79,7 +79,7 @@ class Pair:
         """Return what one says of itself, empty where it does not answer."""
         return str(((self.get(identity, "info") or {}).get("clusterInfo") or {}).get("haState", ""))
 
-    def get(self, identity: str, path: str) -> Any:  # noqa: ANN401 - JSON
+    def get(self, identity: str, path: str) -> Any:  # JSON
         """Return one's document at *path*."""
         return get_document(self._ports[identity][".webapp"], path)
 

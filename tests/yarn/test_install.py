@@ -28,7 +28,7 @@ MEMORY_LIMITS = {
 HOSTS = {"rm": "rm", "v100-1": "node", "client": "client"}
 
 
-def gpusage(sandbox: Sandbox, *words: str, check: bool = True) -> Any:  # noqa: ANN401 - JSON
+def gpusage(sandbox: Sandbox, *words: str, check: bool = True) -> Any:  # JSON
     done = sandbox.run(sys.executable, "-m", "gpusage.cli", "yarn", *words, "--json", check=check, timeout_s=180)
     return json.loads(done.stdout)
 
@@ -36,7 +36,7 @@ def gpusage(sandbox: Sandbox, *words: str, check: bool = True) -> Any:  # noqa: 
 def checks(sandbox: Sandbox) -> dict[str, str]:
     folder = str(sandbox.layout.conf("rm"))
     actual = gpusage(sandbox, "doctor", "--conf-dir", folder, check=False)["checks"]
-    print(*actual, sep="\n")  # noqa: T201 - what pytest shows of a failure
+    print(*actual, sep="\n")
     return {finding["check"]: finding["verdict"] for finding in actual}
 
 
@@ -53,7 +53,7 @@ def on_each_host(sandbox: Sandbox, command: str) -> list[int]:
     return [len(answer["files"]) for answer in answers]
 
 
-def test_an_installation_works_and_leaves_no_trace(jar: Path, new_cluster: Any) -> None:  # noqa: ANN401 - NewCluster
+def test_an_installation_works_and_leaves_no_trace(jar: Path, new_cluster: Any) -> None:  # NewCluster
     sandbox = new_cluster(ClusterPlan(nodes=parse_nodes("1xv100:1"), jar=jar, node_settings=MEMORY_LIMITS))
     original = files(sandbox)
     toml = (sandbox.layout.etc / "gpusage.toml").read_bytes()

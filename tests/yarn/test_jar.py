@@ -17,7 +17,7 @@ JAVA_8 = 52
 POM = Path(__file__).resolve().parents[2] / "plugins" / "yarn" / "java" / "pom.xml"
 
 
-def test_the_jars_own_tests_pass(jar: Path) -> None:  # noqa: ARG001 - built before, so that only tests are left
+def test_the_jars_own_tests_pass(jar: Path) -> None:  # built before, so that only tests are left
     java = find_java()
     repository = cache_folder().absolute() / "maven"
     command = [str(java.maven), "-q", "-B", f"-Dmaven.repo.local={repository}", "-f", str(POM), "surefire:test"]

@@ -60,9 +60,9 @@ def cluster(jar: Path, tmp_path: Path) -> Iterator[Sandbox]:
 
 
 def test_no_gpu_is_bound_twice_and_no_share_runs_unbound_whatever_dies(cluster: Sandbox, tmp_path: Path) -> None:
-    chance = random.Random(SEED)  # noqa: S311 - no secret
+    chance = random.Random(SEED)  # no secret
     log = tmp_path / "notes"
-    harms = random.Random(SEED + 1)  # noqa: S311 - no secret
+    harms = random.Random(SEED + 1)  # no secret
     with killing(cluster, harms, tmp_path / "off") as done:
         known = [submit(cluster, chance, f"a{number}", log) for number in range(APPLICATIONS)]
         watch(cluster, known)

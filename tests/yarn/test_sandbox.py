@@ -138,7 +138,7 @@ def test_two_sandboxes_run_side_by_side(new_cluster: NewCluster) -> None:
 
 
 @pytest.fixture(scope="module")
-def varied(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:  # noqa: ARG001 - asked for to skip
+def varied(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:  # asked for to skip
     """Return a cluster with a GPU-less node, whole GPUs beside shares, and queues, settings and a jar of the site."""
     jar = tmp_path_factory.mktemp("site") / "site.jar"
     jar.write_bytes(b"PK\x05\x06" + bytes(18))  # an archive of nothing
@@ -172,7 +172,7 @@ def test_a_site_s_settings_and_jars_are_where_the_daemons_look(varied: Sandbox) 
     assert f"{varied.layout.lib}/*" in varied.run("yarn", "classpath").stdout
 
 
-def test_a_cluster_that_does_not_come_up_says_why_and_leaves_nothing(java: None, folder: Path) -> None:  # noqa: ARG001
+def test_a_cluster_that_does_not_come_up_says_why_and_leaves_nothing(java: None, folder: Path) -> None:
     settings = {"yarn.nodemanager.container-state-transition-listener.classes": "org.example.Missing"}
     plan = ClusterPlan(nodes=ONE_NODE.nodes, site_settings=settings)
     with pytest.raises(RequestError, match=r"v100-1 ended: .*org\.example\.Missing"):
@@ -208,7 +208,7 @@ def test_down_takes_a_stopped_cluster_down_too(new_cluster: NewCluster) -> None:
     assert not sandbox.layout.folder.exists()
 
 
-def test_a_killed_owner_s_sandbox_is_taken_down(java: None, folder: Path) -> None:  # noqa: ARG001
+def test_a_killed_owner_s_sandbox_is_taken_down(java: None, folder: Path) -> None:
     program = (
         "import sys, pathlib; from gpusage_yarn.sandbox import *\n"
         "plan = ClusterPlan(nodes=parse_nodes('1xv100:2'))\n"

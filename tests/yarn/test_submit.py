@@ -67,7 +67,7 @@ def cluster(jar: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[San
     folder.rmdir()
 
 
-def submit(sandbox: Sandbox, *words: str, **keywords: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401 - run's
+def submit(sandbox: Sandbox, *words: str, **keywords: Any) -> subprocess.CompletedProcess[str]:  # run's
     return sandbox.run(
         sys.executable, "-m", "gpusage.cli", "yarn", "submit", *words, timeout_s=apps.PATIENCE_S, **keywords
     )
@@ -412,7 +412,7 @@ def test_a_site_that_only_observes_gets_whole_gpus(cluster: Sandbox, tmp_path: P
     assert "advice only in mode advise: yarn.io/gpu: 1 -> gpusage.io/share" in done.stderr
 
 
-def test_plain_yarn_is_told_what_it_lacks(new_cluster: Any) -> None:  # noqa: ANN401 - NewCluster of conftest
+def test_plain_yarn_is_told_what_it_lacks(new_cluster: Any) -> None:  # NewCluster of conftest
     plain = new_cluster(ClusterPlan(nodes=parse_nodes("1xv100:1"), share_per_gpu=0, whole_gpus=1))
     done = submit(plain, "--", "true", check=False)
     assert (

@@ -106,7 +106,7 @@ def _undo(edit: Edit) -> bool:
         if text == edit.after:
             _write(edit.path, edit.before, edit.mode)
             text = edit.before
-    except BaseException:  # noqa: BLE001 - an interrupt as well: the others are undone first, and this one is named
+    except BaseException:  # an interrupt as well: the others are undone first, and this one is named
         return False
     return text == edit.before or text != edit.after
 

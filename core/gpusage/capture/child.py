@@ -218,6 +218,6 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def _tail(output: Any) -> str:  # noqa: ANN401 - typing has no name for a temporary file
+def _tail(output: Any) -> str:  # typing has no name for a temporary file
     output.seek(max(output.seek(0, os.SEEK_END) - (1 << 16), 0))
     return "\n".join(output.read().decode("utf-8", "replace").strip().splitlines()[-_TAIL_LINES:])

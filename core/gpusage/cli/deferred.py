@@ -20,7 +20,7 @@ def run_by(place: str) -> Callable[[Callable[[], None]], Callable[..., Any]]:
 
     def decorate(signature: Callable[[], None]) -> Callable[..., Any]:
         @wraps(signature)
-        def run(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - those of any command
+        def run(*arguments: Any, **options: Any) -> Any:  # those of any command
             return getattr(importlib.import_module(module), name)(*arguments, **options)
 
         vars(run)["place"] = place

@@ -59,7 +59,7 @@ def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
         return report_failure(
             "input", "Output must be written in full; got: no space left. Free some, or write elsewhere.", INPUT, ()
         )
-    except Exception as error:  # noqa: BLE001 - the last one to hear of it
+    except Exception as error:  # the last one to hear of it
         return missing(error, arguments) if isinstance(error, ModuleNotFoundError) else bug(error, arguments)
     return status if isinstance(status, int) else 0
 
@@ -120,7 +120,7 @@ def library_of(module: str) -> str:
 
 def extra_with(library: str, command: str = "") -> str | None:
     """Return the extra that brings *library*, that of *command* or else the smallest; ``None`` where none does."""
-    from importlib.metadata import requires  # noqa: PLC0415 - takes as long as click
+    from importlib.metadata import requires  # takes as long as click
 
     pairs = [each.groups() for line in requires("gpusage") or () if (each := _OF_AN_EXTRA.match(line))]
     own = _EXTRA_OF_COMMAND.get(command, command)

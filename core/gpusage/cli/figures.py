@@ -29,9 +29,9 @@ def seconds(value_s: float) -> str:
 def duration(time_s: float) -> str:
     """Return how long a run takes, as people read it: ``45 s``, ``12 min``, ``1 h 5 min``."""
     minutes = round(time_s / 60)
-    if time_s < 60:  # noqa: PLR2004 - seconds of a minute
+    if time_s < 60:  # seconds of a minute
         return f"{max(0.0, time_s):.0f} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"  # noqa: PLR2004 - of an hour
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"  # of an hour
 
 
 def size(value_bytes: float) -> str:

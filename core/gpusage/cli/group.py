@@ -64,7 +64,7 @@ class LazyGroup(click.Group):
             raise click.UsageError(message)
         return super().resolve_command(ctx, args)
 
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - whatever the command returns
+    def invoke(self, ctx: click.Context) -> Any:  # whatever the command returns
         """Run the command; where the reader of our output has left, stop without a word."""
         try:
             result = super().invoke(ctx)
@@ -78,8 +78,8 @@ class LazyGroup(click.Group):
         self,
         args: Sequence[str] | None = None,
         prog_name: str | None = None,
-        *rest: Any,  # noqa: ANN401 - the signature is click's
-        **extra: Any,  # noqa: ANN401 - as above
+        *rest: Any,  # the signature is click's
+        **extra: Any,
     ) -> NoReturn:
         """Run a command line, and leave with the exit status that its outcome has."""
         arguments = list(sys.argv[1:] if args is None else args)
@@ -111,12 +111,12 @@ def _commands(answer: Iterable[object]) -> list[click.Command]:
 
 
 def _hooks() -> Hooks:
-    from gpusage.plugins.loading import load_hooks  # noqa: PLC0415 - built-in commands ask no plugin for help
+    from gpusage.plugins.loading import load_hooks  # built-in commands ask no plugin for help
 
     return load_hooks()
 
 
-def _once(ctx: click.Context, name: str, make: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever is made
+def _once(ctx: click.Context, name: str, make: Callable[[], Any]) -> Any:  # whatever is made
     memory: MutableMapping[str, Any] = ctx.find_root().meta
     if name not in memory:
         memory[name] = make()

@@ -37,7 +37,7 @@ else:
 class WordsType(_Choice):
     """One of several words, or another that users know for it."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's own types
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # click's own types
         """Return the usual word for *value*."""
         return super().convert(usual_word(value, self.choices), param, ctx)
 
@@ -70,7 +70,7 @@ def _job_option(row: JobKey) -> Callable[[Function], Function]:
     return click.option(name, row.name, metavar=row.form, multiple=is_multiple, callback=check, help=text)
 
 
-def _checked(row: JobKey, _: click.Context, __: click.Parameter, value: Any) -> Any:  # noqa: ANN401 - one or several
+def _checked(row: JobKey, _: click.Context, __: click.Parameter, value: Any) -> Any:  # one or several
     """Return *value*, one text or several, after it was read."""
     try:
         for text in value if isinstance(value, tuple) else () if value is None else (value,):
@@ -125,7 +125,7 @@ def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> li
 
 def complete_gpu(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return GPUs of the catalogue that begin with *incomplete*."""
-    from gpusage.decisions.default_advisor import advisor  # noqa: PLC0415 - only to complete a word
+    from gpusage.decisions.default_advisor import advisor  # only to complete a word
 
     wanted = incomplete.lower()
     return [CompletionItem(gpu.name, help=gpu.generation) for gpu in advisor().catalogue if gpu.name.startswith(wanted)]

@@ -32,7 +32,7 @@ def json_text(document: object) -> str:
 
 def console() -> Console:
     """Return a console on standard output, with its width and its colours."""
-    from rich.console import Console  # noqa: PLC0415 - JSON needs none of it
+    from rich.console import Console  # JSON needs none of it
 
     has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Console(width=None if has_width else WIDTH_WITHOUT_TERMINAL, highlight=False, markup=False, emoji=False)
@@ -98,7 +98,7 @@ def _forms(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, gap: int) -> Table:
-    from rich.table import Table  # noqa: PLC0415 - JSON needs none of it
+    from rich.table import Table  # JSON needs none of it
 
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for column in columns:

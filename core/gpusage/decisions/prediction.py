@@ -122,7 +122,7 @@ class Predictor:
         has_user_figures = workload.alone != NO_EARLIER_RUN
         if finding.others:
             return [] if has_user_figures else [self._by_others(finding, graph, workload, gpus)]
-        from gpusage.experience.estimates import own_figures  # noqa: PLC0415 - numpy, for whoever has learned nothing
+        from gpusage.experience.estimates import own_figures  # numpy, for whoever has learned nothing
 
         known = own_figures(finding, graph, workload, gpus, self.catalogue.find)
         return [[ObservedFigures(memory_bytes=each.memory_bytes) for each in known] if has_user_figures else known]
@@ -131,7 +131,7 @@ class Predictor:
         self, finding: Finding, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
     ) -> Sequence[ObservedFigures]:
         """Return what other users' runs in *finding* show on *gpus*, within what the graph shows; nothing on slices."""
-        from gpusage.experience.estimates import others_figures  # noqa: PLC0415 - as above
+        from gpusage.experience.estimates import others_figures
 
         whole = [gpu for gpu in gpus if not gpu.parent_gpu]
         needs = self._needs(graph, workload, whole, (NOTHING_KNOWN,) * len(whole))
@@ -158,7 +158,7 @@ class Predictor:
         there, *needs = self._needs(graph, plain, gpus_of_run, (NOTHING_KNOWN,) * len(gpus_of_run))
         if known_s <= there.step_time_s.value:
             return [NOTHING_KNOWN] * len(gpus)
-        from gpusage.predictors.slowdown import gpu_bound_odds  # noqa: PLC0415 - numpy, and few users know a step time
+        from gpusage.predictors.slowdown import gpu_bound_odds  # numpy, and few users know a step time
 
         of_gpu = gpu_bound_odds(graph, plain, gpus_of_run[0], known_s)
         return [figures_from_longer_step(known_s, there, need, of_gpu) for need in needs]
@@ -239,7 +239,7 @@ class Predictor:
         answer = require_answer("predict_slowdown", self.hooks.predict_slowdown(graph, workload, gpus, parts, known))
         experience = self.find(graph, workload).experience
         if experience is not None and experience.slowdown:
-            from gpusage.experience.estimates import raise_slowdowns  # noqa: PLC0415 - as above
+            from gpusage.experience.estimates import raise_slowdowns
 
             answer = [raise_slowdowns(experience, gpu, percents, row) for gpu, row in zip(gpus, answer, strict=True)]
         rows = zip(gpus, answer, strict=True)

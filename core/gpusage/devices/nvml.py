@@ -37,7 +37,7 @@ def local_gpus(catalogue: Catalogue) -> tuple[LocalGpu, ...]:
         DeviceError: NVML is not installed, finds no driver, or does not answer.
     """
     try:
-        import pynvml  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415 - optional, and slow to import
+        import pynvml  # type: ignore[import-untyped,unused-ignore]  # optional, and slow to import
     except ImportError as error:
         message = (
             "Command 'gpus --local' must find the package nvidia-ml-py; got none. Install it: pip install nvidia-ml-py."
@@ -59,7 +59,7 @@ def local_gpus(catalogue: Catalogue) -> tuple[LocalGpu, ...]:
         pynvml.nvmlShutdown()
 
 
-def _devices(nvml: Any, index: int) -> list[Any]:  # noqa: ANN401 - a module without types
+def _devices(nvml: Any, index: int) -> list[Any]:  # a module without types
     """Return the handles of the MIG slices of a GPU, else the handle of the GPU, which may be too old for MIG."""
     whole = nvml.nvmlDeviceGetHandleByIndex(index)
     try:
@@ -74,7 +74,7 @@ def _devices(nvml: Any, index: int) -> list[Any]:  # noqa: ANN401 - a module wit
     return slices or [whole]
 
 
-def _local_gpu(nvml: Any, index: int, handle: Any, catalogue: Catalogue) -> LocalGpu:  # noqa: ANN401 - as above
+def _local_gpu(nvml: Any, index: int, handle: Any, catalogue: Catalogue) -> LocalGpu:
     name = nvml.nvmlDeviceGetName(handle)
     text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
     memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)

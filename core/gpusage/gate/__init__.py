@@ -42,7 +42,7 @@ def give_way(gpu: str | None = None) -> None:
     Raises:
         ImportError: PyTorch is not installed.
     """
-    from gpusage.gate.training import begin_once  # noqa: PLC0415 - torch is an extra
+    from gpusage.gate.training import begin_once  # torch is an extra
 
     flags = usable_flags()
     if flags is not None:

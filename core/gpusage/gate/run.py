@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> None:
     """Run ``SCRIPT ...``, ``-m MODULE ...`` or ``-c CODE ...``."""
     try:
         begin()
-    except Exception as error:  # noqa: BLE001 - the program counts for more than the gate
+    except Exception as error:  # the program counts for more than the gate
         sys.stderr.write(f"gpusage gate: not used: {error}\n")
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
@@ -31,11 +31,11 @@ def main(arguments: list[str]) -> None:
 
 def begin() -> None:
     """Take this process's side of the gate, as the launcher wrote it into the environment."""
-    from gpusage.gate import give_way  # noqa: PLC0415 - what fails here must not end the program
+    from gpusage.gate import give_way  # what fails here must not end the program
 
     if os.environ.get(SERVE_VARIABLE):
-        from gpusage.gate.busy_flags import process_flags  # noqa: PLC0415 - as above
-        from gpusage.gate.serving import Serving  # noqa: PLC0415 - as above
+        from gpusage.gate.busy_flags import process_flags
+        from gpusage.gate.serving import Serving
 
         Serving(process_flags()).begin()
     else:

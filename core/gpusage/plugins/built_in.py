@@ -51,7 +51,7 @@ def _importing(module: str, hook: str) -> Callable[..., Any]:
     specified: Callable[..., Any] = getattr(specs, hook)
 
     @wraps(specified)
-    def call(*arguments: Any) -> Any:  # noqa: ANN401 - those of any hook
+    def call(*arguments: Any) -> Any:  # those of any hook
         return getattr(importlib.import_module(module), hook)(*arguments)
 
     return call

@@ -23,5 +23,5 @@ def described(error: BaseException) -> str:
 def _words(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - a plugin's own kind of error may say nothing at all
+    except Exception:  # a plugin's own kind of error may say nothing at all
         return ""

@@ -48,7 +48,7 @@ class Implementation:
     arguments: tuple[str, ...]
     is_ours: bool
 
-    def answer(self, question: Mapping[str, object]) -> Any:  # noqa: ANN401 - whatever the hook answers
+    def answer(self, question: Mapping[str, object]) -> Any:  # whatever the hook answers
         """Return the answer to *question*, the hook's arguments by name.
 
         Raises:
@@ -58,7 +58,7 @@ class Implementation:
         arguments = [question[name] for name in self.arguments]
         return self.function(*arguments) if self.is_ours else self._checked(arguments, question)
 
-    def _checked(self, arguments: list[object], question: Mapping[str, object]) -> Any:  # noqa: ANN401 - as above
+    def _checked(self, arguments: list[object], question: Mapping[str, object]) -> Any:
         try:
             with output_aside():
                 answer = self.function(*arguments)

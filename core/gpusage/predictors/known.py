@@ -188,8 +188,8 @@ def _utilizations(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) ->
     alone = workload.alone
     if alone.utilization is None or is_same_batch_size(workload):
         return [_figure(alone.utilization)] * len(gpus)
-    from gpusage.predictors.analysis import analyze  # noqa: PLC0415 - numpy, and few users know it
-    from gpusage.predictors.host import utilizations  # noqa: PLC0415 - as above
+    from gpusage.predictors.analysis import analyze  # numpy, and few users know it
+    from gpusage.predictors.host import utilizations
 
     there = replace(workload, batch_size=alone.batch_size or workload.batch_size)
     utilizations_here = utilizations(alone.utilization, analyze(graph, there), analyze(graph, workload), list(gpus))
@@ -255,8 +255,8 @@ def min_step_s(graph: ModelGraph, workload: Workload, gpu: Gpu) -> float:
 
     The arithmetic is counted as the fastest algorithm has it, and the cache is taken to hold as many parameters as fit.
     """
-    from gpusage.predictors.analysis import analyze  # noqa: PLC0415
-    from gpusage.predictors.lowering import step_flop  # noqa: PLC0415 - numpy, and few users know a step time
+    from gpusage.predictors.analysis import analyze
+    from gpusage.predictors.lowering import step_flop  # numpy, and few users know a step time
 
     flop = step_flop(analyze(graph, workload).lowering) / FEWER_MULTIPLICATIONS
     read_bytes = max(_parameter_bytes(graph, workload.precision) - gpu.l2_bytes, 0)

@@ -97,7 +97,7 @@ def product_flop(node: Node, sizes: ElementCounts) -> int:
 
 def attention_flop(node: Node, sizes: ElementCounts) -> int:
     """Return 4 x query elements x keys: scores and their sum over the values."""
-    if len(node.inputs) < 2:  # noqa: PLR2004 - query and key
+    if len(node.inputs) < 2:  # query and key
         return 4 * _first_element_count(node.outputs, sizes)
     query, keys, *_ = node.inputs
     return 4 * sizes[query] * sizes[keys[-2:-1] if len(keys) > 1 else ()]

@@ -88,7 +88,7 @@ def is_language_model(graph: ModelGraph) -> bool:
 def _fused(graph: ModelGraph) -> Iterator[Attention]:
     """Yield the attentions that are one node."""
     for index, node in enumerate(graph.nodes):
-        if class_of(node) == OperatorClass.ATTENTION and len(node.inputs) >= 3:  # noqa: PLR2004 - query, key, value
+        if class_of(node) == OperatorClass.ATTENTION and len(node.inputs) >= 3:  # query, key, value
             keys, values = (_cached_elements(graph, index, place) for place in (1, 2))
             yield Attention(scores=index, between=(), values=index, key_elements=keys, value_elements=values)
 

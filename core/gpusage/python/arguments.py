@@ -123,7 +123,7 @@ def _read_generation(value: object) -> Generation | None:
     if value is None or isinstance(value, Generation):
         return value
     sizes = tuple(value) if isinstance(value, (tuple, list)) else ()
-    right = len(sizes) == 2 and all(_is_count(size, MAXIMUM_COUNT) for size in sizes)  # noqa: PLR2004 - a pair
+    right = len(sizes) == 2 and all(_is_count(size, MAXIMUM_COUNT) for size in sizes)  # a pair
     require("Argument 'generate'", "be tokens of the prompt and new tokens, as (512, 128)", value, right=right)
     return Generation(prompt_tokens=sizes[0], new_tokens=sizes[1])
 
@@ -143,7 +143,7 @@ def read_alone(utilization: float | tuple[float, int] | None, step_time_s: float
 
 def _read_utilization(value: float | tuple[float, int] | None) -> tuple[float | None, int | None]:
     """Return a part of 1, and the batch size that it is of, where that is told."""
-    is_pair = isinstance(value, tuple) and len(value) == 2  # noqa: PLR2004 - a pair
+    is_pair = isinstance(value, tuple) and len(value) == 2  # a pair
     share, batch_size = value if isinstance(value, tuple) and is_pair else (value, None)
     if share is None:
         return None, None

@@ -20,7 +20,7 @@ class Examples(NamedTuple):
         return not self.positional and not self.named
 
 
-def read_examples(value: Any) -> Examples:  # noqa: ANN401 - tensors, and torch may not be installed
+def read_examples(value: Any) -> Examples:  # tensors, and torch may not be installed
     """Return what a module is called with, of one input, several in a tuple or a list, or some by name.
 
     One tensor is one input, however many samples it has; iterated over, it would become that many inputs.

@@ -49,8 +49,8 @@ def _named(*left_out: str) -> Callable[[Function], Function]:
 
 
 def read_model(
-    source: Any,  # noqa: ANN401 - a torch.nn.Module or ExportedProgram, and torch may not be installed
-    example_inputs: Any = (),  # noqa: ANN401 - tensors, and torch may not be installed
+    source: Any,  # a torch.nn.Module or ExportedProgram, and torch may not be installed
+    example_inputs: Any = (),  # tensors, and torch may not be installed
     *,
     shape: Mapping[str, int | Sequence[int]] | None = None,
 ) -> ModelGraph:
@@ -80,7 +80,7 @@ def read_model(
     require("Argument 'source'", rule, source, right=hasattr(source, "forward") or hasattr(source, "graph_module"))
     rule = "be left out where the model is a module; 'example_inputs' have its sizes"
     require("Argument 'shape'", rule, shape, right=not sizes)
-    from gpusage.graphs.torch.module import graph_from_module, with_settings_of  # noqa: PLC0415 - torch is an extra
+    from gpusage.graphs.torch.module import graph_from_module, with_settings_of  # torch is an extra
 
     return with_settings_of(graph_from_module(source, inputs.positional, keywords=inputs.named), source)
 

@@ -40,7 +40,7 @@ class PeriodicTask(ABC):
         """Run the task once; log a failure, unless the last run failed in the same way."""
         try:
             self._execute()
-        except Exception as error:  # noqa: BLE001 - an adapter, a plugin or a store may fail in any way
+        except Exception as error:  # an adapter, a plugin or a store may fail in any way
             reason = sentence(error)
             if reason != self.error:
                 _log.warning("%s: %s", self._failure_message, reason)

@@ -255,9 +255,9 @@ def _storable(value: float | str | None) -> float | str | None:
     return value.replace("\x00", "\ufffd") if isinstance(value, str) else value
 
 
-def _client() -> Any:  # noqa: ANN401 - a module without types
+def _client() -> Any:  # a module without types
     try:
-        import pg8000.native  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra
+        import pg8000.native  # type: ignore[import-untyped]  # an extra
     except ImportError as error:
         message = (
             "Library pg8000 must be there for 'store.url' with PostgreSQL; got: not installed. "

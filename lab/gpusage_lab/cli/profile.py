@@ -22,7 +22,7 @@ from gpusage_lab.profiling.plan import ON_CPU, Costs, pending, schedule
 DRY_RUN_NOTES = 20
 
 
-def measure(**options: Any) -> None:  # noqa: ANN401 - those of `gpusage profile`
+def measure(**options: Any) -> None:  # those of `gpusage profile`
     """Measure WORKLOADs, or a suite of them, alone and together on one GPU of this machine."""
     began = time.monotonic()
 

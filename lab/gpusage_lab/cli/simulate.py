@@ -31,7 +31,7 @@ def compare(
     as_json: bool,
     policies: Sequence[str],
     seed: int,
-    **how: Any,  # noqa: ANN401 - click's
+    **how: Any,  # click's
 ) -> None:
     """Simulate each policy on the same jobs, and show the figures side by side."""
     source, names = _source(how), policies or USUAL

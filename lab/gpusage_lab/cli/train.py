@@ -31,6 +31,6 @@ def train(
     if store_url or as_json:
         message = "--store and --json go with --history."
         raise click.UsageError(message)
-    from gpusage_lab.cli import learning  # noqa: PLC0415 - needs the extra [train]
+    from gpusage_lab.cli import learning  # needs the extra [train]
 
     learning.train(folder, names, output)

@@ -93,7 +93,7 @@ def reading(paths: Mapping[str, Path]) -> Iterator[None]:
         ACTIVE_ARTIFACTS.reset(before)
 
 
-def rounded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can say, and numpy's numbers
+def rounded(value: Any) -> Any:  # whatever JSON can say, and numpy's numbers
     """Return *value* with every float cut to six significant digits, and numpy's types turned into Python's."""
     if hasattr(value, "tolist"):
         value = value.tolist()

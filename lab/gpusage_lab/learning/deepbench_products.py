@@ -44,7 +44,7 @@ def product_samples(data: DataFolder) -> list[Sample]:
     return samples
 
 
-def _sample(row: Any, gpu: Gpu, precision: Precision, element_bytes: float) -> Sample:  # noqa: ANN401 - a row of pandas
+def _sample(row: Any, gpu: Gpu, precision: Precision, element_bytes: float) -> Sample:  # a row of pandas
     outputs = float(row.m * row.n)
     traffic = element_bytes * (row.m * row.k + row.k * row.n + outputs)
     work = (OperatorClass.PRODUCT, 2.0 * outputs * row.k, traffic, outputs, float(row.k), float(row.m))

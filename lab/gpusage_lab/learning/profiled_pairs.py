@@ -84,7 +84,7 @@ def _together(runs: Iterable[ProfiledRun]) -> Iterator[Together]:
     """Yield both sides of each pair that went well on both."""
     for _, sides in groupby((run for run in runs if run.kind == "pair"), key=lambda run: run.item):
         pair = tuple(sides)
-        if len(pair) == 2:  # noqa: PLR2004 - a pair
+        if len(pair) == 2:  # a pair
             yield pair[0], pair[1]
 
 

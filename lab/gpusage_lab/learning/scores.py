@@ -51,7 +51,7 @@ def score(
         mape=float(miss.mean()),
         median=float(np.median(miss)),
         bias=float(np.log(predicted / measured).mean()),
-        within_10=float((miss <= 0.10).mean()),  # noqa: PLR2004 - the attribute's name says it
+        within_10=float((miss <= 0.10).mean()),  # the attribute's name says it
         coverage=None if low is None or high is None else float(((low <= measured) & (measured <= high)).mean()),
         width=None if low is None or high is None else float(np.median(high / low)),
     )

@@ -172,7 +172,7 @@ def slice_of(gpu: Gpu, slices: int) -> Gpu:
 def _rapp(data: DataFolder) -> Iterator[SlowdownRow]:
     gpu = builtin_catalogue().find("v100-sxm2-16gb")
     table = data.read(RAPP)
-    table = table[table["time_quota_percent"] == 100]  # noqa: PLR2004 - percent
+    table = table[table["time_quota_percent"] == 100]  # percent
     for (model, batch_size), group in table.groupby(["model", "batch_size"]):
         latency_ms = group.set_index("mps_percent")["latency_ms"]
         whole_ms = float(latency_ms[latency_ms.index >= WHOLE_FROM_PERCENT].median())

@@ -22,7 +22,7 @@ FOLDS = 10
 TREES = 100
 
 
-def _forest() -> Any:  # noqa: ANN401 - scikit-learn has no types
+def _forest() -> Any:  # scikit-learn has no types
 
     return RandomForestRegressor(TREES, min_samples_leaf=2, n_jobs=1, random_state=0)
 

@@ -72,7 +72,7 @@ def _with_more_rows(sample: Sample) -> Sample:
     return replace(sample, kernels=more, measured_s=sample.measured_s * MORE_ROWS)
 
 
-def _samples(drawn: Any, op: str, gpu: Gpu) -> Iterator[Sample]:  # noqa: ANN401 - a pandas DataFrame
+def _samples(drawn: Any, op: str, gpu: Gpu) -> Iterator[Sample]:  # a pandas DataFrame
     work = WORK.get(op, _elementwise(3.0 if op in ("add", "div", "mul", "pow") else 2.0))
     for row in drawn.itertuples():
         yield Sample(
@@ -103,18 +103,18 @@ def one_kernel(work: Work, *, host_share: float, matrix_units: float = 0.0) -> K
     )
 
 
-def _bmm(row: Any) -> Work:  # noqa: ANN401 - a row of pandas
+def _bmm(row: Any) -> Work:  # a row of pandas
     b, m, n, k = row.b, row.m, row.n, row.k
     traffic = FP32 * b * (m * k + k * n + m * n)
     return OperatorClass.BATCHED_PRODUCT, 2.0 * b * m * n * k, traffic, b * m * n, k, n
 
 
-def _linear(row: Any) -> Work:  # noqa: ANN401 - as above
+def _linear(row: Any) -> Work:
     m, n, k = row.b * row.m, row.n, row.k
     return OperatorClass.PRODUCT, 2.0 * m * n * k, FP32 * (m * k + k * n + n + m * n), m * n, k, n
 
 
-def _convolution(row: Any) -> Work:  # noqa: ANN401 - as above
+def _convolution(row: Any) -> Work:
     side = (row.in_size + 2 * row.pad - row.kernel) // row.stride + 1
     outputs = row.b * row.c_out * side * side
     inner = row.c_in * row.kernel**2
@@ -123,7 +123,7 @@ def _convolution(row: Any) -> Work:  # noqa: ANN401 - as above
 
 
 def _rows(operator_class: OperatorClass, flop: float) -> Callable[[Any], Work]:
-    def work(row: Any) -> Work:  # noqa: ANN401 - as above
+    def work(row: Any) -> Work:
         outputs = float(row.b * row.h)
         return operator_class, flop * outputs, 2.0 * FP32 * outputs, outputs, 1.0, float(row.h)
 
@@ -131,7 +131,7 @@ def _rows(operator_class: OperatorClass, flop: float) -> Callable[[Any], Work]:
 
 
 def _elementwise(tensors: float) -> Callable[[Any], Work]:
-    def work(row: Any) -> Work:  # noqa: ANN401 - as above
+    def work(row: Any) -> Work:
         outputs = float(row.b * row.h)
         return OperatorClass.ELEMENTWISE, outputs, tensors * FP32 * outputs, outputs, 1.0, 1.0
 

@@ -83,7 +83,7 @@ def on_one_thread() -> Iterator[None]:
         RequestError: The libraries are not installed.
     """
     try:
-        from threadpoolctl import (  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+        from threadpoolctl import (  # type: ignore[import-untyped, unused-ignore]
             threadpool_limits,
         )
     except ImportError as error:
@@ -99,14 +99,14 @@ def _missing(*, library: str) -> RequestError:
     return RequestError(f"{rule} Install gpusage with its extra [train].")
 
 
-def import_pandas() -> Any:  # noqa: ANN401 - a module without types
+def import_pandas() -> Any:  # a module without types
     """Return pandas.
 
     Raises:
         RequestError: It is not installed.
     """
     try:
-        import pandas as pd  # type: ignore[import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+        import pandas as pd  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
         raise _missing(library="pandas") from error
     return pd

@@ -18,7 +18,7 @@ class Steps:
     """Makes a module out of its parts and of what one forward pass does with them."""
 
     @staticmethod
-    def of(forward: Any, **parts: Any) -> Module:  # noqa: ANN401 - a function of the parts and the inputs
+    def of(forward: Any, **parts: Any) -> Module:  # a function of the parts and the inputs
         """Return a module that calls ``forward(module, *inputs)``."""
         torch = import_library("torch")
         module = type("Steps", (torch.nn.Module,), {"forward": forward})()
@@ -68,7 +68,7 @@ def sequence_to_sequence(source: int, target: int, *, width: int, heads: int, in
             state = feed(attend_memory(attend(state, state), memory))
         return self.words(state)
 
-    def several(make: Any) -> Module:  # noqa: ANN401 - a function that makes a module
+    def several(make: Any) -> Module:  # a function that makes a module
         return nn.ModuleList(make() for _ in range(layers))
 
     return Steps.of(

@@ -106,7 +106,7 @@ class NvmlGauges:
         except (self._nvml.NVMLError, AttributeError):
             return False
 
-    def _counter_sample(self) -> Any:  # noqa: ANN401 - a pointer of NVML's
+    def _counter_sample(self) -> Any:  # a pointer of NVML's
         if not self._has_counters:
             return None
         try:
@@ -115,7 +115,7 @@ class NvmlGauges:
             self._has_counters = False
             return None
 
-    def _counters(self, first: Any, last: Any) -> Readings:  # noqa: ANN401 - pointers of NVML's
+    def _counters(self, first: Any, last: Any) -> Readings:  # pointers of NVML's
         """Return the counters between two samples, as shares; both samples are given back."""
         if first is None or last is None:
             return {}
@@ -140,7 +140,7 @@ class NvmlGauges:
 def open_gauges(index: int) -> NvmlGauges | None:
     """Return the gauges of this machine's GPU *index*, ``None`` where there is no such GPU."""
     try:
-        import pynvml  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415 - slow to import
+        import pynvml  # type: ignore[import-untyped,unused-ignore]  # slow to import
 
         pynvml.nvmlInit()
         return NvmlGauges(pynvml, index) if index < pynvml.nvmlDeviceGetCount() else None

@@ -42,7 +42,7 @@ class Built:
     inputs: Mapping[str, InputKind]
     by_name: bool
 
-    def batch(self, size: int, device: str, dtype: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: ANN401 - a torch.dtype
+    def batch(self, size: int, device: str, dtype: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:  # a torch.dtype
         """Return arguments for *size* random samples."""
         torch = import_library("torch")
         tensors = {

@@ -20,7 +20,7 @@ LONGEST_OVERRUN = 2.0
 
 def arrivals(rate_per_s: float, window: Window, begin: float) -> Iterator[float]:
     """Yield when requests arrive from *begin* on: a Poisson process, the same in every run."""
-    chance = random.Random(SEED)  # noqa: S311 - not for cryptography
+    chance = random.Random(SEED)  # not for cryptography
     now = begin
     while (now := now + chance.expovariate(rate_per_s)) < window.end:
         yield now

@@ -116,7 +116,7 @@ def _first_tensor(torch: Torch, output: Torch) -> Torch:
 
 
 def _tensors(torch: Torch, output: Torch) -> list[Torch]:
-    from torch.utils._pytree import tree_leaves  # noqa: PLC0415 - as torch
+    from torch.utils._pytree import tree_leaves  # as torch
 
     leaves = output.to_tuple() if hasattr(output, "to_tuple") else output
     return [leaf for leaf in tree_leaves(leaves) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]

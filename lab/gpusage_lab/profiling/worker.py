@@ -64,7 +64,7 @@ class Worker:
         """Do what *message* says."""
         try:
             return {"prepare": self.prepare, "run": self.run, "operators": self.operators}[message["op"]](message)
-        except Exception as error:  # noqa: BLE001 - a model may fail in any way; the campaign goes on
+        except Exception as error:  # a model may fail in any way; the campaign goes on
             is_oom = steps.is_out_of_memory(error)
             self._drop()
             detail = f"{type(error).__name__}: {error}"[:_LONGEST_DETAIL]
@@ -128,7 +128,7 @@ class Worker:
         return {"allocated_bytes": cuda.max_memory_allocated(), "reserved_bytes": cuda.max_memory_reserved()}
 
 
-def versions(torch: Any, *, on_gpu: bool) -> Message:  # noqa: ANN401 - a module without types
+def versions(torch: Any, *, on_gpu: bool) -> Message:  # a module without types
     """Return the versions that a measurement depends on."""
     libraries = [f"{name} {version}" for name in LIBRARIES if (version := _version(name))]
     cudnn = torch.backends.cudnn.version() if on_gpu else None

@@ -40,7 +40,7 @@ IMAGE_MODELS: Mapping[str, str] = {
 """By the published name in small letters; what follows in brackets is left out where it is a setting."""
 
 
-def _decoder(kind: str, name: str, sizes: tuple[int, ...], **others: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON's
+def _decoder(kind: str, name: str, sizes: tuple[int, ...], **others: Any) -> Mapping[str, Any]:  # JSON's
     """Return a configuration: hidden size, layers, heads, heads of keys, width of the MLP, words."""
     hidden, layers, heads, key_heads, width, words = sizes
     return {
@@ -56,15 +56,15 @@ def _decoder(kind: str, name: str, sizes: tuple[int, ...], **others: Any) -> Map
     }
 
 
-def _llama(*sizes: int, **others: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON's
+def _llama(*sizes: int, **others: Any) -> Mapping[str, Any]:  # JSON's
     return _decoder("llama", "Llama", sizes, **others)
 
 
-def _qwen2(*sizes: int, **others: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON's
+def _qwen2(*sizes: int, **others: Any) -> Mapping[str, Any]:  # JSON's
     return _decoder("qwen2", "Qwen2", sizes, **others)
 
 
-def _qwen3(*sizes: int, **others: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON's
+def _qwen3(*sizes: int, **others: Any) -> Mapping[str, Any]:  # JSON's
     return _decoder("qwen3", "Qwen3", sizes, head_dim=128, **others)
 
 
@@ -80,7 +80,7 @@ def _gpt2(hidden: int, layers: int, heads: int, words: int = 50304) -> Mapping[s
     }
 
 
-def _encoder(kind: str, architecture: str, *sizes: int, **others: Any) -> Mapping[str, Any]:  # noqa: ANN401 - JSON's
+def _encoder(kind: str, architecture: str, *sizes: int, **others: Any) -> Mapping[str, Any]:  # JSON's
     hidden, layers, heads, width, words = sizes
     return {
         "model_type": kind,
@@ -287,7 +287,7 @@ def build(key: str) -> ModelGraph:
 def _detector(name: str, sides: tuple[int, ...]) -> ModelGraph:
     """Return the graph of NVIDIA's SSD300: ResNet-50, added layers with normalizations."""
 
-    def make() -> Any:  # noqa: ANN401 - a torch.nn.Module
+    def make() -> Any:  # a torch.nn.Module
         whole = import_library("torchvision").models.resnet50(weights=None)
         strided = (whole.layer3[0].conv2, whole.layer3[0].downsample[0])
         return detector_on(whole, strided, 1024, is_normalized=True)

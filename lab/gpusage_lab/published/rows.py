@@ -121,6 +121,6 @@ def _language_rows(data: DataFolder) -> Iterator[PublishedRow]:
         )
 
 
-def _count(value: Any) -> int | None:  # noqa: ANN401 - pandas has no types
+def _count(value: Any) -> int | None:  # pandas has no types
     """Return the whole number that *value* is, ``None`` where it is none."""
     return int(float(value)) if re.fullmatch(r"\d+(\.0)?", str(value)) else None

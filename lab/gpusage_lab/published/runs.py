@@ -205,7 +205,7 @@ def _group(row: PublishedRow) -> str:
         return f"generation, {engine_of(row)}, {quantized}"
     if row.mode == "infer":
         return "language model, prompt alone"
-    return f"language model, training, {'1 to 8' if row.gpus <= 8 else 'more than 8'} GPUs"  # noqa: PLR2004 - a host
+    return f"language model, training, {'1 to 8' if row.gpus <= 8 else 'more than 8'} GPUs"  # a host
 
 
 def _group_of_vision(row: PublishedRow) -> str:

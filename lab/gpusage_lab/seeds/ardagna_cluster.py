@@ -167,7 +167,7 @@ def _work(measured: Sequence[MeasuredRun]) -> Work:
 
 
 def _instance(work: Work, arrival_s: float, number: int) -> Instance:
-    chance = random.Random(f"{arrival_s}-{number}")  # noqa: S311 - a seed, no secret
+    chance = random.Random(f"{arrival_s}-{number}")  # a seed, no secret
     submitted_s, jobs = 0.0, []
     for index in range(NODES * JOBS_PER_NODE):
         jobs.append(_random_job(f"job{index}", work, submitted_s, chance))
@@ -199,7 +199,7 @@ def _random_job(name: str, work: Work, submitted_s: float, chance: random.Random
 
 def _scenario(work: Work, number: int) -> Scenario:
     """Plan six jobs by each way to know their step times, and let them last as measured."""
-    chance = random.Random(f"scenario {number}")  # noqa: S311 - as above
+    chance = random.Random(f"scenario {number}")
     drawn = [(chance.choice(sorted(work)), chance.uniform(1800.0, 7200.0)) for _ in range(SCENARIO_JOBS)]
     groups = [NodeGroup(name="cloud", node_count=2, types=TWO_NODES)]
     times = [_predicted_times(work, key) for key, _ in drawn]

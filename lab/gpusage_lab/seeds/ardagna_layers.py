@@ -82,7 +82,7 @@ def load(data: DataFolder) -> dict[tuple[str, str], Layers]:
 def network_of(row: Table) -> str:
     """Return the network; DeepBench's 'Vision' is VGG's 3 x 3 convolutions and GoogLeNet's others."""
     if row["application"] == "Vision":
-        return "VGG" if row["filter_w"] == 3 else "GoogLeNet"  # noqa: PLR2004 - as the docstring says
+        return "VGG" if row["filter_w"] == 3 else "GoogLeNet"  # as the docstring says
     return {"Resnet": "ResNet"}.get(row["application"], str(row["application"]))
 
 

@@ -109,7 +109,7 @@ def _sia(data: DataFolder) -> Iterator[MeasuredRun]:
     """Yield Sia's placements on one host."""
     rows = data.read("sia_step_times.csv")
     rows = rows[(rows["kind"] == "placements") & rows["app"].isin(SIA_APPS) & rows["gpu"].isin(SIA_GPUS)]
-    for row in rows[rows["placement"] < 10].to_dict("records"):  # noqa: PLR2004 - one digit is one host
+    for row in rows[rows["placement"] < 10].to_dict("records"):  # one digit is one host
         settings = int(row["placement"]), int(row["local_batch_size"])
         yield _run("Sia", (row["app"], SIA_APPS[row["app"]]), SIA_GPUS[row["gpu"]], settings, row["step_time_s"])
 

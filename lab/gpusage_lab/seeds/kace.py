@@ -58,7 +58,7 @@ def learners() -> Mapping[str, Policy]:
     return {name: _learned(partial(kace_models.fitted, make)) for name, make in kace_models.MODELS.items()}
 
 
-def aggregated(features: FloatArray, first: Any, second: Any) -> FloatArray:  # noqa: ANN401 - indices, one or many
+def aggregated(features: FloatArray, first: Any, second: Any) -> FloatArray:  # indices, one or many
     """Return KACE's features of pairs: sums of amounts, means of shares; the sums as logarithms."""
     amounts = np.exp(features[:, ABSOLUTE])
     shares = features[:, PERCENT]

@@ -26,22 +26,22 @@ FloatArray = npt.NDArray[np.float64]
 SEARCHES, FOLDS, TREES = 6, 3, 40
 
 
-def fitted(make: Callable[[], Any], rows: FloatArray, target: FloatArray) -> Any:  # noqa: ANN401 - scikit-learn has no types
+def fitted(make: Callable[[], Any], rows: FloatArray, target: FloatArray) -> Any:  # scikit-learn has no types
     """Return what *make* makes, fitted on *rows* of shape ``(pairs, features)`` and their *target*."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the network stops after its steps, as is meant
         return make().fit(rows, target)
 
 
-def _forest() -> Any:  # noqa: ANN401 - as above
+def _forest() -> Any:
     return GridSearchCV(RandomForestRegressor(TREES, random_state=0), {"max_depth": [4, None]}, cv=FOLDS)
 
 
-def _network() -> Any:  # noqa: ANN401 - as above
+def _network() -> Any:
     return _scaled(MLPRegressor(hidden_layer_sizes=(16,), solver="lbfgs", alpha=1.0, max_iter=300, random_state=0))
 
 
-def _search() -> Any:  # noqa: ANN401 - as above
+def _search() -> Any:
     """Return a search by chance over kinds of models and their settings."""
     candidates = [
         *(Ridge(alpha) for alpha in (0.1, 1.0, 10.0)),
@@ -54,7 +54,7 @@ def _search() -> Any:  # noqa: ANN401 - as above
     return RandomizedSearchCV(model, {"model": candidates}, n_iter=SEARCHES, cv=FOLDS, random_state=0)
 
 
-def _scaled(model: Any) -> Any:  # noqa: ANN401 - as above
+def _scaled(model: Any) -> Any:
     return Pipeline([("scale", StandardScaler()), ("model", model)])
 
 

@@ -200,7 +200,7 @@ def _reaches(key: str, figure: float, goal: float) -> bool:
     return figure <= goal if key == "jct_ratio" else figure >= goal
 
 
-def _verdict(is_met: bool) -> str:  # noqa: FBT001 - it is what is said
+def _verdict(is_met: bool) -> str:  # it is what is said
     return "met" if is_met else "missed"
 
 

@@ -59,7 +59,7 @@ class PairTruth:
     def together(self, tenants: Sequence[Tenant], _: int, /) -> Together:
         """Return speeds from the pairs; the busy share of a pair as measured, else as if jobs did not meet."""
         kinds = [tenant.kind for tenant in tenants]
-        busy = self.busy[kinds[0], kinds[1]] if len(kinds) == 2 else np.nan  # noqa: PLR2004 - a pair
+        busy = self.busy[kinds[0], kinds[1]] if len(kinds) == 2 else np.nan  # a pair
         if np.isnan(busy):
             busy = 1 - np.prod(1 - self.utilization[kinds])
         return Together(together(self.pair_throughputs, kinds), float(busy))

@@ -95,7 +95,7 @@ class Production:
     def arriving(self, ask: Ask, free_counts: Sequence[int]) -> Ask:
         """Return *ask* with the GPU type that it prefers among the jobs of late."""
         where = self._places_of(ask) if self.online and ask.stage == "first" and ask.gpu_count == 1 else ()
-        if len(where) < 2:  # noqa: PLR2004 - nothing to choose
+        if len(where) < 2:  # nothing to choose
             return ask
         free = {one.name: count for one, count in zip(self.fleet.types, free_counts, strict=True)}
         seen = [replace(place, pool=replace(place.pool, free_gpu_count=free[place.name])) for place in where]

@@ -62,8 +62,8 @@ def csv_rows(lines: Iterable[str], what: str, origin: str, names_of: Names) -> I
 
 def _parquet_rows(path: Path, what: str, names_of: Names) -> Iterator[tuple[int, Row]]:
     try:
-        import pyarrow as pa  # type: ignore[import-not-found, import-untyped, unused-ignore] # noqa: PLC0415 - only where it is there
-        from pyarrow import parquet  # type: ignore[import-not-found, unused-ignore] # noqa: PLC0415 - as above
+        import pyarrow as pa  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        from pyarrow import parquet  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
         message = (
             f"Library pyarrow must be there to read {str(path)!r}; got: not installed. Install the extra [parquet]."

@@ -159,7 +159,7 @@ def _profiled(rows: Sequence[tuple[str, Row]]) -> Iterator[Pair]:
     }
     for _, sides in groupby((each for each in fine if _text(each[1], "kind") == "pair"), lambda one: one[1]["item"]):
         pair = [(where, row, alone.get((_text(row, "sharing"), _job(row), _text(row, "gpu")))) for where, row in sides]
-        if len(pair) == 2 and all(rate for _, _, rate in pair):  # noqa: PLR2004 - a pair
+        if len(pair) == 2 and all(rate for _, _, rate in pair):  # a pair
             yield from (_side(*own, other[1]) for own, other in permutations(pair))
 
 

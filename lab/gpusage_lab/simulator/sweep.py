@@ -43,7 +43,7 @@ class Repeated:
         """Return the median of each figure."""
         return replace(self.results[0].figures, **{item.name: self._median(item.name) for item in fields(Figures)})
 
-    def _median(self, figure: str) -> Any:  # noqa: ANN401 - as the figure has it
+    def _median(self, figure: str) -> Any:  # as the figure has it
         values = [getattr(one.figures, figure) for one in self.results]
         known = [value for value in values if value is not None]
         return median(known) if known else None
@@ -80,7 +80,7 @@ def dask(address: str) -> Iterator[Executor]:
         RequestError: Dask is not installed, or nobody answers there.
     """
     try:
-        from distributed import Client  # type: ignore[import-not-found, import-untyped, unused-ignore] # noqa: PLC0415 - an extra
+        from distributed import Client  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError as error:
         message = "Library distributed must be there for --dask; got: not installed. Install gpusage's extra [dask]."
         raise RequestError(message) from error

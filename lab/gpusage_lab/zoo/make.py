@@ -59,7 +59,7 @@ def _made(recipes: Mapping[str, Recipe], journal: Path) -> dict[str, str]:
         except GraphError as error:
             click.echo(f"{key}: {error}", err=True)
             continue
-        except Exception as error:  # noqa: BLE001 - a library's model may fail in its own way
+        except Exception as error:  # a library's model may fail in its own way
             click.echo(f"{key}: {type(error).__name__}: {error}"[:300], err=True)
             continue
         cards[key] = text

@@ -105,7 +105,7 @@ def _made(key: str, recipe: Recipe) -> str | None:
         return json.dumps(to_document(recipe()), separators=(",", ":"), ensure_ascii=True)
     except GraphError as error:
         click.echo(f"{key}: {error}", err=True)
-    except Exception as error:  # noqa: BLE001 - a library's model may fail in its own way
+    except Exception as error:  # a library's model may fail in its own way
         click.echo(f"{key}: {type(error).__name__}: {error}"[:300], err=True)
     return None
 

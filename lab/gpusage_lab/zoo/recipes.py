@@ -133,7 +133,7 @@ def _timm(name: str, side: int) -> ModelGraph:
 def _timm_fused(name: str, side: int) -> ModelGraph:
     timm = import_library("timm")
 
-    def build() -> Any:  # noqa: ANN401 - a torch.nn.Module
+    def build() -> Any:  # a torch.nn.Module
         return timm.utils.reparameterize_model(timm.create_model(name, pretrained=False).eval())
 
     pixels = import_library("torch").empty((2, 3, side, side), device="meta")

@@ -63,11 +63,11 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm import scontrol  # noqa: PLC0415 - as below
+    from gpusage_slurm import scontrol  # as below
 
     if not scontrol.is_slurm_host():
         return None
-    from gpusage_slurm.cluster import observation  # noqa: PLC0415 - what lists commands starts faster
+    from gpusage_slurm.cluster import observation  # what lists commands starts faster
 
     return observation.observe_cluster(context.catalogue)
 
@@ -79,7 +79,7 @@ def read_cluster(path: str, catalogue: GpuCatalogue) -> Cluster | None:
     Raises:
         RequestError: It has no GPUs, or cannot be understood.
     """
-    from gpusage_slurm.cluster import slurm_conf  # noqa: PLC0415 - what lists commands starts faster
+    from gpusage_slurm.cluster import slurm_conf  # what lists commands starts faster
 
     return slurm_conf.cluster_of_slurm_conf(path, catalogue)
 
@@ -91,7 +91,7 @@ def read_past_jobs(path: str) -> Sequence[PastJob] | None:
     Raises:
         RequestError: It is sacct's, and a column is missing, or a cell is not what sacct writes.
     """
-    from gpusage_slurm import trace  # noqa: PLC0415 - as above
+    from gpusage_slurm import trace
 
     return trace.read_past_jobs(path)
 
@@ -105,7 +105,7 @@ def find_jobs(manager: str, job_id: str, user: str) -> Sequence[AnnotatedJob] | 
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm.jobs import queue  # noqa: PLC0415 - sbatch waits for job-card, which asks for no jobs
+    from gpusage_slurm.jobs import queue  # sbatch waits for job-card, which asks for no jobs
 
     return queue.find_jobs(job_id, user)
 
@@ -119,7 +119,7 @@ def find_shared_jobs(manager: str, states: Sequence[JobState]) -> Sequence[Annot
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm.jobs import stuck  # noqa: PLC0415 - as above
+    from gpusage_slurm.jobs import stuck
 
     return stuck.find_shared_jobs(states)
 
@@ -133,7 +133,7 @@ def restore_request(job: AnnotatedJob, reason: str) -> bool | None:
     """
     if job.manager != MANAGER:
         return None
-    from gpusage_slurm.jobs import restore  # noqa: PLC0415 - as above
+    from gpusage_slurm.jobs import restore
 
     return restore.restore_request(job, reason)
 
@@ -147,7 +147,7 @@ def find_out_of_memory_jobs(manager: str) -> Sequence[OutOfMemoryJob] | None:
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm.jobs import out_of_memory  # noqa: PLC0415 - as above
+    from gpusage_slurm.jobs import out_of_memory
 
     return out_of_memory.find_out_of_memory_jobs()
 
@@ -161,7 +161,7 @@ def requeue_on_whole_gpu(job: AnnotatedJob, reason: str) -> bool | None:
     """
     if job.manager != MANAGER:
         return None
-    from gpusage_slurm.jobs import out_of_memory  # noqa: PLC0415 - as above
+    from gpusage_slurm.jobs import out_of_memory
 
     return out_of_memory.complete_requeue(job, reason)
 
@@ -175,7 +175,7 @@ def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm.usage import collection  # noqa: PLC0415 - as above
+    from gpusage_slurm.usage import collection
 
     return collection.collect_usage(context.catalogue)
 
@@ -183,6 +183,6 @@ def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
 @hookimpl(trylast=True)
 def add_commands() -> Sequence[click.Command]:
     """Return `gpusage slurm`."""
-    from gpusage_slurm.commands import slurm  # noqa: PLC0415 - gpusaged has no commands
+    from gpusage_slurm.commands import slurm  # gpusaged has no commands
 
     return [slurm]

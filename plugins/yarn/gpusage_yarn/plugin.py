@@ -43,7 +43,7 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
     addresses = find_addresses(context.settings_of(YarnSettings))
     if not addresses:
         return None
-    from gpusage_yarn import observation as observing  # noqa: PLC0415 - the base install has no requests, which it imports
+    from gpusage_yarn import observation as observing  # the base install has no requests, which it imports
 
     return observing.observe_cluster(addresses, context)
 
@@ -61,7 +61,7 @@ def find_jobs(manager: str, job_id: str, user: str, context: Context) -> Sequenc
     addresses = find_addresses(context.settings_of(YarnSettings))
     if not addresses:
         return None
-    from gpusage_yarn import observation as observing  # noqa: PLC0415 - the base install has no requests, which it imports
+    from gpusage_yarn import observation as observing  # the base install has no requests, which it imports
 
     return observing.find_jobs(addresses, job_id, user)
 
@@ -77,7 +77,7 @@ def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
     addresses = find_addresses(context.settings_of(YarnSettings)) if manager == MANAGER else ()
     if not addresses:
         return None
-    from gpusage_yarn import observation as observing  # noqa: PLC0415 - as above
+    from gpusage_yarn import observation as observing
 
     return observing.collect_usage(addresses, context)
 
@@ -85,6 +85,6 @@ def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
 @hookimpl(trylast=True)
 def add_commands() -> Sequence[click.Command]:
     """Return `gpusage yarn`."""
-    from gpusage_yarn.commands import yarn  # noqa: PLC0415 - gpusaged has no commands
+    from gpusage_yarn.commands import yarn  # gpusaged has no commands
 
     return [yarn]

@@ -21,11 +21,11 @@ def bench() -> ModuleType:
     return module
 
 
-def made(bench: Any, count: int, busy_s: float) -> list[Any]:  # noqa: ANN401 - a script, not a module of ours
+def made(bench: Any, count: int, busy_s: float) -> list[Any]:  # a script, not a module of ours
     return [bench.Made(f"model{place}", busy_s, 2 * busy_s, 800, "") for place in range(count)]
 
 
-def test_a_sample_has_small_middling_and_large_models_at_equal_distances(bench: Any) -> None:  # noqa: ANN401
+def test_a_sample_has_small_middling_and_large_models_at_equal_distances(bench: Any) -> None:
     sizes = {f"model{size:03}": size for size in reversed(range(90))}
     # Three thirds of 30 models each, the middle one of each third.
     assert bench.sample(sizes, 3) == ["model015", "model045", "model075"]
@@ -43,7 +43,7 @@ def test_a_sample_has_small_middling_and_large_models_at_equal_distances(bench: 
     ],
 )
 def test_the_verdict_is_by_what_1000_models_take_of_the_processor_and_says_that_it_was_scaled(
-    bench: Any,  # noqa: ANN401
+    bench: Any,
     count: int,
     busy_s: float,
     expected: str,
@@ -53,6 +53,6 @@ def test_the_verdict_is_by_what_1000_models_take_of_the_processor_and_says_that_
     assert last.endswith("goal 20: kept" if busy_s * 1000 / 2 <= 20 * 60 else "goal 20: missed")
 
 
-def test_a_model_without_a_card_is_told_with_its_reason(bench: Any) -> None:  # noqa: ANN401
+def test_a_model_without_a_card_is_told_with_its_reason(bench: Any) -> None:
     refused = bench.Made("odd", 1.0, 1.0, 0, "Card of model 'odd' must be at most 4096 bytes; got 9000.")
     assert "no card: Card of model 'odd' must be at most 4096 bytes; got 9000." in bench.lines([refused], 2, 1.0)

@@ -14,7 +14,7 @@ BENCH = Path(__file__).parents[3] / "bench"
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 def test_each_way_of_sharing_reaches_both_sides_and_leaves_no_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
-    import gate  # noqa: PLC0415 - a script of bench/
+    import gate  # a script of bench/
 
     shown = {}
     with gate.mps("cpu", stand_in=True) as node:
@@ -34,7 +34,7 @@ def test_each_way_of_sharing_reaches_both_sides_and_leaves_no_daemon(monkeypatch
 
 def test_without_a_gpu_only_what_needs_no_mps_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
-    import gate  # noqa: PLC0415 - a script of bench/
+    import gate  # a script of bench/
 
     with gate.mps("cpu", stand_in=False) as node, gate.clients(node, "partition") as refused:
         assert refused == "only under MPS"

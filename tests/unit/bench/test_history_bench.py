@@ -18,7 +18,7 @@ def test_no_run_of_steady_users_starves_and_a_change_takes_shares_from_those_alo
     """Twelve users with one script each, memory +-2 %, 60 days; then every second one needs four times the memory."""
     monkeypatch.syspath_prepend(str(BENCH))
     monkeypatch.delitem(sys.modules, "history", raising=False)
-    import history  # noqa: PLC0415 - a script of bench/
+    import history  # a script of bench/
 
     rows = history.steady(make_advisor()).rows
     steady, changed, unchanged = (row[3:] for row in rows)

@@ -85,7 +85,7 @@ def test_toml_is_read_by_its_suffix(tmp_path: Path) -> None:
         ({"pools": [{**POOL, "power_w": "280"}]}, "watts, .*docs/cluster_file.md has its keys"),
     ],
 )
-def test_a_malformed_cluster_is_refused_with_its_rule(document: Any, rule: str) -> None:  # noqa: ANN401 - any JSON
+def test_a_malformed_cluster_is_refused_with_its_rule(document: Any, rule: str) -> None:  # any JSON
     with pytest.raises(RequestError, match=rule):
         parse_cluster(document, "slurm", CATALOGUE, origin="c.json")
 

@@ -43,8 +43,8 @@ def test_other_commands_work_beside_a_broken_plugin(install: Callable[[EntryPoin
     ("function", "sentence"),
     [
         (lambda gpus: {}[gpus[0].name], "raise nothing but a GpuUsageError; it raised KeyError: 'v100-sxm2-16gb'"),
-        (lambda gpus: [], "the answer must have one entry per GPU; got 0 for 1"),  # noqa: ARG005
-        (lambda gpus: {"v100": 1.0}, "predict_needs must be Sequence or None; got dict"),  # noqa: ARG005
+        (lambda gpus: [], "the answer must have one entry per GPU; got 0 for 1"),
+        (lambda gpus: {"v100": 1.0}, "predict_needs must be Sequence or None; got dict"),
     ],
 )
 def test_predict_names_the_plugin_that_breaks_the_contract(

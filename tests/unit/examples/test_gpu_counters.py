@@ -44,7 +44,7 @@ def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
 
 
 @pytest.fixture
-def hooks(module: ModuleType) -> Hooks:  # noqa: ARG001 - it is found by its name
+def hooks(module: ModuleType) -> Hooks:  # it is found by its name
     point = EntryPoint(name="counters", value="gpu_counters", group=ENTRY_POINT_GROUP)
     return make_hooks((point,), built_in=("gpusage.node.sampler.nvml",))
 

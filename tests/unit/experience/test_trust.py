@@ -121,7 +121,7 @@ HELD_BACK = replace(RUN, promised_slowdown=1.3, promised_memory_bytes=8 * GIB, u
         pytest.param(replace(HELD_BACK, utilization=None), None, id="a whole run that nobody looked at"),
     ],
 )
-def test_a_promise_is_kept_or_broken_where_something_tells(run: Run, expected: bool | None) -> None:  # noqa: FBT001 - a table
+def test_a_promise_is_kept_or_broken_where_something_tells(run: Run, expected: bool | None) -> None:  # a table
     assert promise_held(run, [*WHOLE, run]) is expected
 
 

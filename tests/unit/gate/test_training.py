@@ -22,10 +22,10 @@ from gpusage.gate.patience import Patience
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from gpusage.gate import training  # noqa: E402 - it needs PyTorch
-from gpusage.gate.prices import half_price  # noqa: E402 - as above
-from gpusage.gate.recorder import Recorder  # noqa: E402 - as above
-from gpusage.gate.training import Training, price_parts  # noqa: E402 - as above
+from gpusage.gate import training
+from gpusage.gate.prices import half_price
+from gpusage.gate.recorder import Recorder
+from gpusage.gate.training import Training, price_parts
 
 SERVER = """
 import sys, time

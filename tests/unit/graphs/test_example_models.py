@@ -103,8 +103,8 @@ def export() -> ModuleType:
 @pytest.mark.torch
 @pytest.mark.parametrize("name", MODELS)
 def test_the_live_module_gives_the_same_work_as_the_file(name: str, export: ModuleType) -> None:
-    from gpusage.graphs.torch.libraries import build_on_meta  # noqa: PLC0415 - after the skip
-    from gpusage.graphs.torch.module import graph_from_module  # noqa: PLC0415 - after the skip
+    from gpusage.graphs.torch.libraries import build_on_meta  # after the skip
+    from gpusage.graphs.torch.module import graph_from_module  # after the skip
 
     example = export.EXAMPLES[name]
     live = graph_from_module(build_on_meta(example.build, name), (), keywords=example.inputs(), name=name)

@@ -53,7 +53,7 @@ def keep_request(case: PolicyInput, draft: Decision) -> Decision:
     return replace(draft, request=case.request, reasons=("as asked",), final=True)
 
 
-def changing(**changes: Any) -> Callable[..., Decision]:  # noqa: ANN401 - fields of GpuRequest
+def changing(**changes: Any) -> Callable[..., Decision]:  # fields of GpuRequest
     def decide(case: PolicyInput, draft: Decision) -> Decision:
         return replace(draft, request=replace(case.request, **changes), reasons=("so it is",))
 
@@ -61,14 +61,14 @@ def changing(**changes: Any) -> Callable[..., Decision]:  # noqa: ANN401 - field
 
 
 def test_a_sound_plugin_passes_and_its_hooks_are_named() -> None:
-    site = plugin(predict_needs=sound_needs, decide=keep_request, read_model=lambda source: None)  # noqa: ARG005
+    site = plugin(predict_needs=sound_needs, decide=keep_request, read_model=lambda source: None)
     assert checks.check_plugin(site) == ("decide", "predict_needs", "read_model")
 
 
 def test_a_reader_is_checked_on_the_models_that_its_author_names() -> None:
     def read_model(source: str) -> ModelGraph | None:
         if source.endswith("broken.mine"):
-            raise GraphError("Model must not be broken; got one that is. Mend it.")  # noqa: EM101, TRY003
+            raise GraphError("Model must not be broken; got one that is. Mend it.")
         return samples.graph() if source.endswith(".mine") else None
 
     checks.check_reader(read_model, sources=["a.mine"], broken=["broken.mine"])
@@ -84,7 +84,7 @@ def raising(case: PolicyInput) -> None:
 
 def changing_its_mind() -> Callable[[str], Decision | None]:
     answers: Iterator[Decision | None] = iter([keep_request(samples.case(), samples.draft(samples.case())), None] * 100)
-    return lambda case, draft: next(answers)  # type: ignore[misc,return-value]  # noqa: ARG005
+    return lambda case, draft: next(answers)  # type: ignore[misc,return-value]
 
 
 def vandal(case: PolicyInput, draft: Decision) -> Decision:
@@ -146,7 +146,7 @@ BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
     "another error": ("decide", raising, "raise nothing but GpuUsageError; it raised KeyError"),
     "not pure": ("decide", changing_its_mind(), "must answer the same question alike"),
     "mutates": ("decide", vandal, "must leave its arguments as they are"),
-    "wrong type": ("decide", lambda case: {"code": "KEEP"}, "must be Decision or None; got dict"),  # noqa: ARG005
+    "wrong type": ("decide", lambda case: {"code": "KEEP"}, "must be Decision or None; got dict"),
     "list for tuple": (
         "decide",
         changing(preferred_gpus=["sample-old"]),
@@ -184,12 +184,12 @@ BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
     "no source": ("describe_gpus", without_sources, "must have a source"),
     "named twice": ("describe_gpus", twice, "must name each GPU once"),
     "one entry for all": ("predict_colocation", one_for_all, "one entry per job"),
-    "answers everyone": ("read_model", lambda source: samples.graph(), "must answer None to"),  # noqa: ARG005
-    "renders everyone": ("parse_submission", lambda submission: samples.job(), "leave manager"),  # noqa: ARG005
-    "reads every cluster": ("read_cluster", lambda path: samples.case().cluster, "to others"),  # noqa: ARG005
-    "reads all jobs": ("read_past_jobs", lambda path: [], "to others"),  # noqa: ARG005
-    "observes everyone": ("observe_cluster", lambda manager: samples.case().cluster, "to others"),  # noqa: ARG005
-    "collects everyone": ("collect_usage", lambda manager: [], "to others"),  # noqa: ARG005
+    "answers everyone": ("read_model", lambda source: samples.graph(), "must answer None to"),
+    "renders everyone": ("parse_submission", lambda submission: samples.job(), "leave manager"),
+    "reads every cluster": ("read_cluster", lambda path: samples.case().cluster, "to others"),
+    "reads all jobs": ("read_past_jobs", lambda path: [], "to others"),
+    "observes everyone": ("observe_cluster", lambda manager: samples.case().cluster, "to others"),
+    "collects everyone": ("collect_usage", lambda manager: [], "to others"),
     "reads every GPU": ("read_gpu", lambda device: GpuReading(name=device), "a GPU that is not there"),
     "nameless command": ("add_commands", lambda: [object()], "must give click commands"),
     "talks back": ("decision_made", lambda record: record, "must be None"),
@@ -214,7 +214,7 @@ def test_a_hook_that_does_not_exist_is_found() -> None:
 
 def test_an_argument_that_the_hook_does_not_have_is_found() -> None:
     with pytest.raises(AssertionError, match=r"got \['queue'\]"):
-        checks.check_plugin(plugin(decide=lambda case, queue: None))  # noqa: ARG005
+        checks.check_plugin(plugin(decide=lambda case, queue: None))
 
 
 def test_a_hook_may_be_named_by_its_mark() -> None:

@@ -125,21 +125,21 @@ def test_a_manager_whose_settings_fail_is_left_out() -> None:
 
 
 def test_what_a_plugin_prints_is_not_the_commands_output(capsys: pytest.CaptureFixture[str]) -> None:
-    hooks = make_hooks([announced(describe_gpus=lambda: print("noise"))])  # noqa: T201
+    hooks = make_hooks([announced(describe_gpus=lambda: print("noise"))])
     hooks.describe_gpus()
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "noise\n")
 
 
 def test_a_policy_that_answers_with_a_dict_is_named() -> None:
-    hooks = make_hooks([announced(decide=lambda case: {"code": "KEEP"})])  # noqa: ARG005
+    hooks = make_hooks([announced(decide=lambda case: {"code": "KEEP"})])
     with pytest.raises(PluginError, match=r"Plugin 'site', hook 'decide', must .* got dict"):
         hooks.decide("sharing", samples.case(), samples.draft(samples.case()))
 
 
 def test_an_error_that_the_contract_knows_goes_through() -> None:
     def observe_cluster() -> None:
-        raise RequestError("pbs must answer; it does not.")  # noqa: EM101, TRY003 - a test
+        raise RequestError("pbs must answer; it does not.")
 
     with pytest.raises(RequestError, match="pbs must answer"):
         make_hooks([announced(observe_cluster=observe_cluster)]).observe_cluster("pbs", samples.context())

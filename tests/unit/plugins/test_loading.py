@@ -86,7 +86,7 @@ def test_a_misspelt_hook_sets_the_plugin_aside() -> None:
 
 
 def test_an_argument_that_the_hook_lacks_sets_the_plugin_aside() -> None:
-    trouble = trouble_of(make_hooks([announced(describe_gpus=lambda queue: None)]))  # noqa: ARG005
+    trouble = trouble_of(make_hooks([announced(describe_gpus=lambda queue: None)]))
     assert "hook 'describe_gpus' must take no arguments but []; got ['queue']" in trouble
 
 

@@ -13,7 +13,7 @@ REQUESTS = 200_000
 
 def simulated(utilization: float) -> float:
     """Return what 95 of 100 requests wait at most, in services, by playing them (Lindley's recursion)."""
-    chance, wait, waits = random.Random(12), 0.0, []  # noqa: S311 - not for cryptography
+    chance, wait, waits = random.Random(12), 0.0, []  # not for cryptography
     for _ in range(REQUESTS):
         waits.append(wait)
         wait = max(0.0, wait + 1 - chance.expovariate(utilization))

@@ -144,9 +144,9 @@ def test_without_an_optimizer_weights_and_gradients_are_still_there() -> None:
 
 def test_resnet_50_needs_what_was_measured() -> None:
     """GPUMemNet measured 5,229 MiB at a batch of 32; the graph is that of examples/models."""
-    from pathlib import Path  # noqa: PLC0415 - only here
+    from pathlib import Path  # only here
 
-    from gpusage.decisions.advisor import make_advisor  # noqa: PLC0415 - as above
+    from gpusage.decisions.advisor import make_advisor
 
     graph = make_advisor().read(str(Path(__file__).parents[3] / "examples" / "models" / "resnet50.onnx"))
     interval = needed(graph, 32)

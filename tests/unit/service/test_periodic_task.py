@@ -22,7 +22,7 @@ class Counted(PeriodicTask):
     def _execute(self) -> None:
         self.count += 1
         if self.count <= 2:
-            raise OSError("full disk")  # noqa: EM101, TRY003 - any
+            raise OSError("full disk")
         if self.count > 3:
             self.enough.set()  # the run before this one succeeded
 

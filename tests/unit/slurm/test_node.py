@@ -140,7 +140,7 @@ def test_a_daemon_that_another_users_jobs_left_behind_is_stopped(node: Node) -> 
 
 
 @pytest.mark.parametrize("earlier", [False, True])
-def test_no_user_can_hold_the_lock_on_a_gpu(node: Node, earlier: bool) -> None:  # noqa: FBT001 - pytest's
+def test_no_user_can_hold_the_lock_on_a_gpu(node: Node, earlier: bool) -> None:  # pytest's
     """Whoever can open a file can lock it; one `flock` of a user kept the others from MPS, and cost each job 8 s."""
     lock = node.root / "gpu-1" / "lock"
     if earlier:  # as an older prolog made it
@@ -349,7 +349,7 @@ def test_a_job_that_was_decided_while_it_waited_is_known_by_its_mark(
     node: Node,
     tmp_path: Path,
     mark: str,
-    ours: bool,  # noqa: FBT001 - pytest's
+    ours: bool,  # pytest's
 ) -> None:
     scontrol = tmp_path / "scontrol"
     task = f"JobId=8 ArrayJobId=7 AdminComment={LATE.replace('mps:40', 'mps:10')}"

@@ -62,9 +62,9 @@ def postgresql_store(server: Server, schema: int, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "rows.db")) as connection:
         for table in set(tables(connection)) - {"indices"}:
             names = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})") if name != "id"]
-            for values in connection.execute(f"SELECT {', '.join(names)} FROM {table}"):  # noqa: S608 - our names
+            for values in connection.execute(f"SELECT {', '.join(names)} FROM {table}"):
                 texts = ", ".join(f"'{value}'" for value in values)
-                server.ask(f"INSERT INTO gpusage.{table} ({', '.join(names)}) VALUES ({texts})")  # noqa: S608 - our rows
+                server.ask(f"INSERT INTO gpusage.{table} ({', '.join(names)}) VALUES ({texts})")
 
 
 def test_every_schema_has_a_store_of_its_time() -> None:

@@ -63,7 +63,7 @@ def test_a_number_that_is_another_user_s_leads_to_no_decision(
     manager: str,
     user: str,
     user_id: str | None,
-    own: bool,  # noqa: FBT001 - a case
+    own: bool,  # a case
 ) -> None:
     """Where users write the number themselves, they may write any."""
     store = opened()

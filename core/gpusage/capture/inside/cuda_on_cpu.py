@@ -127,7 +127,7 @@ def _map_modules() -> None:
         return moved
 
     module.to = to
-    module.cuda = lambda self, device=None: self.to(CPU)  # noqa: ARG005 - Module.cuda's signature
+    module.cuda = lambda self, device=None: self.to(CPU)  # Module.cuda's signature
     defaults: Any = torch
     set_default_device = defaults.set_default_device
     defaults.set_default_device = lambda device: set_default_device(on_cpu(device))

@@ -67,7 +67,7 @@ def _leave_out_compilation(left_out: LeftOut) -> None:
 
 
 def _load_without_workers() -> None:
-    from torch.utils.data import DataLoader  # noqa: PLC0415 - after the other replacements
+    from torch.utils.data import DataLoader  # after the other replacements
 
     loader: Any = DataLoader
     begin = loader.__init__
@@ -85,7 +85,7 @@ def _load_without_workers() -> None:
 
 
 def _checkpoint_directly(left_out: LeftOut) -> None:
-    import torch.utils.checkpoint as checkpoints  # noqa: PLC0415 - after the other replacements
+    import torch.utils.checkpoint as checkpoints  # after the other replacements
 
     def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         left_out.is_checkpointed = True
@@ -119,12 +119,12 @@ def _wrap_alone(left_out: LeftOut) -> None:
 
 def _join_alone(left_out: LeftOut, gpu_count: int) -> None:
     """Let one process believe that it is the first of *gpu_count*: what it sends goes nowhere, FSDP divides nothing."""
-    import torch.distributed as dist  # noqa: PLC0415 - after the other replacements
+    import torch.distributed as dist  # after the other replacements
 
     if not dist.is_available():
         return
-    from torch.distributed import fsdp  # noqa: PLC0415 - as above
-    from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: PLC0415 - as above
+    from torch.distributed import fsdp
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
     begin = dist.init_process_group
 

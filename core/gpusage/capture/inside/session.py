@@ -72,7 +72,7 @@ class Session:
                     runpy.run_path(program[0], run_name="__main__")
         except SystemExit as exit_request:
             self.finish("failed" if exit_request.code else "end")
-        except BaseException as error:  # noqa: BLE001 - whatever the program raises is its end
+        except BaseException as error:  # whatever the program raises is its end
             traceback.print_exc()
             self.finish("failed", f"{type(error).__name__}: {error}")
         self.finish("end")
@@ -98,7 +98,7 @@ class Session:
                 self.send({"stage": "the card"})
                 with torch.enable_grad():
                     record |= self._observed()
-        except BaseException as error:  # noqa: BLE001 - what a module raises on shapes is said, not raised
+        except BaseException as error:  # what a module raises on shapes is said, not raised
             traceback.print_exc()
             record["graph_failure"] = str(error)[:_TEXT] or type(error).__name__
         self.send({"record": record})
@@ -119,7 +119,7 @@ class Session:
         graph, failure = None, ""
         try:
             graph = step_graph(observation)
-        except Exception as error:  # noqa: BLE001 - the keys are worth sending without a graph
+        except Exception as error:  # the keys are worth sending without a graph
             failure = str(error)[:_TEXT]
         return {
             "keys": {name: [key.value, key.mark] for name, key in job_keys(observation, graph).items()},
@@ -135,7 +135,7 @@ class Session:
             self.finish("inference")
         try:
             return self._hollow.call(call.module, args, kwargs)
-        except Exception as error:  # noqa: BLE001 - whatever a module asks that shapes do not tell
+        except Exception as error:  # whatever a module asks that shapes do not tell
             name = type(call.module).__name__
             self.real_calls.setdefault(name, f"{type(error).__name__}: {error}"[:_TEXT])
             return self.observer.original(call.module, *args, **kwargs)

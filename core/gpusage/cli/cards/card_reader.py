@@ -46,7 +46,7 @@ def card_or_error(read: Callable[[], str]) -> str:
         return read()
     except GpuUsageError as error:
         return encode_error(str(error))
-    except Exception as error:  # noqa: BLE001 - the job is submitted, whatever fails here
+    except Exception as error:  # the job is submitted, whatever fails here
         return encode_error(f"describing the model failed: {type(error).__name__}: {error}")
 
 

@@ -130,8 +130,8 @@ def cache_key(request: ModelRequest) -> str:
 
 
 def _read_model(request: ModelRequest) -> str:
-    from gpusage.decisions.advisor import make_advisor  # noqa: PLC0415 - a cached card needs no reader
-    from gpusage.graphs.card.text import encode  # noqa: PLC0415 - as above
+    from gpusage.decisions.advisor import make_advisor  # a cached card needs no reader
+    from gpusage.graphs.card.text import encode
 
     model = str(Path(request.model).expanduser()) if request.model.startswith("~") else request.model
     return encode(make_advisor().read(model, dict(request.workload.shape)))

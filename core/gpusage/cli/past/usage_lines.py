@@ -53,7 +53,7 @@ def usage_line(usage: Usage, record: DecisionRecord | None, before: str) -> str:
 
 
 def _granted(granted: Allocation) -> str:
-    share = "all" if granted.share_percent == 100 else f"{granted.share_percent} %"  # noqa: PLR2004 - all of it
+    share = "all" if granted.share_percent == 100 else f"{granted.share_percent} %"  # all of it
     return share + (f" ({granted.trouble})" if granted.trouble else "")
 
 

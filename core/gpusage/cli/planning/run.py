@@ -49,8 +49,8 @@ def plan(jobs_file: Path, cluster_file: Path, output: Path | None, limit_s: floa
 
 def _plans(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], limit_s: float) -> tuple[Plan, Mapping[str, Plan]]:
     """Return the plan, and those that it starts from: the program's, and those of the plain rules."""
-    from gpusage.policies.capacity.decision import decide  # noqa: PLC0415 - the extra [plan]
-    from gpusage.policies.capacity.mixed_integer import Limits  # noqa: PLC0415 - as above
+    from gpusage.policies.capacity.decision import decide  # the extra [plan]
+    from gpusage.policies.capacity.mixed_integer import Limits
 
     limits = Limits(time_s=limit_s)
     starts = {name: make_plan(jobs, groups, by_rule(order)) for name, order in RULES.items()}

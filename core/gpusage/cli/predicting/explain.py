@@ -225,7 +225,7 @@ def described(layer: Layer) -> str:
 def bound(seconds: Seconds) -> str:
     """Return what holds the work up, with the share of its time where that is not all."""
     percent = round(100 * max(seconds.bound_s) / max(seconds.total_s, 1e-30))
-    return seconds.bound if percent == 100 else f"{seconds.bound} {percent} %"  # noqa: PLR2004 - all
+    return seconds.bound if percent == 100 else f"{seconds.bound} {percent} %"  # all
 
 
 def _cells(seconds: Seconds, step_s: float) -> tuple[str, str, str, str]:

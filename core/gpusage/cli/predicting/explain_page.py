@@ -73,7 +73,7 @@ def _model(number: int, model: Model, legend: str) -> str:
 
 def _speeds(needs: Sequence[GpuNeed]) -> str:
     """Return the speeds of GPUs side by side, nothing where there is one alone."""
-    if len(needs) < 2:  # noqa: PLR2004 - one has nothing beside it
+    if len(needs) < 2:  # one has nothing beside it
         return ""
     return _meters([_speed(need) for need in needs], SPEED_COLOURS, "Samples per second, and the memory needed")
 

@@ -91,7 +91,7 @@ def _cheapest(runs: Sequence[Run], deadline_s: float) -> str | None:
 
 def site_prices(catalogue: Catalogue) -> Mapping[str, float]:
     """Return the site's price of an hour, by the catalogue's names."""
-    from gpusage.settings.configuration_file import read_configuration  # noqa: PLC0415 - msgspec; only where there are steps
+    from gpusage.settings.configuration_file import read_configuration  # msgspec; only where there are steps
 
     configuration, _ = read_configuration()
     prices: dict[str, float] = {}

@@ -16,7 +16,7 @@ def of_site(gpus: Sequence[Gpu]) -> list[Gpu]:
         RequestError: A rate of the configuration is not above 0.
         DeviceError: It names a GPU that the catalogue has not.
     """
-    from gpusage.settings.configuration_file import read_configuration  # noqa: PLC0415 - msgspec; only on several hosts
+    from gpusage.settings.configuration_file import read_configuration  # msgspec; only on several hosts
 
     rates = read_configuration()[0].network.gbit_per_s
     for name, rate in rates.items():

@@ -60,7 +60,7 @@ def predict(
     *,
     explains: bool,
     as_json: bool,
-    **run: Any,  # noqa: ANN401 - options
+    **run: Any,  # options
 ) -> None:
     """Predict what each MODEL needs on each GPU: time, memory, utilization."""
     serve_options.check(run)

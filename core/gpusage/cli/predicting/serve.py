@@ -56,7 +56,7 @@ def serve(models: Sequence[str], gpus: Sequence[Gpu], run: Mapping[str, Any], *,
 
 
 def _document(graph: ModelGraph, workload: Workload, gpu: Gpu, run: Mapping[str, Any]) -> dict[str, Any]:
-    from gpusage.decisions.serving import fleet_of, serving_of  # noqa: PLC0415 - numpy
+    from gpusage.decisions.serving import fleet_of, serving_of  # numpy
 
     serving, rate = serving_of(graph, workload, gpu), run["requests_per_s"]
     document = _figures(serving, site_prices(advisor().catalogue).get(gpu.name))
@@ -119,4 +119,4 @@ def _cells(row: Mapping[str, Any], width: int, run: Mapping[str, Any]) -> list[s
 def _fleet_words(row: Mapping[str, Any]) -> str:
     if row["gpu_count"] is None:
         return "none will do"
-    return str(row["gpu_count"]) if row["share_percent"] == 100 else f"{row['share_percent']} % of one"  # noqa: PLR2004 - percent
+    return str(row["gpu_count"]) if row["share_percent"] == 100 else f"{row['share_percent']} % of one"  # percent

@@ -49,7 +49,7 @@ def colocate(
     *,
     is_fair: bool,
     as_json: bool,
-    **run: Any,  # noqa: ANN401 - options
+    **run: Any,  # options
 ) -> None:
     """Predict the throughput of each MODEL beside the others on one GPU under MPS."""
     is_running, is_waiting = run.pop("is_running"), run.pop("is_waiting")

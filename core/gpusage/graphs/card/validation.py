@@ -188,7 +188,7 @@ def _attribute(value: object) -> Attribute:
 
 def _pairs(value: object, name: str) -> list[tuple[Any, Any]]:
     rows = [_list(row, name, 2) for row in _list(value, name, MAXIMUM_LIST)]
-    _require(all(len(row) == 2 for row in rows), f"'{name}' is not a list of pairs")  # noqa: PLR2004 - a pair
+    _require(all(len(row) == 2 for row in rows), f"'{name}' is not a list of pairs")  # a pair
     return [(row[0], row[1]) for row in rows]
 
 

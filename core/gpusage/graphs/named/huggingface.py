@@ -170,7 +170,7 @@ def _iter_integers(value: object, key: str) -> Iterator[tuple[str, int]]:
             yield from _iter_integers(item, key)
 
 
-def build_model(configuration: dict[str, Any], source: str) -> Any:  # noqa: ANN401 - a torch.nn.Module
+def build_model(configuration: dict[str, Any], source: str) -> Any:  # a torch.nn.Module
     """Return the model of a configuration; call it within `build_on_meta` for one without weights.
 
     Raises:
@@ -197,7 +197,7 @@ def build_model(configuration: dict[str, Any], source: str) -> Any:  # noqa: ANN
     return _without_padding_warning(transformers.AutoModel.from_config(config, trust_remote_code=False), transformers)
 
 
-def _without_padding_warning(model: Any, transformers: Any) -> Any:  # noqa: ANN401 - libraries without types
+def _without_padding_warning(model: Any, transformers: Any) -> Any:  # libraries without types
     """Return *model* without its padding warning, which would read the values of its inputs on the meta device."""
     for part in model.modules():
         if isinstance(part, transformers.PreTrainedModel):
@@ -205,7 +205,7 @@ def _without_padding_warning(model: Any, transformers: Any) -> Any:  # noqa: ANN
     return model
 
 
-def example_inputs(model: Any, shape: Mapping[str, Sequence[int]]) -> dict[str, Any]:  # noqa: ANN401 - a torch.nn.Module
+def example_inputs(model: Any, shape: Mapping[str, Sequence[int]]) -> dict[str, Any]:  # a torch.nn.Module
     """Return example inputs for two samples, on the meta device; the model's main input decides which ones."""
     torch = import_library("torch")
     main = str(model.main_input_name)
@@ -241,7 +241,7 @@ def _check_sizes(sizes: Mapping[str, tuple[object, ...]]) -> None:
             raise GraphError(message)
 
 
-def _input_sizes(config: Any, main: str) -> tuple[dict[str, tuple[int, ...]], dict[str, bool]]:  # noqa: ANN401
+def _input_sizes(config: Any, main: str) -> tuple[dict[str, tuple[int, ...]], dict[str, bool]]:
     """Return each input's sizes without the batch, and whether it holds integers."""
     vision = getattr(config, "vision_config", config)
     side = getattr(vision, "image_size", None) or 224

@@ -115,7 +115,7 @@ def _image_size(default: Size, shape: Mapping[str, Sequence[int]]) -> Size:
     return default
 
 
-def _example_images(size: Size) -> Any:  # noqa: ANN401 - a torch.Tensor
+def _example_images(size: Size) -> Any:  # a torch.Tensor
     torch = import_library("torch")
     return torch.empty((2, *size), device="meta")
 
@@ -131,7 +131,7 @@ def timm_size(name: str) -> Size:
     return tuple(configuration.input_size) if configuration is not None else (3, 224, 224)
 
 
-def _timm_model(name: str, wanted: Size, default: Size) -> Any:  # noqa: ANN401 - a torch.nn.Module
+def _timm_model(name: str, wanted: Size, default: Size) -> Any:  # a torch.nn.Module
     """Return the model for images of size *wanted*; only some, such as vision transformers, take ``img_size``."""
     timm = import_library("timm")
     options = {} if wanted[0] == default[0] else {"in_chans": wanted[0]}
@@ -163,7 +163,7 @@ def torchvision_size(name: str) -> Size:
     return (3, *frames, height, width)
 
 
-def _torchvision_model(name: str, wanted: Size, default: Size) -> Any:  # noqa: ANN401 - a torch.nn.Module
+def _torchvision_model(name: str, wanted: Size, default: Size) -> Any:  # a torch.nn.Module
     models = import_library("torchvision").models
     options: dict[str, Any] = {"weights": None}
     builder = models.get_model_builder(name)

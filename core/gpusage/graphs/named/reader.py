@@ -29,7 +29,7 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
     if not is_named and configuration is None:
         _refuse_without_library(source)
         return None
-    from gpusage.graphs.named import huggingface, image_libraries  # noqa: PLC0415 - called for every model; few have a name
+    from gpusage.graphs.named import huggingface, image_libraries  # called for every model; few have a name
 
     if configuration is not None:
         return huggingface.read_configuration(configuration, source, shape)
@@ -44,7 +44,7 @@ def _refuse_without_library(source: str) -> None:
     """
     if os.path.lexists(source) or not _BARE_NAME.fullmatch(source):
         return
-    from gpusage.graphs.named import cards  # noqa: PLC0415 - called for every model; few have no file
+    from gpusage.graphs.named import cards  # called for every model; few have no file
 
     sources = cards.sources_of(source)
     if sources:

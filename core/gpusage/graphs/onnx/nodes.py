@@ -164,8 +164,8 @@ def _attention_inputs(step: Step, read: Sequence[tuple[Shape, int]]) -> list[tup
     Keys and values are as long as the caches that it writes, if it does: they include those of earlier steps.
     """
     (query, producer), *others = read
-    packed = len(step.inputs) < 2 or step.inputs[1] is None  # noqa: PLR2004 - query and key
-    together = not packed and (len(step.inputs) < 3 or step.inputs[2] is None)  # noqa: PLR2004 - key and value
+    packed = len(step.inputs) < 2 or step.inputs[1] is None  # query and key
+    together = not packed and (len(step.inputs) < 3 or step.inputs[2] is None)  # key and value
     if packed:
         query = step.outputs[0].shape or query
         others = [(query, producer), (query, producer), *others]
@@ -174,7 +174,7 @@ def _attention_inputs(step: Step, read: Sequence[tuple[Shape, int]]) -> list[tup
     caches = [value.shape for value in step.outputs[1:] if value.shape is not None]
     caches = [caches[0][1:]] * 2 if packed and len(caches) == 1 else caches
     past = sum(value is not None for value in step.inputs[3:])
-    if len(caches) == 2 and past and len(others) > 1:  # noqa: PLR2004 - keys and values
+    if len(caches) == 2 and past and len(others) > 1:  # keys and values
         others = [(cache, one) for cache, (_, one) in zip(caches, others, strict=False)]
     return [(query, producer), *others]
 

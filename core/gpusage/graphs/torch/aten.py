@@ -155,7 +155,7 @@ def _convolution(recording: Recording, call: AtenCall) -> None:
 
 def _linear(recording: Recording, call: AtenCall) -> None:
     source, weight = call.tensors()[:2]
-    if len(source.shape) == 2:  # noqa: PLR2004 - ONNX's Gemm is for matrices
+    if len(source.shape) == 2:  # ONNX's Gemm is for matrices
         recording.add("Gemm", call.tensors(), call.outputs, {"transB": 1})
         return
     transposed = Tensor(key=weight.key, shape=weight.shape[::-1], element_type=weight.element_type)

@@ -36,19 +36,19 @@ class Batch:
     axis: int = 0
 
 
-def find_batch(inputs: Any, axis: int = 0) -> Batch | None:  # noqa: ANN401 - torch's tree of tensors
+def find_batch(inputs: Any, axis: int = 0) -> Batch | None:  # torch's tree of tensors
     """Return the batch of the first of *inputs* with a feature axis, else of the first tensor, ``None`` without any."""
     leaves = _leaves(inputs)
     leads = [leaf for leaf in leaves if leaf.dim() > 1] or leaves
     return Batch(size=int(leads[0].shape[axis]), axis=axis) if leads and leads[0].dim() > axis else None
 
 
-def has_whole_numbers(inputs: Any) -> bool:  # noqa: ANN401 - torch's tree of tensors
+def has_whole_numbers(inputs: Any) -> bool:  # torch's tree of tensors
     """Return whether *inputs* have tensors of integers or booleans, such as tokens and masks."""
     return any(not leaf.is_floating_point() for leaf in _leaves(inputs))
 
 
-def as_autocast(module: torch.nn.Module, inputs: Any) -> Any:  # noqa: ANN401 - torch's tree of tensors
+def as_autocast(module: torch.nn.Module, inputs: Any) -> Any:  # torch's tree of tensors
     """Return *inputs* in the type of most weights of *module*, as layers under autocast read them; on shapes alone."""
     counts: Counter[torch.dtype] = Counter()
     for weight in module.parameters():
@@ -56,14 +56,14 @@ def as_autocast(module: torch.nn.Module, inputs: Any) -> Any:  # noqa: ANN401 - 
             counts[weight.dtype] += weight.numel()
     usual = max(counts, key=counts.__getitem__, default=torch.float32)
 
-    def cast(leaf: Any) -> Any:  # noqa: ANN401 - a leaf may be anything
+    def cast(leaf: Any) -> Any:  # a leaf may be anything
         is_cast = isinstance(leaf, torch.Tensor) and {leaf.dtype, usual} <= _AUTOCAST and leaf.dtype != usual
         return torch.empty(leaf.shape, dtype=usual, device=_META) if is_cast else leaf
 
     return tree_map(cast, inputs)
 
 
-def resize_batch(inputs: Any, batch: Batch, size: int, *, as_ones: bool = False) -> Any:  # noqa: ANN401 - as above
+def resize_batch(inputs: Any, batch: Batch, size: int, *, as_ones: bool = False) -> Any:
     """Return *inputs* on the meta device with *size* samples.
 
     Args:
@@ -73,7 +73,7 @@ def resize_batch(inputs: Any, batch: Batch, size: int, *, as_ones: bool = False)
         as_ones: Whole numbers are ones, on the CPU, where a model can read them.
     """
 
-    def resize(leaf: Any) -> Any:  # noqa: ANN401 - a leaf may be anything
+    def resize(leaf: Any) -> Any:  # a leaf may be anything
         if not isinstance(leaf, torch.Tensor):
             return leaf
         sizes = list(leaf.shape)
@@ -129,5 +129,5 @@ def steps_vary_with_batch(shapes: Sequence[Shape]) -> bool:
     return any(one[0] != other[0] and one[1] == other[1] for one, other in pairs)
 
 
-def _leaves(inputs: Any) -> list[torch.Tensor]:  # noqa: ANN401 - torch's tree of tensors
+def _leaves(inputs: Any) -> list[torch.Tensor]:  # torch's tree of tensors
     return [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.dim()]

@@ -17,7 +17,7 @@ _LIBRARIES = ("transformers", "timm", "torchvision")
 """Their loggers have levels of their own."""
 
 
-def import_library(name: str) -> Any:  # noqa: ANN401 - a module
+def import_library(name: str) -> Any:  # a module
     """Return the library *name*, which the extra ``[torch]`` installs.
 
     Raises:
@@ -32,7 +32,7 @@ def import_library(name: str) -> Any:  # noqa: ANN401 - a module
         raise GraphError(message) from error
 
 
-def build_on_meta(build: Callable[[], Any], source: str) -> Any:  # noqa: ANN401 - a torch.nn.Module
+def build_on_meta(build: Callable[[], Any], source: str) -> Any:  # a torch.nn.Module
     """Return the module of *build* on the meta device, without weights.
 
     Raises:
@@ -109,11 +109,11 @@ def model_error(label: str, rule: str, error: Exception) -> GraphError:
 
 
 @contextmanager
-def _weights_on_meta(torch: Any) -> Iterator[None]:  # noqa: ANN401 - the module
+def _weights_on_meta(torch: Any) -> Iterator[None]:  # the module
     """Move each weight to the meta device as a module registers it: not yet written, it has cost no memory."""
     usual = torch.nn.Module.register_parameter
 
-    def register(module: Any, name: str, weight: Any) -> None:  # noqa: ANN401 - a module, a parameter
+    def register(module: Any, name: str, weight: Any) -> None:  # a module, a parameter
         on_meta = (
             weight if weight is None else torch.nn.Parameter(weight.to("meta"), requires_grad=weight.requires_grad)
         )

@@ -55,7 +55,7 @@ class _ModuleRun:
 
 
 def graph_from_module(
-    source: Any,  # noqa: ANN401 - torch may not be installed
+    source: Any,  # torch may not be installed
     example_inputs: tuple[Any, ...] = (),
     *,
     keywords: Mapping[str, Any] | None = None,
@@ -97,7 +97,7 @@ def graph_from_module(
     )
 
 
-def with_settings_of(graph: ModelGraph, module: Any) -> ModelGraph:  # noqa: ANN401 - torch may not be installed
+def with_settings_of(graph: ModelGraph, module: Any) -> ModelGraph:  # torch may not be installed
     """Return *graph* with the share of parameters that *module* trains, and notes on its other settings.
 
     With LoRA the share is small. If no parameter has ``requires_grad``, it is 1.
@@ -119,7 +119,7 @@ def with_settings_of(graph: ModelGraph, module: Any) -> ModelGraph:  # noqa: ANN
     return replace(graph, trainable=trained / total, notes=(*graph.notes, note))
 
 
-def _setting_notes(module: Any) -> Iterator[str]:  # noqa: ANN401 - torch may not be installed
+def _setting_notes(module: Any) -> Iterator[str]:  # torch may not be installed
     """Yield a note for each setting of *module* that its graph does not have."""
     parts = list(module.modules()) if hasattr(module, "modules") else []
     if any(hasattr(part, "_orig_mod") for part in parts):
@@ -136,14 +136,14 @@ def _setting_notes(module: Any) -> Iterator[str]:  # noqa: ANN401 - torch may no
         )
 
 
-def _is_channels_last(weight: Any) -> bool:  # noqa: ANN401 - a tensor
+def _is_channels_last(weight: Any) -> bool:  # a tensor
     """Tell whether the strides of *weight*, an image's filter, are those of ``torch.channels_last`` alone."""
     return weight.dim() == _FILTER_RANK and weight.stride()[1] == 1 and not weight.is_contiguous()
 
 
 def _callable(
-    torch: Any,  # noqa: ANN401 - the module
-    source: Any,  # noqa: ANN401 - a user may hand over anything
+    torch: Any,  # the module
+    source: Any,  # a user may hand over anything
     arguments: tuple[Any, ...],
     keywords: dict[str, Any],
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -164,7 +164,7 @@ def _callable(
 
 
 def _run_module(
-    module: Any,  # noqa: ANN401 - torch may not be installed
+    module: Any,  # torch may not be installed
     arguments: tuple[Any, ...],
     keywords: dict[str, Any],
     label: str,
@@ -172,8 +172,8 @@ def _run_module(
     is_graph: bool,
 ) -> _ModuleRun:
     """Return the run for any batch size, else the run at the inputs' batch size."""
-    from gpusage.graphs.torch import batches  # noqa: PLC0415 - it imports torch
-    from gpusage.graphs.torch.trace import run_on_meta  # noqa: PLC0415 - as above
+    from gpusage.graphs.torch import batches  # it imports torch
+    from gpusage.graphs.torch.trace import run_on_meta
 
     batch = batches.find_batch((arguments, keywords))
     if batch is None:
@@ -188,7 +188,7 @@ def _run_module(
             result = _run_at_any_batch(module, inputs, as_ones=as_ones)
         except GraphError:
             raise
-        except Exception:  # noqa: BLE001, S112 - it may read values, or be made for one batch size; tried below
+        except Exception:  # noqa: S112 - it may read values, or be made for one batch size; tried below
             continue
         if result is not None:
             return replace(result, notes=(*result.notes, ONES_NOTE)) if as_ones else result
@@ -200,7 +200,7 @@ def _run_module(
             break
         except GraphError:
             raise
-        except Exception as error:  # noqa: BLE001 - raised below, in our words
+        except Exception as error:  # raised below, in our words
             failure = failure or error
     else:
         rule = "run on the shapes of its example inputs, without their values"
@@ -211,7 +211,7 @@ def _run_module(
     return _ModuleRun(run=run, fixed_batch_size=fixed, notes=(*(() if is_graph else fixed_notes(fixed)), *read_ones))
 
 
-def _run_at_any_batch(module: Any, inputs: tuple[Any, Any], *, as_ones: bool) -> _ModuleRun | None:  # noqa: ANN401
+def _run_at_any_batch(module: Any, inputs: tuple[Any, Any], *, as_ones: bool) -> _ModuleRun | None:
     """Return the run for any batch size, ``None`` if its sizes do not follow the batch.
 
     If a layer reads sequences first (``batch_first=False``), the batch is the second axis of the inputs.
@@ -221,7 +221,7 @@ def _run_at_any_batch(module: Any, inputs: tuple[Any, Any], *, as_ones: bool) ->
         return None if run is None else _ModuleRun(run=run)
     try:
         second_axis_run, steps_vary = _run_with_batch_axis(module, inputs, 1, as_ones=as_ones)
-    except Exception:  # noqa: BLE001 - the second axis is no batch either
+    except Exception:  # the second axis is no batch either
         second_axis_run = None
     if second_axis_run is None or steps_vary:
         return _ModuleRun(run=run)
@@ -229,15 +229,15 @@ def _run_at_any_batch(module: Any, inputs: tuple[Any, Any], *, as_ones: bool) ->
 
 
 def _run_with_batch_axis(
-    module: Any,  # noqa: ANN401 - torch may not be installed
+    module: Any,  # torch may not be installed
     inputs: tuple[Any, Any],
     axis: int,
     *,
     as_ones: bool,
 ) -> tuple[ModelRun | None, bool]:
     """Return the run for any batch size on *axis*, and whether a layer reads that axis as steps."""
-    from gpusage.graphs.torch import batches  # noqa: PLC0415 - it imports torch
-    from gpusage.graphs.torch.trace import run_on_meta  # noqa: PLC0415 - as above
+    from gpusage.graphs.torch import batches  # it imports torch
+    from gpusage.graphs.torch.trace import run_on_meta
 
     batch = batches.find_batch(inputs, axis)
     if batch is None:
@@ -253,8 +253,8 @@ def _run_with_batch_axis(
 
 
 def _edge_list_inputs(
-    torch: Any,  # noqa: ANN401 - the module
-    module: Any,  # noqa: ANN401 - torch may not be installed
+    torch: Any,  # the module
+    module: Any,  # torch may not be installed
     arguments: tuple[Any, ...],
     keywords: dict[str, Any],
 ) -> str:
@@ -266,7 +266,7 @@ def _edge_list_inputs(
 
 
 @contextmanager
-def unchanged(module: Any) -> Iterator[None]:  # noqa: ANN401 - torch may not be installed
+def unchanged(module: Any) -> Iterator[None]:  # torch may not be installed
     """Restore what each part of *module* holds, its buffers too: a mask kept from a run on shapes has no values."""
     before = [(part, dict(vars(part))) for part in module.modules()]
     containers = [
@@ -287,7 +287,7 @@ def unchanged(module: Any) -> Iterator[None]:  # noqa: ANN401 - torch may not be
 
 
 @contextmanager
-def _evaluation_mode(module: Any) -> Iterator[None]:  # noqa: ANN401 - torch may not be installed
+def _evaluation_mode(module: Any) -> Iterator[None]:  # torch may not be installed
     """Set *module* to evaluation, as exporters do, and restore all of it after."""
     with unchanged(module):
         for part in module.modules():

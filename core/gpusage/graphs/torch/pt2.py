@@ -47,7 +47,7 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
         raise GraphError(message)
     if suffix != SUFFIX:
         return None
-    from gpusage.graphs.torch.pt2 import read_program  # noqa: PLC0415 - commands that read no .pt2 start faster
+    from gpusage.graphs.torch.pt2 import read_program  # commands that read no .pt2 start faster
 
     return read_program(source, shape)
 
@@ -102,7 +102,7 @@ def read_program(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
         raise GraphError(message) from error
 
 
-def _weight_paths(weights: Any) -> dict[str, str]:  # noqa: ANN401 - JSON
+def _weight_paths(weights: Any) -> dict[str, str]:  # JSON
     """Return the path of each weight in the zip; two weights with one path are one."""
     return {name: str(entry["path_name"]) for name, entry in weights.get("config", {}).items()}
 

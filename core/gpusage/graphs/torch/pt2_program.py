@@ -215,7 +215,7 @@ class _Interpreter:
             else Tensor(key=names.get(name, name), shape=tensor.shape, element_type=tensor.element_type)
         )
 
-    def _value(self, graph: Json, argument: Json, names: dict[str, str], depth: int) -> Any:  # noqa: ANN401 - JSON
+    def _value(self, graph: Json, argument: Json, names: dict[str, str], depth: int) -> Any:  # JSON
         """Return an argument: tensors as `Tensor`, symbolic sizes as numbers, the rest as it is."""
         ((kind, value),) = argument.items()
         if kind in {"as_tensor", "as_tensors", "as_optional_tensor", "as_optional_tensors", "as_nested_tensors"}:

@@ -177,7 +177,7 @@ class AtenCall:
 Rule = Callable[[Recording, AtenCall], None]
 
 
-def iter_tensors(value: Any) -> Iterator[Tensor]:  # noqa: ANN401 - an argument may be anything
+def iter_tensors(value: Any) -> Iterator[Tensor]:  # an argument may be anything
     """Yield the tensors in *value*, which may be a tensor or nested lists."""
     if isinstance(value, Tensor):
         yield value

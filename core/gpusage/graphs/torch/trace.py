@@ -85,7 +85,7 @@ class ConstantValues:
         if values.device == _CPU and values.numel() <= MAXIMUM_ELEMENTS:
             self._values[id(tensor)] = values
 
-    def compute(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:  # noqa: ANN401 - torch's types
+    def compute(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:  # torch's types
         """Return *func* of the values of its arguments, ``None`` if one is unknown."""
         leaves = [leaf for leaf in tree_leaves((args, keywords)) if isinstance(leaf, torch.Tensor)]
         if any(id(leaf) not in self._values for leaf in leaves):
@@ -93,10 +93,10 @@ class ConstantValues:
         real, real_words = tree_map(self._real, (args, keywords))
         try:
             return func(*real, **real_words)
-        except Exception:  # noqa: BLE001 - without the values the shapes are still right
+        except Exception:  # without the values the shapes are still right
             return None
 
-    def propagate(self, returned: Any, real: Any) -> None:  # noqa: ANN401 - whatever an operator returns
+    def propagate(self, returned: Any, real: Any) -> None:  # whatever an operator returns
         """Store *real* as the values of *returned*; forget its values if *real* is ``None``."""
         metas = [leaf for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor)]
         values = [leaf for leaf in tree_leaves(real) if isinstance(leaf, torch.Tensor)]
@@ -105,13 +105,13 @@ class ConstantValues:
             if number < len(values) and values[number].shape == meta.shape:
                 self.store(meta, values[number])
 
-    def _real(self, leaf: Any) -> Any:  # noqa: ANN401 - an argument may be anything
+    def _real(self, leaf: Any) -> Any:  # an argument may be anything
         if isinstance(leaf, torch.Tensor):
             return self._values[id(leaf)]
         return _CPU if isinstance(leaf, torch.device) else leaf
 
 
-def is_small(returned: Any) -> bool:  # noqa: ANN401 - whatever an operator returns
+def is_small(returned: Any) -> bool:  # whatever an operator returns
     """Return whether all tensors in *returned* are small enough for `ConstantValues`."""
     return all(leaf.numel() <= MAXIMUM_ELEMENTS for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor))
 
@@ -139,14 +139,14 @@ def run_on_meta(module: torch.nn.Module, arguments: tuple[Any, ...], keywords: d
     return recording.run(outputs)
 
 
-def outputs_on_meta(module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:  # noqa: ANN401
+def outputs_on_meta(module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Return what *module* returns for *arguments* and *keywords*, on shapes alone."""
     tracer = _Tracer(Recording())
     arguments, keywords = tree_map(tracer.on_meta, (arguments, keywords))
     return _call(tracer, module, arguments, keywords)
 
 
-def _call(tracer: _Tracer, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:  # noqa: ANN401
+def _call(tracer: _Tracer, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     state = {
         name: tracer.on_meta(tensor)
         for pairs in (module.named_parameters, module.named_buffers)
@@ -171,11 +171,11 @@ class _Tracer(TorchDispatchMode):
 
     def __torch_dispatch__(
         self,
-        func: Any,  # noqa: ANN401 - the operator, as torch hands it over
-        types: Any,  # noqa: ANN401 - as torch hands it over
+        func: Any,  # the operator, as torch hands it over
+        types: Any,  # as torch hands it over
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - whatever the operator returns
+    ) -> Any:  # whatever the operator returns
         """Record the call of *func*; if no rule describes it, record the operators that it decomposes into."""
         args, keywords = tree_map(self.on_meta, (args, dict(kwargs or {})))
         if keywords.get("device") is not None:
@@ -192,7 +192,7 @@ class _Tracer(TorchDispatchMode):
         record(self.recording, AtenCall(name=name, arguments=self._arguments(func, args, keywords), outputs=outputs))
         return returned
 
-    def _returned(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:  # noqa: ANN401
+    def _returned(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Return *func* on shapes; if it reads a value that follows from constants, that value."""
         if name in SHAPE_FUNCTIONS:
             return SHAPE_FUNCTIONS[name](_named(func, args, keywords))
@@ -203,7 +203,7 @@ class _Tracer(TorchDispatchMode):
         self.values.propagate(returned, self.values.compute(func, args, keywords) if is_small(returned) else None)
         return returned
 
-    def on_meta(self, value: Any) -> Any:  # noqa: ANN401 - a leaf may be anything
+    def on_meta(self, value: Any) -> Any:  # a leaf may be anything
         """Return *value*, a tensor on the meta device; the same one for the same tensor."""
         if isinstance(value, torch.device):
             return _META
@@ -221,14 +221,14 @@ class _Tracer(TorchDispatchMode):
         self.alive[id(value)] = value
         return Tensor(key=id(value), shape=tuple(value.shape), element_type=_ELEMENT_TYPES.get(value.dtype, "float"))
 
-    def _arguments(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
+    def _arguments(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
         known: dict[str, Any] = tree_map(
             lambda leaf: self.tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf, _named(func, args, keywords)
         )
         return known
 
 
-def _named(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - an operator
+def _named(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:  # an operator
     """Return the arguments of *func* by the names of its schema."""
     return {**dict(zip((one.name for one in func._schema.arguments), args, strict=False)), **keywords}  # noqa: SLF001
 
@@ -259,7 +259,7 @@ def _named_tensors(
             yield (name if len(leaves) == 1 else f"{name}.{number}"), leaf
 
 
-def _leaves(value: Any) -> Iterator[torch.Tensor]:  # noqa: ANN401 - a module may return anything
+def _leaves(value: Any) -> Iterator[torch.Tensor]:  # a module may return anything
     """Yield the tensors in *value*: nested lists, mappings and objects of tensors."""
     for leaf in tree_leaves(value):
         if isinstance(leaf, torch.Tensor):

@@ -39,7 +39,7 @@ class Gauge:
         handle: Of the device.
     """
 
-    def __init__(self, nvml: Nvml, handle: Any) -> None:  # noqa: ANN401 - a pointer of NVML's
+    def __init__(self, nvml: Nvml, handle: Any) -> None:  # a pointer of NVML's
         self._nvml = nvml
         self._handle = handle
         self._name = _text(nvml.nvmlDeviceGetName(handle))
@@ -111,10 +111,10 @@ class Gauge:
         self._known(lambda: self._nvml.nvmlGpmSampleFree(first))
         return {}
 
-    def _gpm_sample(self) -> Any:  # noqa: ANN401 - a pointer of NVML's
+    def _gpm_sample(self) -> Any:  # a pointer of NVML's
         return self._nvml.nvmlGpmSampleGet(self._handle, self._nvml.nvmlGpmSampleAlloc())
 
-    def _gpm_between(self, first: Any, last: Any) -> dict[str, float]:  # noqa: ANN401 - pointers of NVML's
+    def _gpm_between(self, first: Any, last: Any) -> dict[str, float]:  # pointers of NVML's
         nvml = self._nvml
         metrics_request = nvml.c_nvmlGpmMetricsGet_t()
         metrics_request.version, metrics_request.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, len(GPM_METRICS)
@@ -131,7 +131,7 @@ class Gauge:
 def _gauge(device: str) -> Gauge | None:
     """Return the gauge of *device*; the driver is asked once, also where there is none."""
     try:
-        import pynvml  # type: ignore[import-untyped,unused-ignore]  # noqa: PLC0415 - only where a job is sampled
+        import pynvml  # type: ignore[import-untyped,unused-ignore]  # only where a job is sampled
     except ImportError:
         return None
     try:

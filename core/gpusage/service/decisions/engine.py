@@ -97,7 +97,7 @@ class DecisionEngine:
             return replace(keep_silently(keep_unchanged(request, context, sentence(error), job)), failed=True)
         except GpuUsageError as error:
             return refuse(keep_unchanged(request, context, sentence(error), job))
-        except Exception as error:  # noqa: BLE001 - nothing may cost a job
+        except Exception as error:  # nothing may cost a job
             reason = described(error)
             _log.error("%s: kept, because of a fault: %s", request.origin, reason)
             return replace(keep_silently(keep_unchanged(request, context, reason, job)), failed=True)

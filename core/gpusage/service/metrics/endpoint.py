@@ -72,12 +72,12 @@ class _Server(ThreadingMixIn, HTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:  # noqa: ANN401 - as HTTPServer has them
+    def __init__(self, *arguments: Any, **settings: Any) -> None:  # as HTTPServer has them
         self._requests: dict[int, socket.socket] = {}
         self._lock = threading.Lock()
         super().__init__(*arguments, **settings)
 
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as above
+    def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread, then pause."""
         with self._lock:
             self._requests[id(request)] = request
@@ -86,7 +86,7 @@ class _Server(ThreadingMixIn, HTTPServer):
         super().process_request(request, client_address)
         time.sleep(PAUSE_S)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as above
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer until the limit."""
         limit = threading.Timer(LIMIT_S, _close, (request,))
         limit.daemon = True

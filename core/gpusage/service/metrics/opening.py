@@ -39,7 +39,7 @@ def open_endpoint(address: tuple[str, int] | None, sources: MetricSources) -> En
     if address is None:
         return None
     try:
-        from gpusage.service.metrics.endpoint import Endpoint  # noqa: PLC0415 - an extra
+        from gpusage.service.metrics.endpoint import Endpoint  # an extra
 
         endpoint = Endpoint(address, sources)
     except ImportError:

@@ -130,7 +130,7 @@ class JobMonitor(PeriodicTask):
             return
         try:
             done = snapshot.advisor.hooks.restore_request(job, job.stuck, snapshot.advisor.context(job.manager))
-        except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
+        except Exception as error:  # an adapter may fail in any way
             self._retry_at_s[key] = now_s + min(now_s - self._stuck_since_s[key], RETRY_LIMIT_S)
             self._report(key, job, sentence(error))
             return

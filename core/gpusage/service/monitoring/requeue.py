@@ -81,7 +81,7 @@ class OutOfMemoryRequeue:
             try:
                 done = snapshot.advisor.hooks.requeue_on_whole_gpu(job, REASON, snapshot.advisor.context(job.manager))
                 reason = "" if done else _UNSUPPORTED
-            except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
+            except Exception as error:  # an adapter may fail in any way
                 reason = sentence(error)
         name = f"{job.manager} job {job.job_id} of {job.user}"
         if reason:

@@ -101,7 +101,7 @@ class Recorder:
         for make_record in batch:
             try:
                 records.append(make_record())
-            except Exception as error:  # noqa: BLE001, PERF203 - one job's fields must not cost the records of others
+            except Exception as error:  # noqa: PERF203 - one job's fields must not cost the records of others
                 self.counts.waiting -= 1
                 self.counts.lost += 1
                 _log.error("a decision could not be recorded: %s", described(error))
@@ -181,7 +181,7 @@ class Recorder:
         for record in records:
             try:
                 self._hooks.decision_made(record)
-            except Exception as error:  # noqa: BLE001, PERF203 - a plugin may fail in any way, for one record or all
+            except Exception as error:  # noqa: PERF203 - a plugin may fail in any way, for one record or all
                 _log.warning("a plugin failed to hear of a decision: %s", sentence(error))
 
     def _write(self, records: list[DecisionRecord]) -> tuple[list[DecisionRecord], str | None]:
@@ -189,7 +189,7 @@ class Recorder:
         for begin in range(0, len(records), TRANSACTION_LIMIT):
             try:
                 self._store.record_all(records[begin : begin + TRANSACTION_LIMIT])
-            except Exception as error:  # noqa: BLE001, PERF203 - any failure of the store leaves them to be tried again
+            except Exception as error:  # noqa: PERF203 - any failure of the store leaves them to be tried again
                 if str(error) != self.counts.error:
                     _log.warning("decisions wait to be written: %s", error)
                 return records[begin:], str(error)

@@ -67,7 +67,7 @@ def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: fl
 
 
 @lru_cache(maxsize=1)
-def _cached_history(path: Path, modified_ns: int) -> History | None:  # noqa: ARG001 - a part of the cache's key
+def _cached_history(path: Path, modified_ns: int) -> History | None:  # a part of the cache's key
     """Return the history at *path*; ``None`` where none can be read: all else is learned without it.
 
     Its many small objects are left out of garbage collection, which would delay each answer.

@@ -205,7 +205,7 @@ class State:
         try:
             advisor = self._snapshot.advisor
             cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
-        except Exception as error:  # noqa: BLE001 - an adapter may fail in any way
+        except Exception as error:  # an adapter may fail in any way
             self._set_error(manager, sentence(error))
         else:
             if cluster is not None and manager not in self._observations:
@@ -267,5 +267,5 @@ def _guarded(action: Callable[[], None]) -> None:
     """Run *action* in a thread that must live on."""
     try:
         action()
-    except Exception:  # noqa: BLE001 - whatever it was, the next run may succeed
+    except Exception:  # whatever it was, the next run may succeed
         _log.warning("a background task failed", exc_info=True)

@@ -21,7 +21,7 @@ def warm_up_predictors(advisor: Advisor, cluster: Cluster) -> None:
             advisor.predict(_small_model(), workload, gpus)
             advisor.price(_small_model(), workload, gpus, advisor.rules.sharing.sizes)
         slowdown_with_partners(Interval(value=1.1, low=1.0, high=1.2), partners=1)
-    except Exception as error:  # noqa: BLE001 - predictors are plugins
+    except Exception as error:  # predictors are plugins
         _log.warning("warming up failed: %s", sentence(error))
 
 

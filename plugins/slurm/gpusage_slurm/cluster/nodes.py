@@ -186,10 +186,10 @@ def _pyslurm_nodes() -> list[NodeState] | None:
     its older table is read, which has Slurm's own texts; 25.11 has that no more.
     """
     try:
-        import pyslurm  # noqa: PLC0415 - optional, and of Slurm's own version only
+        import pyslurm  # optional, and of Slurm's own version only
 
         return [parse_node(_as_slurm_json(node)) for node in pyslurm.node().get().values()]
-    except Exception as error:  # noqa: BLE001 - a binding to C of another project's
+    except Exception as error:  # a binding to C of another project's
         _log.warning("PySlurm cannot list the nodes (%s); Slurm's commands are asked instead", error)
         return None
 

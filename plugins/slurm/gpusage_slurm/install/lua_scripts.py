@@ -63,7 +63,9 @@ def cli_filter_block(settings: LuaSettings) -> str:
 
 def quoted(text: str) -> str:
     """Return *text* as a Lua string; any byte but plain ASCII is written as its number."""
-    plain = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\' else f"\\{byte:03d}" for byte in text.encode())  # noqa: PLR2004 - printable ASCII
+    plain = (
+        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\' else f"\\{byte:03d}" for byte in text.encode()
+    )  # printable ASCII
     return f'"{"".join(plain)}"'
 
 

@@ -123,7 +123,7 @@ def require_no_shares() -> None:
         message = f"{error} Whether rewritten jobs still need gpusage cannot be seen; add --with-jobs to go on."
         raise RequestError(message) from error
     if jobs:
-        names = ", ".join(job.job_id for job in jobs[:5]) + (" ..." if len(jobs) > 5 else "")  # noqa: PLR2004 - a line
+        names = ", ".join(job.job_id for job in jobs[:5]) + (" ..." if len(jobs) > 5 else "")  # a line
         message = (
             f"No rewritten job must wait or run when gpusage is taken out, because each needs cli_filter and the task "
             f"prolog until it ends; got {len(jobs)}: {names}. First: gpusage slurm drain --yes; or add --with-jobs."

@@ -147,7 +147,7 @@ def describe_request(fields: Mapping[str, str]) -> str:
 def number(fields: Mapping[str, str], name: str) -> int | None:
     """Return the whole number in field *name*, ``None`` where it was not given or is none."""
     text = fields.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None  # noqa: PLR2004 - uint32
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None  # uint32
 
 
 def _requested_tres(fields: Mapping[str, str], field: str) -> tuple[Tres, ...]:

@@ -78,7 +78,7 @@ def main() -> None:
     folder = UsageSpool(_folder(), f"{os.environ.get('SLURM_CLUSTER_NAME', '')}.{node}.")
     if _sample(folder, job):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
-        pauses_s = (random.uniform(0, JITTER_S), *PAUSES_S)  # noqa: S311 - no secret
+        pauses_s = (random.uniform(0, JITTER_S), *PAUSES_S)  # no secret
         post_with_retries(folder, node, pauses_s)
 
 

@@ -319,7 +319,7 @@ def configured_session(session: S) -> S:
     return session
 
 
-def kerberos_authentication() -> Any:  # noqa: ANN401 - an optional package's
+def kerberos_authentication() -> Any:  # an optional package's
     """Return what answers a Negotiate challenge, ``None`` where requests-kerberos is not installed."""
     if importlib.util.find_spec("requests_kerberos") is None:
         return None

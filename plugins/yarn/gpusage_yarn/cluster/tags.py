@@ -102,5 +102,5 @@ def parse_claims(document: Document, labels: Iterable[str]) -> Iterator[Reservat
         started = max(int(application.get("runningContainers") or 0) - 1, 0)  # the master is one
         waiting = numbers.get("containers", 1) - started
         share = numbers.get("share", 0)
-        if waiting > 0 and named and 1 <= share <= 100:  # noqa: PLR2004 - percent
+        if waiting > 0 and named and 1 <= share <= 100:  # percent
             yield Reservation(manager=MANAGER, site_types=named, share_percent=share, count=waiting)

@@ -153,7 +153,7 @@ def masters_at_once(snapshot: ClusterSnapshot, queue: Queue, label: str, memory_
 def _some(names: Iterable[str]) -> str:
     """Return a few of *names*."""
     known = list(names)
-    return ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")  # noqa: PLR2004 - as many
+    return ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")  # as many
 
 
 _INSTALL = "gpusage yarn install --yes on {}, then restart {}"

@@ -15,7 +15,7 @@ from gpusage_yarn.install.edits import find_site, installation_notes, plan_insta
 _SCHEMA = "gpusage.yarn.install/1"
 
 
-def install(conf_dir: Path | None, mode: SiteMode | None, *, yes: bool, as_json: bool, **typed: Any) -> None:  # noqa: ANN401 - options
+def install(conf_dir: Path | None, mode: SiteMode | None, *, yes: bool, as_json: bool, **typed: Any) -> None:  # options
     """Show what installing would change in Hadoop's files; with --yes, change it."""
     roles = frozenset(typed.pop("roles"))
     site = find_site(conf_dir, roles, **typed)

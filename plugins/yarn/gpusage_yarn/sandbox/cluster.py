@@ -60,7 +60,7 @@ class Sandbox(AnySandbox):
         """Run a Java program with the clients' configuration, the sandbox's lib folder and Hadoop's jars."""
         return self.run("yarn", main_class, *arguments, check=check, timeout_s=timeout_s)
 
-    def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
+    def get(self, path: str) -> Any:  # JSON
         """Return the ResourceManager's document at ``/ws/v1/cluster/path``, ``None`` where it does not answer."""
         return get_document(self.record.rm_web_port, path)
 
@@ -185,7 +185,7 @@ class Sandbox(AnySandbox):
         return ports <= running and all(_REGISTERED in read_last_log(self.layout, name) for name in names)
 
 
-def _state(document: Any) -> str:  # noqa: ANN401 - JSON
+def _state(document: Any) -> str:  # JSON
     return str(((document or {}).get("clusterInfo") or {}).get("state", ""))
 
 
@@ -199,7 +199,7 @@ def open_sandbox(folder: Path) -> Sandbox:
     return Sandbox(layout=layout, record=read_record(layout, Record, MANAGER))
 
 
-def get_document(port: int, path: str) -> Any:  # noqa: ANN401 - JSON
+def get_document(port: int, path: str) -> Any:  # JSON
     """Return the document at ``/ws/v1/cluster/path``, ``None`` where nobody answers with one.
 
     A ResourceManager that has just started answers with pages that are no documents.

@@ -78,7 +78,7 @@ class SubmitOptions:
 
 
 def submit(
-    context: click.Context, /, model: str | None, command: tuple[str, ...], *, wait: bool, **typed: Any  # noqa: ANN401 - options
+    context: click.Context, /, model: str | None, command: tuple[str, ...], *, wait: bool, **typed: Any  # options
 ) -> None:  # fmt: skip
     """Run COMMAND on YARN with the share of a GPU that its model needs."""
     as_json = typed.pop("as_json")

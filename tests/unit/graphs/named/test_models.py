@@ -189,7 +189,7 @@ def test_a_configuration_of_an_earlier_download_is_found(tmp_path: Path, monkeyp
     assert read("hf:someone/secret").name == "someone/secret"
 
 
-@pytest.mark.parametrize("source", ["model.onnx", "other:resnet50", "/nowhere/at/all", "card.card.json", "/tmp"])  # noqa: S108 - never opened
+@pytest.mark.parametrize("source", ["model.onnx", "other:resnet50", "/nowhere/at/all", "card.card.json", "/tmp"])
 def test_what_is_no_name_is_left_to_other_readers(source: str) -> None:
     assert read_model(source, {}) is None
 

@@ -339,7 +339,7 @@ def test_files_of_weights_are_refused_and_not_read(tmp_path: Path) -> None:
 @pytest.mark.torch
 def test_a_file_that_pytorch_saved_is_the_same_graph_as_the_live_module(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from gpusage.graphs.torch.module import graph_from_module  # noqa: PLC0415 - after the skip
+    from gpusage.graphs.torch.module import graph_from_module  # after the skip
 
     layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0)
     module = torch.nn.Sequential(torch.nn.Conv1d(8, 32, 1), torch.nn.Flatten(2), torch.nn.Linear(32, 32), layer).eval()

@@ -10,10 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gpusage  # noqa: E402 - after the skip
-from gpusage.graphs.torch.pt2 import read_model  # noqa: E402 - as above
-from gpusage.graphs.torch.recording import SEQUENCES_FIRST_NOTE  # noqa: E402 - as above
-from gpusage_hooks.types import ModelGraph  # noqa: E402 - as above
+import gpusage
+from gpusage.graphs.torch.pt2 import read_model
+from gpusage.graphs.torch.recording import SEQUENCES_FIRST_NOTE
+from gpusage_hooks.types import ModelGraph
 
 pytestmark = pytest.mark.torch
 STEPS, SAMPLES = 5, 4
@@ -27,7 +27,7 @@ class Recurrent(torch.nn.Module):
         self.layer = getattr(torch.nn, kind)(16, 32, batch_first=batch_first)
         self.is_turned = is_turned
 
-    def forward(self, features: Any) -> Any:  # noqa: ANN401 - a tensor
+    def forward(self, features: Any) -> Any:  # a tensor
         """Return what the layer writes at each step."""
         return self.layer(features.transpose(0, 1) if self.is_turned else features)[0]
 
@@ -73,7 +73,7 @@ class Attentive(torch.nn.Module):
         self.layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=batch_first)
         self.is_turned = is_turned
 
-    def forward(self, tokens: Any) -> Any:  # noqa: ANN401 - a tensor
+    def forward(self, tokens: Any) -> Any:  # a tensor
         """Return what the layer makes of each token."""
         features = self.embedding(tokens.long())
         return self.layer(features.transpose(0, 1) if self.is_turned else features)
@@ -106,7 +106,7 @@ def test_each_step_of_a_loop_over_a_cell_is_a_recurrence(tmp_path: Path, kind: s
             super().__init__()
             self.cell = getattr(torch.nn, kind)(16, 32)
 
-        def forward(self, features: Any) -> Any:  # noqa: ANN401 - a tensor
+        def forward(self, features: Any) -> Any:  # a tensor
             state = None
             for step in range(STEPS):
                 state = self.cell(features[:, step], state)
@@ -129,7 +129,7 @@ def test_a_picture_alone_is_one_sample(tmp_path: Path, scale: int) -> None:
             super().__init__()
             self.layer = torch.nn.Conv2d(3, 8, 3)
 
-        def forward(self, picture: Any) -> Any:  # noqa: ANN401 - a tensor
+        def forward(self, picture: Any) -> Any:  # a tensor
             return self.layer(picture if scale == 1 else picture / scale)
 
     assert saved(tmp_path, Scaled(), (3, 32, 32), None).fixed_batch_size == 1

@@ -71,7 +71,7 @@ def test_packed_sequences_count_as_if_all_were_long() -> None:
 
 
 @pytest.mark.parametrize("batch_first", [False, True])
-def test_packed_sequences_have_their_batch_where_they_were_packed(batch_first: bool) -> None:  # noqa: FBT001 - a parameter
+def test_packed_sequences_have_their_batch_where_they_were_packed(batch_first: bool) -> None:  # a parameter
     def packed(layer: nn.LSTM, rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         row = nn.utils.rnn.pack_padded_sequence(rows, lengths, batch_first=batch_first, enforce_sorted=False)
         return layer(row)[1][0]

@@ -23,7 +23,7 @@ from records import RECORD, USAGE
 
 def put_runs(url: str, count: int) -> None:
     """Put *count* runs of four jobs of four users into the store, an hour apart, the last one now."""
-    chance, now_s = random.Random(0), time.time()  # noqa: S311 - the same each time
+    chance, now_s = random.Random(0), time.time()  # the same each time
     records, usages = [], []
     for number in range(count):
         who = replace(ADA, user=str(1000 + number % 4), script_digest=str(number % 4) * 16)

@@ -62,7 +62,7 @@ def test_zeus_counts_at_the_full_power_limit(tmp_path: Path) -> None:
 
 def test_several_gpus_take_what_gpusage_predicts_of_them() -> None:
     """They exchanged at 10 GB/s, whatever links they have, and hid nothing of it."""
-    from gpusage_lab.learning.named_jobs import GAVEL  # noqa: PLC0415 - beside its one use
+    from gpusage_lab.learning.named_jobs import GAVEL  # beside its one use
 
     catalogue, job = builtin_catalogue(), GAVEL["ResNet-50"]
     workload = Workload(batch_size=32, optimizer=job.optimizer, gpus=4)
@@ -105,8 +105,8 @@ def test_lucids_runs_carry_what_the_shipped_predictor_says(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["random forest, grid search", "neural network", "AutoML-like search"])
 def test_each_of_kaces_learners_prefers_the_lighter_partner(name: str) -> None:
     pytest.importorskip("sklearn")
-    from gpusage.devices.catalogue import builtin_catalogue  # noqa: PLC0415 - beside its one use
-    from gpusage_lab.learning.pairs import Pairs  # noqa: PLC0415 - as above
+    from gpusage.devices.catalogue import builtin_catalogue  # beside its one use
+    from gpusage_lab.learning.pairs import Pairs
 
     activity = np.linspace(0.05, 0.95, 10)
     sums = 2.0 - 0.5 * (activity[:, np.newaxis] + activity)

@@ -90,7 +90,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("count", "is_drawn"), [(2, False), (60, True)])
-def test_who_waits_is_drawn_where_somebody_does(count: int, is_drawn: bool, tmp_path: Path) -> None:  # noqa: FBT001
+def test_who_waits_is_drawn_where_somebody_does(count: int, is_drawn: bool, tmp_path: Path) -> None:
     page, path = tmp_path / "page.html", tmp_path / "jobs.csv"
     path.write_text("job_id,submit_time,duration,gpu_num\n" + "".join(f"{n},{n},1000,1\n" for n in range(count)))
     run("--jobs", str(path), "-o", str(page))

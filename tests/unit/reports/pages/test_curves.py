@@ -27,7 +27,7 @@ def curve(gpu: str = "v100", times: float = 1.0) -> list[Price]:
 
 
 def test_a_plot_is_one_picture_that_names_its_gpu_and_marks_three_shares() -> None:
-    root = ET.fromstring(curves.plot(curve(), 6))  # noqa: S314 - our own text
+    root = ET.fromstring(curves.plot(curve(), 6))
     titles = [title.text or "" for title in root.iter(f"{SVG}title")]
     # 100 / 25, 100 / 50 and 100 / 75
     assert titles[1:] == ["25 %: 4.00x (3.60-4.40)", "50 %: 2.00x (1.80-2.20)", "75 %: 1.33x (1.20-1.47)"]
@@ -35,7 +35,7 @@ def test_a_plot_is_one_picture_that_names_its_gpu_and_marks_three_shares() -> No
 
 
 def test_a_share_that_costs_more_stands_higher_and_all_stands_inside_the_picture() -> None:
-    root = ET.fromstring(curves.plot(curve(times=3), 5))  # noqa: S314 - our own text
+    root = ET.fromstring(curves.plot(curve(times=3), 5))
     y_positions = [float(dot.attrib["cy"]) for dot in root.iter(f"{SVG}circle")]
     # 12, 6 and 4 times as long on a scale that ends at 5: the first two at the end, the third below (y grows downwards)
     assert y_positions[0] == y_positions[1] == curves.TOP < y_positions[2]

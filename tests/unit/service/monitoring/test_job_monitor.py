@@ -94,7 +94,7 @@ def test_a_job_that_is_not_stuck_at_every_look_starts_anew(clock: list[float]) -
 
 
 def refused() -> bool:
-    raise RequestError("Command 'scontrol update' must succeed; got: Access denied.")  # noqa: EM101, TRY003 - a test
+    raise RequestError("Command 'scontrol update' must succeed; got: Access denied.")
 
 
 def test_what_cannot_be_turned_back_is_told_of_and_not_tried_again(clock: list[float]) -> None:
@@ -185,7 +185,7 @@ def test_a_manager_that_fails_is_asked_again_and_its_trouble_told(clock: list[fl
     manager = Manager(JOB)
     care = looking_after(manager)
     good = manager.find_shared_jobs
-    manager.find_shared_jobs = lambda manager, states, context: 1 / 0  # type: ignore[assignment,return-value,misc] # noqa: ARG005
+    manager.find_shared_jobs = lambda manager, states, context: 1 / 0  # type: ignore[assignment,return-value,misc]
     care.run_once()
     assert care.due.is_set()
     assert "ZeroDivisionError" in care.status()["error"]

@@ -81,7 +81,7 @@ class Site:
 
 
 def refused() -> bool:
-    raise RequestError("Command 'scontrol requeue' must succeed; got: Access denied.")  # noqa: EM101, TRY003 - a test
+    raise RequestError("Command 'scontrol requeue' must succeed; got: Access denied.")
 
 
 @pytest.mark.parametrize("site", [Site(FAILED), Site(FAILED, mode="advise"), Site(FAILED, killed="yes")])

@@ -41,7 +41,7 @@ def test_the_status_tells_of_a_cluster_once_decisions_know_of_it(monkeypatch: py
     """Whoever waits for it to be seen may then submit a job."""
     state = seeing(observe_one)
     with monkeypatch.context() as patch:
-        patch.setattr(state, "_publish", lambda *, refreshed=False: None)  # noqa: ARG005 - as it is called
+        patch.setattr(state, "_publish", lambda *, refreshed=False: None)  # as it is called
         state._observe("slurm")
         assert state.status()["clusters"] == {}
     state._publish(refreshed=True)

@@ -200,7 +200,7 @@ def test_an_unknown_gpu_type_is_a_pool_without_a_catalogue_name() -> None:
         ({"name": "n1", "state": "allocated", "state_flags": ["NOT_RESPONDING"], "features": ["v100", "ib"]}, False),
     ],
 )
-def test_a_node_is_read_in_the_json_of_every_release(document: dict[str, object], usable: bool) -> None:  # noqa: FBT001 - a parameter
+def test_a_node_is_read_in_the_json_of_every_release(document: dict[str, object], usable: bool) -> None:  # a parameter
     actual = parse_node({**document, "gres": "gpu:v100:1", "gres_used": "gpu:v100:0"})
     assert (actual.features, actual.usable) == (("v100", "ib"), usable)
 

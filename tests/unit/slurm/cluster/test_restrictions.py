@@ -95,7 +95,7 @@ QOS=wide(5)
 def test_before_26_05_a_backup_controller_leaves_every_gpu_whole(
     version: str,
     backup: str,
-    shared: bool,  # noqa: FBT001 - a case
+    shared: bool,  # a case
 ) -> None:
     settings = {"slurm_version": version, "slurmctldhost[0]": "a"} | ({"slurmctldhost[1]": backup} if backup else {})
     actual = without_backup(settings, lines(OLDER.format("gpu", "NO", "NO")))

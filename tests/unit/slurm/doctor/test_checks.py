@@ -68,7 +68,7 @@ def healthy(tmp_path: Path) -> Evidence:
     )
 
 
-def with_own(evidence: Evidence, **changes: Any) -> Evidence:  # noqa: ANN401 - any field of what gpusage tells
+def with_own(evidence: Evidence, **changes: Any) -> Evidence:  # any field of what gpusage tells
     return replace(evidence, own=replace(evidence.own, **changes))
 
 

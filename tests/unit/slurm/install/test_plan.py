@@ -348,7 +348,7 @@ def test_the_systemd_unit_starts_this_installations_daemon_and_goes_with_it(site
         ("# PartitionName=p TRESBillingWeights=GRES/mps=0.01", False),
     ],
 )
-def test_a_share_counts_where_it_is_tracked_or_billed(text: str, counted: bool) -> None:  # noqa: FBT001 - a parameter
+def test_a_share_counts_where_it_is_tracked_or_billed(text: str, counted: bool) -> None:  # a parameter
     assert tracks_or_bills_mps(text) is counted
 
 

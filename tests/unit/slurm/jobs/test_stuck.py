@@ -95,7 +95,7 @@ def test_a_limit_that_no_other_job_can_lift_makes_it_stuck_whatever_the_nodes(re
         ({"Features": "(null)", "ReqNodeList": "(null)", "ExcNodeList": "(null)"}, True),
     ],
 )
-def test_what_ties_a_job_to_nodes_counts(job: dict[str, str], is_stuck: bool) -> None:  # noqa: FBT001 - a parameter
+def test_what_ties_a_job_to_nodes_counts(job: dict[str, str], is_stuck: bool) -> None:  # a parameter
     assert bool(stuck_reason(ROW, [parse_node(NODE)], job)) == is_stuck
 
 

@@ -33,7 +33,7 @@ PYTHONPATH={paths} PYTHONDONTWRITEBYTECODE=1 exec {python} "$@"
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Return a folder of nobody's that holds a model of nobody's, and beside it a secret of root's."""
-    root = Path("/tmp") / f"gpusage-late-{os.getpid()}-{time.monotonic_ns()}"  # noqa: S108 - pytest's own is root's alone
+    root = Path("/tmp") / f"gpusage-late-{os.getpid()}-{time.monotonic_ns()}"
     root.mkdir()
     own = root / "own"
     own.mkdir()

@@ -60,7 +60,7 @@ def test_any_other_reason_is_not(reason: str) -> None:
         ({"admin_comment": "gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40 | cheap"}, False),
     ],
 )
-def test_a_job_is_late_where_nothing_was_decided_about_its_model(change: dict[str, str], expected: bool) -> None:  # noqa: FBT001
+def test_a_job_is_late_where_nothing_was_decided_about_its_model(change: dict[str, str], expected: bool) -> None:
     assert jobs._is_late({**ROW, **change}) == expected
 
 

@@ -97,7 +97,7 @@ def _unpacked(version: str, root: Path) -> Lua:
 
 def _fetch(folder: Path) -> None:
     """Unpack the interpreters and what only they need; the C library stays the host's."""
-    from gpusage_sandboxes import packages, sources  # noqa: PLC0415 - most hosts need none of it
+    from gpusage_sandboxes import packages, sources  # most hosts need none of it
 
     packages.require_apt()
     source = sources.choose_source(sources.read_host_sources(), sources.read_os_release(), None)

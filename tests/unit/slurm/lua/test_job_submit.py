@@ -677,7 +677,7 @@ def test_the_installers_block_survives_that_gpusage_is_gone(drive: Drive, tmp_pa
     assert (report["submit"], report["modify"]) == ("0", "0")
 
 
-def test_a_standalone_script_needs_nothing_else(lua: Any, tmp_path: Path) -> None:  # noqa: ANN401 - conftest's Lua
+def test_a_standalone_script_needs_nothing_else(lua: Any, tmp_path: Path) -> None:  # conftest's Lua
     code = (
         "slurm = { SUCCESS = 0, log_info = print, log_user = print }"
         f" assert(dofile({quoted(str(LUA_FOLDER / 'job_submit.lua'))}) == 0)"
@@ -689,7 +689,7 @@ def test_a_standalone_script_needs_nothing_else(lua: Any, tmp_path: Path) -> Non
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_standalone_script_survives_that_gpusage_is_gone(lua: Any, tmp_path: Path) -> None:  # noqa: ANN401 - as above
+def test_a_standalone_script_survives_that_gpusage_is_gone(lua: Any, tmp_path: Path) -> None:
     for name in ("job_submit.lua", "cli_filter.lua"):
         (tmp_path / name).write_bytes((LUA_FOLDER / name).read_bytes())
     code = (

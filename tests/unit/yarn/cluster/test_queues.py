@@ -72,7 +72,7 @@ def amount(memory: int, cores: int) -> dict[str, object]:
     [((0, 0), (0, 0), False), ((1600, 3), (512, 1), False), ((1600, 3), (1536, 3), True), ((9000, 3), (1536, 3), True)],
 )
 def test_a_label_is_crowded_where_no_further_master_starts(
-    limit: tuple[int, int], used: tuple[int, int], expected: bool  # noqa: FBT001 - a case
+    limit: tuple[int, int], used: tuple[int, int], expected: bool  # a case
 ) -> None:  # fmt: skip
     usage = {"partitionName": "a100", "amLimit": amount(*limit), "amUsed": amount(*used)}
     (queue,) = parse_queues({**leaf("q"), "resources": {"resourceUsagesByPartition": [usage]}})
@@ -97,7 +97,7 @@ def vector(memory: int, gpus: int, share: int) -> dict[str, object]:
 def test_absolute_resources_without_shares_are_told_with_the_lines_to_write(
     configured: dict[str, object],
     effective: dict[str, object],
-    reached: bool,  # noqa: FBT001 - a case
+    reached: bool,  # a case
     missing: int,
 ) -> None:
     resources = {"configuredMinResource": configured, "configuredMaxResource": configured}

@@ -47,7 +47,7 @@ def healthy() -> Inspection:
     )
 
 
-def with_own(inspection: Inspection, **changes: Any) -> Inspection:  # noqa: ANN401 - any field of what gpusage tells
+def with_own(inspection: Inspection, **changes: Any) -> Inspection:  # any field of what gpusage tells
     return replace(inspection, own=replace(inspection.own, **changes))
 
 
@@ -55,7 +55,7 @@ def finding(inspection: Inspection, check: str) -> Finding:
     return next(actual for actual in run_checks(inspection) if actual.check == check)
 
 
-def changed_view(inspection: Inspection, **changes: Any) -> Inspection:  # noqa: ANN401 - any field of a view
+def changed_view(inspection: Inspection, **changes: Any) -> Inspection:  # any field of a view
     assert inspection.snapshot is not None
     snapshot = replace(inspection.snapshot, **changes)
     return replace(inspection, snapshot=snapshot, cluster=build_cluster(snapshot, advisor().catalogue))

@@ -19,13 +19,13 @@ from gpusage_yarn.sandbox.settings import (
     rm_files,
 )
 
-LAYOUT = Layout(folder=Path("/tmp/s"))  # noqa: S108 - nothing is written there
+LAYOUT = Layout(folder=Path("/tmp/s"))
 RM_PORTS = (1, 2, 3, 4, 5)
 
 
 def read_configuration(text: str) -> dict[str, str]:
     """Return the settings of a Hadoop configuration file."""
-    pairs = ET.fromstring(text).iter("property")  # noqa: S314 - our own text
+    pairs = ET.fromstring(text).iter("property")
     return {pair.findtext("name", ""): pair.findtext("value", "") for pair in pairs}
 
 

@@ -58,7 +58,7 @@ def test_what_the_master_tells_of_starved_containers_is_found_before_the_log() -
         ({"state": "RUNNING", "runningContainers": 1}, True, "application_1_2 ending"),
     ],
 )
-def test_progress_is_one_line(changes: dict[str, Any], has_run: bool, line: str) -> None:  # noqa: FBT001 - a case
+def test_progress_is_one_line(changes: dict[str, Any], has_run: bool, line: str) -> None:  # a case
     assert describe_state({**REPORT, **changes}, has_run=has_run) == line
 
 

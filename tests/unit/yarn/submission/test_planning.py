@@ -217,7 +217,7 @@ def test_a_named_gpu_is_the_only_one(advisor: Advisor, graph: ModelGraph) -> Non
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])
-def test_a_mode_that_the_site_has_set_is_kept_to(advisor: Advisor, graph: ModelGraph, mode: Any) -> None:  # noqa: ANN401
+def test_a_mode_that_the_site_has_set_is_kept_to(advisor: Advisor, graph: ModelGraph, mode: Any) -> None:
     made = proposed(advisor, graph, configuration=Configuration(mode=mode, origins={"mode": "file"}))
     assert made.plan.share == 100
     assert made.line().startswith(f"advice only in mode {mode}: yarn.io/gpu: 1 -> {SHARE}")

@@ -143,7 +143,7 @@ def _broadcast_result(call: Call, element_type: str) -> Result:
     shape = broadcast(*(call.shape(index) for index in range(len(call.inputs))))
     kind = call.type() if element_type != "bool" else "bool"
     columns = _columns(call, shape)
-    operation = _operation(call) if columns and len(columns) == 2 else None  # noqa: PLR2004 - two operands
+    operation = _operation(call) if columns and len(columns) == 2 else None  # two operands
     return Result(shape, kind, _apply(operation, columns) if operation and columns else None)
 
 

@@ -183,7 +183,7 @@ def skip_layer_normalization(call: Call) -> list[Result]:
 def recurrence(call: Call) -> list[Result]:
     """Return the state of every step, and the last ones."""
     data = call.shape()
-    if len(data) != 3:  # noqa: PLR2004 - sequence, batch, features
+    if len(data) != 3:  # sequence, batch, features
         raise MismatchError
     hidden = call.int_attribute("hidden_size", call.shape(2)[-1])
     directions = 2 if call.text_attribute("direction", "forward") == "bidirectional" else 1
@@ -208,21 +208,21 @@ def attention(call: Call) -> list[Result]:
     kv_heads = call.int_attribute("kv_num_heads", heads)
     batch, steps = query[:2]
     past = call.shape(_PAST[call.op_type])[-2] if call.has_input(_PAST[call.op_type]) else 0
-    if len(query) == 4:  # noqa: PLR2004 - batch, heads, sequence, features
+    if len(query) == 4:  # batch, heads, sequence, features
         key, value = call.shape(1), call.shape(2)
         out: Shape = (*query[:3], value[3])
         present = [(*key[:2], key[2] + past, key[3]), (*value[:2], value[2] + past, value[3])]
         return [Result(out, call.type()), *(Result(shape, call.type()) for shape in present)]
     if not call.has_input(1):
         widths = call.ints_attribute("qkv_hidden_sizes") or (query[-1] * kv_heads // max(1, heads + 2 * kv_heads),)
-        size = query[-1] if len(query) == 5 else widths[-1] // max(1, kv_heads)  # noqa: PLR2004 - ..., heads, 3, size
+        size = query[-1] if len(query) == 5 else widths[-1] // max(1, kv_heads)  # ..., heads, 3, size
         length, key_size = steps, size
     else:
         key = call.shape(1)
-        length = key[2] if len(key) == 4 else key[1]  # noqa: PLR2004 - batch, heads, sequence, features
-        key_size = key[-1] if len(key) > 3 else key[-1] // max(1, kv_heads)  # noqa: PLR2004 - heads are an axis
+        length = key[2] if len(key) == 4 else key[1]  # batch, heads, sequence, features
+        key_size = key[-1] if len(key) > 3 else key[-1] // max(1, kv_heads)  # heads are an axis
         value = call.shape(2) if call.has_input(2) else key
-        size = value[-1] if len(value) > 3 else value[-1] // max(1, kv_heads)  # noqa: PLR2004 - as above
+        size = value[-1] if len(value) > 3 else value[-1] // max(1, kv_heads)
     caches: list[Shape] = [(batch, kv_heads, length + past, one) for one in (key_size, size)]
     if call.op_type == "Attention" and not call.has_input(1):
         caches = [(2, *caches[0])]  # one tensor holds both
@@ -344,6 +344,6 @@ def reorder_input(call: Call) -> list[Result]:
 def reorder_output(call: Call) -> list[Result]:
     """Return the input with as many channels as it had before the padding."""
     shape = call.shape()
-    if len(shape) < 2 or call.int_attribute("channels_last", 0):  # noqa: PLR2004 - batch and channels
+    if len(shape) < 2 or call.int_attribute("channels_last", 0):  # batch and channels
         raise MismatchError
     return [Result((shape[0], call.int_attribute("channels", shape[1]), *shape[2:]), call.type())]

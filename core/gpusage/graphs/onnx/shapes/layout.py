@@ -294,7 +294,7 @@ def resize(call: Call) -> list[Result]:
     last = len(call.inputs) - 1
     axes = call.ints_attribute("axes") or tuple(range(len(shape)))
     sizes = list(shape)
-    if last == 3 and call.has_input(3) and call.shape(3) != (0,):  # noqa: PLR2004 - the place of sizes
+    if last == 3 and call.has_input(3) and call.shape(3) != (0,):  # the place of sizes
         wanted: list[Number] = list(call.integers(3))
     else:
         attribute = call.attributes.get("scales")  # an attribute in operator set 7 (Upsample)
@@ -314,6 +314,6 @@ def grid_sample(call: Call) -> list[Result]:
 
 
 def _image_shape(call: Call) -> Shape:
-    if len(call.shape()) != 4:  # noqa: PLR2004 - batch, channels, height, width
+    if len(call.shape()) != 4:  # batch, channels, height, width
         raise MismatchError
     return call.shape()
