@@ -44,12 +44,14 @@ class Ending:
         output: What the training has written where its client shows it.
         application: What the ResourceManager said.
         containers: How many there were, the master's left out.
+        master_node: Where the master ran; of Spark in cluster mode, the driver.
     """
 
     exit_status: int
     output: list[str]
     application: str
     containers: int
+    master_node: str = field(compare=False)
     shares: list[int] = field(compare=False)
     printed: str = field(compare=False)
 
@@ -121,6 +123,7 @@ def run_client(sandbox: Sandbox, command: Command, name: str) -> Ending:
     done = sandbox.run(*words, check=False, timeout_s=LIMIT_S)
     [app] = [app for app in apps.applications(sandbox) if app["id"] not in known]
     outputs = list(sandbox.logs.glob(f"containers/*/{app['id']}/*/stdout"))
+    [master] = [path for path in outputs if path.parent.name.endswith("_000001")]
     workers = [path for path in outputs if not path.parent.name.endswith("_000001")]
     texts = [done.stdout, *(path.read_text() for path in outputs)]
     return Ending(
@@ -128,6 +131,7 @@ def run_client(sandbox: Sandbox, command: Command, name: str) -> Ending:
         output=[line for text in texts for line in text.splitlines() if ": slope " in line],
         application=f"{app['state']} {app['finalStatus']}",
         containers=len(workers),
+        master_node=master.parents[2].name,
         shares=shares(folder / "runs.log")[name],
         printed="\n".join([shlex.join(words), done.stdout, done.stderr, app["diagnostics"]]),
     )

@@ -24,6 +24,7 @@ from yarn_clients import YarnPair
 
 SLURM = slurm.ClusterPlan(nodes=slurm.parse_nodes("1xv100:2"), accounting=True)
 YARN = yarn.ClusterPlan(nodes=yarn.parse_nodes("2xv100:1"))
+WITH_A_NODE_FOR_MASTERS = yarn.parse_nodes("2xv100:1,1xcpu:0")
 YARN_SETTINGS = {"gpusage.share.for-whole-gpus": "true", "gpusage.daemon.limit-ms": "2000"}
 
 
@@ -61,7 +62,9 @@ def yarn_pair() -> Iterator[YarnPair]:
     except RequestError as error:
         pytest.skip(str(error))
     plain = replace(YARN, whole_gpus=1, share_per_gpu=0)
-    with_shares = with_gpusage(replace(YARN, site_settings=YARN_SETTINGS), build_jar(), "enforce")
+    with_shares = with_gpusage(
+        replace(YARN, nodes=WITH_A_NODE_FOR_MASTERS, site_settings=YARN_SETTINGS), build_jar(), "enforce"
+    )
     with ExitStack() as stack:
         pair = YarnPair(*(stack.enter_context(yarn.start_sandbox(plan)) for plan in (plain, with_shares)))
         start_gpusaged(pair.enforcing)

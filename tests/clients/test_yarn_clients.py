@@ -21,3 +21,4 @@ def test_a_client_ends_as_it_does_without_gpusage(yarn_pair: YarnPair, command: 
     assert (without.exit_status, without.shares) == (0, [100]), without.printed
     assert enforcing == without, enforcing.printed
     assert (min(enforcing.shares) < 100) == (name == "small")
+    assert enforcing.master_node == "cpu-1", "a master takes no room on a node with GPUs"
