@@ -267,7 +267,7 @@ _ROWS = (
         default="eager",
         modes=INFERENCE,
         help="Inference: what runs the model; compile is compile=on; vllm and tensorrt-llm serve language models.",
-        details="All but eager replay CUDA graphs where they generate. Such a job keeps the GPU that it asks for.",
+        details="All but eager replay CUDA graphs where they generate, tensorrt always. Such a job keeps its GPU.",
         example="vllm",
     ),
     JobKey(

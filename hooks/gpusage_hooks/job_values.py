@@ -45,6 +45,7 @@ SYNONYMS: Mapping[str, str] = MappingProxyType(
         # Names of programs that serve, and a format of 8 bits with its exponent
         "float8": "fp8",
         "trt-llm": "tensorrt-llm",
+        "trt": "tensorrt",
         "sglang": "vllm",
         "training": "train",
         "inference": "infer",

@@ -1,20 +1,22 @@
 """Inference engines: fused kernels that a CUDA graph replays, so that no kernel waits for a host to launch it.
 
-A compiler (`torch.compile` with CUDA graphs) and the programs that serve (vLLM, TensorRT-LLM) run a pass as a list of
-kernels that is recorded once. A kernel takes the longer of two times, and a little more:
+A compiler (`torch.compile` with CUDA graphs), TensorRT, and the programs that serve (vLLM, TensorRT-LLM) run a pass as
+a list of kernels that is recorded once. A kernel takes the longer of two times, and a little more:
 
     max(bytes / memory rate, FLOP / arithmetic rate) + floor
 
 A pass over one token streams weights, keys and values, so its bytes decide. Weights of 8 or 4 bits are widened in
-registers, which costs no time of its own; fp8, and in TensorRT-LLM int8, is multiplied as it is where a GPU can.
+registers, which costs no time of its own; fp8, and in TensorRT and TensorRT-LLM int8, is multiplied as it is where a
+GPU can. TensorRT also makes most of what stands between two products part of them.
 
-The figures are fitted on tokens per second that were published of gpt-fast, torchao, vLLM, SGLang and TensorRT-LLM.
+The figures are fitted on tokens per second that were published of gpt-fast, torchao, vLLM, SGLang and TensorRT-LLM, and
+on the milliseconds that were published of BERT, DeBERTa, ViT, Swin and YOLOv5 with TensorRT and FasterTransformer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -33,12 +35,35 @@ SM_BYTES_PER_S = 34e9
 """What the kernels of one SM stream from memory at most; H20 and H200 have more memory than SMs to read it."""
 MATRIX_SHARE = 0.68
 """What products reach of the arithmetic that a GPU holds."""
-FLOOR_S: Mapping[Engine, float] = {"compile": 5.8e-6, "vllm": 8.9e-6, "tensorrt-llm": 7.7e-6}
-"""What each fused kernel takes in addition, by engine; with it, what a server does between two passes."""
-DEVIATION = 0.42
-"""How far 90 % of the published figures lie from the point, on the logarithmic scale."""
 NARROW_SPEEDUP = 2.0
 """Of tensor cores on numbers of 1 byte, over those of 2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRules:
+    """How an engine runs kernels.
+
+    Attributes:
+        floor_s: What each kernel takes in addition; with it, what a server does between two passes.
+        unfused_share: Of the bytes and kernels between two products, those that are left beside them.
+        deviation: How far 90 % of the published figures lie from the point, on the logarithmic scale.
+        multiplies_int8: Whether it multiplies numbers of 8 bits as they are.
+        reserves_cache: Whether it takes what is free of a GPU's memory for blocks of its cache.
+    """
+
+    floor_s: float
+    unfused_share: float = 1.0
+    deviation: float = 0.42
+    multiplies_int8: bool = False
+    reserves_cache: bool = False
+
+
+ENGINES: Mapping[Engine, EngineRules] = {
+    "compile": EngineRules(floor_s=5.8e-6),
+    "vllm": EngineRules(floor_s=8.9e-6, reserves_cache=True),
+    "tensorrt-llm": EngineRules(floor_s=7.7e-6, multiplies_int8=True, reserves_cache=True),
+    "tensorrt": EngineRules(floor_s=5.0e-6, unfused_share=0.3, deviation=0.84, multiplies_int8=True),
+}
 _PRODUCTS = (OperatorClass.PRODUCT, OperatorClass.BATCHED_PRODUCT, OperatorClass.CONVOLUTION)
 _IS_PRODUCT = np.array([one in _PRODUCTS for one in OperatorClass])
 
@@ -63,7 +88,8 @@ Source: the defaults of vLLM's ``--gpu-memory-utilization`` and of ``KvCacheConf
 
 def reserves_memory(workload: Workload) -> bool:
     """Tell whether an engine takes what is free of a GPU's memory for blocks of its cache."""
-    return workload.engine in FLOOR_S and workload.engine != "compile" and workload.generate is not None
+    rules = ENGINES.get(workload.engine)
+    return rules is not None and rules.reserves_cache and workload.generate is not None
 
 
 def cache_bytes(workload: Workload, float_bytes: int) -> int:
@@ -75,7 +101,7 @@ def cache_bytes(workload: Workload, float_bytes: int) -> int:
 @lru_cache(maxsize=8)
 def with_engine(efficiency: Efficiency, engine: Engine) -> Efficiency:
     """Return *efficiency* where *engine* runs the kernels: nothing of it that was learned from PyTorch's stays."""
-    deviations = replace(efficiency.deviations, known=DEVIATION, unseen_gpu=0.0, short=0.0)
+    deviations = replace(efficiency.deviations, known=ENGINES[engine].deviation, unseen_gpu=0.0, short=0.0)
     return replace(
         efficiency,
         engine=engine,
@@ -110,12 +136,14 @@ def times_on(
 def _engine_times(
     engine: Engine, kernels: Kernels, ideal: Ideal, gpus: Sequence[Gpu], precision: Precision
 ) -> KernelTimes:
-    rates = [min(MOST_SHARE * gpu.bandwidth_bytes_per_s, SM_BYTES_PER_S * gpu.sm_count) for gpu in gpus]
-    traffic_s = kernels.traffic_bytes[:, np.newaxis] / np.array(rates)
-    is_native = engine == "tensorrt-llm" or precision == "fp8"
-    speedups = [NARROW_SPEEDUP if is_native and has_narrow_units(gpu, precision) else 1.0 for gpu in gpus]
+    rules = ENGINES[engine]
     is_product = _IS_PRODUCT[kernels.operator_class][:, np.newaxis]
+    unfused = np.where(is_product, 1.0, rules.unfused_share)
+    rates = [min(MOST_SHARE * gpu.bandwidth_bytes_per_s, SM_BYTES_PER_S * gpu.sm_count) for gpu in gpus]
+    traffic_s = unfused * kernels.traffic_bytes[:, np.newaxis] / np.array(rates)
+    is_native = rules.multiplies_int8 or precision == "fp8"
+    speedups = [NARROW_SPEEDUP if is_native and has_narrow_units(gpu, precision) else 1.0 for gpu in gpus]
     compute_s = ideal.compute_s / (MATRIX_SHARE * np.where(is_product, speedups, 1.0))
-    launch_s = (FLOOR_S[engine] * kernels.launches)[:, np.newaxis]
+    launch_s = rules.floor_s * unfused * kernels.launches[:, np.newaxis]
     total_s: FloatArray = np.maximum(traffic_s, compute_s) + launch_s
     return KernelTimes(total_s=total_s, learned_s=total_s, compute_s=compute_s, traffic_s=traffic_s, launch_s=launch_s)

@@ -37,7 +37,7 @@ UNFUSED_WARNING = (
     "are those of the model without it."
 )
 ENGINE_WARNING = (
-    "What an engine takes follows from bytes and FLOP by rules that were fitted on tokens per second that others "
+    "What an engine takes follows from bytes and FLOP by rules that were fitted on rates that others "
     "published (docs/workloads.md), and is known less well than PyTorch's own runs."
 )
 NO_CACHE_NOTE = (

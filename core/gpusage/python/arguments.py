@@ -44,7 +44,7 @@ class Run(TypedDict, total=False):
         generate: Inference: tokens of a language model's prompt, and tokens that it writes, as ``(512, 128)``.
         compile: Whether `torch.compile` fuses the model's operators, as is predicted of inference in half precision.
         layout: ``channels_first``, or ``channels_last`` for images whose channels lie side by side.
-        engine: Inference: what runs the model, ``eager``, ``compile``, ``vllm`` or ``tensorrt-llm``.
+        engine: Inference: what runs the model, ``eager``, ``compile``, ``vllm``, ``tensorrt-llm`` or ``tensorrt``.
     """
 
     batch_size: int

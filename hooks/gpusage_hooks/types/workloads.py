@@ -11,7 +11,7 @@ Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw", "adafactor", "ad
 Layout = Literal["channels_first", "channels_last"]
 
 Strategy = Literal["ddp", "zero1", "zero2", "zero3", "fsdp"]
-Engine = Literal["eager", "compile", "vllm", "tensorrt-llm"]
+Engine = Literal["eager", "compile", "vllm", "tensorrt-llm", "tensorrt"]
 """What runs a model in inference: PyTorch operator by operator, its compiler, or a program that serves."""
 
 

@@ -112,7 +112,7 @@ def engine_of(row: PublishedRow) -> str:
     if re.search(r"tensorrt", row.engine.lower()) or "tensorrt-llm" in text:
         return "tensorrt-llm" if row.mode == "generate" else "tensorrt"
     if re.search(r"fastertransformer", row.engine.lower()):
-        return "fastertransformer"
+        return "tensorrt"  # NVIDIA's own fused kernels, too
     if "vllm" in text or "sglang" in text:
         return "vllm"
     return "compile" if re.search(r"^(yes|xla|torch\.compile|cuda graphs)", row.engine.lower()) else "eager"
@@ -123,4 +123,4 @@ def engine_settings(row: PublishedRow) -> dict[str, Any]:
     engine = engine_of(row)
     if row.mode == "generate":
         return {"engine": engine}
-    return {"compile": engine != "eager"}
+    return {"engine": engine} if engine == "tensorrt" else {"compile": engine != "eager"}

@@ -10,7 +10,7 @@ import pytest
 import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.engines import FLOOR_S, MATRIX_SHARE, SM_BYTES_PER_S, replays_graph, times_on
+from gpusage.predictors.engines import ENGINES, MATRIX_SHARE, SM_BYTES_PER_S, replays_graph, times_on
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.extrapolation import ENGINE_WARNING
 from gpusage.predictors.kernel_times import MOST_SHARE, sustained_share
@@ -44,7 +44,7 @@ def test_a_token_takes_the_bytes_of_weights_and_cache_and_a_floor_for_each_kerne
     moved = float(kernels.traffic_bytes @ kernels.counts)
     assert least_bytes < moved < 1.01 * least_bytes
     launches = float(kernels.launches @ kernels.counts)
-    expected_s = moved / (MOST_SHARE * A100.bandwidth_bytes_per_s) + FLOOR_S["vllm"] * launches
+    expected_s = moved / (MOST_SHARE * A100.bandwidth_bytes_per_s) + ENGINES["vllm"].floor_s * launches
     assert token_s(workload, A100) == pytest.approx(expected_s, rel=1e-4)
 
 
@@ -54,7 +54,7 @@ def test_a_gpu_with_few_sms_does_not_reach_its_memory_s_rate() -> None:
     assert SM_BYTES_PER_S * A100.sm_count > MOST_SHARE * A100.bandwidth_bytes_per_s
     kernels = WorkloadAnalysis(LLAMA, served("vllm")).passes[1]
     moved, launches = float(kernels.traffic_bytes @ kernels.counts), float(kernels.launches @ kernels.counts)
-    expected_s = moved / (SM_BYTES_PER_S * 78) + FLOOR_S["vllm"] * launches
+    expected_s = moved / (SM_BYTES_PER_S * 78) + ENGINES["vllm"].floor_s * launches
     assert token_s(served("vllm"), H20) == pytest.approx(expected_s, rel=1e-4)
 
 
@@ -64,6 +64,19 @@ def test_a_compiled_answer_is_what_its_engine_says() -> None:
     assert replays_graph(compiled)
     assert not replays_graph(replace(compiled, generate=None))  # a compiled pass is launched kernel by kernel
     assert not replays_graph(served("eager"))
+
+
+def test_tensorrt_leaves_three_in_ten_of_the_kernels_and_bytes_between_two_products() -> None:
+    workload = Workload(batch_size=1, mode="infer", precision="fp16", engine="tensorrt")
+    analysis = WorkloadAnalysis(gpusage.read_model(MODELS / "resnet50.onnx"), workload)
+    times = times_on(analysis.efficiency, analysis.kernels, [A100], "fp16").as_run
+    sums = analysis.kernels.operator_class == OperatorClass.ELEMENTWISE
+    products = analysis.kernels.operator_class == OperatorClass.CONVOLUTION
+    rules, rate = ENGINES["tensorrt"], MOST_SHARE * A100.bandwidth_bytes_per_s
+    assert times.traffic_s[sums, 0] == pytest.approx(0.3 * analysis.kernels.traffic_bytes[sums] / rate)
+    assert times.launch_s[sums, 0] == pytest.approx(0.3 * rules.floor_s * analysis.kernels.launches[sums])
+    assert times.traffic_s[products, 0] == pytest.approx(analysis.kernels.traffic_bytes[products] / rate)
+    assert replays_graph(workload)
 
 
 def test_weights_of_fewer_bits_are_read_sooner_and_widened_for_nothing() -> None:
@@ -80,6 +93,7 @@ def test_weights_of_fewer_bits_are_read_sooner_and_widened_for_nothing() -> None
         ("vllm", "fp8", A100, 1),  # no units: widened first
         ("tensorrt-llm", "int8", A100, 2),
         ("tensorrt-llm", "int8", V100, 1),
+        ("tensorrt", "int8", A100, 2),
         ("vllm", "int8", A100, 1),  # of weights alone
         ("tensorrt-llm", "int4", H100, 1),
     ],
