@@ -17,7 +17,7 @@ from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any, BinaryIO
 
-from gpusage.capture.inside.scratch_files import NO_SCRATCH_STATUS
+from gpusage.capture.inside import scratch_files
 from gpusage.capture.programs import Program
 from gpusage_hooks.errors import RequestError
 
@@ -109,7 +109,6 @@ def run_program(program: Program, limits: Limits, progress: Callable[[str], None
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
-                env=_environment(program),
                 pass_fds=(sender,),
                 start_new_session=True,
             )
@@ -120,7 +119,7 @@ def run_program(program: Program, limits: Limits, progress: Callable[[str], None
         finally:
             _end(child)
         text = _tail(output)
-    if child.returncode == NO_SCRATCH_STATUS and not record:
+    if child.returncode == scratch_files.NO_SCRATCH_STATUS and not record:
         message = (
             f"What the program writes must stay in an overlay, which this host does not let users have; got: {text}. "
             "With --run-here it runs without one: what it does before its first step is done for real."
@@ -136,22 +135,23 @@ def _command(program: Program, limits: Limits, folder: Path, sender: int) -> lis
         "has_network": limits.has_network,
         "cpu_limit_s": max(4 * limits.time_s, 60),
         "folders": [str(each) for each in folders],
+        "variables": _variables(program),
     }
     packages = {name: str(Path(spec.origin).parent) for name in _PACKAGES if (spec := find_spec(name)) and spec.origin}
     session = {"pipe": sender, "gpu_count": program.gpu_count}
+    # Isolated: neither the program's folder nor its variables have a say before it is kept apart.
     return [
-        *(sys.executable, "-m", "gpusage.capture.inside.scratch_files", json.dumps(options)),
+        *(sys.executable, "-I", scratch_files.__file__, json.dumps(options)),
         *(*program.python, "-c", _BOOTSTRAP, json.dumps(packages), json.dumps(session), *program.words),
     ]
 
 
-def _environment(program: Program) -> dict[str, str]:
-    """Return the program's variables: one process of a job, which sees no GPU of this host and logs nowhere."""
+def _variables(program: Program) -> dict[str, str]:
+    """Return what is set for the program: one process of a job, which sees no GPU of this host and logs nowhere."""
     count = str(program.gpu_count)
     launched = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     launched |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     return {
-        **os.environ,
         **program.variables,
         **(launched if program.gpu_count > 1 else {}),
         "CUDA_VISIBLE_DEVICES": "",

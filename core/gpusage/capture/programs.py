@@ -19,6 +19,10 @@ _LAUNCHERS = {
     ),
 }
 """Programs that start Python programs, each with its options that have no value."""
+_ENVIRONMENTS = frozenset(
+    {"conda", "mamba", "micromamba", "apptainer", "singularity", "docker", "podman", "pixi", "poetry"}
+)
+"""Programs that start Python of another environment than that of the command line."""
 _WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 _PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_processes")
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -54,6 +58,12 @@ def program_of(command: Sequence[str]) -> Program:
     for place, word in enumerate(command):
         name = Path(word).name
         assigned = _ASSIGNMENT.fullmatch(word)
+        if name in _ENVIRONMENTS:
+            message = (
+                f"Command of 'gpusage capture' must run Python of this environment; got {name!r}. "
+                "Activate its environment, and run 'gpusage capture' there."
+            )
+            raise RequestError(message)
         if _PYTHON.fullmatch(name):
             return _of_python(command[place:], variables)
         if name in _LAUNCHERS:

@@ -38,6 +38,12 @@ def test_what_runs_no_program_is_refused_in_one_sentence(line: str) -> None:
         program_of(shlex.split(line))
 
 
+@pytest.mark.parametrize("line", ["conda run -n env python train.py", "srun apptainer exec image.sif python train.py"])
+def test_another_environment_is_to_be_entered_first(line: str) -> None:
+    with pytest.raises(RequestError, match=r"must run Python of this environment; got '(conda|apptainer)'"):
+        program_of(shlex.split(line))
+
+
 def test_a_job_script_sets_variables_and_the_folder_of_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USER_BATCH", "64")
     program = program_in_script(

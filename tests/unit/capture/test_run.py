@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.capture.inside.scratch_files import NO_SCRATCH_STATUS
+from gpusage.capture.inside import scratch_files
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TRY = "echo x > here; echo x > kept; rm -r folder; mkdir folder; umount . ; cat kept folder/* 2>/dev/null; "
@@ -21,10 +21,10 @@ TRY += "touch /usr/touched 2>&1 | grep -o 'Read-only'; exit 7"
 
 def apart(folder: Path, program: list[str], **options: object) -> subprocess.CompletedProcess[str]:
     """Run *program* in *folder* with an overlay on it; skip the test where this kernel lets its users have none."""
-    words = {"is_apart": True, "has_network": False, "cpu_limit_s": 60, "folders": [str(folder)], **options}
-    command = [sys.executable, "-m", "gpusage.capture.inside.scratch_files", json.dumps(words), *program]
+    words = {"is_apart": True, "has_network": False, "cpu_limit_s": 60, "folders": [str(folder)], "variables": {}}
+    command = [sys.executable, "-I", scratch_files.__file__, json.dumps({**words, **options}), *program]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode == NO_SCRATCH_STATUS:
+    if done.returncode == scratch_files.NO_SCRATCH_STATUS:
         pytest.skip(f"users may have no overlay here: {done.stderr}")
     return done
 
@@ -72,6 +72,19 @@ def test_a_program_has_no_more_rights_than_its_user(tmp_path: Path) -> None:
     shown = apart(tmp_path, ["cat", "/proc/self/status"]).stdout
     assert "CapEff:\t0000000000000000" in shown
     assert f"Uid:\t{os.getuid()}\t" in shown
+
+
+def test_no_file_of_the_program_s_folder_runs_before_what_it_writes_is_kept_apart(tmp_path: Path) -> None:
+    """A module of the standard library's name, and one that each Python imports at its start."""
+    for name in ("json", "ctypes", "sitecustomize", "usercustomize"):
+        (tmp_path / f"{name}.py").write_text(f"open('/proc/self/cwd/{name}-ran', 'w').close()\n")
+    (tmp_path / "train.py").write_text("print('ran')\n")
+    gpusage = Path(sys.executable).with_name("gpusage")  # unlike python -m, it has no module of the folder itself
+    command = [gpusage, "capture", "--shell", f"PYTHONPATH={tmp_path} {sys.executable} train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if "does not let users have" in done.stderr:
+        pytest.skip("users may have no overlay here")
+    assert not list(tmp_path.glob("*-ran"))
 
 
 @pytest.mark.torch

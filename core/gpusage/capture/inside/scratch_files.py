@@ -1,7 +1,7 @@
 """Keeps what a program writes apart: an overlay in memory over its folders, all else read-only, and no network.
 
-Run as ``python -m gpusage.capture.inside.scratch_files OPTIONS PROGRAM...``; it makes the namespaces and becomes the
-program. Only the system's own calls are used, no root and no helper with more rights.
+Run as ``python -I scratch_files.py OPTIONS PROGRAM...``, without any other module of ours; it makes the namespaces and
+becomes the program. Only the system's own calls are used, no root and no helper with more rights.
 
 Invariants:
 
@@ -59,6 +59,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     cpu_s = int(options["cpu_limit_s"])
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+    os.environ.update(options["variables"])
     os.execvp(program[0], program)  # noqa: S606 - no shell, on purpose: it is the user's own command
 
 
