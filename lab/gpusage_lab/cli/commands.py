@@ -199,7 +199,7 @@ def profile() -> None:
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The same one gives the same result."
 )
 @click.option(
-    "--repetitions", type=click.IntRange(1, 1000), default=1, show_default=True, help="Seeds, from --seed on."
+    "--repetitions", type=click.IntRange(1, 1000), default=5, show_default=True, help="Seeds, from --seed on."
 )
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Processes side by side.")
 @click.option(

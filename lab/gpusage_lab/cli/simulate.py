@@ -46,7 +46,7 @@ def compare(
     if as_json:
         tables.print_json({"schema": SCHEMA, "notes": lines, "policies": [_document(one) for one in rows]})
         return
-    tables.show_title(f"{len(first.jobs)} jobs on {first.fleet.gpu_count} GPUs")
+    tables.show_title(f"{len(first.jobs)} {'job' if len(first.jobs) == 1 else 'jobs'} on {first.fleet.gpu_count} GPUs")
     tables.show("")
     tables.show_rows(COLUMNS, [row(one) for one in rows])
     if len(rows) > 1:
@@ -95,10 +95,12 @@ def _results(
 
 
 def _repetitions(count: int) -> Iterator[str]:
-    if count > 1:
+    if count == 1:
+        yield "Each policy was simulated once: another seed may show other figures, above all of broken promises."
+    else:
         yield (
             f"Each policy was simulated {count} times, each time with other errors; figures are medians. "
-            "In parentheses: the smallest and the largest ratio. A median of ratios is not the ratio of two medians."
+            "In parentheses: the smallest and the largest. A median of ratios is not the ratio of two medians."
         )
 
 

@@ -29,6 +29,7 @@ def _percent(part: float | None) -> str:
     return "" if part is None else f"{100 * part:.1f} %"
 
 
+BROKEN = "promises broken"
 FIGURES: Sequence[tuple[tables.Column, Callable[[Figures], str]]] = (
     (tables.Column("makespan"), lambda one: _long(one.makespan_s)),
     (tables.Column("mean JCT"), lambda one: _long(one.jct_s)),
@@ -39,7 +40,7 @@ FIGURES: Sequence[tuple[tables.Column, Callable[[Figures], str]]] = (
     (tables.Column("GPU hours"), lambda one: f"{one.gpu_hours:.0f}"),
     (tables.Column("energy"), lambda one: "not measured" if one.energy_kwh is None else f"{one.energy_kwh:.1f} kWh"),
     (tables.Column("shared time"), lambda one: _percent(one.shared_time)),
-    (tables.Column("promises broken"), lambda one: _percent(one.broken)),
+    (tables.Column(BROKEN), lambda one: _percent(one.broken)),
     (tables.Column("out of memory"), lambda one: str(one.out_of_memory)),
     (tables.Column("fairness", is_optional=True), lambda one: f"{one.fairness:.2f}"),
     (tables.Column("most starts on one GPU", is_optional=True), lambda one: _percent(one.most_on_one_gpu)),
@@ -59,8 +60,12 @@ RATIO_COLUMNS = (tables.Column("policy", is_left=True), *(tables.Column(title) f
 
 
 def row(repeated: Repeated) -> list[str]:
-    """Return a policy's cells, in the order of `COLUMNS`."""
-    return [repeated.policy, *(show(repeated.figures) for _, show in FIGURES)]
+    """Return a policy's cells, in the order of `COLUMNS`; broken promises with their smallest and largest part."""
+    cells = {column.title: show(repeated.figures) for column, show in FIGURES}
+    parts = [one.figures.broken for one in repeated.results if one.figures.broken is not None]
+    if len(repeated.results) > 1 and parts:
+        cells[BROKEN] += f" ({100 * min(parts):.1f}-{100 * max(parts):.1f})"
+    return [repeated.policy, *cells.values()]
 
 
 def ratio_row(repeated: Repeated, base: Repeated) -> list[str]:
