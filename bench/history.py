@@ -285,7 +285,7 @@ class Site:
             decision=decision,
             rendered=RenderedDecision(before="", after="", fields={}),
             identity=who,
-            told=estimates,
+            history_estimates=estimates,
         )
         observation = Observation(usage=usage, decision=record)
         return next(run for _, run in history_runs([observation], 0.0)), next(history_checks([observation], 0.0), None)

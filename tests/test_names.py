@@ -1,15 +1,10 @@
-"""Identifiers use the words of the field: nouns for values, verbs with an object for functions, no private words.
-
-`names_to_change.txt` lists the names that are still to be changed, each with its file. It only becomes shorter:
-``python tests/test_names.py`` removes from it what no longer exists.
-"""
+"""Identifiers use the words of the field: nouns for values, verbs with an object for functions, no private words."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,9 +19,8 @@ BANNED = frozenset(
     }
 )
 """Participles of speech, verbs without an object, and metaphors that only this project's authors would understand."""
-PUBLIC = frozenset({"aftercare", "by_rivals", "kept_bytes"})
-"""Keys of JSON documents and of gpusage.toml."""
-EXCEPTIONS = Path(__file__).with_name("names_to_change.txt")
+PUBLIC = frozenset({"by_rivals", "tell_jobs"})
+"""Keys of gpusage.toml, which sites have written down: `[generation] by_rivals` and `[slurm] tell_jobs`."""
 
 
 def words(identifier: str) -> set[str]:
@@ -59,23 +53,9 @@ def banned_names(path: Path) -> set[str]:
     return {name for name in names - PUBLIC if words(name) & BANNED}
 
 
-@cache
-def names_with_files() -> set[str]:
-    """Return a line ``file name`` for each banned name in the project."""
-    paths = (path for root in ROOTS for path in (ROOT / root).rglob("*.py") if ".venv" not in path.parts)
-    return {f"{path.relative_to(ROOT)} {name}" for path in paths for name in banned_names(path)}
-
-
-def exceptions() -> set[str]:
-    return set(EXCEPTIONS.read_text(encoding="utf-8").splitlines()) if EXCEPTIONS.exists() else set()
-
-
 def test_no_identifier_has_a_banned_word() -> None:
-    assert sorted(names_with_files() - exceptions()) == []
-
-
-def test_the_list_of_names_to_change_only_becomes_shorter() -> None:
-    assert sorted(exceptions() - names_with_files()) == [], "run: python tests/test_names.py"
+    paths = (path for root in ROOTS for path in (ROOT / root).rglob("*.py") if ".venv" not in path.parts)
+    assert [f"{path.relative_to(ROOT)} {name}" for path in paths for name in sorted(banned_names(path))] == []
 
 
 @pytest.mark.parametrize(
@@ -97,8 +77,3 @@ def test_a_banned_word_is_seen_where_a_name_is_defined(source: str, expected: se
     path = tmp_path / "module.py"
     path.write_text(source, encoding="utf-8")
     assert banned_names(path) == expected
-
-
-if __name__ == "__main__":
-    remaining = sorted(exceptions() & names_with_files())
-    EXCEPTIONS.write_text("".join(f"{line}\n" for line in remaining), encoding="utf-8")

@@ -49,7 +49,7 @@ def _is_ours(text: str) -> bool:
     """Tell whether a comment without `gpusage:` begins with a model or a key of ours, and names a model."""
     first, _, rest = re.sub(r"[,;]", ",", text).partition(",")
     model_later = re.search(r"(?:^|,)\s*model=", rest)
-    begins = looks_like_model(first) and (not rest or _key(rest) in JOB_KEYS)
+    begins = is_model_name(first) and (not rest or _key(rest) in JOB_KEYS)
     return text.startswith(("model=", "gpusage=")) or begins or (_key(first) in JOB_KEYS and model_later is not None)
 
 
@@ -81,7 +81,7 @@ def _refuse_slips(text: str) -> None:
     """Refuse a comment that misses our form by a letter."""
     key, _, value = re.split(r"[,;]", text, maxsplit=1)[0].partition("=")
     close = difflib.SequenceMatcher(None, key.lower(), "model").ratio() >= _SLIP_RATIO
-    if close and len(key) <= len("model") + 1 and looks_like_model(value):
+    if close and len(key) <= len("model") + 1 and is_model_name(value):
         message = f"Key {key!r} of comment {text!r} must be one that gpusage knows; got {key!r}. Did you mean 'model'?"
         raise RequestError(message)
     if _ALMOST_OURS.search(text):
@@ -89,7 +89,7 @@ def _refuse_slips(text: str) -> None:
         raise RequestError(message)
 
 
-def looks_like_model(word: str) -> bool:
+def is_model_name(word: str) -> bool:
     """Tell whether *word* is a model's path or name and nothing else; `key=x.onnx` is somebody's setting."""
     alone = not re.search(r"[\s,;]|^\w+=", word)
     return alone and (word.endswith(MODEL_SUFFIXES) or word.startswith(MODEL_PREFIXES))
@@ -135,7 +135,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
         key, separator, value = word.partition("=")
         if not word:
             continue
-        if index == 0 and key not in JOB_KEYS and (not separator or word[0] in "\"'" or looks_like_model(word)):
+        if index == 0 and key not in JOB_KEYS and (not separator or word[0] in "\"'" or is_model_name(word)):
             yield ("gpusage", "off") if word == "off" else ("model", _unquoted(word))
         elif key not in JOB_KEYS:
             near = difflib.get_close_matches(key, JOB_KEYS, n=1)

@@ -151,7 +151,7 @@ def share_price(price: SharePrice) -> dict[str, Any]:
         "gpu": price.gpu,
         "share_percent": price.share_percent,
         "slowdown": interval(price.slowdown),
-        "slowdown_beside_partners": interval(price.beside_partners),
+        "slowdown_beside_partners": interval(price.slowdown_with_partners),
         "taken": price.taken,
         "reason": price.reason,
     }

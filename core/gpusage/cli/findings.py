@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 import click
@@ -21,28 +21,28 @@ class Finding:
 
     check: str
     verdict: Grade
-    found: str
+    observation: str
     todo: str = ""
 
 
 def passed(check: str, observation: str) -> Finding:
     """Return a finding that needs nothing."""
-    return Finding(check=check, verdict="pass", found=observation)
+    return Finding(check=check, verdict="pass", observation=observation)
 
 
 def warned(check: str, observation: str, todo: str) -> Finding:
     """Return a finding that something is missing that may be missing."""
-    return Finding(check=check, verdict="warn", found=observation, todo=todo)
+    return Finding(check=check, verdict="warn", observation=observation, todo=todo)
 
 
 def failed(check: str, observation: str, todo: str) -> Finding:
     """Return a finding that something does not work."""
-    return Finding(check=check, verdict="fail", found=observation, todo=todo)
+    return Finding(check=check, verdict="fail", observation=observation, todo=todo)
 
 
 def skipped(check: str, observation: str, todo: str = "") -> Finding:
     """Return a finding that nothing could be found out."""
-    return Finding(check=check, verdict="skip", found=observation, todo=todo)
+    return Finding(check=check, verdict="skip", observation=observation, todo=todo)
 
 
 def show_findings(findings: Sequence[Finding], configuration: Configuration, *, schema: str, as_json: bool) -> int:
@@ -51,7 +51,7 @@ def show_findings(findings: Sequence[Finding], configuration: Configuration, *, 
     if as_json:
         document = {
             "schema": schema,
-            "checks": [asdict(finding) for finding in findings],
+            "checks": [_document(finding) for finding in findings],
             "configuration": [{"key": key, "value": value, "origin": origin} for key, value, origin in settings],
         }
         click.echo(json.dumps(document, indent=1))
@@ -63,7 +63,16 @@ def show_findings(findings: Sequence[Finding], configuration: Configuration, *, 
     return int(any(finding.verdict == "fail" for finding in findings))
 
 
+def _document(finding: Finding) -> dict[str, str]:
+    return {
+        "check": finding.check,
+        "verdict": finding.verdict,
+        "found": finding.observation,
+        "todo": finding.todo,
+    }
+
+
 def _described(finding: Finding) -> str:
     verdict = click.style(finding.verdict.upper(), fg=_STYLES[finding.verdict])
     todo = f"\n      {finding.todo}" if finding.todo else ""
-    return f"{verdict}  {finding.check}: {finding.found}{todo}"
+    return f"{verdict}  {finding.check}: {finding.observation}{todo}"

@@ -208,7 +208,7 @@ def _show(validation: Validation) -> None:
 def _row(price: SharePrice) -> list[str]:
     outcome = "taken" if price.taken else price.reason
     share = f"{price.gpu}, {price.share_percent} %"
-    return [share, cost(price.slowdown), cost(price.beside_partners), outcome]
+    return [share, cost(price.slowdown), cost(price.slowdown_with_partners), outcome]
 
 
 def _lines(decision: Decision, rendered: RenderedDecision) -> list[str]:

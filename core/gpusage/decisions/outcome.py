@@ -152,7 +152,7 @@ class Outcome:
             number=number,
             identity=self.identity(fields),
             predicted_utilization=self.predicted_utilization,
-            told=self.history_estimates or {},
+            history_estimates=self.history_estimates or {},
         )
 
     def identity(self, fields: Mapping[str, str] | None) -> JobIdentity | None:

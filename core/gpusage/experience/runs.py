@@ -185,7 +185,7 @@ def _peak_utilization(usage: Usage, record: DecisionRecord) -> float | None:
         return _at_least(LEAST_UTILIZATION, min(peak, 1.0))
     # A share makes the GPU's own time at most as many times as long as it has fewer SMs.
     least = peak * _usable_percent(usage.granted) / WHOLE_PERCENT
-    estimate = record.told.get(usage.gpu, ObservedFigures()).gpu_utilization
+    estimate = record.history_estimates.get(usage.gpu, ObservedFigures()).gpu_utilization
     return 1.0 if estimate is not None and least > estimate.interval.high else None
 
 

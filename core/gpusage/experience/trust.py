@@ -175,7 +175,7 @@ def estimate_held(estimate: ObservedFigures, run: Run) -> bool | None:
 def history_checks(observations: Iterable[Observation], least_sampled_s: float) -> Iterator[Check]:
     """Yield the check of each run of which history had estimated something; see `history_runs`."""
     for observation, run in history_runs(observations, least_sampled_s):
-        estimates = observation.decision.told if observation.decision else {}
+        estimates = observation.decision.history_estimates if observation.decision else {}
         held = estimate_held(estimates[run.gpu], run) if run.gpu in estimates else None
         if held is not None:
             user = run.identity.user

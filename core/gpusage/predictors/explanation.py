@@ -186,7 +186,7 @@ class Layer:
         operator: ``op_type`` of the node that it is named after; ``Attention`` where PyTorch runs several as one.
         weight: Shape of its first weight, empty where it has none.
         output: Shape of what it writes.
-        kept_bytes: What its nodes keep for the backward pass.
+        saved_bytes: What its nodes keep for the backward pass.
     """
 
     first_node: int
@@ -196,7 +196,7 @@ class Layer:
     output: Shape
     seconds: Seconds
     parameter_bytes: float
-    kept_bytes: float
+    saved_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,7 +330,7 @@ def _seconds(table: FloatArray) -> Seconds:
 
 def _layers(graph: ModelGraph, workload: Workload, lowering: Lowering, kind_s: FloatArray) -> Iterator[Layer]:
     kind_of_node = lowering.structure.kind_of_node
-    kept_bytes = walk(graph, lowering, workload.batch_size).saved if lowering.train else np.zeros(len(kind_of_node))
+    saved_bytes = walk(graph, lowering, workload.batch_size).saved if lowering.train else np.zeros(len(kind_of_node))
     weights = lowering.parameter_bytes[kind_of_node]
     edges = [*_starts(lowering), len(graph.nodes)]
     for start, end in pairwise(edges):
@@ -345,7 +345,7 @@ def _layers(graph: ModelGraph, workload: Workload, lowering: Lowering, kind_s: F
             output=node.outputs[0] if node.outputs else (),
             seconds=_seconds(kind_s[kind_of_node[start:end]].sum(axis=0)),
             parameter_bytes=float(weights[start:end].sum()),
-            kept_bytes=float(kept_bytes[start:end].sum()),
+            saved_bytes=float(saved_bytes[start:end].sum()),
         )
 
 

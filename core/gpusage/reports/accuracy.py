@@ -5,11 +5,13 @@ Step times are not observed on a node, so they are not here.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 from typing import Literal
+
+import msgspec
 
 from gpusage.experience.runs import Run, model_runs
 from gpusage.experience.trust import PARTNERS, TIMING, history_checks, history_trust, promise_held
@@ -26,11 +28,10 @@ RULE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promises:
+class Promises(msgspec.Struct, frozen=True, kw_only=True, rename={"fulfilled": "kept"}):
     """How many promises there were."""
 
-    kept: int = 0
+    fulfilled: int = 0
     broken: int = 0
     unknown: int = 0
 
@@ -41,9 +42,9 @@ def count_promises(observations: Sequence[Observation], least_s: float) -> tuple
     A job that was rescued runs on a whole GPU and has no promise any more.
     """
     promised = [*runs_with_promise(observations, least_s)]
-    of_shares = (kept for observed, kept in promised if had_share(observed))
+    of_shares = (held for observed, held in promised if had_share(observed))
     return _count_promises(of_shares), _count_promises(
-        kept for observed, kept in promised if was_share_withheld(observed)
+        held for observed, held in promised if was_share_withheld(observed)
     )
 
 
@@ -58,9 +59,9 @@ def runs_with_promise(observations: Sequence[Observation], least_s: float) -> It
             yield observed, promise_held(run, jobs[run.job])
 
 
-def _count_promises(kept: Iterable[bool | None]) -> Promises:
-    answers = list(kept)
-    return Promises(kept=answers.count(True), broken=answers.count(False), unknown=answers.count(None))
+def _count_promises(outcomes: Iterable[bool | None]) -> Promises:
+    counts = Counter(outcomes)
+    return Promises(fulfilled=counts[True], broken=counts[False], unknown=counts[None])
 
 
 Figure = Literal["memory", "utilization"]
@@ -147,13 +148,12 @@ def _accuracy(key: _Key, pairs: Sequence[_Pair]) -> PredictionAccuracy:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnnamedJobs:
+class UnnamedJobs(msgspec.Struct, frozen=True, kw_only=True, rename={"estimated": "told"}):
     """Jobs that name no model, and the runs of such jobs that were checked.
 
     Attributes:
         jobs: All of them.
-        told: For how many their history gave an estimate.
+        estimated: For how many their history gave an estimate.
         shares: How many got a share by it.
         withheld: How many would have got one, had it been enforced.
         checked: Runs whose figures were estimated before, of each user as many as count for trust.
@@ -161,7 +161,7 @@ class UnnamedJobs:
     """
 
     jobs: int = 0
-    told: int = 0
+    estimated: int = 0
     shares: int = 0
     withheld: int = 0
     checked: int = 0
@@ -178,13 +178,13 @@ def count_unnamed_jobs(
         observations: The runs of that time.
         least_s: A run that was sampled for less shows nothing, as where a site's trust in history is counted.
     """
-    jobs = [record for record in records if record.told or UNNAMED in record.decision.reasons]
+    jobs = [record for record in records if record.history_estimates or UNNAMED in record.decision.reasons]
     rewritten = [record for record in jobs if record.decision.code is Code.REWRITE]
     shares = sum(record.mode == "enforce" for record in rewritten)
     site = history_trust(history_checks(observations, least_s)).site
     return UnnamedJobs(
         jobs=len(jobs),
-        told=sum(bool(record.told) for record in jobs),
+        estimated=sum(bool(record.history_estimates) for record in jobs),
         shares=shares,
         withheld=len(rewritten) - shares,
         checked=site.checked,

@@ -9,8 +9,11 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
+from msgspec.structs import asdict, astuple
 
 from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, own_utilization
 from gpusage.store.usage_rows import Observation
@@ -18,12 +21,11 @@ from gpusage_hooks.types import Cluster, Code, DecisionRecord, Usage
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Amounts:
+class Amounts(msgspec.Struct, frozen=True, kw_only=True, rename={"requested": "asked"}):
     """What runs took, in GPU hours; times a price per hour, in the site's money.
 
     Attributes:
-        asked: What the runs would have taken as their users asked for them.
+        requested: What the runs would have taken as their users asked for them.
         booked: What they had: a share counts as its part of a GPU.
         used: Of this, while a kernel ran.
         idle: Of this, while none ran.
@@ -31,7 +33,7 @@ class Amounts:
         savable: What shares would have saved that were decided and, in the site's mode, not given.
     """
 
-    asked: float = 0.0
+    requested: float = 0.0
     booked: float = 0.0
     used: float = 0.0
     idle: float = 0.0
@@ -41,17 +43,17 @@ class Amounts:
     @property
     def saved(self) -> float:
         """Return what shares left to others; below 0 where they cost more than they saved."""
-        return self.asked - self.booked
+        return self.requested - self.booked
 
     def times(self, factor: float) -> Amounts:
         """Return each amount, *factor* times as large."""
-        return Amounts(**{name: factor * value for name, value in zip(self.__slots__, astuple(self), strict=True)})
+        return Amounts(**{name: factor * value for name, value in asdict(self).items()})
 
 
 def total(amounts: Iterable[Amounts]) -> Amounts:
     """Return the sum of *amounts*."""
     columns = zip(*map(astuple, amounts), strict=True)
-    return Amounts(**dict(zip(Amounts.__slots__, map(sum, columns), strict=False)))
+    return Amounts(**dict(zip(Amounts.__struct_fields__, map(sum, columns), strict=False)))
 
 
 def amounts_of(observed: Observation, least_s: float = LEAST_SAMPLED_S) -> Amounts:
@@ -61,7 +63,7 @@ def amounts_of(observed: Observation, least_s: float = LEAST_SAMPLED_S) -> Amoun
     booked = hours * usage.granted.share_percent / WHOLE_PERCENT
     utilization = own_utilization(usage, least_s)
     return Amounts(
-        asked=_requested_hours(booked, observed),
+        requested=_requested_hours(booked, observed),
         booked=booked,
         used=booked * (utilization or 0.0),
         idle=0.0 if utilization is None else booked * (1.0 - utilization),

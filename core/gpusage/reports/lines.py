@@ -85,7 +85,7 @@ def _reasons(report: Report) -> Section:
 
 def _unnamed(report: Report) -> Section:
     each = report.unnamed
-    row = (f"{each.jobs:,}", f"{each.told:,}", f"{each.shares:,}", f"{each.withheld:,}", f"{each.checked:,}")
+    row = (f"{each.jobs:,}", f"{each.estimated:,}", f"{each.shares:,}", f"{each.withheld:,}", f"{each.checked:,}")
     columns = ("jobs", "told by history", "shares given", "shares only recorded", "runs checked", "held")
     rows = [(*row, part(each.held, each.checked))]
     return Section(title="Jobs that name no model", columns=columns, rows=rows, notes=(UNNAMED_RULE,))
@@ -115,13 +115,13 @@ def _rate_notes(report: Report) -> list[str]:
 
 
 def _amounts(name: str, run_count: int, hours: Amounts) -> Sequence[str]:
-    values = (hours.asked, hours.booked, hours.used, hours.idle, hours.unseen, hours.saved)
+    values = (hours.requested, hours.booked, hours.used, hours.idle, hours.unseen, hours.saved)
     return (name, f"{run_count:,}", *map(amount, values))
 
 
 def _promises(report: Report) -> Section:
     rows = [
-        _promised("shares that were given", report.promises_given),
+        _promised("shares that were given", report.promises_enforced),
         _promised("shares that were only advised or recorded", report.promises_withheld),
     ]
     columns = ("promises to", "kept", "broken", "nothing tells")
@@ -129,7 +129,7 @@ def _promises(report: Report) -> Section:
 
 
 def _promised(name: str, promises: Promises) -> Sequence[str]:
-    return name, f"{promises.kept:,}", f"{promises.broken:,}", f"{promises.unknown:,}"
+    return name, f"{promises.fulfilled:,}", f"{promises.broken:,}", f"{promises.unknown:,}"
 
 
 def _verdicts(report: Report) -> Section:

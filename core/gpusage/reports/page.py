@@ -61,14 +61,14 @@ def _hours(report: Report) -> Iterator[bars.Bar]:
 
 def _hours_bar(name: str, hours: Amounts) -> bars.Bar:
     values = (hours.used, hours.idle, hours.unseen, hours.saved)
-    text = f"{amount(hours.booked)} booked of {amount(hours.asked)} asked"
+    text = f"{amount(hours.booked)} booked of {amount(hours.requested)} asked"
     return bars.Bar(label=name, text=text, parts=list(zip(HOURS, values, strict=True)))
 
 
 def _promises(report: Report) -> Iterator[bars.Bar]:
-    for name, each in (("given", report.promises_given), ("advised or recorded", report.promises_withheld)):
-        values = (each.kept, each.broken, each.unknown)
-        text = f"{each.kept:,} kept, {each.broken:,} broken"
+    for name, each in (("given", report.promises_enforced), ("advised or recorded", report.promises_withheld)):
+        values = (each.fulfilled, each.broken, each.unknown)
+        text = f"{each.fulfilled:,} kept, {each.broken:,} broken"
         yield bars.Bar(label=f"shares {name}", text=text, parts=list(zip(PROMISES, map(float, values), strict=True)))
 
 

@@ -7,6 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, own_utilization
 from gpusage.reports.accuracy import (
     PredictionAccuracy,
@@ -72,15 +74,14 @@ class Band:
     booked_hours: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(msgspec.Struct, frozen=True, kw_only=True, rename={"promises_enforced": "promises_given"}):
     """What happened from *since_s* to *until_s*, seconds since 1970.
 
     Attributes:
         user: Whose jobs alone; empty for everybody's.
         money: Of the GPU types that have a price, or else a weight; ``None`` where none has.
         currency: Which of the two that is.
-        promises_given: To jobs that had a share.
+        promises_enforced: To jobs that had a share.
         promises_withheld: To jobs that would have had one in mode ``enforce``.
         unnamed: What became of jobs that name no model.
     """
@@ -98,7 +99,7 @@ class Report:
     verdicts: tuple[VerdictTally, ...]
     worst: tuple[Wasted, ...]
     trueness: tuple[PredictionAccuracy, ...]
-    promises_given: Promises
+    promises_enforced: Promises
     promises_withheld: Promises
     unnamed: UnnamedJobs
     currency: Currency | None = None
@@ -147,7 +148,7 @@ def report_of(
         verdicts=tallied(observations, least_s),
         worst=worst(observations, least_s),
         trueness=prediction_accuracy(observations, least_s),
-        promises_given=of_shares,
+        promises_enforced=of_shares,
         promises_withheld=withheld,
         unnamed=count_unnamed_jobs(records, observations, least_s),
     )

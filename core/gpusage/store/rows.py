@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -39,10 +39,18 @@ def decode_records(texts: Iterable[str], kind: type[Record], store: str) -> tupl
     records = []
     for text in texts:
         try:
-            records.append(msgspec.json.decode(text, type=kind))
+            records.append(msgspec.json.decode(_with_current_names(text), type=kind))
         except (msgspec.MsgspecError, TypeError) as error:  # noqa: PERF203 - each row for itself; it may hold no text
             _log.warning("store %s holds a row that is no %s (%s): left out", store, _NOUNS[kind], error)
     return tuple(records)
+
+
+def _with_current_names(text: str) -> str | bytes:
+    """Return *text*, a record that any version wrote, with the names that its fields have now."""
+    if '"told":{"' not in text:  # most jobs name a model, and have no estimates of history
+        return text
+    fields = msgspec.json.decode(text, type=dict[str, Any])
+    return msgspec.json.encode({**fields, "history_estimates": fields.get("told", {})})
 
 
 def encode_record(record: DecisionRecord | Usage) -> str:

@@ -115,7 +115,8 @@ class DecisionRecord:
             nor a history is kept.
         predicted_utilization: The GPU utilization on the need's GPU as the model alone tells it, 0 to 1, without
             anything that was said or learned.
-        told: What history told of a job that names no model, alone on each GPU that it might have, by the GPU's name.
+        history_estimates: What history predicts for a job that names no model, alone on each GPU that it might have,
+            by the GPU's name.
     """
 
     decided_at_s: float
@@ -129,4 +130,4 @@ class DecisionRecord:
     number: str = ""
     identity: JobIdentity | None = None
     predicted_utilization: float | None = None
-    told: Mapping[str, ObservedFigures] = field(default_factory=dict)
+    history_estimates: Mapping[str, ObservedFigures] = field(default_factory=dict)

@@ -19,7 +19,7 @@ def test_broken_plugins_are_told_as_this_process_and_gpusaged_found_them() -> No
     status = {"plugins": {"there": "Plugin 'there' is bad."}}
     here = {"here": "Plugin 'here' is bad."}
     finding = doctor.plugins(OwnEvidence(configuration=Configuration(), status=status, plugin_troubles=here))
-    assert (finding.verdict, finding.found) == ("warn", "Plugin 'here' is bad. Plugin 'there' is bad.")
+    assert (finding.verdict, finding.observation) == ("warn", "Plugin 'here' is bad. Plugin 'there' is bad.")
     assert doctor.plugins(OWN).verdict == "pass"
     assert doctor.plugins(OwnEvidence(configuration=Configuration())).verdict == "pass"
 
@@ -27,7 +27,7 @@ def test_broken_plugins_are_told_as_this_process_and_gpusaged_found_them() -> No
 def test_decisions_that_were_lost_are_told_with_the_store() -> None:
     status = {"records": {"lost": 3, "error": "disk full"}}
     finding = doctor.store(OwnEvidence(configuration=Configuration(), status=status))
-    assert (finding.verdict, finding.found) == ("warn", "3 decisions could not be kept: disk full")
+    assert (finding.verdict, finding.observation) == ("warn", "3 decisions could not be kept: disk full")
     assert finding.todo == f"check {Configuration().store.url}"
     assert doctor.store(OWN).verdict == "pass"
 
@@ -53,7 +53,10 @@ def test_where_no_daemon_answers_the_settings_of_the_file_stand(tmp_path: Path) 
 def test_a_host_with_mps_is_told_how_it_divides_a_gpu_and_another_host_nothing() -> None:
     offers = parse_offers("version 13010\ndivision percentage\ndivision partition\ndivision whole\nnoise\n")
     (finding,) = doctor.divisions(OwnEvidence(configuration=Configuration(), offers=offers))
-    assert (finding.verdict, finding.found) == ("pass", "this host divides by percentage and partition, MPS 13010")
+    assert (finding.verdict, finding.observation) == (
+        "pass",
+        "this host divides by percentage and partition, MPS 13010",
+    )
     assert doctor.divisions(OWN) == ()
     assert parse_offers("") == Offers()
 

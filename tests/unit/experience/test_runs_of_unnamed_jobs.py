@@ -26,7 +26,7 @@ ESTIMATE = ObservedFigures(gpu_utilization=Figure(interval=Interval(value=0.2, l
 
 
 def seen(usage: Usage) -> Run | None:
-    record = replace(RECORD, identity=ADA, told={V100: ESTIMATE})
+    record = replace(RECORD, identity=ADA, history_estimates={V100: ESTIMATE})
     runs = history_runs([Observation(usage=usage, decision=record)], 60.0)
     return next((run for _, run in runs), None)
 

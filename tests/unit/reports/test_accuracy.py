@@ -22,11 +22,11 @@ SHARED = replace(
     identity=ADA,
     model=None,
     workload=None,
-    told={USAGE.gpu: ESTIMATE},
+    history_estimates={USAGE.gpu: ESTIMATE},
     decision=replace(RECORD.decision, reasons=(UNNAMED, "3 runs of yours")),
 )
 OBSERVED = replace(SHARED, mode="observe")
-UNSHARED = replace(SHARED, told={}, decision=replace(RECORD.decision, code=Code.KEEP, reasons=(UNNAMED,)))
+UNSHARED = replace(SHARED, history_estimates={}, decision=replace(RECORD.decision, code=Code.KEEP, reasons=(UNNAMED,)))
 
 
 def run(record: DecisionRecord, utilization: float) -> Observation:
@@ -37,7 +37,7 @@ def run(record: DecisionRecord, utilization: float) -> Observation:
 def test_jobs_are_counted_by_what_history_told_and_did() -> None:
     runs = [run(OBSERVED, 0.3), run(OBSERVED, 0.31), run(UNSHARED, 0.9)]
     tally = count_unnamed_jobs([SHARED, OBSERVED, UNSHARED, RECORD], runs, 60.0)
-    assert tally == UnnamedJobs(jobs=3, told=2, shares=1, withheld=1, checked=2, held=1)
+    assert tally == UnnamedJobs(jobs=3, estimated=2, shares=1, withheld=1, checked=2, held=1)
 
 
 def test_the_report_checks_the_runs_from_which_the_site_learns() -> None:

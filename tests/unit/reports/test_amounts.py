@@ -23,7 +23,7 @@ def amounts(**rest: object) -> Amounts:
 
 def test_a_share_that_was_given_saves_what_the_whole_gpu_would_have_taken_longer() -> None:
     # 2 h x 50 % = 1 h booked; alone on the whole GPU 2 h / 1.25 = 1.6 h; half of the booked hour with a kernel
-    assert amounts() == Amounts(asked=1.6, booked=1.0, used=0.5, idle=0.5)
+    assert amounts() == Amounts(requested=1.6, booked=1.0, used=0.5, idle=0.5)
     assert amounts().saved == pytest.approx(0.6)
 
 
@@ -34,13 +34,13 @@ def test_a_run_that_starved_is_lost_whole() -> None:
 def test_a_share_that_was_not_given_saves_nothing_and_could_have() -> None:
     observed = record(1, mode="advise", percent=50)
     actual = amounts_of(Observation(usage=usage(observed), decision=observed))
-    assert (actual.asked, actual.booked, actual.saved) == (2.0, 2.0, 0.0)
+    assert (actual.requested, actual.booked, actual.saved) == (2.0, 2.0, 0.0)
     assert actual.savable == pytest.approx(2.0 * (1 - 0.5 * 1.25))
 
 
 @pytest.mark.parametrize("unknown", [{"gpu_utilization": None}, {"sampled_s": 59.0}, {"alone_s": 6000.0}])
 def test_what_nobody_can_tell_is_not_seen_and_never_idle(unknown: dict[str, float | None]) -> None:
-    assert amounts(**unknown) == Amounts(asked=1.6, booked=1.0, unseen=1.0)
+    assert amounts(**unknown) == Amounts(requested=1.6, booked=1.0, unseen=1.0)
 
 
 def test_a_job_on_two_gpus_takes_two_and_one_without_a_decision_one() -> None:
@@ -52,7 +52,7 @@ def test_a_job_on_two_gpus_takes_two_and_one_without_a_decision_one() -> None:
 def test_a_share_that_the_user_asked_for_saves_nothing() -> None:
     own = replace(SHARED, decision=replace(SHARED.decision, code=Code.KEEP))
     actual = amounts_of(Observation(usage=usage(own, granted=HALF), decision=own))
-    assert (actual.asked, actual.saved, actual.savable) == (1.0, 0.0, 0.0)
+    assert (actual.requested, actual.saved, actual.savable) == (1.0, 0.0, 0.0)
 
 
 def test_nothing_adds_up_to_nothing() -> None:

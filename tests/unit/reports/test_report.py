@@ -73,8 +73,8 @@ def test_a_share_that_starved_is_a_broken_promise_and_one_that_had_idle_time_a_k
     honoured, withheld = count_promises(
         [Observation(usage=each, decision=decided) for each in (idle, full, starved)], 60.0
     )
-    assert (honoured.kept, honoured.broken, honoured.unknown) == (1, 1, 1)
-    assert (withheld.kept, withheld.broken, withheld.unknown) == (0, 0, 0)
+    assert (honoured.fulfilled, honoured.broken, honoured.unknown) == (1, 1, 1)
+    assert (withheld.fulfilled, withheld.broken, withheld.unknown) == (0, 0, 0)
 
 
 def test_a_report_rests_on_the_runs_that_the_site_learns_from() -> None:
@@ -83,7 +83,7 @@ def test_a_report_rests_on_the_runs_that_the_site_learns_from() -> None:
     short = Observation(usage=usage(decided, granted=HALF, outcome="out_of_memory", sampled_s=30.0), decision=decided)
     idle = Observation(usage=usage(decided, granted=HALF, sampled_s=30.0, alone_s=30.0), decision=decided)
     actual = [report_of([], [short, idle], Rates(), PERIOD, least_s) for least_s in (20.0, 60.0)]
-    assert [(each.promises_given.kept, each.promises_given.broken) for each in actual] == [(1, 1), (0, 1)]
+    assert [(each.promises_enforced.fulfilled, each.promises_enforced.broken) for each in actual] == [(1, 1), (0, 1)]
     assert [len(each.trueness) for each in actual] == [1, 0]
 
 
@@ -94,8 +94,8 @@ def test_a_rescued_job_broke_one_promise_in_its_share_and_none_on_its_whole_gpu(
     again = usage(decided, started_at_s=NOW_S - 100, ended_at_s=NOW_S)
     observations = [Observation(usage=each, decision=decided) for each in (again, starved)]
     honoured, withheld = count_promises(observations, 60.0)
-    assert (honoured.kept, honoured.broken, honoured.unknown) == (0, 1, 0)
-    assert (withheld.kept, withheld.broken, withheld.unknown) == (0, 0, 0)
+    assert (honoured.fulfilled, honoured.broken, honoured.unknown) == (0, 1, 0)
+    assert (withheld.fulfilled, withheld.broken, withheld.unknown) == (0, 0, 0)
     # two hours on the half that it was decided to have, lost
     assert amounts_of(observations[1]).saved == -1.0
 

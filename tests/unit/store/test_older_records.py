@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from gpusage.store.rows import decode_records, encode_record
-from gpusage_hooks.types import DecisionRecord, JobIdentity, Usage
-from records import RECORD, USAGE
+from gpusage_hooks.types import DecisionRecord, Figure, JobIdentity, ObservedFigures, Usage
+from records import INTERVAL, RECORD, USAGE
 
-NEW = ("told", "source", "script_digest", "peak_utilization")
+NEW = ("history_estimates", "source", "script_digest", "peak_utilization")
 
 
 def without_new(value: object) -> object:
@@ -20,8 +21,14 @@ def without_new(value: object) -> object:
 
 def test_records_and_usage_from_before_history_are_read() -> None:
     older = json.dumps(without_new(json.loads(encode_record(RECORD))))
-    assert '"told"' not in older
+    assert '"history_estimates"' not in older
     (record,) = decode_records([older], DecisionRecord, "store")
-    assert (record.told, record.identity or JobIdentity()) == ({}, JobIdentity())
+    assert (record.history_estimates, record.identity or JobIdentity()) == ({}, JobIdentity())
     (usage,) = decode_records([json.dumps(without_new(json.loads(encode_record(USAGE))))], Usage, "store")
     assert usage == USAGE
+
+
+def test_what_history_predicted_is_read_under_its_first_name() -> None:
+    record = replace(RECORD, history_estimates={USAGE.gpu: ObservedFigures(gpu_utilization=Figure(interval=INTERVAL, source="history"))})
+    older = encode_record(record).replace('"history_estimates"', '"told"')
+    assert decode_records([older, '["told"]', '["told":{"'], DecisionRecord, "store") == (record,)

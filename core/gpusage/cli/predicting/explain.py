@@ -110,7 +110,7 @@ def document(explanation: Explanation) -> dict[str, Any]:
                 "output": list(documents.sample_shape(layer.output)),
                 **_seconds(layer.seconds),
                 "parameter_bytes": round(layer.parameter_bytes),
-                "kept_bytes": round(layer.kept_bytes),
+                "kept_bytes": round(layer.saved_bytes),
             }
             for layer in explanation.layers
         ],
@@ -150,7 +150,7 @@ class MergedLayer(NamedTuple):
     times: int
     first: Layer
     seconds: Seconds
-    kept_bytes: float
+    saved_bytes: float
 
 
 def merged(layers: Sequence[Layer]) -> list[MergedLayer]:
@@ -160,7 +160,7 @@ def merged(layers: Sequence[Layer]) -> list[MergedLayer]:
         alike.setdefault((layer.operator, layer.weight, layer.output), []).append(layer)
     rows = [
         MergedLayer(
-            len(group), group[0], _sum([layer.seconds for layer in group]), sum(layer.kept_bytes for layer in group)
+            len(group), group[0], _sum([layer.seconds for layer in group]), sum(layer.saved_bytes for layer in group)
         )
         for group in alike.values()
     ]
@@ -195,7 +195,7 @@ def class_rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
 def layer_row(layer: MergedLayer, step_s: float) -> tuple[str, ...]:
     """Return the cells of `LAYER_COLUMNS`."""
     words = described(layer.first), str(layer.times), str(layer.first.first_node)
-    saved_text = figures.size(layer.kept_bytes) if layer.kept_bytes else ""
+    saved_text = figures.size(layer.saved_bytes) if layer.saved_bytes else ""
     return *words, *_cells(layer.seconds, step_s), bound(layer.seconds), saved_text
 
 

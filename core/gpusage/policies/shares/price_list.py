@@ -19,7 +19,7 @@ class SharePrice:
         gpu: The site's own name of the type.
         share_percent: 100 for a slice (MIG), which is offered whole.
         slowdown: The step time against that on the whole GPU, alone on the share.
-        beside_partners: The same beside average partners, which is what limits hold for.
+        slowdown_with_partners: The same beside average partners, which is what limits hold for.
         taken: Whether the job gets this share.
         reason: Why it does not; empty where it does.
     """
@@ -27,7 +27,7 @@ class SharePrice:
     gpu: str
     share_percent: int
     slowdown: Interval
-    beside_partners: Interval
+    slowdown_with_partners: Interval
     taken: bool
     reason: str
 
@@ -48,7 +48,7 @@ def _listed(offer: Offer, case: PolicyInput, decision: Decision) -> SharePrice:
         gpu=name,
         share_percent=offer.share_percent,
         slowdown=offer.alone,
-        beside_partners=offer.slowdown,
+        slowdown_with_partners=offer.slowdown,
         taken=taken,
         reason="" if taken else trouble(offer, limits_of(case)) or _passed_over(decision),
     )

@@ -12,8 +12,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from gpusage.decisions.outcome import Outcome
 from gpusage.service.counters import AnswerCounters
@@ -38,11 +39,10 @@ _log = logging.getLogger(__name__)
 Reply = Callable[[bytes], None]
 
 
-@dataclass(slots=True)
-class LineCounts:
+class LineCounts(msgspec.Struct, rename={"requests": "asked"}):
     """Lines since the start, by what became of them."""
 
-    asked: int = 0
+    requests: int = 0
     rewrite: int = 0
     keep: int = 0
     decline: int = 0
@@ -95,7 +95,7 @@ class RequestHandler:
 
         If that takes a while, *send* is called first, with bytes that show a client that we are there.
         """
-        self.counts.asked += 1
+        self.counts.requests += 1
         reply = self.tally.timed(reply)
         left_s = time_left_s(request, snapshot.configuration.answer_limit_s(request.manager))
         response: DecidedResponse | None = None

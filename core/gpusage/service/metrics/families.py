@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple
 from importlib.metadata import version
 from itertools import accumulate
 
+from msgspec.structs import astuple
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
@@ -63,7 +63,7 @@ def _failure_families(sources: MetricSources) -> Iterator[Metric]:
     yield _labelled_counter(
         "gpusage_answers_missed", "Jobs left alone without an answer, as clients report.", ("reason",), missed
     )
-    yield _counter("gpusage_records_kept", "Decisions that were written into the store.", records.kept)
+    yield _counter("gpusage_records_kept", "Decisions that were written into the store.", records.written)
     yield _counter("gpusage_records_lost", "Decisions that could not be written.", records.lost)
     yield _counter("gpusage_jobs_turned_back", "Rewritten jobs that got their own request back.", jobs["turned_back"])
     yield _counter("gpusage_jobs_rescued", "Jobs that ran out of their share's memory and run again.", jobs["rescued"])

@@ -18,7 +18,8 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+
+import msgspec
 
 from gpusage.boundary.printable_text import visible
 from gpusage.plugins.error_text import described, sentence
@@ -40,11 +41,10 @@ BATCH_FAILURES = 3
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class RecordCounts:
+class RecordCounts(msgspec.Struct, rename={"written": "kept"}):
     """Decisions since the start: written, lost, and on their way to the store."""
 
-    kept: int = 0
+    written: int = 0
     waiting: int = 0
     lost: int = 0
     error: str | None = None
@@ -114,7 +114,7 @@ class Recorder:
 
     def _count(self, written: int, lost: int, error: str | None) -> None:
         self.counts.waiting -= written + lost
-        self.counts.kept += written
+        self.counts.written += written
         self.counts.lost += lost
         self.counts.error = error
         self._is_refused = error is not None

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
+
+from msgspec import to_builtins
 
 from gpusage.service.decisions.request_handler import Reply, RequestHandler
 from gpusage.service.lru_cache import WeightedLruCache
@@ -118,9 +119,9 @@ class Dispatcher:
             "version": self._version,
             "uptime_s": round(time.monotonic() - self._started_s, 1),
             **self._state.status(),
-            "asks": asdict(self._request_handler.counts),
+            "asks": to_builtins(self._request_handler.counts),
             "missed": dict(self._request_handler.missed),
-            "records": asdict(self._recorder.counts),
+            "records": to_builtins(self._recorder.counts),
             "aftercare": self._job_monitor.status(),
             "usage": self._usage_collector.status(),
             "plugins": self._state.snapshot.advisor.hooks.troubles(),

@@ -41,7 +41,7 @@ def test_a_run_that_the_store_has_is_not_counted_again(store: DecisionStore) -> 
     end_runs(store, again, done)
     assert (dict(tally.runs), dict(again.runs)) == ({("slurm", "completed"): 1}, {})
     # as in test_amounts: 1.6 h asked, 1 h booked
-    assert (tally.hours["v100-sxm2-16gb"].asked, tally.hours["v100-sxm2-16gb"].booked) == (1.6, 1.0)
+    assert (tally.hours["v100-sxm2-16gb"].requested, tally.hours["v100-sxm2-16gb"].booked) == (1.6, 1.0)
 
 
 def test_a_run_that_rescue_told_of_first_is_counted_when_its_usage_comes(store: DecisionStore) -> None:

@@ -98,7 +98,7 @@ def test_a_decision_of_which_no_record_can_be_made_costs_no_other(
         await asyncio.sleep(0)
         return writer.counts
 
-    assert asyncio.run(record_both()) == RecordCounts(kept=1, lost=1)
+    assert asyncio.run(record_both()) == RecordCounts(written=1, lost=1)
     assert len(reader.latest(5)) == 1
 
 
@@ -110,7 +110,7 @@ def test_decisions_of_one_turn_are_kept_in_their_order(path: Path, reader: Decis
         for number in range(1, 51):
             writer.record(partial(replace, RECORD, origin=str(number)))
         await writer.close()
-        assert (writer.counts.kept, writer.counts.waiting, writer.counts.lost) == (50, 0, 0)
+        assert (writer.counts.written, writer.counts.waiting, writer.counts.lost) == (50, 0, 0)
 
     asyncio.run(keep())
     assert [record.origin for record in reader.latest(2)] == ["50", "49"]
@@ -127,10 +127,10 @@ def test_a_store_that_another_process_has_locked_keeps_nobody_waiting(path: Path
             writer.record(lambda: RECORD)
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            assert (writer.counts.kept, writer.counts.waiting) == (0, 1)
+            assert (writer.counts.written, writer.counts.waiting) == (0, 1)
             lock.execute("COMMIT")
         await writer.close()
-        assert (writer.counts.kept, writer.counts.waiting) == (1, 0)
+        assert (writer.counts.written, writer.counts.waiting) == (1, 0)
 
     asyncio.run(keep())
     assert len(reader.latest(5)) == 2
@@ -144,7 +144,7 @@ def test_what_cannot_be_written_is_counted_as_lost(tmp_path: Path) -> None:
         writer = made(tmp_path / "file" / "d.db")
         writer.record(lambda: RECORD)
         await writer.close()
-        assert (writer.counts.kept, writer.counts.lost) == (0, 1)
+        assert (writer.counts.written, writer.counts.lost) == (0, 1)
         assert writer.counts.error is not None
 
     asyncio.run(keep())
@@ -159,7 +159,7 @@ def test_too_many_that_wait_are_lost(path: Path, monkeypatch: pytest.MonkeyPatch
         for _ in range(4):
             writer.record(lambda: RECORD)
         await writer.close()
-        assert (writer.counts.kept, writer.counts.lost) == (0, 4)
+        assert (writer.counts.written, writer.counts.lost) == (0, 4)
 
     asyncio.run(keep())
 
@@ -227,7 +227,7 @@ async def settled(store: Refusing, *origins: str) -> RecordCounts:
         await asyncio.sleep(0.01)
     taken = sum(not origin.startswith("poison") for origin in origins)
     for _ in range(1000):
-        if writer.counts.kept == taken:
+        if writer.counts.written == taken:
             break
         await asyncio.sleep(0.01)
     await writer.close()
@@ -246,7 +246,7 @@ def test_what_the_store_refuses_is_tried_again_until_it_takes_it(path: Path, awa
     """PostgreSQL that stopped for 8 s cost 206 records, though 20,000 could wait."""
     store = Refusing(path, away)
     counts = asyncio.run(settled(store, *"abcdef"))
-    assert (counts.kept, counts.waiting, counts.lost, counts.error) == (6, 0, 0, None)
+    assert (counts.written, counts.waiting, counts.lost, counts.error) == (6, 0, 0, None)
     assert sorted(store.taken) == [*"abcdef"]
 
 
@@ -255,7 +255,7 @@ def test_what_the_store_refuses_is_tried_again_until_it_takes_it(path: Path, awa
 def test_what_the_store_never_takes_stops_nothing_else(path: Path, origins: tuple[str, ...]) -> None:
     store = Refusing(path, 0)
     counts = asyncio.run(settled(store, *origins))
-    assert (counts.kept, counts.waiting, counts.lost) == (2, 0, len(origins) - 2)
+    assert (counts.written, counts.waiting, counts.lost) == (2, 0, len(origins) - 2)
     assert sorted(store.taken) == ["a", "b"]
 
 

@@ -98,7 +98,7 @@ def test_jobs_that_got_no_answer_in_time_are_told(
     healthy: Evidence, asks: dict[str, int], missed: dict[str, int], verdict: str, expected: str
 ) -> None:
     made = finding(with_own(healthy, status={"asks": asks, "missed": missed}), "answers in time")
-    assert (made.verdict, made.found[: len(expected)]) == (verdict, expected)
+    assert (made.verdict, made.observation[: len(expected)]) == (verdict, expected)
 
 
 def test_gpusaged_is_looked_for_where_slurmctld_asks_too() -> None:
@@ -255,7 +255,7 @@ def test_a_line_of_an_early_installation_that_an_upgrade_would_break_is_warned_o
     Path(healthy.settings["prolog[1]"]).write_text(f"#!/bin/sh\n[ ! -x {inside}/node/prolog.sh ] || exit 0\n")
     for evidence, place in ((epilog, "node/epilog.sh"), (lua, "job_submit.lua"), (healthy, "gpusage_prolog.sh")):
         result = finding(evidence, "upgrades")
-        assert (result.verdict, place in result.found) == ("warn", True)
+        assert (result.verdict, place in result.observation) == ("warn", True)
         assert "gpusage slurm install --nodes-ready --yes" in result.todo
 
 
@@ -304,7 +304,7 @@ def test_a_prolog_that_others_than_root_may_change_is_warned_of(healthy: Evidenc
     tmp_path.chmod(0o777)
     (finding,) = [actual for actual in run_checks(by_root) if actual.check == "node prolog"]
     assert finding.verdict == "warn"
-    assert "may be changed by others than root" in finding.found
+    assert "may be changed by others than root" in finding.observation
     (finding,) = [actual for actual in run_checks(healthy) if actual.check == "node prolog"]
     assert finding.verdict == "pass"  # slurmd of an ordinary user
 
@@ -313,7 +313,7 @@ def test_a_partition_that_has_only_slices_is_said(healthy: Evidence) -> None:
     sliced = replace(POOL, gpu="a100-sxm4-40gb:3g.20gb", site_type="3g.20gb", partitions=("mig", "all"))
     cluster = Cluster(manager="slurm", version="26.05", pools=(replace(POOL, partitions=("gpu", "all")), sliced))
     findings = {actual.check: actual for actual in run_checks(replace(healthy, cluster=cluster))}
-    assert findings["slices"].found == "partitions with MIG slices only, which are given whole: mig"
+    assert findings["slices"].observation == "partitions with MIG slices only, which are given whole: mig"
 
 
 def with_settings(evidence: Evidence, **settings: str) -> Evidence:
@@ -322,7 +322,7 @@ def with_settings(evidence: Evidence, **settings: str) -> Evidence:
 
 def test_a_prolog_inside_the_job_takes_the_mps_daemon_with_it(healthy: Evidence) -> None:
     result = finding(with_settings(healthy, prologflags="Alloc,Contain,RunInJob"), "node prolog")
-    assert (result.verdict, "no GPU is shared" in result.found) == ("warn", True)
+    assert (result.verdict, "no GPU is shared" in result.observation) == ("warn", True)
 
 
 def test_a_dev_shm_of_each_jobs_own_is_told(healthy: Evidence) -> None:
@@ -347,4 +347,4 @@ def test_partitions_in_which_a_site_enforces_must_be_there(
     result = finding(
         with_own(healthy, configuration=Configuration(mode="enforce", enforce_in=partitions)), "partitions"
     )
-    assert (result.verdict, "names q" in result.found) == (verdict, "q" in partitions)
+    assert (result.verdict, "names q" in result.observation) == (verdict, "q" in partitions)

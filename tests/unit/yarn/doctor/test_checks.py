@@ -77,7 +77,7 @@ def test_a_class_that_does_not_run_is_told_with_the_command(healthy: Inspection,
     key = RULES if check == "placement rule" else PROCESSORS
     inspection = replace(healthy, manager=JmxReport(name="rm"), settings={key: "user-group"})
     result = finding(inspection, check)
-    assert (result.verdict, result.found) == ("fail", f"{key}=user-group")
+    assert (result.verdict, result.observation) == ("fail", f"{key}=user-group")
     assert result.todo.startswith("gpusage yarn install --yes")
 
 
@@ -88,7 +88,7 @@ def test_a_second_resource_manager_without_our_classes_is_named(healthy: Inspect
     bare = JmxReport(name="http://rm2:8088")
     assert finding(replace(healthy, others=(silent,)), check).verdict == "pass"
     result = finding(replace(healthy, others=(silent, bare)), check)
-    assert (result.verdict, result.found) == ("fail", "it does not run in http://rm2:8088, which may take over")
+    assert (result.verdict, result.observation) == ("fail", "it does not run in http://rm2:8088, which may take over")
 
 
 @pytest.mark.parametrize("check", ["placement rule", "processor", "node listener"])
@@ -96,7 +96,7 @@ def test_where_jmx_may_not_be_read_nothing_is_said_to_be_missing(healthy: Inspec
     """With hadoop.security.instrumentation.requires.admin, for example."""
     silent = JmxReport(name="x", trouble="/jmx answers with status 403")
     result = finding(replace(healthy, manager=silent, nodes=(silent,)), check)
-    assert (result.verdict, result.found.endswith(": /jmx answers with status 403")) == ("warn", True)
+    assert (result.verdict, result.observation.endswith(": /jmx answers with status 403")) == ("warn", True)
 
 
 def test_a_class_that_would_not_load_is_told_before_a_daemon_finds_out(healthy: Inspection) -> None:
@@ -108,14 +108,14 @@ def test_a_class_that_would_not_load_is_told_before_a_daemon_finds_out(healthy: 
 def test_nodes_without_our_listener_are_named(healthy: Inspection) -> None:
     nodes = (replace(healthy.nodes[0], classes=frozenset()), *healthy.nodes[1:])
     result = finding(replace(healthy, nodes=nodes), "node listener")
-    assert (result.verdict, healthy.nodes[0].name in result.found) == ("fail", True)
+    assert (result.verdict, healthy.nodes[0].name in result.observation) == ("fail", True)
 
 
 def test_a_listener_that_failed_to_start_says_why_itself(healthy: Inspection) -> None:
     line = "listener: gpusage.node.gpus must name GPUs; got 'GPU 0'."
     nodes = (replace(healthy.nodes[0], classes=frozenset(), free=(), troubles=(line,)), *healthy.nodes[1:])
     result = finding(replace(healthy, nodes=nodes), "node listener")
-    assert (result.verdict, result.found.endswith(line)) == ("fail", True)
+    assert (result.verdict, result.observation.endswith(line)) == ("fail", True)
     assert result.todo == "mend what it says, then restart the NodeManager"
 
 
@@ -123,10 +123,10 @@ def test_what_a_daemon_says_of_itself_is_told(healthy: Inspection) -> None:
     line = "mps: Cannot run program /nope/gpusage-mps"
     nodes = (replace(healthy.nodes[0], troubles=(line,)), *healthy.nodes[1:])
     result = finding(replace(healthy, nodes=nodes), "troubles")
-    assert (result.verdict, result.found) == ("fail", f"{nodes[0].name}: {line}")
+    assert (result.verdict, result.observation) == ("fail", f"{nodes[0].name}: {line}")
     failing = replace(healthy, manager=replace(healthy.manager, failures=3))  # type: ignore[type-var]
     result = finding(failing, "troubles")
-    assert (result.verdict, result.found.endswith("ResourceManager: 3")) == ("warn", True)
+    assert (result.verdict, result.observation.endswith("ResourceManager: 3")) == ("warn", True)
 
 
 def test_a_node_whose_share_is_not_that_of_its_gpus_is_told(healthy: Inspection) -> None:
@@ -135,7 +135,7 @@ def test_a_node_whose_share_is_not_that_of_its_gpus_is_told(healthy: Inspection)
     assert finding(replace(healthy, nodes=right), "shares of nodes").verdict == "pass"
     wrong = tuple(replace(node, free=(100,)) if node.name == two else node for node in healthy.nodes)
     result = finding(replace(healthy, nodes=wrong), "shares of nodes")
-    assert (result.verdict, result.found) == ("fail", f"{two} offers 200, and its listener has 1 GPUs")
+    assert (result.verdict, result.observation) == ("fail", f"{two} offers 200, and its listener has 1 GPUs")
 
 
 def test_a_node_that_offers_its_gpus_twice_is_told(healthy: Inspection) -> None:
@@ -150,7 +150,7 @@ def test_a_queue_with_absolute_resources_and_no_shares_is_told_with_the_lines_to
     queue = healthy.snapshot.queues[0]  # type: ignore[union-attr]
     bare = replace(queue, missing={"v100": ("NAME=[memory=1,gpusage.io/share=100]",)})
     result = finding(changed_view(healthy, queues=(bare,)), "queues")
-    assert (result.verdict, result.found) == (
+    assert (result.verdict, result.observation) == (
         "fail",
         "root.default has absolute resources in v100, and no shares among them",
     )
@@ -161,7 +161,7 @@ def test_a_calculator_that_does_not_count_vcores_is_told_as_such(healthy: Inspec
     classes = RUNNING - {"GpuShareResourceCalculator"} | {"GpuShareMemoryResourceCalculator"}
     manager = JmxReport(name="ResourceManager", version="1", classes=classes)
     result = finding(replace(healthy, manager=manager), "resource calculator")
-    assert (result.verdict, "vcores do not count, as with YARN's default" in result.found) == ("pass", True)
+    assert (result.verdict, "vcores do not count, as with YARN's default" in result.observation) == ("pass", True)
 
 
 def test_a_limit_that_lets_few_masters_run_is_told_by_their_number(healthy: Inspection) -> None:
@@ -169,7 +169,8 @@ def test_a_limit_that_lets_few_masters_run_is_told_by_their_number(healthy: Insp
     narrow = replace(queue, masters=dict.fromkeys(queue.masters, 10.0))
     result = finding(changed_view(healthy, queues=(narrow,)), "masters")
     assert result.verdict == "warn"
-    assert result.found == "root.default runs few applications at once for its 4 GPUs: 1 on a100, 1 on h100, 1 on v100"
+    few = "root.default runs few applications at once for its 4 GPUs: 1 on a100, 1 on h100, 1 on v100"
+    assert result.observation == few
 
 
 def test_two_versions_side_by_side_are_a_warning(healthy: Inspection) -> None:
@@ -180,7 +181,8 @@ def test_two_versions_side_by_side_are_a_warning(healthy: Inspection) -> None:
 def test_a_cluster_without_our_resource_type_is_told_so(healthy: Inspection) -> None:
     assert finding(changed_view(healthy, resource_types={"vcores": 4}), "resource type").verdict == "fail"
     narrow = changed_view(healthy, resource_types={"gpusage.io/share": 50})
-    assert finding(narrow, "resource type").found == "no container can have a whole GPU, only 50 of gpusage.io/share"
+    whole = "no container can have a whole GPU, only 50 of gpusage.io/share"
+    assert finding(narrow, "resource type").observation == whole
 
 
 def test_nodes_without_labels_get_the_commands_that_label_them(healthy: Inspection) -> None:
@@ -195,7 +197,7 @@ def test_a_label_that_no_queue_reaches_gets_the_lines_to_add(healthy: Inspection
     assert healthy.snapshot is not None
     queues = tuple(replace(queue, labels=frozenset({"a100", "v100"})) for queue in healthy.snapshot.queues)
     result = finding(changed_view(healthy, queues=queues), "queues")
-    assert (result.verdict, result.found) == ("fail", "no queue has capacity in h100")
+    assert (result.verdict, result.observation) == ("fail", "no queue has capacity in h100")
     assert "accessible-node-labels.h100.capacity=100" in result.todo
 
 
@@ -268,4 +270,7 @@ def test_a_node_that_samples_nothing_is_warned_of(healthy: Inspection, command: 
 
 def test_copies_of_another_gpusage_are_told(healthy: Inspection) -> None:
     result = finding(replace(healthy, old_copies=(Path("/usr/libexec/gpusage/gpusage-mps"),)), "sampler")
-    assert (result.verdict, result.found) == ("warn", "another gpusage has written /usr/libexec/gpusage/gpusage-mps")
+    assert (result.verdict, result.observation) == (
+        "warn",
+        "another gpusage has written /usr/libexec/gpusage/gpusage-mps",
+    )
