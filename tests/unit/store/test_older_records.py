@@ -29,6 +29,7 @@ def test_records_and_usage_from_before_history_are_read() -> None:
 
 
 def test_what_history_predicted_is_read_under_its_first_name() -> None:
-    record = replace(RECORD, history_estimates={USAGE.gpu: ObservedFigures(gpu_utilization=Figure(interval=INTERVAL, source="history"))})
+    figures = ObservedFigures(gpu_utilization=Figure(interval=INTERVAL, source="history"))
+    record = replace(RECORD, history_estimates={USAGE.gpu: figures})
     older = encode_record(record).replace('"history_estimates"', '"told"')
     assert decode_records([older, '["told"]', '["told":{"'], DecisionRecord, "store") == (record,)

@@ -188,8 +188,8 @@ end
 function M.incompatible_srun_option(job, script)
   if variable(job, "SLURM_CPUS_PER_GPU") ~= "" then return "cpus-per-gpu" end
   if #script > MAXIMUM_SCRIPT_BYTES then return "unread" end
-  local found = script:find("--cpus-per-g", 1, true) or script:find("SLURM_CPUS_PER_GPU", 1, true)
-  return found and "cpus-per-gpu" or ""
+  local is_present = script:find("--cpus-per-g", 1, true) or script:find("SLURM_CPUS_PER_GPU", 1, true)
+  return is_present and "cpus-per-gpu" or ""
 end
 
 -- Words in the scripts of pilot jobs, in which programs run tasks of their own. They report a failure to their masters before
@@ -466,9 +466,9 @@ function M.ask(job)
   end
   local begun = now()
   local first_by, deadline = begun + limit_s() * M.first_part, begun + limit_s()
-  local asked, line, problem = pcall(M.exchange, M.request(job, M.extra_members(deadline, first_by)), first_by, deadline)
-  problem = not asked and line or problem
-  if asked and line then
+  local done, line, problem = pcall(M.exchange, M.request(job, M.extra_members(deadline, first_by)), first_by, deadline)
+  problem = not done and line or problem
+  if done and line then
     missed = {} -- whoever answered has counted them
     pause.seconds, pause.over = 0, nil
     local answer = M.decode(line)
@@ -488,11 +488,11 @@ end
 -- Ask about `job` and apply the answer. Return the job's mark, and whether the daemon wrote it: a mark of our own has no
 -- record number.
 local function decide(job)
-  local asked, answer, problem = pcall(M.ask, job)
+  local done, answer, problem = pcall(M.ask, job)
   local is_quiet, named = variable(job, QUIET) == "1", from_filter(job, "GPUSAGE_CARD") ~= ""
   pcall(M.clear_variables, job)
-  local applied, reason = nil, asked and problem or answer
-  if asked and answer then applied, reason = M.apply(job, answer) end
+  local applied, reason = nil, done and problem or answer
+  if done and answer then applied, reason = M.apply(job, answer) end
   if not applied then
     log("job left as it is: " .. tostring(reason))
     if named and not is_quiet then slurm.log_user("%s", "gpusage: gpusaged did not answer; the request stays as it is") end

@@ -20,15 +20,15 @@ local function read(options, name)
 end
 
 -- Tell whether the option `name`, a text or a number, was given.
-local function is_given(options, name)
+local function has_option(options, name)
   local value = read(options, name)
   return value ~= "" and value ~= "0" and value ~= "-2" -- Slurm's NO_VAL as a signed number
 end
 
 -- Set a variable of this command, from which sbatch and its like take the job's. Without luaposix nobody can.
 local function set_variable(name, value)
-  local found, stdlib = pcall(require, "posix.stdlib")
-  return found and pcall(stdlib.setenv, name, value)
+  local is_installed, stdlib = pcall(require, "posix.stdlib")
+  return is_installed and pcall(stdlib.setenv, name, value)
 end
 
 -- Tell whether `comment` may name a model or opt out; gpusage_hooks.comment parses it.
@@ -54,8 +54,8 @@ end
 
 -- Tell whether `path` is a plain file: to open a FIFO would wait for a writer.
 local function is_plain(path)
-  local found, stat = pcall(require, "posix.sys.stat")
-  if not found then
+  local is_installed, stat = pcall(require, "posix.sys.stat")
+  if not is_installed then
     local status = os.execute("test -f " .. M.quoted(path)) -- true since Lua 5.2, 0 before
     return status == true or status == 0
   end
@@ -141,7 +141,7 @@ end
 
 function M.sbatch(options)
   -- Whoever asks for --parsable reads what sbatch prints by machine, and some read its errors as well.
-  if read(options, "parsable") == "set" or is_given(options, "quiet") then set_variable("SLURM_GPUSAGE_QUIET", "1") end
+  if read(options, "parsable") == "set" or has_option(options, "quiet") then set_variable("SLURM_GPUSAGE_QUIET", "1") end
   local words = M.model_request(options)
   if not words then return end
   local card = M.card(words, read(options, "chdir"))
@@ -182,7 +182,7 @@ end
 -- Tell whether the options ask for a GPU per task: Slurm then binds each task to its own GPU.
 local function asks_per_task(options)
   local _, gpus = without_gpus(read(options, "tres-per-task"))
-  return gpus > 0 or is_given(options, "gpus-per-task") or is_given(options, "ntasks-per-gpu")
+  return gpus > 0 or has_option(options, "gpus-per-task") or has_option(options, "ntasks-per-gpu")
 end
 
 -- Remove every GPU that the options name, and return how many there were. The options hold the command line and what
@@ -193,7 +193,7 @@ local function remove_gpus(options, gres)
   gpus = math.max(gpus, task_gpus)
   for _, name in ipairs(GPU_OPTIONS) do gpus = math.max(gpus, gpu_count(read(options, name))) end
   for _, name in ipairs({ "mem-per-gpu", "ntasks-per-gpu" }) do
-    if is_given(options, name) then gpus = math.max(gpus, 1) end
+    if has_option(options, name) then gpus = math.max(gpus, 1) end
   end
   if gpus ~= 1 then return gpus end
   for _, name in ipairs(GPU_OPTIONS) do
@@ -205,8 +205,8 @@ end
 
 -- Remove the options that count per GPU: the share lies on one GPU, and the step no longer asks for a GPU.
 local function remove_counts(options)
-  if is_given(options, "mem-per-gpu") then options["mem-per-gpu"] = "0" end
-  if is_given(options, "ntasks-per-gpu") then
+  if has_option(options, "mem-per-gpu") then options["mem-per-gpu"] = "0" end
+  if has_option(options, "ntasks-per-gpu") then
     options["ntasks"] = read(options, "ntasks-per-gpu")
     options["ntasks-per-gpu"] = NO_VALUE
   end
@@ -224,7 +224,7 @@ function M.srun(options)
   local share, other = held_share(), read(options, "jobid")
   if not share or (other:find("^%d+$") and other ~= os.getenv("SLURM_JOB_ID")) then return end
   local gres = read(options, "gres")
-  local bound = is_given(options, "gpu-bind") or read(options, "tres-bind") ~= "" or asks_per_task(options)
+  local bound = has_option(options, "gpu-bind") or read(options, "tres-bind") ~= "" or asks_per_task(options)
   local gpus = remove_gpus(options, gres)
   if bound and gpus <= 1 then unbind(options) end
   if gpus ~= 1 then return end

@@ -80,7 +80,7 @@ units_per_gpu() {
             if (parts[1] == "mps") shares += parts[count]
         }
         if (gpus && shares) units[shares / gpus] = 1
-    } END { for (each in units) { found++; only = each }; if (found == 1) print only }'
+    } END { for (each in units) { kinds++; only = each }; if (kinds == 1) print only }'
 }
 
 # Requeue the job, and restore its user's request before it starts again. Whether slurmctld would let its user do the

@@ -16,7 +16,7 @@ for name in GPUSAGE_DECISION SLURM_GPUSAGE_CARD GPUSAGE_CARD SLURM_GPUSAGE_DEADL
     GPUSAGE_DEVICE GPUSAGE_THREAD_PERCENT GPUSAGE_RESCUE GPUSAGE_NOTICE CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_MPS_CLIENT_PRIORITY \
     CUDA_MPS_ACTIVE_THREAD_PERCENTAGE \
     CUDA_MPS_SM_PARTITION CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
-    eval "empty=\${$name-given}" # "given" if there is no such variable
+    eval "empty=\${$name-missing}" # "missing" if there is no such variable
     [ -z "$empty" ] && echo "unset $name"
 done
 

@@ -1,10 +1,10 @@
 -- Plays slurmctld's or sbatch's part: arg[1] is the modules' folder, arg[2] a chunk that returns a table of texts to report.
 package.path = arg[1] .. "/?.lua;" .. package.path
-logged, told = {}, {}
+logged, printed = {}, {}
 slurm = { SUCCESS = 0, ERROR = -1 }
 function slurm.log_info(...) logged[#logged + 1] = string.format(...) end
 slurm.log_debug = slurm.log_info
-function slurm.log_user(...) told[#told + 1] = string.format(...) end
+function slurm.log_user(...) printed[#printed + 1] = string.format(...) end
 
 -- A job description as slurmctld hands it over: reading anything is allowed, writing what is not there is an error.
 function job_of(fields)
@@ -27,7 +27,7 @@ end
 
 local load_text = loadstring or load
 local report = assert(load_text(arg[2]))()
-report.logged, report.told = table.concat(logged, "\n"), table.concat(told, "\n")
+report.logged, report.printed = table.concat(logged, "\n"), table.concat(printed, "\n")
 local encode = require("gpusage").encode_text
 local parts = {}
 for name, value in pairs(report) do parts[#parts + 1] = encode(name) .. ":" .. encode(tostring(value)) end

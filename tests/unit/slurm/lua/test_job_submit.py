@@ -127,7 +127,7 @@ def test_an_answer_is_applied_and_shown(drive: Drive, tmp_path: Path) -> None:
         "",
         "mps:40",
     )
-    assert report["told"] == "gpusage: gres/gpu:1 -> gres/mps:40 | 31 % \u2713"
+    assert report["printed"] == "gpusage: gres/gpu:1 -> gres/mps:40 | 31 % \u2713"
     assert (report["logged"], report["verdict"]) == ("", "0")
     assert len(questions) == 1
 
@@ -148,7 +148,7 @@ def test_the_question_says_all_that_the_protocol_has(drive: Drive, tmp_path: Pat
     }  # fmt: skip
     assert question["fields"] == expected  # what is empty is left out
     assert all(isinstance(value, str) for value in question["fields"].values())
-    assert (report["gres"], report["told"], report["card"]) == ("gres:gpu:1", "", "")  # the card has done its work
+    assert (report["gres"], report["printed"], report["card"]) == ("gres:gpu:1", "", "")  # the card has done its work
 
 
 @pytest.mark.parametrize(("value", "expected"), [("'1'", "1"), ("nil", "0"), ("'yes'", "0")])
@@ -191,8 +191,8 @@ def test_the_deadline_that_our_filter_sent_is_in_the_question_and_no_longer_in_t
 def test_whoever_reads_sbatchs_output_by_machine_is_told_nothing(drive: Drive, tmp_path: Path) -> None:
     with server(tmp_path / "s", answering({"v": "1", "code": "KEEP", "message": "words"})):
         report = drive(submit(tmp_path / "s", "{ environment = { SLURM_GPUSAGE_QUIET = '1' } }"))
-        assert report["told"] == ""
-        assert "words" in drive(submit(tmp_path / "s", "{ environment = {} }"))["told"]
+        assert report["printed"] == ""
+        assert "words" in drive(submit(tmp_path / "s", "{ environment = {} }"))["printed"]
 
 
 def test_lines_of_a_script_and_a_variable_are_in_the_question(drive: Drive, tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_bytes_that_are_no_text_arrive_as_replacement_characters(drive: Drive, t
 def test_an_answer_that_is_not_of_the_protocol_changes_nothing(drive: Drive, tmp_path: Path, answer: bytes) -> None:
     with server(tmp_path / "s", answering(answer)):
         report = drive(submit(tmp_path / "s"))
-    assert (report["gres"], report["verdict"], report["told"]) == ("gres:gpu:1", "0", "")
+    assert (report["gres"], report["verdict"], report["printed"]) == ("gres:gpu:1", "0", "")
     assert "job left as it is" in report["logged"]
     assert float(report["seconds"]) < 5
 
@@ -381,7 +381,7 @@ def test_one_connection_serves_many_jobs_and_each_has_its_own_answer(drive: Driv
     steps = "for i = 1, 3 do slurm_job_submit(job_of{ comment = 'job' .. i }, {}, 1000) end"
     with server(tmp_path / "s", keeping) as questions:
         report = drive(often(tmp_path / "s", steps))
-    assert report["told"].splitlines() == [f"gpusage: {name}" for name in ("job1", "job2", "job3", "none")]
+    assert report["printed"].splitlines() == [f"gpusage: {name}" for name in ("job1", "job2", "job3", "none")]
     assert len(questions) == 1  # of the first connection; there was no other
 
 
@@ -451,7 +451,7 @@ def test_a_socket_that_is_none_fails_at_once(drive: Drive, tmp_path: Path, kind:
     assert float(report["seconds"]) < 5
     assert report["logged"].count("\n") == 0
     assert "job left as it is" in report["logged"]
-    assert report["told"] == "gpusage: gpusaged did not answer; the request stays as it is"
+    assert report["printed"] == "gpusage: gpusaged did not answer; the request stays as it is"
 
 
 def test_without_luasocket_every_job_goes_through_and_one_line_says_why(drive: Drive) -> None:
@@ -491,7 +491,7 @@ def test_where_one_field_cannot_be_set_none_is(drive: Drive, tmp_path: Path, bro
         body = body.replace("local start", "job.store.prefer = nil\n  local start")
     with server(tmp_path / "s", answering(REWRITE)):
         report = drive(body)
-    assert (report["gres"], report["verdict"], report["told"]) == ("gres:gpu:1", "0", "")
+    assert (report["gres"], report["verdict"], report["printed"]) == ("gres:gpu:1", "0", "")
     assert not report.get("mark")
     assert "job left as it is" in report["logged"]
 

@@ -38,7 +38,7 @@ final class GpuMemory {
   static GpuMemory ofThisNode() {
     GpuMemory memory = new GpuMemory();
     CountDownLatch firstAnswer = new CountDownLatch(1);
-    Thread thread = new Thread(() -> memory.queryUntilAnswered(firstAnswer), "gpusage-gpu-memory");
+    Thread thread = new Thread(() -> memory.queryWithRetries(firstAnswer), "gpusage-gpu-memory");
     thread.setDaemon(true);
     thread.start();
     try {
@@ -77,7 +77,7 @@ final class GpuMemory {
     return memory;
   }
 
-  private void queryUntilAnswered(CountDownLatch firstAnswer) {
+  private void queryWithRetries(CountDownLatch firstAnswer) {
     try {
       for (mibByName = query(); mibByName.isEmpty(); mibByName = query()) {
         firstAnswer.countDown();

@@ -74,8 +74,8 @@ final class LaunchScript {
 
   private static Optional<String> only(Pattern line, String script) {
     Set<String> values = new HashSet<>();
-    for (Matcher found = line.matcher(script); found.find(); ) {
-      values.add(found.group(1));
+    for (Matcher matcher = line.matcher(script); matcher.find(); ) {
+      values.add(matcher.group(1));
     }
     return values.size() == 1 ? values.stream().findFirst() : Optional.empty();
   }

@@ -52,7 +52,7 @@ final class PlanRequester {
     if (model.isEmpty()) {
       return null;
     }
-    Metrics.count(Metrics.Counter.DAEMON_ASKED);
+    Metrics.count(Metrics.Counter.DAEMON_REQUESTS);
     return applyAnswer(application, () -> daemon.request(fields(application, model, user)));
   }
 
@@ -62,7 +62,7 @@ final class PlanRequester {
     if (master == null || !master.getEnvironment().containsKey(UNANSWERED)) {
       return null;
     }
-    Metrics.count(Metrics.Counter.DAEMON_ASKED_AGAIN);
+    Metrics.count(Metrics.Counter.DAEMON_RETRIES);
     Map<String, String> model = model(master);
     return applyAnswer(application, () -> daemon.requestNow(fields(application, model, user)));
   }

@@ -22,24 +22,24 @@ class AvoidedNodesTest {
 
   @Test
   void nodesAreAvoidedWhileAnotherHasRoom() {
-    assertNull(said(Collections.emptyList(), true, 0), "nothing is asked for yet");
-    assertEquals(Arrays.asList(NODES, NONE), said(ONE, true, 1));
-    assertNull(said(ONE, true, 2));
-    assertEquals(Arrays.asList(NONE, NODES), said(ONE, false, 3));
-    assertNull(said(ONE, true, 4), "it is over for good");
+    assertNull(updateBlacklist(Collections.emptyList(), true, 0), "nothing is asked for yet");
+    assertEquals(Arrays.asList(NODES, NONE), updateBlacklist(ONE, true, 1));
+    assertNull(updateBlacklist(ONE, true, 2));
+    assertEquals(Arrays.asList(NONE, NODES), updateBlacklist(ONE, false, 3));
+    assertNull(updateBlacklist(ONE, true, 4), "it is over for good");
   }
 
   @Test
   void whereNoOtherNodeHasRoomNothingIsAvoided() {
-    assertNull(said(ONE, false, 0));
-    assertNull(said(ONE, true, 1));
+    assertNull(updateBlacklist(ONE, false, 0));
+    assertNull(updateBlacklist(ONE, true, 1));
   }
 
   @Test
   void itEndsAfterAWhileInAnyCase() {
-    said(ONE, true, 0);
-    assertNull(said(ONE, true, 10));
-    assertEquals(Arrays.asList(NONE, NODES), said(ONE, true, 11));
+    updateBlacklist(ONE, true, 0);
+    assertNull(updateBlacklist(ONE, true, 10));
+    assertEquals(Arrays.asList(NONE, NODES), updateBlacklist(ONE, true, 11));
   }
 
   @Test
@@ -53,11 +53,11 @@ class AvoidedNodesTest {
   }
 
   /** Return what a heartbeat says of nodes, additions and removals; null for nothing. */
-  private List<List<String>> said(List<Resource> required, boolean roomy, long nowS) {
+  private List<List<String>> updateBlacklist(List<Resource> required, boolean roomy, long nowS) {
     AllocateRequest request = AllocateRequest.newBuilder().build();
     avoidedNodes.update(request, required, each -> roomy, TimeUnit.SECONDS.toNanos(nowS));
-    ResourceBlacklistRequest said = request.getResourceBlacklistRequest();
-    return said == null ? null : Arrays.asList(said.getBlacklistAdditions(), said.getBlacklistRemovals());
+    ResourceBlacklistRequest blacklist = request.getResourceBlacklistRequest();
+    return blacklist == null ? null : Arrays.asList(blacklist.getBlacklistAdditions(), blacklist.getBlacklistRemovals());
   }
 
   private static AllocateRequest request(List<String> additions, List<String> removals) {

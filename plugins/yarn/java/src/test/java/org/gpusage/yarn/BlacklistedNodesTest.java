@@ -22,9 +22,9 @@ class BlacklistedNodesTest {
   private static final NodeId NODE = NodeId.newInstance("localhost", 1);
   private static final List<String> NAMES = Arrays.asList("localhost", "localhost:1");
 
-  private final List<List<String>> said = new ArrayList<>();
+  private final List<List<String>> changes = new ArrayList<>();
   private final BlacklistedNodes avoided =
-      new BlacklistedNodes((add, remove) -> said.add(add.isEmpty() ? Collections.singletonList("not " + remove) : add), "http");
+      new BlacklistedNodes((add, remove) -> changes.add(add.isEmpty() ? Collections.singletonList("not " + remove) : add), "http");
   private HttpServer server;
   private volatile String free = "";
 
@@ -43,24 +43,24 @@ class BlacklistedNodesTest {
     for (int now = 1; now < 200; now++) {
       avoided.removeExpired(seconds(now));
     }
-    assertEquals(Collections.singletonList(NAMES), said, "its room is spread over two GPUs");
+    assertEquals(Collections.singletonList(NAMES), changes, "its room is spread over two GPUs");
     free = "0=25,1=50";
     avoided.removeExpired(seconds(200));
-    assertEquals(2, said.size());
+    assertEquals(2, changes.size());
   }
 
   @Test
   void aNodeThatDoesNotAnswerIsAvoidedTwiceAsLongEachTime() {
     avoided.addUnresponsive(NODE, seconds(0));
     avoided.removeExpired(seconds(10));
-    assertEquals(1, said.size());
+    assertEquals(1, changes.size());
     avoided.removeExpired(seconds(11));
-    assertEquals(2, said.size());
+    assertEquals(2, changes.size());
     avoided.addUnresponsive(NODE, seconds(20));
     avoided.removeExpired(seconds(40));
-    assertEquals(3, said.size());
+    assertEquals(3, changes.size());
     avoided.removeExpired(seconds(41));
-    assertEquals(4, said.size());
+    assertEquals(4, changes.size());
   }
 
   @Test

@@ -27,8 +27,8 @@ class LaunchScriptTest {
     List<String> folders = Arrays.asList(folder.resolve("one").toString(), folder.resolve("two").toString());
     assertFalse(LaunchScript.binding(folders, id).isPresent());
     Files.write(private_.resolve("launch_container.sh"), ("#!/bin/bash\n" + GPU + "x\n" + SHARE).getBytes(StandardCharsets.UTF_8));
-    Bindings.Binding found = LaunchScript.binding(folders, id).get();
-    assertEquals("1 40", found.gpu + " " + found.share);
+    Bindings.Binding binding = LaunchScript.binding(folders, id).get();
+    assertEquals("1 40", binding.gpu + " " + binding.share);
   }
 
   @Test

@@ -108,7 +108,7 @@ class NodeGpusTest {
   void whateverComesAndGoesNoGpuIsEverGivenOutBeyondItself() {
     Random random = new Random(7);
     long[] used = new long[4];
-    List<long[]> given = new ArrayList<>();
+    List<long[]> allocations = new ArrayList<>();
     for (int step = 0; step < 2000; step++) {
       long share = 5 * (1 + random.nextInt(20));
       List<Integer> chosen = NodeGpus.of(node(4), SHARE).choose(share);
@@ -116,12 +116,12 @@ class NodeGpusTest {
       if (!chosen.isEmpty()) {
         run(share, chosen.get(0));
         used[chosen.get(0)] += share;
-        given.add(new long[] {chosen.get(0), share});
+        allocations.add(new long[] {chosen.get(0), share});
       }
-      if (random.nextInt(3) > 0 && !given.isEmpty()) {
-        int gone = random.nextInt(given.size());
-        used[(int) given.get(gone)[0]] -= given.get(gone)[1];
-        given.remove(gone);
+      if (random.nextInt(3) > 0 && !allocations.isEmpty()) {
+        int gone = random.nextInt(allocations.size());
+        used[(int) allocations.get(gone)[0]] -= allocations.get(gone)[1];
+        allocations.remove(gone);
         running.remove(gone);
       }
       assertTrue(Arrays.stream(used).allMatch(each -> each <= 100));

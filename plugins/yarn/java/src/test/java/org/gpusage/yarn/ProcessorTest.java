@@ -32,22 +32,22 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
 class ProcessorTest {
-  private static final Resource ASKED = vector(64, 1, 1, 0);
-  private static final Resource GIVEN = vector(64, 1, 0, 100);
+  private static final Resource REQUESTED = vector(64, 1, 1, 0);
+  private static final Resource ALLOCATED = vector(64, 1, 0, 100);
   private static final ApplicationId APPLICATION = ApplicationId.newInstance(1, 1);
 
   @TempDir Path folder;
 
   @Test
   void aWholeGpuWithoutAPlanIsAShareOnlyWhereTheSiteSaysSo() throws Exception {
-    assertEquals(Arrays.asList(GIVEN, vector(64, 1, 1, 100)), seenAndShown(processor(true)));
-    assertEquals(Arrays.asList(ASKED, GIVEN), seenAndShown(processor(false)));
+    assertEquals(Arrays.asList(ALLOCATED, vector(64, 1, 1, 100)), resourcesSeenByYarnAndMaster(processor(true)));
+    assertEquals(Arrays.asList(REQUESTED, ALLOCATED), resourcesSeenByYarnAndMaster(processor(false)));
   }
 
   @Test
   void theSwitchTakesNobodyAWholeGpu() throws Exception {
     Files.createFile(folder.resolve("off"));
-    assertEquals(Arrays.asList(GIVEN, vector(64, 1, 1, 100)), seenAndShown(processor(true)));
+    assertEquals(Arrays.asList(ALLOCATED, vector(64, 1, 1, 100)), resourcesSeenByYarnAndMaster(processor(true)));
   }
 
   private GpuShareProcessor processor(boolean forWholeGpus) {
@@ -61,7 +61,7 @@ class ProcessorTest {
   }
 
   /** Return what the scheduler sees of a request for one GPU, and what its master sees of a container with all of one. */
-  private static List<Resource> seenAndShown(GpuShareProcessor processor) throws Exception {
+  private static List<Resource> resourcesSeenByYarnAndMaster(GpuShareProcessor processor) throws Exception {
     AllocateRequest request = AllocateRequest.newBuilder().askList(Collections.singletonList(RequestConverterTest.ask(64, 1, 0, 1))).build();
     AllocateResponse response = Records.newRecord(AllocateResponse.class);
     processor.allocate(ApplicationAttemptId.newInstance(APPLICATION, 1), request, response);
@@ -99,8 +99,8 @@ class ProcessorTest {
             face.getClassLoader(),
             new Class<?>[] {face},
             (proxy, method, arguments) -> {
-              int found = Arrays.asList(answers).indexOf(method.getName());
-              return found < 0 ? null : answers[found + 1];
+              int position = Arrays.asList(answers).indexOf(method.getName());
+              return position < 0 ? null : answers[position + 1];
             });
     return face.cast(made);
   }
@@ -116,7 +116,7 @@ class ProcessorTest {
 
     @Override
     public void allocate(ApplicationAttemptId attempt, AllocateRequest request, AllocateResponse response) {
-      response.setAllocatedContainers(Collections.singletonList(RequestConverterTest.container(GIVEN)));
+      response.setAllocatedContainers(Collections.singletonList(RequestConverterTest.container(ALLOCATED)));
     }
 
     @Override

@@ -61,12 +61,12 @@ class RequestConverterTest {
     RequestConverter converter = converter(false);
     ResourceRequest changed = only(converter.convert(Collections.singletonList(ask(256, 1, 0, 1)), MOST, 0));
     assertEquals(GpuShareResourceCalculatorTest.vector(256, 1, 0, 40), changed.getCapability());
-    Container given = container(changed.getCapability());
-    Container shown = converter.withRequestedGpus(given);
+    Container allocated = container(changed.getCapability());
+    Container shown = converter.withRequestedGpus(allocated);
     assertEquals(GpuShareResourceCalculatorTest.vector(256, 1, 1, 40), shown.getResource());
-    assertEquals(given.getId(), shown.getId());
+    assertEquals(allocated.getId(), shown.getId());
     assertEquals(7, shown.getAllocationRequestId());
-    assertEquals(0, given.getResource().getResourceValue(Settings.GPU_RESOURCE));
+    assertEquals(0, allocated.getResource().getResourceValue(Settings.GPU_RESOURCE));
   }
 
   @Test
@@ -137,12 +137,12 @@ class RequestConverterTest {
     }
     assertEquals(10_000, converter.keysRemembered(), "half of them were never asked for");
     ResourceRequest mine = ask(256, 1, 0, 1);
-    Resource given = only(converter.convert(Collections.singletonList(mine), MOST, 0)).getCapability();
+    Resource allocated = only(converter.convert(Collections.singletonList(mine), MOST, 0)).getCapability();
     mine.setNumContainers(0);
     converter.convert(Collections.singletonList(mine), MOST, 0);
-    assertEquals(1, converter.withRequestedGpus(container(given)).getResource().getResourceValue(Settings.GPU_RESOURCE), "it was on its way");
+    assertEquals(1, converter.withRequestedGpus(container(allocated)).getResource().getResourceValue(Settings.GPU_RESOURCE), "it was on its way");
     converter.convert(Collections.singletonList(ask(64, 0, 0, 1)), MOST, 0);
-    assertNull(converter.withRequestedGpus(container(given)));
+    assertNull(converter.withRequestedGpus(container(allocated)));
   }
 
   @Test
