@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
@@ -17,24 +17,41 @@ from gpusage.cli.failure import PIPE_CLOSED, exit_status, output_goes_nowhere
 if TYPE_CHECKING:
     from gpusage.plugins.hooks import Hooks
 
-BUILT_IN: Mapping[str, str] = MappingProxyType(
+
+class BuiltIn(NamedTuple):
+    """One built-in command: where it stands, ``module:name``, and its line in the list; without one it is hidden."""
+
+    place: str
+    summary: str = ""
+
+
+BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
     {
-        "predict": "gpusage.cli.commands.predict:command",
-        "colocate": "gpusage.cli.commands.colocate:command",
-        "validate": "gpusage.cli.commands.validate:command",
-        "card": "gpusage.cli.commands.card:command",
-        "gpus": "gpusage.cli.commands.gpus:command",
-        "plan": "gpusage.cli.commands.plan:command",
-        "gate": "gpusage.cli.commands.gate:command",
-        "capture": "gpusage.cli.commands.capture:command",
-        "decisions": "gpusage.cli.commands.decisions:command",
-        "report": "gpusage.cli.commands.report:command",
-        "status": "gpusage.cli.commands.status:command",
-        "plugins": "gpusage.cli.commands.plugins:command",
-        "job-card": "gpusage.cli.cards.job_card:job_card",
+        "predict": BuiltIn(
+            "gpusage.cli.commands.predict:command", "What models need on GPUs: time, memory, utilization."
+        ),
+        "colocate": BuiltIn("gpusage.cli.commands.colocate:command", "What models on one GPU do to each other."),
+        "validate": BuiltIn("gpusage.cli.commands.validate:command", "What gpusage would do to job scripts, and why."),
+        "card": BuiltIn("gpusage.cli.commands.card:command", "Describe models compactly, without their weights."),
+        "gpus": BuiltIn("gpusage.cli.commands.gpus:command", "List the GPU catalogue, with sources."),
+        "plan": BuiltIn("gpusage.cli.commands.plan:command", "Which nodes to pay for, and what runs where and when."),
+        "gate": BuiltIn(
+            "gpusage.cli.commands.gate:command", "Run training so that it leaves room for inference beside it."
+        ),
+        "capture": BuiltIn(
+            "gpusage.cli.commands.capture:command", "Describe a training script's job without a word about it."
+        ),
+        "decisions": BuiltIn(
+            "gpusage.cli.commands.decisions:command", "What gpusage did to jobs, why, and what they used."
+        ),
+        "report": BuiltIn("gpusage.cli.commands.report:command", "What was decided, what jobs used, what that saved."),
+        "status": BuiltIn("gpusage.cli.commands.status:command", "What gpusaged on this host sees and has decided."),
+        "plugins": BuiltIn(
+            "gpusage.cli.commands.plugins:command", "List the plugins, their hooks, and what is wrong with them."
+        ),
+        "job-card": BuiltIn("gpusage.cli.cards.job_card:job_card"),
     }
 )
-"""Where each command stands: ``module:name``."""
 
 
 class LazyGroup(click.Group):
@@ -48,9 +65,20 @@ class LazyGroup(click.Group):
         """Return the command of this name; plugins are asked only for a name that is not built in."""
         if cmd_name not in BUILT_IN:
             return namesake_command(cmd_name) or plugin_commands(ctx).get(cmd_name)
-        module, _, attribute = BUILT_IN[cmd_name].partition(":")
+        module, _, attribute = BUILT_IN[cmd_name].place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
+        command.short_help = BUILT_IN[cmd_name].summary
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands as click does, but without an import of those that are built in."""
+        ours = {name: command.summary for name, command in BUILT_IN.items() if command.summary}
+        others = plugin_commands(ctx)
+        added = sorted(name for name in set(others) - set(BUILT_IN) if not others[name].hidden)
+        limit = formatter.width - 6 - max(map(len, (*ours, *added)))
+        rows = [*ours.items(), *((name, others[name].get_short_help_str(limit)) for name in added)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -22,7 +22,6 @@ Examples:
 @click.command(
     name="capture",
     epilog=EXAMPLE,
-    short_help="Describe a training script's job without a word about it.",
     context_settings={"allow_interspersed_args": False},
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Save the card here, as NAME.card.json.")

@@ -17,7 +17,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLE, short_help="Describe models compactly, without their weights.")
+@click.command(epilog=EXAMPLE)
 @options.models_argument
 @options.job_options("shape")
 @click.option(

@@ -19,7 +19,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLE, short_help="What models on one GPU do to each other.")
+@click.command(epilog=EXAMPLE)
 @options.models_argument
 @click.option(
     "--among",

@@ -10,7 +10,7 @@ from gpusage.cli.deferred import run_by
 from gpusage.cli.options import json_option
 
 
-@click.command(name="decisions", short_help="What gpusage did to jobs, why, and what they used.")
+@click.command(name="decisions")
 @click.argument("job_id", metavar="[JOBID]", default="")
 @click.option(
     "--last", "count", type=click.IntRange(1, 100_000), metavar="N", help="Show the last N decisions.  [default: 20]"

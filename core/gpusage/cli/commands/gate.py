@@ -16,7 +16,6 @@ Examples:
 @click.command(
     name="gate",
     epilog=EXAMPLE,
-    short_help="Run training so that it leaves room for inference beside it.",
     context_settings={"allow_interspersed_args": False},
 )
 @click.option("--serve", is_flag=True, help="COMMAND is the inference job; each call of its model is a request.")

@@ -14,7 +14,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLE, short_help="List the GPU catalogue, with sources.")
+@click.command(epilog=EXAMPLE)
 @click.option("--local", is_flag=True, help="List only this machine's GPUs (NVML), each with its row of the catalogue.")
 @options.json_option
 @run_by("gpusage.cli.gpus:gpus")

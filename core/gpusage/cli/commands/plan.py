@@ -16,7 +16,7 @@ Examples:
 """
 
 
-@click.command(name="plan", epilog=EXAMPLE, short_help="Which nodes to pay for, and what runs where and when.")
+@click.command(name="plan", epilog=EXAMPLE)
 @click.option(
     "--jobs",
     "jobs_file",

@@ -14,7 +14,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLE, short_help="List the plugins, their hooks, and what is wrong with them.")
+@click.command(epilog=EXAMPLE)
 @json_option
 @run_by("gpusage.cli.plugins:list_plugins")
 def command() -> None:

@@ -24,7 +24,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLE, short_help="What models need on GPUs: time, memory, utilization.")
+@click.command(epilog=EXAMPLE)
 @options.models_argument
 @options.gpu_option(multiple=True)
 @batches.batch_options

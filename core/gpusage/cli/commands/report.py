@@ -17,7 +17,7 @@ Examples:
 """
 
 
-@click.command(name="report", epilog=EXAMPLE, short_help="What was decided, what jobs used, what that saved.")
+@click.command(name="report", epilog=EXAMPLE)
 @click.option(
     "--since",
     "since_s",

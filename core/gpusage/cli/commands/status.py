@@ -8,7 +8,7 @@ from gpusage.cli.deferred import run_by
 from gpusage.cli.options import json_option
 
 
-@click.command(short_help="What gpusaged on this host sees and has decided.")
+@click.command()
 @json_option
 @run_by("gpusage.cli.status:show_status")
 def command() -> None:

@@ -17,7 +17,7 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLE, short_help="What gpusage would do to job scripts, and why.")
+@click.command(epilog=EXAMPLE)
 @click.argument("scripts", metavar="SCRIPT...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--cluster",
