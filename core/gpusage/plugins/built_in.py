@@ -1,49 +1,38 @@
-"""The plugins that core consists of, the large ones deferred until they are needed."""
+"""The plugins that core consists of, each imported when its hook is first called: most commands need few of them."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import wraps
 from types import MappingProxyType, ModuleType
 from typing import Any
 
 from gpusage_hooks import specs
 
-BUILT_IN: tuple[str, ...] = (
-    "gpusage.devices.catalogue",
-    "gpusage.graphs.card.file",
-    "gpusage.graphs.named.reader",
-    "gpusage.graphs.onnx.reader",
-    "gpusage.graphs.torch.pt2",
-    "gpusage.policies.stages",
-    "gpusage.predictors.colocation",
-    "gpusage.predictors.known",
-    "gpusage.predictors.needs",
-    "gpusage.predictors.slowdown",
-    "gpusage.node.sampler.nvml",
-)
-DEFERRED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys((name for name in BUILT_IN if name.startswith("gpusage.graphs.")), ("read_model",)),
-        "gpusage.predictors.colocation": ("predict_colocation",),
-        "gpusage.predictors.needs": ("predict_needs",),
-        "gpusage.predictors.slowdown": ("predict_slowdown",),
-        "gpusage.node.sampler.nvml": ("read_gpu",),
+        "gpusage.devices.catalogue": "describe_gpus",
+        "gpusage.graphs.card.file": "read_model",
+        "gpusage.graphs.named.reader": "read_model",
+        "gpusage.graphs.onnx.reader": "read_model",
+        "gpusage.graphs.torch.pt2": "read_model",
+        "gpusage.policies.stages": "decide",
+        "gpusage.predictors.colocation": "predict_colocation",
+        "gpusage.predictors.known": "find_observed_figures",
+        "gpusage.predictors.needs": "predict_needs",
+        "gpusage.predictors.slowdown": "predict_slowdown",
+        "gpusage.node.sampler.nvml": "read_gpu",
     }
 )
-"""Built-in plugins that are imported when one of these hooks is first called: large, and most commands need few."""
+"""The hook that each of them implements."""
 
 
 def built_in_plugin(name: str) -> ModuleType:
-    """Return the built-in plugin *name*, or what stands in for it until one of its hooks is called."""
-    return _deferred(name, DEFERRED[name]) if name in DEFERRED else importlib.import_module(name)
-
-
-def _deferred(module: str, hooks: Sequence[str]) -> ModuleType:
-    substitute = ModuleType(module)
-    for hook in hooks:
-        setattr(substitute, hook, specs.hookimpl(trylast=True)(_importing(module, hook)))
+    """Return what stands in for the built-in plugin *name* until its hook is called."""
+    hook = BUILT_IN[name]
+    substitute = ModuleType(name)
+    setattr(substitute, hook, specs.hookimpl(trylast=True)(_importing(name, hook)))
     return substitute
 
 

@@ -175,7 +175,7 @@ class Hooks:
         implementations = [
             implementation for implementation in self._of("add_commands") if implementation.plugin == plugin
         ]
-        answers: list[Sequence[object]] = self._answers(implementations, {})
+        answers: list[Sequence[object]] = self._collect_answers(implementations, {})
         return [command for answer in answers for command in answer]
 
     def decision_made(self, record: DecisionRecord) -> None:
@@ -203,9 +203,9 @@ class Hooks:
 
     def _all(self, hook: Callable[P, T | None], *_: P.args, **question: P.kwargs) -> list[T]:
         """Return the answer of each plugin that has one."""
-        return self._answers(self._of(hook.__name__), question)
+        return self._collect_answers(self._of(hook.__name__), question)
 
-    def _answers(self, implementations: Iterable[Implementation], question: Mapping[str, object]) -> list[T]:
+    def _collect_answers(self, implementations: Iterable[Implementation], question: Mapping[str, object]) -> list[T]:
         answers: list[T] = []
         for implementation in implementations:
             try:

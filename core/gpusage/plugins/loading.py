@@ -8,7 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint
 from importlib.metadata import entry_points as installed_entry_points
@@ -47,7 +47,7 @@ def node_hooks() -> Hooks:
     return make_hooks(points, built_in=("gpusage.node.sampler.nvml",))
 
 
-def make_hooks(points: Sequence[EntryPoint] = (), built_in: Sequence[str] = BUILT_IN) -> Hooks:
+def make_hooks(points: Sequence[EntryPoint] = (), built_in: Iterable[str] = BUILT_IN) -> Hooks:
     """Return the hooks of the plugins *built_in* and of those that *points* announce."""
     manager = pluggy.PluginManager("gpusage")
     manager.add_hookspecs(specs)

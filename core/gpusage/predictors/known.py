@@ -29,6 +29,7 @@ from gpusage_hooks.types import (
     ObservedFigures,
     Precision,
     SoloRun,
+    Submitter,
     Workload,
 )
 from gpusage_hooks.units import seconds
@@ -44,7 +45,7 @@ _FEW_ODDS, _EVEN = 0.1, 0.5
 
 @hookimpl(trylast=True)
 def find_observed_figures(
-    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
+    graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], submitter: Submitter
 ) -> Sequence[ObservedFigures] | None:
     """Return what the user observed of an earlier run alone on a whole GPU."""
     if workload.alone == NO_EARLIER_RUN:

@@ -12,6 +12,7 @@ from gpusage_hooks.types import (
     AnnotatedJob,
     Cluster,
     Decision,
+    DecisionRequest,
     Job,
     JobState,
     OutOfMemoryJob,
@@ -19,9 +20,7 @@ from gpusage_hooks.types import (
     RenderedDecision,
     Usage,
 )
-from gpusage_slurm.settings import SLURM, SlurmSettings
-from gpusage_slurm.submission import render
-from gpusage_slurm.submission.request import MANAGER, parse_submission
+from gpusage_slurm.settings import MANAGER, SLURM, SlurmSettings
 
 __all__ = [
     "add_commands",
@@ -47,8 +46,26 @@ def describe_manager() -> Manager:
 
 
 @hookimpl(trylast=True)
+def parse_submission(submission: DecisionRequest) -> Job | None:
+    """Understand a job description's fields, or a script.
+
+    Raises:
+        RequestError: The user's words to us are malformed.
+    """
+    if submission.manager != MANAGER:
+        return None
+    from gpusage_slurm.submission import request  # what lists commands starts faster
+
+    return request.parse_submission(submission)
+
+
+@hookimpl(trylast=True)
 def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Context) -> RenderedDecision | None:
     """Express a decision in Slurm's terms."""
+    if job.submission.manager != MANAGER:
+        return None
+    from gpusage_slurm.submission import render  # as above
+
     settings = context.settings
     with_notice = settings.tell_jobs if isinstance(settings, SlurmSettings) else True
     return render.render_decision(job, decision, cluster, with_notice=with_notice)

@@ -30,3 +30,4 @@ class SlurmSettings(ManagerSettings):
 
 
 SLURM = Manager(name="slurm", title="Slurm", settings=SlurmSettings, directive="#SBATCH", users=("slurm",))
+MANAGER = SLURM.name

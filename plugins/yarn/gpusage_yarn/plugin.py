@@ -8,10 +8,8 @@ import click
 
 from gpusage_hooks import hookimpl
 from gpusage_hooks.managers import Context, Manager
-from gpusage_hooks.types import AnnotatedJob, Cluster, Usage
-from gpusage_yarn.cluster.configuration import find_addresses
+from gpusage_hooks.types import AnnotatedJob, Cluster, Decision, DecisionRequest, Job, RenderedDecision, Usage
 from gpusage_yarn.settings import MANAGER, YARN, YarnSettings
-from gpusage_yarn.submission.request import parse_submission, render_decision
 
 __all__ = [
     "add_commands",
@@ -31,6 +29,30 @@ def describe_manager() -> Manager:
 
 
 @hookimpl(trylast=True)
+def parse_submission(submission: DecisionRequest) -> Job | None:
+    """Understand what the placement rule saw, or what a user typed.
+
+    Raises:
+        RequestError: The comment is addressed to us and malformed, or a plan is.
+    """
+    if submission.manager != MANAGER:
+        return None
+    from gpusage_yarn.submission import request  # what lists commands starts faster
+
+    return request.parse_submission(submission)
+
+
+@hookimpl(trylast=True)
+def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Context) -> RenderedDecision | None:
+    """Put a decision into YARN's words."""
+    if job.submission.manager != MANAGER:
+        return None
+    from gpusage_yarn.submission import request  # as above
+
+    return request.render_decision(job, decision, cluster, context)
+
+
+@hookimpl(trylast=True)
 def observe_cluster(manager: str, context: Context) -> Cluster | None:
     """Ask the ResourceManager for its nodes; ``None`` where this host knows of none.
 
@@ -40,7 +62,7 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
     """
     if manager != MANAGER:
         return None
-    addresses = find_addresses(context.settings_of(YarnSettings))
+    addresses = _addresses(context)
     if not addresses:
         return None
     from gpusage_yarn import observation as observing  # the base install has no requests, which it imports
@@ -58,7 +80,7 @@ def find_jobs(manager: str, job_id: str, user: str, context: Context) -> Sequenc
     """
     if manager != MANAGER or (job_id and not job_id.startswith("application_")):
         return None
-    addresses = find_addresses(context.settings_of(YarnSettings))
+    addresses = _addresses(context)
     if not addresses:
         return None
     from gpusage_yarn import observation as observing  # the base install has no requests, which it imports
@@ -74,7 +96,7 @@ def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
         UnreachableError: It does not answer.
         RequestError: It refuses.
     """
-    addresses = find_addresses(context.settings_of(YarnSettings)) if manager == MANAGER else ()
+    addresses = _addresses(context) if manager == MANAGER else ()
     if not addresses:
         return None
     from gpusage_yarn import observation as observing
@@ -88,3 +110,10 @@ def add_commands() -> Sequence[click.Command]:
     from gpusage_yarn.commands import yarn  # gpusaged has no commands
 
     return [yarn]
+
+
+def _addresses(context: Context) -> tuple[str, ...]:
+    """Return where a ResourceManager may be, as the site's settings or Hadoop's configuration say."""
+    from gpusage_yarn.cluster.configuration import find_addresses  # as above
+
+    return find_addresses(context.settings_of(YarnSettings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.plugins.error_text import sentence
@@ -14,12 +15,13 @@ _WORKLOADS = (Workload(), Workload(mode="infer", optimizer="none", precision="fp
 
 
 def warm_up_predictors(advisor: Advisor, cluster: Cluster) -> None:
-    """Predict and price a small model on every GPU of *cluster*; a failure is for a job to find."""
+    """Import the policies, predict and price a small model on every GPU of *cluster*; failing is for a job to find."""
     try:
         gpus = [advisor.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu is not None]
         for workload in _WORKLOADS:
             advisor.predict(_small_model(), workload, gpus)
             advisor.price(_small_model(), workload, gpus, advisor.rules.sharing.sizes)
+        import_module("gpusage.policies.stages")
         slowdown_with_partners(Interval(value=1.1, low=1.0, high=1.2), partners=1)
     except Exception as error:  # predictors are plugins
         _log.warning("warming up failed: %s", sentence(error))

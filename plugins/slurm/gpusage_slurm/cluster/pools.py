@@ -20,7 +20,7 @@ from gpusage_slurm.cluster.nodes import (
     partly_free_percent,
     read_nodes,
 )
-from gpusage_slurm.submission.request import MANAGER
+from gpusage_slurm.settings import MANAGER
 
 _SLICE = re.compile(r"\d+g\.\d+gb")
 _SOME_SLICE = re.compile(r"(?:^|[^a-z0-9])(?:mig|\dg)(?:[^a-z0-9]|$)")

@@ -18,7 +18,7 @@ from gpusage_slurm.cluster.hostlist import expand_hostlist
 from gpusage_slurm.cluster.nodes import NodeState
 from gpusage_slurm.cluster.pools import pools_of
 from gpusage_slurm.install.slurm_conf import read_files
-from gpusage_slurm.submission.request import MANAGER
+from gpusage_slurm.settings import MANAGER
 
 _LINE = re.compile(r"^\s*(nodename|partitionname|nodeset)\s*=", re.IGNORECASE)
 _PAIR = re.compile(r'(\w+)\s*=\s*("[^"]*"|\S+)')

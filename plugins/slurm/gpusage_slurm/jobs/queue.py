@@ -14,7 +14,7 @@ from gpusage.adapters import exit_status
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import AnnotatedJob, JobState
 from gpusage_slurm import scontrol
-from gpusage_slurm.submission.request import MANAGER
+from gpusage_slurm.settings import MANAGER
 
 JOB_ID = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
 _LISTED_ID = re.compile(r"[0-9]+(_[0-9]+|_\[.*|\+[0-9]+)?")

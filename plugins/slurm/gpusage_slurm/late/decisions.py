@@ -33,7 +33,7 @@ from gpusage_slurm.jobs.queue import update_job
 from gpusage_slurm.jobs.restore import MAXIMUM_BYTES
 from gpusage_slurm.late.card_reader import may_read_for, read_card, reading_rights
 from gpusage_slurm.late.jobs import LateJob, late_job_ids, names_model, read_late_job
-from gpusage_slurm.submission.request import MANAGER
+from gpusage_slurm.settings import MANAGER
 
 _SETTINGS = {
     "set.gres": "Gres",

@@ -23,7 +23,7 @@ from gpusage_sandboxes.sandbox import Sandbox as AnySandbox
 from gpusage_slurm.sandbox.accounting import start_accounting
 from gpusage_slurm.sandbox.installation import Installation, read_installation
 from gpusage_slurm.sandbox.layout import Layout
-from gpusage_slurm.submission.request import MANAGER
+from gpusage_slurm.settings import MANAGER
 
 _QUEUE_LIMIT_S = 5.0
 _GRACE_S = 5.0

@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, GpuRequest, Job, RenderedDecision
 from gpusage_hooks.units import MIB
+from gpusage_slurm.settings import MANAGER
 from gpusage_slurm.submission.placement import (
     constraint_with_feature,
     constraint_with_types,
@@ -24,7 +25,7 @@ from gpusage_slurm.submission.placement import (
     format_avoided_nodes,
     preference_expression,
 )
-from gpusage_slurm.submission.request import MANAGER, TRES_FIELDS
+from gpusage_slurm.submission.request import TRES_FIELDS
 from gpusage_slurm.tres import is_gpu, parse_tres, without_gpus
 
 _NAMELESS = "a share cannot name its GPU type"

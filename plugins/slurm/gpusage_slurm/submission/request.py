@@ -14,18 +14,16 @@ from dataclasses import replace
 from datetime import datetime
 
 from gpusage.adapters.cards import ERROR_MARK
-from gpusage_hooks import hookimpl
 from gpusage_hooks.comment import MODEL_PREFIXES, parse_comment
 from gpusage_hooks.types import DecisionRequest, GpuRequest, Job, ModelRequest, Submitter
 from gpusage_hooks.units import MIB
-from gpusage_slurm.settings import SLURM
+from gpusage_slurm.settings import MANAGER
 from gpusage_slurm.submission.deadline import seconds_left
 from gpusage_slurm.submission.missing_card import CAVEAT, ONLY_BATCH, exports_all, is_batch, missing_card_reason
 from gpusage_slurm.submission.placement import NODE_NAME, feature_groups
 from gpusage_slurm.submission.script import read_script
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_tres
 
-MANAGER = SLURM.name
 TRES_FIELDS = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
 EXCLUSIVE = "0"
 """JOB_SHARED_NONE of slurm.h."""
@@ -56,7 +54,6 @@ _SCRIPT_OPTIONS = {
 }
 
 
-@hookimpl(trylast=True)
 def parse_submission(submission: DecisionRequest) -> Job | None:
     """Parse the fields of job_submit, or the `#SBATCH` lines of a script.
 

@@ -25,7 +25,7 @@ from gpusage.adapters.gpu_division import FOLDER, PERCENT_VARIABLE, read_granted
 from gpusage.adapters.usage import ProcessSelector, SampledJob, Sampling, Surroundings, UsageSpool, append_usage_reports
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
-from gpusage_slurm.submission.request import MANAGER
+from gpusage_slurm.settings import MANAGER
 
 _COMMENT = re.compile(r"^ *Comment=(.*)$", re.MULTILINE)
 

@@ -58,7 +58,7 @@ class Hdfs:
         partial = f"{place}.{secrets.token_hex(8)}"
         target = self._request("PUT", partial, "CREATE", noredirect="true", permission="600")["Location"]
         with path.open("rb") as content:
-            _answer(self._session.put(target, data=content, timeout=_TIMEOUT_S), target)
+            _parse_response(self._session.put(target, data=content, timeout=_TIMEOUT_S), target)
         if not self._request("PUT", partial, "RENAME", destination=place).get("boolean"):
             self._request("DELETE", partial, "DELETE")  # another submission was faster with the same content
 
@@ -76,7 +76,7 @@ class Hdfs:
             url = f"{address}/webhdfs/v1{quote(place)}"
             parameters = {"op": action, "user.name": self._user, **parameters}
             try:
-                return _answer(self._session.request(method, url, params=parameters, timeout=_TIMEOUT_S), url)
+                return _parse_response(self._session.request(method, url, params=parameters, timeout=_TIMEOUT_S), url)
             except (requests.RequestException, RequestError) as error:
                 troubles.append(f"{address}: {error if isinstance(error, RequestError) else type(error).__name__}")
         message = f"HDFS must take --file; got: {'; '.join(troubles)}. Check {self.url}."
@@ -110,7 +110,7 @@ def _addresses(settings: Mapping[str, str], host: str, service: str) -> Iterator
         yield f"{scheme}://{place.replace('0.0.0.0:', f'{host}:')}"
 
 
-def _answer(answer: requests.Response, url: str) -> Mapping[str, Any]:
+def _parse_response(answer: requests.Response, url: str) -> Mapping[str, Any]:
     """Return what an answer holds."""
     if answer.status_code == _MISSING and "FileNotFoundException" in answer.text:
         raise FileNotFoundError(url)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gpusage_hooks import hookimpl
 from gpusage_hooks.comment import parse_comment
 from gpusage_hooks.managers import Context, GpuCatalogue
 from gpusage_hooks.types import (
@@ -36,7 +35,6 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _MAXIMUM_CARD_CHARACTERS = 64 * 1024
 
 
-@hookimpl(trylast=True)
 def parse_submission(submission: DecisionRequest) -> Job | None:
     """Understand what the placement rule saw, or what a user typed.
 
@@ -102,7 +100,6 @@ FALLBACK_AFTER_S = 30
 """After how long without a container the next generation is tried."""
 
 
-@hookimpl(trylast=True)
 def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Context) -> RenderedDecision | None:
     """Put *decision* into a plan's words: the share, and the generations to try."""
     if job.submission.manager != MANAGER:
