@@ -123,7 +123,7 @@ def run_client(sandbox: Sandbox, command: Command, name: str) -> Ending:
     done = sandbox.run(*words, check=False, timeout_s=LIMIT_S)
     [app] = [app for app in apps.applications(sandbox) if app["id"] not in known]
     outputs = list(sandbox.logs.glob(f"containers/*/{app['id']}/*/stdout"))
-    [master] = [path for path in outputs if path.parent.name.endswith("_000001")]
+    [master] = sandbox.logs.glob(f"containers/*/{app['id']}/*_000001")
     workers = [path for path in outputs if not path.parent.name.endswith("_000001")]
     texts = [done.stdout, *(path.read_text() for path in outputs)]
     return Ending(
@@ -131,7 +131,7 @@ def run_client(sandbox: Sandbox, command: Command, name: str) -> Ending:
         output=[line for text in texts for line in text.splitlines() if ": slope " in line],
         application=f"{app['state']} {app['finalStatus']}",
         containers=len(workers),
-        master_node=master.parents[2].name,
+        master_node=master.parents[1].name,
         shares=shares(folder / "runs.log")[name],
         printed="\n".join([shlex.join(words), done.stdout, done.stderr, app["diagnostics"]]),
     )
