@@ -76,11 +76,16 @@ def submit(sandbox: Sandbox, request: tuple[str, ...], path: str) -> None:
     sandbox.run("sbatch", *request, f"--wrap={script}", environment={"PATH": path})
 
 
+def own_lines(path: Path) -> list[str]:
+    """Return what a job itself wrote, without the line by which the task prolog tells of its share."""
+    return [line for line in path.read_text().splitlines() if not line.startswith("gpusage: this job has a share")]
+
+
 def report(sandbox: Sandbox) -> None:
     """Print how the jobs ended, what the nodes are, and which outputs hold a line that is no job's."""
     rows = sandbox.run("squeue", "--states=all", "--noheader", "--format=%T").stdout.split()
     nodes = sandbox.run("sinfo", "--noheader", "--Node", "--format=%T").stdout.split()
-    strange = [path for path in sandbox.layout.jobs.glob("slurm-*.out") if path.read_text() != "ran\n"]
+    strange = [path for path in sandbox.layout.jobs.glob("slurm-*.out") if own_lines(path) != ["ran"]]
     drained = sandbox.layout.log_file("slurmctld").read_text().count("DRAIN")
     click.echo("jobs: " + ", ".join(f"{rows.count(state)} {state}" for state in sorted(set(rows))))
     click.echo("nodes: " + ", ".join(f"{nodes.count(state)} {state}" for state in sorted(set(nodes))))
