@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from gpusage.decisions.prediction import Predictor, require_answer
 from gpusage.devices.catalogue import Catalogue
@@ -18,7 +19,6 @@ from gpusage.policies.place import admits, nothing_allowed, step_times_s, withou
 from gpusage.policies.shares.by_price import may_share
 from gpusage.policies.shares.price import priced_percents
 from gpusage.policies.shares.price_list import SharePrice, price_list
-from gpusage.settings.configuration import Configuration
 from gpusage.store.annotation import EXCLUDES
 from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
 from gpusage_hooks.managers import Context, ManagerSettings
@@ -41,6 +41,9 @@ from gpusage_hooks.types import (
     Submitter,
     Workload,
 )
+
+if TYPE_CHECKING:
+    from gpusage.settings.configuration import Configuration
 
 NO_CARD = "no description of the model came with the job"
 NO_WORDS = "this cluster has no words for it: its GPUs count different MPS units, or have no features"

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from gpusage.experience.failures import Failures, why_whole
-from gpusage.experience.history import History
 from gpusage.experience.identity import family, fingerprint, settings_key
 from gpusage.experience.other_users import LEAST_USERS, MOST_USERS
 from gpusage.experience.trust import NO_TRUST, HistoryTrust
 from gpusage_hooks.types import Interval, ModelGraph, Submitter, Workload
 from gpusage_hooks.units import WHOLE_PERCENT, gib
+
+if TYPE_CHECKING:
+    from gpusage.experience.history import History
 
 CONTRADICTING_RUNS = 5
 """So many runs alone on one whole GPU outweigh the utilization that a user gives."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from gpusage.experience.history import GpuLookup, History
 from gpusage.experience.identity import job_identity
 from gpusage.policies.shares.price import priced_percents
 from gpusage.predictors.intervals import exactly
@@ -37,6 +37,9 @@ from gpusage_hooks.types import (
     Workload,
 )
 from gpusage_hooks.units import WHOLE_PERCENT, gib, percent
+
+if TYPE_CHECKING:
+    from gpusage.experience.history import GpuLookup, History
 
 BY_HISTORY: tuple[Stage, ...] = tuple(stage for stage in STAGES if stage not in ("generation", "slo"))
 NO_GRAPH = ModelGraph(name="", source="", nodes=(), producers=(), inputs=(), parameter_count=0)

@@ -6,32 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from gpusage.cli import documents, figures, tables
-from gpusage.cli.output_file import page_origin, write_output
-from gpusage.cli.predicting import (
-    batches,
-    explain,
-    explain_page,
-    known_words,
-    money,
-    need_cells,
-    network,
-    serve,
-    serve_options,
-)
+from gpusage.cli.predicting import batches, money, need_cells, network, serve_options
 from gpusage.cli.predicting.batches import Prediction
 from gpusage.decisions.default_advisor import advisor
 from gpusage.devices.shares import share_of
 from gpusage.policies.place import limits_threads
 from gpusage.predictors.data_parallel import GPUS_PER_HOST
-from gpusage.predictors.explanation import Explanation, explanation_of
 from gpusage.predictors.intervals import scaled
-from gpusage.reports.pages import curves
 from gpusage_hooks.types import GpuNeed, ModelGraph, Price, Workload
+
+if TYPE_CHECKING:
+    from gpusage.predictors.explanation import Explanation
 
 SCHEMA = "gpusage.predict/1"
 LEGEND = (
@@ -65,6 +55,8 @@ def predict(
     """Predict what each MODEL needs on each GPU: time, memory, utilization."""
     serve_options.check(run)
     if run["serves"]:
+        from gpusage.cli.predicting import serve  # few predictions need it, an explanation, or a page
+
         catalogue = advisor().catalogue
         serve.serve(
             models, [catalogue.find(name) for name in gpu_names] or [*catalogue.generations()], run, as_json=as_json
@@ -77,6 +69,8 @@ def predict(
     answers = [[answer(one, run["deadline_s"]) for one in group] for group in groups]
     everything = [answer for group in answers for answer in group]
     if output is not None:
+        from gpusage.cli.output_file import write_output
+
         write_output(output, _page(everything) if is_page else tables.json_text(_whole(everything, explains=explains)))
     if as_json:
         tables.print_json(_whole(everything, explains=explains))
@@ -114,6 +108,9 @@ def _explanations(
     graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed], percents: Sequence[int]
 ) -> Sequence[Explanation]:
     """Explain each GPU of *needs* once, with what the shares *percents* cost each class of operators."""
+    from gpusage.cli.predicting import known_words
+    from gpusage.predictors.explanation import explanation_of
+
     gpus = [advisor().catalogue.find(name) for name in dict.fromkeys(need.gpu for need in needs)]
     if run.gpus > GPUS_PER_HOST:
         gpus = network.of_site(gpus)
@@ -124,6 +121,9 @@ def _explanations(
 
 
 def _page(answers: Sequence[Response]) -> str:
+    from gpusage.cli.output_file import page_origin
+    from gpusage.cli.predicting import explain_page
+
     models = [
         explain_page.Model(
             title=_title(one, answers),
@@ -148,6 +148,8 @@ def _title(one: Prediction, answers: Sequence[Response]) -> str:
 
 def _prices(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> tuple[tuple[Price, ...], ...]:
     """Return what shares cost, by rising share, on each GPU of *needs* that can be shared."""
+    from gpusage.reports.pages import curves
+
     gpus = [advisor().catalogue.find(name) for name in dict.fromkeys(need.gpu for need in needs)]
     shared = [gpu for gpu in gpus if limits_threads(gpu) and not gpu.parent_gpu]
     return advisor().price(graph, run, shared, curves.PERCENTS)
@@ -161,10 +163,18 @@ def _document(answer: Response, *, explains: bool) -> dict[str, Any]:
     graph, run, needs, first = answer.prediction
     new_tokens = run.generate.new_tokens if run.generate else None
     rows = [documents.need(need, first=first, steps=run.steps, new_tokens=new_tokens) for need in needs]
-    by_gpu = {explained.gpu: explain.document(explained) for explained in answer.explanations if explains}
+    by_gpu = _explanation_documents(answer.explanations if explains else ())
     rows = [{**need, "explanation": by_gpu[need["gpu"]]} if need["gpu"] in by_gpu else need for need in rows]
     document = {"model": documents.model(graph), "workload": documents.workload(graph, run), "needs": rows}
     return money.document(document, answer.bill)
+
+
+def _explanation_documents(explanations: Sequence[Explanation]) -> dict[str, Any]:
+    if not explanations:
+        return {}
+    from gpusage.cli.predicting import explain
+
+    return {explanation.gpu: explain.document(explanation) for explanation in explanations}
 
 
 def _show(answers: Sequence[Response], *, explains: bool) -> None:
@@ -174,8 +184,15 @@ def _show(answers: Sequence[Response], *, explains: bool) -> None:
         money.show(bill)
         if explains and len(answers) > 1:
             tables.show(f"Batch {prediction.workload.batch_size}.\n")
-        for explanation in explanations if explains else ():
-            explain.show(explanation)
+        if explains:
+            _show_explanations(explanations)
+
+
+def _show_explanations(explanations: Sequence[Explanation]) -> None:
+    from gpusage.cli.predicting import explain
+
+    for explanation in explanations:
+        explain.show(explanation)
 
 
 def _show_table(group: Sequence[Prediction]) -> None:
