@@ -84,12 +84,9 @@ class _Scope:
     depth: int = 0
 
     def find(self, name: str) -> Value | None:
-        scope: _Scope | None = self
-        while scope is not None:
-            if name in scope.values:
-                return scope.values[name]
-            scope = scope.parent
-        return None
+        if name in self.values or self.parent is None:
+            return self.values.get(name)
+        return self.parent.find(name)
 
 
 def infer(model: OnnxModel, inputs: Mapping[str, Shape], symbols: Mapping[str, int]) -> Trace:
@@ -252,6 +249,7 @@ class _Interpreter:
 
     def _run_operator(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
         rule = RULES.get(node.op_type) if node.domain in DOMAINS else None
+        is_estimated = any(value is not None and value.is_estimated for value in inputs)
         results: list[Result] | None = None
         if rule is not None:
             call = Call(node.op_type, inputs, node.attributes, len(node.outputs), self._model.opset)
@@ -260,9 +258,9 @@ class _Interpreter:
             except UnresolvedError:
                 results = None
             except (MismatchError, ArithmeticError, ValueError, IndexError, TypeError) as error:
-                if not any(value is not None and value.is_estimated for value in inputs):
+                if not is_estimated:
                     raise _mismatch(node, inputs) from error
-        known = results is not None and not any(value is not None and value.is_estimated for value in inputs)
+        known = results is not None and not is_estimated
         return self._record(node, inputs, results or self._declared_results(node, inputs, scope), known=known)
 
     def _record(
