@@ -189,17 +189,19 @@ def _goal_line(goal: Goal, tables: Sequence[Table]) -> str:
     is_share = goal.column.startswith(("%", RANK))
     match = _find(goal, tables)
     if match is None:
-        return f"| {goal.text} | {_wanted(goal.bounds, is_share=is_share)} | no table | | |"
+        return f"| {goal.text} | {_goal_text(goal.bounds, is_share=is_share)} | no table | | |"
     table, row = match
     value = row[table["columns"].index(goal.column)]
     name, figure = _best(_baselines(goal, table, row), is_share=is_share)
     best_baseline = f"{cell(figure)} ({name})" if name else ""
     least, most = goal.bounds or (0.0, figure or 0.0)
     verdict = "met" if least <= value <= most else "**missed**"
-    return f"| {goal.text} | {_wanted(goal.bounds, is_share=is_share)} | {cell(value)} | {best_baseline} | {verdict} |"
+    return (
+        f"| {goal.text} | {_goal_text(goal.bounds, is_share=is_share)} | {cell(value)} | {best_baseline} | {verdict} |"
+    )
 
 
-def _wanted(bounds: tuple[float, float] | None, *, is_share: bool) -> str:
+def _goal_text(bounds: tuple[float, float] | None, *, is_share: bool) -> str:
     if bounds is None:
         return "< plainer"
     least, most = bounds

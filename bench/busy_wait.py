@@ -13,7 +13,7 @@ import numpy as np
 from busy_account import FAMILIES
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.host import step_account, utilization_at_batch
-from gpusage_lab.learning.activity_known import other_batch, seen
+from gpusage_lab.learning.activity_known import other_batch, solo_run
 from gpusage_lab.learning.activity_tests import Test, real_tests
 from gpusage_lab.learning.scores import rank_correlation, rmsle
 from gpusage_lab.learning.seal import is_sealed
@@ -28,7 +28,7 @@ MAX_STEP_GAPS = (0.0, 1.0, 2.0, 4.0, 8.0, np.inf)
 
 def estimates(test: Test, other: Test) -> list[float]:
     """Return the percent of *test* as *other* has it, and for each of `MAX_STEP_GAPS` as it tells it."""
-    share = seen(other).utilization or 0.0
+    share = solo_run(other).utilization or 0.0
     there, here = (step_account(WorkloadAnalysis(one.graph, one.workload), [one.gpu]) for one in (other, test))
     growth = test.workload.batch_size / other.workload.batch_size
     return [

@@ -31,7 +31,7 @@ LIBRARY, FIRST = "timm", "resnet18"
 SLOWEST = 5
 
 
-class Made(NamedTuple):
+class CardCost(NamedTuple):
     """One model's card: what it took, and what went wrong, if anything did."""
 
     name: str
@@ -84,7 +84,7 @@ def sample(sizes: dict[str, int], count: int) -> list[str]:
     return [ordered[(2 * place + 1) * len(ordered) // (2 * count)] for place in range(count)]
 
 
-def cards(names: Sequence[str], processes: int) -> Iterator[Made]:
+def cards(names: Sequence[str], processes: int) -> Iterator[CardCost]:
     """Make the card of each of *names*, the long ones first, so that no process waits for another at the end."""
     os.environ["OMP_NUM_THREADS"] = "1"  # read by the new processes
     console = Console(stderr=True)
@@ -101,7 +101,7 @@ def start_up() -> None:
     read(LIBRARY, FIRST, {})
 
 
-def card(name: str) -> Made:
+def card(name: str) -> CardCost:
     """Make one card as a user's command does, and time it."""
     start, busy = time.perf_counter(), time.process_time()
     length, trouble = 0, ""
@@ -109,15 +109,15 @@ def card(name: str) -> Made:
         length = len(encode(read(LIBRARY, name, {})))
     except GraphError as error:
         trouble = str(error)
-    return Made(name, time.process_time() - busy, time.perf_counter() - start, length, trouble)
+    return CardCost(name, time.process_time() - busy, time.perf_counter() - start, length, trouble)
 
 
-def scaled_s(made: Sequence[Made], processes: int) -> float:
+def scaled_s(made: Sequence[CardCost], processes: int) -> float:
     """Return the processor's seconds that 1,000 such models take on so many processes."""
     return MODELS * sum(one.busy_s for one in made) / len(made) / processes
 
 
-def lines(made: Sequence[Made], processes: int, elapsed_s: float) -> Iterator[str]:
+def lines(made: Sequence[CardCost], processes: int, elapsed_s: float) -> Iterator[str]:
     """Yield what was found."""
     busy_s, clock_s = (sum(times) for times in zip(*((one.busy_s, one.clock_s) for one in made), strict=True))
     for one in sorted(made, key=lambda one: -one.busy_s)[:SLOWEST]:

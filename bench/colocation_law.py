@@ -72,7 +72,7 @@ def demands_of(pairs: Pairs, jobs: Mapping[str, NamedJob]) -> Demands:
     return by_job
 
 
-def together(parameters: FloatArray, demands: FloatArray) -> FloatArray:
+def throughput_losses(parameters: FloatArray, demands: FloatArray) -> FloatArray:
     """Return the row's job's share of its own speed beside the column's: the fixed point, by damped rounds."""
     contention: FloatArray = (demands * parameters) @ demands.T
     shares: FloatArray = np.full_like(contention, 0.6)
@@ -94,14 +94,14 @@ def fitted(pairs: Pairs, demands: FloatArray, teaches: BoolArray) -> Law:
     solved = np.linalg.solve(design.T @ design + np.diag(ridge), design.T)
 
     def missed(logarithms: FloatArray) -> FloatArray:
-        left = measured - together(np.exp(logarithms), demands)[chosen]
+        left = measured - throughput_losses(np.exp(logarithms), demands)[chosen]
         effects = solved @ left
         drawn = np.sqrt(PARAMETERS_RIDGE) * (logarithms - LIKELY_LOGARITHM)
         return np.concatenate([left - design @ effects, np.sqrt(ridge) * effects, drawn])
 
     start = np.full(demands.shape[1], LIKELY_LOGARITHM)
     parameters = np.exp(least_squares(missed, start, bounds=(-8.0, 4.0)).x) if len(start) else start
-    effects = solved @ (measured - together(parameters, demands)[chosen])
+    effects = solved @ (measured - throughput_losses(parameters, demands)[chosen])
     return Law(parameters, float(effects[-1]), effects[:count], effects[count : 2 * count])
 
 
@@ -115,7 +115,7 @@ def following(form: Form, demands: Demands) -> Policy:
             rows = np.array([[demands[job][resource] for resource in form] for job in pairs.jobs])
             rows = rows.reshape(len(pairs.jobs), len(form))
             law = fitted(pairs, rows, teaches)
-            losses = together(law.parameters, rows) + law.average
+            losses = throughput_losses(law.parameters, rows) + law.average
             losses = losses + law.own[:, np.newaxis] + law.partner
             known[key] = losses + losses.T
         sums: FloatArray = known[key][target]

@@ -184,8 +184,8 @@ def measure_together(device: str, seconds: float, node: Node | None) -> None:
     """Print latency and training's step time: each alone, then beside each other in each way."""
     print(f"\n{'':10} {'p50 ms':>8} {'p99 ms':>8} {'within limit':>13} {'step ms':>8} {'step / alone':>13}")
     with tempfile.TemporaryDirectory() as folder:
-        alone_s = float(_answer(_start("train", device, seconds, folder))[0])
-        p50_s, p99_s, *latencies = map(float, _answer(_start("serve", device, seconds, folder)))
+        alone_s = float(_output_words(_start("train", device, seconds, folder))[0])
+        p50_s, p99_s, *latencies = map(float, _output_words(_start("serve", device, seconds, folder)))
         limit_s = LIMIT_RATIO * p50_s
         _print_row("alone", (p50_s, p99_s, *latencies), limit_s, alone_s, alone_s)
         for name in SETTINGS:
@@ -197,8 +197,8 @@ def measure_together(device: str, seconds: float, node: Node | None) -> None:
                 serving, training = variables
                 trains = _start("train", device, seconds, folder, training, is_gated=is_gated)
                 serves = _start("serve", device, seconds, folder, serving, is_gated=is_gated)
-                together_s = float(_answer(trains)[0])
-                _print_row(name, tuple(map(float, _answer(serves))), limit_s, together_s, alone_s)
+                together_s = float(_output_words(trains)[0])
+                _print_row(name, tuple(map(float, _output_words(serves))), limit_s, together_s, alone_s)
 
 
 def _start(
@@ -216,7 +216,7 @@ def _start(
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def _answer(process: subprocess.Popen[str]) -> list[str]:
+def _output_words(process: subprocess.Popen[str]) -> list[str]:
     return process.communicate()[0].split()
 
 

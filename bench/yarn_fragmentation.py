@@ -53,7 +53,7 @@ def applications(sandbox: Sandbox) -> list[dict[str, Any]]:
     return list(((sandbox.get("apps") or {}).get("apps") or {}).get("app") or [])
 
 
-def hold(sandbox: Sandbox, place: Path, share: int) -> None:
+def hold_share(sandbox: Sandbox, place: Path, share: int) -> None:
     """Hold *share* of a GPU until the file ``end`` is in *place*; return when it is held."""
     place.mkdir(parents=True)
     manager = ResourceManager((sandbox.rm_url,), user="alice")
@@ -130,7 +130,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 
 def one_run(sandbox: Sandbox, folder: Path, held: int, client: Client) -> tuple[bool, float]:
     """Return whether the client succeeded, and how many seconds after a holder's end its container began."""
-    hold(sandbox, folder / "holder", held)
+    hold_share(sandbox, folder / "holder", held)
     with ThreadPoolExecutor(1) as executor:
         done = executor.submit(client, sandbox, folder)
         wait_for(lambda: any(app.get("reservedMB") for app in applications(sandbox)) or done.done(), "the client waits")
@@ -166,7 +166,7 @@ def main() -> int:
     outcomes: list[tuple[bool, float]] = []
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, start_sandbox(plan) as sandbox:
-        hold(sandbox, Path(folder) / "other", held)
+        hold_share(sandbox, Path(folder) / "other", held)
         for number in range(options.runs):
             if time.monotonic() - begun_s > options.limit_s:
                 break

@@ -110,31 +110,31 @@ def main() -> None:
     with progress() as report:
         cluster = start_sandbox(ClusterPlan(nodes=parse_nodes(NODES)), release=os.environ.get("RELEASE"), report=report)
     with cluster:
-        say(f"A private cluster: Slurm {cluster.installation.version}, three generations of GPUs")
+        print_headline(f"A private cluster: Slurm {cluster.installation.version}, three generations of GPUs")
         console.print(cluster.run("sinfo", "-N", "-o", "%10N %8T %24G %f").stdout.rstrip())
-        say("gpusage slurm install --mode enforce --yes")
+        print_headline("gpusage slurm install --mode enforce --yes")
         give_mps(cluster)
         install_plugin(cluster, "enforce", LIMIT)
         console.print("job_submit.lua, cli_filter.lua and slurm.conf have their lines, gpusaged has seen the cluster.")
-        say("Users submit as ever, and name their model in the comment")
+        print_headline("Users submit as ever, and name their model in the comment")
         names = [submit(cluster, example) for example in EXAMPLES]
-        say("Where they run")
+        print_headline("Where they run")
         jobs = begun(cluster, names)
         show_places(jobs)
-        say("Two training jobs on one GPU: what MPS was told of each")
+        print_headline("Two training jobs on one GPU: what MPS was told of each")
         show_pair(cluster, jobs)
-        say("A job that needs more memory than its share has: it fails, and runs again with a whole GPU")
+        print_headline("A job that needs more memory than its share has: it fails, and runs again with a whole GPU")
         show_rescue(cluster)
-        say("kill -9 gpusaged: the next job goes through as its user wrote it")
+        print_headline("kill -9 gpusaged: the next job goes through as its user wrote it")
         kill_daemon(cluster)
         show_untouched(cluster)
-        say("gpusage report: what was decided, and how it went")
+        print_headline("gpusage report: what was decided, and how it went")
         show_report(cluster)
-        say("Everything is taken down again")
+        print_headline("Everything is taken down again")
     console.print(f"Done in {time.monotonic() - began_s:.0f} s; nothing is left on this machine but the download.")
 
 
-def say(text: str) -> None:
+def print_headline(text: str) -> None:
     """Print a headline."""
     console.print(f"\n[bold]== {text}[/bold]")
 

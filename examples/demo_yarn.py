@@ -68,29 +68,31 @@ def main() -> None:
         )
         cluster = start_sandbox(plan, report=report)
     with cluster:
-        say(f"A private cluster: Hadoop {cluster.hadoop.version}, three generations of GPUs, our jar on its classpath")
+        print_headline(
+            f"A private cluster: Hadoop {cluster.hadoop.version}, three generations of GPUs, our jar on its classpath"
+        )
         show_nodes(cluster)
-        say("Users submit their models with gpusage yarn submit")
+        print_headline("Users submit their models with gpusage yarn submit")
         jobs = [submit(cluster, example, number) for number, example in enumerate(EXAMPLES)]
         show_places(cluster, jobs)
         release(cluster, range(len(EXAMPLES)), jobs)
-        say("Two containers share one GPU; this is what they see")
+        print_headline("Two containers share one GPU; this is what they see")
         shared = submit(cluster, RECOMMENDER, 10, "--containers", "2")
         show_shared(cluster, shared)
-        say("A third finds no room there")
+        print_headline("A third finds no room there")
         third, moved = submit(cluster, THIRD, 11, wait=False), submit(cluster, MOVED, 12)
         show_waiting(cluster, third)
         show_places(cluster, [moved])
-        say("kill -9 ResourceManager, and start it again")
+        print_headline("kill -9 ResourceManager, and start it again")
         restart(cluster, shared, third)
         release(cluster, (10, 11, 12), [shared, third, moved])
         console.print("The third had its GPU once the two had ended; all three have succeeded.")
         show_store(cluster)
-        say("Everything is taken down again")
+        print_headline("Everything is taken down again")
     console.print(f"Done in {time.monotonic() - began_s:.0f} s; nothing is left on this machine but the downloads.")
 
 
-def say(text: str) -> None:
+def print_headline(text: str) -> None:
     """Print a headline."""
     console.print(f"\n[bold]== {text}[/bold]")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpusage_hooks.units import MIB
 from gpusage_lab.replay.virtual_gpus import VirtualGpus
-from gpusage_lab.simulator.contract import Tenant, Together
+from gpusage_lab.simulator.contract import Colocation, Tenant
 
 
 class Halves:
@@ -20,9 +20,9 @@ class Halves:
         """Return what the kind needs."""
         return MIB * (6.0 if kind else 1.0)
 
-    def together(self, tenants: Sequence[Tenant], _: int, /) -> Together:
+    def colocation_of(self, tenants: Sequence[Tenant], _: int, /) -> Colocation:
         """Return equal parts."""
-        return Together(tuple(1 / len(tenants) for _ in tenants), 0.5)
+        return Colocation(tuple(1 / len(tenants) for _ in tenants), 0.5)
 
 
 def emulated(*work_s: float, kinds: Sequence[int] | None = None) -> VirtualGpus:

@@ -43,7 +43,7 @@ class Server:
         """Start, and wait until it answers."""
         command = self._command("postgres", "-D", f"{self.folder}/data", "-k", str(self.folder), "-h", "", "-F")
         self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=self.folder)
-        wait_until(self._answers)
+        wait_until(self._is_ready)
 
     def stop(self) -> None:
         """Stop at once, connections cut."""
@@ -63,7 +63,7 @@ class Server:
             "gpusage", database="postgres", unix_sock=f"{self.folder}/.s.PGSQL.{PORT}", timeout=LIMIT_S
         )
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
             self._connection().close()
         except pg8000.native.Error:

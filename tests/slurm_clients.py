@@ -18,7 +18,7 @@ from typing import NamedTuple
 from client_installations import install_from_pypi, install_nextflow
 from gpusage.adapters.process_user import user_name
 from gpusage_slurm.sandbox import Sandbox
-from slurm_jobs import shown
+from slurm_jobs import show_job
 from waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -187,8 +187,8 @@ def job_ids(sandbox: Sandbox) -> list[str]:
 
 
 def _last_state(sandbox: Sandbox, job: str) -> str:
-    wait_until(lambda: shown(sandbox, job)["JobState"] in _ENDED, lambda: shown(sandbox, job))
-    return shown(sandbox, job)["JobState"].replace("CANCELLED", "COMPLETED")
+    wait_until(lambda: show_job(sandbox, job)["JobState"] in _ENDED, lambda: show_job(sandbox, job))
+    return show_job(sandbox, job)["JobState"].replace("CANCELLED", "COMPLETED")
 
 
 def shares(log: Path) -> dict[str, list[int]]:

@@ -32,7 +32,7 @@ class HeldJob:
 
     Attributes:
         output: The lines that its user saw.
-        shown: As `shown` has it.
+        shown: As `show_job` has it.
     """
 
     job_id: str
@@ -60,7 +60,7 @@ def is_timely(text: str) -> bool:
     return not _LATE.search(text)
 
 
-def shown(sandbox: Sandbox, job: str) -> dict[str, str]:
+def show_job(sandbox: Sandbox, job: str) -> dict[str, str]:
     """Return what `scontrol show job` says; texts with blanks as a whole."""
     text = sandbox.run("scontrol", "show", "job", job).stdout
     texts = re.findall(r"^ *(AdminComment|Comment)=(.*?) *$", text, re.MULTILINE)
@@ -95,7 +95,7 @@ def submit_until(
         command = ("sbatch", "--hold", *options, script)  # with --parsable nobody would be told anything
         done = sandbox.run(*command, environment=environment)
         job_id = done.stdout.split()[-1]
-        jobs.append(HeldJob(job_id=job_id, output=done.stderr, shown=shown(sandbox, job_id)))
+        jobs.append(HeldJob(job_id=job_id, output=done.stderr, shown=show_job(sandbox, job_id)))
         return bool(wanted(jobs[-1]))
 
     wait_until(is_as_wanted, lambda: jobs[-1])
@@ -121,14 +121,14 @@ def release(sandbox: Sandbox, *jobs: str) -> None:
 
 
 def wait_for_state(sandbox: Sandbox, job: str, *states: str, restarts: int | None = None) -> dict[str, str]:
-    """Wait until *job* is in one of *states*, after so many *restarts* where given, and return it as `shown` does."""
+    """Wait until *job* is in one of *states* after so many *restarts*, and return what `show_job` returns."""
 
     def is_there() -> bool:
-        seen = shown(sandbox, job)
+        seen = show_job(sandbox, job)
         return seen["JobState"] in states and restarts in (None, int(seen["Restarts"]))
 
-    wait_until(is_there, lambda: shown(sandbox, job))
-    return shown(sandbox, job)
+    wait_until(is_there, lambda: show_job(sandbox, job))
+    return show_job(sandbox, job)
 
 
 def own_output(path: Path) -> str:

@@ -19,8 +19,23 @@ BANNED = frozenset(
     }
 )
 """Participles of speech, verbs without an object, and metaphors that only this project's authors would understand."""
+VAGUE = frozenset(
+    {
+        *("alone", "answer", "apart", "doubt", "go_on", "goes_on", "has", "hear", "hold", "holds", "known", "let_go"),
+        *("made", "say", "seen", "shown", "some", "together", "turn", "turns", "wanted", "way", "ways", "whole"),
+    }
+)
+"""Functions and classes of these names, with or without ``_`` before them, do not say what they do or are."""
 PUBLIC = frozenset({"by_rivals", "tell_jobs"})
 """Keys of gpusage.toml, which sites have written down: `[generation] by_rivals` and `[slurm] tell_jobs`."""
+LIBRARIES = frozenset({"AttributeNotFoundException", "NoClassDefFoundError"})
+"""Names of the libraries that our programs in Java use."""
+OTHER_LANGUAGES = {
+    "lua": r"--[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'",
+    "java": r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|@(?:Parameterized)?Test\b.*?void \w+",
+    "sh": r"(?<!\S)#[^\n]*",
+}
+"""By the endings of files: what is no identifier there, comments, texts, and the names of tests."""
 
 
 def words(identifier: str) -> set[str]:
@@ -50,12 +65,42 @@ def banned_names(path: Path) -> set[str]:
     """Return the names of the module at *path*, its own included, that have a banned word and are not public."""
     names = {path.parent.name if path.stem == "__init__" else path.stem} if not path.stem.startswith("test_") else set()
     names.update(identifiers(ast.parse(path.read_text(encoding="utf-8"))))
-    return {name for name in names - PUBLIC if words(name) & BANNED}
+    return {name for name in names - PUBLIC if words(name) & BANNED} | vague_names(path)
+
+
+def vague_names(path: Path) -> set[str]:
+    """Return the functions and classes in the module at *path* whose names do not say what they do or are."""
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    names = {node.name for node in nodes if isinstance(node, definitions) and not is_property(node)}
+    return {name for name in names if name.strip("_").lower() in VAGUE}
+
+
+def is_property(node: ast.AST) -> bool:
+    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else []
+    return any(isinstance(each, ast.Name) and each.id == "property" for each in decorators)
+
+
+def banned_names_elsewhere(path: Path) -> set[str]:
+    """Return the identifiers with a banned word in the program at *path*, in Lua, Java or the shell's language."""
+    ending = path.suffix.removeprefix(".")
+    code = re.sub(OTHER_LANGUAGES[ending], "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    # A script of the shell consists of words; only what it assigns and defines is a name of ours.
+    pattern = r"(?:^|[;\s({])([A-Za-z_]\w*)(?:=|\+\+|\(\)| in )" if ending == "sh" else r"([A-Za-z_]\w*)"
+    return {name for name in {*re.findall(pattern, code)} - LIBRARIES if words(name) & BANNED}
 
 
 def test_no_identifier_has_a_banned_word() -> None:
     paths = (path for root in ROOTS for path in (ROOT / root).rglob("*.py") if ".venv" not in path.parts)
     assert [f"{path.relative_to(ROOT)} {name}" for path in paths for name in sorted(banned_names(path))] == []
+
+
+@pytest.mark.parametrize("ending", OTHER_LANGUAGES)
+def test_no_identifier_in_another_language_has_a_banned_word(ending: str) -> None:
+    files = [path for root in (*ROOTS, "release") for path in (ROOT / root).rglob(f"*.{ending}")]
+    paths = [path for path in files if not {".venv", "target"} & {*path.parts}]
+    assert paths
+    assert [f"{path.relative_to(ROOT)} {name}" for path in paths for name in sorted(banned_names_elsewhere(path))] == []
 
 
 @pytest.mark.parametrize(
@@ -71,9 +116,28 @@ def test_no_identifier_has_a_banned_word() -> None:
         ("def test_what_is_told(): pass", set()),
         ("retold = foundation = takeover = 1", set()),
         ("x = told()", set()),
+        ("def _answer(): pass", {"_answer"}),
+        ("class Known: pass", {"Known"}),
+        ("known = answer = 1", set()),
     ],
 )
 def test_a_banned_word_is_seen_where_a_name_is_defined(source: str, expected: set[str], tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(source, encoding="utf-8")
     assert banned_names(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "expected"),
+    [
+        ("a.lua", "local found = 1 -- told\nlog(\"asked\", 'kept')", {"found"}),
+        ("A.java", "/** told */ int asked = 1; // kept", {"asked"}),
+        ("A.java", '@Test\n  void aPingIsAnswered() { log("told \\" kept"); }', set()),
+        ("a.sh", "given=1 # told\necho said", {"given"}),
+        ("a.sh", "for found in 1; do told() { :; }; done", {"found", "told"}),
+    ],
+)
+def test_a_banned_word_is_seen_in_another_language(name: str, source: str, expected: set[str], tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(source, encoding="utf-8")
+    assert banned_names_elsewhere(path) == expected

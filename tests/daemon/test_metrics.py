@@ -158,12 +158,12 @@ def queries() -> list[str]:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    def holds() -> bool:
+    def is_met() -> bool:
         with suppress(OSError):  # it has not started yet
             return condition()
         return False
 
-    wait_until(holds)
+    wait_until(is_met)
 
 
 def test_each_query_of_the_dashboard_has_an_answer_of_a_real_prometheus(

@@ -28,7 +28,7 @@ INSIDE = CHECKOUT / "tests" / "packaging" / "inside.sh"
 
 @pytest.fixture(scope="module")
 def wheel() -> Path:
-    return made("dist/*.whl")
+    return release_file("dist/*.whl")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def released(wheel: Path) -> Iterator[Installation]:
         yield install_wheel(wheel, Path(folder), "[yarn]")
 
 
-def made(pattern: str) -> Path:
+def release_file(pattern: str) -> Path:
     """Return the one file that `make packages` has made."""
     files = sorted(CHECKOUT.glob(pattern))
     assert len(files) == 1, f"make packages must leave one {pattern}; got {files}"
@@ -97,7 +97,7 @@ def test_the_manual_pages_are_well_formed() -> None:
 @pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb reads the deb; it is not installed")
 def test_the_deb_holds_commands_unit_pages_and_completion() -> None:
     listed = subprocess.run(
-        ["dpkg-deb", "--contents", made("dist/*.deb")], check=True, capture_output=True, text=True
+        ["dpkg-deb", "--contents", release_file("dist/*.deb")], check=True, capture_output=True, text=True
     ).stdout
     assert {line.split()[5].removeprefix(".") for line in listed.splitlines()} >= NAMES | {
         "/usr/share/zsh/vendor-completions/_gpusage"
@@ -106,7 +106,7 @@ def test_the_deb_holds_commands_unit_pages_and_completion() -> None:
 
 @pytest.mark.skipif(shutil.which("rpm") is None, reason="rpm reads the rpm; it is not installed")
 def test_the_rpm_holds_the_same() -> None:
-    command = ["rpm", "--query", "--package", made("dist/*.rpm")]
+    command = ["rpm", "--query", "--package", release_file("dist/*.rpm")]
     listed = subprocess.run([*command, "--list"], check=True, capture_output=True, text=True).stdout
     configured = subprocess.run([*command, "--configfiles"], check=True, capture_output=True, text=True).stdout
     assert set(listed.splitlines()) >= NAMES | {"/usr/share/zsh/site-functions/_gpusage"}
@@ -121,7 +121,7 @@ def test_the_package_is_installed_used_and_removed(kind: str) -> None:
         pytest.skip(f"{tool} installs it; it is not installed")
     if subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode != 0:
         pytest.skip("this machine lets nobody have mounts of his own")
-    command = ["unshare", "--mount", "sh", INSIDE, made(f"dist/*.{kind}"), *PLACES]
+    command = ["unshare", "--mount", "sh", INSIDE, release_file(f"dist/*.{kind}"), *PLACES]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd="/")
     if done.returncode == 77:
         pytest.skip(f"this machine lets nobody mount an overlay: {done.stderr.strip()}")

@@ -68,10 +68,10 @@ CHOOSERS = {"program": program, **{name: by_rule(order) for name, order in RULES
 @settings(max_examples=25, deadline=None)
 def test_a_plan_holds(name: str, problem: tuple[list[PlannedJob], list[NodeGroup]]) -> None:
     jobs, groups = problem
-    _holds(make_plan(jobs, groups, _chooser(name)), jobs, groups)
+    _assert_valid_plan(make_plan(jobs, groups, _chooser(name)), jobs, groups)
 
 
-def _holds(plan: Plan, jobs: list[PlannedJob], groups: list[NodeGroup]) -> None:
+def _assert_valid_plan(plan: Plan, jobs: list[PlannedJob], groups: list[NodeGroup]) -> None:
     assert sorted(each.job.name for each in plan.assignments) == sorted(job.name for job in jobs)
     assert all(each.start_s >= each.job.submitted_s for each in plan.assignments)
     _no_gpu_is_used_twice(plan)
@@ -89,7 +89,7 @@ def test_the_whole_plan_holds_and_is_never_dearer_than_a_rule_or_the_program(
     starts = [make_plan(jobs, groups, choose) for choose in CHOOSERS.values()]
     plan = best_plan(jobs, groups, starts, most_tries=20_000)
     assert plan.cost <= min(start.cost for start in starts)
-    _holds(plan, jobs, groups)
+    _assert_valid_plan(plan, jobs, groups)
 
 
 def _chooser(name: str) -> Callable[[State], Choice]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusage_hooks.types import Cluster
-from gpusage_lab.simulator.contract import Ask, Backfill, Demand, Tenant, Together
+from gpusage_lab.simulator.contract import Backfill, Colocation, Demand, JobRequest, Tenant
 from gpusage_lab.simulator.engine import OUT_OF_MEMORY_S, simulate
 from gpusage_lab.simulator.fleet import Fleet, GpuType
 from gpusage_lab.simulator.jobs import Jobs, Kind
@@ -33,18 +33,18 @@ class Packing:
     name: str = "packing"
     remembers: bool = False
 
-    def demand(self, ask: Ask) -> Demand:
+    def demand(self, ask: JobRequest) -> Demand:
         """Return a whole GPU for jobs on several and for those that ran out of memory."""
         if self.profiles and ask.stage == "first":
             return Demand(types=(1, 0), profiling_s=PROFILING_S)
         alone = ask.gpu_count > 1 or ask.stage == "rescued"
         return Demand(types=(0, 1), alone=alone, accepted_slowdown=None if alone else 1.2)
 
-    def rank(self, ask: Ask, gpu_type: int) -> float:
+    def rank(self, ask: JobRequest, gpu_type: int) -> float:
         """Return an order that differs by type."""
         return float((ask.kind + gpu_type) % KINDS)
 
-    def cost(self, gpu_type: int, tenants: Sequence[Ask], newcomer: Ask) -> float | None:
+    def cost(self, gpu_type: int, tenants: Sequence[JobRequest], newcomer: JobRequest) -> float | None:
         """Return how many stand there already."""
         estimated_bytes = sum(MEMORY[one.kind] / 2 for one in [*tenants, newcomer])
         return None if estimated_bytes > 1 else float(len(tenants) + gpu_type)
@@ -61,9 +61,9 @@ class Truth:
         """Return the kind's memory."""
         return MEMORY[kind]
 
-    def together(self, tenants: Sequence[Tenant], _: int, /) -> Together:
+    def colocation_of(self, tenants: Sequence[Tenant], _: int, /) -> Colocation:
         """Return the same for all."""
-        return Together(tuple(1 / len(tenants) ** 0.5 for _ in tenants), 0.5 + 0.1 * len(tenants))
+        return Colocation(tuple(1 / len(tenants) ** 0.5 for _ in tenants), 0.5 + 0.1 * len(tenants))
 
 
 FLEET = Fleet(

@@ -19,7 +19,7 @@ from slurm_jobs import (
     gpusaged_status,
     own_output,
     release,
-    shown,
+    show_job,
     submit_held,
     submit_share,
     wait_for_state,
@@ -78,7 +78,7 @@ def test_a_job_that_can_never_start_is_turned_back_or_told_of(sandbox: Sandbox) 
     """Its partition gives whole nodes since it was rewritten, and its node stays idle."""
     before = monitor_status(sandbox)["turned_back"]
     job = stuck_job(sandbox)
-    number = shown(sandbox, job)["AdminComment"].split()[1]
+    number = show_job(sandbox, job)["AdminComment"].split()[1]
     if sandbox.installation.major_minor >= TURNS_BACK:
         ended = wait_for_state(sandbox, job, "COMPLETED")
         assert ended["TresPerNode"] == "gres/gpu:1"
@@ -93,7 +93,7 @@ def test_a_job_that_can_never_start_is_turned_back_or_told_of(sandbox: Sandbox) 
     (text,) = monitor_status(sandbox)["stuck"]
     assert f"slurm job {job} of " in text
     assert "node v100-1 is idle" in text
-    mark = shown(sandbox, job)["AdminComment"]
+    mark = show_job(sandbox, job)["AdminComment"]
     assert mark.startswith(f"gpusage {number} STUCK gres/gpu:1 -> gres/mps:")
     assert "| should have its GPU back: node v100-1 is idle" in mark
     assert "gpusage=off" in mark
@@ -103,7 +103,7 @@ def test_a_job_that_can_never_start_is_turned_back_or_told_of(sandbox: Sandbox) 
     assert check["verdict"] == "warn"
     sandbox.run("scancel", job)
     wait_until(lambda: not monitor_status(sandbox)["stuck"])
-    assert shown(sandbox, job)["AdminComment"] == mark
+    assert show_job(sandbox, job)["AdminComment"] == mark
 
 
 def test_a_job_that_waits_for_its_turn_is_left_alone(sandbox: Sandbox) -> None:
@@ -112,9 +112,9 @@ def test_a_job_that_waits_for_its_turn_is_left_alone(sandbox: Sandbox) -> None:
     wait_for_state(sandbox, full, "RUNNING")
     jobs = [share(sandbox), share(sandbox)]
     release(sandbox, jobs[0])
-    marks = [shown(sandbox, job)["AdminComment"] for job in jobs]
+    marks = [show_job(sandbox, job)["AdminComment"] for job in jobs]
     time.sleep(5)  # more than two looks beyond the two seconds
-    assert [shown(sandbox, job)["AdminComment"] for job in jobs] == marks
+    assert [show_job(sandbox, job)["AdminComment"] for job in jobs] == marks
     assert monitor_status(sandbox)["stuck"] == []
 
 
@@ -146,7 +146,7 @@ def test_a_site_leaves_job_by_job_and_running_ones_keep_working(sandbox: Sandbox
         what = {each["job_id"].split("_")[0]: each["what"] for each in left["jobs"]}
         stays = "let it end, or cancel it and submit it again"
         assert what == {running: "let it end", waiting: "turned back" if turns else stays}
-        assert ("gpu" in shown(sandbox, waiting)["TresPerNode"]) == turns
+        assert ("gpu" in show_job(sandbox, waiting)["TresPerNode"]) == turns
         new = submit_held(sandbox, "--gres=gpu:1", f"--comment={LIGHT}")
         sandbox.run("scancel", new.job_id)
         assert ("gpu" in new.tres, new.mark) == (True, "")

@@ -11,7 +11,7 @@ import pytest
 
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
-from slurm_jobs import GENEROUS, HeldJob, own_output, release, shown, submit_until, wait_for_state
+from slurm_jobs import GENEROUS, HeldJob, own_output, release, show_job, submit_until, wait_for_state
 from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -73,9 +73,9 @@ def changes(sandbox: Sandbox) -> bool:
 def test_a_bare_clients_job_runs_on_a_share_with_its_cap_and_inner_sruns(sandbox: Sandbox, request_: str) -> None:
     output = sandbox.layout.jobs / f"late{request_}"
     job = bare(sandbox, request_, "--ntasks=1", f"--output={output}", wrap=REPORT)
-    assert "no description of the model came" in shown(sandbox, job)["AdminComment"]
+    assert "no description of the model came" in show_job(sandbox, job)["AdminComment"]
     outcome = late(sandbox)[job]["outcome"]
-    mark = shown(sandbox, job)["AdminComment"]
+    mark = show_job(sandbox, job)["AdminComment"]
     assert late(sandbox) == {}  # decided once
     if not changes(sandbox):
         assert outcome == "advised"
@@ -108,25 +108,25 @@ def test_what_the_user_changes_before_or_after_stays(sandbox: Sandbox) -> None:
     opted_out = bare(sandbox, "--gres=gpu:1")
     sandbox.run("scontrol", "update", f"JobId={opted_out}", "Comment=gpusage: off")
     named = bare(sandbox, "--gres=gpu:1", comment=NOT_OURS)
-    assert "AdminComment" not in shown(sandbox, named)
+    assert "AdminComment" not in show_job(sandbox, named)
     sandbox.run("scontrol", "update", f"JobId={named}", f"Comment={LIGHT}")
     outcomes = late(sandbox)
     assert changed not in outcomes
     assert outcomes[named]["outcome"] == ("decided" if changes(sandbox) else "advised")
-    assert "gpu" in shown(sandbox, opted_out)["TresPerNode"]
+    assert "gpu" in show_job(sandbox, opted_out)["TresPerNode"]
     if changes(sandbox):
         sandbox.run("scontrol", "update", f"JobId={named}", "Gres=gpu:1")
         assert named not in late(sandbox)
-        assert shown(sandbox, named)["TresPerNode"] == "gres/gpu:1"
+        assert show_job(sandbox, named)["TresPerNode"] == "gres/gpu:1"
 
 
 def test_a_model_that_cannot_be_read_and_a_script_that_needs_its_gpu_keep_it(sandbox: Sandbox) -> None:
     missing = bare(sandbox, "--gres=gpu:1", comment="model=/nowhere/a.onnx")
     counted = bare(sandbox, "--gres=gpu:1", wrap="srun --cpus-per-gpu=2 true")
     late(sandbox)
-    assert "must be a file that you can read" in shown(sandbox, missing)["AdminComment"]
-    assert "--cpus-per-gpu" in shown(sandbox, counted)["AdminComment"]
-    assert {shown(sandbox, job)["TresPerNode"][-5:] for job in (missing, counted)} == {"gpu:1"}
+    assert "must be a file that you can read" in show_job(sandbox, missing)["AdminComment"]
+    assert "--cpus-per-gpu" in show_job(sandbox, counted)["AdminComment"]
+    assert {show_job(sandbox, job)["TresPerNode"][-5:] for job in (missing, counted)} == {"gpu:1"}
     assert late(sandbox) == {}
 
 
@@ -147,5 +147,5 @@ def test_srun_and_salloc_get_advice(sandbox: Sandbox, command: str) -> None:
     wait_until(lambda: sandbox.run("squeue", "-ht", "R").stdout.strip() != "", log.read_text)
     ((job, seen),) = late(sandbox).items()
     assert seen["outcome"] == "advised"
-    mark = shown(sandbox, job)["AdminComment"]
+    mark = show_job(sandbox, job)["AdminComment"]
     assert re.match(r"gpusage \w{12} REWRITE \(advise\) gres/gpu:1 -> gres/mps:\d+", mark), mark

@@ -18,7 +18,7 @@ from gpusage_slurm.jobs.out_of_memory import OUT_OF_MEMORY
 from gpusage_slurm.late.decisions import CHANGES_PENDING_GRES
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
-from slurm_jobs import GENEROUS, configure, gpusaged_status, release, shown, submit_share, wait_for_state
+from slurm_jobs import GENEROUS, configure, gpusaged_status, release, show_job, submit_share, wait_for_state
 from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -70,9 +70,9 @@ def submit_after(sandbox: Sandbox, job: str, *kinds: str) -> dict[str, str]:
 def test_slurm_and_who_waits_see_one_end_the_last(sandbox: Sandbox) -> None:
     """Meanwhile gpusaged is stopped: the second run has its whole GPU without it, and does not wait two minutes."""
     job = shared(sandbox)
-    name = shown(sandbox, job)["JobName"]
+    name = show_job(sandbox, job)["JobName"]
     array = shared(sandbox, "--array=1-2", script='[ "$SLURM_ARRAY_TASK_ID" = 1 ] && exit 0\n' + STARVES)
-    number = shown(sandbox, job)["AdminComment"].split()[1]
+    number = show_job(sandbox, job)["AdminComment"].split()[1]
     after = submit_after(sandbox, job, "afterok", "afternotok", "afterany")
     after_array = submit_after(sandbox, array, "afterok", "aftercorr")
     single = sandbox.run("sbatch", "--parsable", f"--job-name={name}", "--dependency=singleton", "--wrap=true")
@@ -83,7 +83,7 @@ def test_slurm_and_who_waits_see_one_end_the_last(sandbox: Sandbox) -> None:
     wait_for_state(sandbox, f"{array}_1", "COMPLETED", restarts=0)
     for dependant in (after["afterok"], after["afterany"], single.stdout.strip(), *after_array.values()):
         assert wait_for_state(sandbox, dependant, "COMPLETED")["StartTime"] >= job_then["EndTime"]
-    wait_until(lambda: shown(sandbox, after["afternotok"])["Reason"] == "DependencyNeverSatisfied")
+    wait_until(lambda: show_job(sandbox, after["afternotok"])["Reason"] == "DependencyNeverSatisfied")
     text = output(sandbox, job)
     first, second = text.split("start ")[1:]
     line = rf"gpusage: this job has a share of a GPU, gres/mps:[0-9]+: 'gpusage decisions {job}' says why\.\n"
@@ -128,8 +128,8 @@ def test_no_loop_and_never_against_its_users_word_and_its_mark_is_set_right(sand
     (reported,) = gpusaged_status(sandbox)["aftercare"]["not_rescued"]
     assert f"slurm job {final} of " in reported
     assert "--no-requeue" in reported
-    assert shown(sandbox, final)["Comment"] == f"{LIGHT} {OUT_OF_MEMORY}"
-    assert shown(sandbox, forever)["Restarts"] == "1"
+    assert show_job(sandbox, final)["Comment"] == f"{LIGHT} {OUT_OF_MEMORY}"
+    assert show_job(sandbox, forever)["Restarts"] == "1"
     assert "ran out of memory in its share, and is not run again" in sandbox.run("gpusage", "slurm", "status").stdout
 
 
@@ -143,8 +143,8 @@ def test_the_next_try_of_a_job_that_failed_is_whole_even_if_it_comes_at_once(san
     command = ("sbatch", "--parsable", "--no-requeue", "--gres=gpu:1", named, name, f"--wrap={script}")
     next_job = sandbox.run(*command).stdout.strip()
     assert wait_for_state(sandbox, next_job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED"
-    assert "failed in its share of a GPU, so this one has the whole GPU" in shown(sandbox, next_job)["AdminComment"]
-    assert f"--comment={shown(sandbox, job)['Comment']}" == named  # what the epilog told in it has gone on to gpusaged
+    assert "failed in its share of a GPU, so this one has the whole GPU" in show_job(sandbox, next_job)["AdminComment"]
+    assert f"--comment={show_job(sandbox, job)['Comment']}" == named  # the epilog's note went to gpusaged
 
 
 def test_a_site_that_rescues_no_job_has_the_miss_recorded(sandbox: Sandbox) -> None:

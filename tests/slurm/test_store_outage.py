@@ -17,7 +17,7 @@ from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes
 from gpusage_slurm.sandbox.trial import install_plugin
 from postgresql import Server
-from slurm_jobs import GENEROUS, gpusaged_status, shown, wait_for_records
+from slurm_jobs import GENEROUS, gpusaged_status, show_job, wait_for_records
 
 pytestmark = pytest.mark.slurm
 PLAN = ClusterPlan(nodes=parse_nodes("1xv100:2"))
@@ -76,7 +76,7 @@ def test_an_outage_of_postgresql_under_load_loses_no_job_and_no_decision(
         stop.set()
     jobs = [job for submission in submissions for job in submission.result()]
     wait_for_records(sandbox)
-    marks = [shown(sandbox, job).get("AdminComment", "") for job in jobs]
+    marks = [show_job(sandbox, job).get("AdminComment", "") for job in jobs]
     numbers = {number for mark in marks for number in re.findall(r"gpusage ([0-9a-f]{12}) ", mark)}
     stored = {str(number) for (number,) in postgresql.ask("SELECT number FROM gpusage.decisions")}
     assert len(numbers) == len(jobs) > 0, [mark for mark in marks if "gpusage " not in mark]

@@ -15,7 +15,7 @@ import pytest
 from gpusage_sandboxes import processes
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
-from slurm_jobs import GENEROUS, own_output, release, shown, submit_share, wait_for_state
+from slurm_jobs import GENEROUS, own_output, release, show_job, submit_share, wait_for_state
 from waiting import wait_until
 
 pytestmark = [
@@ -92,7 +92,7 @@ def test_shares_survive_a_takeover_and_each_controller_asks_its_own_gpusaged(san
     for daemon in ("slurmctld", "gpusaged"):  # the whole host is gone
         processes.end([pid for pid in [sandbox.pid(daemon)] if pid], grace_s=0)
     wait_until(lambda: in_charge(sandbox))
-    assert (shown(sandbox, running)["JobState"], shown(sandbox, waiting)["JobState"]) == ("RUNNING", "PENDING")
+    assert (show_job(sandbox, running)["JobState"], show_job(sandbox, waiting)["JobState"]) == ("RUNNING", "PENDING")
     later = submit_share(sandbox, f"--comment={MODEL}", wrap=STEPS)
     release(sandbox, waiting, later)
     (sandbox.layout.jobs / "go").touch()

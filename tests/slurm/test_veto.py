@@ -11,7 +11,7 @@ import pytest
 
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
-from slurm_jobs import GENEROUS, HeldJob, configure, release, shown, submit_share, submit_until, wait_for_state
+from slurm_jobs import GENEROUS, HeldJob, configure, release, show_job, submit_share, submit_until, wait_for_state
 
 pytestmark = pytest.mark.slurm
 
@@ -61,14 +61,14 @@ def node_of(sandbox: Sandbox, job: str) -> str:
 def test_training_is_kept_off_a_promise_while_another_node_has_room_and_waits_for_none(sandbox: Sandbox) -> None:
     """Its user is told; and once the other node is full, a job that was kept off is let in."""
     neighbour = shared(sandbox, SERVING, "--nodelist=v100-1")
-    assert "avoid" not in shown(sandbox, neighbour)["AdminComment"]
+    assert "avoid" not in show_job(sandbox, neighbour)["AdminComment"]
     release(sandbox, neighbour)
     held = training(sandbox, excluded=True)
     hostile = f"{TRAINING} ExcNodeList=v100-[1-99999]"  # behind slurmctld's own word in the line of `scontrol show job`
     sandbox.run("scontrol", "update", f"JobId={held}", f"Comment={hostile}")
     release(sandbox, moved := training(sandbox, excluded=True))
     assert node_of(sandbox, moved) == "v100-2"
-    assert shown(sandbox, moved)["ExcNodeList"] == "v100-[1,3]"
+    assert show_job(sandbox, moved)["ExcNodeList"] == "v100-[1,3]"
     (decision,) = json.loads(sandbox.run("gpusage", "decisions", "--json", moved).stdout)["decisions"]
     assert re.fullmatch(r"gres/mps:\d+, avoid v100-1", decision["after"])
     assert "kept off v100-1, where a promised latency might not hold" in decision["reasons"]
@@ -79,7 +79,7 @@ def test_training_is_kept_off_a_promise_while_another_node_has_room_and_waits_fo
     release(sandbox, held)
     assert node_of(sandbox, held) == "v100-1"
     assert sandbox.run("squeue", "-h", f"--jobs={held}", "-o", "%x").stdout.strip() == OWN
-    mark = shown(sandbox, held)["AdminComment"]
+    mark = show_job(sandbox, held)["AdminComment"]
     assert re.search(r" REWRITE gres/gpu:1 -> gres/mps:\d+ \| it may run on v100-1 again: node v100-1, which", mark)
 
     sandbox.run("scancel", held)

@@ -157,14 +157,14 @@ def killing(sandbox: Sandbox, chance: random.Random, switch: Path) -> Iterator[l
     done: list[str] = []
     enough = threading.Event()
 
-    def go_on() -> None:
+    def harm_repeatedly() -> None:
         while not enough.wait(chance.uniform(1, 5)):
             harm = chance.choice(HARMS)
             node = chance.choice([name for name in sandbox.nodes() if "cpu" not in name])
             done.append(f"{harm.__name__} {node}")
             harm(sandbox, node, switch)
 
-    thread = threading.Thread(target=go_on)
+    thread = threading.Thread(target=harm_repeatedly)
     thread.start()
     try:
         yield done

@@ -22,7 +22,7 @@ T = TypeVar("T")
 Step = str | int
 """From a value to one in it: the name of a key, or the index of an entry; ``...`` is any key of a mapping."""
 
-_WAY = re.compile(r" - at `(?:key` in `)?\$([^`]*)`$")
+_PATH = re.compile(r" - at `(?:key` in `)?\$([^`]*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(?:(\d+)|(\.\.\.))\]")
 _FIELD = re.compile(r"(unknown|missing required) field `(.*?)`(?: - at `\$[^`]*`)?$", re.DOTALL)
 _WORDS: Mapping[type[inspect.Type], str] = {
@@ -82,7 +82,7 @@ def nearest_key(key: str, known: Sequence[str], prefix: str = "") -> str:
 
 def _mismatch(kind: type, document: object, complaint: str, prefix: str) -> MismatchError:
     """Return what msgspec's *complaint* about a *document* says, in our words."""
-    way, unknown = _way(complaint)
+    way, unknown = _path_steps(complaint)
     value = reduce(_value, way, document)
     if unknown:
         known = [field.encode_name for field in _fields(reduce(_type, way[:-1], inspect.type_info(kind)))]
@@ -90,9 +90,9 @@ def _mismatch(kind: type, document: object, complaint: str, prefix: str) -> Mism
     return MismatchError(way, _words(reduce(_type, way, inspect.type_info(kind))), value)
 
 
-def _way(complaint: str) -> tuple[tuple[Step, ...], bool]:
+def _path_steps(complaint: str) -> tuple[tuple[Step, ...], bool]:
     """Return the steps to the last name that a *complaint* is about, and whether that name is an unknown one."""
-    place, field = _WAY.search(complaint), _FIELD.search(complaint)
+    place, field = _PATH.search(complaint), _FIELD.search(complaint)
     steps: list[Step] = [
         name or (int(index) if index else dots) for name, index, dots in _STEP.findall(place[1] if place else "")
     ]

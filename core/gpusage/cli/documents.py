@@ -177,11 +177,11 @@ def speedup(predicted: GpuNeed, first: GpuNeed) -> Interval:
 
     What a share costs is a ratio of its own, so it only divides what the whole GPU gains.
     """
-    gain = ALONE if predicted.gpu == first.gpu else intervals.speedup(_whole(predicted), _whole(first))
+    gain = ALONE if predicted.gpu == first.gpu else intervals.speedup(_on_whole_gpu(predicted), _on_whole_gpu(first))
     return gain if predicted.share_percent == WHOLE_PERCENT else product(gain, inverse(predicted.slowdown))
 
 
-def _whole(predicted: GpuNeed) -> GpuNeed:
+def _on_whole_gpu(predicted: GpuNeed) -> GpuNeed:
     """Return the need on the whole GPU, of which only the step time is told."""
     if predicted.share_percent == WHOLE_PERCENT:
         return predicted

@@ -149,13 +149,13 @@ def gpu_option(*, multiple: bool) -> Callable[[Function], Function]:
         metavar="NAME",
         multiple=multiple,
         required=not multiple,
-        callback=_apart if multiple else None,
+        callback=_split_names if multiple else None,
         help=text,
         shell_complete=complete_gpu,
     )
 
 
-def _apart(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
+def _split_names(_: click.Context, __: click.Parameter, values: Sequence[str]) -> tuple[str, ...]:
     """Return the names in *values*, of which each may hold several, with commas between them."""
     return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
 

@@ -226,14 +226,14 @@ class Advisor(Predictor):
         return replace(decision, reasons=(*decision.reasons, clause)) if clause else decision
 
     def _case(self, request: GpuRequest, graph: ModelGraph, workload: Workload, cluster: Cluster) -> PolicyInput:
-        workload = self.without_contradicted_values(graph, _together(request, workload))
+        workload = self.without_contradicted_values(graph, _on_requested_gpus(request, workload))
         request, cluster = self._without_forbidden(request, cluster, workload.forbidden_gpus)
         pools = [pool for pool in cluster.pools if pool.gpu is not None]
         gpus = tuple(self.catalogue.find(pool.gpu or "") for pool in pools)
         rows = zip(pools, gpus, self.predict(graph, workload, gpus), strict=True)
         places = tuple(Candidate(pool=pool, gpu=gpu, need=need) for pool, gpu, need in rows)
         if self.rules.sharing.rule == "utilization" or workload.alone != SoloRun():
-            known = self.known(graph, workload, gpus)
+            known = self.observed_figures(graph, workload, gpus)
             places = tuple(replace(place, known=there) for place, there in zip(places, known, strict=True))
         if may_share(request, workload, cluster, self.rules.sharing):
             prices = self.price(graph, workload, gpus, priced_percents(self.rules.sharing))
@@ -247,7 +247,7 @@ def make_advisor() -> Advisor:
     return Advisor(hooks=hooks, catalogue=Catalogue(hooks.describe_gpus()))
 
 
-def _together(request: GpuRequest, workload: Workload) -> Workload:
+def _on_requested_gpus(request: GpuRequest, workload: Workload) -> Workload:
     """Return *workload* on all the GPUs that *request* has; training that does not say how is data parallel."""
     several = request.gpu_count > 1 and workload.gpus == 1 and workload.mode == "train"
     return replace(workload, gpus=request.gpu_count) if several else workload

@@ -68,9 +68,11 @@ class Predictor:
             GraphError: The model has a fixed batch size, and the workload another.
             DeviceError: The user's step time is of a GPU that the catalogue does not have.
         """
-        return self._needs(graph, workload, gpus, self.known(graph, workload, gpus))
+        return self._needs(graph, workload, gpus, self.observed_figures(graph, workload, gpus))
 
-    def known(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> tuple[ObservedFigures, ...]:
+    def observed_figures(
+        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
+    ) -> tuple[ObservedFigures, ...]:
         """Return what plugins, its user, or else earlier runs say about *workload* alone on each of *gpus*, whole ones.
 
         Raises:
@@ -181,7 +183,7 @@ class Predictor:
     ) -> tuple[GpuNeed, ...]:
         """Return *needs*, those of *slices* with what these cost against the GPUs that they are cut from."""
         boards, parts = [self.catalogue.find(gpu.board) for gpu in slices], [self._no_larger(gpu) for gpu in slices]
-        known = self.known(graph, workload, boards)
+        known = self.observed_figures(graph, workload, boards)
         answer = require_answer("predict_slowdown", self.hooks.predict_slowdown(graph, workload, boards, parts, known))
         costs = {gpu.name: _least(of_parts) for gpu, of_parts in zip(slices, answer, strict=True)}
         return tuple(replace(need, slowdown=costs.get(need.gpu, need.slowdown)) for need in needs)
@@ -205,7 +207,7 @@ class Predictor:
         Raises:
             DeviceError: A share is not from 1 to 100 percent.
         """
-        return self._prices(graph, workload, gpus, percents, self.known(graph, workload, gpus))
+        return self._prices(graph, workload, gpus, percents, self.observed_figures(graph, workload, gpus))
 
     def predict_shares(
         self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], percents: Sequence[int]
@@ -215,7 +217,7 @@ class Predictor:
         Arguments and errors are those of `price`.
         """
         pairs = [(gpu, part) for gpu in gpus for part in shares_of(gpu, percents)]
-        known = dict(zip(map(id, gpus), self.known(graph, workload, gpus), strict=True))
+        known = dict(zip(map(id, gpus), self.observed_figures(graph, workload, gpus), strict=True))
         distinct_gpus = list({id(gpu): gpu for gpu in (*gpus, *(part for _, part in pairs))}.values())
         of_each = [known.get(id(gpu), NOTHING_KNOWN) for gpu in distinct_gpus]
         needs = dict(zip(map(id, distinct_gpus), self._needs(graph, workload, distinct_gpus, of_each), strict=True))

@@ -85,7 +85,7 @@ class Training:
         self._attached = [
             modules.register_module_forward_pre_hook(self._before_forward),
             modules.register_module_forward_hook(self._after_forward),
-            optimizers.register_optimizer_step_pre_hook(self._hold),
+            optimizers.register_optimizer_step_pre_hook(self._wait_for_requests),
         ]
 
     def _detach(self) -> None:
@@ -95,13 +95,13 @@ class Training:
 
     def _before_forward(self, module: torch.nn.Module, _inputs: object) -> None:
         if not torch.compiler.is_compiling() and module in self._heavy:
-            self._hold()
+            self._wait_for_requests()
 
     def _after_forward(self, module: torch.nn.Module, _inputs: object, output: object) -> None:
         if not torch.compiler.is_compiling() and module in self._heavy:
-            before_backward(output, self._hold)
+            before_backward(output, self._wait_for_requests)
 
-    def _hold(self, *_: object) -> None:
+    def _wait_for_requests(self, *_: object) -> None:
         """Return when no request is in flight, or when patience ends."""
         if cuda.is_used():
             self._stay_close()

@@ -193,7 +193,7 @@ class Hooks:
         """Return the first answer that is not ``None``."""
         try:
             for implementation in self._of(hook.__name__):
-                answer: T | None = implementation.answer(question)
+                answer: T | None = implementation.call(question)
                 if answer is not None:
                     return answer
         except PluginError as error:
@@ -209,7 +209,7 @@ class Hooks:
         answers: list[T] = []
         for implementation in implementations:
             try:
-                answer: T | None = implementation.answer(question)
+                answer: T | None = implementation.call(question)
             except PluginError as error:
                 self._left_out(error)
                 continue

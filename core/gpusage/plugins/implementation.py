@@ -48,7 +48,7 @@ class Implementation:
     arguments: tuple[str, ...]
     is_ours: bool
 
-    def answer(self, question: Mapping[str, object]) -> Any:  # whatever the hook answers
+    def call(self, question: Mapping[str, object]) -> Any:  # whatever the hook answers
         """Return the answer to *question*, the hook's arguments by name.
 
         Raises:
@@ -56,9 +56,9 @@ class Implementation:
             PluginError: The plugin fails in another way, or breaks the contract.
         """
         arguments = [question[name] for name in self.arguments]
-        return self.function(*arguments) if self.is_ours else self._checked(arguments, question)
+        return self.function(*arguments) if self.is_ours else self._call_checked(arguments, question)
 
-    def _checked(self, arguments: list[object], question: Mapping[str, object]) -> Any:
+    def _call_checked(self, arguments: list[object], question: Mapping[str, object]) -> Any:
         try:
             with output_aside():
                 answer = self.function(*arguments)

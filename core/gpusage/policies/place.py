@@ -91,7 +91,7 @@ def _is_kind(words: Sequence[str], kind: str) -> bool:
 
 def rankable_candidates(case: PolicyInput) -> tuple[Candidate, ...]:
     """Return the places of *case* where the job surely fits, and whose predictions are good enough to choose by."""
-    return tuple(place for place in admitted(case) if place.need.fits and doubt_of_whole(place) is None)
+    return tuple(place for place in admitted(case) if place.need.fits and whole_gpu_uncertainty_reason(place) is None)
 
 
 def not_understood(case: PolicyInput) -> tuple[GpuPool, ...]:
@@ -99,15 +99,15 @@ def not_understood(case: PolicyInput) -> tuple[GpuPool, ...]:
     return tuple(pool for pool in case.cluster.pools if pool.gpu is None and admits(pool, case.request))
 
 
-def doubt(place: Candidate) -> str | None:
+def uncertainty_reason(place: Candidate) -> str | None:
     """Return why the prediction for *place* is too uncertain to share a GPU by, ``None`` where it is not."""
-    whole = doubt_of_whole(place)
+    whole = whole_gpu_uncertainty_reason(place)
     if whole is None and _is_wide(place.need.sm_activity):
         return f"on {place.name} the predicted SM activity is uncertain by more than half a GPU"
     return whole
 
 
-def doubt_of_whole(place: Candidate) -> str | None:
+def whole_gpu_uncertainty_reason(place: Candidate) -> str | None:
     """Return why the prediction for *place* is too uncertain to choose a whole GPU by, ``None`` where it is not.
 
     How much of its threads a job keeps busy does not matter there.

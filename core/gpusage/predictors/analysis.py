@@ -191,7 +191,7 @@ class WorkloadAnalysis:
     @property
     def lowering(self) -> Lowering:
         """The work of each kind of node; where the workload generates, of the prefill."""
-        return self.generation.prompt if self.generation else self._whole
+        return self.generation.prompt if self.generation else self._full_lowering
 
     @lazy
     def executed(self) -> Lowering:
@@ -203,7 +203,7 @@ class WorkloadAnalysis:
         return fused(lowering) if is_fused else lowering
 
     @lazy
-    def _whole(self) -> Lowering:
+    def _full_lowering(self) -> Lowering:
         """The work of each kind of node, at the sizes that the graph has; no GPU changes it."""
         structure = self._structures.with_autocast if is_autocast(self.workload) else self._structures.plain
         return lower(self.graph, structure, self.workload)
@@ -215,7 +215,7 @@ class WorkloadAnalysis:
         if generation is None:
             return None
         cache = CacheSizes(cache_bytes(run, FLOAT_BYTES[run.precision]), is_fused=replays_graph(run))
-        return generation_work(self.graph, self._whole, generation, run.batch_size, cache)
+        return generation_work(self.graph, self._full_lowering, generation, run.batch_size, cache)
 
     @lazy
     def checkpoints(self) -> Checkpoints | None:

@@ -220,7 +220,7 @@ def _others(lowering: Lowering, workload: Workload) -> list[_Single]:
     if is_autocast(workload):
         kernels += [_cast(lowering), _input_casts(lowering)]
     if lowering.reorder_bytes @ lowering.structure.counts > 0:
-        kernels.append(_turns(lowering))
+        kernels.append(_layout_copies(lowering))
     return kernels
 
 
@@ -328,7 +328,7 @@ def _input_casts(lowering: Lowering) -> _Single:
     return _single(_C.COPY, 0.0, _CAST_TRAFFIC * elements, elements, passes * count)
 
 
-def _turns(lowering: Lowering) -> _Single:
+def _layout_copies(lowering: Lowering) -> _Single:
     """Return the copies of what lies in another order than its reader needs, and in training those of gradients."""
     counts = (lowering.reorder_bytes > 0) * lowering.structure.counts
     count = float(counts.sum())

@@ -134,7 +134,7 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         reorder_bytes=2.0
         * kinds.non_contiguous
         * np.where(kinds.operator_class == _NORMALIZATION, of_float, float_bytes),
-        traffic_factor=_turns(kinds.operator_class, structure, workload),
+        traffic_factor=_layout_factors(kinds.operator_class, structure, workload),
         parameter_count=graph.parameter_count,
         parameter_tensor_count=int(kinds.weight_tensors @ structure.counts),
         structure=structure,
@@ -143,18 +143,18 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
     )
 
 
-def _turns(operator_class: IntArray, structure: Structure, workload: Workload) -> FloatArray:
+def _layout_factors(operator_class: IntArray, structure: Structure, workload: Workload) -> FloatArray:
     """Return how often a kernel of each kind moves what it reads and writes; more than once in half precision alone."""
     if FLOAT_BYTES[workload.precision] == WIDE_BYTES:
         return np.ones(len(operator_class))
     is_last = structure.roles == Role.CHANNELS_LAST
     if workload.layout == "channels_last":
         is_last |= np.array([max(map(len, kind.inputs), default=0) == _IMAGE_RANK for kind in structure.kinds])
-    turns = np.where((operator_class == _CONVOLUTION) & ~is_last, _LAYOUT_CHANGE_FACTOR, 1.0)
+    factors = np.where((operator_class == _CONVOLUTION) & ~is_last, _LAYOUT_CHANGE_FACTOR, 1.0)
     for kind in (is_last & (operator_class == _GROUPED_CONVOLUTION)).nonzero()[0].tolist():
         rows = max(convolution_weight(structure.kinds[kind])[2:3], default=1)
-        turns[kind] = rows if rows > _SHORT_FILTER else 1.0
-    return turns
+        factors[kind] = rows if rows > _SHORT_FILTER else 1.0
+    return factors
 
 
 def split_kinds(lowering: Lowering, labels: IntArray) -> tuple[Lowering, IntArray]:

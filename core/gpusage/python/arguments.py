@@ -204,11 +204,11 @@ def require(subject: str, rule: str, value: object, *, right: bool) -> None:
         RequestError: *right* is false.
     """
     if not right:
-        message = f"{subject} must {rule}; got {_shown(value)}. Change it."
+        message = f"{subject} must {rule}; got {_shortened_repr(value)}. Change it."
         raise RequestError(message)
 
 
-def _shown(value: object, longest: int = 80) -> str:
+def _shortened_repr(value: object, longest: int = 80) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 

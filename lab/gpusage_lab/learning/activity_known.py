@@ -73,7 +73,7 @@ def _source_lines(source: str, tests: Sequence[Test]) -> Iterator[tuple[Cell, ..
         yield _line(f"{source}, step time known", _percents(timed), predictions)
     batch_pairs = [(test, other) for test in tests if (other := other_batch(test, tests)) is not None]
     if batch_pairs:
-        predictions = [_predicted(test, seen(other)) for test, other in batch_pairs]
+        predictions = [_predicted(test, solo_run(other)) for test, other in batch_pairs]
         yield _line(
             f"{source}, utilization at another batch known", _percents([test for test, _ in batch_pairs]), predictions
         )
@@ -106,7 +106,7 @@ def other_batch(test: Test, tests: Sequence[Test]) -> Test | None:
     )
 
 
-def seen(test: Test) -> SoloRun:
+def solo_run(test: Test) -> SoloRun:
     """Return what a user knows who saw *test*."""
     share = float(np.clip((test.utilization or 0.0) / 100.0, LEAST, GREATEST))
     return SoloRun(utilization=share, batch_size=test.workload.batch_size)

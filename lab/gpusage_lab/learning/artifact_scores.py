@@ -64,7 +64,7 @@ def check_readable(paths: Mapping[str, Path]) -> None:
     for name, path in paths.items():
         with reading({name: path}):
             try:
-                _ask(name)
+                _read_artifact(name)
             except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
                 figures = f"none called {error}" if isinstance(error, KeyError) else f"others ({error})"
                 message = (
@@ -74,7 +74,7 @@ def check_readable(paths: Mapping[str, Path]) -> None:
                 raise RequestError(message) from error
 
 
-def _ask(name: str) -> None:
+def _read_artifact(name: str) -> None:
     """Let the built-in predictors read all that they ever do of the artifact *name*."""
     _cited(name)
     advisor = Advisor(hooks=make_hooks(), catalogue=builtin_catalogue())

@@ -84,11 +84,11 @@ def fit_host(loads: Loads, measured: FloatArray) -> Host:
     """Return the host whose runs were busy for *measured* percent of the time; `USUAL` where there are none."""
     usual, doubt = np.log(USUAL), np.array(DOUBT)
 
-    def apart(logs: FloatArray) -> FloatArray:
+    def residuals(logs: FloatArray) -> FloatArray:
         missed = np.log1p(measured) - np.log1p(percents(Host(*np.exp(logs)), loads))
         return np.concatenate([missed / NOISE, (logs - usual) / doubt])
 
-    fitted: Any = least_squares(apart, usual, bounds=(usual - _FARTHEST, usual + _FARTHEST))
+    fitted: Any = least_squares(residuals, usual, bounds=(usual - _FARTHEST, usual + _FARTHEST))
     return Host(*np.exp(fitted.x).tolist())
 
 

@@ -44,7 +44,7 @@ def peaks_table(rows: MemoryRows, which: BoolArray, title: str, predictors: Sequ
     ours = predictors[0]
     share = 100.0 * len(rows.model) / (len(rows.model) + dict(rows.skipped).get("no card", 0))
     lines = [_line(rows, which, each.name, each) for each in predictors]
-    lines += [_line(rows, chosen, name, ours) for name, chosen in _alone(rows, which) if chosen.any()]
+    lines += [_line(rows, chosen, name, ours) for name, chosen in _separate_rows(rows, which) if chosen.any()]
     return ScoreTable(
         title=title,
         columns=(*COLUMNS, *OF_FAMILIES),
@@ -103,7 +103,7 @@ def families_table(rows: MemoryRows, ours: HeldOut) -> ScoreTable:
     return ScoreTable(title=title, columns=("family", *COLUMNS[1:]), rows=tuple(lines))
 
 
-def _alone(rows: MemoryRows, which: BoolArray) -> Iterator[tuple[str, BoolArray]]:
+def _separate_rows(rows: MemoryRows, which: BoolArray) -> Iterator[tuple[str, BoolArray]]:
     """Yield the rows that are to be seen alone beside those of a table."""
     yield "gpusage, sealed families", which & np.array([is_sealed(family) for family in rows.family], dtype=bool)
     yield "gpusage, left out: flat", rows.flat & ~which

@@ -56,7 +56,7 @@ def _pairs(runs: Sequence[ProfiledRun]) -> Pairs | None:
         for run in runs
         if run.kind == "share" and run.figures.get("thread_percent") == WHOLE_PERCENT
     }
-    together = [pair for pair in _together(runs) if all(run.job in alone for run in pair)]
+    together = [pair for pair in _complete_pairs(runs) if all(run.job in alone for run in pair)]
     jobs = {run.job: run for pair in together for run in pair}
     if not jobs:
         return None
@@ -80,7 +80,7 @@ def _pairs(runs: Sequence[ProfiledRun]) -> Pairs | None:
     )
 
 
-def _together(runs: Iterable[ProfiledRun]) -> Iterator[Together]:
+def _complete_pairs(runs: Iterable[ProfiledRun]) -> Iterator[Together]:
     """Yield both sides of each pair that went well on both."""
     for _, sides in groupby((run for run in runs if run.kind == "pair"), key=lambda run: run.item):
         pair = tuple(sides)

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.policies.shares.by_activity import granted_percent
-from gpusage.policies.shares.price import Limits, Offer, holds, limits
+from gpusage.policies.shares.price import Limits, Offer, can_promise, limits
 from gpusage.predictors.slowdown import predict_slowdown
 from gpusage_hooks.types import Candidate, Gpu, GpuNeed, GpuPool, GpuRequest, Price, SharingRules, SoloRun, Workload
 from gpusage_lab.learning.slowdown_rows import PARVAGPU, RAPP, WHOLE_FROM_PERCENT, SlowdownRow, slowdown_rows
@@ -95,7 +95,7 @@ def _always(size: int) -> Rule:
 
 
 def _by_price(offers: Mapping[int, Offer], within: Limits) -> int:
-    promised = (percent for percent, offer in offers.items() if holds(offer, within))
+    promised = (percent for percent, offer in offers.items() if can_promise(offer, within))
     return min(promised, key=lambda percent: percent * offers[percent].price.slowdown.value, default=WHOLE)
 
 
@@ -158,7 +158,7 @@ def _slices_of(
     """Return the measured slices by their percentage of the SMs; each is a GPU of its own, without partners."""
     gpu, graph = slices[0].gpu, zoo.graph(slices[0].key)
     parts = [[row.share for row in slices]]
-    (costs,) = predict_slowdown(graph, run, [gpu], parts, advisor.known(graph, run, [gpu]))
+    (costs,) = predict_slowdown(graph, run, [gpu], parts, advisor.observed_figures(graph, run, [gpu]))
     prices = (Price(gpu=gpu.name, share_percent=WHOLE, slowdown=cost) for cost in costs)
     return {
         _percent(row): Offer(place=place_of(row.share, need, (price,)), request=ONE_GPU, price=price)

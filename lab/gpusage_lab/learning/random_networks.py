@@ -151,19 +151,19 @@ def network_graph(layers: Sequence[NetworkLayer], first: Shape, name: str) -> Mo
 def _node(layer: NetworkLayer, shape: Shape, following: NetworkLayer | None, first: Shape) -> Node | None:
     if layer.kind == "linear":
         width = layer.weights // layer.outputs - 1
-        return _made("Gemm", (-1, width), (-1, layer.outputs), ((width, layer.outputs), (layer.outputs,)))
+        return _make_node("Gemm", (-1, width), (-1, layer.outputs), ((width, layer.outputs), (layer.outputs,)))
     if layer.kind == "conv2d":
         return _convolution(layer, shape, following, first)
     if layer.kind in ("batchnorm2d", "batch_normalization"):
-        return _made("BatchNormalization", shape, shape, ((shape[1],), (shape[1],)))
+        return _make_node("BatchNormalization", shape, shape, ((shape[1],), (shape[1],)))
     if layer.kind == "adaptive_avg_pool2d":
-        return _made("GlobalAveragePool", shape, (-1, layer.outputs), ())
+        return _make_node("GlobalAveragePool", shape, (-1, layer.outputs), ())
     if layer.kind in _ELEMENTWISE:
-        return _made(_ELEMENTWISE[layer.kind], shape, shape, ((1,),) if layer.kind == "PReLU" else ())
+        return _make_node(_ELEMENTWISE[layer.kind], shape, shape, ((1,),) if layer.kind == "PReLU" else ())
     return None
 
 
-def _made(op_type: str, before: Shape, after: Shape, parameters: tuple[Shape, ...]) -> Node:
+def _make_node(op_type: str, before: Shape, after: Shape, parameters: tuple[Shape, ...]) -> Node:
     return Node(op_type=op_type, inputs=(before,), outputs=(after,), parameters=parameters)
 
 
@@ -186,4 +186,4 @@ def _convolution(layer: NetworkLayer, shape: Shape, following: NetworkLayer | No
     _, side, channels, length = best
     kernel = 3 if length % _KERNEL == 0 and length != shape[1] else 1
     before = (-1, length // kernel**2, shape[2], shape[3])
-    return _made("Conv", before, (-1, channels, side, side), ((channels, before[1], kernel, kernel), (channels,)))
+    return _make_node("Conv", before, (-1, channels, side, side), ((channels, before[1], kernel, kernel), (channels,)))

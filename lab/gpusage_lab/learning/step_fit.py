@@ -197,7 +197,7 @@ class _Objective:
         miss = np.log(whole) - flat.log_measured_us
         root = np.sqrt(1.0 + (miss / HUBER) ** 2)
         loss = float((flat.weight * HUBER * (root - 1.0)).sum())
-        apart_loss, d_apart = self._apart(miss)
+        apart_loss, d_apart = self._group_loss(miss)
         loss += apart_loss
         d_log_step = (flat.weight * miss / (HUBER * root) + d_apart) * step / whole
         host_share = (host / step) ** OVERLAP
@@ -213,7 +213,7 @@ class _Objective:
             self._class_backward(values, gradient, index, kernels[index], d_time)
         return loss
 
-    def _apart(self, miss: Array) -> tuple[float, Array]:
+    def _group_loss(self, miss: Array) -> tuple[float, Array]:
         """Return the loss of what the misses of one group differ in, and its derivative."""
         group, strength = self._flat.group, self._flat.weight * APART_WEIGHT
         sizes = np.bincount(group)

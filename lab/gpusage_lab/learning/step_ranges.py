@@ -28,7 +28,7 @@ def ranges(measurements: Measurements) -> dict[str, tuple[float, float]]:
     }
 
 
-def known(measurements: Measurements) -> dict[str, tuple[str, ...]]:
+def training_coverage(measurements: Measurements) -> dict[str, tuple[str, ...]]:
     """Return the operators that do the work in some row's model, and the precisions."""
     works = {
         row.key: work_shares(WorkloadAnalysis(_graph(row.key), Workload(mode="infer")).lowering)

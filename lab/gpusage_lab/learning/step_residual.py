@@ -103,8 +103,8 @@ def _solved(design: Array, rows: ResidualRows) -> Array:
     for _ in range(ROUNDS):
         totals = np.bincount(model, weight)
         share = 1.0 - 1.0 / np.sqrt(1.0 + totals * MODEL**2 / ROW**2)
-        left = _apart(design, model, weight, share)
-        right = _apart(rows.misses[:, np.newaxis], model, weight, share)[:, 0]
+        left = _centered_columns(design, model, weight, share)
+        right = _centered_columns(rows.misses[:, np.newaxis], model, weight, share)[:, 0]
         precision = left.T @ left / ROW**2 + np.eye(design.shape[1])
         solution = np.linalg.solve(precision, left.T @ right / ROW**2)
         missed = rows.misses - design @ solution
@@ -113,7 +113,7 @@ def _solved(design: Array, rows: ResidualRows) -> Array:
     return solution
 
 
-def _apart(columns: Array, model: Array, weight: Array, share: Array) -> Array:
+def _centered_columns(columns: Array, model: Array, weight: Array, share: Array) -> Array:
     """Return *columns* less a share of their model's mean, times the root of the weight."""
     order = np.argsort(model, kind="stable")
     starts = np.searchsorted(model[order], np.arange(len(share)))

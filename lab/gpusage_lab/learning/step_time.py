@@ -222,7 +222,7 @@ def _card(measured: Measurements, unseen_family: Array, unseen_gpu: Array) -> Ca
             "gpusage profile: our own",
         ),
         ranges=step_ranges.ranges(measured),
-        known=step_ranges.known(measured),
+        known=step_ranges.training_coverage(measured),
         errors=errors,
         notes=(
             "Remade by: gpusage train --data FOLDER --target step_time",

@@ -124,7 +124,7 @@ def _of_jobs(jobs: Sequence[ProfiledJob], seconds: float) -> tuple[Item, ...]:
         *_shares(jobs, (100, 50), tier=1),
         *_pairs(jobs, seconds),
         *_slos(jobs, seconds),
-        *(_together("pair-share", pair, part, tier=3) for pair, part in product(combinations(jobs, 2), PARTS)),
+        *(_colocated_item("pair-share", pair, part, tier=3) for pair, part in product(combinations(jobs, 2), PARTS)),
         *(Item(kind="triple", sides=tuple(map(_side, three)), tier=3) for three in combinations(jobs, 3)),
         *_limits(jobs[:1]),
         *(Item(kind="operators", sides=(Side(job=item),), tier=4) for item in jobs),
@@ -165,7 +165,7 @@ def _pairs(jobs: Sequence[ProfiledJob], seconds: float) -> Iterator[Item]:
         yield Item(kind="pair", sides=sides, tier=1 + (first + second) % 2, seconds=seconds)
 
 
-def _together(kind: Kind, jobs: Sequence[ProfiledJob], percents: Sequence[int], *, tier: int) -> Item:
+def _colocated_item(kind: Kind, jobs: Sequence[ProfiledJob], percents: Sequence[int], *, tier: int) -> Item:
     sides = tuple(Side(job=item, percent=percent) for item, percent in zip(jobs, percents, strict=True))
     return Item(kind=kind, sides=sides, tier=tier, seconds=PAIR_S)
 
@@ -173,7 +173,7 @@ def _together(kind: Kind, jobs: Sequence[ProfiledJob], percents: Sequence[int], 
 def _parts(jobs: Sequence[ProfiledJob]) -> Iterator[Item]:
     pairs = _spread(list(combinations(jobs, 2)), PAIRS_IN_PARTS)
     for pair, percents in product(pairs, PARTS):
-        yield _together("pair-share", pair, percents, tier=3)
+        yield _colocated_item("pair-share", pair, percents, tier=3)
 
 
 def _triples(jobs: Sequence[ProfiledJob]) -> Iterator[Item]:

@@ -70,7 +70,7 @@ def _paced(step: Step, device: str, pace: Pace) -> Step:
 
 def _ends_on_cpu(step: Step, window: Window, _: Pace) -> list[float]:
     ends = [time.monotonic()]
-    while _goes_on(ends, window):
+    while _needs_another_step(ends, window):
         step()
         ends.append(time.monotonic())
     return ends[1:]
@@ -86,7 +86,7 @@ def _ends_on_gpu(step: Step, window: Window, pace: Pace) -> list[float]:
     began = time.monotonic()
     events: list[Any] = []
     ends = [began]
-    while _goes_on(ends, window):
+    while _needs_another_step(ends, window):
         step()
         events.append(torch.cuda.Event(enable_timing=True))
         events[-1].record()
@@ -97,7 +97,7 @@ def _ends_on_gpu(step: Step, window: Window, pace: Pace) -> list[float]:
     return [began + origin.elapsed_time(event) / 1e3 for event in events]
 
 
-def _goes_on(ends: Sequence[float], window: Window) -> bool:
+def _needs_another_step(ends: Sequence[float], window: Window) -> bool:
     """Tell whether to run another step: a step longer than the window is still seen once, from end to end."""
     now = time.monotonic()
     whole = sum(end > window.start for end in ends[1:])

@@ -60,7 +60,7 @@ class Worker:
             torch.set_num_threads(1)
         return {"event": "hello", "pid": os.getpid()} | versions(torch, on_gpu=self._on_gpu)
 
-    def answer(self, message: Message) -> Message:
+    def handle(self, message: Message) -> Message:
         """Do what *message* says."""
         try:
             return {"prepare": self.prepare, "run": self.run, "operators": self.operators}[message["op"]](message)
@@ -165,7 +165,7 @@ def main() -> None:
     worker = Worker(sys.argv[1])
     print(json.dumps(worker.hello()), file=answers, flush=True)
     while True:
-        print(json.dumps(worker.answer(json.loads(inbox.get()))), file=answers, flush=True)
+        print(json.dumps(worker.handle(json.loads(inbox.get()))), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def gain(outcomes: Mapping[str, Outcome], figure: str) -> float:
     return 1 - float(getattr(outcomes["on"], figure)) / float(getattr(outcomes["off"], figure))
 
 
-def apart(one: Mapping[str, Outcome], other: Mapping[str, Outcome], figure: str) -> float:
+def relative_difference(one: Mapping[str, Outcome], other: Mapping[str, Outcome], figure: str) -> float:
     """Return how far two ratios of with to without gpusage are apart, relative to *other*."""
     return (1 - gain(one, figure)) / (1 - gain(other, figure)) - 1
 
@@ -163,11 +163,11 @@ def sentences(repetitions: Sequence[Repetition]) -> Iterator[str]:
     for figure, words in (("makespan_s", "makespan"), ("jct_s", "mean JCT")):
         gains = ", ".join(f"{100 * gain(of, figure):.1f} % {name}" for name, of in parts.items())
         yield f"{words} shorter with gpusage: {gains}"
-        far = apart(parts["real"], parts["simulated"], figure)
+        far = relative_difference(parts["real"], parts["simulated"], figure)
         verdict = "met" if abs(far) <= AGREEMENT else "missed"
         yield f"{words}, with over without: real {100 * far:+.1f} % from simulated (goal 10: {verdict})"
         yield f"the same of single repetitions: {_each(repetitions, 'simulated', figure)}"
-        far = apart(parts["real"], parts[AT_ONCE], figure)
+        far = relative_difference(parts["real"], parts[AT_ONCE], figure)
         single = _each(repetitions, "at_once", figure)
         yield f"the same where the simulator starts jobs at once: {100 * far:+.1f} %; single repetitions: {single}"
     for state in STATES:
@@ -180,7 +180,7 @@ def sentences(repetitions: Sequence[Repetition]) -> Iterator[str]:
 
 def _each(repetitions: Sequence[Repetition], key: str, figure: str) -> str:
     """Return how far each repetition's ratio is from the simulated one."""
-    return ", ".join(f"{100 * apart(one.real, getattr(one, key), figure):+.0f} %" for one in repetitions)
+    return ", ".join(f"{100 * relative_difference(one.real, getattr(one, key), figure):+.0f} %" for one in repetitions)
 
 
 def document(repetitions: Sequence[Repetition]) -> dict[str, object]:
@@ -189,7 +189,7 @@ def document(repetitions: Sequence[Repetition]) -> dict[str, object]:
     figures = ("makespan_s", "jct_s")
     return {
         "gains": {name: {figure: gain(of, figure) for figure in figures} for name, of in parts.items()},
-        "apart": {figure: apart(parts["real"], parts["simulated"], figure) for figure in figures},
+        "apart": {figure: relative_difference(parts["real"], parts["simulated"], figure) for figure in figures},
         "repetitions": [asdict(each) for each in repetitions],
     }
 

@@ -84,7 +84,7 @@ class Coordinator:
             self._end_jobs()
             for key, _ in ready:
                 if isinstance(key.data, _Body):
-                    self._hear(key.data)
+                    self._receive(key.data)
                 else:
                     connection = server.accept()[0]
                     self._selector.register(connection, EVENT_READ, _Body(connection))
@@ -95,7 +95,7 @@ class Coordinator:
         wait_s = (self.gpus.next_end()[0] - self.now_s) / self._compression
         return min(max(wait_s, 0.0), LONGEST_SLEEP_S)
 
-    def _hear(self, body: _Body) -> None:
+    def _receive(self, body: _Body) -> None:
         """Let a job in that says where it is; take one off its GPU whose body is gone."""
         if body.connection.fileno() < 0:
             return  # it was told its end a moment ago
@@ -105,7 +105,7 @@ class Coordinator:
             self._bodies[body.job] = body
             self.gpus.arrive(body.job, seat, self.now_s)
             return
-        self._let_go(body)
+        self._disconnect(body)
         if body.job is not None and self._bodies.pop(body.job, None) is not None:
             self.gpus.leave(body.job, self.now_s, is_gone=True)
 
@@ -121,9 +121,9 @@ class Coordinator:
             body = self._bodies.pop(job)
             with suppress(OSError):  # the body was ended from outside
                 body.connection.sendall(ending.encode())
-            self._let_go(body)
+            self._disconnect(body)
 
-    def _let_go(self, body: _Body) -> None:
+    def _disconnect(self, body: _Body) -> None:
         self._selector.unregister(body.connection)
         body.connection.close()
 

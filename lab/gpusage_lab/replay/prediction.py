@@ -11,7 +11,7 @@ from gpusage.decisions.advisor import Advisor
 from gpusage_hooks.types import Cluster, GpuPool, SharingRule
 from gpusage_lab.replay.site import Site
 from gpusage_lab.replay.truth import ReplayTruth
-from gpusage_lab.simulator.contract import Ask, Policy
+from gpusage_lab.simulator.contract import JobRequest, Policy
 from gpusage_lab.simulator.engine import simulate
 from gpusage_lab.simulator.fleet import Fleet, fleet_of
 from gpusage_lab.simulator.jobs import Jobs
@@ -80,7 +80,7 @@ class Predictor:
     def shares(self, jobs: Jobs) -> list[int]:
         """Return the percentage of a GPU that each job is given."""
         policy = self.production()
-        return [policy.demand(Ask(kind)).share_percent for kind in jobs.kind.tolist()]
+        return [policy.demand(JobRequest(kind)).share_percent for kind in jobs.kind.tolist()]
 
 
 def fleet(advisor: Advisor, site: Site) -> Fleet:

@@ -20,7 +20,7 @@ from gpusage_lab.learning import pairs
 from gpusage_lab.learning.named_jobs import LUCID, workload
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.simulator import pair_truth
-from gpusage_lab.simulator.contract import Tenant, Together
+from gpusage_lab.simulator.contract import Colocation, Tenant
 from gpusage_lab.simulator.jobs import FloatArray, Kind
 from gpusage_lab.simulator.pair_truth import PairTruth
 from gpusage_lab.simulator.predicted_truth import drawn
@@ -75,9 +75,9 @@ class ReplayTruth:
         """Return the memory that the job really needs."""
         return float(self.memory[kind])
 
-    def together(self, tenants: Sequence[Tenant], gpu_type: int, /) -> Together:
+    def colocation_of(self, tenants: Sequence[Tenant], gpu_type: int, /) -> Colocation:
         """Return what comes of *tenants*: the pairs. No table tells what a limit on threads does."""
-        return self.pairs.together(tenants, gpu_type)
+        return self.pairs.colocation_of(tenants, gpu_type)
 
 
 def lucid(data: DataFolder, advisor: Advisor, seed: int, site_types: Sequence[str] = SITE_TYPES) -> ReplayTruth:

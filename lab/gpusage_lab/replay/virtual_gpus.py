@@ -137,7 +137,7 @@ class VirtualGpus:
         if not jobs:
             return {}, 0.0
         tenants = [Tenant(self._kinds[job], self._runs[job].seat.thread_percent) for job in jobs]
-        together = self._truth.together(tenants, gpu_type)
+        together = self._truth.colocation_of(tenants, gpu_type)
         speeds = {
             job: speed * self._truth.speed(self._kinds[job], gpu_type)
             for job, speed in zip(jobs, together.speeds, strict=True)

@@ -133,7 +133,7 @@ def tables(data: DataFolder) -> list[ScoreTable]:
 
 def table(question: Extrapolation, measured: Sequence[MeasuredRun]) -> ScoreTable:
     """Return one question's table: a row a source and network, the mean, and the paper's figures."""
-    answers = [one for teach, test in splits(question, measured) for one in answer(question, teach, test)]
+    answers = [one for teach, test in splits(question, measured) for one in extrapolate(question, teach, test)]
     rows: list[tuple[str | float | None, ...]] = []
     for name in sorted({_name(question, one.run) for one in answers}):
         own = [one for one in answers if _name(question, one.run) == name]
@@ -190,7 +190,9 @@ def _within(run: MeasuredRun, teach: Sequence[MeasuredRun], name: str) -> bool:
     return bool(known) and min(known) <= getattr(run, name) <= max(known)
 
 
-def answer(question: Extrapolation, teach: Sequence[MeasuredRun], test: Sequence[MeasuredRun]) -> list[Extrapolated]:
+def extrapolate(
+    question: Extrapolation, teach: Sequence[MeasuredRun], test: Sequence[MeasuredRun]
+) -> list[Extrapolated]:
     """Return what each way says of the runs *test*, knowing the runs *teach*."""
     line = regression.fitted(_terms(question, teach), np.array([run.step_s for run in teach]))
     predictions = regression.predicted(line, _terms(question, test)).tolist()

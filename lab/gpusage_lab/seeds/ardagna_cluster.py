@@ -22,7 +22,7 @@ from gpusage.policies.capacity.rules import RULES, by_rule
 from gpusage.policies.capacity.state import Choice, State
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.seeds.ardagna import EXTRAPOLATIONS, answer
+from gpusage_lab.seeds.ardagna import EXTRAPOLATIONS, extrapolate
 from gpusage_lab.seeds.ardagna_runs import MeasuredRun, gavel
 
 FILES = ("gavel_solo.csv",)
@@ -246,7 +246,7 @@ def _predicted_times(work: Work, key: tuple[str, int]) -> Mapping[str, Times]:
     times: dict[str, dict[tuple[str, int], float]] = {}
     for where, run in work[key].items():
         teach = [own[where] for (network, batch), own in work.items() if network == key[0] and batch != key[1]]
-        (one,) = answer(EXTRAPOLATIONS[0], teach, [run])
+        (one,) = extrapolate(EXTRAPOLATIONS[0], teach, [run])
         for name, step_s in (
             *(("regression", one.regression), ("ours, line by the rows", one.ours_with_line)),
             *(("ours, graph alone", one.ours), ("measured", run.step_s)),

@@ -47,7 +47,7 @@ def table(data: DataFolder) -> ScoreTable:
             cells.append(float(np.mean([network_error(theirs, say(known, theirs)) for known, theirs in pairs])))
         others = [cell for cell, tested in zip(cells, NETWORKS, strict=True) if tested != teacher]
         rows.append((f"taught by {teacher}", *cells, float(np.mean(others))))
-    rows += [_alone(layers), *(_scaled(layers, teacher) for teacher in NETWORKS)]
+    rows += [_graph_only_row(layers), *(_scaled(layers, teacher) for teacher in NETWORKS)]
     rows.append(("the paper: AlexNet by AlexNet; AlexNet and GoogLeNet", *(None,) * 4, PAPER_SAME, PAPER_OTHER))
     return ScoreTable(
         title="Ardagna, per layer: time of a network's convolutions, forward and backward, error %",
@@ -114,7 +114,7 @@ def network_error(tested: Layers, predicted_s: FloatArray) -> float:
     return 100.0 * abs(float(predicted_s.sum()) / float(tested.measured_s.sum()) - 1.0)
 
 
-def _alone(layers: dict[tuple[str, str], Layers]) -> tuple[str | float | None, ...]:
+def _graph_only_row(layers: dict[tuple[str, str], Layers]) -> tuple[str | float | None, ...]:
     cells = [float(np.mean([network_error(layers[n, g], layers[n, g].ours_s) for g in DEVICES])) for n in NETWORKS]
     return ("ours, from the graph alone", *cells, float(np.mean(cells)))
 

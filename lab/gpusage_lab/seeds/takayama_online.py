@@ -18,7 +18,7 @@ from gpusage_hooks.units import HOUR_S
 from gpusage_lab.learning.mlperf_jobs import JOBS
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.seeds.takayama import FloatArray, measured, predicted
-from gpusage_lab.simulator.contract import Ask, Backfill, Demand, Tenant, Together
+from gpusage_lab.simulator.contract import Backfill, Colocation, Demand, JobRequest, Tenant
 from gpusage_lab.simulator.engine import simulate
 from gpusage_lab.simulator.fleet import Fleet, GpuType
 from gpusage_lab.simulator.generated import range_ids
@@ -42,9 +42,9 @@ class Truth:
         """Return 0: every job fits."""
         return 0.0
 
-    def together(self, tenants: Sequence[Tenant], _: int, /) -> Together:
+    def colocation_of(self, tenants: Sequence[Tenant], _: int, /) -> Colocation:
         """Return that of one job; nobody shares."""
-        return Together((1.0,) * len(tenants), 1.0)
+        return Colocation((1.0,) * len(tenants), 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,12 +63,12 @@ class ByGain:
     most_per_gpu: int = 1
     remembers: bool = False
 
-    def demand(self, ask: Ask) -> Demand:
+    def demand(self, ask: JobRequest) -> Demand:
         """Return both generations, the one that suits first."""
         likes_new = ask.first == NEW if ask.first >= 0 else self.gain(ask) >= GenerationRules().minimum_speedup
         return Demand(types=(NEW, OLD) if likes_new else (OLD, NEW))
 
-    def rank(self, ask: Ask, gpu_type: int) -> float:
+    def rank(self, ask: JobRequest, gpu_type: int) -> float:
         """Return the place in the queue for one generation, the least first.
 
         New GPUs go first to the jobs that gain most, old ones to those that lose least, as in Takayama et al.'s
@@ -77,11 +77,11 @@ class ByGain:
         gain = self.gain(ask) if self.ordered else 0.0
         return -gain if gpu_type == NEW else gain
 
-    def gain(self, ask: Ask) -> float:
+    def gain(self, ask: JobRequest) -> float:
         """Return what the policy believes that the job gains."""
         return float(self.gains[ask.kind])
 
-    def cost(self, _: int, __: Sequence[Ask], ___: Ask, /) -> float | None:
+    def cost(self, _: int, __: Sequence[JobRequest], ___: JobRequest, /) -> float | None:
         """Return nothing: any empty GPU will do."""
         return 0.0
 
@@ -97,7 +97,7 @@ class AmongRecentJobs(ByGain):
     ordered: bool = False
     late: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_JOBS))
 
-    def arriving(self, ask: Ask, free_counts: Sequence[int]) -> Ask:
+    def arriving(self, ask: JobRequest, free_counts: Sequence[int]) -> JobRequest:
         """Return *ask* with the generation that it prefers."""
         gain, gains = self.gain(ask), [*self.late]
         self.late.append(gain)

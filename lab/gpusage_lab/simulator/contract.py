@@ -12,7 +12,7 @@ Backfill = Literal["none", "reserve", "any"]
 """Whether a younger job may start before an older one that waits: never; where it does not delay the oldest; always."""
 
 
-class Ask(NamedTuple):
+class JobRequest(NamedTuple):
     """A job that waits, as a policy sees it.
 
     Attributes:
@@ -58,7 +58,7 @@ class Tenant(NamedTuple):
     thread_percent: int = 100
 
 
-class Together(NamedTuple):
+class Colocation(NamedTuple):
     """What comes of tenants: each one's speed against alone on the whole GPU, and NVML's busy share of the GPU."""
 
     speeds: tuple[float, ...]
@@ -84,13 +84,13 @@ class Policy(Protocol):
     def remembers(self) -> bool:
         """Return whether a kind of which one job ran out of memory beside others is no longer put beside others."""
 
-    def demand(self, ask: Ask, /) -> Demand:
+    def demand(self, ask: JobRequest, /) -> Demand:
         """Return what becomes of a job that asks for whole GPUs."""
 
-    def rank(self, ask: Ask, gpu_type: int, /) -> float:
+    def rank(self, ask: JobRequest, gpu_type: int, /) -> float:
         """Return the place in the queue for GPUs of *gpu_type*, the least first; the older job among equals."""
 
-    def cost(self, gpu_type: int, tenants: Sequence[Ask], newcomer: Ask, /) -> float | None:
+    def cost(self, gpu_type: int, tenants: Sequence[JobRequest], newcomer: JobRequest, /) -> float | None:
         """Return how dear it is to put *newcomer* beside *tenants* (at least none), ``None`` if it must not be."""
 
 
@@ -98,7 +98,7 @@ class Policy(Protocol):
 class Online(Protocol):
     """What a policy has, beside, that looks at the cluster when a job comes."""
 
-    def arriving(self, ask: Ask, free_counts: Sequence[int], /) -> Ask:
+    def arriving(self, ask: JobRequest, free_counts: Sequence[int], /) -> JobRequest:
         """Return *ask* as it is to wait, given the GPUs of each type that are empty and held for nobody."""
 
 
@@ -111,5 +111,5 @@ class Truth(Protocol):
     def memory_bytes(self, kind: int, gpu_type: int, /) -> float:
         """Return the memory that the job really takes."""
 
-    def together(self, tenants: Sequence[Tenant], gpu_type: int, /) -> Together:
+    def colocation_of(self, tenants: Sequence[Tenant], gpu_type: int, /) -> Colocation:
         """Return what comes of *tenants*, at least one."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
-from gpusage_lab.simulator.contract import Ask, Online, Policy, Stage, Truth
+from gpusage_lab.simulator.contract import JobRequest, Online, Policy, Stage, Truth
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.gpus import Gpus
 from gpusage_lab.simulator.jobs import Jobs
@@ -90,7 +90,7 @@ class _Engine:
         kind, count, fresh = self.jobs.kind, self.jobs.gpu_count, set()
         for job in arrivals:
             stage: Stage = "rescued" if int(kind[job]) in self.missed else "first"
-            ask = Ask(int(kind[job]), int(count[job]), stage)
+            ask = JobRequest(int(kind[job]), int(count[job]), stage)
             if self.online is not None:
                 ask = self.online.arriving(ask, self.gpus.free_count)
             role = self.roles.number(ask)
@@ -156,14 +156,14 @@ class _Engine:
             self._start_in_order(now_s)
             return
         while fresh := {role for role in fresh if role in self.waiting}:
-            role = min(fresh, key=self._turn)
+            role = min(fresh, key=self._queue_order)
             if not self._place(role, now_s):
                 fresh.discard(role)
         self._reserve(now_s)
         if self.freed:
             self._refill((), now_s)
 
-    def _turn(self, role: int) -> tuple[float, int]:
+    def _queue_order(self, role: int) -> tuple[float, int]:
         return self.roles.rank(role, self.roles.demands[role].types[0]), self.waiting.head(role)
 
     def _start_in_order(self, now_s: float) -> None:
@@ -288,10 +288,10 @@ class _Engine:
     def _begin(self, job: int, role: int, gpus: Sequence[int], now_s: float) -> None:
         """Let *job* begin whatever it does on its GPUs."""
         here = tuple(sorted((*self.gpus.here[gpus[0]], role)))
-        way, left_s = self._way(job, role, self.gpus.type_of[gpus[0]], here)
+        way, left_s = self._first_phase(job, role, self.gpus.type_of[gpus[0]], here)
         self.runs.begin(job, Run(role, gpus, way, left_s, now_s), now_s)
 
-    def _way(self, job: int, role: int, gpu_type: int, here: tuple[int, ...]) -> tuple[Way, float]:
+    def _first_phase(self, job: int, role: int, gpu_type: int, here: tuple[int, ...]) -> tuple[Way, float]:
         demand = self.roles.demands[role]
         if self.roles.runs_out(gpu_type, here, role):
             return "out_of_memory", OUT_OF_MEMORY_S

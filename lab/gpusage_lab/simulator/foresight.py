@@ -29,7 +29,7 @@ class Foresight:
     pair_throughputs: Sequence[FloatArray]
 
 
-def together(pair_throughputs: FloatArray, kinds: Sequence[int]) -> tuple[float, ...]:
+def colocated_throughputs(pair_throughputs: FloatArray, kinds: Sequence[int]) -> tuple[float, ...]:
     """Return each job's throughput relative to alone; the delays that its partners cause add up."""
     return tuple(
         1 / (1 + sum(1 / pair_throughputs[one, other] - 1 for place, other in enumerate(kinds) if place != own))

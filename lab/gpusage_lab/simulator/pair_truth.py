@@ -18,8 +18,8 @@ from gpusage_hooks.units import MIB
 from gpusage_lab.learning import pairs as measured
 from gpusage_lab.learning.pairs import Pairs
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.simulator.contract import Tenant, Together
-from gpusage_lab.simulator.foresight import pairs_of, together
+from gpusage_lab.simulator.contract import Colocation, Tenant
+from gpusage_lab.simulator.foresight import colocated_throughputs, pairs_of
 from gpusage_lab.simulator.jobs import Kind
 
 FloatArray = npt.NDArray[np.float64]
@@ -56,19 +56,19 @@ class PairTruth:
         """Return the memory of *kind*."""
         return float(self.memory[kind])
 
-    def together(self, tenants: Sequence[Tenant], _: int, /) -> Together:
+    def colocation_of(self, tenants: Sequence[Tenant], _: int, /) -> Colocation:
         """Return speeds from the pairs; the busy share of a pair as measured, else as if jobs did not meet."""
         kinds = [tenant.kind for tenant in tenants]
         busy = self.busy[kinds[0], kinds[1]] if len(kinds) == 2 else np.nan  # a pair
         if np.isnan(busy):
             busy = 1 - np.prod(1 - self.utilization[kinds])
-        return Together(together(self.pair_throughputs, kinds), float(busy))
+        return Colocation(colocated_throughputs(self.pair_throughputs, kinds), float(busy))
 
 
 def lucid(data: DataFolder, seed: int) -> PairTruth:
     """Return Lucid's pairs, for evaluation only; *seed* draws the errors where a pair was not measured."""
     pairs = measured.lucid(data)
-    utilization, memory = _alone(data, pairs)
+    utilization, memory = _solo_figures(data, pairs)
     busy = np.full(pairs.sums.shape, np.nan)
     index = {job: place for place, job in enumerate(pairs.jobs)}
     for row in data.read("lucid_pairs.csv").itertuples():
@@ -83,7 +83,7 @@ def gavel(data: DataFolder, seed: int) -> PairTruth:
     """Return Gavel's pairs; *seed* draws utilizations and memory around the predictions, with the errors on Lucid's."""
     pairs, others = measured.gavel(data), measured.lucid(data)
     generator = np.random.default_rng(seed)
-    utilization, memory = _alone(data, others)
+    utilization, memory = _solo_figures(data, others)
     utilization_error = np.log(utilization / np.array([need.gpu_utilization.value for need in others.needs]))
     memory_error = np.log(memory / np.array([need.memory_bytes.value for need in others.needs]))
     drawn = generator.integers(len(others.jobs), size=len(pairs.jobs))
@@ -95,7 +95,7 @@ def gavel(data: DataFolder, seed: int) -> PairTruth:
     )
 
 
-def _alone(data: DataFolder, pairs: Pairs) -> tuple[FloatArray, FloatArray]:
+def _solo_figures(data: DataFolder, pairs: Pairs) -> tuple[FloatArray, FloatArray]:
     """Return the measured utilization and memory of each of Lucid's jobs."""
     alone = {
         (row.model, int(row.batch_size), bool(row.amp)): (row.gpu_util_pct / 100, row.gmem_MiB * MIB)

@@ -90,10 +90,10 @@ class Passes:
         self.until_s = inf
         for _, role in sorted(self._waiting.jobs()):
             if not place(role, now_s):
-                self._hold(role)
+                self._reserve_node(role)
         self._gpus.release()
 
-    def _hold(self, role: int) -> None:
+    def _reserve_node(self, role: int) -> None:
         """Hold the node on which a job of *role* is expected to start first, of those that are not held yet."""
         gpus, types = self._gpus, self._roles.demands[role].types
         open_gpus = [

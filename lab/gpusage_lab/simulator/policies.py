@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from gpusage.policies.partners.packing import MOST_JOBS, Room, added, fits
 from gpusage_hooks.types import SharingRules
-from gpusage_lab.simulator.contract import Ask, Backfill, Demand
+from gpusage_lab.simulator.contract import Backfill, Demand, JobRequest
 from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.foresight import Foresight, together
+from gpusage_lab.simulator.foresight import Foresight, colocated_throughputs
 
 PROFILING_S = 60.0
 """A minute alone, as in Yeung et al."""
@@ -28,15 +28,15 @@ class Slots:
     remembers: bool = False
     most_per_gpu: int = 1
 
-    def demand(self, ask: Ask) -> Demand:
+    def demand(self, ask: JobRequest) -> Demand:
         """Return whole GPUs."""
-        return whole(self.fleet, ask, types(self.fleet, self.types_of, ask.kind))
+        return whole_gpu_demand(self.fleet, ask, types(self.fleet, self.types_of, ask.kind))
 
-    def rank(self, _: Ask, __: int, /) -> float:
+    def rank(self, _: JobRequest, __: int, /) -> float:
         """Return the same for all: the older job is first."""
         return 0.0
 
-    def cost(self, _: int, __: Sequence[Ask], ___: Ask, /) -> float | None:
+    def cost(self, _: int, __: Sequence[JobRequest], ___: JobRequest, /) -> float | None:
         """Return nothing: any empty GPU will do."""
         return 0.0
 
@@ -62,22 +62,22 @@ class Packing:
     profiles: bool = False
     profiling_types: tuple[int, ...] = ()
 
-    def demand(self, ask: Ask) -> Demand:
+    def demand(self, ask: JobRequest) -> Demand:
         """Return a GPU that others may use as well, a profiling run, or whole GPUs."""
         where = tuple(one for one in types(self.fleet, self.types_of, ask.kind) if one not in self.profiling_types)
         is_known = all((ask.kind, one) in self.foresight.loads for one in where)
         if ask.gpu_count > 1 or ask.stage == "rescued" or not is_known:
-            return whole(self.fleet, ask, where)
+            return whole_gpu_demand(self.fleet, ask, where)
         if self.profiles and ask.stage == "first":
             return Demand(types=self.profiling_types or where, profiling_s=PROFILING_S)
         return Demand(types=where, alone=False, accepted_slowdown=ACCEPTED)
 
-    def rank(self, ask: Ask, gpu_type: int) -> float:
+    def rank(self, ask: JobRequest, gpu_type: int) -> float:
         """Return the busiest first."""
         load = self.foresight.loads.get((ask.kind, gpu_type))
         return -1.0 if load is None else -load.utilization
 
-    def cost(self, gpu_type: int, tenants: Sequence[Ask], newcomer: Ask) -> float | None:
+    def cost(self, gpu_type: int, tenants: Sequence[JobRequest], newcomer: JobRequest) -> float | None:
         """Return the same for every GPU that has room: the first one is taken."""
         if not tenants:
             return 0.0
@@ -97,26 +97,32 @@ class Sets:
     remembers: bool = False
     most_per_gpu: int = MOST_JOBS
 
-    def demand(self, ask: Ask) -> Demand:
+    def demand(self, ask: JobRequest) -> Demand:
         """Return a GPU that others may use as well, or whole GPUs."""
         where = types(self.fleet, self.types_of, ask.kind)
         is_known = all((ask.kind, one) in self.foresight.loads for one in where)
         if ask.gpu_count > 1 or ask.stage == "rescued" or not is_known:
-            return whole(self.fleet, ask, where)
+            return whole_gpu_demand(self.fleet, ask, where)
         return Demand(types=where, alone=False, accepted_slowdown=ACCEPTED)
 
-    def rank(self, _: Ask, __: int, /) -> float:
+    def rank(self, _: JobRequest, __: int, /) -> float:
         """Return the same for all: the older job is first."""
         return 0.0
 
-    def cost(self, gpu_type: int, tenants: Sequence[Ask], newcomer: Ask) -> float | None:
+    def cost(self, gpu_type: int, tenants: Sequence[JobRequest], newcomer: JobRequest) -> float | None:
         """Return less, the more the job adds; an empty GPU comes first, on which it adds a whole one."""
         kinds = [one.kind for one in tenants]
         loads = [self.foresight.loads[one, gpu_type] for one in (*kinds, newcomer.kind)] if tenants else []
         if sum(load.memory_bytes for load in loads) > self.fleet.types[gpu_type].memory_bytes:
             return None
         matrix = self.foresight.pair_throughputs[gpu_type]
-        gain = added(together(matrix, kinds), together(matrix, [*kinds, newcomer.kind]), ACCEPTED) if tenants else 1.0
+        gain = (
+            added(
+                colocated_throughputs(matrix, kinds), colocated_throughputs(matrix, [*kinds, newcomer.kind]), ACCEPTED
+            )
+            if tenants
+            else 1.0
+        )
         return None if gain is None else -gain
 
 
@@ -125,7 +131,7 @@ def types(fleet: Fleet, types_of: TypesOf, kind: int) -> tuple[int, ...]:
     return types_of.get(kind) or tuple(range(len(fleet.types)))
 
 
-def whole(fleet: Fleet, ask: Ask, where: Sequence[int]) -> Demand:
+def whole_gpu_demand(fleet: Fleet, ask: JobRequest, where: Sequence[int]) -> Demand:
     """Return whole GPUs of the types of *where*, in their order, that have enough memory and are enough."""
     return Demand(
         types=tuple(

@@ -17,9 +17,9 @@ from gpusage.predictors import intervals
 from gpusage.predictors.colocation import slowdown_with_partners
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage_hooks.types import Interval, Price
-from gpusage_lab.simulator.contract import Tenant, Together
+from gpusage_lab.simulator.contract import Colocation, Tenant
 from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.foresight import FloatArray, Foresight, together
+from gpusage_lab.simulator.foresight import FloatArray, Foresight, colocated_throughputs
 from gpusage_lab.simulator.jobs import Kind
 from gpusage_lab.simulator.models import Models
 
@@ -65,19 +65,19 @@ class PredictedTruth:
         most = max(one.memory_bytes for one in self.fleet.types if own in (None, one.name))
         return 0.0 if need is None else min(drawn(need.memory_bytes, self.errors[kind, 1]), most)
 
-    def together(self, tenants: Sequence[Tenant], gpu_type: int) -> Together:
+    def colocation_of(self, tenants: Sequence[Tenant], gpu_type: int) -> Colocation:
         """Return speeds by the prices of shares where threads are limited, else by the pairs.
 
         Beside partners that were measured, a job on a share is as slow as its share or its partners make it.
         """
         kinds = [tenant.kind for tenant in tenants]
-        pairs = together(self.pair_throughputs[gpu_type], kinds)
+        pairs = colocated_throughputs(self.pair_throughputs[gpu_type], kinds)
         speeds = tuple(
             speed if tenant.thread_percent >= WHOLE else self._on_share(tenant, place, kinds, gpu_type, speed)
             for place, (tenant, speed) in enumerate(zip(tenants, pairs, strict=True))
         )
         idle = np.prod([1 - self.utilization(kind, gpu_type) for kind in kinds])
-        return Together(speeds, float(1 - idle))
+        return Colocation(speeds, float(1 - idle))
 
     def first_type(self, kind: int) -> int:
         """Return the GPU type of which the times of the kind's jobs are."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.policies import competition
-from gpusage.policies.place import doubt
+from gpusage.policies.place import uncertainty_reason
 from gpusage.service.state.recent_jobs import REMEMBERED_JOBS
 from gpusage_hooks.types import (
     Candidate,
@@ -24,11 +24,11 @@ from gpusage_hooks.types import (
     SharingRule,
     SharingRules,
 )
-from gpusage_lab.simulator.contract import Ask, Backfill, Demand
+from gpusage_lab.simulator.contract import Backfill, Demand, JobRequest
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.jobs import Kind
 from gpusage_lab.simulator.models import Models
-from gpusage_lab.simulator.policies import TypesOf, types, whole
+from gpusage_lab.simulator.policies import TypesOf, types, whole_gpu_demand
 
 WHOLE = 100
 MOST_PER_GPU = 4
@@ -53,30 +53,30 @@ class Production:
     remembers: bool = True
     most_per_gpu: int = MOST_PER_GPU
     online: bool = False
-    demands: dict[Ask, Demand] = field(default_factory=dict)
+    demands: dict[JobRequest, Demand] = field(default_factory=dict)
     late: deque[competition.JobSpeeds] = field(default_factory=lambda: deque(maxlen=REMEMBERED_JOBS))
     places: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
 
-    def demand(self, ask: Ask) -> Demand:
+    def demand(self, ask: JobRequest) -> Demand:
         """Return what the advisor decides for the kind."""
         if ask not in self.demands:
             self.demands[ask] = self._decided(ask)
         return self.demands[ask]
 
-    def rank(self, _: Ask, __: int, /) -> float:
+    def rank(self, _: JobRequest, __: int, /) -> float:
         """Return the same for all: the older job is first."""
         return 0.0
 
-    def cost(self, _: int, tenants: Sequence[Ask], newcomer: Ask) -> float | None:
+    def cost(self, _: int, tenants: Sequence[JobRequest], newcomer: JobRequest) -> float | None:
         """Return what is left of the GPU: the fullest one that has room is taken, as workload managers do."""
         booked = sum(self.demand(one).share_percent for one in (*tenants, newcomer))
         return None if booked > WHOLE else float(WHOLE - booked)
 
-    def _decided(self, ask: Ask) -> Demand:
+    def _decided(self, ask: JobRequest) -> Demand:
         graph, kind = self.models.graphs.get(ask.kind), self.kinds[ask.kind]
         where = types(self.fleet, self.types_of, ask.kind)
         if graph is None or ask.stage == "rescued":
-            return whole(self.fleet, ask, where)
+            return whole_gpu_demand(self.fleet, ask, where)
         request = GpuRequest(gpu_count=ask.gpu_count, gpu_type=kind.gpu_type)
         job = Job(
             submission=DecisionRequest(manager=self.fleet.cluster.manager),
@@ -89,10 +89,10 @@ class Production:
         others = [] if decided.bound_types else [one for one in where if one not in ordered]
         wished = [ask.first] if ask.first >= 0 and not decided.bound_types else []
         ordered = [*wished, *(one for one in (*ordered, *others) if one not in wished)]
-        demand = whole(self.fleet, ask, [one for one in ordered if one in where])
+        demand = whole_gpu_demand(self.fleet, ask, [one for one in ordered if one in where])
         return _shared(demand, decided, self.advisor.rules.sharing)
 
-    def arriving(self, ask: Ask, free_counts: Sequence[int]) -> Ask:
+    def arriving(self, ask: JobRequest, free_counts: Sequence[int]) -> JobRequest:
         """Return *ask* with the GPU type that it prefers among the jobs of late."""
         where = self._places_of(ask) if self.online and ask.stage == "first" and ask.gpu_count == 1 else ()
         if len(where) < 2:  # nothing to choose
@@ -103,15 +103,19 @@ class Production:
         self.late.append({place.name: place.need.step_time_s.value for place in where})
         return ask._replace(first=self._place(chosen[0].name)) if chosen else ask
 
-    def _places_of(self, ask: Ask) -> tuple[Candidate, ...]:
+    def _places_of(self, ask: JobRequest) -> tuple[Candidate, ...]:
         """Return where jobs of the kind may run, as the advisor would see it."""
         if ask.kind not in self.places:
-            candidates = (self._seen(ask.kind, one) for one in types(self.fleet, self.types_of, ask.kind))
-            fitting = (place for place in candidates if place is not None and place.need.fits and doubt(place) is None)
+            candidates = (self._candidate(ask.kind, one) for one in types(self.fleet, self.types_of, ask.kind))
+            fitting = (
+                place
+                for place in candidates
+                if place is not None and place.need.fits and uncertainty_reason(place) is None
+            )
             self.places[ask.kind] = tuple(fitting)
         return self.places[ask.kind]
 
-    def _seen(self, kind: int, gpu_type: int) -> Candidate | None:
+    def _candidate(self, kind: int, gpu_type: int) -> Candidate | None:
         one, need = self.fleet.types[gpu_type], self.models.needs.get((kind, gpu_type))
         pool = next((pool for pool in self.fleet.cluster.pools if pool.site_type == one.name), None)
         return Candidate(pool=pool, gpu=one.gpu, need=need) if pool and one.gpu and need else None

@@ -1,6 +1,6 @@
 """What the policy and the truth say of jobs that are alike, asked once and then kept.
 
-A role is the number of an `Ask`; a set is the sorted roles of the jobs on one GPU.
+A role is the number of an `JobRequest`; a set is the sorted roles of the jobs on one GPU.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gpusage.devices.shares import memory_cap_bytes
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.units import WHOLE_PERCENT
-from gpusage_lab.simulator.contract import Ask, Demand, Policy, Tenant, Truth
+from gpusage_lab.simulator.contract import Demand, JobRequest, Policy, Tenant, Truth
 from gpusage_lab.simulator.fleet import Fleet
 
 GpuSet = tuple[int, ...]
@@ -29,16 +29,16 @@ class Roles:
     """All roles of one simulation."""
 
     def __init__(self, fleet: Fleet, policy: Policy, truth: Truth) -> None:
-        self.asks: list[Ask] = []
+        self.asks: list[JobRequest] = []
         self.demands: list[Demand] = []
         self._fleet, self._policy, self._truth = fleet, policy, truth
-        self._numbers: dict[Ask, int] = {}
+        self._numbers: dict[JobRequest, int] = {}
         self.counts: list[int] = []
         self._costs: dict[tuple[int, GpuSet], dict[int, float | None]] = {}
         self._scenes: dict[tuple[int, GpuSet], Scene] = {}
         self._ranks: list[dict[int, float]] = [{} for _ in fleet.types]
 
-    def number(self, ask: Ask) -> int:
+    def number(self, ask: JobRequest) -> int:
         """Return the role of *ask*.
 
         Raises:
@@ -75,7 +75,7 @@ class Roles:
         return costs
 
     def ask_cost(self, gpu_type: int, here: GpuSet, role: int) -> float | None:
-        """Ask the policy for `cost`, and keep its answer."""
+        """JobRequest the policy for `cost`, and keep its answer."""
         demand, cost = self.demands[role], None
         if gpu_type in demand.types and not (here and (demand.alone or self.is_closed(here))):
             cost = self._policy.cost(gpu_type, [self.asks[one] for one in here], self.asks[role])
@@ -110,7 +110,7 @@ class Roles:
 
     def _new_scene(self, gpu_type: int, here: GpuSet) -> Scene:
         tenants = [Tenant(self.asks[role].kind, self.demands[role].thread_percent) for role in here]
-        together = self._truth.together(tenants, gpu_type)
+        together = self._truth.colocation_of(tenants, gpu_type)
         speeds = {
             role: speed * self._truth.speed(tenant.kind, gpu_type)
             for role, tenant, speed in zip(here, tenants, together.speeds, strict=True)
@@ -119,7 +119,7 @@ class Roles:
         return Scene(speeds=speeds, utilization=together.utilization, memory_bytes=memory_bytes)
 
 
-def check(ask: Ask, demand: Demand, fleet: Fleet) -> None:
+def check(ask: JobRequest, demand: Demand, fleet: Fleet) -> None:
     """Raise where the policy gives a job no GPU type that has enough GPUs.
 
     Raises:

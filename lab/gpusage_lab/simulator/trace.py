@@ -76,7 +76,7 @@ def read_trace(path: Path, fleet: Fleet) -> Trace:
         RequestError: It cannot be read, a cell is not what it may be, or a job fits nowhere; one sentence, with line
             and column.
     """
-    return trace_of(read_rows(path, "Jobs file", _known), str(path), fleet)
+    return trace_of(read_rows(path, "Jobs file", _usual_names), str(path), fleet)
 
 
 def trace_of(rows: Iterable[tuple[int, Row]], origin: str, fleet: Fleet, *, all_fit: bool = True) -> Trace:
@@ -198,7 +198,7 @@ def _seconds(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
-def _known(names: Sequence[str], origin: str) -> list[str]:
+def _usual_names(names: Sequence[str], origin: str) -> list[str]:
     """Return *names* with the usual ones in place of others, and see that none is missing."""
     usual = {alias: name for name, aliases in ALIASES.items() for alias in aliases if name not in names}
     known = [usual.get(name, name) for name in names]

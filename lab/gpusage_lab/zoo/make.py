@@ -37,7 +37,7 @@ def main(*, data: str, journal: Path, sources: tuple[str, ...], pack_only: bool)
     if not pack_only:
         recipes = {key: recipe for recipes_of in RECIPES for key, recipe in recipes_of(DataFolder(data)).items()}
         wanted = [key for key in recipes if key not in cards and key.startswith(sources or ("",))]
-        cards |= _made({key: recipes[key] for key in sorted(wanted, key=_shuffled)}, journal)
+        cards |= _build_cards({key: recipes[key] for key in sorted(wanted, key=_shuffled)}, journal)
     content = pack(cards)
     if len(content) > MAXIMUM_FILE_BYTES:
         message = f"Zoo must be at most {MAXIMUM_FILE_BYTES} bytes; got {len(content)}. Leave models out."
@@ -51,7 +51,7 @@ def _shuffled(key: str) -> str:
     return f"{key.startswith('timm')}{hashlib.sha256(key.encode()).hexdigest()}"
 
 
-def _made(recipes: Mapping[str, Recipe], journal: Path) -> dict[str, str]:
+def _build_cards(recipes: Mapping[str, Recipe], journal: Path) -> dict[str, str]:
     cards: dict[str, str] = {}
     for key in track(recipes, description="cards"):
         try:

@@ -45,7 +45,7 @@ def main(*, journal: Path, anew: bool) -> None:
     names: dict[str, str] = {}
     wanted = [*timm_models(), *torchvision_models(), *huggingface_models()]
     for number, (name, key, recipe) in enumerate(wanted):
-        if key not in cards and (new_card := _made(key, recipe)):
+        if key not in cards and (new_card := _build_card(key, recipe)):
             cards[key] = new_card
             add(journal, key, new_card)
             click.echo(f"{number} of {len(wanted)}: {key}")
@@ -99,7 +99,7 @@ def _input(size: tuple[int, ...]) -> dict[str, Any]:
     return {"input": size}
 
 
-def _made(key: str, recipe: Recipe) -> str | None:
+def _build_card(key: str, recipe: Recipe) -> str | None:
     """Return a card as one line of JSON, ``None`` where the library cannot build the model so."""
     try:
         return json.dumps(to_document(recipe()), separators=(",", ":"), ensure_ascii=True)

@@ -103,11 +103,15 @@ def render_decision(job: Job, decision: Decision) -> RenderedDecision | None:
 
 def _pool(kind: str, row: Mapping[str, int], catalogue: GpuCatalogue) -> GpuPool:
     return GpuPool(
-        gpu=_known(kind, catalogue), site_type=kind, gpu_count=row["count"], free_gpu_count=row["free"], mps_per_gpu=100
+        gpu=_catalogue_name(kind, catalogue),
+        site_type=kind,
+        gpu_count=row["count"],
+        free_gpu_count=row["free"],
+        mps_per_gpu=100,
     )
 
 
-def _known(kind: str, catalogue: GpuCatalogue) -> str | None:
+def _catalogue_name(kind: str, catalogue: GpuCatalogue) -> str | None:
     try:
         return catalogue.find(kind).name
     except DeviceError:

@@ -21,8 +21,8 @@ def bench() -> ModuleType:
     return module
 
 
-def made(bench: Any, count: int, busy_s: float) -> list[Any]:  # a script, not a module of ours
-    return [bench.Made(f"model{place}", busy_s, 2 * busy_s, 800, "") for place in range(count)]
+def card_costs(bench: Any, count: int, busy_s: float) -> list[Any]:  # a script, not a module of ours
+    return [bench.CardCost(f"model{place}", busy_s, 2 * busy_s, 800, "") for place in range(count)]
 
 
 def test_a_sample_has_small_middling_and_large_models_at_equal_distances(bench: Any) -> None:
@@ -48,11 +48,11 @@ def test_the_verdict_is_by_what_1000_models_take_of_the_processor_and_says_that_
     busy_s: float,
     expected: str,
 ) -> None:
-    last = list(bench.lines(made(bench, count, busy_s), 2, 100.0))[-1]
+    last = list(bench.lines(card_costs(bench, count, busy_s), 2, 100.0))[-1]
     assert last.startswith(expected)
     assert last.endswith("goal 20: kept" if busy_s * 1000 / 2 <= 20 * 60 else "goal 20: missed")
 
 
 def test_a_model_without_a_card_is_told_with_its_reason(bench: Any) -> None:
-    refused = bench.Made("odd", 1.0, 1.0, 0, "Card of model 'odd' must be at most 4096 bytes; got 9000.")
+    refused = bench.CardCost("odd", 1.0, 1.0, 0, "Card of model 'odd' must be at most 4096 bytes; got 9000.")
     assert "no card: Card of model 'odd' must be at most 4096 bytes; got 9000." in bench.lines([refused], 2, 1.0)

@@ -19,7 +19,7 @@ TRY = "echo x > here; echo x > kept; rm -r folder; mkdir folder; umount . ; cat 
 TRY += "touch /usr/touched 2>&1 | grep -o 'Read-only'; exit 7"
 
 
-def apart(folder: Path, program: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+def run_in_overlay(folder: Path, program: list[str], **options: object) -> subprocess.CompletedProcess[str]:
     """Run *program* in *folder* with an overlay on it; skip the test where this kernel lets its users have none."""
     words = {"is_apart": True, "has_network": False, "cpu_limit_s": 60, "folders": [str(folder)], "variables": {}}
     command = [sys.executable, "-I", scratch_files.__file__, json.dumps({**words, **options}), *program]
@@ -48,7 +48,7 @@ def test_what_a_program_writes_stays_in_memory(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("mine")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "one").write_text("one")
-    done = apart(tmp_path, ["sh", "-c", TRY])
+    done = run_in_overlay(tmp_path, ["sh", "-c", TRY])
     assert done.returncode == 7
     assert done.stdout.splitlines() == ["x", "Read-only"]
     assert {each.name for each in tmp_path.iterdir()} == {"kept", "folder"}
@@ -59,17 +59,17 @@ def test_what_a_program_writes_stays_in_memory(tmp_path: Path) -> None:
 def test_a_program_has_no_network_but_its_own_host(tmp_path: Path) -> None:
     text = "import socket; s = socket.create_server(('127.0.0.1', 0)); socket.create_connection(s.getsockname()); "
     text += "print(socket.if_nameindex())"
-    assert apart(tmp_path, [sys.executable, "-c", text]).stdout.strip() == "[(1, 'lo')]"
+    assert run_in_overlay(tmp_path, [sys.executable, "-c", text]).stdout.strip() == "[(1, 'lo')]"
 
 
 def test_nothing_that_a_program_starts_outlives_it(tmp_path: Path) -> None:
     name = f"sleep 4711.{os.getpid()}"
-    assert apart(tmp_path, ["sh", "-c", f"setsid {name} > /dev/null 2>&1 & echo begun"]).stdout == "begun\n"
+    assert run_in_overlay(tmp_path, ["sh", "-c", f"setsid {name} > /dev/null 2>&1 & echo begun"]).stdout == "begun\n"
     assert name not in command_lines()
 
 
 def test_a_program_has_no_more_rights_than_its_user(tmp_path: Path) -> None:
-    shown = apart(tmp_path, ["cat", "/proc/self/status"]).stdout
+    shown = run_in_overlay(tmp_path, ["cat", "/proc/self/status"]).stdout
     assert "CapEff:\t0000000000000000" in shown
     assert f"Uid:\t{os.getuid()}\t" in shown
 
@@ -91,7 +91,7 @@ def test_no_file_of_the_program_s_folder_runs_before_what_it_writes_is_kept_apar
 def test_a_job_script_becomes_a_card_and_a_comment(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     shutil.copy(SCRIPTS / "plain.py", tmp_path)
-    apart(tmp_path, ["true"])
+    run_in_overlay(tmp_path, ["true"])
     (tmp_path / "job.sbatch").write_text(f"#!/bin/sh\nLOG=written\nsrun {sys.executable} plain.py $LOG\n")
     done = run(tmp_path, "-o", "plain.card.json", "job.sbatch")
     assert done.returncode == 0, done.stderr

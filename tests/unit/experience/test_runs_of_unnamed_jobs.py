@@ -25,14 +25,14 @@ HALF = replace(WHOLE, granted=Allocation(division="percentage", share_percent=50
 ESTIMATE = ObservedFigures(gpu_utilization=Figure(interval=Interval(value=0.2, low=0.1, high=0.3), source=""))
 
 
-def seen(usage: Usage) -> Run | None:
+def observed_run(usage: Usage) -> Run | None:
     record = replace(RECORD, identity=ADA, history_estimates={V100: ESTIMATE})
     runs = history_runs([Observation(usage=usage, decision=record)], 60.0)
     return next((run for _, run in runs), None)
 
 
 def test_a_run_alone_on_a_whole_gpu_shows_its_busiest_minute_and_its_memory() -> None:
-    run = seen(WHOLE)
+    run = observed_run(WHOLE)
     assert run is not None
     assert (run.peak_utilization, run.memory_bytes, run.identity) == (0.4, 4 * GIB, ADA)
 
@@ -47,20 +47,20 @@ def test_a_run_alone_on_a_whole_gpu_shows_its_busiest_minute_and_its_memory() ->
     ],
 )
 def test_where_nothing_tells_of_its_utilization_the_memory_counts(usage: Usage) -> None:
-    run = seen(usage)
+    run = observed_run(usage)
     assert run is not None
     assert (run.peak_utilization, run.memory_bytes) == (None, 4 * GIB)
 
 
 def test_a_job_that_is_busier_on_its_share_than_it_could_be_has_changed() -> None:
     """At 30 % of a GPU it is busy at most 60 % of half a one."""
-    run = seen(replace(HALF, peak_utilization=0.61))
+    run = observed_run(replace(HALF, peak_utilization=0.61))
     assert run is not None
     assert run.peak_utilization == 1.0
 
 
 def test_a_job_that_lacked_memory_needs_a_quarter_more_than_it_had() -> None:
-    run = seen(replace(HALF, outcome="out_of_memory", sampled_s=5.0))
+    run = observed_run(replace(HALF, outcome="out_of_memory", sampled_s=5.0))
     assert run is not None
     assert (run.peak_utilization, run.required_bytes) == (None, 7.5 * GIB)
 
@@ -69,5 +69,5 @@ def test_a_job_that_lacked_memory_needs_a_quarter_more_than_it_had() -> None:
     "usage", [replace(WHOLE, outcome="failed"), replace(WHOLE, sampled_s=59.0), replace(WHOLE, gpu="")]
 )
 def test_a_run_that_came_to_nothing_shows_nothing(usage: Usage) -> None:
-    assert seen(usage) is None
+    assert observed_run(usage) is None
     assert run_of(WHOLE, RECORD, 60.0) is None  # nothing is known of its submission

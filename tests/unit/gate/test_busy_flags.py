@@ -106,12 +106,12 @@ def test_overlapping_requests_of_threads_are_one_until_the_last_ends(tmp_path: P
     path, go, begun = tmp_path / "door", threading.Event(), threading.Event()
     here = BusyFlags(path)
 
-    def answer() -> None:
+    def serve_request() -> None:
         with here.request():
             begun.set()
             go.wait(LIMIT_S)
 
-    thread = threading.Thread(target=answer)
+    thread = threading.Thread(target=serve_request)
     with here.request():
         thread.start()
         begun.wait(LIMIT_S)

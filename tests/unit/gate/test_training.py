@@ -130,7 +130,7 @@ def test_a_server_that_is_killed_lets_a_held_part_go_on(tmp_path: Path) -> None:
         server.kill()
         server.wait()
         begun_s = time.monotonic()
-        gate._hold()
+        gate._wait_for_requests()
         assert time.monotonic() - begun_s < 50
 
 
@@ -138,8 +138,8 @@ def test_two_trainings_give_way_to_one_request(tmp_path: Path) -> None:
     """Reading the flags takes nothing that the other one would wait for."""
     first, second = (Training(BusyFlags(tmp_path / "door"), patience=Patience(longest_s=0.05)) for _ in range(2))
     with serving(tmp_path / "door", 1000, 0):
-        first._hold()
-        second._hold()
+        first._wait_for_requests()
+        second._wait_for_requests()
     assert first.held_s >= 0.05
     assert second.held_s >= 0.05
 

@@ -8,14 +8,14 @@ import pytest
 from gpusage_lab.learning.mlperf_jobs import JOBS
 from gpusage_lab.seeds.takayama import predicted
 from gpusage_lab.seeds.takayama_online import NEW, OLD, AmongRecentJobs, ByGain, Truth, fleet, jobs, measured
-from gpusage_lab.simulator.contract import Ask
+from gpusage_lab.simulator.contract import JobRequest
 from gpusage_lab.simulator.engine import simulate
 
 
 def test_new_gpus_go_first_to_who_gains_most_and_old_ones_to_who_loses_least() -> None:
     policy = ByGain(name="", gains=np.array([1.0, 1.5, 1.2]))
-    by_type = [sorted(map(Ask, range(3)), key=lambda ask: policy.rank(ask, gpu_type)) for gpu_type in (NEW, OLD)]
-    assert by_type == [[Ask(1), Ask(2), Ask(0)], [Ask(0), Ask(2), Ask(1)]]
+    by_type = [sorted(map(JobRequest, range(3)), key=lambda ask: policy.rank(ask, gpu_type)) for gpu_type in (NEW, OLD)]
+    assert by_type == [[JobRequest(1), JobRequest(2), JobRequest(0)], [JobRequest(0), JobRequest(2), JobRequest(1)]]
 
 
 @pytest.mark.parametrize("load", [0.7, 0.95])

@@ -10,7 +10,7 @@ from tests.unit.policies.test_policies import H100, P100, V100, need, pool
 
 from gpusage.policies.deadline import UNKNOWN_LENGTH, decide_deadline
 from gpusage.policies.generation import decide_generation
-from gpusage.policies.shares.price import Limits, Offer, holds, trouble
+from gpusage.policies.shares.price import Limits, Offer, can_promise, trouble
 from gpusage.policies.sharing import decide_sharing
 from gpusage_hooks.types import (
     Candidate,
@@ -122,7 +122,7 @@ def test_a_share_has_to_end_in_time_at_its_pessimistic_end(times_its_worst: floa
     )
     latest = None if times_its_worst is None else offer.step_time_s.high * times_its_worst
     within = Limits(expected=9, worst=9, latest_step_s=latest)
-    assert holds(offer, within) is expected
+    assert can_promise(offer, within) is expected
     assert trouble(offer, within) == ("" if expected else "might end after its deadline beside partners")
 
 

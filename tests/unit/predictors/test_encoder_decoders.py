@@ -64,7 +64,7 @@ def run(prompt: int, new: int = 128, batch_size: int = BATCH) -> Workload:
     return Workload(batch_size=batch_size, mode="infer", precision="fp16", generate=generation)
 
 
-def answer(sizes: ElementCounts, new: int = 128) -> GenerationWork:
+def generation_of(sizes: ElementCounts, new: int = 128) -> GenerationWork:
     actual = WorkloadAnalysis(graph_of(sizes.name), run(sizes.prompt, new)).generation
     assert actual is not None
     return actual
@@ -80,7 +80,7 @@ def flop(lowering: Lowering) -> float:
 @BY_MODEL
 def test_an_encoder_reads_once_and_a_decoder_writes_token_by_token(sizes: ElementCounts) -> None:
     _, layers, hidden, inner, words, _, read, flop_of_score = sizes
-    both = answer(sizes)
+    both = generation_of(sizes)
     # scores and values: 4 FLOP for each number of a query and each key; a score is of 64 numbers
     pair = 4 * hidden + flop_of_score * hidden // 64
     # weights that a token meets: four products of an attention and the two of a perceptron; a decoder has query and
@@ -96,14 +96,14 @@ def test_an_encoder_reads_once_and_a_decoder_writes_token_by_token(sizes: Elemen
 
 @BY_MODEL
 def test_two_caches_are_kept_one_of_them_grows(sizes: ElementCounts) -> None:
-    both = answer(sizes)
+    both = generation_of(sizes)
     a_token = BATCH * sizes.layers * 2 * sizes.hidden * 2
     assert both.kv_cache_bytes == a_token
     assert both.read_bytes == a_token * sizes.read
     first, last = both.passes()
     assert first.kv_cache_bytes == a_token * (sizes.read + 1)
     assert last.kv_cache_bytes == a_token * (sizes.read + 128)
-    assert answer(sizes, new=1).passes()[1].kv_cache_bytes == a_token * (sizes.read + 1)
+    assert generation_of(sizes, new=1).passes()[1].kv_cache_bytes == a_token * (sizes.read + 1)
 
 
 @BY_MODEL

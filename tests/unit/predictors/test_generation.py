@@ -31,7 +31,7 @@ def run(prompt: int, new: int, batch_size: int = 1) -> Workload:
     return Workload(batch_size=batch_size, mode="infer", precision="bf16", generate=generation)
 
 
-def answer(graph: ModelGraph, workload: Workload) -> GenerationWork:
+def generation_of(graph: ModelGraph, workload: Workload) -> GenerationWork:
     actual = WorkloadAnalysis(graph, workload).generation
     assert actual is not None
     return actual
@@ -39,7 +39,7 @@ def answer(graph: ModelGraph, workload: Workload) -> GenerationWork:
 
 def flop(graph: ModelGraph, workload: Workload) -> tuple[float, float]:
     """Return the FLOP of products and attentions in the pass over the prompt, and in one over a token."""
-    both = answer(graph, workload)
+    both = generation_of(graph, workload)
     is_sum = [OperatorClass.PRODUCT, OperatorClass.ATTENTION, OperatorClass.BATCHED_PRODUCT]
     chosen = [
         sum(
@@ -66,9 +66,9 @@ def flop(graph: ModelGraph, workload: Workload) -> tuple[float, float]:
     ],
 )
 def test_the_cache_has_keys_and_values_of_each_token(graph: ModelGraph, cached: int) -> None:
-    assert answer(graph, run(512, 128)).kv_cache_bytes == cached
-    assert answer(graph, run(512, 128, batch_size=16)).kv_cache_bytes == 16 * cached
-    assert answer(graph, run(7, 1)).kv_cache_bytes == cached
+    assert generation_of(graph, run(512, 128)).kv_cache_bytes == cached
+    assert generation_of(graph, run(512, 128, batch_size=16)).kv_cache_bytes == 16 * cached
+    assert generation_of(graph, run(7, 1)).kv_cache_bytes == cached
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_each_token_reads_all_weights_and_the_cache() -> None:
     assert prompt.counts.sum() * 128 == kernels.counts.sum()
     moved = float(kernels.counts @ kernels.traffic_bytes) - float(prompt.counts @ prompt.traffic_bytes)
     weights = 2 * (LLAMA.parameter_count - 32000 * 4096)  # the embedding is read by rows
-    cache = answer(LLAMA, run(512, 128)).kv_cache_bytes * 576
+    cache = generation_of(LLAMA, run(512, 128)).kv_cache_bytes * 576
     # what a token writes and reads beside these is small
     assert weights + cache < moved / 127 < 1.001 * (weights + cache)
     assert kernels.host_counts[0] == 128

@@ -20,13 +20,13 @@ MONTH = [*month()]
 PERIOD = Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S)
 
 
-def made(prices: dict[str, float] | None = None) -> Report:
+def month_report(prices: dict[str, float] | None = None) -> Report:
     return report_of([each.decision for each in MONTH if each.decision], MONTH, Rates(per_hour=prices or {}), PERIOD)
 
 
 def test_money_is_of_the_gpus_with_a_price_alone() -> None:
-    assert made().money is None
-    report = made({"v100-sxm2-16gb": 3.0})
+    assert month_report().money is None
+    report = month_report({"v100-sxm2-16gb": 3.0})
     t4, v100 = report.gpus
     assert (t4.gpu, t4.money) == ("t4", None)
     assert v100.money is not None
@@ -49,7 +49,7 @@ def test_names_of_gpus_and_models_stay_in_a_reason() -> None:
 
 
 def test_the_bands_hold_the_booked_hours_that_were_seen() -> None:
-    report = made()
+    report = month_report()
     assert sum(band.booked_hours for band in report.bands) == pytest.approx(report.hours.used + report.hours.idle)
 
 
@@ -115,7 +115,7 @@ def test_what_users_wrote_is_text_on_the_page() -> None:
 
 
 def test_nothing_on_the_page_is_wider_than_a_telephone_unless_it_scrolls() -> None:
-    text = page(made())
+    text = page(month_report())
     assert "width=device-width" in text
     assert "<svg" not in text
     assert text.count("<table>") == len(re.findall("<div class='table(?: wide)?'><table>", text)) > 0

@@ -98,7 +98,7 @@ def _checkpoint_directly(left_out: LeftOut) -> None:
 def _wrap_alone(left_out: LeftOut) -> None:
     """Let DataParallel and DDP call what they hold, on this host."""
 
-    class Alone(nn.Module):
+    class SingleProcessModule(nn.Module):
         def __init__(self, module: nn.Module, *_: Any, **__: Any) -> None:
             super().__init__()
             self.module = module
@@ -110,11 +110,11 @@ def _wrap_alone(left_out: LeftOut) -> None:
         def no_sync(self) -> Any:
             return nullcontext()
 
-    data_parallel: Any = type("DataParallel", (Alone,), {})
+    data_parallel: Any = type("DataParallel", (SingleProcessModule,), {})
     places: Any = (nn, nn.parallel)
     for place in places:
         place.DataParallel = data_parallel
-    places[1].DistributedDataParallel = type("DistributedDataParallel", (Alone,), {})
+    places[1].DistributedDataParallel = type("DistributedDataParallel", (SingleProcessModule,), {})
 
 
 def _join_alone(left_out: LeftOut, gpu_count: int) -> None:

@@ -63,7 +63,7 @@ def _body(fields: dict[str, Any], record: DecisionRecord | None) -> Iterator[str
         return
     change = fields["before"] or "its request"
     change += f" -> {fields['after']}" if fields["after"] != fields["before"] else ""
-    yield f"  {change}: {_done(fields['code'], fields['mode'])}"
+    yield f"  {change}: {_outcome_text(fields['code'], fields['mode'])}"
     yield from (f"  - {reason}" for reason in fields["reasons"] if reason)
     if fields["model"]:
         yield f"  model {fields['model']}" + (f", {_run(record.workload)}" if record and record.workload else "")
@@ -73,7 +73,7 @@ def _body(fields: dict[str, Any], record: DecisionRecord | None) -> Iterator[str
         yield f"  record {fields['number']}, {_when(fields['decided_at_s'])}"
 
 
-def _done(code: str, mode: str) -> str:
+def _outcome_text(code: str, mode: str) -> str:
     """Return what became of a request; only the mode ``enforce`` rewrites one."""
     if code == "REWRITE" and mode != "enforce":
         return f"would have been rewritten (mode {mode})"

@@ -15,7 +15,7 @@ from gpusage_hooks.types import Figure, Gpu, GpuNeed, ModelGraph, ObservedFigure
 
 def known_of(graph: ModelGraph, run: Workload, gpus: Sequence[Gpu]) -> list[ObservedFigures]:
     """Return what is known of each of *gpus*, and the GPU utilization that follows from a known step time."""
-    known = advisor().known(graph, run, gpus)
+    known = advisor().observed_figures(graph, run, gpus)
     needs = advisor().predict(graph, run, gpus) if any(one.step_time_s for one in known) else ()
     return [_with_utilization(one, need) for one, need in zip(known, needs, strict=True)] if needs else [*known]
 

@@ -65,15 +65,18 @@ def predict(
     percents = run["shares"]
     groups = _predictions(models, gpu_names, percents, run)
     is_page = output is not None and output.suffix.lower() != ".json"
-    answer = partial(_answer, percents=percents, is_named=bool(gpu_names), explains=explains or is_page)
+    answer = partial(_make_response, percents=percents, is_named=bool(gpu_names), explains=explains or is_page)
     answers = [[answer(one, run["deadline_s"]) for one in group] for group in groups]
     everything = [answer for group in answers for answer in group]
     if output is not None:
         from gpusage.cli.output_file import write_output
 
-        write_output(output, _page(everything) if is_page else tables.json_text(_whole(everything, explains=explains)))
+        write_output(
+            output,
+            _page(everything) if is_page else tables.json_text(_predictions_document(everything, explains=explains)),
+        )
     if as_json:
-        tables.print_json(_whole(everything, explains=explains))
+        tables.print_json(_predictions_document(everything, explains=explains))
     else:
         for group in answers:
             _show(group, explains=explains)
@@ -94,7 +97,7 @@ def _predictions(
     return [batches.predictions(advisor(), group, gpus, percents, largest=run["wants_largest"]) for group in groups]
 
 
-def _answer(
+def _make_response(
     prediction: Prediction, deadline_s: float | None, *, percents: Sequence[int], is_named: bool, explains: bool
 ) -> Response:
     """Return *prediction* with what it costs, and explained on each GPU that is asked for, or else the newest."""
@@ -155,7 +158,7 @@ def _prices(graph: ModelGraph, run: Workload, needs: Sequence[GpuNeed]) -> tuple
     return advisor().price(graph, run, shared, curves.PERCENTS)
 
 
-def _whole(answers: Sequence[Response], *, explains: bool) -> dict[str, Any]:
+def _predictions_document(answers: Sequence[Response], *, explains: bool) -> dict[str, Any]:
     return {"schema": SCHEMA, "predictions": [_document(answer, explains=explains) for answer in answers]}
 
 

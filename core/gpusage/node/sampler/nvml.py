@@ -45,11 +45,13 @@ class Gauge:
         self._name = _text(nvml.nvmlDeviceGetName(handle))
         self._newest_us = 0
         self._gpm: Any = None
-        self._has_gpm = self._known(lambda: bool(nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)) or False
+        self._has_gpm = (
+            self._value_or_none(lambda: bool(nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)) or False
+        )
 
     def read(self) -> GpuReading:
         """Return what the counters say now."""
-        energy_mj = self._known(lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
+        energy_mj = self._value_or_none(lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
         activities = self._activities()
         return GpuReading(
             name=self._name,
@@ -60,7 +62,7 @@ class Gauge:
             process_memory_bytes=self._processes(),
         )
 
-    def _known(self, ask: Callable[[], T]) -> T | None:
+    def _value_or_none(self, ask: Callable[[], T]) -> T | None:
         """Return the answer to *ask*, ``None`` where this device or driver has none."""
         try:
             return ask()
@@ -69,10 +71,10 @@ class Gauge:
 
     def _utilization(self) -> float | None:
         """Return the mean of the driver's own samples since the last reading, else its latest one."""
-        samples = self._known(self._samples) or []
+        samples = self._value_or_none(self._samples) or []
         if samples:
             return sum(samples) / len(samples) / 100
-        rates = self._known(lambda: self._nvml.nvmlDeviceGetUtilizationRates(self._handle))
+        rates = self._value_or_none(lambda: self._nvml.nvmlDeviceGetUtilizationRates(self._handle))
         return None if rates is None else rates.gpu / 100
 
     def _samples(self) -> list[float]:
@@ -89,7 +91,7 @@ class Gauge:
     def _running(self, kind: str) -> Sequence[Any]:
         """Return the processes of *kind* by the newest call that driver and package have in common."""
         for version in ("_v3", "_v2"):
-            running = self._known(partial(self._call, f"nvmlDeviceGet{kind}RunningProcesses{version}"))
+            running = self._value_or_none(partial(self._call, f"nvmlDeviceGet{kind}RunningProcesses{version}"))
             if running is not None:
                 return running
         return ()
@@ -102,13 +104,13 @@ class Gauge:
         """Return the hardware's counters since the last reading; none at the first."""
         if not self._has_gpm:
             return {}
-        first, self._gpm = self._gpm, self._known(self._gpm_sample)
+        first, self._gpm = self._gpm, self._value_or_none(self._gpm_sample)
         if first is None:
             return {}
         with suppress(self._nvml.NVMLError):
             if self._gpm is not None:
                 return self._gpm_between(first, self._gpm)
-        self._known(lambda: self._nvml.nvmlGpmSampleFree(first))
+        self._value_or_none(lambda: self._nvml.nvmlGpmSampleFree(first))
         return {}
 
     def _gpm_sample(self) -> Any:  # a pointer of NVML's
@@ -122,7 +124,7 @@ class Gauge:
         for place, number in enumerate(GPM_METRICS.values()):
             metrics_request.metrics[place].metricId = number
         answer = nvml.nvmlGpmMetricsGet(metrics_request)
-        self._known(lambda: nvml.nvmlGpmSampleFree(first))
+        self._value_or_none(lambda: nvml.nvmlGpmSampleFree(first))
         values = {name: answer.metrics[place] for place, name in enumerate(GPM_METRICS)}
         return {name: value.value / 100 for name, value in values.items() if value.nvmlReturn == 0}
 

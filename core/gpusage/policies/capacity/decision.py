@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpusage.policies.capacity.horizon import FloatArray, Ways, edges, later, overlap_s
+from gpusage.policies.capacity.horizon import FloatArray, StartOptions, edges, later, overlap_s
 from gpusage.policies.capacity.mixed_integer import Limits, Program, Row, solve
 from gpusage.policies.capacity.problem import NodeGroup, Option
 from gpusage.policies.capacity.rules import RULES, by_rule
@@ -59,7 +59,7 @@ class _Event:
 
     def _starts(self) -> Iterator[tuple[int, Option]]:
         """Yield each way in which a job could start now."""
-        room = _room(self.state)
+        room = _free_gpus_by_type(self.state)
         for place, each in enumerate(self.jobs):
             for option in each.options:
                 if option.gpu_count <= room.get(option.type.name, 0):
@@ -80,9 +80,9 @@ class _Event:
         whole[: self.first_later] = True
         return Program(costs=costs, highest=highest, whole=whole, rows=list(self.rows(now)))
 
-    def now(self) -> Ways:
+    def now(self) -> StartOptions:
         """Return the starts now as columns."""
-        return Ways(
+        return StartOptions(
             job=np.array([place for place, _ in self.starts], dtype=np.int64),
             gpu=np.array([self.gpus.index(option.type.gpu) for _, option in self.starts], dtype=np.int64),
             gpu_count=np.array([float(option.gpu_count) for _, option in self.starts]),
@@ -94,7 +94,7 @@ class _Event:
         """Return the column of the GPUs that the supply at *place* has in a period."""
         return self.first_paid + place * len(self.lengths_s) + period
 
-    def rows(self, now: Ways) -> Iterator[Row]:
+    def rows(self, now: StartOptions) -> Iterator[Row]:
         yield from self._once(now)
         busy_s, on_s = self._taken_s()
         yield from self._use(now, busy_s)
@@ -113,7 +113,7 @@ class _Event:
             count = len(self.starts)
             yield Row(columns=range(count), factors=[1.0] * count, low=1.0, high=float(count))
 
-    def _once(self, now: Ways) -> Iterator[Row]:
+    def _once(self, now: StartOptions) -> Iterator[Row]:
         """Yield a row per job: it starts once."""
         jobs = np.concatenate([now.job, self.later.job])
         columns = np.concatenate([np.arange(len(now)), self.first_later + np.arange(len(self.later))])
@@ -121,7 +121,7 @@ class _Event:
         for own in np.split(columns[order], np.cumsum(np.bincount(jobs, minlength=len(self.jobs)))[:-1]):
             yield Row(columns=own, factors=np.ones(len(own)), low=1.0, high=1.0)
 
-    def _use(self, now: Ways, busy_s: Sequence[FloatArray]) -> Iterator[Row]:
+    def _use(self, now: StartOptions, busy_s: Sequence[FloatArray]) -> Iterator[Row]:
         """Yield a row per GPU and period: no more GPUs are used than paid."""
         gpu = np.concatenate([now.gpu, self.later.gpu])
         columns = np.concatenate([np.arange(len(now)), self.first_later + np.arange(len(self.later))])
@@ -232,7 +232,7 @@ def _supplies(group: NodeGroup) -> Iterator[Supply]:
         yield Supply(group=group, gpu=gpu, gpu_count=max(kind.gpu_count for kind in kinds), price_per_s=price)
 
 
-def _room(state: State) -> dict[str, int]:
+def _free_gpus_by_type(state: State) -> dict[str, int]:
     """Return the most GPUs that a job can have on one node now, by type."""
     room: dict[str, int] = {}
     for name, count in [

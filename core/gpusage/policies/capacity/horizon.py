@@ -26,7 +26,7 @@ WAITING_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ways:
+class StartOptions:
     """Each way to start a job, a column each: which job, on which GPUs, when, and what it takes.
 
     Attributes:
@@ -72,7 +72,7 @@ def edges(state: State, jobs: Sequence[Waiting]) -> FloatArray:
     return np.concatenate([[0.0], PARTS * whole_s, [ENDLESS * whole_s]])
 
 
-def later(jobs: Sequence[Waiting], gpus: Sequence[str], starts_s: FloatArray) -> Ways:
+def later(jobs: Sequence[Waiting], gpus: Sequence[str], starts_s: FloatArray) -> StartOptions:
     """Return each way to start later, once for each name of a GPU and number of GPUs."""
     rows = [
         (place, gpus.index(gpu), count, time_s)
@@ -80,7 +80,7 @@ def later(jobs: Sequence[Waiting], gpus: Sequence[str], starts_s: FloatArray) ->
         for (gpu, count), time_s in each.times_s
     ]
     job, gpu, count, time_s = (np.repeat(np.array(column), len(starts_s)) for column in zip(*rows, strict=True))
-    return Ways(
+    return StartOptions(
         job=job.astype(np.int64),
         gpu=gpu.astype(np.int64),
         gpu_count=count.astype(np.float64),

@@ -12,22 +12,22 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gpusage.policies.place import doubt, least_cap_bytes, memory_percent, names, needed_bytes
-from gpusage.policies.shares.landing import obstacle, shared_places, whole
+from gpusage.policies.place import least_cap_bytes, memory_percent, names, needed_bytes, uncertainty_reason
+from gpusage.policies.shares.landing import keep_whole_gpu, obstacle, shared_places
 from gpusage_hooks.types import Candidate, Decision, PolicyInput, SharingRules
 
 
 def decide(case: PolicyInput, draft: Decision) -> Decision:
     """Put a share in place of the whole GPU where one is enough on each GPU type that the job may land on."""
     rules, where = case.rules.sharing, shared_places(case)
-    reason = obstacle(case, where) or next((why for why in map(doubt, where) if why), None)
+    reason = obstacle(case, where) or next((why for why in map(uncertainty_reason, where) if why), None)
     if reason:
-        return whole(draft, reason, __name__)
+        return keep_whole_gpu(draft, reason, __name__)
     most_bytes = max(needed_bytes(place, case.request) for place in where)
     tightest = max(where, key=lambda place: needed_percent(place, most_bytes, rules))
     share_percent = granted_percent(needed_percent(tightest, most_bytes, rules), rules)
     if share_percent > min(rules.maximum_percent, 100):
-        return whole(draft, _too_much(tightest, most_bytes, rules), __name__)
+        return keep_whole_gpu(draft, _too_much(tightest, most_bytes, rules), __name__)
     request = replace(
         draft.request,
         gpu_count=0,

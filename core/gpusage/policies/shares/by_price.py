@@ -13,7 +13,7 @@ from gpusage.policies.place import admitted, names, not_understood, step_time_s
 from gpusage.policies.shares import landing
 from gpusage.policies.shares.choice import Choice, Reach, can_bind, choose, is_fast
 from gpusage.policies.shares.landing import NO_GPU, shared_places, unshared
-from gpusage.policies.shares.price import Limits, Offer, holds, limits, need_on, offers, sizes, trouble
+from gpusage.policies.shares.price import Limits, Offer, can_promise, limits, need_on, offers, sizes, trouble
 from gpusage.policies.shares.slices import choose_slice, slice_offers
 from gpusage.policies.wording import cost, part_of, percent
 from gpusage_hooks.types import Cluster, Decision, GpuRequest, PolicyInput, SharingRules, Workload
@@ -27,13 +27,13 @@ def decide(case: PolicyInput, draft: Decision) -> Decision:
         return _on_slice(draft, sliced, within, case)
     obstacle = _obstacle(case.cluster, case.rules.sharing, within)
     if obstacle:
-        return whole(draft, obstacle)
+        return keep_whole_gpu(draft, obstacle)
     offered = offered_shares(case)
     if not offered:
-        return whole(draft, NO_GPU)
+        return keep_whole_gpu(draft, NO_GPU)
     choice = choose(offered, reach, within, case.rules.sharing.bind)
     if choice is None:
-        return whole(draft, _why_not(offered, reach, within, case))
+        return keep_whole_gpu(draft, _why_not(offered, reach, within, case))
     return _shared(draft, choice, within, case)
 
 
@@ -55,9 +55,9 @@ def limits_of(case: PolicyInput) -> Limits:
     return replace(within, serving=serving, latest_step_s=latest_step_s(case))
 
 
-def whole(draft: Decision, reason: str) -> Decision:
+def keep_whole_gpu(draft: Decision, reason: str) -> Decision:
     """Return *draft* with the reason why a whole GPU is kept."""
-    return landing.whole(draft, reason, __name__)
+    return landing.keep_whole_gpu(draft, reason, __name__)
 
 
 def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | None:
@@ -91,7 +91,7 @@ def _reach(case: PolicyInput, draft: Decision) -> Reach:
 
 
 def _shared(draft: Decision, choice: Choice, within: Limits, case: PolicyInput) -> Decision:
-    dearest, shown = _dearest(choice.offers), _shown(choice, draft)
+    dearest, shown = _dearest(choice.offers), _displayed_offer(choice, draft)
     where = [offer.place for offer in choice.offers]
     types = tuple(dict.fromkeys(place.name for place in where))
     request = replace(
@@ -109,12 +109,12 @@ def _shared(draft: Decision, choice: Choice, within: Limits, case: PolicyInput) 
     reasons += [f"beside partners {price}{there}, {_accepted(within)}"]
     if choice.thread_cap_percent:
         reasons += [f"{choice.thread_cap_percent} % of the threads where partners leave them"]
-    reasons += [known] if (known := _known(case)) else []
+    reasons += [known] if (known := _describe_solo_run(case)) else []
     reasons += [f"bound to {names(where)}, where that holds"] if choice.binding else []
     return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=need_on(shown))
 
 
-def _shown(choice: Choice, draft: Decision) -> Offer:
+def _displayed_offer(choice: Choice, draft: Decision) -> Offer:
     """Return the offer whose price the user reads first: of the GPU type to be tried first, else the dearest."""
     preferred = () if choice.binding else draft.request.preferred_gpus
     named = {offer.place.name: offer for offer in choice.offers}
@@ -129,7 +129,7 @@ def _on_slice(draft: Decision, offer: Offer, within: Limits, case: PolicyInput) 
     place = offer.place
     request = replace(draft.request, preferred_gpus=(), required_gpus=(), slice_type=place.name)
     reasons = [f"a slice that shares nothing costs {cost(offer.slowdown)}, {_accepted(within)}"]
-    reasons += [known] if (known := _known(case)) else []
+    reasons += [known] if (known := _describe_solo_run(case)) else []
     return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=place.need)
 
 
@@ -137,7 +137,7 @@ def _accepted(within: Limits) -> str:
     return f"at most {percent(within.expected)} is accepted, {percent(within.worst)} at worst"
 
 
-def _known(case: PolicyInput) -> str:
+def _describe_solo_run(case: PolicyInput) -> str:
     """Say what the user stated about a run alone, where that counted."""
     alone = case.workload.alone
     if alone.utilization is not None:
@@ -150,7 +150,7 @@ def _known(case: PolicyInput) -> str:
 
 def _why_not(offered: Sequence[Offer], reach: Reach, within: Limits, case: PolicyInput) -> str:
     """Return why none of the shares is taken, by the one that came closest."""
-    holding = [offer for offer in offered if holds(offer, within)]
+    holding = [offer for offer in offered if can_promise(offer, within)]
     if not holding:
         unpromised = replace(within, serving=None)
         nearest = min(offered, key=lambda offer: _distance(offer, unpromised))
@@ -185,4 +185,4 @@ def _distance(offer: Offer, within: Limits) -> tuple[bool, bool, float]:
     """
     too_dear = not (offer.slowdown.value <= within.expected and offer.slowdown.high <= within.worst)
     priced = too_dear and offer.has_memory(offer.needed_bytes)
-    return not holds(offer, within), not priced, offer.slowdown.value
+    return not can_promise(offer, within), not priced, offer.slowdown.value

@@ -20,7 +20,7 @@ import math
 from dataclasses import replace
 
 from gpusage.policies.place import least_cap_bytes, memory_percent, names, needed_bytes
-from gpusage.policies.shares.landing import obstacle, shared_places, whole
+from gpusage.policies.shares.landing import keep_whole_gpu, obstacle, shared_places
 from gpusage_hooks.types import Candidate, Decision, PolicyInput, SharingRules
 from gpusage_hooks.units import WHOLE_PERCENT
 
@@ -32,12 +32,12 @@ def decide(case: PolicyInput, draft: Decision) -> Decision:
     where, rules = shared_places(case), case.rules.sharing
     reason = _refusal(case, where)
     if reason:
-        return whole(draft, reason, __name__)
+        return keep_whole_gpu(draft, reason, __name__)
     most_bytes = max(needed_bytes(place, case.request) for place in where)
     tightest = max(where, key=lambda place: _needed_percent(place, most_bytes))
     share_percent = max(_needed_percent(tightest, most_bytes), _least_percent(rules))
     if share_percent > min(rules.maximum_percent, WHOLE_PERCENT):
-        return whole(draft, _too_much(tightest, most_bytes, rules), __name__)
+        return keep_whole_gpu(draft, _too_much(tightest, most_bytes, rules), __name__)
     request = replace(
         draft.request,
         gpu_count=0,

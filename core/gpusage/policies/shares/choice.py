@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpusage.policies.place import admits
-from gpusage.policies.shares.price import Limits, Offer, holds
+from gpusage.policies.shares.price import Limits, Offer, can_promise
 from gpusage_hooks.types import Binding, Candidate, GpuRequest, NodeKind, PolicyInput, Room
 
 
@@ -75,7 +75,7 @@ class Reach:
 
 def choose(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Choice | None:
     """Return the share with the least GPU time; of equals, one that does not confine the job."""
-    holding = [offer for offer in offers if holds(offer, within)]
+    holding = [offer for offer in offers if can_promise(offer, within)]
     return min(_choices(holding, reach, within, bind), key=_preference, default=None)
 
 

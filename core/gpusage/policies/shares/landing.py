@@ -42,6 +42,6 @@ def unshared(cluster: Cluster) -> str:
     return "; ".join(dict.fromkeys(cluster.unshared.values()))
 
 
-def whole(draft: Decision, reason: str, plugin: str) -> Decision:
+def keep_whole_gpu(draft: Decision, reason: str, plugin: str) -> Decision:
     """Return *draft* with the *reason* why a whole GPU is kept, as decided by *plugin*."""
     return replace(draft, reasons=(*draft.reasons, f"a whole GPU is kept: {reason}"), plugin=plugin)

@@ -210,7 +210,7 @@ def need_alone(need: GpuNeed) -> GpuNeed:
     )
 
 
-def holds(offer: Offer, within: Limits) -> bool:
+def can_promise(offer: Offer, within: Limits) -> bool:
     """Tell whether *offer* can be promised *within* the limits; what is not a number never can."""
     possible = (
         limits_threads(offer.place.gpu)
@@ -233,7 +233,7 @@ def _meets_promise(offer: Offer, within: Limits) -> bool:
 
 def trouble(offer: Offer, within: Limits) -> str:
     """Return why *offer* cannot be promised *within* the limits, one clause; empty where it can."""
-    if holds(offer, within):
+    if can_promise(offer, within):
         return ""
     slowdown, company = offer.slowdown, "" if offer.is_slice else " beside partners"
     if not limits_threads(offer.place.gpu):

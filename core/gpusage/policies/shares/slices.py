@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from gpusage.policies.place import admitted
 from gpusage.policies.shares.choice import Reach, could_run_on, is_fast, may_bind
-from gpusage.policies.shares.price import Limits, Offer, holds
+from gpusage.policies.shares.price import Limits, Offer, can_promise
 from gpusage_hooks.types import Binding, PolicyInput, Price
 from gpusage_hooks.units import WHOLE_PERCENT
 
@@ -31,7 +31,7 @@ def choose_slice(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Bi
     possible = [
         offer
         for offer in offers
-        if holds(offer, within)
+        if can_promise(offer, within)
         and could_run_on(offer.place, reach)
         and is_fast(offer, reach, within)
         and may_bind([offer], reach, bind)

@@ -34,7 +34,7 @@ class AccessRecordingMapping(Mapping[str, str]):
     def __init__(self, fields: Mapping[str, str]) -> None:
         self._fields = fields
         self._fields_read: set[str] = set()
-        self._whole = False
+        self._reads_all_fields = False
 
     def __getitem__(self, key: str) -> str:
         self._fields_read.add(key)
@@ -46,16 +46,16 @@ class AccessRecordingMapping(Mapping[str, str]):
         return key in self._fields
 
     def __iter__(self) -> Iterator[str]:
-        self._whole = True
+        self._reads_all_fields = True
         return iter(self._fields)
 
     def __len__(self) -> int:
-        self._whole = True
+        self._reads_all_fields = True
         return len(self._fields)
 
     def fields_read(self) -> frozenset[str] | None:
         """Return the names that were read, present or not; ``None`` where all that there are were read."""
-        return None if self._whole else frozenset(self._fields_read)
+        return None if self._reads_all_fields else frozenset(self._fields_read)
 
 
 class DecisionCache(Generic[R]):

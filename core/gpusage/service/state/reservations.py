@@ -136,7 +136,9 @@ def _left_of_pool(pool: GpuPool, reservations: Mapping[Reservation, int]) -> Gpu
         claimed[reservation.share_percent] += count
     shared = pool.free_share_percent or 0
     # A part that is a whole GPU is one of the free ones, which count already.
-    free, part = _left(pool.free_gpu_count, 0 if pool.free_gpu_count and shared == WHOLE_PERCENT else shared, claimed)
+    free, part = _remaining(
+        pool.free_gpu_count, 0 if pool.free_gpu_count and shared == WHOLE_PERCENT else shared, claimed
+    )
     kinds = (_left_of_kind(kind, kind.room, claimed) if kind.room else kind for kind in pool.node_kinds)
     kinds = (replace(kind, rooms=_left_of_rooms(kind.rooms, here)) if kind.rooms else kind for kind in kinds)
     return replace(pool, free_gpu_count=free, free_share_percent=part, node_kinds=tuple(kinds))
@@ -144,7 +146,7 @@ def _left_of_pool(pool: GpuPool, reservations: Mapping[Reservation, int]) -> Gpu
 
 def _left_of_kind(kind: NodeKind, room: Room, claimed: Mapping[int, int]) -> NodeKind:
     """Return *kind* without what was claimed; cores and memory of its nodes are not counted."""
-    free, part = _left(kind.free_gpu_count, 0 if kind.free_gpu_count else room.share_percent, claimed)
+    free, part = _remaining(kind.free_gpu_count, 0 if kind.free_gpu_count else room.share_percent, claimed)
     share_percent = WHOLE_PERCENT if free else part
     return replace(kind, free_gpu_count=free, room=replace(room, share_percent=share_percent))
 
@@ -168,7 +170,7 @@ def _left_of_rooms(rooms: Sequence[Room], reservations: Mapping[Reservation, int
     )
 
 
-def _left(free: int, part: int, claimed: Mapping[int, int]) -> tuple[int, int]:
+def _remaining(free: int, part: int, claimed: Mapping[int, int]) -> tuple[int, int]:
     """Return the free GPUs and the largest part of a shared one that *claimed*, counts by percentage, leaves."""
     for percent, count in claimed.items():
         on_shared_count = min(count, part // percent)

@@ -48,7 +48,7 @@ class StatusServer:
         listening.listen(BACKLOG)
         listening.setblocking(False)
         self._accepting = self._loop.create_task(self._accept(listening))
-        self._hold(self._accepting)
+        self._keep_reference(self._accepting)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -56,7 +56,7 @@ class StatusServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _hold(self, task: asyncio.Task[None]) -> None:
+    def _keep_reference(self, task: asyncio.Task[None]) -> None:
         """Hold *task* until it is done; the loop has only a weak reference."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -74,7 +74,7 @@ class StatusServer:
         with suppress(OSError):
             uid = peer_uid(connection)
             if self._connections.total() < CONNECTIONS_LIMIT and self._connections[uid] < CONNECTIONS_PER_USER_LIMIT:
-                self._hold(self._loop.create_task(self._serve(connection, uid)))
+                self._keep_reference(self._loop.create_task(self._serve(connection, uid)))
                 return
         connection.close()
 
@@ -83,11 +83,11 @@ class StatusServer:
         self._connections[uid] += 1
         try:
             with connection, suppress(OSError, asyncio.TimeoutError):
-                await asyncio.wait_for(self._answer(connection, uid), LIMIT_S)
+                await asyncio.wait_for(self._respond(connection, uid), LIMIT_S)
         finally:
             self._connections[uid] -= 1
 
-    async def _answer(self, connection: socket.socket, uid: int) -> None:
+    async def _respond(self, connection: socket.socket, uid: int) -> None:
         line, end, _ = (await self._receive_line(connection)).partition(b"\n")
         if end:
             await self._loop.sock_sendall(connection, self._dispatcher.respond_status(line, uid))

@@ -75,11 +75,11 @@ def enable_kill_switch(path: str, sockets: Sequence[str]) -> KillSwitch:
     Raises:
         RequestError: The configuration names none, or it cannot be made.
     """
-    is_new = _make(path)
+    is_new = _create_file(path)
     return KillSwitch(path=path, made=is_new, trouble=_why_unseen(path, sockets))
 
 
-def _make(path: str) -> bool:
+def _create_file(path: str) -> bool:
     """Create the file at *path*, and tell whether it is new."""
     if not path:
         message = "Key 'kill_switch' of gpusage.toml must name a file; got ''. Give it one, '/etc/gpusage/off'."

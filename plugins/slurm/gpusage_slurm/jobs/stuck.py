@@ -67,7 +67,7 @@ class PendingRequests:
 
     def __init__(self, waiting: Iterable[Row]) -> None:
         self._waiting = {row["JobArrayID"]: row for row in waiting}
-        self._known: Mapping[str, scontrol.Line] | None = None
+        self._requests_by_job: Mapping[str, scontrol.Line] | None = None
 
     def request_of(self, row: Row) -> scontrol.Line:
         """Return what the job in *row* asks for.
@@ -75,13 +75,13 @@ class PendingRequests:
         Raises:
             RequestError: slurmctld does not answer.
         """
-        if self._known is None:
-            self._known = {
+        if self._requests_by_job is None:
+            self._requests_by_job = {
                 pending["JobArrayID"]: _line(self._waiting[pending["JobArrayID"]], pending)
                 for pending in _pending_rows([*dict.fromkeys(map(base_id, self._waiting))])
                 if pending["JobArrayID"] in self._waiting
             }
-        return self._known.get(row["JobArrayID"], _UNKNOWN)
+        return self._requests_by_job.get(row["JobArrayID"], _UNKNOWN)
 
 
 def _pending_rows(job_ids: Sequence[str]) -> Iterable[Row]:
@@ -155,7 +155,7 @@ class _ClusterNodes:
     """The nodes, asked for only where the judgement of a job depends on them."""
 
     def __init__(self) -> None:
-        self._known: dict[str, NodeState] | None = None
+        self._states_by_node: dict[str, NodeState] | None = None
         self._useful: tuple[NodeState, ...] = ()
         self._free: Counter[str] = Counter()
 
@@ -180,12 +180,12 @@ class _ClusterNodes:
         self._free[node.name] -= 1
 
     def _load(self) -> dict[str, NodeState]:
-        if self._known is None:
+        if self._states_by_node is None:
             nodes = tuple(map(parse_node, scontrol.nodes()))
             self._free = Counter({node.name: free_whole_gpus(node) for node in nodes if node.open})
             self._useful = tuple(node for node in nodes if node.idle or self._free[node.name])
-            self._known = {node.name: node for node in nodes}
-        return self._known
+            self._states_by_node = {node.name: node for node in nodes}
+        return self._states_by_node
 
 
 def _with_stuck_reasons(job_rows: Sequence[Row]) -> Iterator[AnnotatedJob]:

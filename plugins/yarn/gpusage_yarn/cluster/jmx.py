@@ -99,7 +99,7 @@ def query_nodes(
 def query_daemon(name: str, url: str, limit_s: float = 5.0) -> JmxReport:
     """Return the report of the daemon at *url*."""
     try:
-        beans = json.loads(_answer(url + _BEAN, limit_s))["beans"]
+        beans = json.loads(_fetch_content(url + _BEAN, limit_s))["beans"]
         return parse_bean(name, beans[0]) if beans else JmxReport(name=name)
     except Exception as error:  # anyone may answer there, with anything
         return JmxReport(name=name, trouble=describe_connection_error(error))
@@ -108,7 +108,7 @@ def query_daemon(name: str, url: str, limit_s: float = 5.0) -> JmxReport:
 def query_setting(url: str, name: str, limit_s: float = 2.0) -> str:
     """Return the setting *name* of the daemon at *url*; empty where it has none, or does not tell."""
     try:
-        return str(json.loads(_answer(f"{url}/conf?name={name}&format=json", limit_s))["property"]["value"])
+        return str(json.loads(_fetch_content(f"{url}/conf?name={name}&format=json", limit_s))["property"]["value"])
     except Exception:  # anyone may answer there, with anything
         return ""
 
@@ -120,7 +120,7 @@ class _NoRedirectSession(requests.Session):
         """Find none."""
 
 
-def _answer(url: str, limit_s: float) -> bytes:
+def _fetch_content(url: str, limit_s: float) -> bytes:
     """Return what is answered at *url* itself.
 
     Raises:

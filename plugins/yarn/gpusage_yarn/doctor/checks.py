@@ -48,14 +48,14 @@ def listener(inspection: Inspection) -> Finding:
     silent = [node for node in inspection.nodes if node.trouble]
     lacking = [node for node in inspection.nodes if not node.binds and not node.trouble]
     if lacking:
-        names = _some(node.name for node in lacking)
+        names = _first_names(node.name for node in lacking)
         observation = f"it does not run on {len(lacking)} of {len(inspection.nodes)} nodes: {names}"
         trouble = next((line for node in lacking for line in node.troubles), "")
         if trouble:
             return failed(name, f"{observation}; {trouble}", "mend what it says, then restart the NodeManager")
         return failed(name, observation, "gpusage yarn install --role node --yes there, then restart the NodeManager")
     if silent:
-        observation = f"{_some(node.name for node in silent)} did not tell: {silent[0].trouble}"
+        observation = f"{_first_names(node.name for node in silent)} did not tell: {silent[0].trouble}"
         return warned(name, observation, "see whether this host reaches their web addresses, and may read /jmx there")
     versions = sorted(
         {node.version for node in inspection.nodes} | ({inspection.manager.version} if inspection.manager else set())
@@ -85,7 +85,7 @@ def shares(inspection: Inspection) -> Finding:
             )
             return failed(name, observation, todo)
     if both:
-        observation = f"{_some(both)} offer yarn.io/gpu as well: the same GPU may be given out twice"
+        observation = f"{_first_names(both)} offer yarn.io/gpu as well: the same GPU may be given out twice"
         todo = "let gpusage.node.gpus name the shared GPUs, and yarn.nodemanager.resource-plugins.gpu others"
         return warned(name, observation, todo)
     return passed(name, f"{sum(node.total.share for node in offered.values()) // WHOLE_GPU} GPUs, each counted once")
@@ -99,7 +99,7 @@ def troubles(inspection: Inspection) -> Finding:
         return failed(name, "; ".join(sentences[:5]), "mend what it says, then restart that daemon")
     failing = [f"{daemon.name}: {daemon.failures}" for daemon in daemons if daemon.failures]
     if failing:
-        observation = f"exceptions of ours were kept from daemons since they started: {_some(failing)}"
+        observation = f"exceptions of ours were kept from daemons since they started: {_first_names(failing)}"
         return warned(name, observation, "look for gpusage in their logs")
     return passed(name, "no daemon tells of any")
 
@@ -150,7 +150,7 @@ def masters_at_once(snapshot: ClusterSnapshot, queue: Queue, label: str, memory_
     return max(int(min(memory, sum(node.total.vcores for node in nodes) * part)), 1 if nodes else 0)
 
 
-def _some(names: Iterable[str]) -> str:
+def _first_names(names: Iterable[str]) -> str:
     """Return a few of *names*."""
     known = list(names)
     return ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")  # as many
@@ -203,7 +203,7 @@ def _resource_type(inspection: Inspection) -> Finding:
 
 def _calculator(inspection: Inspection) -> Finding:
     name, used = "resource calculator", inspection.settings.get(CALCULATOR)
-    running = next((ours for ours in _OURS if inspection.manager and _has(inspection.manager, ours)), "")
+    running = next((ours for ours in _OURS if inspection.manager and _runs_class(inspection.manager, ours)), "")
     if inspection.manager and running:
         return passed(name, f"runs, version {inspection.manager.version}{_OURS[running]}")
     if used is None:
@@ -227,8 +227,8 @@ def _processor(inspection: Inspection) -> Finding:
 def _of_manager(name: str, key: str, inspection: Inspection) -> Finding:
     expected, todo = CLASSES[key], _INSTALL.format("the ResourceManager's host", "it")
     running = inspection.manager
-    if running and _has(running, expected):
-        lacking = [other.name for other in inspection.others if not other.trouble and not _has(other, expected)]
+    if running and _runs_class(running, expected):
+        lacking = [other.name for other in inspection.others if not other.trouble and not _runs_class(other, expected)]
         if lacking:
             return failed(name, f"it does not run in {lacking[0]}, which may take over", todo)
         return passed(name, f"runs, version {running.version}")
@@ -383,5 +383,5 @@ _OF_CLUSTER: tuple[tuple[str, Callable[[Inspection], Finding]], ...] = (
 )
 
 
-def _has(daemon: JmxReport, expected: str) -> bool:
+def _runs_class(daemon: JmxReport, expected: str) -> bool:
     return bool({expected, expected.rpartition(".")[2]} & daemon.classes)

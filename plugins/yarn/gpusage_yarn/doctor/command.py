@@ -64,12 +64,12 @@ def _cluster(snapshot: ClusterSnapshot, cluster: Cluster) -> Iterator[str]:
     yield f"YARN {cluster.version}: {len(snapshot.nodes)} nodes, queues {queues}"
     for pool in cluster.pools:
         free = f"{pool.free_gpu_count} of {pool.gpu_count} GPUs free"
-        room = _room(snapshot, pool.site_type) if pool.mps_per_gpu else "not shared"
+        room = _free_share_text(snapshot, pool.site_type) if pool.mps_per_gpu else "not shared"
         yield f"  {pool.site_type} ({pool.gpu or 'not in the catalogue'}): {free}, {room}"
     yield from (f"  {note}" for note in cluster.notes)
 
 
-def _room(snapshot: ClusterSnapshot, label: str) -> str:
+def _free_share_text(snapshot: ClusterSnapshot, label: str) -> str:
     """Return the largest share that has room; an upper bound where nodes do not report each GPU."""
     is_exact = all(
         node.largest is not None for node in snapshot.nodes_with_label(label) if node.usable and node.total.share

@@ -152,7 +152,11 @@ def master_label(snapshot: ClusterSnapshot, queue: str, labels: tuple[str, ...])
     named = find_queue(snapshot.queues, queue) if queue else None
     queues = (named,) if named else snapshot.queues
     reached = ["", *labels] if all(each.is_accessible("") for each in queues) else labels
-    there = [label for label in reached if any(_is_large_enough(node.total, MASTER) for node in snapshot.nodes_with_label(label))]
+    there = [
+        label
+        for label in reached
+        if any(_is_large_enough(node.total, MASTER) for node in snapshot.nodes_with_label(label))
+    ]
     free = [
         label
         for label in there

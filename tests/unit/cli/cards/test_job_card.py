@@ -196,7 +196,7 @@ def test_the_start_of_python_counts_as_waiting(slow: Slow) -> None:
     start_s = time.monotonic()
     assert "takes longer than 7 s" in slow.card("r", limit_s=7)
     assert time.monotonic() - start_s < 6 + 7
-    slow.let_go()
+    slow.release_readers()
     wait_until(lambda: slow.card("r", limit_s=15) == "QUJD")
 
 
@@ -238,7 +238,7 @@ class Slow:
         assert done.stderr == ""
         return decode_error(done.stdout.strip()) or done.stdout.strip()
 
-    def let_go(self) -> None:
+    def release_readers(self) -> None:
         """Let every reader end."""
         self.reads.with_name("reads.go").touch()
 
@@ -248,7 +248,7 @@ def slow(tmp_path: Path) -> Iterator[Slow]:
     """Return the slow reader; nothing of it is left behind."""
     slow = Slow(tmp_path)
     yield slow
-    slow.let_go()
+    slow.release_readers()
 
 
 def test_a_model_that_takes_too_long_is_read_on_and_the_second_submission_has_its_card(slow: Slow) -> None:
@@ -258,7 +258,7 @@ def test_a_model_that_takes_too_long_is_read_on_and_the_second_submission_has_it
         "so submit again in a moment"
     )
     assert time.monotonic() - start_s < 60
-    slow.let_go()
+    slow.release_readers()
     wait_until(lambda: slow.card("r") == "QUJD")
     assert slow.reads.read_text() == "r\n"
 
@@ -275,14 +275,14 @@ def test_while_a_model_is_being_read_nobody_reads_it_again_or_waits_for_it(slow:
 def test_a_user_has_one_reader_in_the_background(slow: Slow) -> None:
     slow.card("r")
     assert "another model is being read in the background" in slow.card("s", limit_s=2)
-    slow.let_go()
+    slow.release_readers()
     wait_until(lambda: slow.card("s") == "QUJD")
     assert slow.reads.read_text() == "r\ns\ns\n"
 
 
 def test_a_failure_that_came_too_late_is_remembered_for_a_while(slow: Slow, tmp_path: Path) -> None:
     slow.card("bad")
-    slow.let_go()
+    slow.release_readers()
     wait_until(lambda: slow.card("bad") == "Model is bad.")
     assert slow.card("bad") == "Model is bad."
     assert slow.reads.read_text() == "bad\n"
@@ -293,7 +293,7 @@ def test_a_failure_that_came_too_late_is_remembered_for_a_while(slow: Slow, tmp_
 
 
 def test_a_failure_in_time_is_not_remembered(slow: Slow, tmp_path: Path) -> None:
-    slow.let_go()
+    slow.release_readers()
     assert [slow.card("bad", limit_s=15) for _ in range(2)] == ["Model is bad."] * 2
     assert slow.reads.read_text() == "bad\nbad\n"
     assert list((tmp_path / "gpusage" / "cards").glob("*.note")) == []
@@ -308,7 +308,7 @@ def test_a_reader_in_the_background_ends_in_any_case(slow: Slow) -> None:
 
 def test_without_a_place_to_keep_anything_a_model_is_read_all_the_same(slow: Slow, tmp_path: Path) -> None:
     (tmp_path / "gpusage").write_text("in the way")
-    slow.let_go()
+    slow.release_readers()
     assert slow.card("r", limit_s=15) == "QUJD"
 
 
@@ -335,7 +335,7 @@ def test_a_planted_note_costs_no_file_of_the_user(
     precious = tmp_path / "thesis.tex"
     precious.write_text("three years of work")
     os.utime(precious, (1, 1))
-    slow.let_go()
+    slow.release_readers()
     note = tmp_path / "gpusage" / "cards" / (cache_key(parse_model("model=bad")) + ".note")
     note.parent.mkdir(parents=True)
     plant(note, precious)
@@ -345,7 +345,7 @@ def test_a_planted_note_costs_no_file_of_the_user(
 
 def test_only_a_reason_is_taken_from_a_note(slow: Slow, tmp_path: Path) -> None:
     """A card comes from where cards are kept."""
-    slow.let_go()
+    slow.release_readers()
     note = tmp_path / "gpusage" / "cards" / (cache_key(parse_model("model=r")) + ".note")
     note.parent.mkdir(parents=True)
     note.write_text("PLANTED==")

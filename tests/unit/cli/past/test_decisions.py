@@ -45,10 +45,10 @@ def show_decisions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[
     with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
         store.record_all([NUMBERED, replace(NUMBERED, number="69215f4a0c3f", origin="uid 7")])
 
-    def known(*, job_id: str, user: str) -> list[AnnotatedJob]:
+    def find_jobs(*, job_id: str, user: str) -> list[AnnotatedJob]:
         return [JOB] if job_id == JOB.job_id or user == JOB.user else []
 
-    monkeypatch.setattr(decisions, "_managed_jobs", known)
+    monkeypatch.setattr(decisions, "_managed_jobs", find_jobs)
 
     def run(*arguments: str) -> dict[str, Any]:
         done = CliRunner().invoke(command, [*arguments, "--json"], catch_exceptions=False)

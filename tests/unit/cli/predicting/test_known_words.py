@@ -26,7 +26,7 @@ def plain() -> Explanation:
     return explanation_of(advisor().read(MODEL), Workload(batch_size=32), advisor().catalogue.find("v100"))
 
 
-def shown(*options: str) -> str:
+def printed_text(*options: str) -> str:
     """Return what the command prints, lines joined."""
     return " ".join(CliRunner().invoke(main, [*COMMAND, *options]).stdout.split())
 
@@ -37,17 +37,17 @@ def need_of(*options: str) -> dict[str, Any]:
     return need
 
 
-def known(explanation: Explanation, **figures: float) -> Explanation:
+def with_observed(explanation: Explanation, **figures: float) -> Explanation:
     """Return *explanation* with *figures* that a run told."""
     reported = {name: Figure(interval=exactly(value), source="a run") for name, value in figures.items()}
     return replace(explanation, known=ObservedFigures(**reported))
 
 
 def test_a_known_utilization_takes_the_place_of_the_usual_host_s_gaps() -> None:
-    text = shown("--utilization", "60")
+    text = printed_text("--utilization", "60")
     assert "GPU busy is known from what you said: 60 %. Beside the step as predicted the GPU then waits" in text
     assert "usual host" not in text
-    assert "is known" not in shown()
+    assert "is known" not in printed_text()
 
 
 def test_json_has_known_figures_with_their_source_and_the_wait_that_they_tell() -> None:
@@ -62,14 +62,14 @@ def test_json_has_known_figures_with_their_source_and_the_wait_that_they_tell() 
 
 def test_a_share_s_row_says_that_its_busy_time_is_the_graph_s() -> None:
     note = "What is known of a whole GPU (GPU busy 60 %) counts in a share's slowdown and step time"
-    assert note in shown("--share", "40", "--utilization", "60")
-    assert "GPU busy is known from what you said: 60 %." in shown("--share", "40", "--utilization", "60")
-    assert "What is known of a whole GPU" not in shown("--share", "40")
-    assert "What is known of a whole GPU" not in shown("--share", "100", "--utilization", "60")
+    assert note in printed_text("--share", "40", "--utilization", "60")
+    assert "GPU busy is known from what you said: 60 %." in printed_text("--share", "40", "--utilization", "60")
+    assert "What is known of a whole GPU" not in printed_text("--share", "40")
+    assert "What is known of a whole GPU" not in printed_text("--share", "100", "--utilization", "60")
 
 
 def test_a_known_step_time_is_said_beside_the_predicted_one_with_the_table_s_busy_time() -> None:
-    text, need = shown("--step-time", "300ms@v100"), need_of("--step-time", "300ms@v100")
+    text, need = printed_text("--step-time", "300ms@v100"), need_of("--step-time", "300ms@v100")
     reported = need["explanation"]["known"]
     assert "a step is predicted to take" in text
     assert "The step time is known from what you said: 300 ms. GPU busy is then" in text
@@ -85,10 +85,15 @@ def test_the_page_says_it_as_the_table_does(tmp_path: Path) -> None:
 
 def test_a_gpu_that_is_known_to_be_busier_than_predicted_waits_for_nothing(plain: Explanation) -> None:
     slow_host = replace(plain, busy_s=plain.step_time_s / 2)
-    assert known_words.known_wait_s(known(slow_host, gpu_utilization=0.9)) == 0
-    assert "That is more than the step as predicted has here." in explain.account(known(slow_host, gpu_utilization=0.9))
+    assert known_words.known_wait_s(with_observed(slow_host, gpu_utilization=0.9)) == 0
+    assert "That is more than the step as predicted has here." in explain.account(
+        with_observed(slow_host, gpu_utilization=0.9)
+    )
 
 
 def test_a_known_peak_of_the_memory_stands_beside_the_predicted_one(plain: Explanation) -> None:
-    assert known_words.of_memory(known(plain, memory_bytes=2**30).known) == " as predicted; known from a run: 1.0 GiB"
+    assert (
+        known_words.of_memory(with_observed(plain, memory_bytes=2**30).known)
+        == " as predicted; known from a run: 1.0 GiB"
+    )
     assert known_words.of_memory(plain.known) == ""

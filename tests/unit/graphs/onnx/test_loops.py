@@ -20,7 +20,7 @@ def value(name: str, kind: int = TensorProto.FLOAT, sizes: list[object] | None =
     return helper.make_tensor_value_info(name, kind, sizes)
 
 
-def whole(name: str, number: int) -> onnx.TensorProto:
+def integer_tensor(name: str, number: int) -> onnx.TensorProto:
     """Return a whole number."""
     return helper.make_tensor(name, TensorProto.INT64, [], [number])
 
@@ -55,7 +55,7 @@ def test_a_loop_that_is_counted_beforehand_runs_so_often(tmp_path: Path) -> None
         helper.make_node("Loop", ["count", "", "start"], ["last", "rows"], body=turn),
         helper.make_node("ReduceSum", ["rows"], ["y"], keepdims=0),
     ]
-    graph = read(tmp_path, nodes, [WEIGHT, whole("count", 5)], {"x": ["batch", 16]})
+    graph = read(tmp_path, nodes, [WEIGHT, integer_tensor("count", 5)], {"x": ["batch", 16]})
     kinds = [node.op_type for node in graph.nodes]
     assert (kinds.count("MatMul"), kinds.count("Relu"), kinds.count("Concat")) == (5, 6, 1)
     assert graph.nodes[kinds.index("ReduceSum")].inputs[0] == (5, -1, 16)  # a row of every turn
@@ -66,8 +66,8 @@ def test_a_loop_that_is_counted_beforehand_runs_so_often(tmp_path: Path) -> None
 def test_a_loop_ends_when_its_condition_says_so(tmp_path: Path) -> None:
     """TensorFlow's loops name no count of use, and ask at the end of each turn."""
     condition = [helper.make_node("Less", ["turn", "three"], ["still"])]
-    loop = helper.make_node("Loop", ["count", "", "x"], ["y", ""], body=body(condition, whole("three", 3)))
-    graph = read(tmp_path, [loop], [WEIGHT, whole("count", 2**62)], {"x": ["batch", 16]})
+    loop = helper.make_node("Loop", ["count", "", "x"], ["y", ""], body=body(condition, integer_tensor("three", 3)))
+    graph = read(tmp_path, [loop], [WEIGHT, integer_tensor("count", 2**62)], {"x": ["batch", 16]})
     assert [node.op_type for node in graph.nodes].count("MatMul") == 4  # after the turns 0, 1 and 2 it went on
 
 
@@ -101,7 +101,7 @@ def test_a_loop_without_a_known_end_is_one_unknown_operator_and_what_it_reads_is
         helper.make_node("MatMul", ["x", "w"], ["outside"]),
         helper.make_node("Loop", ["count", "", "x"], ["y", ""], body=turn),
     ]
-    graph = read(tmp_path, nodes, [WEIGHT, whole("count", count)], {"x": ["batch", 16]})
+    graph = read(tmp_path, nodes, [WEIGHT, integer_tensor("count", count)], {"x": ["batch", 16]})
     assert dict(graph.unknown_op_types) == {"Loop": 1}
     assert [node.op_type for node in graph.nodes] == ["MatMul", "Loop"]
     assert "1 Loop" in graph.notes[0]
@@ -113,7 +113,7 @@ def test_a_loop_whose_turns_hand_on_too_little_is_refused(tmp_path: Path) -> Non
     turn = helper.make_graph([], "body", inputs, [])
     loop = helper.make_node("Loop", ["count", "", "x"], ["y"], body=turn)
     with pytest.raises(GraphError, match="Loop"):
-        read(tmp_path, [loop], [whole("count", 3)], {"x": ["batch", 16]})
+        read(tmp_path, [loop], [integer_tensor("count", 3)], {"x": ["batch", 16]})
 
 
 @pytest.mark.parametrize("count", [float("nan"), float("inf")])

@@ -112,7 +112,7 @@ def test_batches_up_to_half_the_largest_teach_and_a_line_is_continued() -> None:
     analysis = ardagna.EXTRAPOLATIONS[0]
     ((teach, test), *_) = ardagna.splits(analysis, runs_of_a_line())
     assert ([run.batch_size for run in teach], [run.batch_size for run in test]) == ([8, 16, 32, 64], [128])
-    (actual,) = ardagna.answer(analysis, teach, test)
+    (actual,) = ardagna.extrapolate(analysis, teach, test)
     assert actual.regression == pytest.approx(0.266)
     assert actual.ours_with_line == pytest.approx(0.266)
     assert actual.rule == pytest.approx(2 * (0.010 + 0.128))

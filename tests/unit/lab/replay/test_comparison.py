@@ -64,8 +64,8 @@ def repetition() -> Repetition:
 def test_gains_and_how_far_they_are_apart() -> None:
     one = repetition()
     assert comparison.gain(one.real, "jct_s") == pytest.approx(0.3)
-    assert comparison.apart(one.real, one.simulated, "jct_s") == pytest.approx(0.7 / 0.6 - 1)
-    assert comparison.apart(one.real, one.at_once, "jct_s") == pytest.approx(0.0)
+    assert comparison.relative_difference(one.real, one.simulated, "jct_s") == pytest.approx(0.7 / 0.6 - 1)
+    assert comparison.relative_difference(one.real, one.at_once, "jct_s") == pytest.approx(0.0)
 
 
 def test_the_table_says_whether_both_agree() -> None:

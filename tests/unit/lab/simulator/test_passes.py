@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpusage_hooks.types import Cluster
-from gpusage_lab.simulator.contract import Ask, Backfill, Demand, Tenant, Together
+from gpusage_lab.simulator.contract import Backfill, Colocation, Demand, JobRequest, Tenant
 from gpusage_lab.simulator.engine import OUT_OF_MEMORY_S, simulate
 from gpusage_lab.simulator.fleet import Fleet, GpuType
 from gpusage_lab.simulator.jobs import Jobs, Kind
@@ -29,16 +29,16 @@ class Shares:
     most_per_gpu: int = 2
     remembers: bool = False
 
-    def demand(self, ask: Ask) -> Demand:
+    def demand(self, ask: JobRequest) -> Demand:
         """Return half a GPU or a whole one."""
         cap = 1.0 if ask.kind == TOO_SMALL and ask.stage == "first" else None
         return Demand(types=(0,), alone=ask.kind == WHOLE or ask.stage == "rescued", memory_cap_bytes=cap)
 
-    def rank(self, _: Ask, __: int, /) -> float:
+    def rank(self, _: JobRequest, __: int, /) -> float:
         """Return the same for all."""
         return 0.0
 
-    def cost(self, _: int, tenants: Sequence[Ask], __: Ask, /) -> float | None:
+    def cost(self, _: int, tenants: Sequence[JobRequest], __: JobRequest, /) -> float | None:
         """Return less where somebody stands already."""
         return float(-len(tenants))
 
@@ -54,9 +54,9 @@ class Truth:
         """Return more than the cap."""
         return 2.0
 
-    def together(self, tenants: Sequence[Tenant], _: int, /) -> Together:
+    def colocation_of(self, tenants: Sequence[Tenant], _: int, /) -> Colocation:
         """Return that nobody is slowed."""
-        return Together((1.0,) * len(tenants), 0.5)
+        return Colocation((1.0,) * len(tenants), 0.5)
 
 
 def simulated(*jobs: tuple[int, float], scheduling: Scheduling) -> Result:

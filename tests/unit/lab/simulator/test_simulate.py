@@ -14,7 +14,7 @@ from gpusage.cli.cluster_file import example_cluster
 from gpusage.decisions.advisor import make_advisor
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.cli import commands
-from gpusage_lab.simulator.contract import Ask
+from gpusage_lab.simulator.contract import JobRequest
 from gpusage_lab.simulator.engine import simulate
 from gpusage_lab.simulator.fleet import fleet_of
 from gpusage_lab.simulator.generated import generated
@@ -90,7 +90,7 @@ def test_the_price_policy_is_what_the_advisor_decides() -> None:
     jobs = generated(10, drawn_kinds(), FLEET, 0)
     scenario = scenario_of(jobs, FLEET, ADVISOR, Path(), 0)
     policy = POLICIES["price"](scenario)
-    demands = [policy.demand(Ask(kind)) for kind in range(len(jobs.kinds))]
+    demands = [policy.demand(JobRequest(kind)) for kind in range(len(jobs.kinds))]
     shared = [one for one in demands if not one.alone]
     assert shared, "some of the zoo's jobs have a share at the usual prices"
     assert all(one.share_percent < 100 and one.memory_cap_bytes and one.accepted_slowdown == 1.25 for one in shared)

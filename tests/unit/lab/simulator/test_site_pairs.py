@@ -49,8 +49,8 @@ def test_measured_pairs_are_what_happens_and_all_else_is_predicted(tmp_path: Pat
     plain = scenario_of(jobs, FLEET, ADVISOR, tmp_path, 0)
     known = scenario_of(jobs, FLEET, ADVISOR, tmp_path, 0, pairs)
     for place, name in enumerate(TYPES):
-        predicted = plain.truth.together([Tenant(0), Tenant(1)], place).speeds
-        speeds = known.truth.together([Tenant(0), Tenant(1)], place).speeds
+        predicted = plain.truth.colocation_of([Tenant(0), Tenant(1)], place).speeds
+        speeds = known.truth.colocation_of([Tenant(0), Tenant(1)], place).speeds
         assert speeds == pytest.approx((0.4 if name == "v100" else predicted[0], 0.8))
         assert all(
             np.array_equal(*both)
@@ -62,10 +62,10 @@ def test_a_job_on_a_share_is_as_slow_as_its_share_or_its_measured_partners_make_
     jobs = read_trace(write(tmp_path / "jobs.csv", JOBS), FLEET).jobs
     known = scenario_of(jobs, FLEET, ADVISOR, tmp_path, 0, read_pairs(write(tmp_path / "pairs.csv", PAIRS)))
     place = TYPES.index("v100")
-    alone = known.truth.together([Tenant(0, 50)], place).speeds[0]
-    assert known.truth.together([Tenant(0, 50), Tenant(1, 50)], place).speeds[0] == pytest.approx(min(alone, 0.4))
-    slow = known.truth.together([Tenant(0, 5)], place).speeds[0]
-    assert known.truth.together([Tenant(0, 5), Tenant(1, 50)], place).speeds[0] == pytest.approx(min(slow, 0.4))
+    alone = known.truth.colocation_of([Tenant(0, 50)], place).speeds[0]
+    assert known.truth.colocation_of([Tenant(0, 50), Tenant(1, 50)], place).speeds[0] == pytest.approx(min(alone, 0.4))
+    slow = known.truth.colocation_of([Tenant(0, 5)], place).speeds[0]
+    assert known.truth.colocation_of([Tenant(0, 5), Tenant(1, 50)], place).speeds[0] == pytest.approx(min(slow, 0.4))
 
 
 def row(kind: str, model: str, rate: float, **cells: object) -> dict[str, object]:

@@ -47,6 +47,6 @@ def test_packing_gains_where_jobs_do_not_hurt_each_other_and_loses_where_they_do
 
 def test_the_delays_of_three_jobs_add_up() -> None:
     """At 0.5 beside each of two others, a step takes 1 + 1 + 1 times as long."""
-    together = truth(0.5).together([Tenant(0), Tenant(1), Tenant(2)], 0)
+    together = truth(0.5).colocation_of([Tenant(0), Tenant(1), Tenant(2)], 0)
     assert together.speeds == pytest.approx((1 / 3, 1 / 3, 1 / 3))
     assert together.utilization == pytest.approx(1 - 0.8**3)

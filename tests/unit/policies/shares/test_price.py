@@ -11,7 +11,7 @@ from gpusage.policies.shares.choice import Choice, Reach, choose
 from gpusage.policies.shares.price import (
     Limits,
     Offer,
-    holds,
+    can_promise,
     limits,
     need_alone,
     need_on,
@@ -156,7 +156,7 @@ def test_as_many_partners_count_as_fit(percent: int, partners: int) -> None:
 )
 def test_a_share_that_cannot_be_promised_says_why(expected: Offer, reason: str) -> None:
     assert trouble(expected, SITE).startswith(reason)
-    assert holds(expected, SITE) is (reason == "")
+    assert can_promise(expected, SITE) is (reason == "")
 
 
 def test_an_unfamiliar_model_and_an_old_gpu_are_promised_nothing() -> None:

@@ -43,7 +43,7 @@ def reader(path: Path) -> Iterator[DecisionStore]:
         yield store
 
 
-def made(path: Path) -> Recorder:
+def running_recorder(path: Path) -> Recorder:
     """Return a recorder that runs."""
     made = Recorder(open_store(f"sqlite:///{path}"), asyncio.get_running_loop())
     made.start()
@@ -90,7 +90,7 @@ def test_a_decision_of_which_no_record_can_be_made_costs_no_other(
         raise ValueError(message)
 
     async def record_both() -> RecordCounts:
-        writer = made(path)
+        writer = running_recorder(path)
         writer.record(fail)
         writer.record(lambda: RECORD)
         await asyncio.sleep(0)
@@ -106,7 +106,7 @@ def test_decisions_of_one_turn_are_kept_in_their_order(path: Path, reader: Decis
     """All of them are in the store when the recorder has closed."""
 
     async def keep() -> None:
-        writer = made(path)
+        writer = running_recorder(path)
         for number in range(1, 51):
             writer.record(partial(replace, RECORD, origin=str(number)))
         await writer.close()
@@ -121,7 +121,7 @@ def test_a_store_that_another_process_has_locked_keeps_nobody_waiting(path: Path
     reader.record(RECORD)
 
     async def keep() -> None:
-        writer = made(path)
+        writer = running_recorder(path)
         with closing(sqlite3.connect(path, isolation_level=None)) as lock:
             lock.execute("BEGIN IMMEDIATE")
             writer.record(lambda: RECORD)
@@ -141,7 +141,7 @@ def test_what_cannot_be_written_is_counted_as_lost(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     async def keep() -> None:
-        writer = made(tmp_path / "file" / "d.db")
+        writer = running_recorder(tmp_path / "file" / "d.db")
         writer.record(lambda: RECORD)
         await writer.close()
         assert (writer.counts.written, writer.counts.lost) == (0, 1)
@@ -155,7 +155,7 @@ def test_too_many_that_wait_are_lost(path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(recorder, "WAITING_LIMIT", 3)
 
     async def keep() -> None:
-        writer = made(path)
+        writer = running_recorder(path)
         for _ in range(4):
             writer.record(lambda: RECORD)
         await writer.close()

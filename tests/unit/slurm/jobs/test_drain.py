@@ -12,7 +12,7 @@ from gpusage_hooks.errors import RequestError
 from gpusage_slurm.jobs import drain
 
 
-def answers(*seen: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any] | None]:
+def switch_states(*seen: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any] | None]:
     """Yield what gpusaged says of its switch, one look after the other, the last one for ever; ``None``: nothing."""
     yield from seen
     while True:
@@ -31,7 +31,7 @@ def test_the_switch_is_on_when_gpusaged_says_so(
     seen: list[Mapping[str, Any] | None], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks twice a second; what it would rewrite meanwhile was said to be left alone."""
-    reported = answers(*seen)
+    reported = switch_states(*seen)
 
     def find_status(paths: Sequence[str]) -> tuple[str, Mapping[str, Any]]:
         switch = next(reported)

@@ -69,9 +69,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.redirected():
             return
         if "new-application" in self.path:
-            self.answer({"application-id": IDENTITY})
+            self.send_document({"application-id": IDENTITY})
         elif self.server.refusal:
-            self.answer({"RemoteException": {"message": "no queue\nof this name."}}, self.server.refusal)
+            self.send_document({"RemoteException": {"message": "no queue\nof this name."}}, self.server.refusal)
         elif self.server.lost:
             self.server.lost -= 1
             self.connection.close()
@@ -82,7 +82,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.server.cut -= 1
                 self.connection.close()
             else:
-                self.answer({}, 202)
+                self.send_document({}, 202)
 
     def do_GET(self) -> None:
         """Tell what is known of itself, or of the application."""
@@ -93,27 +93,27 @@ class Handler(BaseHTTPRequestHandler):
             server.unheard -= 1
             self.connection.close()
         elif "/odd" in self.path:
-            self.answer(["of", "anything"])
+            self.send_document(["of", "anything"])
         elif "/conf" in self.path:
-            self.answer({"property": {"value": "v"}} if "name=known" in self.path else {})
+            self.send_document({"property": {"value": "v"}} if "name=known" in self.path else {})
         elif "/info" in self.path:
-            self.answer({"clusterInfo": {"haState": "INITIALIZING" if server.blind else "ACTIVE"}})
+            self.send_document({"clusterInfo": {"haState": "INITIALIZING" if server.blind else "ACTIVE"}})
             server.blind = max(server.blind - 1, 0)
         elif server.blind or IDENTITY not in server.written:
-            self.answer({"RemoteException": {"message": "app not found"}}, 404)
+            self.send_document({"RemoteException": {"message": "app not found"}}, 404)
         elif server.forgets:
             server.forgets = False
             server.written.clear()
-            self.answer({"app": {"state": "NEW_SAVING"}})
+            self.send_document({"app": {"state": "NEW_SAVING"}})
         else:
-            self.answer({"app": {"state": "ACCEPTED"}})
+            self.send_document({"app": {"state": "ACCEPTED"}})
 
     def redirected(self) -> bool:
         """Point to the active one by another name, where this one stands by; of itself it tells all the same."""
         if not self.server.active:
             return False
         if "/info" in self.path:
-            self.answer({"clusterInfo": {"haState": "STANDBY"}})
+            self.send_document({"clusterInfo": {"haState": "STANDBY"}})
             return True
         self.send_response(307)
         self.send_header("Location", self.server.active.replace("127.0.0.1", "localhost") + self.path)
@@ -121,7 +121,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"This is standby RM.")
         return True
 
-    def answer(self, document: object, status: int = 200) -> None:
+    def send_document(self, document: object, status: int = 200) -> None:
         """Send a document."""
         content = json.dumps(document).encode()
         self.send_response(status)
