@@ -149,6 +149,29 @@ def test_the_plugins_load_light() -> None:
     assert run.stdout.split() == []
 
 
+NOT_FOR_HELP = (
+    *("numpy", "msgspec", "rich", "asyncio", "uvloop", "pynvml", "requests"),
+    *("gpusage.cli.commands", "gpusage.decisions", "gpusage.devices", "gpusage.experience", "gpusage.graphs"),
+    *("gpusage.policies", "gpusage.predictors", "gpusage.reports", "gpusage.service", "gpusage.store"),
+    *("gpusage_slurm.submission", "gpusage_slurm.cluster", "gpusage_yarn.submission", "gpusage_yarn.cluster"),
+)
+"""What `gpusage --help` prints without; a module, or a package with all that is in it."""
+
+
+def test_help_imports_nothing_of_what_commands_do() -> None:
+    """The list of commands asks every plugin, and still takes a third of the time that a prediction takes."""
+    script = (
+        "import sys; from gpusage.cli import main\n"
+        "try: main(['--help'])\n"
+        "finally: print(*sys.modules, sep='\\n', file=sys.stderr)"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=LIMIT_S)
+    names = run.stderr.split()
+    assert "Commands:" in run.stdout
+    assert {"click", "gpusage_slurm.commands", "gpusage_yarn.commands", "gpusage_lab.cli.commands"} <= {*names}
+    assert [name for name in names if f"{name}.".startswith(tuple(f"{each}." for each in NOT_FOR_HELP))] == []
+
+
 def test_the_package_shows_what_it_promises() -> None:
     functions = ["explain", "largest_batch", "predict", "predict_colocation", "read_model"]
     values = ["Explained", "GpuUsageError", "Need", "Needs", "__version__"]
