@@ -28,7 +28,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage.graphs.card.text import encode
 from gpusage_sandboxes import processes
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox

@@ -125,7 +125,7 @@ def test_an_import_stays_light(module: str) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        "gpusage.decisions.default_advisor",
+        "gpusage.decisions.advisor",
         "gpusage.cli.predicting.predict",
         "gpusage.cli.cards.job_card",
         "gpusage_slurm.plugin",

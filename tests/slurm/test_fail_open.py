@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage.graphs.card.text import encode
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.gpusaged import start_gpusaged

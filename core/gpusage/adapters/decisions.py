@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gpusage.decisions.advisor import Advisor
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import Advisor, advisor
 from gpusage.decisions.model_defaults import settled_request
 from gpusage.decisions.outcome import DecisionContext, Outcome, decide_outcome, require_job
 from gpusage.devices.catalogue import builtin_catalogue

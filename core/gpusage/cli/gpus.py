@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpusage.cli import documents, tables
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage.devices.nvml import LocalGpu, local_gpus
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import GB, TERA, gib

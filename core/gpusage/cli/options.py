@@ -125,7 +125,7 @@ def complete_model(_: click.Context, __: click.Parameter, incomplete: str) -> li
 
 def complete_gpu(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return GPUs of the catalogue that begin with *incomplete*."""
-    from gpusage.decisions.default_advisor import advisor  # only to complete a word
+    from gpusage.decisions.advisor import advisor  # only to complete a word
 
     wanted = incomplete.lower()
     return [CompletionItem(gpu.name, help=gpu.generation) for gpu in advisor().catalogue if gpu.name.startswith(wanted)]

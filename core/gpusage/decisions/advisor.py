@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from gpusage.decisions.prediction import Predictor, require_answer
@@ -245,6 +246,12 @@ def make_advisor() -> Advisor:
     """Return an advisor with every installed plugin and the whole catalogue."""
     hooks = load_hooks()
     return Advisor(hooks=hooks, catalogue=Catalogue(hooks.describe_gpus()))
+
+
+@cache
+def advisor() -> Advisor:
+    """Return the advisor with everything that is installed, which this process shares."""
+    return make_advisor()
 
 
 def _on_requested_gpus(request: GpuRequest, workload: Workload) -> Workload:

@@ -46,10 +46,9 @@ from gpusage.predictors.engines import (
 from gpusage.predictors.extrapolation import extrapolation_warnings, gpu_warnings
 from gpusage.predictors.generation import CacheSizes, GenerationWork, generation_work
 from gpusage.predictors.intervals import at_least
-from gpusage.predictors.kernels import Kernels, kernels_of
+from gpusage.predictors.kernels import Kernels, is_autocast, kernels_of
 from gpusage.predictors.lowering import Lowering, fused, is_fusion_measured, lower
 from gpusage.predictors.memory import Peak, generation_peak, tensor_peak, with_context
-from gpusage.predictors.sharded_kernels import is_autocast
 from gpusage.predictors.step_time import Timing, generation_timing, kernels_on, step_times_s, timing_with
 from gpusage.predictors.structure import Structure, analyze_structure, with_autocast
 from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, SoloRun, Workload

@@ -11,7 +11,6 @@ from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.checkpoints import Checkpoints
 from gpusage.predictors.lowering import WIDE_BYTES, Lowering, bytes_per_weight
 from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.sharded_kernels import is_autocast, update_share
 from gpusage_hooks.types import Workload
 
 _C = OperatorClass
@@ -345,3 +344,14 @@ def _loss(lowering: Lowering) -> _Single:
 def _single(operator_class: OperatorClass, flop: float, traffic_bytes: float, elements: float, count: float) -> _Single:
     """Return one kernel without matrix units and of no node, in the order of `_Row`."""
     return float(operator_class), flop, traffic_bytes, 1.0, elements, count, 0.0, 1.0, 1.0, 0.0, -1.0, 0.0
+
+
+def is_autocast(workload: Workload) -> bool:
+    """Tell whether weights of 4 bytes are cast for each product; ZeRO and FSDP run the whole module in two bytes."""
+    is_sharded = workload.gpus > 1 and workload.strategy != "ddp"
+    return workload.precision in AUTOCAST and workload.generate is None and not is_sharded
+
+
+def update_share(workload: Workload) -> float:
+    """Return the part of the weights that each GPU updates."""
+    return 1.0 if workload.strategy == "ddp" else 1.0 / workload.gpus

@@ -8,8 +8,8 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from gpusage.decisions.advisor import advisor
 from gpusage.decisions.batch_search import largest_batches
-from gpusage.decisions.default_advisor import advisor
 from gpusage.decisions.model_defaults import settled
 from gpusage.devices.shares import share_of
 from gpusage.predictors.explanation import explanation_of

@@ -129,7 +129,6 @@ def test_help_of_a_command_loads_nothing_of_what_the_command_does(name: str) -> 
         "numpy",
         "gpusage_slurm",
         "gpusage.decisions.advisor",
-        "gpusage.decisions.default_advisor",
     }
 
 

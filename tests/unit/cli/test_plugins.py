@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage.graphs.card.text import decode
 from sites import announced
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpusage
+from gpusage.decisions.advisor import advisor
 from gpusage.decisions.batch_search import MOST, largest_batches
-from gpusage.decisions.default_advisor import advisor
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Workload
 from graphs import chain, node

@@ -19,7 +19,7 @@ import gpusage
 from gpusage.cli import documents, figures, main
 from gpusage.cli.predicting import explain, explain_page
 from gpusage.cli.predicting.predict import COLUMNS, LEGEND, SHARE_COLUMNS
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.graphs.card.text import decode, encode
 from gpusage.predictors.activity import GREATEST_SHARE

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpusage
-from gpusage.decisions.advisor import Advisor
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import Advisor, advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import share_of
 from gpusage.plugins.loading import make_hooks

@@ -12,7 +12,7 @@ import click
 
 from gpusage.cli import documents, figures, options, tables
 from gpusage.cli.cards.graph_cache import read_graph
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage.graphs.card.file import write_file
 from gpusage.graphs.card.text import encode
 from gpusage_hooks.types import ModelGraph

@@ -13,7 +13,7 @@ from gpusage.cli.output_file import page_origin, write_output
 from gpusage.cli.planning.jobs import read_lines
 from gpusage.cli.planning.nodes import read_nodes
 from gpusage.cli.planning.times import planned
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage.policies.capacity.plan import SCHEMA, Plan
 from gpusage.policies.capacity.planning import make_plan
 from gpusage.policies.capacity.problem import NodeGroup, PlannedJob

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpusage.cli import documents, figures
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage.predictors.explanation import Explanation
 from gpusage.predictors.known import NOTHING_KNOWN
 from gpusage_hooks.types import Figure, Gpu, GpuNeed, ModelGraph, ObservedFigures, Workload

@@ -13,7 +13,7 @@ import click
 from gpusage.cli import documents, figures, tables
 from gpusage.cli.predicting import batches, money, need_cells, network, serve_options
 from gpusage.cli.predicting.batches import Prediction
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage.devices.shares import share_of
 from gpusage.policies.place import limits_threads
 from gpusage.predictors.data_parallel import GPUS_PER_HOST

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpusage.cli import documents, figures, options, tables
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.predicting.money import site_prices
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage.decisions.model_defaults import settled_request
 from gpusage.predictors.intervals import around
 from gpusage_hooks.errors import RequestError

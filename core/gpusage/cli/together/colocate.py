@@ -12,7 +12,7 @@ import click
 from gpusage.cli import documents, figures, options, tables
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.together import partners
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage.decisions.model_defaults import settled_request
 from gpusage.experience.identity import unusual_settings
 from gpusage.policies.partners import partition

@@ -18,7 +18,7 @@ from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.past.decisions import present
 from gpusage.cli.together.left_out import LeftOut, left_out, note, recorded_need
 from gpusage.cli.user_file import read_text
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage.decisions.model_defaults import settled
 from gpusage.policies.shares.price import need_alone
 from gpusage_hooks.errors import GpuUsageError, RequestError

@@ -12,7 +12,7 @@ import pytest
 
 from gpusage.cli.cards import cache
 from gpusage.cli.cards.cached_advisor import _SOURCES, CachedAdvisor, with_cache
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage.graphs.card.text import decode, encode
 from gpusage.plugins.hooks import Hooks
 from gpusage.plugins.loading import make_hooks

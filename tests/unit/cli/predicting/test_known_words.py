@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from gpusage.cli import main
 from gpusage.cli.predicting import explain, known_words
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage.predictors.explanation import Explanation, explanation_of
 from gpusage.predictors.intervals import exactly
 from gpusage_hooks.types import Figure, ObservedFigures, Workload

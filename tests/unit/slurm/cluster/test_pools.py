@@ -5,7 +5,7 @@ from time import process_time
 
 import pytest
 
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster, NodeKind, Room
 from gpusage_hooks.units import GIB

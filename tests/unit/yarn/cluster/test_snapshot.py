@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage_hooks.types import Cluster, Room
 from gpusage_hooks.units import MIB
 from gpusage_yarn.cluster.snapshot import build_cluster, parse_node, read_snapshot

@@ -14,7 +14,7 @@ import pytest
 
 from gpusage.cli.doctor import OwnEvidence
 from gpusage.cli.findings import Finding
-from gpusage.decisions.default_advisor import advisor
+from gpusage.decisions.advisor import advisor
 from gpusage.settings.configuration import DaemonSettings
 from gpusage.settings.configuration_file import default_configuration
 from gpusage_yarn.cluster.configuration import ALLOCATOR, CLASSES, PROCESSORS, RULES
