@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.plugins.built_in import BUILT_IN
+from gpusage.plugins.loading import BUILT_IN
 from gpusage_hooks import checks, specs
 
 ADAPTERS = ("gpusage_slurm.plugin", "gpusage_yarn.plugin")

@@ -4,19 +4,22 @@ Invariants:
 
 1. A package's plugin that cannot be used is set aside with one sentence; the others, and gpusage itself, go on.
 2. Of two packages that announce one name the first is heard; no other takes the name of what comes with gpusage.
+3. A plugin that core consists of is imported when its hook is first called: most commands need few of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, wraps
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from importlib.metadata import entry_points as installed_entry_points
 from importlib.metadata import version as installed_version
+from types import MappingProxyType, ModuleType
+from typing import Any
 
 import pluggy
 
-from gpusage.plugins.built_in import BUILT_IN, built_in_plugin
 from gpusage.plugins.error_text import described
 from gpusage.plugins.hooks import Hooks, warn
 from gpusage.plugins.implementation import Implementation, is_interrupt, output_aside
@@ -26,6 +29,22 @@ from gpusage_hooks.declared import check_api, implemented
 
 ENTRY_POINT_GROUP = "gpusage"
 PACKAGE = "gpusage"
+BUILT_IN: Mapping[str, str] = MappingProxyType(
+    {
+        "gpusage.devices.catalogue": "describe_gpus",
+        "gpusage.graphs.card.file": "read_model",
+        "gpusage.graphs.named.reader": "read_model",
+        "gpusage.graphs.onnx.reader": "read_model",
+        "gpusage.graphs.torch.pt2": "read_model",
+        "gpusage.policies.stages": "decide",
+        "gpusage.predictors.colocation": "predict_colocation",
+        "gpusage.predictors.known": "find_observed_figures",
+        "gpusage.predictors.needs": "predict_needs",
+        "gpusage.predictors.slowdown": "predict_slowdown",
+        "gpusage.node.sampler.nvml": "read_gpu",
+    }
+)
+"""The plugins that core consists of, each with the hook that it implements."""
 
 
 class UnusableError(Exception):
@@ -64,10 +83,28 @@ def _is_foreign(point: EntryPoint) -> bool:
 
 
 def _registered_built_in(manager: pluggy.PluginManager, name: str, version: str) -> Plugin:
-    module = built_in_plugin(name)
+    module = _built_in_plugin(name)
     manager.register(module, name)
     hooks = sorted(caller.name for caller in manager.get_hookcallers(module) or ())
     return Plugin(name=name, package=PACKAGE, version=version, hooks=tuple(hooks))
+
+
+def _built_in_plugin(name: str) -> ModuleType:
+    """Return what stands in for the built-in plugin *name* until its hook is called."""
+    hook = BUILT_IN[name]
+    substitute = ModuleType(name)
+    setattr(substitute, hook, specs.hookimpl(trylast=True)(_importing(name, hook)))
+    return substitute
+
+
+def _importing(module: str, hook: str) -> Callable[..., Any]:
+    specified: Callable[..., Any] = getattr(specs, hook)
+
+    @wraps(specified)
+    def call(*arguments: Any) -> Any:  # those of any hook
+        return getattr(import_module(module), hook)(*arguments)
+
+    return call
 
 
 def _registered(manager: pluggy.PluginManager, point: EntryPoint) -> Plugin:

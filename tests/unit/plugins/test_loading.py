@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.plugins import built_in
 from gpusage.plugins.hooks import Hooks
-from gpusage.plugins.loading import ENTRY_POINT_GROUP, load_hooks, make_hooks
+from gpusage.plugins.loading import BUILT_IN, ENTRY_POINT_GROUP, load_hooks, make_hooks
 from gpusage_hooks import checks, hookimpl, samples, specs
 from sites import announced
 
@@ -21,7 +20,7 @@ from sites import announced
 def trouble_of(hooks: Hooks) -> str:
     """Return why the one plugin that is set aside is so; all built-in ones are there."""
     (trouble,) = hooks.troubles().values()
-    assert [plugin.name for plugin in hooks.plugins if plugin.trouble is None] == [*built_in.BUILT_IN]
+    assert [plugin.name for plugin in hooks.plugins if plugin.trouble is None] == [*BUILT_IN]
     assert hooks.predict_colocation((samples.need(samples.gpus()[0]),) * 2, samples.gpus()[0]) is not None
     return trouble
 
@@ -131,7 +130,7 @@ def test_the_warning_is_one_line_on_standard_error_once_a_process(
     assert (reported.out, reported.err.count("\n")) == ("", 1)
 
 
-@pytest.mark.parametrize(("module", "hook"), built_in.BUILT_IN.items())
+@pytest.mark.parametrize(("module", "hook"), BUILT_IN.items())
 def test_what_stands_in_for_a_plugin_is_all_of_it(module: str, hook: str) -> None:
     """Its one hook, whose arguments are handed on in the hook's own order."""
     plugin = importlib.import_module(module)

@@ -11,10 +11,9 @@ from dataclasses import replace
 from gpusage.policies.deadline import latest_step_s
 from gpusage.policies.place import admitted, names, not_understood, step_time_s
 from gpusage.policies.shares import landing
-from gpusage.policies.shares.choice import Choice, Reach, can_bind, choose, is_fast
+from gpusage.policies.shares.choice import Choice, Reach, can_bind, choose, choose_slice, is_fast, slice_offers
 from gpusage.policies.shares.landing import NO_GPU, shared_places, unshared
 from gpusage.policies.shares.price import Limits, Offer, can_promise, limits, need_on, offers, sizes, trouble
-from gpusage.policies.shares.slices import choose_slice, slice_offers
 from gpusage.policies.wording import cost, part_of, percent
 from gpusage_hooks.types import Cluster, Decision, GpuRequest, PolicyInput, SharingRules, Workload
 

@@ -1,4 +1,4 @@
-"""Which share to take of those whose price holds, and whether it confines the job to some GPU types.
+"""Which share to take of those whose price holds, and whether it confines the job to some GPU types; or which slice.
 
 Invariants:
 
@@ -7,6 +7,9 @@ Invariants:
    the cluster was seen: a manager may refuse a job that one of its partitions could never run.
 3. A job is confined to GPU types that count the same units, so that one number of them is the same share.
 4. On any GPU type that the job may land on, what it needs on any of them is within its share's part of the memory.
+5. A slice (MIG) in place of a whole GPU is isolated, and has no partners. It is taken only where the whole of the job's
+   memory fits, at the pessimistic end, and its price is accepted; it confines the job to its type. A type that the user
+   named is never changed.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusage.policies.place import admits
+from gpusage.policies.place import admits, admitted
 from gpusage.policies.shares.price import Limits, Offer, can_promise
-from gpusage_hooks.types import Binding, Candidate, GpuRequest, NodeKind, PolicyInput, Room
+from gpusage_hooks.types import Binding, Candidate, GpuRequest, NodeKind, PolicyInput, Price, Room
+from gpusage_hooks.units import WHOLE_PERCENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,3 +170,24 @@ def could_run(kind: NodeKind, request: GpuRequest, partition: str) -> bool:
     featured = not request.node_features or any({*group} <= {*kind.features} for group in request.node_features)
     large = kind.cpu_count >= request.cpu_count and kind.host_memory_bytes >= request.host_memory_bytes
     return reached and featured and large
+
+
+def slice_offers(case: PolicyInput) -> Iterator[Offer]:
+    """Yield the slices that the job of *case* may use, each whole."""
+    for place in admitted(case) if case.request.gpu_type is None else ():
+        if place.gpu.parent_gpu is not None:
+            price = Price(gpu=place.gpu.name, share_percent=WHOLE_PERCENT, slowdown=place.need.slowdown)
+            yield Offer(place=place, request=case.request, price=price)
+
+
+def choose_slice(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Offer | None:
+    """Return the slice with the least SM time for a step of those that may be promised; ``None`` where none may."""
+    possible = [
+        offer
+        for offer in offers
+        if can_promise(offer, within)
+        and could_run_on(offer.place, reach)
+        and is_fast(offer, reach, within)
+        and may_bind([offer], reach, bind)
+    ]
+    return min(possible, key=lambda offer: offer.place.gpu.sm_count * offer.step_time_s.value, default=None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpusage.policies.shares.by_price import limits_of, offered_shares
+from gpusage.policies.shares.choice import slice_offers
 from gpusage.policies.shares.price import Offer, trouble
-from gpusage.policies.shares.slices import slice_offers
 from gpusage_hooks.types import Decision, Interval, PolicyInput
 from gpusage_hooks.units import WHOLE_PERCENT
 
