@@ -21,7 +21,21 @@ BANNED = frozenset(
 """Participles of speech, verbs without an object, and metaphors that only this project's authors would understand."""
 VAGUE = frozenset(
     {
-        *("alone", "answer", "apart", "doubt", "go_on", "goes_on", "has", "hear", "hold", "holds", "known", "let_go"),
+        *(
+            "alone",
+            "answer",
+            "apart",
+            "doubt",
+            "give",
+            "go_on",
+            "goes_on",
+            "has",
+            "hear",
+            "hold",
+            "holds",
+            "known",
+            "let_go",
+        ),
         *("made", "say", "seen", "shown", "some", "together", "turn", "turns", "wanted", "way", "ways", "whole"),
     }
 )

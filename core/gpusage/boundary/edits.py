@@ -128,7 +128,7 @@ def _write(path: Path, text: str | None, mode: int) -> None:
             file.write(text)
             present = target.stat() if target.exists() else None
             if present and (present.st_uid, present.st_gid) != (os.geteuid(), os.getegid()):
-                _give(file.fileno(), present.st_uid, present.st_gid)
+                _copy_owner(file.fileno(), present.st_uid, present.st_gid)
             os.fchmod(file.fileno(), present.st_mode & 0o7777 if present else mode)
             file.flush()
             os.fsync(file.fileno())
@@ -147,7 +147,7 @@ def _make_folder(folder: Path) -> None:
         folder.chmod(_FOLDER_MODE)
 
 
-def _give(handle: int, uid: int, gid: int) -> None:
+def _copy_owner(handle: int, uid: int, gid: int) -> None:
     """Give a new file the owner and group of the one that it replaces.
 
     Raises:

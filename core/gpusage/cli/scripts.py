@@ -58,7 +58,7 @@ def manager_of(scripts: Sequence[Script], managers: Mapping[str, Manager], name:
     """
     possible = {manager.name: manager for manager in managers.values() if manager.directive}
     if name is not None:
-        return _named(name, possible)
+        return _manager_by_name(name, possible)
     meant = [manager for manager in possible.values() if any(manager.has_lines_in(each.text) for each in scripts)]
     chosen = meant or list(possible.values())
     if len(chosen) == 1:
@@ -76,7 +76,7 @@ def _script(path: str) -> Script:
         return Script(path=path, error=error)
 
 
-def _named(name: str, possible: Mapping[str, Manager]) -> Manager:
+def _manager_by_name(name: str, possible: Mapping[str, Manager]) -> Manager:
     if name not in possible:
         known = ", ".join(possible) or "none"
         message = (

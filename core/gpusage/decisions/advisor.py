@@ -112,14 +112,14 @@ class Advisor(Predictor):
             return Decision(code=Code.DECLINE, request=job.request, reasons=(reason,), plugin=__name__)
         if graph is None:
             troubles = (job.card_trouble,) if job.card_trouble else ()
-            return _keep(job, *((*job.request.obstacles, *troubles) or (NO_CARD,)))
+            return _keep_decision(job, *((*job.request.obstacles, *troubles) or (NO_CARD,)))
         try:
             case = self._case(self._settled(job.request, cluster), graph, model_request.workload, cluster)
             doubt = self.implausible_step_time(graph, model_request.workload)
         except PluginError:
             raise  # not for the user to mend
         except GpuUsageError as error:
-            return _keep(job, str(error))
+            return _keep_decision(job, str(error))
         decision = self._with_what_was_learned(self._through_policies(case), graph, model_request.workload)
         return replace(decision, reasons=(*decision.reasons, doubt)) if doubt else decision
 
@@ -138,7 +138,7 @@ class Advisor(Predictor):
         estimates = estimates_by_gpu(job, rows, answers, self.learned.history, self.catalogue.find)
         case = policy_input(job, cluster, gpus, estimates, self.rules)
         if case is None:
-            return _keep(job, *reasons_of(estimates), *request.obstacles), estimates
+            return _keep_decision(job, *reasons_of(estimates), *request.obstacles), estimates
         decision = self._through_policies(case, BY_HISTORY)
         return replace(decision, reasons=(*reasons_of(estimates), *decision.reasons), step_times_s={}), estimates
 
@@ -260,5 +260,5 @@ def _on_requested_gpus(request: GpuRequest, workload: Workload) -> Workload:
     return replace(workload, gpus=request.gpu_count) if several else workload
 
 
-def _keep(job: Job, *reasons: str) -> Decision:
+def _keep_decision(job: Job, *reasons: str) -> Decision:
     return Decision(code=Code.KEEP, request=job.request, reasons=reasons, plugin=__name__)

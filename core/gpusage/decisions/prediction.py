@@ -78,7 +78,7 @@ class Predictor:
         Raises:
             DeviceError: The user's step time is of a GPU that the catalogue does not have.
         """
-        workload = self._named(workload)
+        workload = self._with_catalogue_name(workload)
         answers = [*self.hooks.find_observed_figures(graph, workload, gpus, self.submitter)]
         alone = workload.alone
         if alone.gpu is not None and alone.step_time_s is not None:
@@ -257,7 +257,7 @@ class Predictor:
         """Return what jobs, each given by its need on *gpu*, do to each other there."""
         return require_answer("predict_colocation", self.hooks.predict_colocation(needs, gpu))
 
-    def _named(self, workload: Workload) -> Workload:
+    def _with_catalogue_name(self, workload: Workload) -> Workload:
         """Return *workload*, the GPU that its user's step time is of by its name of the catalogue."""
         alone = workload.alone
         if alone.gpu is None:

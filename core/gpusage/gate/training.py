@@ -64,7 +64,7 @@ class Training:
     def _after_step(self, *_: object) -> None:
         """Record a step if it is time, hook modules while somebody serves, and unhook them where nobody does."""
         if self._recorder is not None:
-            self._learn(self._recorder)
+            self._set_parts(self._recorder)
         self._steps_left -= 1
         if not self._flags.is_served():
             self._detach()
@@ -75,7 +75,7 @@ class Training:
         elif not self._attached:
             self._attach()
 
-    def _learn(self, recorder: Recorder) -> None:
+    def _set_parts(self, recorder: Recorder) -> None:
         recorder.stop()
         self._recorder, self._steps_left = None, RECORD_AGAIN_AFTER
         self.parts = price_parts(recorder, self._gpu or own_gpu())

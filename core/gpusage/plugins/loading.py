@@ -111,7 +111,7 @@ def _registered(manager: pluggy.PluginManager, point: EntryPoint) -> Plugin:
     """Register the plugin that *point* announces, or set it aside."""
     package, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
     try:
-        hooks = _use(manager, point)
+        hooks = _register(manager, point)
     except UnusableError as error:
         origin = f" of {package} {version}" if package else ""
         trouble = f"Plugin {point.name!r}{origin} must {error}. It is set aside; update or uninstall it."
@@ -119,7 +119,7 @@ def _registered(manager: pluggy.PluginManager, point: EntryPoint) -> Plugin:
     return Plugin(name=point.name, package=package, version=version, hooks=hooks)
 
 
-def _use(manager: pluggy.PluginManager, point: EntryPoint) -> tuple[str, ...]:
+def _register(manager: pluggy.PluginManager, point: EntryPoint) -> tuple[str, ...]:
     """Register the plugin that *point* announces, and return its hooks.
 
     Raises:

@@ -169,7 +169,7 @@ class Kernels:
 def kernels_of(lowering: Lowering, workload: Workload, checkpoints: Checkpoints | None = None) -> Kernels:
     """Return the kernels of one step; the backward pass computes blocks with *checkpoints* once more."""
     count, passes = len(lowering.flop), 2 if lowering.train else 1
-    others = _others(lowering, workload)
+    others = _graph_level_kernels(lowering, workload)
     table = np.empty((_Row.COUNT, passes * count + len(others)))
     forward, backward = table[:, :count], table[:, count : passes * count]
     _write_forward(lowering, forward)
@@ -210,7 +210,7 @@ def _kernels(table: FloatArray, host_counts: FloatArray) -> Kernels:
     )
 
 
-def _others(lowering: Lowering, workload: Workload) -> list[_Single]:
+def _graph_level_kernels(lowering: Lowering, workload: Workload) -> list[_Single]:
     """Return the kernels that are of no node, the sums of gradients first."""
     kernels = []
     if lowering.train:

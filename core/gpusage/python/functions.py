@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _named(*left_out: str) -> Callable[[Function], Function]:
+def _with_workload_fields(*left_out: str) -> Callable[[Function], Function]:
     """Let help and completion show the fields of a workload, but for *left_out*, as the arguments that they are."""
 
     def show(function: Function) -> Function:
@@ -111,7 +111,7 @@ def predict(  # noqa: D418 - as above
     """Return what a model needs on each of several GPUs."""
 
 
-@_named()
+@_with_workload_fields()
 def predict(
     graph: ModelGraph | str | Path,
     *,
@@ -145,7 +145,7 @@ def predict(
     return Need.of(needs[0]) if isinstance(gpu, str) else Needs(map(Need.of, needs))
 
 
-@_named("batch_size")
+@_with_workload_fields("batch_size")
 def largest_batch(graph: ModelGraph | str | Path, *, gpu: str, share: int = WHOLE_PERCENT, **run: Unpack[Run]) -> int:
     """Return the largest batch of a model whose memory fits on a GPU or on a share of it, by the upper end.
 
@@ -168,7 +168,7 @@ def largest_batch(graph: ModelGraph | str | Path, *, gpu: str, share: int = WHOL
     return largest_batches(model, fits)[0]
 
 
-@_named()
+@_with_workload_fields()
 def explain(graph: ModelGraph | str | Path, *, gpu: str, shares: Sequence[int] = (), **run: Unpack[Run]) -> Explained:
     """Return where the time and the memory of a step go: by operator class and by layer.
 

@@ -77,7 +77,7 @@ class PostgresqlStore(DecisionStore):
                 _insert(connection, rows[begin : begin + _CHUNK_ROWS])
             self._forget(connection, "decisions", len(rows))
 
-        self._keep(insert)
+        self._insert_with_retry(insert)
 
     def record_usage(self, usages: Sequence[Usage]) -> None:
         """Keep *usages*; see `DecisionStore.record_usage`."""
@@ -88,9 +88,9 @@ class PostgresqlStore(DecisionStore):
                 connection.run(usage_upsert("gpusage."), **values)
             self._forget(connection, "usage", len(usages))
 
-        self._keep(insert)
+        self._insert_with_retry(insert)
 
-    def _keep(self, insert: Insertion) -> None:
+    def _insert_with_retry(self, insert: Insertion) -> None:
         """Write by *insert*, once more where the connection turns out to be cut."""
         reused = self._connection is not None
         try:
@@ -99,7 +99,8 @@ class PostgresqlStore(DecisionStore):
             self.close()
             if not reused:
                 raise self._failure(error, "written") from error
-            self._keep(insert)  # the server was restarted meanwhile, or a firewall has forgotten the connection
+            # The server was restarted meanwhile, or a firewall has forgotten the connection.
+            self._insert_with_retry(insert)
 
     def prepare(self) -> None:
         """Open the connection; see `DecisionStore.prepare`."""

@@ -58,7 +58,7 @@ def encode_record(record: DecisionRecord | Usage) -> str:
     try:
         return _ENCODER.encode(record).decode()
     except UnicodeEncodeError:  # a user's text that is no Unicode: keep the columns, and the record in ASCII
-        plain = msgspec.to_builtins(record, enc_hook=_plain)
+        plain = msgspec.to_builtins(record, enc_hook=_encodable)
         return _ENCODER.encode(_cleaned(plain)).decode()
 
 
@@ -76,7 +76,7 @@ def replace_invalid_unicode(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _plain(value: object) -> object:
+def _encodable(value: object) -> object:
     """Return what msgspec does not know as something that it does."""
     if isinstance(value, Mapping):
         return dict(value)
@@ -84,4 +84,4 @@ def _plain(value: object) -> object:
     raise NotImplementedError(message)
 
 
-_ENCODER = msgspec.json.Encoder(enc_hook=_plain)
+_ENCODER = msgspec.json.Encoder(enc_hook=_encodable)

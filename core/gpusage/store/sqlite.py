@@ -74,7 +74,7 @@ class SqliteStore(DecisionStore):
                 connection.execute(_insertion(len(chunk)), tuple(chain.from_iterable(chunk)))
             self._forget(connection, "decisions", len(rows))
 
-        self._keep(insert)
+        self._insert_with_recovery(insert)
 
     def record_usage(self, usages: Sequence[Usage]) -> None:
         """Keep *usages*; see `DecisionStore.record_usage`."""
@@ -84,9 +84,9 @@ class SqliteStore(DecisionStore):
             connection.executemany(usage_upsert(""), rows)
             self._forget(connection, "usage", len(rows))
 
-        self._keep(insert)
+        self._insert_with_recovery(insert)
 
-    def _keep(self, insert: Insertion) -> None:
+    def _insert_with_recovery(self, insert: Insertion) -> None:
         """Write by *insert*; a file that is found damaged is moved aside, and a new one begun."""
         try:
             self._write(insert)

@@ -35,12 +35,12 @@ def left_out_rows(data: DataFolder, zoo: Zoo) -> LeftOut:
     table = data.read("timm_benchmark.csv")
     used = eager(table).index
     others = table[table.device.isin(list(TIMM_DEVICES)) & table.precision.isin(list(TIMM_PRECISIONS))].drop(index=used)
-    rows = [timm_row(row, zoo, f", {_kind(row)}") for row in others[_drawn(others)].to_dict("records")]
+    rows = [timm_row(row, zoo, f", {_kind(row)}") for row in others[_is_sampled(others)].to_dict("records")]
     rows = [row for row in rows if row.key in zoo and not (data.is_sealed and is_sealed(row.family))]
     return LeftOut(rows, [sample_of(row, zoo) for row in rows])
 
 
-def _drawn(table: Table) -> Array:
+def _is_sampled(table: Table) -> Array:
     columns = (table.model, table.device, table.torch_version, table.memory_layout, table.torch_compile)
     names = (" ".join(map(str, row)) for row in zip(*columns, strict=True))
     return np.array([int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) % EVERY == 0 for name in names], dtype=bool)

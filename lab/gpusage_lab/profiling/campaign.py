@@ -169,7 +169,7 @@ class _Campaign:
         self._rows += [{name: "" if value is None else value for name, value in row.items()} for row in rows]
         if any(row["status"] not in ("ok", "oom") for row in rows):
             self._slots = ()
-        self._learn(estimated, time.monotonic() - began)
+        self._update_cost(estimated, time.monotonic() - began)
         return "+".join(sorted({str(row["status"]) for row in rows}))
 
     def _sharing(self, item: Item) -> Sharing:
@@ -180,7 +180,7 @@ class _Campaign:
         self._mps_is_silent = self._mps is None or not self._mps.has_clients
         return "time-slicing" if self._mps_is_silent else "mps"
 
-    def _learn(self, estimated_s: float, taken_s: float) -> None:
+    def _update_cost(self, estimated_s: float, taken_s: float) -> None:
         self._estimated_s += estimated_s / self._costs.scale
         self._taken_s += taken_s
         if self._count >= KNOWN_COSTS:

@@ -171,17 +171,17 @@ def _colocated_item(kind: Kind, jobs: Sequence[ProfiledJob], percents: Sequence[
 
 
 def _parts(jobs: Sequence[ProfiledJob]) -> Iterator[Item]:
-    pairs = _spread(list(combinations(jobs, 2)), PAIRS_IN_PARTS)
+    pairs = _evenly_spaced(list(combinations(jobs, 2)), PAIRS_IN_PARTS)
     for pair, percents in product(pairs, PARTS):
         yield _colocated_item("pair-share", pair, percents, tier=3)
 
 
 def _triples(jobs: Sequence[ProfiledJob]) -> Iterator[Item]:
-    for three in _spread(list(combinations(jobs, 3)), TRIPLES):
+    for three in _evenly_spaced(list(combinations(jobs, 3)), TRIPLES):
         yield Item(kind="triple", sides=tuple(map(_side, three)), tier=3, seconds=PAIR_S)
 
 
-def _spread(items: Sequence[tuple[ProfiledJob, ...]], count: int) -> list[tuple[ProfiledJob, ...]]:
+def _evenly_spaced(items: Sequence[tuple[ProfiledJob, ...]], count: int) -> list[tuple[ProfiledJob, ...]]:
     """Return *count* of *items*, evenly spread over them."""
     return [items[place * len(items) // count] for place in range(count)] if count < len(items) else list(items)
 

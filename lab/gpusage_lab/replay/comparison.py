@@ -166,9 +166,9 @@ def sentences(repetitions: Sequence[Repetition]) -> Iterator[str]:
         far = relative_difference(parts["real"], parts["simulated"], figure)
         verdict = "met" if abs(far) <= AGREEMENT else "missed"
         yield f"{words}, with over without: real {100 * far:+.1f} % from simulated (goal 10: {verdict})"
-        yield f"the same of single repetitions: {_each(repetitions, 'simulated', figure)}"
+        yield f"the same of single repetitions: {_ratios_text(repetitions, 'simulated', figure)}"
         far = relative_difference(parts["real"], parts[AT_ONCE], figure)
-        single = _each(repetitions, "at_once", figure)
+        single = _ratios_text(repetitions, "at_once", figure)
         yield f"the same where the simulator starts jobs at once: {100 * far:+.1f} %; single repetitions: {single}"
     for state in STATES:
         yield f"gpusage {state}: {', '.join(_delay_words([each.delays[state] for each in repetitions]))}"
@@ -178,7 +178,7 @@ def sentences(repetitions: Sequence[Repetition]) -> Iterator[str]:
     yield f"jobs whose share the simulator has otherwise: {', '.join(str(each.differing) for each in repetitions)}"
 
 
-def _each(repetitions: Sequence[Repetition], key: str, figure: str) -> str:
+def _ratios_text(repetitions: Sequence[Repetition], key: str, figure: str) -> str:
     """Return how far each repetition's ratio is from the simulated one."""
     return ", ".join(f"{100 * relative_difference(one.real, getattr(one, key), figure):+.0f} %" for one in repetitions)
 

@@ -180,12 +180,12 @@ def splits(
         limit = SMALL * values.max() if question.title == "batch size" else values.max() * (1.0 - 1e-9)
         teach = [run for run, value in zip(group, values, strict=True) if value <= limit]
         beyond = [run for run, value in zip(group, values, strict=True) if value > limit]
-        test = [run for run in beyond if all(_within(run, teach, name) for name in others)]
+        test = [run for run in beyond if all(_is_inside_taught_range(run, teach, name) for name in others)]
         if test and len({getattr(run, first) for run in teach}) > 1 and len(teach) >= LEAST_ROWS:
             yield teach, test
 
 
-def _within(run: MeasuredRun, teach: Sequence[MeasuredRun], name: str) -> bool:
+def _is_inside_taught_range(run: MeasuredRun, teach: Sequence[MeasuredRun], name: str) -> bool:
     known = [getattr(other, name) for other in teach]
     return bool(known) and min(known) <= getattr(run, name) <= max(known)
 

@@ -70,10 +70,10 @@ def row(repeated: Repeated) -> list[str]:
 
 def ratio_row(repeated: Repeated, base: Repeated) -> list[str]:
     """Return a policy's figures over those of *base*, in the order of `RATIO_COLUMNS`."""
-    return [f"{repeated.policy} / {base.policy}", *(_spread(repeated.ratios(base, name)) for _, name in RATIOS)]
+    return [f"{repeated.policy} / {base.policy}", *(_range_text(repeated.ratios(base, name)) for _, name in RATIOS)]
 
 
-def _spread(ratios: Sequence[float]) -> str:
+def _range_text(ratios: Sequence[float]) -> str:
     """Return the median, and the smallest and largest where there are several."""
     text = f"{median(ratios):.2f}"
     return text if len(ratios) == 1 else f"{text} ({min(ratios):.2f}-{max(ratios):.2f})"

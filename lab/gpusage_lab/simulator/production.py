@@ -90,7 +90,7 @@ class Production:
         wished = [ask.first] if ask.first >= 0 and not decided.bound_types else []
         ordered = [*wished, *(one for one in (*ordered, *others) if one not in wished)]
         demand = whole_gpu_demand(self.fleet, ask, [one for one in ordered if one in where])
-        return _shared(demand, decided, self.advisor.rules.sharing)
+        return _with_share(demand, decided, self.advisor.rules.sharing)
 
     def arriving(self, ask: JobRequest, free_counts: Sequence[int]) -> JobRequest:
         """Return *ask* with the GPU type that it prefers among the jobs of late."""
@@ -132,7 +132,7 @@ def production(
     return Production(fleet=fleet, kinds=kinds, models=models, advisor=replace(advisor, rules=rules), name=rule)
 
 
-def _shared(demand: Demand, decided: GpuRequest, rules: SharingRules) -> Demand:
+def _with_share(demand: Demand, decided: GpuRequest, rules: SharingRules) -> Demand:
     """Return *demand* with the share that was decided, where one was."""
     percent = decided.mps_thread_percent
     if percent is None:

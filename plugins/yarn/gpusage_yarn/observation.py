@@ -85,16 +85,16 @@ def read_jobs(get: Callable[[str], Document], job_id: str, user: str) -> tuple[A
     """
     if not job_id:
         whose = f"user={quote(user)}&" if user else ""
-        return tuple(_marked(get(f"apps?{whose}deSelects=resourceRequests")))
+        return tuple(_annotated_jobs(get(f"apps?{whose}deSelects=resourceRequests")))
     try:
-        return tuple(_marked({"apps": {"app": [get(f"apps/{job_id}")["app"]]}}))
+        return tuple(_annotated_jobs({"apps": {"app": [get(f"apps/{job_id}")["app"]]}}))
     except RefusedError as error:
         if error.status != _NOT_KNOWN:
             raise
         return ()
 
 
-def _marked(document: Document) -> Iterator[AnnotatedJob]:
+def _annotated_jobs(document: Document) -> Iterator[AnnotatedJob]:
     for application in as_list(document, "apps", "app"):
         yield AnnotatedJob(
             job_id=str(application["id"]),

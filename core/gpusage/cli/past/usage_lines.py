@@ -43,7 +43,7 @@ def usage_line(usage: Usage, record: DecisionRecord | None, before: str) -> str:
     parts = [
         *([f"asked {before}"] if before else []),
         f"got {_granted(usage.granted)}{f' of one {usage.gpu}' if usage.gpu else ''}",
-        f"used {_used(usage)}",
+        f"used {_usage_text(usage)}",
         f"{_ENDS[usage.outcome]} after {duration(usage.ended_at_s - usage.started_at_s)}",
     ]
     verdict = describe_waiting(usage)
@@ -57,7 +57,7 @@ def _granted(granted: Allocation) -> str:
     return share + (f" ({granted.trouble})" if granted.trouble else "")
 
 
-def _used(usage: Usage) -> str:
+def _usage_text(usage: Usage) -> str:
     figures = [
         *([f"{percent(usage.gpu_utilization)} of its time"] if usage.gpu_utilization is not None else []),
         *([f"{percent(usage.sm_activity)} of its SMs"] if usage.sm_activity is not None else []),

@@ -91,7 +91,7 @@ def rank(
     unranked = _of_file(source, own, row, run) if isinstance(source, Path) else _of_jobs(jobs, own, row)
     ranked, missed = sorted(unranked, key=_order), left_out(jobs, row)
     if as_json:
-        partners = {"partners": _documents(ranked), "left_out": _named(missed)}
+        partners = {"partners": _documents(ranked), "left_out": _left_out_documents(missed)}
         tables.print_json({"schema": SCHEMA, "gpu": row.name, "target": target.model, **partners})
     else:
         _show(target, ranked, row, note(missed, row))
@@ -157,7 +157,7 @@ def _documents(ranked: Sequence[Partner]) -> list[dict[str, Any]]:
     ]
 
 
-def _named(missed: Sequence[LeftOut]) -> list[dict[str, str]]:
+def _left_out_documents(missed: Sequence[LeftOut]) -> list[dict[str, str]]:
     return [{"job_id": each.job.job_id, "user": each.job.user, "why": each.why} for each in missed]
 
 

@@ -160,9 +160,9 @@ def _notes(merged: MergedRun, fixed: int | None, example_batch: int | None, fold
     if folded:
         yield f"The exporter folded {folded} batch normalizations into convolutions; they are counted as in training."
     if merged.run.unknown:
-        yield f"Not described by a rule, and counted by their shapes alone: {_listed(merged.run.unknown)}."
+        yield f"Not described by a rule, and counted by their shapes alone: {_join_counts(merged.run.unknown)}."
     if merged.uneven:
-        yield f"Sizes that are no multiple of the batch were rounded up: {_listed(merged.uneven)}."
+        yield f"Sizes that are no multiple of the batch were rounded up: {_join_counts(merged.uneven)}."
 
 
 def _with_weight_precision(
@@ -173,16 +173,16 @@ def _with_weight_precision(
         return graph
     if _UNCOUNTED in quantized:
         note = (
-            f"The file is quantised ({_listed(quantized)}), several weights to a byte, and each counts as a weight "
-            "at the workload's precision."
+            f"The file is quantised ({_join_counts(quantized)}), several weights to a byte, and each counts as a "
+            "weight at the workload's precision."
         )
         return replace(graph, notes=(*graph.notes, note))
     if float_share > _MAXIMUM_FLOAT_PART:
-        note = f"A part of the file is quantised ({_listed(quantized)}); all of its weights count as floats."
+        note = f"A part of the file is quantised ({_join_counts(quantized)}); all of its weights count as floats."
         return replace(graph, notes=(*graph.notes, note))
     precision: Precision = "int4" if packed_bits and packed_bits <= _INT4_BITS else "int8"
     return replace(
-        graph, precision=precision, notes=(*graph.notes, quantized_weights_note(_listed(quantized), precision))
+        graph, precision=precision, notes=(*graph.notes, quantized_weights_note(_join_counts(quantized), precision))
     )
 
 
@@ -192,6 +192,6 @@ def _packed_bits(trace: Trace) -> int:
     return max((bits for bits in packed if isinstance(bits, int)), default=0)
 
 
-def _listed(counts: Counter[str]) -> str:
+def _join_counts(counts: Counter[str]) -> str:
     words = [f"{count} {printable(name)}" for name, count in counts.most_common(_MAXIMUM_LISTED)]
     return ", ".join(words) + (", ..." if len(counts) > _MAXIMUM_LISTED else "")

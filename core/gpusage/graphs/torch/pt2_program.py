@@ -188,7 +188,7 @@ class _Interpreter:
             str(item["name"]) or str(number): self._value(graph, item["arg"], names, depth)
             for number, item in enumerate(node["inputs"])
         }
-        outputs = tuple(self._named(graph, name, names, depth) for item in node["outputs"] for name in _names(item))
+        outputs = tuple(self._tensor_of(graph, name, names, depth) for item in node["outputs"] for name in _names(item))
         return AtenCall(name=_operator_name(str(node["target"])), arguments=arguments, outputs=outputs)
 
     def _inline_graph(self, node: Json, inner: Json, names: dict[str, str], depth: int) -> None:
@@ -207,7 +207,7 @@ class _Interpreter:
                 Tensor(key=inside.get(own, own), shape=()), Tensor(key=names.get(outer, outer), shape=())
             )
 
-    def _named(self, graph: Json, name: str, names: dict[str, str], depth: int) -> Tensor:
+    def _tensor_of(self, graph: Json, name: str, names: dict[str, str], depth: int) -> Tensor:
         tensor = _tensor(graph, name, self.symbols)
         return (
             tensor
@@ -219,7 +219,7 @@ class _Interpreter:
         """Return an argument: tensors as `Tensor`, symbolic sizes as numbers, the rest as it is."""
         ((kind, value),) = argument.items()
         if kind in {"as_tensor", "as_tensors", "as_optional_tensor", "as_optional_tensors", "as_nested_tensors"}:
-            tensors = [self._named(graph, name, names, depth) for name in _names(argument)]
+            tensors = [self._tensor_of(graph, name, names, depth) for name in _names(argument)]
             return tensors if kind.endswith("s") else (tensors[0] if tensors else None)
         if kind in {"as_int", "as_float", "as_bool", "as_string", "as_ints", "as_floats", "as_bools"}:
             return value

@@ -195,7 +195,7 @@ class _Tracer(TorchDispatchMode):
     def _returned(self, name: str, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Return *func* on shapes; if it reads a value that follows from constants, that value."""
         if name in SHAPE_FUNCTIONS:
-            return SHAPE_FUNCTIONS[name](_named(func, args, keywords))
+            return SHAPE_FUNCTIONS[name](_arguments_by_name(func, args, keywords))
         if func.overloadpacket.__name__ in _READ_VALUES:
             value = self.values.compute(func, args, keywords)
             return func(*args, **keywords) if value is None else value
@@ -223,12 +223,13 @@ class _Tracer(TorchDispatchMode):
 
     def _arguments(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
         known: dict[str, Any] = tree_map(
-            lambda leaf: self.tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf, _named(func, args, keywords)
+            lambda leaf: self.tensor(leaf) if isinstance(leaf, torch.Tensor) else leaf,
+            _arguments_by_name(func, args, keywords),
         )
         return known
 
 
-def _named(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:  # an operator
+def _arguments_by_name(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:  # an operator
     """Return the arguments of *func* by the names of its schema."""
     return {**dict(zip((one.name for one in func._schema.arguments), args, strict=False)), **keywords}  # noqa: SLF001
 

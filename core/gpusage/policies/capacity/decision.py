@@ -97,7 +97,7 @@ class _Event:
     def rows(self, now: StartOptions) -> Iterator[Row]:
         yield from self._once(now)
         busy_s, on_s = self._taken_s()
-        yield from self._use(now, busy_s)
+        yield from self._capacity_rows(now, busy_s)
         yield from self._owned(on_s)
         yield from self._there()
         yield from self._sizes()
@@ -121,7 +121,7 @@ class _Event:
         for own in np.split(columns[order], np.cumsum(np.bincount(jobs, minlength=len(self.jobs)))[:-1]):
             yield Row(columns=own, factors=np.ones(len(own)), low=1.0, high=1.0)
 
-    def _use(self, now: StartOptions, busy_s: Sequence[FloatArray]) -> Iterator[Row]:
+    def _capacity_rows(self, now: StartOptions, busy_s: Sequence[FloatArray]) -> Iterator[Row]:
         """Yield a row per GPU and period: no more GPUs are used than paid."""
         gpu = np.concatenate([now.gpu, self.later.gpu])
         columns = np.concatenate([np.arange(len(now)), self.first_later + np.arange(len(self.later))])

@@ -30,7 +30,7 @@ def by_rule(order: Order) -> Callable[[State], Choice]:
         room = _Room(state)
         starts = []
         for index, each in sorted(enumerate(state.waiting), key=lambda item: order(item[1])):
-            option = _best(each, room, state.now_s)
+            option = _best_option(each, room, state.now_s)
             if option is None:
                 break
             room.reserve(option)
@@ -72,7 +72,7 @@ class _Room:
         return next((name for name in names if self.off[name]), None)
 
 
-def _best(each: Waiting, room: _Room, now_s: float) -> Option | None:
+def _best_option(each: Waiting, room: _Room, now_s: float) -> Option | None:
     """Return the cheapest option that meets the deadline, else the fastest; ``None`` where none fits."""
     fitting = [option for option in each.options if room.fits(option)]
     in_time = [option for option in fitting if now_s + option.time_s <= each.job.latest_end_s]

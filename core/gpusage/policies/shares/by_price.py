@@ -33,7 +33,7 @@ def decide(case: PolicyInput, draft: Decision) -> Decision:
     choice = choose(offered, reach, within, case.rules.sharing.bind)
     if choice is None:
         return keep_whole_gpu(draft, _why_not(offered, reach, within, case))
-    return _shared(draft, choice, within, case)
+    return _decide_share(draft, choice, within, case)
 
 
 def may_share(request: GpuRequest, workload: Workload, cluster: Cluster, rules: SharingRules) -> bool:
@@ -89,7 +89,7 @@ def _reach(case: PolicyInput, draft: Decision) -> Reach:
     )
 
 
-def _shared(draft: Decision, choice: Choice, within: Limits, case: PolicyInput) -> Decision:
+def _decide_share(draft: Decision, choice: Choice, within: Limits, case: PolicyInput) -> Decision:
     dearest, shown = _dearest(choice.offers), _displayed_offer(choice, draft)
     where = [offer.place for offer in choice.offers]
     types = tuple(dict.fromkeys(place.name for place in where))
@@ -153,9 +153,9 @@ def _why_not(offered: Sequence[Offer], reach: Reach, within: Limits, case: Polic
     if not holding:
         unpromised = replace(within, serving=None)
         nearest = min(offered, key=lambda offer: _distance(offer, unpromised))
-        return f"{_named(nearest)} {trouble(nearest, within)}"
+        return f"{_share_name(nearest)} {trouble(nearest, within)}"
     best = min(holding, key=lambda offer: offer.gpu_time)
-    return f"{_named(best)} would be enough, {_unbound(best, reach, within, case)}"
+    return f"{_share_name(best)} would be enough, {_unbound(best, reach, within, case)}"
 
 
 def _unbound(best: Offer, reach: Reach, within: Limits, case: PolicyInput) -> str:
@@ -173,7 +173,7 @@ def _unbound(best: Offer, reach: Reach, within: Limits, case: PolicyInput) -> st
     return f"{why}, and {best.place.name} has no room now"
 
 
-def _named(offer: Offer) -> str:
+def _share_name(offer: Offer) -> str:
     return part_of(offer.share_percent, offer.place.name)
 
 

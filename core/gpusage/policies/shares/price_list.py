@@ -36,10 +36,10 @@ def price_list(case: PolicyInput, decision: Decision) -> tuple[SharePrice, ...]:
     """Return the price of each slice and share that *decision*, made on *case*, had to choose from."""
     if case.rules.sharing.rule != "price":
         return ()
-    return tuple(_listed(offer, case, decision) for offer in (*slice_offers(case), *offered_shares(case)))
+    return tuple(_price_of_offer(offer, case, decision) for offer in (*slice_offers(case), *offered_shares(case)))
 
 
-def _listed(offer: Offer, case: PolicyInput, decision: Decision) -> SharePrice:
+def _price_of_offer(offer: Offer, case: PolicyInput, decision: Decision) -> SharePrice:
     request, name = decision.request, offer.place.name
     landing = not request.bound_types or name in request.bound_types
     size = WHOLE_PERCENT if request.slice_type else request.mps_thread_percent

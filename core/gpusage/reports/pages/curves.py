@@ -54,7 +54,7 @@ def panel(curve: Sequence[Price], top: int) -> str:
     low = [_point(price.share_percent, price.slowdown.low, top) for price in curve]
     high = [_point(price.share_percent, price.slowdown.high, top) for price in reversed(curve)]
     value = [_point(price.share_percent, price.slowdown.value, top) for price in curve]
-    marks = "".join(_mark(price.share_percent, price.slowdown, top) for price in _marked(curve))
+    marks = "".join(_mark(price.share_percent, price.slowdown, top) for price in _marked_prices(curve))
     return (
         f"<g font-family='system-ui,sans-serif'><title>{title}: slowdown against share</title>"
         f"<text x='{LEFT}' y='16' font-size='14' font-weight='bold'>{title}</text>{_axes(top)}"
@@ -63,7 +63,7 @@ def panel(curve: Sequence[Price], top: int) -> str:
     )
 
 
-def _marked(curve: Sequence[Price]) -> list[Price]:
+def _marked_prices(curve: Sequence[Price]) -> list[Price]:
     return [price for price in curve if price.share_percent in MARKED_PERCENTS]
 
 

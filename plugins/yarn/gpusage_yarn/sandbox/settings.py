@@ -51,8 +51,8 @@ def rm_files(plan: ClusterPlan, layout: Layout, ports: Sequence[int]) -> dict[st
     settings = {**_rm_settings(layout, ports), **_site_settings(plan, layout)}
     return {
         **_common_files(plan, layout),
-        **{name: _shared(files[name], layout, name) for name in (SCHEDULER, RESOURCE_TYPES)},
-        SITE: _shared(render_configuration(settings), layout, SITE),
+        **{name: _merged_file(files[name], layout, name) for name in (SCHEDULER, RESOURCE_TYPES)},
+        SITE: _merged_file(render_configuration(settings), layout, SITE),
     }
 
 
@@ -65,8 +65,8 @@ def node_files(
     files = _common_files(plan, layout)
     return {
         **files,
-        RESOURCE_TYPES: _shared(files[RESOURCE_TYPES], layout, RESOURCE_TYPES),
-        SITE: _shared(render_configuration(settings), layout, SITE, plan.node_settings),
+        RESOURCE_TYPES: _merged_file(files[RESOURCE_TYPES], layout, RESOURCE_TYPES),
+        SITE: _merged_file(render_configuration(settings), layout, SITE, plan.node_settings),
     }
 
 
@@ -96,7 +96,7 @@ def _lines(settings: Mapping[str, str]) -> str:
     )
 
 
-def _shared(text: str, layout: Layout, name: str, over: Mapping[str, str] = MappingProxyType({})) -> str:
+def _merged_file(text: str, layout: Layout, name: str, over: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return a daemon's file *text* with the clients' file of that name after it, which wins, and *over* after that."""
     included = (
         f"  <!-- What follows wins over what stands above: change a setting of all daemons in etc/{CLIENT}. -->\n"
