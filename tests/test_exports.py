@@ -159,7 +159,7 @@ NOT_FOR_HELP = (
 
 
 def test_help_imports_nothing_of_what_commands_do() -> None:
-    """The list of commands asks every plugin, and still takes a third of the time that a prediction takes."""
+    """The list of commands asks every plugin, and needs no more than the signatures of their commands."""
     script = (
         "import sys; from gpusage.cli import main\n"
         "try: main(['--help'])\n"
