@@ -68,11 +68,11 @@ def test_every_mark_names_a_command_that_exists_with_its_options(bench: ModuleTy
 
 
 def test_what_readme_and_the_contents_of_the_experiments_repeat_stands_in_a_block(bench: ModuleType) -> None:
-    readme, accuracy, experiments, simulator = (
+    readme, accuracy, experiments, simulator, published = (
         (ROOT / name).read_text(encoding="utf-8")
-        for name in ("README.md", "docs/accuracy.md", "docs/experiments.md", "docs/simulator.md")
+        for name in ("README.md", *(f"docs/{page}.md" for page in ("accuracy", "experiments", "simulator", "published")))
     )
-    blocks = "".join(block.text for block in bench.blocks_of(accuracy + experiments + simulator))
+    blocks = "".join(block.text for block in bench.blocks_of(accuracy + experiments + simulator + published))
     known = {float(figure) for figure in bench.FIGURE.findall(blocks)}
     figures_of_readme = bench.FIGURE.findall(readme.partition("\n## How good it is\n")[2])
     repeated = figures_of_readme + bench.FIGURE.findall(experiments.partition("\n## ")[0])
