@@ -7,6 +7,7 @@ import re
 import string
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -61,6 +62,16 @@ def output(sandbox: Sandbox, job: str) -> str:
     return (sandbox.layout.jobs / f"slurm-{job}.out").read_text()
 
 
+@contextmanager
+def stopped_gpusaged(sandbox: Sandbox) -> Iterator[None]:
+    """Stop gpusaged for a while; the tests that follow find it running whatever happens here."""
+    stop_gpusaged(sandbox)
+    try:
+        yield
+    finally:
+        start_gpusaged(sandbox)
+
+
 def submit_after(sandbox: Sandbox, job: str, *kinds: str) -> dict[str, str]:
     """Submit a job that depends on *job* in each of these ways, and return their numbers."""
     command = ("sbatch", "--parsable", "--wrap=true")
@@ -76,14 +87,14 @@ def test_slurm_and_who_waits_see_one_end_the_last(sandbox: Sandbox) -> None:
     after = submit_after(sandbox, job, "afterok", "afternotok", "afterany")
     after_array = submit_after(sandbox, array, "afterok", "aftercorr")
     single = sandbox.run("sbatch", "--parsable", f"--job-name={name}", "--dependency=singleton", "--wrap=true")
-    stop_gpusaged(sandbox)
-    release(sandbox, job, array)
-    job_then = wait_for_state(sandbox, job, "COMPLETED", restarts=1)
-    wait_for_state(sandbox, f"{array}_2", "COMPLETED", restarts=1)
-    wait_for_state(sandbox, f"{array}_1", "COMPLETED", restarts=0)
-    for dependant in (after["afterok"], after["afterany"], single.stdout.strip(), *after_array.values()):
-        assert wait_for_state(sandbox, dependant, "COMPLETED")["StartTime"] >= job_then["EndTime"]
-    wait_until(lambda: show_job(sandbox, after["afternotok"])["Reason"] == "DependencyNeverSatisfied")
+    with stopped_gpusaged(sandbox):
+        release(sandbox, job, array)
+        job_then = wait_for_state(sandbox, job, "COMPLETED", restarts=1)
+        wait_for_state(sandbox, f"{array}_2", "COMPLETED", restarts=1)
+        wait_for_state(sandbox, f"{array}_1", "COMPLETED", restarts=0)
+        for dependant in (after["afterok"], after["afterany"], single.stdout.strip(), *after_array.values()):
+            assert wait_for_state(sandbox, dependant, "COMPLETED")["StartTime"] >= job_then["EndTime"]
+        wait_until(lambda: show_job(sandbox, after["afternotok"])["Reason"] == "DependencyNeverSatisfied")
     text = output(sandbox, job)
     first, second = text.split("start ")[1:]
     line = rf"gpusage: this job has a share of a GPU, gres/mps:[0-9]+: 'gpusage decisions {job}' says why\.\n"
@@ -93,7 +104,6 @@ def test_slurm_and_who_waits_see_one_end_the_last(sandbox: Sandbox) -> None:
     assert "gpusage: this job runs again, with a whole GPU" in text
     whole = "" if sandbox.installation.major_minor >= CHANGES_PENDING_GRES else "100"
     assert second.startswith(f"cap= percent={whole} restarts=1\nstep percent={whole}\n")
-    start_gpusaged(sandbox)
     store = open_store(f"sqlite:///{sandbox.layout.state}/decisions.db")
     wait_until(lambda: store.usage(job_id=job))
     (seen,) = store.usage(job_id=job)

@@ -28,7 +28,7 @@ GRACE_S = 20.0
 """For the card, after the time is over."""
 _PAUSE_S = 0.2
 _TAIL_LINES = 15
-_STAGE = 60
+_STAGE_LENGTH = 60
 _PACKAGES = ("gpusage", "gpusage_hooks", "pluggy")
 _BOOTSTRAP = """
 import importlib.util, json, os, sys
@@ -180,7 +180,7 @@ def _receive(
                     message = _message(line)
                     if isinstance(message.get("record"), dict):
                         return message["record"], limit
-                    progress(str(message.get("stage", ""))[: _TAIL_LINES * 4])
+                    progress(str(message.get("stage", ""))[:_STAGE_LENGTH])
             if child.poll() is not None and not selector.select(0):
                 return {}, limit
             if _memory_bytes(child.pid) > MEMORY_LIMIT_BYTES:

@@ -62,7 +62,7 @@ ENGINES: Mapping[Engine, EngineRules] = {
     "compile": EngineRules(floor_s=5.8e-6),
     "vllm": EngineRules(floor_s=8.9e-6, reserves_cache=True),
     "tensorrt-llm": EngineRules(floor_s=7.7e-6, multiplies_int8=True, reserves_cache=True),
-    "tensorrt": EngineRules(floor_s=5.0e-6, unfused_share=0.3, deviation=0.84, multiplies_int8=True),
+    "tensorrt": EngineRules(floor_s=4.0e-6, unfused_share=0.5, deviation=0.74, multiplies_int8=True),
 }
 _PRODUCTS = (OperatorClass.PRODUCT, OperatorClass.BATCHED_PRODUCT, OperatorClass.CONVOLUTION)
 _IS_PRODUCT = np.array([one in _PRODUCTS for one in OperatorClass])

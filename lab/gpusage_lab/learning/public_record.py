@@ -67,12 +67,16 @@ def evaluate(data: DataFolder) -> list[ScoreTable]:
     return [*summaries(record), rows_table(record.compared)]
 
 
-def compare(data: DataFolder, zoo: Zoo) -> Record:
-    """Return each row of *data* beside its prediction; rows of one graph follow one another, so it is analysed once."""
+def compare(data: DataFolder, zoo: Zoo, includes: Callable[[Run], bool] = lambda _: True) -> Record:
+    """Return each row of *data* that *includes* takes beside its prediction.
+
+    Rows of one graph follow one another, so it is analysed once.
+    """
     outcomes = [run_of(row) for row in published_rows(data)]
     left = [outcome for outcome in outcomes if isinstance(outcome, Left)]
     compared = []
-    for run in sorted((one for one in outcomes if isinstance(one, Run)), key=lambda one: (one.key, one.workload.mode)):
+    runs = [outcome for outcome in outcomes if isinstance(outcome, Run) and includes(outcome)]
+    for run in sorted(runs, key=lambda one: (one.key, one.workload.mode)):
         outcome = _compared(run, zoo)
         if isinstance(outcome, Left):
             left.append(outcome)
