@@ -24,6 +24,7 @@ MODEL_PREFIXES = ("timm:", "torchvision:", "hf:")
 _JOBS: Mapping[Mode, str] = MappingProxyType({"train": "a training job", "infer": "an inference job"})
 _OURS = re.compile(r"(?:^|[\s;,])gpusage:", re.IGNORECASE)
 _ALMOST_OURS = re.compile(r"(?:^|[\s;,])gpusage[\s;,]+model=")
+_ONLY_LEARN = re.compile(r"\s*learn=\w+\s*")  # it is for who submits the job; no model is named
 _CLAUSE = re.compile(r"""(?:"[^"]*"|'[^']*'|[^;])*""")
 _SLIP_RATIO = 0.8  # one letter of "model" too many, too few, another, or two exchanged
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""")
@@ -36,7 +37,7 @@ def parse_comment(text: str) -> ModelRequest | None:
         RequestError: It is addressed to us and malformed.
     """
     marked = _OURS.search(text)
-    if marked:
+    if marked and not _ONLY_LEARN.fullmatch(text[marked.end() :]):
         return parse_model(_clause(text[marked.end() :]))
     stripped = text.strip()
     if _is_ours(stripped):
@@ -112,6 +113,8 @@ def parse_model(text: str) -> ModelRequest:
             texts[key] = value
     values = _read_values(texts)
     model, enabled = values.pop("model", ""), values.pop("gpusage", True)
+    values.pop("learn", None)  # who names a model shows it already
+    first_run = values.pop("first_run", "")
     if enabled and not model:
         message = f"Comment {text!r} must name a model; got none. Write 'model=PATH,batch=N'."
         raise RequestError(message)
@@ -123,6 +126,7 @@ def parse_model(text: str) -> ModelRequest:
         named=tuple(texts),
         assumed=tuple(f"{key}={value}" for key, value in chosen.items() if key not in texts),
         enabled=enabled,
+        first_run=first_run,
     )
 
 

@@ -110,6 +110,17 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class JobId(Text):
+    """The number of a job, in its manager's own form."""
+
+    def parse(self, key: str, text: str) -> str:
+        """Return the number."""
+        if not re.fullmatch(r"[A-Za-z0-9_.+-]{1,64}", text):
+            refuse(key, "must be a job's number", text, f"Remove {key!r}: sbatch writes it")
+        return text
+
+
+@dataclass(frozen=True, slots=True)
 class Count(Text):
     """A whole number from 1 to 10^9."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from gpusage.settings.configuration import Configuration, DaemonSettings, SiteMode
+from gpusage.settings.configuration import CaptureMode, Configuration, DaemonSettings, LearningSettings, SiteMode
 
 __all__ = [
+    "CaptureMode",
     "Configuration",
     "DaemonSettings",
+    "LearningSettings",
     "SiteMode",
 ]

@@ -23,8 +23,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([a-z]*)")
-_COMMENT_ONLY = ("model", "gpusage")
-"""Keys without an option of their own: the model is an argument, and a job that opts out is not predicted."""
+_COMMENT_ONLY = ("model", "gpusage", "learn", "first_run")
+"""Keys without an option of their own: the model is an argument, and the others are about a job that is submitted."""
 _STEP_KEYS = ("mode", "precision", "optimizer", "shape", *(row.name for row in STEP_SETTINGS))
 
 

@@ -201,6 +201,8 @@ def decide_outcome(job: Job, cluster: Cluster, context: DecisionContext, read_mo
         job = replace(job, model_request=model_request)
     advisor = context.advisor.for_submitter(job.submitter)
     decision, rendered = advisor.render(job, advisor.decide(job, graph, cluster), cluster)
+    if model_request is not None and model_request.first_run:
+        decision = replace(decision, reasons=(*decision.reasons, f"as job {model_request.first_run}'s run showed"))
     outcome = Outcome(submission=job.submission, job=job, decision=decision, rendered=rendered, mode=context.mode)
     if model_request is None or graph is None:
         return _advised(outcome, job.advice_only)

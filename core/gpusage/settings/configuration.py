@@ -19,6 +19,7 @@ from gpusage_hooks.types import GenerationRules, MoneyRules, NetworkRules, Range
 
 SiteMode = Literal["observe", "advise", "enforce"]
 HistoryMode = Literal["off", "observe", "enforce"]
+CaptureMode = Literal["opt-in", "all", "off"]
 _Settings = TypeVar("_Settings", bound=ManagerSettings)
 
 
@@ -69,6 +70,8 @@ class LearningSettings:
         history: What is done for jobs that name no model: ``observe`` records what their history tells, ``enforce``
             also acts on it where it has earned that. Such jobs then carry an annotation.
         history_file: Where `gpusage train --history` writes, and gpusaged reads.
+        capture: Whose own runs show their models to the next job of the same script: ``opt-in`` those that say
+            ``learn=on``, ``all`` those that name no model, or ``off`` (docs/capture.md).
     """
 
     enabled: bool = True
@@ -78,6 +81,7 @@ class LearningSettings:
     back_off: bool = True
     history: HistoryMode = "off"
     history_file: str = "/var/lib/gpusage/history.json"
+    capture: CaptureMode = "opt-in"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,7 @@ class ModelRequest:
     Attributes:
         named: The keys that the user wrote, ``precision`` among them or not.
         assumed: What the user left out and a prediction depends on most, as ``batch=1``, for people.
+        first_run: The job whose own run showed all of this; empty if a person wrote it.
     """
 
     model: str
@@ -113,3 +114,4 @@ class ModelRequest:
     assumed: tuple[str, ...] = ()
     named: tuple[str, ...] = field(default=(), compare=False)
     enabled: bool = True
+    first_run: str = ""

@@ -18,7 +18,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 MAXIMUM_CALLS = 64
-_WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"})
+_WRAPPERS = {"DistributedDataParallel": "ddp", "DataParallel": "ddp", "FullyShardedDataParallel": "fsdp"}
+"""How the model is divided, by the class that wraps it."""
 _AUTOCAST = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
@@ -62,13 +63,18 @@ class Observer:
     """Observes this process from `install` on.
 
     Attributes:
-        replace: Makes the result of an observed call in the module's place.
+        replace: Makes the result of an observed call, given the module that the program called, in its place.
         calls: The calls so far, equal ones as one.
+        is_compiled: Whether `torch.compile` wraps one of the modules.
+        strategy: How several GPUs divide the model, by what wraps it; ``None`` if nothing does.
     """
 
-    replace: Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
+    replace: Callable[[Call, nn.Module, tuple[Any, ...], dict[str, Any]], Any]
     calls: list[Call] = field(default_factory=list)
+    is_compiled: bool = False
+    strategy: str | None = None
     original: Any = nn.Module.__call__
+    _observed: Any = None
 
     def install(self) -> None:
         """Begin to observe."""
@@ -78,19 +84,46 @@ class Observer:
             return observer._observe(module, args, kwargs)
 
         module_class: Any = nn.Module
-        module_class.__call__ = call
+        module_class.__call__ = self._observed = call
 
-    def _observe(self, outer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def uninstall(self) -> None:
+        """Observe no more; whoever replaced the call after us keeps what they put there."""
+        module_class: Any = nn.Module
+        if module_class.__call__ is self._observed:
+            module_class.__call__ = self.original
+        self._observed = None
+
+    def note(self, outer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
+        """Note a call of *outer*; ``None`` if it is not one of a model."""
         module = unwrapped(outer)
         if _has_other_forward(module) or next(module.parameters(), None) is None:
-            return self.original(outer, *args, **kwargs)
-        call = self._note(module, args, kwargs)
+            return None
+        if module is not outer:
+            self._note_wrappers(outer)
+        return self._note(module, args, kwargs)
+
+    def _observe(self, outer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         module_class: Any = nn.Module
-        observed, module_class.__call__ = module_class.__call__, self.original
+        # A tracer such as torch.fx puts its own call there for a while, and must see each call within.
+        if module_class.__call__ is not self._observed:
+            return self.original(outer, *args, **kwargs)
+        call = self.note(outer, args, kwargs)
+        if call is None:
+            return self.original(outer, *args, **kwargs)
+        module_class.__call__ = self.original
         try:
-            return self.replace(call, args, kwargs)
+            return self.replace(call, outer, args, kwargs)
         finally:
-            module_class.__call__ = observed
+            if self._observed is not None and module_class.__call__ is self.original:
+                module_class.__call__ = self._observed
+
+    def _note_wrappers(self, module: Any) -> None:
+        while module is not None:
+            self.is_compiled = self.is_compiled or hasattr(module, "_orig_mod")
+            self.strategy = _WRAPPERS.get(type(module).__name__, self.strategy)
+            module = getattr(module, "_orig_mod", None) or (
+                module.module if type(module).__name__ in _WRAPPERS else None
+            )
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         call = Call(

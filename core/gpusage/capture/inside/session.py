@@ -129,7 +129,7 @@ class Session:
             "graph_failure": failure,
         }
 
-    def _replace(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _replace(self, call: Call, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         is_inference = not call.has_gradient and not self._live
         if is_inference and (call.generated or call.count >= INFERENCE_CALLS):
             self.finish("inference")

@@ -28,18 +28,25 @@ _FORMAT = "1"  # of the cache's entries; a new card format takes a new one
 
 
 @click.command(name="job-card", hidden=True)
-@click.argument("comment")
+@click.argument("comment", required=False)
+@click.option("--first-run", "record", type=click.Path(path_type=Path), help="Print also the comment, of this record.")
 @click.option("--limit-s", type=float, help="Stop after this time and say why.  [default: wait for the card]")
 @click.option(
     "--keep-in", type=click.Path(path_type=Path), help="Keep the card here, for all users.  [default: the user's cache]"
 )
-def job_card(comment: str, limit_s: float | None, keep_in: Path | None) -> None:
+def job_card(comment: str | None, record: Path | None, limit_s: float | None, keep_in: Path | None) -> None:
     """Print the card of the model that a job's COMMENT names.
 
-    If there is no card, print "!" and the reason. If COMMENT names no model, print nothing.
+    If there is no card, print "!" and the reason. If COMMENT names no model, print nothing. The comment of a job that
+    names none may come from the record of its script's own run.
 
     Example: gpusage job-card 'model=resnet50.onnx,batch=64'
     """
+    if record is not None:
+        comment = _comment_of(record)
+        click.echo(comment)
+    if not comment:
+        return
     if keep_in is not None:
         click.echo(_write_site_card(comment, keep_in))
         return
@@ -49,6 +56,13 @@ def job_card(comment: str, limit_s: float | None, keep_in: Path | None) -> None:
         return
     if request is not None and request.enabled:
         click.echo(card_or_error(lambda: _card_within(request, limit_s)))
+
+
+def _comment_of(record: Path) -> str:
+    from gpusage.cli.cards.first_run import comment_of_run  # a comment of the user's own needs neither
+    from gpusage.decisions.advisor import advisor
+
+    return comment_of_run(record, advisor().catalogue) or ""
 
 
 def _write_site_card(comment: str, folder: Path) -> str:

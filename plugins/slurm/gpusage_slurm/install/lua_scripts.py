@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpusage.adapters.configuration import DaemonSettings
+from gpusage.adapters.configuration import CaptureMode, DaemonSettings, LearningSettings
 from gpusage_slurm.settings import SlurmSettings
 
 LUA_FOLDER = Path(__file__).parents[1] / "lua"
@@ -40,6 +40,7 @@ class LuaSettings:
         limit_ms: Limit on the whole exchange with gpusaged; slurmctld holds its locks meanwhile.
         command: The `gpusage` command, by its full path.
         card_limit_s: Limit on reading a model on the login node.
+        capture: Whose own runs show their models, as in `LearningSettings`.
     """
 
     folder: Path = LUA_FOLDER
@@ -47,6 +48,7 @@ class LuaSettings:
     limit_ms: float = SlurmSettings().limit_ms
     command: str = "gpusage"
     card_limit_s: float = SlurmSettings().card_limit_s
+    capture: CaptureMode = LearningSettings().capture
 
 
 def job_submit_block(settings: LuaSettings) -> str:
@@ -57,7 +59,7 @@ def job_submit_block(settings: LuaSettings) -> str:
 
 def cli_filter_block(settings: LuaSettings) -> str:
     """Return the lines that make a site's cli_filter.lua send a model's card after its own filter."""
-    table = f"{{ command = {quoted(settings.command)}, limit_s = {settings.card_limit_s:g} }}"
+    table = f"{{ command = {quoted(settings.command)}, limit_s = {settings.card_limit_s:g}, capture = {quoted(settings.capture)} }}"
     return _render_block(settings, "gpusage_cli", table)
 
 

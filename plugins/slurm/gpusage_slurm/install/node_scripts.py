@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from gpusage.adapters.install import Edit, node_programs, plain_python, read_text
+from gpusage.adapters.install import ON_START, Edit, node_programs, plain_python, read_text
 from gpusage_slurm.install import lua_scripts
 from gpusage_slurm.scontrol import Line
 
@@ -178,7 +178,8 @@ def names_packaged_file(text: str) -> bool:
 def _copies(folder: Path) -> Iterator[tuple[Path, str, int]]:
     """Yield each file's path, its text and its mode."""
     for script in SCRIPTS:
-        yield script.copy(folder), script.path.read_text(encoding="utf-8"), 0o755
+        text = script.path.read_text(encoding="utf-8")
+        yield script.copy(folder), text.replace("{GPUSAGE_ON_START:-}", f"{{GPUSAGE_ON_START:-{ON_START}}}"), 0o755
     yield from node_programs(folder)
     sampler = (NODE_FOLDER / SAMPLER).read_text(encoding="utf-8")
     text = sampler.replace("{GPUSAGE_PYTHON:-}", f"{{GPUSAGE_PYTHON:-{plain_python()}}}")

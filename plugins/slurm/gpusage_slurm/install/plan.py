@@ -102,6 +102,7 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
         limit_ms=ours.limit_ms,
         card_limit_s=ours.card_limit_s,
         command=str(site.command),
+        capture=configuration.learning.capture,
     )
     before = slurm_conf.read_files(site.slurm_conf)
     texts = dict(before)

@@ -1,12 +1,14 @@
 -- gpusage in cli_filter.lua: runs as the user inside sbatch and srun; Lua 5.1 to 5.4, Slurm 22.05 to 26.05.
 --
 -- sbatch: lets `gpusage job-card` read the model that the comment names, and puts the card into the job's environment.
+-- If the comment names no model, an earlier run of the same script may have shown one (gpusage.capture.inside.first_run).
 -- srun inside a job that holds a share instead of a GPU: asks for the share when the script asks for the GPU.
 -- Whatever goes wrong, the command goes on as the user wrote it.
 
-local M = { command = "gpusage", limit_s = 2 }
+local M = { command = "gpusage", limit_s = 2, capture = "opt-in" }
 
 local MAXIMUM_CARD_BYTES = 16384
+local MAXIMUM_COMMENT_BYTES = 1024
 local MAXIMUM_HEAD_BYTES = 16384 -- of a script, as in gpusage.lua
 local GPU_OPTIONS = { "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task" }
 local NO_VALUE = "65534" -- Slurm's NO_VAL16, which a number of tasks per GPU of 22.05, 24.11 and 26.05 takes back
@@ -63,10 +65,18 @@ local function is_plain(path)
   return status ~= nil and stat.S_ISREG(status.st_mode) ~= 0
 end
 
+-- Return the words of the command line from the script on, or an empty table.
+local function script_words(options)
+  local done, argv = pcall(function() return options["argv"] end)
+  if not done or type(argv) ~= "table" then return {} end
+  local words = { argv[0] }
+  for _, word in ipairs(argv) do words[#words + 1] = word end
+  return words
+end
+
 -- Return the head of the script that sbatch was called with, or "": it may come by a pipe, which only sbatch may read.
 local function script_head(options)
-  local done, argv = pcall(function() return options["argv"] end)
-  local path = done and type(argv) == "table" and (argv[0] or argv[1]) or nil
+  local path = script_words(options)[1]
   local is_read = type(path) == "string" and read(options, "wrap") == "" and is_plain(path)
   local file = is_read and io.open(path, "r") or nil
   if not file then return "" end
@@ -75,8 +85,14 @@ local function script_head(options)
   return text
 end
 
+-- Return what `text` says of learning: true, false, or nil if it says nothing.
+local function learn_word(text)
+  local word = ("," .. text:lower():gsub("[;:%s]", ",") .. ","):match(",learn=(%w+),")
+  if word then return word == "on" or word == "yes" or word == "true" or word == "1" end
+end
+
 -- Return the user's text that may name a model: the comment, else GPUSAGE_COMMENT, else the script's #GPUSAGE lines, else nil.
-function M.model_request(options)
+function M.model_request(options, script)
   local comment = read(options, "comment")
   if comment ~= "" and M.may_name_model(comment) then return comment end
   local variable = os.getenv("GPUSAGE_COMMENT") or ""
@@ -84,8 +100,43 @@ function M.model_request(options)
     set_variable("SLURM_GPUSAGE_COMMENT", variable) -- it comes along whatever --export says
     return variable
   end
-  local words = M.gpusage_directives(script_head(options))
-  return words ~= "" and words or nil
+  local words = M.gpusage_directives(script)
+  return words ~= "" and not words:find("^learn=%w+$") and words or nil
+end
+
+-- Return two numbers of `text` as a name: equal for equal texts. It is no secret, and names only a user's own files.
+local function digest(text)
+  local one, other = 7, 11
+  for i = 1, #text, 64 do
+    for _, byte in ipairs({ text:byte(i, i + 63) }) do
+      one, other = (one * 65599 + byte) % 2147483647, (other * 31337 + byte) % 4294967291
+    end
+  end
+  return string.format("%010.0f%010.0f", one, other)
+end
+
+-- Return the path, less its suffix, of what a run of this script and its arguments shows, or nil if no run may show it.
+function M.run_record(options, script)
+  local wrapped = read(options, "wrap")
+  local text = wrapped ~= "" and wrapped or script
+  if M.capture == "off" or text == "" or #text >= MAXIMUM_HEAD_BYTES then return nil end
+  local learns = M.capture == "all"
+  for _, words in ipairs({ M.gpusage_directives(text), os.getenv("GPUSAGE_COMMENT") or "", read(options, "comment") }) do
+    local said = learn_word(words)
+    if said ~= nil then learns = said end
+  end
+  local cache, home = os.getenv("XDG_CACHE_HOME") or "", os.getenv("HOME") or ""
+  local folder = cache:find("^/") and cache or home .. "/.cache"
+  if not learns or not folder:find("^/") then return nil end
+  local parts = script_words(options)
+  parts[1] = text
+  return folder .. "/gpusage/runs/" .. digest(table.concat(parts, "\0") .. "\0" .. read(options, "chdir"))
+end
+
+local function exists(path)
+  local file = is_plain(path) and io.open(path, "r") or nil
+  if file then file:close() end
+  return file ~= nil
 end
 
 -- Return `text` quoted as one shell word.
@@ -102,18 +153,32 @@ end
 -- Return the card of the model that `comment` names, or why there is no card; nil if it names no model. A relative path
 -- starts at `folder`, where the job will run. If this machine has no such folder, it starts where sbatch was called.
 function M.card(comment, folder)
+  return M.job_card("-- " .. M.quoted(comment), folder)
+end
+
+-- Return the comment that the record of an earlier run makes, and the card of its model or why there is none; nil if the
+-- record no longer holds.
+function M.first_run(record)
+  if not exists(record .. ".json") then return nil end
+  local card, comment = M.job_card("--first-run " .. M.quoted(record), "")
+  if comment and comment ~= "" then return comment, card end
+end
+
+-- Return what `gpusage job-card` prints last, the card or why there is none, and the line before it if there is one.
+function M.job_card(arguments, folder)
   local limit = string.format("%.3f", M.limit_s):gsub(",", ".")
   local backstop = string.format("%.3f", M.limit_s + 1):gsub(",", ".") -- job-card itself ends in time
   local from = "cd -- " .. M.quoted(folder) .. " >/dev/null 2>&1; "
   local command = "timeout -k 0.5 " .. backstop .. " " .. M.quoted(M.command)
-    .. " job-card --limit-s " .. limit .. " -- " .. M.quoted(comment)
+    .. " job-card --limit-s " .. limit .. " " .. arguments
   local pipe = io.popen(from .. command .. " </dev/null 2>/dev/null; echo =$?", "r")
   if not pipe then return nil end
-  local output = pipe:read(MAXIMUM_CARD_BYTES + 8) or ""
+  local output = pipe:read(MAXIMUM_CARD_BYTES + MAXIMUM_COMMENT_BYTES) or ""
   pipe:close()
-  local card, status = output:match("^(!?[%w+/=]*)\n?=(%d+)\n$") -- "!" begins the reason why there is no card
-  if card and card ~= "" and #card <= MAXIMUM_CARD_BYTES then return card end
-  return failure_text(status and tonumber(status) or "unknown")
+  local comment, rest = output:match("^([%w~/].-,[^\n]*)\n(.*)$")
+  local card, status = (rest or output):match("^(!?[%w+/=]*)\n?=(%d+)\n$") -- "!" begins the reason why there is no card
+  if card and card ~= "" and #card <= MAXIMUM_CARD_BYTES then return card, comment end
+  return failure_text(status and tonumber(status) or "unknown"), comment
 end
 
 -- Return the job's deadline in seconds since 1970 as text, or nil; Slurm tells it in local time.
@@ -142,9 +207,16 @@ end
 function M.sbatch(options)
   -- Whoever asks for --parsable reads what sbatch prints by machine, and some read its errors as well.
   if read(options, "parsable") == "set" or has_option(options, "quiet") then set_variable("SLURM_GPUSAGE_QUIET", "1") end
-  local words = M.model_request(options)
-  if not words then return end
-  local card = M.card(words, read(options, "chdir"))
+  local script = script_head(options)
+  local words, card = M.model_request(options, script), nil
+  local record = not words and M.run_record(options, script) or nil
+  if record or os.getenv("SLURM_GPUSAGE_LEARN") then set_variable("SLURM_GPUSAGE_LEARN", record or "") end
+  if words then
+    card = M.card(words, read(options, "chdir"))
+  elseif record then
+    words, card = M.first_run(record)
+    if words then set_variable("SLURM_GPUSAGE_COMMENT", words) end
+  end
   if card then M.export_card(options, card, M.deadline(options)) end
 end
 

@@ -5,6 +5,7 @@
 # These variables describe the outer job if an salloc inside a job of ours passed them on.
 if [ -n "${GPUSAGE_JOB:-}" ] && [ "$GPUSAGE_JOB" != "${SLURM_JOB_ID:-}" ]; then
     for name in GPUSAGE_DECISION GPUSAGE_JOB GPUSAGE_DEVICE GPUSAGE_THREAD_PERCENT GPUSAGE_RESCUE GPUSAGE_NOTICE \
+        SLURM_GPUSAGE_LEARN GPUSAGE_LEARN \
         CUDA_MPS_PINNED_DEVICE_MEM_LIMIT CUDA_MPS_CLIENT_PRIORITY CUDA_MPS_SM_PARTITION CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY; do
         echo "unset $name"
     done
@@ -37,6 +38,16 @@ if [ -n "$is_script" ] && [ -z "${GPUSAGE_DECISION:-}" ] && [ -n "${CUDA_MPS_ACT
                 ;;
         esac
     done
+fi
+
+# The job shows its model to the next one of its script: Python finds our sitecustomize first, in the first task alone.
+on_start=${GPUSAGE_ON_START:-} # the copy that `gpusage slurm install` makes has the folder here
+if [ -n "${SLURM_GPUSAGE_LEARN:-}" ] && [ "${SLURM_PROCID:-0}" = 0 ] && [ -r "$on_start/sitecustomize.py" ]; then
+    echo "export GPUSAGE_LEARN=$SLURM_GPUSAGE_LEARN"
+    case :${PYTHONPATH:-}: in
+        *":$on_start:"*) ;;
+        *) echo "export PYTHONPATH=$on_start${PYTHONPATH:+:$PYTHONPATH}" ;;
+    esac
 fi
 
 [ -n "${GPUSAGE_DECISION:-}" ] || exit 0

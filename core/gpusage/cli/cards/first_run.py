@@ -1,0 +1,74 @@
+"""What a job's own run showed, in its user's cache folder, and the comment of the next job of the same script.
+
+The files are the user's own, read as the user is: `gpusage.capture.inside.first_run` wrote them in the job.
+
+Invariants:
+
+1. A record counts only as long as the program's main file is the one that was seen, and while no other run of it showed
+   something else.
+2. What it says is checked as a comment of the user's own is: it may be forged, by the user alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpusage.capture.captured import check_record
+from gpusage.cli.cards.cache import read_own
+from gpusage.graphs.card.file import SUFFIX
+from gpusage.graphs.model_files import read_bounded_file
+from gpusage_hooks.errors import GraphError, RequestError
+from gpusage_hooks.managers import GpuCatalogue, known_gpu
+
+MAXIMUM_BYTES = 1 << 16
+_MAXIMUM_PROGRAM_BYTES = 1 << 24
+
+
+def comment_of_run(record: Path, catalogue: GpuCatalogue) -> str | None:
+    """Return the comment of a job that runs as *record* shows; ``None`` if there is none, or it no longer holds.
+
+    Args:
+        record: Path of the record, less its suffix.
+        catalogue: Whose names of GPUs the comment has.
+    """
+    document = _read(record, ".json")
+    card = record.with_name(f"{record.name}{SUFFIX}")
+    if not document or document.get("varies") or not _is_program(document) or not card.is_file():
+        return None
+    try:
+        comment = check_record(document).comment(str(card))
+    except RequestError:
+        return None
+    words = [comment, *_measured(_read(record, ".measured.json"), catalogue)]
+    job = str(document.get("job") or "")
+    return ",".join([*words, f"first_run={job}"] if job else words)
+
+
+def _is_program(document: Mapping[str, Any]) -> bool:
+    """Tell whether the main file of the program is still the one that was seen."""
+    try:
+        content = read_bounded_file(str(document.get("program") or "/"), _MAXIMUM_PROGRAM_BYTES)
+    except GraphError:
+        return False
+    return hashlib.sha256(content).hexdigest() == document.get("program_digest")
+
+
+def _measured(document: Mapping[str, Any], catalogue: GpuCatalogue) -> list[str]:
+    step_time_s, name = document.get("step_time_s"), document.get("gpu")
+    gpu = known_gpu(catalogue, name) if isinstance(name, str) else None
+    if gpu is None or not isinstance(step_time_s, float) or not 1e-6 < step_time_s < 1e4:
+        return []
+    return [f"step_time={1e3 * step_time_s:.4g}ms@{gpu}"]
+
+
+def _read(record: Path, suffix: str) -> Mapping[str, Any]:
+    content = read_own(record.with_name(f"{record.name}{suffix}"), MAXIMUM_BYTES)
+    try:
+        document = json.loads(content or b"")
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
