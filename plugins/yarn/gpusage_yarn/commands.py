@@ -137,6 +137,12 @@ Examples:
     show_default=True,
     help="Run COMMAND once more, with a whole GPU, if its share has too little GPU memory.",
 )
+@click.option(
+    "--learn/--no-learn",
+    "learns",
+    default=None,
+    help="Without --model, let this run show its model to the next one of COMMAND.  [default: as the site says]",
+)
 @click.option("--dry-run", is_flag=True, help="Show the request; submit nothing.")
 @options.json_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

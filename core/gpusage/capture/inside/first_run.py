@@ -20,6 +20,7 @@ import gc
 import hashlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -229,7 +230,7 @@ class FirstRun:
         program, digest = _program()
         document = {
             "schema": SCHEMA,
-            "job": os.environ.get("SLURM_JOB_ID", os.environ.get("CONTAINER_ID", "")),
+            "job": _job(),
             "program": program,
             "program_digest": digest,
             "keys": {name: [key.value, key.mark] for name, key in job_keys(observation, graph).items()},
@@ -334,6 +335,12 @@ def forget_values(modules: list[nn.Module]) -> None:
             for table in (part._parameters, part._buffers, vars(part)):
                 for name, value in list(table.items()):
                     table[name] = shadow(value)
+
+
+def _job() -> str:
+    """Return the number of Slurm's job or of YARN's application."""
+    container = re.fullmatch(r"container_(?:e\d+_)?(\d+_\d+)_\d+_\d+", os.environ.get("CONTAINER_ID", ""))
+    return f"application_{container[1]}" if container else os.environ.get("SLURM_JOB_ID", "")
 
 
 def _program() -> tuple[str, str]:

@@ -15,10 +15,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gpusage.capture.captured import check_record
-from gpusage.cli.cards.cache import read_own
+from gpusage.cli.cards.cache import read_own, user_cache
 from gpusage.graphs.card.file import SUFFIX
 from gpusage.graphs.model_files import read_bounded_file
 from gpusage_hooks.errors import GraphError, RequestError
@@ -28,16 +29,24 @@ MAXIMUM_BYTES = 1 << 16
 _MAXIMUM_PROGRAM_BYTES = 1 << 24
 
 
-def comment_of_run(record: Path, catalogue: GpuCatalogue) -> str | None:
+def runs_folder() -> Path:
+    """Return the folder of this user's records."""
+    return user_cache() / "runs"
+
+
+def comment_of_run(
+    record: Path, catalogue: GpuCatalogue, files: Mapping[str, Path] = MappingProxyType({})
+) -> str | None:
     """Return the comment of a job that runs as *record* shows; ``None`` if there is none, or it no longer holds.
 
     Args:
         record: Path of the record, less its suffix.
         catalogue: Whose names of GPUs the comment has.
+        files: What is sent along with the job, by its name there.
     """
     document = _read(record, ".json")
     card = record.with_name(f"{record.name}{SUFFIX}")
-    if not document or document.get("varies") or not _is_program(document) or not card.is_file():
+    if not document or document.get("varies") or not _is_program(document, files) or not card.is_file():
         return None
     try:
         comment = check_record(document).comment(str(card))
@@ -48,10 +57,11 @@ def comment_of_run(record: Path, catalogue: GpuCatalogue) -> str | None:
     return ",".join([*words, f"first_run={job}"] if job else words)
 
 
-def _is_program(document: Mapping[str, Any]) -> bool:
+def _is_program(document: Mapping[str, Any], files: Mapping[str, Path]) -> bool:
     """Tell whether the main file of the program is still the one that was seen."""
+    path = Path(str(document.get("program") or "/"))
     try:
-        content = read_bounded_file(str(document.get("program") or "/"), _MAXIMUM_PROGRAM_BYTES)
+        content = read_bounded_file(str(files.get(path.name, path)), _MAXIMUM_PROGRAM_BYTES)
     except GraphError:
         return False
     return hashlib.sha256(content).hexdigest() == document.get("program_digest")

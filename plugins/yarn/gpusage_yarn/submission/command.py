@@ -41,6 +41,7 @@ from gpusage_yarn.submission.feasibility import (
     require_queue_limit,
     wait_for_nodes,
 )
+from gpusage_yarn.submission.first_run import record_of, request_of, with_observation
 from gpusage_yarn.submission.hdfs import find_hdfs
 from gpusage_yarn.submission.monitoring import ApplicationOutcome, Progress, follow, limit_lifetime, log_tails
 from gpusage_yarn.submission.planning import (
@@ -75,6 +76,7 @@ class SubmitOptions:
     lifetime_s: float | None
     rescue: bool
     dry_run: bool
+    learns: bool | None
 
 
 def submit(
@@ -88,8 +90,15 @@ def submit(
     submit_options = SubmitOptions(**typed)
     configuration = load_configuration()
     model_request = options.read_requests([model], run)[0] if model else None
+    record = None
+    if model_request is None:
+        record = record_of(line, submit_options.files, configuration.learning.capture, learns=submit_options.learns)
+        if record is not None:
+            model_request = request_of(record, submit_options.files, advisor().catalogue)
     manager = ResourceManager(require_addresses(configuration.of_manager(YarnSettings), submit_options.addresses))
     planned, application = _prepare_application(manager, configuration, model_request, submit_options, line)
+    if record is not None:
+        application = replace(application, variables=with_observation(application.variables, record))
     _print_note(planned.line())
     if submit_options.dry_run:
         _show_dry(planned, application, as_json=as_json)

@@ -1,0 +1,54 @@
+"""A command without a model: what an earlier run of it showed, and the variables by which this one shows its model.
+
+The record lies in the user's cache folder, at a path that the nodes must see too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gpusage.adapters.configuration import CaptureMode
+from gpusage.adapters.install import ON_START
+from gpusage.adapters.models import comment_of_run, runs_folder
+from gpusage_hooks.comment import parse_model
+from gpusage_hooks.managers import GpuCatalogue
+from gpusage_hooks.types import ModelRequest
+
+_MAXIMUM_BYTES = 1 << 24
+
+
+def record_of(line: str, files: Sequence[Path], mode: CaptureMode, *, learns: bool | None) -> Path | None:
+    """Return where a run of the command *line* with *files* writes what it shows; ``None`` if it may show nothing.
+
+    Args:
+        line: As bash reads it.
+        files: What is sent along; their content counts, not their paths.
+        mode: The site's.
+        learns: What the user says; ``None`` if that is nothing.
+    """
+    wanted = mode == "all" if learns is None else learns
+    if mode == "off" or not wanted:
+        return None
+    digest = hashlib.sha256(line.encode("utf-8", "replace"))
+    for path in files:
+        digest.update(f"\0{path.name}\0".encode("utf-8", "replace"))
+        with suppress(OSError), path.open("rb") as file:
+            digest.update(file.read(_MAXIMUM_BYTES))
+    return runs_folder() / digest.hexdigest()[:20]
+
+
+def request_of(record: Path, files: Sequence[Path], catalogue: GpuCatalogue) -> ModelRequest | None:
+    """Return what an earlier run showed; ``None`` if there was none, or it no longer holds."""
+    comment = comment_of_run(record, catalogue, {path.name: path for path in files})
+    return parse_model(comment) if comment else None
+
+
+def with_observation(variables: Sequence[tuple[str, str]], record: Path) -> tuple[tuple[str, str], ...]:
+    """Return the command's *variables* with those by which its Python shows the model."""
+    own = dict(variables)
+    paths = [str(ON_START), *filter(None, [own.get("PYTHONPATH", "")])]
+    return tuple({**own, "PYTHONPATH": os.pathsep.join(paths), "GPUSAGE_LEARN": str(record)}.items())

@@ -1,0 +1,70 @@
+"""A command without a model is observed in its own run on YARN, and the next one is decided by what that showed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import yarn_applications as apps
+from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
+from waiting import wait_until
+
+pytest.importorskip("torch")
+pytestmark = [pytest.mark.yarn, pytest.mark.torch]
+
+PROGRAM = """
+import time
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(8):
+    optimizer.zero_grad()
+    model(torch.randn(16, 64)).sum().backward()
+    optimizer.step()
+time.sleep(20)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(jar: Path) -> Iterator[Sandbox]:
+    """Return a cluster with our classes and one V100."""
+    folder = Path(tempfile.mkdtemp(prefix="gpusage-test-"))  # short enough for a socket, unlike pytest's own
+    plan = ClusterPlan(
+        nodes=parse_nodes("1xv100:1,1xcpu:0"),
+        jar=jar,
+        site_settings=SITE_SETTINGS,
+        scheduler_settings=SCHEDULER_SETTINGS,
+    )
+    with start_sandbox(plan, folder=folder / "s") as sandbox:
+        yield sandbox
+    folder.rmdir()
+
+
+def test_the_second_run_of_a_command_is_decided_by_what_the_first_one_showed(cluster: Sandbox, tmp_path: Path) -> None:
+    program, cache = tmp_path / "train.py", tmp_path / "cache"
+    program.write_text(PROGRAM)
+    command = ("--learn", "--file", str(program), "--memory-mib", "2048", "--json", "--", sys.executable, "train.py")
+
+    def submit(*words: str) -> dict[str, object]:
+        done = cluster.run(
+            *(sys.executable, "-m", "gpusage.cli", "yarn", "submit", *words),
+            environment={"XDG_CACHE_HOME": str(cache)},
+            timeout_s=apps.PATIENCE_S,
+        )
+        document: dict[str, object] = json.loads(done.stdout)
+        return document
+
+    first = submit(*command)
+    wait_until(lambda: [*cache.glob("gpusage/runs/*.card.json")])
+    second = submit("--dry-run", *command)
+    assert (first["code"], second["code"]) == ("DECLINE", "REWRITE")
+    assert f"as job {first['application']}'s run showed" in str(second["reasons"])
+    program.write_text(f"{PROGRAM}\n# another program")
+    assert submit("--dry-run", *command)["code"] == "DECLINE"
