@@ -161,7 +161,7 @@ _ROWS = (
         kind=Switch(),
         default="off, or as the site says",
         help="On lets this job's own run show its model, so that the next job of the same script need not name one.",
-        details="It stands in place of a model: `#GPUSAGE learn=on` ([capture.md](capture.md#the-first-run-tells-the-next)).",
+        details="It stands in place of a model: `#GPUSAGE learn=on` ([capture.md](capture.md)).",
         example="on",
     ),
     JobKey(
@@ -308,7 +308,7 @@ _ROWS = (
         kind=JobId(),
         form="JOB",
         default="none",
-        help="The job whose run showed all of this; sbatch and `gpusage yarn submit` write it.",
+        help="The job whose run showed all of this; gpusage writes it for the next job of the same script.",
         example="1234",
     ),
     JobKey(

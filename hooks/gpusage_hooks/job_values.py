@@ -116,7 +116,7 @@ class JobId(Text):
     def parse(self, key: str, text: str) -> str:
         """Return the number."""
         if not re.fullmatch(r"[A-Za-z0-9_.+-]{1,64}", text):
-            refuse(key, "must be a job's number", text, f"Remove {key!r}: sbatch writes it")
+            refuse(key, "must be a job's number", text, f"Remove {key!r}: gpusage writes it")
         return text
 
 

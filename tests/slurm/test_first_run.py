@@ -1,4 +1,4 @@
-"""A job that names no model is observed in its own run, and the next one of its script is decided by what that showed."""
+"""A job that names no model shows it in its own run, and the next one of its script is decided by that."""
 
 from __future__ import annotations
 
@@ -70,9 +70,8 @@ def test_the_second_job_of_a_script_is_decided_by_what_the_first_one_showed(sand
     (record,) = cache.glob("gpusage/runs/*[0-9].json")
     assert record.stat().st_mode & 0o777 == 0o600
     keys = json.loads(record.read_text())["keys"]
-    assert {name: value for name, (value, _) in keys.items()} == {
-        **{"batch": "16", "mode": "train", "precision": "fp32", "optimizer": "adamw"},
-    }
+    values = {name: value for name, (value, _) in keys.items()}
+    assert values == {"batch": "16", "mode": "train", "precision": "fp32", "optimizer": "adamw"}
     second = submit_until(
         sandbox, lambda job: "mps" in job.tres, wrap=script, environment={"XDG_CACHE_HOME": str(cache)}
     )

@@ -20,7 +20,6 @@ import gc
 import hashlib
 import json
 import os
-import re
 import signal
 import sys
 import threading
@@ -127,7 +126,8 @@ class FirstRun:
         autograd: Any = torch.autograd
         if autograd.backward is self._counted:
             autograd.backward = self._backward
-        os.environ.pop("GPUSAGE_LEARN", None)
+        for name in ("GPUSAGE_LEARN", "GPUSAGE_LEARN_JOB"):
+            os.environ.pop(name, None)
         with suppress(Exception):
             self._write_measured()
 
@@ -230,7 +230,7 @@ class FirstRun:
         program, digest = _program()
         document = {
             "schema": SCHEMA,
-            "job": _job(),
+            "job": os.environ.get(os.environ.get("GPUSAGE_LEARN_JOB", ""), ""),
             "program": program,
             "program_digest": digest,
             "keys": {name: [key.value, key.mark] for name, key in job_keys(observation, graph).items()},
@@ -241,24 +241,25 @@ class FirstRun:
         os.umask(0o077)
         path = self._record.with_name(f"{self._record.name}.json")
         known = _read_json(path)
-        kept = record_of(known, document)
-        if kept == known:
+        record = record_of(known, document)
+        if record == known:
             return
         if graph is not None:
             write_file(graph, self._record.with_name(f"{self._record.name}{SUFFIX}"))
-        _write_json(path, kept)
+        _write_json(path, record)
 
     def _write_measured(self) -> None:
         """Write the step time, which only a whole GPU shows, and the memory that PyTorch took."""
         intervals_s = [later - one for one, later in zip(self._updated_at_s, self._updated_at_s[1:], strict=False)]
         percent = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or "100"
         self._finish()
-        if not (intervals_s and torch.cuda.is_initialized() and percent == "100"):
+        cuda: Any = torch.cuda
+        if not (intervals_s and cuda.is_initialized() and percent == "100"):
             return
         document = {
             "step_time_s": median(intervals_s) / min(self._passes[1:]),
-            "gpu": torch.cuda.get_device_name(),
-            "memory_bytes": torch.cuda.max_memory_reserved(),
+            "gpu": cuda.get_device_name(),
+            "memory_bytes": cuda.max_memory_reserved(),
         }
         path = self._record.with_name(f"{self._record.name}.measured.json")
         threading.Thread(target=_write_json, args=(path, document), daemon=True).start()
@@ -312,7 +313,7 @@ def in_another_process(function: Callable[[], None]) -> None:
         os._exit(0)
 
 
-_KEPT: list[Any] = []
+_GPU_TENSORS: list[Any] = []
 """Tensors of a GPU that this process must not free: it cannot use the GPU."""
 
 
@@ -324,7 +325,7 @@ def forget_values(modules: list[nn.Module]) -> None:
         if not isinstance(value, torch.Tensor) or value.device.type in ("cpu", "meta"):
             return value
         if id(value) not in shadows:
-            _KEPT.append(value)
+            _GPU_TENSORS.append(value)
             empty = torch.empty(value.shape, dtype=value.dtype, device="meta")
             is_weight = isinstance(value, nn.Parameter)
             shadows[id(value)] = nn.Parameter(empty, requires_grad=value.requires_grad) if is_weight else empty
@@ -337,17 +338,11 @@ def forget_values(modules: list[nn.Module]) -> None:
                     table[name] = shadow(value)
 
 
-def _job() -> str:
-    """Return the number of Slurm's job or of YARN's application."""
-    container = re.fullmatch(r"container_(?:e\d+_)?(\d+_\d+)_\d+_\d+", os.environ.get("CONTAINER_ID", ""))
-    return f"application_{container[1]}" if container else os.environ.get("SLURM_JOB_ID", "")
-
-
 def _program() -> tuple[str, str]:
     """Return the path and the digest of the program's main file."""
     path = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     try:
-        return os.path.abspath(path), hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        return str(Path(path).resolve()), hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError:
         return "", ""
 

@@ -22,6 +22,7 @@ from gpusage.capture.captured import check_record
 from gpusage.cli.cards.cache import read_own, user_cache
 from gpusage.graphs.card.file import SUFFIX
 from gpusage.graphs.model_files import read_bounded_file
+from gpusage_hooks.comment import parse_model
 from gpusage_hooks.errors import GraphError, RequestError
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 
@@ -49,12 +50,12 @@ def comment_of_run(
     if not document or document.get("varies") or not _is_program(document, files) or not card.is_file():
         return None
     try:
-        comment = check_record(document).comment(str(card))
+        words = [check_record(document).comment(str(card)), *_measured(_read(record, ".measured.json"), catalogue)]
+        words += [f"first_run={document['job']}"] if document.get("job") else []
+        parse_model(",".join(words))
     except RequestError:
         return None
-    words = [comment, *_measured(_read(record, ".measured.json"), catalogue)]
-    job = str(document.get("job") or "")
-    return ",".join([*words, f"first_run={job}"] if job else words)
+    return ",".join(words)
 
 
 def _is_program(document: Mapping[str, Any], files: Mapping[str, Path]) -> bool:

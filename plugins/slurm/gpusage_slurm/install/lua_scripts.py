@@ -59,7 +59,8 @@ def job_submit_block(settings: LuaSettings) -> str:
 
 def cli_filter_block(settings: LuaSettings) -> str:
     """Return the lines that make a site's cli_filter.lua send a model's card after its own filter."""
-    table = f"{{ command = {quoted(settings.command)}, limit_s = {settings.card_limit_s:g}, capture = {quoted(settings.capture)} }}"
+    command, capture = quoted(settings.command), quoted(settings.capture)
+    table = f"{{ command = {command}, limit_s = {settings.card_limit_s:g}, capture = {capture} }}"
     return _render_block(settings, "gpusage_cli", table)
 
 

@@ -122,8 +122,8 @@ function M.run_record(options, script)
   if M.capture == "off" or text == "" or #text >= MAXIMUM_HEAD_BYTES then return nil end
   local learns = M.capture == "all"
   for _, words in ipairs({ M.gpusage_directives(text), os.getenv("GPUSAGE_COMMENT") or "", read(options, "comment") }) do
-    local said = learn_word(words)
-    if said ~= nil then learns = said end
+    local word = learn_word(words)
+    if word ~= nil then learns = word end
   end
   local cache, home = os.getenv("XDG_CACHE_HOME") or "", os.getenv("HOME") or ""
   local folder = cache:find("^/") and cache or home .. "/.cache"

@@ -40,10 +40,13 @@ if [ -n "$is_script" ] && [ -z "${GPUSAGE_DECISION:-}" ] && [ -n "${CUDA_MPS_ACT
     done
 fi
 
-# The job shows its model to the next one of its script: Python finds our sitecustomize first, in the first task alone.
+# The job shows its model to the next one of its script: Python runs our sitecustomize first. The first task shows it alone.
 on_start=${GPUSAGE_ON_START:-} # the copy that `gpusage slurm install` makes has the folder here
-if [ -n "${SLURM_GPUSAGE_LEARN:-}" ] && [ "${SLURM_PROCID:-0}" = 0 ] && [ -r "$on_start/sitecustomize.py" ]; then
+if [ "${SLURM_PROCID:-0}" != 0 ]; then
+    [ -z "${GPUSAGE_LEARN:-}" ] || echo "unset GPUSAGE_LEARN"
+elif [ -n "${SLURM_GPUSAGE_LEARN:-}" ] && [ -r "$on_start/sitecustomize.py" ]; then
     echo "export GPUSAGE_LEARN=$SLURM_GPUSAGE_LEARN"
+    echo "export GPUSAGE_LEARN_JOB=SLURM_JOB_ID"
     case :${PYTHONPATH:-}: in
         *":$on_start:"*) ;;
         *) echo "export PYTHONPATH=$on_start${PYTHONPATH:+:$PYTHONPATH}" ;;

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from gpusage.adapters.configuration import CaptureMode
@@ -19,6 +21,7 @@ from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import ModelRequest
 
 _MAXIMUM_BYTES = 1 << 24
+_CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_\d+_\d+")
 
 
 def record_of(line: str, files: Sequence[Path], mode: CaptureMode, *, learns: bool | None) -> Path | None:
@@ -44,11 +47,16 @@ def record_of(line: str, files: Sequence[Path], mode: CaptureMode, *, learns: bo
 def request_of(record: Path, files: Sequence[Path], catalogue: GpuCatalogue) -> ModelRequest | None:
     """Return what an earlier run showed; ``None`` if there was none, or it no longer holds."""
     comment = comment_of_run(record, catalogue, {path.name: path for path in files})
-    return parse_model(comment) if comment else None
+    if not comment:
+        return None
+    request = parse_model(comment)
+    container = _CONTAINER.fullmatch(request.first_run)
+    return replace(request, first_run=f"application_{container[1]}") if container else request
 
 
 def with_observation(variables: Sequence[tuple[str, str]], record: Path) -> tuple[tuple[str, str], ...]:
     """Return the command's *variables* with those by which its Python shows the model."""
     own = dict(variables)
     paths = [str(ON_START), *filter(None, [own.get("PYTHONPATH", "")])]
-    return tuple({**own, "PYTHONPATH": os.pathsep.join(paths), "GPUSAGE_LEARN": str(record)}.items())
+    ours = {"GPUSAGE_LEARN": str(record), "GPUSAGE_LEARN_JOB": "CONTAINER_ID"}
+    return tuple({**own, "PYTHONPATH": os.pathsep.join(paths), **ours}.items())

@@ -1,0 +1,98 @@
+"""Runs each script named on the command line twice in forks of one process, once observed: PyTorch is imported once.
+
+The scripts are as in `scripts`, on the processor. With ``--breaking NAME`` that method of the observation raises.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # each fork has it
+
+from gpusage.capture.inside import first_run
+from gpusage.capture.inside.first_run import FirstRun
+
+ON_PROCESSOR = {
+    **dict.fromkeys((".cuda()", "torch.cuda.synchronize()", ".to(0)", ".to(rank)", ", device_ids=[rank]"), ""),
+    "torch.cuda.set_device(rank)": "",
+    '"cuda:0': '"cpu',
+    '"cuda': '"cpu',
+    "pin_memory=True": "pin_memory=False",
+    '"nccl"': '"gloo"',
+}
+
+
+def digest_of_results(names: dict[str, Any]) -> str:
+    """Return a digest of the weights of all modules among *names*, and of the state of the random numbers."""
+    digest = hashlib.sha256()
+    for value in names.values():
+        for weight in value.parameters() if isinstance(value, torch.nn.Module) else ():
+            digest.update(weight.detach().float().numpy().tobytes())
+    digest.update(torch.get_rng_state().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def run(script: Path, record: Path | None, breaking: str) -> dict[str, object]:
+    """Run *script* here, and return its results."""
+    torch.manual_seed(0)
+    sys.argv = [str(script)]
+    if breaking:
+
+        def fail(*_: object, **__: object) -> None:
+            raise ValueError(breaking)
+
+        setattr(FirstRun if hasattr(FirstRun, breaking) else first_run, breaking, fail)
+    run = FirstRun(record, lambda: None) if record else None
+    if run:
+        with contextlib.suppress(ValueError):  # as sitecustomize does
+            run.begin()
+    error, names = "", {"__name__": "__main__", "__file__": str(script)}
+    try:
+        exec(compile(script.read_text(), script, "exec"), names)  # noqa: S102 - our own script
+    except BaseException as caught:
+        error = f"{type(caught).__name__}: {caught}"
+    digest = digest_of_results(names)
+    if run:
+        with contextlib.suppress(ValueError):  # as atexit does
+            run._at_exit()
+    is_restored = not any("gpusage" in each.__module__ for each in (torch.nn.Module.__call__, torch.autograd.backward))
+    return {"digest": digest, "error": error, "is_restored": is_restored, "graphs": names.get("graphs")}
+
+
+def main() -> None:
+    """Write one line for each script."""
+    words = sys.argv[1:]
+    breaking = words.pop(1) if words[0] == "--breaking" else ""
+    results = os.dup(1)
+    os.dup2(2, 1)
+    folder = Path(tempfile.mkdtemp())
+    for name in words[bool(breaking) :]:
+        source = Path(name).read_text()
+        for before, after in ON_PROCESSOR.items():
+            source = source.replace(before, after)
+        script = folder / Path(name).name
+        script.write_text(source)
+        both = []
+        for record in (None, folder / script.stem):
+            receiver, sender = os.pipe()
+            if not os.fork():
+                os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GPUSAGE_LEARN": "x"}
+                os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29876"}
+                os.write(sender, json.dumps(run(script, record, breaking)).encode())
+                os._exit(0)
+            os.close(sender)
+            with os.fdopen(receiver, "rb") as pipe:
+                both.append(json.loads(pipe.read()))
+            os.wait()
+        line = {"name": script.stem, "alone": both[0], "observed": both[1], "record": str(folder / script.stem)}
+        os.write(results, json.dumps(line).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""A program that shows its model in its own run computes the same, whatever fails in the observation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusage.capture import ON_START
+from gpusage.cli.cards.first_run import comment_of_run
+from gpusage.devices.catalogue import builtin_catalogue
+from waiting import wait_until
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+HERE = Path(__file__).parent
+NEEDS_TRANSFORMERS = {"generate", "masked"}
+TRAINS = {"mode": "train", "precision": "fp32"}
+SEEN = {
+    "plain": {"batch": "32", **TRAINS, "optimizer": "momentum"},
+    "amp": {"batch": "16", **TRAINS, "optimizer": "adamw"},
+    "accumulation": {"batch": "12", **TRAINS, "optimizer": "adam", "accumulate": "4"},
+    "gan": {"batch": "24", **TRAINS, "optimizer": "adam"},
+    "two_optimizers": {"batch": "48", **TRAINS, "optimizer": "adam"},
+    "ddp": {"batch": "32", **TRAINS, "optimizer": "sgd"},
+    "compiled": {"batch": "8", **TRAINS, "precision": "bf16-pure", "optimizer": "adamw", "compile": "on"},
+    "checkpointed": {"batch": "8", **TRAINS, "precision": "tf32", "optimizer": "adamw", "checkpointing": "on"},
+    "frozen": {"batch": "8", **TRAINS, "optimizer": "momentum", "trainable": "0.1"},
+    "inference": {"batch": "5", "mode": "infer", "precision": "fp16-pure"},
+    "generate": {"batch": "2", "mode": "infer", "precision": "fp32", "generate": "8+16"},
+    "masked": {"batch": "4", **TRAINS, "optimizer": "adamw"},
+}
+"""The keys of each script on a processor, where autocast of a GPU has no say."""
+SHOWS_NOTHING = ("lstm", "failing", "no_model", "values", "fx", "compiled_step")
+"""Scripts that end too early, whose model decides by values, or whose modules a tracer or compiler calls."""
+BREAKING = ("begin", "_count", "_after_step", "_cycle_passes", "_write", "_write_record", "in_another_process")
+
+
+def run_scripts(names: list[str], *options: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return the line of each script, by its name."""
+    if find_spec("transformers") is None:
+        names = [name for name in names if name not in NEEDS_TRANSFORMERS]
+    scripts = [str(HERE / "scripts" / f"{name}.py") for name in names]
+    command = [sys.executable, str(HERE / "observe_all.py"), *options, *scripts]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    return {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.fixture(scope="module")
+def lines() -> Mapping[str, Mapping[str, Any]]:
+    return run_scripts([*SEEN, *SHOWS_NOTHING])
+
+
+@pytest.mark.parametrize("name", [*SEEN, *SHOWS_NOTHING])
+def test_an_observed_program_computes_the_same_to_the_last_bit(
+    name: str, lines: Mapping[str, Mapping[str, Any]]
+) -> None:
+    if name not in lines:
+        pytest.skip("transformers is not installed")
+    line = lines[name]
+    assert line["observed"] == line["alone"]
+    assert line["observed"]["is_restored"]
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_a_program_shows_its_job(name: str, lines: Mapping[str, Mapping[str, Any]]) -> None:
+    if name not in lines:
+        pytest.skip("transformers is not installed")
+    record = Path(lines[name]["record"])
+    wait_until(record.with_name(f"{name}.json").exists)
+    document = json.loads(record.with_name(f"{name}.json").read_text())
+    assert {key: value for key, (value, _) in document["keys"].items()} == SEEN[name]
+    assert record.with_name(f"{name}.card.json").exists()
+
+
+@pytest.mark.parametrize("breaking", BREAKING)
+def test_whatever_fails_the_program_does_not_notice(breaking: str) -> None:
+    for line in run_scripts(["plain", "inference"], "--breaking", breaking).values():
+        assert line["observed"] == line["alone"]
+        assert line["observed"]["error"] == ""
+
+
+def run_python(folder: Path, program: str, **variables: str) -> str:
+    """Return what *program* prints; it imports no PyTorch but a stand-in in *folder*."""
+    environment = {**os.environ, "PYTHONPATH": f"{ON_START}:{folder}", **variables}
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_users_own_sitecustomize_runs_as_if_ours_were_not_there(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('own', __file__)")
+    for learn in ("", str(tmp_path / "record")):
+        text = run_python(tmp_path, "import sitecustomize; print(sitecustomize.__file__)", GPUSAGE_LEARN=learn)
+        assert text == f"own {tmp_path}/sitecustomize.py\n{tmp_path}/sitecustomize.py\n"
+
+
+def test_nothing_of_ours_stays_where_nobody_asked_for_it_or_where_it_is_not_the_first_process(tmp_path: Path) -> None:
+    program = "import sys; print(sum('sitecustomize' in str(type(each)) for each in sys.meta_path), sys.path[1:2])"
+    found = f"[{str(tmp_path)!r}]"
+    assert run_python(tmp_path, program) == f"0 {found}\n"
+    assert run_python(tmp_path, program, GPUSAGE_LEARN="/r", RANK="1") == f"0 {found}\n"
+    assert run_python(tmp_path, program, GPUSAGE_LEARN="/r", RANK="0") == f"1 {found}\n"
+
+
+def test_torch_is_found_and_loaded_as_without_us(tmp_path: Path) -> None:
+    """Our observation cannot begin with this one, which the program does not notice."""
+    (tmp_path / "torch.py").write_text("value = 3")
+    program = """
+        import importlib.util, sys
+        assert importlib.util.find_spec("torch").origin.endswith("torch.py")
+        import torch
+        print(torch.value, type(torch.__loader__).__name__, type(torch.__spec__.loader).__name__)
+        print([each for each in sys.meta_path if "sitecustomize" in str(type(each)) and "Torch" in str(type(each))])
+    """
+    assert (
+        run_python(tmp_path, program, GPUSAGE_LEARN=str(tmp_path / "r")) == "3 SourceFileLoader SourceFileLoader\n[]\n"
+    )
+
+
+KEYS = {
+    "batch": ["16", "seen"],
+    "mode": ["train", "seen"],
+    "precision": ["fp32", "seen"],
+    "optimizer": ["adamw", "seen"],
+}
+
+
+def write_record(folder: Path, **changes: Any) -> Path:
+    """Write a record of a program of its own, and return its path less its suffix."""
+    program = folder / "train.py"
+    program.write_text("print()")
+    document = {
+        "job": "1234",
+        "program": str(program),
+        "keys": KEYS,
+        "modules": [["Linear", 10]],
+        "program_digest": hashlib.sha256(b"print()").hexdigest(),
+    }
+    (folder / "r.json").write_text(json.dumps({**document, **changes}))
+    (folder / "r.card.json").write_text("{}")
+    return folder / "r"
+
+
+def test_the_comment_of_the_next_job_is_what_was_seen_and_measured(tmp_path: Path) -> None:
+    record = write_record(tmp_path)
+    seen = f"model={record}.card.json,batch=16,mode=train,precision=fp32,optimizer=adamw"
+    assert comment_of_run(record, builtin_catalogue()) == f"{seen},first_run=1234"
+    measured = {"step_time_s": 0.0123, "gpu": "Tesla V100-SXM2-16GB"}
+    (tmp_path / "r.measured.json").write_text(json.dumps(measured))
+    assert comment_of_run(record, builtin_catalogue()) == f"{seen},step_time=12.3ms@v100-sxm2-16gb,first_run=1234"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"varies": True},
+        {"program_digest": "0"},
+        {"program": "/nowhere"},
+        {"program": "/dev/zero"},
+        {"keys": {"model": ["/etc/passwd", "seen"]}},
+        {"keys": {**KEYS, "batch": ["16,gpusage=off", "seen"]}},
+        {"job": "1,slo=1ms"},
+        {"modules": "none"},
+    ],
+)
+def test_a_record_that_no_longer_holds_or_is_forged_says_nothing(tmp_path: Path, changes: Mapping[str, Any]) -> None:
+    assert comment_of_run(write_record(tmp_path, **changes), builtin_catalogue()) is None
+
+
+def test_a_record_that_others_may_write_says_nothing(tmp_path: Path) -> None:
+    record = write_record(tmp_path)
+    (tmp_path / "r.json").chmod(0o666)
+    assert comment_of_run(record, builtin_catalogue()) is None
+    (tmp_path / "r.json").unlink()
+    assert comment_of_run(record, builtin_catalogue()) is None
+
+
+PARTS = st.fixed_dictionaries(
+    {
+        "job": st.sampled_from("12"),
+        "program_digest": st.sampled_from("ab"),
+        "keys": st.sampled_from([{"mode": ["train", "seen"]}, {"mode": ["infer", "seen"]}]),
+        "modules": st.sampled_from([[["A", 1]], [["B", 2]]]),
+    }
+)
+
+
+@given(known=PARTS, seen=PARTS)
+def test_of_two_runs_the_record_holds_one_and_is_marked_if_the_same_program_showed_something_else(
+    known: dict[str, Any], seen: dict[str, Any]
+) -> None:
+    from gpusage.capture.inside.first_run import record_of  # needs PyTorch
+
+    record = {**record_of(known, seen)}
+    varies = record.pop("varies", False)
+    assert record in (known, seen)
+    if known["job"] == seen["job"] and known["keys"] != seen["keys"]:
+        assert record["keys"]["mode"][0] == "train"
+    elif known["program_digest"] == seen["program_digest"]:
+        assert varies == ((known["keys"], known["modules"]) != (seen["keys"], seen["modules"]))
+    assert record_of({}, seen) == seen
