@@ -15,11 +15,13 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from gpusage.capture import ON_START
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.progress import progress
@@ -30,12 +32,14 @@ from gpusage_slurm.sandbox.trial import install_plugin
 MODELS = Path(__file__).parent / "models"
 NODES = "1xa100:4,1xh100:4,1xb200:4"
 MPS_CONTROL = Path(__file__).parents[1] / "tests" / "standins" / "nvidia-cuda-mps-control"
-LIMIT = "[slurm]\nlimit_ms = 1000\n"
-"""A laptop that is busy otherwise would be too slow for the 40 ms that slurmctld waits by default."""
+SETTINGS = '[slurm]\nlimit_ms = 1000\n[learning]\ncapture = "all"\n'
+"""A busy laptop would be too slow for the 40 ms that slurmctld waits by default; jobs without a comment show their models."""
 RUN_S = 25
 REPORT = 'echo "node=$SLURMD_NODENAME"; env | grep ^CUDA_ | sort'
 STARVES = f"{sys.executable} {Path(__file__).parent / 'starves.py'}"
 RESCUE_S = 40
+PROGRAM = Path(__file__).parent / "train.py"
+FIRST_RUN_S = 120
 console = Console(highlight=False, width=max(Console().width, 100))
 
 
@@ -114,7 +118,7 @@ def main() -> None:
         console.print(cluster.run("sinfo", "-N", "-o", "%10N %8T %24G %f").stdout.rstrip())
         print_headline("gpusage slurm install --mode enforce --yes")
         give_mps(cluster)
-        install_plugin(cluster, "enforce", LIMIT)
+        install_plugin(cluster, "enforce", SETTINGS)
         console.print("job_submit.lua, cli_filter.lua and slurm.conf have their lines, gpusaged has seen the cluster.")
         print_headline("Users submit as ever, and name their model in the comment")
         names = [submit(cluster, example) for example in EXAMPLES]
@@ -125,6 +129,8 @@ def main() -> None:
         show_pair(cluster, jobs)
         print_headline("A job that needs more memory than its share has: it fails, and runs again with a whole GPU")
         show_rescue(cluster)
+        print_headline("A job without a comment: its own run shows its model, and the next one is decided by that")
+        show_first_run(cluster)
         print_headline("kill -9 gpusaged: the next job goes through as its user wrote it")
         kill_daemon(cluster)
         show_untouched(cluster)
@@ -139,24 +145,29 @@ def print_headline(text: str) -> None:
     console.print(f"\n[bold]== {text}[/bold]")
 
 
-def submit(cluster: Sandbox, example: Example, script: str = f"{REPORT}; sleep {RUN_S}") -> str:
+def submit(
+    cluster: Sandbox, example: Example, script: str = f"{REPORT}; sleep {RUN_S}", cache: Path | None = None
+) -> str:
     """Submit *example* as a user would, show what sbatch says, and return the job's number."""
     typed = [option.replace(f"{MODELS}/", "") for option in example.options]
     console.print(f"\n[cyan]$ sbatch {' '.join(typed)} job.sh[/cyan]   [dim]# {example.why}[/dim]", soft_wrap=True)
     started_s = time.monotonic()
-    done = cluster.run("sbatch", "--parsable", *example.options, f"--wrap={script}")
+    variables = {"XDG_CACHE_HOME": str(cache)} if cache else None
+    done = cluster.run("sbatch", *example.options, f"--wrap={script}", environment=variables)
     took_ms = 1000 * (time.monotonic() - started_s)
     for line in done.stderr.splitlines():
         console.print(f"  [green]{line.removeprefix('sbatch: ')}[/green]", soft_wrap=True)
     model = ", reading the model included" if "model=" in example.options[0] else ""
-    console.print(f"  job {done.stdout.strip()} (sbatch took {took_ms:.0f} ms{model})")
-    return done.stdout.strip()
+    job = done.stdout.split()[-1]
+    console.print(f"  job {job} (sbatch took {took_ms:.0f} ms{model})")
+    return job
 
 
 def give_mps(cluster: Sandbox) -> None:
     """Let each node find a control daemon of MPS: the wrappers of gpusage's node scripts say where."""
     control = shutil.copy(MPS_CONTROL, cluster.layout.etc)
     exports = f"export GPUSAGE_MPS_CONTROL={control} GPUSAGE_MPS_FOLDER={cluster.layout.state}/mps-$SLURMD_NODENAME"
+    exports += f" GPUSAGE_ON_START={ON_START}"
     lines = cluster.layout.slurm_conf.read_text(encoding="utf-8")
     for script in (PROLOG, EPILOG, TASK_PROLOG):
         path = cluster.layout.etc / f"gpusage_with_mps_{script.name}"
@@ -225,6 +236,29 @@ def show_rescue(cluster: Sandbox) -> None:
             sys.exit("demo: error: the job was not rescued")
         time.sleep(0.2)
     console.print(path.read_text(encoding="utf-8").rstrip(), soft_wrap=True)
+
+
+def show_first_run(cluster: Sandbox) -> None:
+    """Run a program that names no model, wait until it has shown its model, and submit it again."""
+    if find_spec("torch") is None:
+        console.print("This needs PyTorch, 5 GB: make extras EXTRAS=torch; then make demo again.")
+        return
+    cache = cluster.layout.state / "cache"
+    script = f"{sys.executable} {PROGRAM}"
+    options = ("--gres=gpu:1", "--job-name=unnamed")
+    first = submit(cluster, Example(why="no comment: a whole GPU", options=options), script, cache)
+    deadline_s = time.monotonic() + FIRST_RUN_S
+    while not any(cache.glob("gpusage/runs/*[0-9].json")):
+        if time.monotonic() > deadline_s:
+            sys.exit("demo: error: the job did not show its model")
+        time.sleep(0.2)
+    console.print(f"  job {first} has shown its model; the same line again:")
+    second = submit(cluster, Example(why="the same, without a comment", options=options), script, cache)
+    text = cluster.run("scontrol", "show", "job", second).stdout
+    request = next((word for word in text.split() if word.startswith("TresPerNode=")), "")
+    console.print(f"  scontrol show job {second}: {request}")
+    if "mps" not in request:
+        sys.exit("demo: error: the second job has no share")
 
 
 def kill_daemon(cluster: Sandbox) -> None:

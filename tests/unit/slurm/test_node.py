@@ -325,6 +325,17 @@ def test_a_node_that_cannot_tell_its_memory_leaves_the_cap_that_was_decided(
     assert not [line for line in lines if "MEM_LIMIT" in line]
 
 
+def test_the_first_task_of_a_job_that_shows_its_model_finds_our_sitecustomize_first(node: Node, tmp_path: Path) -> None:
+    learn = {"SLURM_GPUSAGE_LEARN": "/home/u/.cache/gpusage/runs/7", "GPUSAGE_ON_START": str(tmp_path)}
+    assert node.run("task_prolog.sh", 7, **learn) == []  # nothing is there
+    (tmp_path / "sitecustomize.py").touch()
+    exports = ["export GPUSAGE_LEARN=/home/u/.cache/gpusage/runs/7", "export GPUSAGE_LEARN_JOB=SLURM_JOB_ID"]
+    assert node.run("task_prolog.sh", 7, **learn) == [*exports, f"export PYTHONPATH={tmp_path}"]
+    assert node.run("task_prolog.sh", 7, **learn, PYTHONPATH="/lib") == [*exports, f"export PYTHONPATH={tmp_path}:/lib"]
+    assert node.run("task_prolog.sh", 7, **learn, PYTHONPATH=f"/lib:{tmp_path}") == exports
+    assert node.run("task_prolog.sh", 7, **learn, SLURM_PROCID="1", GPUSAGE_LEARN="/r") == ["unset GPUSAGE_LEARN"]
+
+
 def test_the_task_prolog_says_nothing_in_a_job_that_is_not_ours(node: Node) -> None:
     environment = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1M"}
     assert node.run("task_prolog.sh", 7, **environment, SLURM_GPUS="1") == []

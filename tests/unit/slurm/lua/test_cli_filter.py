@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gpusage.graphs.card.error import encode_error
+from gpusage.settings.configuration import CaptureMode
 from gpusage_slurm.install.lua_scripts import LuaSettings, cli_filter_block, quoted
 from gpusage_slurm.submission.missing_card import decode_missing_card_reason
 
@@ -123,13 +124,15 @@ def test_a_mark_that_is_no_share_is_not_put_into_a_request(drive: Drive) -> None
 def stand_in(tmp_path: Path, body: str) -> Path:
     """Return a command that stands for `gpusage`, in a folder whose name needs quoting."""
     command = tmp_path / "it's a $folder" / "gpusage"
-    command.parent.mkdir()
+    command.parent.mkdir(exist_ok=True)
     command.write_text(f"#!/bin/sh\n{body}\n")
     command.chmod(0o755)
     return command
 
 
-def sbatch(command: Path, options: str, *, posix: bool = False, limit_s: float = 10) -> str:
+def sbatch(
+    command: Path, options: str, *, posix: bool = False, limit_s: float = 10, capture: CaptureMode = "opt-in"
+) -> str:
     stand_in_posix = (
         "local set\n  package.preload['posix.stdlib'] = function()"
         + (
@@ -139,7 +142,7 @@ def sbatch(command: Path, options: str, *, posix: bool = False, limit_s: float =
         )
         + " end\n"
     )
-    block = cli_filter_block(LuaSettings(command=str(command), card_limit_s=limit_s))
+    block = cli_filter_block(LuaSettings(command=str(command), card_limit_s=limit_s, capture=capture))
     return (
         stand_in_posix
         + OPTIONS % options
@@ -298,6 +301,59 @@ def test_python_is_started_only_for_a_comment_that_may_be_ours(
     command = stand_in(tmp_path, 'touch "$0.seen"')
     drive(sbatch(command, f"{{ type = 'sbatch', comment = {quoted(comment)} }}"))
     assert command.with_name("gpusage.seen").exists() is called
+
+
+RUN = "{ type = 'sbatch', comment = %s, argv = { [0] = %s, 'epochs=3' } }"
+
+
+def job_script(folder: Path, text: str) -> Path:
+    script = folder / "job.sh"
+    script.write_text(f"#!/bin/sh\n{text}\npython train.py\n")
+    return script
+
+
+@pytest.mark.parametrize(
+    ("capture", "directive", "comment", "learns"),
+    [
+        ("opt-in", "", "", False),
+        ("opt-in", "#GPUSAGE learn=on", "", True),
+        ("opt-in", "", "learn=on", True),
+        ("opt-in", "#GPUSAGE learn=on", "learn=off", False),
+        ("all", "", "", True),
+        ("all", "", "project=7", True),
+        ("all", "#GPUSAGE learn=off", "", False),
+        ("all", "", "model=r.onnx", False),
+        ("off", "#GPUSAGE learn=on", "learn=on", False),
+    ],
+)
+def test_a_job_shows_its_model_if_it_or_its_site_says_so(
+    drive: Drive, tmp_path: Path, capture: CaptureMode, directive: str, comment: str, *, learns: bool
+) -> None:
+    script = job_script(tmp_path, directive)
+    options = RUN % (quoted(comment), quoted(str(script)))
+    report = drive(
+        sbatch(stand_in(tmp_path, "echo QQ=="), options, posix=True, capture=capture), XDG_CACHE_HOME=str(tmp_path)
+    )
+    path = report.get("set", "").partition("SLURM_GPUSAGE_LEARN=")[2].partition(" ")[0]
+    assert path.startswith(f"{tmp_path}/gpusage/runs/") is learns
+
+
+def test_a_job_whose_script_has_shown_its_model_has_that_comment_and_card(drive: Drive, tmp_path: Path) -> None:
+    script = job_script(tmp_path, "#GPUSAGE learn=on")
+    options = RUN % ("''", quoted(str(script)))
+    command = stand_in(tmp_path, 'echo "model=/c/r.card.json,batch=2,first_run=7"; echo QQ==')
+    first = drive(sbatch(command, options, posix=True), XDG_CACHE_HOME=str(tmp_path))
+    assert "SLURM_GPUSAGE_COMMENT" not in first["set"]  # there is no record yet, so Python is not started
+    record = Path(first["set"].partition("SLURM_GPUSAGE_LEARN=")[2].partition(" ")[0] + ".json")
+    record.parent.mkdir(parents=True)
+    record.write_text("{}")
+    second = drive(sbatch(command, options, posix=True), XDG_CACHE_HOME=str(tmp_path))
+    assert "SLURM_GPUSAGE_COMMENT=model=/c/r.card.json,batch=2,first_run=7" in second["set"]
+    assert "SLURM_GPUSAGE_CARD=QQ==" in second["set"]
+    stale = drive(sbatch(stand_in(tmp_path, "echo"), options, posix=True), XDG_CACHE_HOME=str(tmp_path))
+    assert "SLURM_GPUSAGE_COMMENT" not in stale["set"]
+    other = drive(sbatch(command, options.replace("epochs=3", "epochs=4"), posix=True), XDG_CACHE_HOME=str(tmp_path))
+    assert "SLURM_GPUSAGE_COMMENT" not in other["set"]
 
 
 @pytest.mark.parametrize("kind", ["salloc", "scron"])
