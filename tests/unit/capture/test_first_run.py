@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -103,6 +104,13 @@ def test_the_users_own_sitecustomize_runs_as_if_ours_were_not_there(tmp_path: Pa
     for learn in ("", str(tmp_path / "record")):
         text = run_python(tmp_path, "import sitecustomize; print(sitecustomize.__file__)", GPUSAGE_LEARN=learn)
         assert text == f"own {tmp_path}/sitecustomize.py\n{tmp_path}/sitecustomize.py\n"
+
+
+def test_old_pythons_can_read_our_sitecustomize() -> None:
+    source = (ON_START / "sitecustomize.py").read_text()
+    assert not [node for node in ast.walk(ast.parse(source, feature_version=(3, 4))) if isinstance(node, ast.AnnAssign)]
+    assert "->" not in source
+    assert 'f"' not in source
 
 
 def test_nothing_of_ours_stays_where_nobody_asked_for_it_or_where_it_is_not_the_first_process(tmp_path: Path) -> None:

@@ -1,56 +1,49 @@
 """Python runs this as it starts in a job that shows gpusage its model: this folder is the first of its PYTHONPATH.
 
 The site's or the user's own `sitecustomize` runs next, as if this file were not there. Nothing else happens until the
-program imports PyTorch, and then only if it is the first of its processes. Python 3.8 and later can read this file. It
-imports nothing that takes time: every Python of the job runs it.
+program imports PyTorch, and then only if it is the first of its processes. Every Python of the job runs this file, so
+that it imports little, and even Python 2 must be able to read it: no annotations.
 """
 
-from __future__ import annotations
-
-import importlib.util
 import os
 import sys
-from contextlib import suppress
-from importlib.machinery import PathFinder
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PACKAGES_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(_FOLDER)))
 _CHECKOUT = os.path.dirname(_PACKAGES_FOLDER)
 
 
-class _Loader:
+class _Loader(object):
     """Loads PyTorch as its own loader does; then the observation begins."""
 
-    def __init__(self, finder: _TorchFinder, loader: Any) -> None:
+    def __init__(self, finder, loader):
         self._finder, self._loader = finder, loader
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._loader, name)
 
-    def create_module(self, spec: Any) -> Any:
+    def create_module(self, spec):
         return self._loader.create_module(spec)
 
-    def exec_module(self, module: Any) -> None:
+    def exec_module(self, module):
         if self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
         module.__loader__ = module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        with suppress(Exception):  # the program must not notice
+        try:
             _observe()
+        except Exception:  # the program must not notice
+            pass
 
 
-class _TorchFinder:
+class _TorchFinder(object):
     """Finds PyTorch by the other finders. Some libraries look for it and do not import it, so it stays until then."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, name, path=None, target=None):
         if name != "torch":
             return None
         for finder in sys.meta_path:
-            spec: Any = None if finder is self else finder.find_spec(name, path, target)
+            spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
                     spec.loader = _Loader(self, spec.loader)
@@ -58,12 +51,14 @@ class _TorchFinder:
         return None
 
 
-class _PackageFinder:
+class _PackageFinder(object):
     """Finds our packages where Python finds none of that name."""
 
-    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:
+    def find_spec(self, name, _path=None, _target=None):
         if name not in ("gpusage", "gpusage_hooks", "pluggy"):
             return None
+        import importlib.util
+
         for root in (_PACKAGES_FOLDER, os.path.join(_CHECKOUT, "hooks")):
             start = os.path.join(root, name, "__init__.py")
             if os.path.exists(start):
@@ -72,7 +67,7 @@ class _PackageFinder:
         return None
 
 
-def _observe() -> None:
+def _observe():
     finder = _PackageFinder()
     sys.meta_path.append(finder)
     from gpusage.capture.inside.first_run import observe
@@ -80,16 +75,19 @@ def _observe() -> None:
     observe(os.environ["GPUSAGE_LEARN"], lambda: sys.meta_path.remove(finder))
 
 
-def _run_next() -> None:
+def _run_next():
     """Run the `sitecustomize` that would have run without this folder."""
-    spec = PathFinder.find_spec("sitecustomize", sys.path)
-    if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["sitecustomize"] = module
-        spec.loader.exec_module(module)
+    ours = sys.modules.pop(__name__)
+    try:
+        __import__(__name__)
+    except ImportError as error:
+        if getattr(error, "name", __name__) != __name__:
+            raise
+    finally:
+        sys.modules.setdefault(__name__, ours)
 
 
 sys.path[:] = [each for each in sys.path if os.path.abspath(each) != _FOLDER]
-if os.environ.get("GPUSAGE_LEARN") and os.environ.get("RANK", "0") == "0":
+if sys.version_info >= (3, 8) and os.environ.get("GPUSAGE_LEARN") and os.environ.get("RANK", "0") == "0":
     sys.meta_path.insert(0, _TorchFinder())
 _run_next()
