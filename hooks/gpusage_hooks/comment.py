@@ -168,6 +168,9 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
         if row.requires and row.requires not in texts:
             needed = f"{row.requires}={JOB_KEYS[row.requires].example}"
             refuse(key, f"must stand beside {row.requires!r}", text, f"Add '{needed}' or remove {key!r}")
-    if values.get("precision") in QUANTISED and mode != "infer":
-        refuse("precision", "of quantised weights belongs to an inference job", texts["precision"], "Add 'mode=infer'")
+    if "lora" in values and "trainable" in values:
+        refuse("lora", "must not stand beside 'trainable'", texts["lora"], "Remove one of the two")
+    if values.get("precision") in QUANTISED and mode != "infer" and not {"lora", "trainable"} & values.keys():
+        cure = "Add 'lora=16' or 'mode=infer'"
+        refuse("precision", "of quantised weights must stand beside adapters in training", texts["precision"], cure)
     return values

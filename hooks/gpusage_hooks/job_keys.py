@@ -34,7 +34,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 TRAINING: tuple[Mode, ...] = ("train",)
 INFERENCE: tuple[Mode, ...] = ("infer",)
 QUANTISED: tuple[Precision, ...] = ("int8", "int4", "fp8", "nf4")
-"""Precisions of weights, in inference alone; what passes has two bytes."""
+"""Precisions of weights, in inference and below adapters that are trained; what passes has two bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ _ROWS = (
         targets=("precision",),
         default="fp32",
         help="fp16 and bf16 mean automatic mixed precision in training; fp16-pure and bf16-pure: everything has two "
-        "bytes; int8, int4, fp8 and nf4: quantised weights, in inference.",
+        "bytes; int8, int4, fp8 and nf4: quantised weights, in inference and below adapters.",
         example="bf16",
     ),
     JobKey(
@@ -187,6 +187,18 @@ _ROWS = (
         modes=TRAINING,
         help="Training: share of the parameters that is trained, 0.02; the others are frozen.",
         example="0.02",
+    ),
+    JobKey(
+        name="lora",
+        group="run",
+        kind=Count(),
+        targets=("lora",),
+        form="RANK",
+        default="no adapters",
+        modes=TRAINING,
+        help="Training: rank of the adapters beside all linear layers; they alone are trained (LoRA).",
+        details="With precision=nf4 this is QLoRA. Where only some layers have adapters, write `trainable` instead.",
+        example="16",
     ),
     JobKey(
         name="checkpointing",

@@ -11,11 +11,13 @@ from gpusage_hooks.types import ModelGraph, ModelRequest, Workload
 def settled(workload: Workload, named: Collection[str], graph: ModelGraph) -> Workload:
     """Return *workload* with what *graph* settles, but for what its user *named*, by the keys of a comment.
 
-    A model with quantised weights runs inference in their precision; training trains the share that the model names.
+    A model with quantised weights runs inference in their precision, and so do adapters that are trained above them;
+    training trains the share that the model names.
     """
-    if workload.mode == "train":
-        return workload if "trainable" in named else replace(workload, trainable=graph.trainable)
-    if graph.precision is None or "precision" in named:
+    if workload.mode == "train" and not {"trainable", "lora"} & set(named):
+        workload = replace(workload, trainable=graph.trainable)
+    is_trained_whole = workload.mode == "train" and workload.lora is None and workload.trainable == 1
+    if graph.precision is None or "precision" in named or is_trained_whole:
         return workload
     return replace(workload, precision=graph.precision)
 

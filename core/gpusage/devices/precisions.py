@@ -45,8 +45,11 @@ def has_narrow_units(gpu: Gpu, precision: Precision) -> bool:
 
 
 def parameter_share(precision: Precision) -> float:
-    """Return what a weight, its gradient and its state take, against 4 bytes each."""
-    return 0.5 if precision in PURE.values() else 1.0
+    """Return what a weight, its gradient and its state take in training, against 4 bytes each.
+
+    Beside quantised weights the trained ones have 2 bytes.
+    """
+    return 0.5 if precision in PURE.values() or precision in QUANTISED_BYTES else 1.0
 
 
 def missing_units(gpu: Gpu, precision: Precision) -> Precision | None:

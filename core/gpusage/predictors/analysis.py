@@ -18,6 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from gpusage.devices.object_keys import Newest
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.activity import Activity, Work, activities, gaps_of, while_waiting, work_of
+from gpusage.predictors.adapters import with_adapters
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import Pretrained, pretrained
 from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
@@ -324,8 +325,15 @@ class _GraphCache(NamedTuple):
 def analyze(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
     """Return what *workload* of *graph* needs, the same object as before while *graph* caches it."""
     return _cache_of(graph).analyses.find(
-        (pretrained(), _relevant_settings(workload)), lambda: WorkloadAnalysis(graph, workload)
+        (pretrained(), _relevant_settings(workload)), lambda: _analysis(graph, workload)
     )
+
+
+def _analysis(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
+    if workload.lora is None:
+        return WorkloadAnalysis(graph, workload)
+    adapted = with_adapters(graph, workload.lora)
+    return WorkloadAnalysis(adapted, replace(workload, trainable=adapted.trainable))
 
 
 def _relevant_settings(workload: Workload) -> Workload:

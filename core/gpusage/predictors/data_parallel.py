@@ -33,7 +33,7 @@ import numpy as np
 
 from gpusage.devices.precisions import AUTOCAST, FLOAT_BYTES, parameter_share
 from gpusage.predictors.checkpoints import checkpoints_of
-from gpusage.predictors.lowering import Lowering
+from gpusage.predictors.lowering import Lowering, weight_memory_bytes
 from gpusage_hooks.job_values import BYTES_PER_GBIT
 from gpusage_hooks.types import Gpu, Interval, Workload
 from gpusage_hooks.units import seconds
@@ -102,10 +102,10 @@ def sharding_of(lowering: Lowering, workload: Workload) -> Sharding:
 
 
 def _fully_sharded(lowering: Lowering, workload: Workload) -> Sharding:
-    part, number_bytes = 1.0 / workload.gpus, float(FLOAT_BYTES[workload.precision])
+    part, weight_bytes = 1.0 / workload.gpus, _stored_bytes(lowering, workload)
     weights, gradients = _gathered_counts(lowering)
-    gathered = number_bytes * (weights + gradients * workload.trainable)
-    live = number_bytes * min(float(lowering.parameter_count), LIVE_NUMBERS)
+    gathered = weight_bytes * weights + FLOAT_BYTES[workload.precision] * gradients * workload.trainable
+    live = weight_bytes * min(float(lowering.parameter_count), LIVE_NUMBERS)
     is_zero = workload.strategy == "zero3"
     return Sharding(
         weights=part,
@@ -116,6 +116,11 @@ def _fully_sharded(lowering: Lowering, workload: Workload) -> Sharding:
         gathered_bytes=gathered,
         max_gathered_bytes=max(gathered, live) if is_zero else gathered,
     )
+
+
+def _stored_bytes(lowering: Lowering, workload: Workload) -> float:
+    """Return the bytes of a weight while it is gathered, the mean of all; quantised ones are gathered as they are."""
+    return weight_memory_bytes(lowering, workload.precision) / max(float(lowering.parameter_count), 1.0)
 
 
 def _gathered_counts(lowering: Lowering) -> tuple[float, float]:
@@ -281,7 +286,7 @@ NO_GRADIENT_TRAFFIC = GradientTraffic(0.0, 0.0)
 def gradient_traffic(lowering: Lowering, workload: Workload) -> GradientTraffic:
     """Return what the GPUs of *workload* send."""
     rows = {node.parameters[0] for node in lowering.structure.kinds if node.op_type == "Gather" and node.parameters}
-    number_bytes = _summed_bytes(workload) * workload.trainable + _gathered_bytes(workload)
+    number_bytes = _summed_bytes(workload) * workload.trainable + _gathered_bytes(lowering, workload)
     all_bytes = number_bytes * lowering.parameter_count
     row_bytes = number_bytes * float(sum(np.prod(shape) for shape in rows))
     late_bytes = min(max(row_bytes, LAST_BYTES), all_bytes)
@@ -300,9 +305,9 @@ def _summed_bytes(workload: Workload) -> float:
     return 0.5 * whole if workload.strategy in FULLY_SHARDED else whole
 
 
-def _gathered_bytes(workload: Workload) -> float:
+def _gathered_bytes(lowering: Lowering, workload: Workload) -> float:
     """Return what each weight sends while layers are gathered, frozen ones too: half of an all-reduce in each pass."""
-    return float(FLOAT_BYTES[workload.precision]) if workload.strategy in FULLY_SHARDED else 0.0
+    return _stored_bytes(lowering, workload) if workload.strategy in FULLY_SHARDED else 0.0
 
 
 def waiting_s(gradients: GradientTraffic, step_s: float, workload: Workload, gpu: Gpu) -> float:

@@ -21,16 +21,24 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from gpusage.devices.precisions import FLOAT_BYTES, parameter_share
+from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.data_parallel import sharding_of
 from gpusage.predictors.engines import times_on
 from gpusage.predictors.kernels import Kernels
 from gpusage.predictors.known import NOTHING_KNOWN
-from gpusage.predictors.liveness import Walk, step_walk, walk
+from gpusage.predictors.liveness import Walk, step_walk, trained_share, walk
 from gpusage.predictors.lowering import Lowering, weight_memory_bytes
-from gpusage.predictors.memory import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES, LOSS_BYTES, peak_pass, state_bytes
+from gpusage.predictors.memory import (
+    CONTEXT_BYTES,
+    DEFAULT_CONTEXT_BYTES,
+    LOSS_BYTES,
+    narrower_bytes,
+    peak_pass,
+    state_bytes,
+    weight_share,
+)
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.structure import Role
 from gpusage_hooks.types import Gpu, ModelGraph, ObservedFigures, Shape, Workload
@@ -64,10 +72,11 @@ def memory_parts(analysis: WorkloadAnalysis, gpu: Gpu) -> list[MemoryPart]:
 
 
 def _training(lowering: Lowering, tensors: Walk, workload: Workload) -> Iterator[MemoryPart]:
-    count, share = float(lowering.parameter_count), parameter_share(workload.precision)
+    count, share = float(lowering.parameter_count), trained_share(workload)
     division = sharding_of(lowering, workload)
-    yield MemoryPart(name="parameters", memory_bytes=count * FLOAT_BYTES["fp32"] * share * division.weights)
-    state = count * state_bytes(workload) * workload.trainable * share
+    weights = count * FLOAT_BYTES["fp32"] * weight_share(workload) - narrower_bytes(lowering, workload)
+    yield MemoryPart(name="parameters", memory_bytes=weights * division.weights)
+    state = count * state_bytes(workload) * share
     yield MemoryPart(name="optimizer", memory_bytes=state * division.state)
     yield MemoryPart(name="buckets of gradients", memory_bytes=division.bucket_bytes)
     yield MemoryPart(name="gathered layers", memory_bytes=division.gathered_bytes)
@@ -261,7 +270,7 @@ def explanation_of(
         sm_s=activity.sm_s,
         dram_s=min(float(timing.dram_s[0]), busy_s),
         classes=tuple(_classes(kernels, total_s * kernels.counts, bounds, _growths(times.total_s))),
-        layers=tuple(_layers(graph, workload, lowering, _by_kind(kernels, total_s, bounds, lowering))),
+        layers=tuple(_layers(analysis.graph, workload, lowering, _by_kind(kernels, total_s, bounds, lowering))),
         memory=tuple(memory_parts(analysis, gpu)),
         share_percents=tuple(shares),
         exchange_s=analysis.on([gpu]).waiting_s[0],

@@ -69,6 +69,10 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
         return (NO_CACHE_NOTE,)
     if workload.generate is not None:
         return _frames_notes(graph, workload.generate)
+    if workload.lora:
+        return (
+            f"All linear layers but the output's have adapters of rank {workload.lora}; fewer are trainable=SHARE.",
+        )
     if workload.trainable == 1:
         return ()
     note = (

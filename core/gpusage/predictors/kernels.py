@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpusage.devices.precisions import AUTOCAST, FLOAT_BYTES, parameter_share
+from gpusage.devices.precisions import AUTOCAST, parameter_share
+from gpusage.predictors.adapters import is_adapter
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.checkpoints import Checkpoints
-from gpusage.predictors.lowering import WIDE_BYTES, Lowering, bytes_per_weight
+from gpusage.predictors.lowering import WIDE_BYTES, Lowering
 from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.widening import WideningWork, widening_launches, widening_work
 from gpusage_hooks.types import Workload
 
 _C = OperatorClass
@@ -125,10 +127,6 @@ class _Row:
 
 _WORK = slice(_Row.FLOP, _Row.LAUNCHES + 1)
 """FLOP, traffic and launches."""
-WIDENING_LAUNCHES = {"int4": 1.0, "int8": 2.0, "nf4": 4.0, "fp8": 7.0}
-"""Of a product whose weights are quantised, beside its own kernel, where PyTorch runs the model: GPTQ's and AWQ's
-kernels, bitsandbytes', and those of transformers that scale blocks of fp8. They are fitted on tokens per second that
-litgpt's and Qwen's authors published."""
 _Single = tuple[float, ...]
 """One kernel's entry of each `_Row`."""
 
@@ -169,18 +167,19 @@ class Kernels:
 def kernels_of(lowering: Lowering, workload: Workload, checkpoints: Checkpoints | None = None) -> Kernels:
     """Return the kernels of one step; the backward pass computes blocks with *checkpoints* once more."""
     count, passes = len(lowering.flop), 2 if lowering.train else 1
-    others = _graph_level_kernels(lowering, workload)
+    widening = widening_work(lowering, workload, checkpoints) if lowering.train else None
+    others = _graph_level_kernels(lowering, workload, widening)
     table = np.empty((_Row.COUNT, passes * count + len(others)))
     forward, backward = table[:, :count], table[:, count : passes * count]
     _write_forward(lowering, forward)
-    host_counts = [1.0, _host_launches(lowering, forward) + _widening_launches(lowering, workload), 0.0, 0.0]
+    host_counts = [1.0, _host_launches(lowering, forward) + widening_launches(lowering, workload), 0.0, 0.0]
     if lowering.train:
         _write_backward(lowering, forward, backward, workload.trainable)
         if checkpoints:
             forward[_Row.COUNTS] += checkpoints.recomputed_counts(lowering.structure)
-            host_counts[1] = _host_launches(lowering, forward)
+        host_counts[1] = _host_launches(lowering, forward) + (widening.launch_count if widening else 0.0)
         launches = float(backward[_Row.LAUNCHES] @ backward[_Row.COUNTS]) + others[0][_Row.COUNTS]
-        trained = float(lowering.parameter_tensor_count) * workload.trainable
+        trained = _trained_tensors(lowering, workload)
         launches += trained * _added_share(workload)
         host_counts[2:] = launches + _LOSS_KERNELS, trained / workload.accumulate
     if others:
@@ -210,12 +209,15 @@ def _kernels(table: FloatArray, host_counts: FloatArray) -> Kernels:
     )
 
 
-def _graph_level_kernels(lowering: Lowering, workload: Workload) -> list[_Single]:
+def _graph_level_kernels(lowering: Lowering, workload: Workload, widening: WideningWork | None) -> list[_Single]:
     """Return the kernels that are of no node, the sums of gradients first."""
     kernels = []
     if lowering.train:
         kernels += [_accumulation(lowering), _update(lowering, workload), _loss(lowering)]
         kernels += _weight_sums(lowering, workload)
+    if widening:
+        traffic_bytes, weights = widening.traffic_bytes, widening.weight_count
+        kernels.append(_single(_C.COPY, 0.0, traffic_bytes, weights, widening.kernel_count))
     if is_autocast(workload):
         kernels += [_cast(lowering), _input_casts(lowering)]
     if lowering.reorder_bytes @ lowering.structure.counts > 0:
@@ -246,14 +248,6 @@ def _host_launches(lowering: Lowering, forward: FloatArray) -> float:
     return float(launches @ forward[_Row.COUNTS])
 
 
-def _widening_launches(lowering: Lowering, workload: Workload) -> float:
-    """Return what the host launches in addition because weights are quantised; libraries call several functions."""
-    launches = WIDENING_LAUNCHES.get(workload.precision, 0.0)
-    narrow = bytes_per_weight(lowering.operator_class, lowering.structure, workload.precision)
-    is_narrow = (lowering.parameter_bytes > 0) & (narrow < FLOAT_BYTES[workload.precision])
-    return launches * float(is_narrow @ lowering.structure.counts)
-
-
 def _write_backward(lowering: Lowering, forward: FloatArray, backward: FloatArray, trainable: float) -> None:
     """Write the backward passes; a sum passes its gradient on, without a kernel, and a frozen weight has none."""
     operator_class = lowering.operator_class
@@ -262,7 +256,7 @@ def _write_backward(lowering: Lowering, forward: FloatArray, backward: FloatArra
     backward[:] = forward
     backward[_WORK] *= _BACKWARD_COLUMNS.take(operator_class, axis=1) * works
     if trainable < 1:
-        frozen = _HAS_TWO_PRODUCTS[operator_class] & (lowering.parameter_bytes > 0)
+        frozen = _HAS_TWO_PRODUCTS[operator_class] & (lowering.parameter_bytes > 0) & ~is_adapter(lowering.structure)
         backward[_WORK, frozen] *= (1.0 + trainable) / 2.0
     backward[_Row.BACKWARD] = 1.0
     backward[_Row.TRIPS] = 0.0
@@ -287,10 +281,16 @@ def _update(lowering: Lowering, workload: Workload) -> _Single:
     traffic = weights * parameter_share(workload.precision) + moments
     if workload.precision in AUTOCAST:
         traffic += _UPDATE_CAST_TRAFFIC
-    kernels = max(lowering.parameter_tensor_count * workload.trainable / _TENSORS_PER_UPDATE, 1.0)
+    kernels = max(_trained_tensors(lowering, workload) / _TENSORS_PER_UPDATE, 1.0)
     count = float(lowering.parameter_count) * workload.trainable * update_share(workload)
     one = 2.0 * count / kernels, traffic * count / kernels, count / kernels
     return _single(_C.OPTIMIZER, *one, kernels / workload.accumulate)
+
+
+def _trained_tensors(lowering: Lowering, workload: Workload) -> float:
+    """Return how many weights the optimizer visits."""
+    of_adapters = float(is_adapter(lowering.structure) @ lowering.structure.counts)
+    return of_adapters or float(lowering.parameter_tensor_count) * workload.trainable
 
 
 def _added_share(workload: Workload) -> float:
@@ -305,7 +305,7 @@ def _weight_sums(lowering: Lowering, workload: Workload) -> list[_Single]:
     traffic = _SUM_TRAFFIC * parameter_share(workload.precision) + (
         _CAST_TRAFFIC if workload.precision in AUTOCAST else 0.0
     )
-    kernels = max(float(lowering.parameter_tensor_count) * workload.trainable, 1.0)
+    kernels = max(_trained_tensors(lowering, workload), 1.0)
     count = float(lowering.parameter_count) * workload.trainable / kernels
     return [_single(_C.ELEMENTWISE, count, traffic * count, count, kernels * _added_share(workload))]
 

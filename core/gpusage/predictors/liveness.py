@@ -106,9 +106,18 @@ def step_walk(
 ) -> Walk:
     """Return the walk over *graph* as *workload* runs it; of several steps for an update, the last."""
     tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
-    share = workload.trainable * parameter_share(workload.precision)
-    share *= sharding_of(lowering, workload).gradients
+    share = trained_share(workload) * sharding_of(lowering, workload).gradients
     return tensors.with_trainable(share).with_accumulation(workload.accumulate)
+
+
+def number_share(workload: Workload) -> float:
+    """Return what a trained weight, its gradient and its state take against 4 bytes each; peft's adapters take all."""
+    return 1.0 if workload.lora else parameter_share(workload.precision)
+
+
+def trained_share(workload: Workload) -> float:
+    """Return the trained share of the weights, times what each of them takes against 4 bytes."""
+    return workload.trainable * number_share(workload)
 
 
 def walk(graph: ModelGraph, lowering: Lowering, batch_size: int) -> Walk:

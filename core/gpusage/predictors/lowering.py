@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from gpusage.devices.precisions import AUTOCAST, FLOAT_BYTES, PURE, QUANTISED_BYTES
+from gpusage.predictors.adapters import is_adapter
 from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
 from gpusage.predictors.kind_table import kind_table
 from gpusage.predictors.operators import OperatorClass, convolution_weight, element_count
@@ -49,7 +50,7 @@ class Lowering:
         operator_class: `OperatorClass` numbers.
         flop: Of one forward execution.
         read_bytes: Activations read by one forward execution.
-        parameter_bytes: Weights read by one forward execution.
+        parameter_bytes: Weights read by one forward execution; in training those that are quantised, widened.
         written_bytes: Written by one forward execution.
         output_elements: Elements of the outputs, which say how many SMs can work at once.
         output_bytes: Storage that the outputs need; 0 for a view and for what is fused away.
@@ -106,6 +107,8 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
     """
     batch_size, float_bytes = workload.batch_size, FLOAT_BYTES[workload.precision]
     kinds = kind_table(structure, batch_size)
+    is_training = workload.mode == "train"
+    weight_bytes = float_bytes if is_training else bytes_per_weight(kinds.operator_class, structure, workload.precision)
     outputs, flop = kinds.outputs, kinds.flop
     of_float = np.where(structure.stays_fp32, WIDE_BYTES, float_bytes)
     output_bytes = outputs * np.where(kinds.element_bytes > 0, kinds.element_bytes, of_float)
@@ -118,7 +121,7 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         operator_class=kinds.operator_class,
         flop=flop,
         read_bytes=read + output_bytes * kinds.gathers,
-        parameter_bytes=kinds.weight_elements * bytes_per_weight(kinds.operator_class, structure, workload.precision),
+        parameter_bytes=kinds.weight_elements * weight_bytes,
         written_bytes=stored_bytes,
         output_elements=outputs,
         output_bytes=stored_bytes,
@@ -139,7 +142,7 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         parameter_tensor_count=int(kinds.weight_tensors @ structure.counts),
         structure=structure,
         output_elements_of_model=_last_output(graph, structure, batch_size),
-        train=workload.mode == "train",
+        train=is_training,
     )
 
 
@@ -186,7 +189,7 @@ def split_kinds(lowering: Lowering, labels: IntArray) -> tuple[Lowering, IntArra
 def bytes_per_weight(operator_class: IntArray, structure: Structure, precision: Precision) -> FloatArray:
     """Return for each kind the bytes of one of its weights.
 
-    Quantised are those of products, but for the model's outputs, and in ``int8`` those of convolutions.
+    Quantised are those of products, but for the model's outputs and adapters, and in ``int8`` those of convolutions.
     """
     quantised: FloatArray = np.full(len(operator_class), float(FLOAT_BYTES[precision]))
     if precision in QUANTISED_BYTES:
@@ -196,18 +199,19 @@ def bytes_per_weight(operator_class: IntArray, structure: Structure, precision: 
                 operator_class == OperatorClass.GROUPED_CONVOLUTION
             )
         narrow[structure.kind_of_node[structure.output_nodes]] = False
+        narrow &= ~is_adapter(structure)
         quantised[narrow] = QUANTISED_BYTES[precision]
     return quantised
 
 
 def weight_memory_bytes(lowering: Lowering, precision: Precision) -> float:
-    """Return the bytes of all weights in inference."""
+    """Return the bytes of all weights that have no optimizer: in inference, and below adapters."""
     whole = lowering.parameter_count * float(FLOAT_BYTES[precision])
     if precision not in QUANTISED_BYTES:
         return whole
     of_one = bytes_per_weight(lowering.operator_class, lowering.structure, precision)
-    saved = lowering.parameter_bytes / of_one * (FLOAT_BYTES[precision] - of_one)
-    return whole - float(saved @ lowering.structure.counts)
+    weights = lowering.parameter_bytes / (FLOAT_BYTES[precision] if lowering.train else of_one)
+    return whole - float(weights * (FLOAT_BYTES[precision] - of_one) @ lowering.structure.counts)
 
 
 def forward_flop(graph: ModelGraph) -> float:

@@ -19,14 +19,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.devices.precisions import AUTOCAST, FLOAT_BYTES, PURE, parameter_share
+from gpusage.devices.precisions import AUTOCAST, FLOAT_BYTES, QUANTISED_BYTES, parameter_share
 from gpusage.predictors.arrays import FloatArray, shaped
 from gpusage.predictors.artifacts import MemoryParameters
 from gpusage.predictors.checkpoints import Checkpoints
 from gpusage.predictors.data_parallel import Sharding, sharding_of
 from gpusage.predictors.generation import GenerationWork, Pass
 from gpusage.predictors.intervals import around, spread
-from gpusage.predictors.liveness import GRADIENT_BYTES, TRAINING_TERMS, TrainingTerms, Walk, terms, walk
+from gpusage.predictors.liveness import (
+    GRADIENT_BYTES,
+    TRAINING_TERMS,
+    TrainingTerms,
+    Walk,
+    number_share,
+    terms,
+    trained_share,
+    walk,
+)
 from gpusage.predictors.lowering import Lowering, weight_memory_bytes
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import Interval, MemoryInterval, ModelGraph, Workload
@@ -136,7 +145,7 @@ def tensor_peak(
     """
     learned, division = _learned(parameters), sharding_of(lowering, workload)
     tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
-    tensors = tensors.with_trainable(workload.trainable * parameter_share(workload.precision) * division.gradients)
+    tensors = tensors.with_trainable(trained_share(workload) * division.gradients)
     convolves = _has_convolutions(lowering)
     library_bytes = float(learned.constants[_POINT]) if convolves else 0.0
     weights = weight_memory_bytes(lowering, workload.precision) * division.weights
@@ -149,8 +158,13 @@ def tensor_peak(
     step = _step_bytes(lowering, peak, workload, division)
     update = _update_bytes(lowering, tensors, workload, division)
     sums = _weighted_sums(learned, lowering, walked, workload, division)
-    ends = [end + (peak - walked.peak) + more for end, more in zip(sums, division.buffer_bytes, strict=True)]
-    if workload.trainable < 1:
+    narrower = narrower_bytes(lowering, workload) * division.weights
+    step, update = step - narrower, update - narrower
+    changed = peak - walked.peak - narrower
+    ends = [end + changed + more for end, more in zip(sums, division.buffer_bytes, strict=True)]
+    if workload.lora:
+        ends[_LOW] -= _narrow_adapters_bytes(lowering, workload, division)
+    elif workload.trainable < 1:
         ends[_LOW] = min(ends[_LOW], inference)
     taken = _training(graph, ends, max(inference, library_bytes + max(step, update)))
     most = max(passing, step, update)
@@ -203,14 +217,33 @@ def _unmeasured_bytes(workload: Workload, division: Sharding) -> float:
 
     Weights count as divided like the state in what was learned; what is not divided is added.
     """
-    copies = _copy_bytes(workload) * division.copies
-    share, state = workload.trainable, workload.trainable * division.state
-    frozen = (1.0 - share) * WEIGHT_BYTES * division.weights + (
-        division.weights - division.state
-    ) * share * WEIGHT_BYTES
-    if workload.precision in PURE.values():
-        return parameter_share(workload.precision) * ((state_bytes(workload) - FITTED_STATE_BYTES) * state + frozen)
-    return copies + state_bytes(workload) * state - FITTED_STATE_BYTES * state + frozen
+    share = trained_share(workload)
+    state = (state_bytes(workload) - FITTED_STATE_BYTES) * share * division.state
+    frozen = (weight_share(workload) - share) * division.weights + share * (division.weights - division.state)
+    return _copy_bytes(workload) * division.copies + state + WEIGHT_BYTES * frozen
+
+
+def weight_share(workload: Workload) -> float:
+    """Return what the weights take against 4 bytes each, those that are trained included."""
+    return (1.0 - workload.trainable) * parameter_share(workload.precision) + trained_share(workload)
+
+
+def narrower_bytes(lowering: Lowering, workload: Workload) -> float:
+    """Return what quantised weights take less than those of 2 bytes, but for the largest layer, which is widened."""
+    if workload.precision not in QUANTISED_BYTES:
+        return 0.0
+    whole = lowering.parameter_count * float(FLOAT_BYTES[workload.precision])
+    largest = float(lowering.parameter_bytes.max(initial=0.0))
+    return max(whole - weight_memory_bytes(lowering, workload.precision) - largest, 0.0)
+
+
+def _narrow_adapters_bytes(lowering: Lowering, workload: Workload, division: Sharding) -> float:
+    """Return what adapters and loss take less where a library has both in 2 bytes, as litgpt and Qwen's scripts."""
+    if parameter_share(workload.precision) == 1:
+        return 0.0
+    a_weight = WEIGHT_BYTES * (division.weights + division.gradients) + state_bytes(workload) * division.state
+    adapters = lowering.parameter_count * trained_share(workload) * a_weight
+    return 0.5 * (adapters + LOSS_BYTES * lowering.output_elements_of_model)
 
 
 def _copy_bytes(workload: Workload) -> float:
@@ -224,7 +257,7 @@ def state_bytes(workload: Workload) -> float:
     A weight of 2 bytes has half of it, but for moments of 8 bits, which it has whole.
     """
     state = STATE_BYTES[workload.optimizer]
-    return state / parameter_share(workload.precision) if state == _MOMENTS_OF_8_BITS else state
+    return state / number_share(workload) if state == _MOMENTS_OF_8_BITS else state
 
 
 class _Learned(NamedTuple):
@@ -257,9 +290,7 @@ def _weighted_sums(
 ) -> list[float]:
     """Return low end, point and high end of a training step in bytes, context left out."""
     sums = learned.weights @ np.array(
-        walked._replace(
-            weights=walked.weights * workload.trainable * parameter_share(workload.precision) * division.state
-        )
+        walked._replace(weights=walked.weights * trained_share(workload) * division.state)
     )
     extra = (
         lowering.parameter_count * _unmeasured_bytes(workload, division)
@@ -271,8 +302,8 @@ def _weighted_sums(
 
 def _step_bytes(lowering: Lowering, peak_bytes: float, workload: Workload, division: Sharding) -> float:
     """Return what the walk says must be there at once: weights, state, kept tensors and gradients."""
-    state = state_bytes(workload) * workload.trainable * division.state
-    a_weight = (WEIGHT_BYTES * division.weights + state) * parameter_share(workload.precision)
+    state = state_bytes(workload) * trained_share(workload) * division.state
+    a_weight = WEIGHT_BYTES * weight_share(workload) * division.weights + state
     resident = lowering.parameter_count * (a_weight + _copy_bytes(workload) * division.persistent_copies)
     buffers = division.bucket_bytes + division.gathered_bytes
     return resident + peak_bytes + LOSS_BYTES * lowering.output_elements_of_model + buffers
@@ -283,8 +314,8 @@ def _update_bytes(lowering: Lowering, tensors: Walk, workload: Workload, divisio
     if workload.optimizer == "none":
         return tensors.input_bytes
     state = [one * division.state for one in (state_bytes(workload), UPDATE_COPY_BYTES[workload.optimizer])]
-    trained = [one * workload.trainable for one in (GRADIENT_BYTES * division.gradients, *state)]
-    a_weight = sum(trained, WEIGHT_BYTES * division.weights) * parameter_share(workload.precision)
+    trained = [one * trained_share(workload) for one in (GRADIENT_BYTES * division.gradients, *state)]
+    a_weight = sum(trained, WEIGHT_BYTES * weight_share(workload) * division.weights)
     a_weight += _copy_bytes(workload) * division.persistent_copies
     held = tensors.input_bytes + lowering.parameter_count * a_weight
     return held + division.bucket_bytes

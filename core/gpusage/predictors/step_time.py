@@ -103,7 +103,7 @@ def step_times_s(
     efficiency: Efficiency, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], timing: Timing
 ) -> list[Interval]:
     """Return the seconds of one step of *graph* on each of *gpus*, around the points of *timing*."""
-    least = min_trained_share(workload.trainable)
+    least = 1.0 if workload.lora else min_trained_share(workload.trainable)
     unknown = 2.0 * unknown_share(graph)
     intervals = [
         around(step_s, exp(_distance(efficiency, gpu, short_share, unknown)))

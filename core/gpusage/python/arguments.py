@@ -32,11 +32,12 @@ class Run(TypedDict, total=False):
         mode: ``train`` or ``infer``.
         precision: ``fp32``, ``tf32``, ``fp16`` or ``bf16``; the last two mean automatic mixed precision in training.
             ``fp16-pure``, ``bf16-pure``: everything has two bytes. ``int8``, ``int4``, ``fp8``, ``nf4``: quantised
-            weights, in inference.
+            weights, in inference and below adapters.
         optimizer: ``none``, ``sgd``, ``momentum``, ``adam``, ``adamw``, ``adafactor``, ``adam8bit`` or ``adamw8bit``;
             only training has one.
         accumulate: Training: steps whose gradients are added up for one update.
         trainable: Training: the share of the parameters that is trained, above 0 and at most 1.
+        lora: Training: the rank of adapters beside all linear layers, which alone are trained.
         checkpointing: Training: whether the activations of repeated blocks are computed once more, not kept.
         gpus: Training: GPUs that each compute ``batch_size`` samples of a step; figures are per GPU.
         strategy: Training on several GPUs: ``ddp``, ``zero1``, ``zero2``, ``zero3`` or ``fsdp``.
@@ -53,6 +54,7 @@ class Run(TypedDict, total=False):
     optimizer: Optimizer
     accumulate: int
     trainable: float
+    lora: int | None
     checkpointing: bool
     gpus: int
     strategy: Strategy
@@ -88,8 +90,12 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
         # A loop over numbers of GPUs begins with 1 and keeps its strategy.
         right = not row.requires or row.requires in known
         require(f"Argument {name!r}", f"stand beside {row.requires!r}", value, right=right)
-    right = workload.mode == "infer" or workload.precision not in QUANTISED
-    require("Argument 'precision'", "be of weights that can be trained", workload.precision, right=right)
+    right = workload.lora is None or workload.trainable == 1
+    require("Argument 'lora'", "not stand beside 'trainable'", workload.lora, right=right)
+    has_adapters = workload.lora is not None or workload.trainable < 1
+    right = workload.mode == "infer" or workload.precision not in QUANTISED or has_adapters
+    rule = "be of weights that can be trained, or stand beside 'lora'"
+    require("Argument 'precision'", rule, workload.precision, right=right)
     return workload
 
 

@@ -62,6 +62,7 @@ class Workload:
     Attributes:
         accumulate: Training: steps whose gradients are added up for one update of the weights.
         trainable: Training: the share of the parameters that is trained, above 0 and at most 1; the others are frozen.
+        lora: Training: the rank of adapters beside all linear layers, which alone are trained; ``None`` is none.
         checkpointing: Training: whether the activations of repeated blocks are computed once more, not kept.
         generate: Inference: how long a language model's prompts and answers are; ``None`` is one forward pass.
         network_bytes_per_s: Training on several hosts: what the network carries for each GPU, one way; ``None`` is the
@@ -89,6 +90,7 @@ class Workload:
     alone: SoloRun = SoloRun()
     accumulate: int = 1
     trainable: float = 1.0
+    lora: int | None = None
     checkpointing: bool = False
     generate: Generation | None = None
     network_bytes_per_s: float | None = None

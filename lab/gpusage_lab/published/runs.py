@@ -33,6 +33,8 @@ WITHOUT_UPDATE = ("yeatscircle/myTransformers",)
 """Sources that time and measure the forward and the backward pass: with 128 tokens there is room for no state."""
 TRAINED_SHARE = ((r"r=64", 0.02), (r"r=32", 0.01), (r"lora|ia3|prefix|prompt|adapter|adaption", 0.002))
 """Of the weights, by the method, where its source does not count them."""
+ALL_LINEAR_SOURCES, RANK_BY_DEFAULT = ("QwenLM/Qwen", "AnswerDotAI/fsdp_qlora"), 64
+"""Whose scripts put adapters beside all linear layers, and their rank."""
 _WRITTEN_OUT = re.compile(r"tensorflow|torch 1\.|ngc 2[0-2]", re.IGNORECASE)
 """Frameworks from before attention was one kernel."""
 
@@ -128,7 +130,6 @@ def _unusable(row: PublishedRow) -> str:
         ("int8 KV cache" in row.method, "a quantized cache"),
         (row.source == "pytorch/torchtune", "checkpointing and optimizer are in its recipes alone"),
         (not is_time and row.checkpointing.startswith("selective"), "checkpoints of some operators"),
-        (row.mode == "finetune" and bool(re.search(r"qlora|nf4|gptq", row.method + row.precision)), "QLoRA"),
         (row.mode == "finetune" and row.source == "huggingface/peft" and "lora" not in row.method, "another adapter"),
     )
     return next((reason for is_case, reason in cases if is_case), "")
@@ -158,12 +159,24 @@ def _workload(row: PublishedRow, precision: str, strategy: str) -> Workload:
     return Workload(
         optimizer="none" if row.source in WITHOUT_UPDATE else "adamw" if row.layout == "" else "momentum",
         accumulate=accumulate,
-        trainable=_trained_share(row),
+        **_trained_part(row),
         checkpointing=row.checkpointing in ("yes", "full"),
         gpus=row.gpus,
         strategy=strategy,  # type: ignore[arg-type] # one of its words
         **settings,
     )
+
+
+def _trained_part(row: PublishedRow) -> dict[str, Any]:
+    """Return the rank of adapters beside all linear layers, or the trained share of the weights."""
+    rank = re.search(r"r=(\d+)", row.method)
+    if "lora" in row.method and "trained embedding" not in row.method and _has_adapters_everywhere(row):
+        return {"lora": int(rank[1]) if rank else RANK_BY_DEFAULT}
+    return {"trainable": _trained_share(row)}
+
+
+def _has_adapters_everywhere(row: PublishedRow) -> bool:
+    return row.source in ALL_LINEAR_SOURCES or bool(re.search(r"all linear|query\+key\+value\+projection", row.method))
 
 
 def _trained_share(row: PublishedRow) -> float:
@@ -196,15 +209,19 @@ def _units(row: PublishedRow, workload: Workload) -> float:
 
 def _group(row: PublishedRow) -> str:
     """Return which kind of rows *row* belongs to."""
+    is_quantized = precision_of(row) in ("int8", "int4", "fp8", "nf4")
     if row.metric == "memory_gb":
-        return f"memory, {'training' if row.mode in ('train', 'finetune') else 'inference'}"
+        is_trained = row.mode in ("train", "finetune")
+        return "memory, inference" if not is_trained else f"memory, training{', QLoRA' * is_quantized}"
     if row.layout:
         return _group_of_vision(row)
     if row.mode == "generate":
-        quantized = "quantized" if precision_of(row) in ("int8", "int4", "fp8", "nf4") else "half"
+        quantized = "quantized" if is_quantized else "half"
         return f"generation, {engine_of(row)}, {quantized}"
     if row.mode == "infer":
         return "language model, prompt alone"
+    if is_quantized:
+        return "language model, training, QLoRA"
     return f"language model, training, {'1 to 8' if row.gpus <= 8 else 'more than 8'} GPUs"  # a host
 
 

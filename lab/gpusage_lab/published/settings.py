@@ -63,6 +63,8 @@ def precision_of(row: PublishedRow) -> str | None:
     text = row.precision.lower()
     if row.mode == "generate" and re.search(r"fp8|nf4|bnb\.fp4", text):
         return "fp8" if "fp8" in text else "nf4"
+    if row.mode == "finetune" and re.search(r"nf4|int4|int8", text):
+        return _base_weights(text)
     if "spars" in text or re.search(r"fp8|fp4|float8|mxfp|nf4", text):
         return None
     if re.search(r"int8|int4|awq|gptq|uint4", text):
@@ -80,6 +82,11 @@ def precision_of(row: PublishedRow) -> str | None:
 
 PURE_SOURCES = ("pytorch/torchtune", "modelscope/ms-swift", "AnswerDotAI/fsdp_qlora")
 """Whose weights, gradients and state have two bytes where the table says bf16."""
+
+
+def _base_weights(text: str) -> str:
+    """Return the precision of weights below adapters: of bitsandbytes, or of GPTQ."""
+    return "nf4" if re.search(r"nf4|bnb", text) else "int8" if "int8" in text else "int4"
 
 
 def _quantized(row: PublishedRow, text: str) -> str | None:

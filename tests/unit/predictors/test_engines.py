@@ -14,9 +14,9 @@ from gpusage.predictors.engines import ENGINES, MATRIX_SHARE, SM_BYTES_PER_S, re
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.extrapolation import ENGINE_WARNING
 from gpusage.predictors.kernel_times import MOST_SHARE, sustained_share
-from gpusage.predictors.kernels import WIDENING_LAUNCHES
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.widening import WIDENING_LAUNCHES
 from gpusage_hooks.types import Engine, Generation, Gpu, Precision, Workload
 from graphs import language_model
 

@@ -142,7 +142,30 @@ def test_a_step_of_an_optimizer_has_all_its_passes(tmp_path: Path) -> None:
 
 def test_adapters_train_a_part_of_weights_of_two_bytes(tmp_path: Path) -> None:
     actual = run(tmp_path, {**TRAINING, "method": "lora r=64 (script default)"})
-    assert (actual.workload.trainable, actual.workload.precision) == (0.02, "bf16-pure")
+    assert (actual.workload.lora, actual.workload.precision) == (64, "bf16-pure")
+
+
+@pytest.mark.parametrize(
+    ("method", "words", "precision", "rank"),
+    [
+        ("qlora (GPTQ int4 base) r=64 (script default)", "int4 GPTQ base + fp16", "int4", 64),
+        ("qlora int8 (gptq) r=8 targets=ALL (all linear)", "int8 (gptq)", "int8", 8),
+        ("qlora int4 (bnb) r=8 targets=ALL (all linear)", "int4 (bnb)", "nf4", 8),
+    ],
+)
+def test_adapters_above_quantised_weights_are_told_by_method_and_precision(
+    tmp_path: Path, method: str, words: str, precision: str, rank: int
+) -> None:
+    actual = run(tmp_path, {**TRAINING, "method": method, "precision": words})
+    assert (actual.workload.lora, actual.workload.precision) == (rank, precision)
+    assert actual.group == "language model, training, QLoRA"
+
+
+def test_adapters_at_some_layers_are_a_share_of_the_weights(tmp_path: Path) -> None:
+    at_queries = {"source": "Lightning-AI/litgpt", "method": "qlora r=32 targets=query+value bnb.nf4"}
+    actual = run(tmp_path, {**TRAINING, **at_queries, "precision": "bf16-true + bnb.nf4", "metric": "memory_gb"})
+    assert (actual.workload.lora, actual.workload.trainable, actual.workload.precision) == (None, 0.01, "nf4")
+    assert actual.group == "memory, training, QLoRA"
 
 
 def test_trained_embeddings_are_a_part_of_the_weights(tmp_path: Path) -> None:
