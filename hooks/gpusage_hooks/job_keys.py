@@ -267,8 +267,8 @@ _ROWS = (
         kind=Switch(),
         targets=("compile",),
         default="off",
-        help="The model is compiled (torch.compile): inference in half precision is faster, and it is not familiar.",
-        details="Training and fp32 are predicted as not compiled. Such a job keeps the GPU that it asks for.",
+        help="The model is compiled (torch.compile): half precision is faster, and it is not familiar.",
+        details="Memory and fp32 are predicted as not compiled. Such a job keeps the GPU that it asks for.",
         example="on",
     ),
     JobKey(

@@ -48,7 +48,7 @@ from gpusage.predictors.extrapolation import extrapolation_warnings, gpu_warning
 from gpusage.predictors.generation import CacheSizes, GenerationWork, generation_work
 from gpusage.predictors.intervals import at_least
 from gpusage.predictors.kernels import Kernels, is_autocast, kernels_of
-from gpusage.predictors.lowering import Lowering, fused, is_fusion_measured, lower
+from gpusage.predictors.lowering import Lowering, fused, is_fused, is_fusion_measured, lower
 from gpusage.predictors.memory import Peak, generation_peak, tensor_peak, with_context
 from gpusage.predictors.step_time import Timing, generation_timing, kernels_on, step_times_s, timing_with
 from gpusage.predictors.structure import Structure, analyze_structure, with_autocast
@@ -199,8 +199,7 @@ class WorkloadAnalysis:
         return self._executed(self.lowering)
 
     def _executed(self, lowering: Lowering) -> Lowering:
-        is_fused = is_fusion_measured(self.workload) or replays_graph(self.workload)
-        return fused(lowering) if is_fused else lowering
+        return fused(lowering) if is_fused(self.workload) or replays_graph(self.workload) else lowering
 
     @lazy
     def _full_lowering(self) -> Lowering:

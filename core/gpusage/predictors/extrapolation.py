@@ -17,7 +17,7 @@ from typing import Any
 from gpusage.devices.precisions import QUANTISED_BYTES, missing_units
 from gpusage.predictors.artifacts import Card
 from gpusage.predictors.engines import engine_of, replays_graph
-from gpusage.predictors.lowering import Lowering, is_fusion_measured, step_flop
+from gpusage.predictors.lowering import Lowering, is_fused, is_fusion_measured, step_flop
 from gpusage.predictors.sequences import FRAMES_RANK, is_language_model, is_speech_model
 from gpusage_hooks.types import Generation, Gpu, ModelGraph, Precision, Workload
 
@@ -32,9 +32,13 @@ COMPILED_WARNING = (
     "A compiler fuses operators: the time is predicted by rules that were fitted on compiled models of images on three "
     "GPUs (docs/accuracy.md), and known less well than without a compiler. Memory is that of the model without one."
 )
+FUSED_TRAINING_WARNING = (
+    "A compiler fuses operators: what goes from one to the next without memory is left out by rule, and no such step "
+    "was measured. Memory is that of the model without one."
+)
 UNFUSED_WARNING = (
-    "A compiler fuses operators; compiled models were measured in inference in half precision only: time and memory "
-    "are those of the model without it."
+    "A compiler fuses operators; compiled models are known in half precision only: time and memory are those of the "
+    "model without it."
 )
 ENGINE_WARNING = (
     "What an engine takes follows from bytes and FLOP by rules that were fitted on rates that others "
@@ -145,7 +149,8 @@ def _run_warnings(lowering: Lowering, workload: Workload, limits: Mapping[str, A
         yield ENGINE_WARNING
         return
     if engine_of(workload) != "eager":
-        yield COMPILED_WARNING if is_fusion_measured(workload) else UNFUSED_WARNING
+        of_fused = COMPILED_WARNING if is_fusion_measured(workload) else FUSED_TRAINING_WARNING
+        yield of_fused if is_fused(workload) else UNFUSED_WARNING
     if workload.precision in QUANTISED_BYTES:
         yield f"Kernels for {workload.precision} weights differ between libraries: bytes and launches are counted."
         return

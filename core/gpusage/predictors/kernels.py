@@ -10,7 +10,7 @@ from gpusage.devices.precisions import AUTOCAST, parameter_share
 from gpusage.predictors.adapters import is_adapter
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.checkpoints import Checkpoints
-from gpusage.predictors.lowering import WIDE_BYTES, Lowering
+from gpusage.predictors.lowering import WIDE_BYTES, Lowering, is_fused
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.widening import WideningWork, widening_launches, widening_work
 from gpusage_hooks.types import Workload
@@ -213,7 +213,7 @@ def _graph_level_kernels(lowering: Lowering, workload: Workload, widening: Widen
     """Return the kernels that are of no node, the sums of gradients first."""
     kernels = []
     if lowering.train:
-        kernels += [_accumulation(lowering), _update(lowering, workload), _loss(lowering)]
+        kernels += [_accumulation(lowering, workload), _update(lowering, workload), _loss(lowering)]
         kernels += _weight_sums(lowering, workload)
     if widening:
         traffic_bytes, weights = widening.traffic_bytes, widening.weight_count
@@ -262,12 +262,15 @@ def _write_backward(lowering: Lowering, forward: FloatArray, backward: FloatArra
     backward[_Row.TRIPS] = 0.0
 
 
-def _accumulation(lowering: Lowering) -> _Single:
-    """Return the sums of gradients where a tensor is read more than once: two read, one written, for each reader."""
+def _accumulation(lowering: Lowering, workload: Workload) -> _Single:
+    """Return the sums of gradients where a tensor is read more than once: two read, one written, for each reader.
+
+    A compiler makes them parts of the kernels beside them.
+    """
     structure = lowering.structure
     readers = np.bincount(structure.sources, minlength=len(structure.kind_of_node))
     more = np.bincount(structure.kind_of_node, np.maximum(readers - 1, 0), len(structure.counts))
-    more *= lowering.output_bytes > 0
+    more *= 0.0 if is_fused(workload) else lowering.output_bytes > 0
     count = float(more.sum())
     mean = 1.0 / max(count, 1.0)
     elements = float(more @ lowering.output_elements) * mean

@@ -239,7 +239,7 @@ _C = OperatorClass
 _FUSED = (_C.ELEMENTWISE, _C.BATCH_NORMALIZATION, _C.NORMALIZATION, _C.REDUCTION, _C.COPY)
 _FUSES = np.array([one in _FUSED for one in OperatorClass])
 MEASURED = (*AUTOCAST, *PURE.values())
-"""In inference; no compiled run in fp32, and none that trains, is in public data that we may use."""
+"""In inference; no compiled run in fp32 is in public data that we may use, and of training only published figures."""
 
 
 def is_fusion_measured(workload: Workload) -> bool:
@@ -247,6 +247,12 @@ def is_fusion_measured(workload: Workload) -> bool:
     plain = workload.mode == "infer" and workload.generate is None
     compiled = workload.compile or workload.engine == "compile"
     return compiled and plain and workload.precision in MEASURED
+
+
+def is_fused(workload: Workload) -> bool:
+    """Tell whether a compiler fuses the operators of *workload*: of a plain pass, or of a training step."""
+    trains = workload.mode == "train" and workload.compile and workload.precision in MEASURED
+    return trains or is_fusion_measured(workload)
 
 
 def fused(lowering: Lowering) -> Lowering:
@@ -271,4 +277,5 @@ def fused(lowering: Lowering) -> Lowering:
         sequential_steps=whole.sequential_steps * stays,
         dependent_loads=whole.dependent_loads * stays,
         reorder_bytes=np.zeros_like(whole.reorder_bytes),
+        cast_elements=whole.cast_elements * (not whole.train),  # in inference the fitted factors have the casts
     )

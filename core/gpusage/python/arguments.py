@@ -43,7 +43,7 @@ class Run(TypedDict, total=False):
         strategy: Training on several GPUs: ``ddp``, ``zero1``, ``zero2``, ``zero3`` or ``fsdp``.
         network_bytes_per_s: Training on more than 8 GPUs: what the network between hosts carries for each GPU, one way.
         generate: Inference: tokens of a language model's prompt, and tokens that it writes, as ``(512, 128)``.
-        compile: Whether `torch.compile` fuses the model's operators, as is predicted of inference in half precision.
+        compile: Whether `torch.compile` fuses the model's operators, as is predicted of half precision.
         layout: ``channels_first``, or ``channels_last`` for images whose channels lie side by side.
         engine: Inference: what runs the model, ``eager``, ``compile``, ``vllm``, ``tensorrt-llm`` or ``tensorrt``.
     """

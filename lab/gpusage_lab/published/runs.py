@@ -128,6 +128,7 @@ def _unusable(row: PublishedRow) -> str:
         (is_time and bool(_VARYING.search(row.note)), "samples differ in length, and the mean is unknown"),
         (row.mode == "generate" and _lengths(row) is None, "the row has no lengths of prompt and answer"),
         ("int8 KV cache" in row.method, "a quantized cache"),
+        (_is_replaced(row), "a prompt through kernels that their library has replaced, or keeps for one token"),
         (row.source == "pytorch/torchtune", "checkpointing and optimizer are in its recipes alone"),
         (not is_time and row.checkpointing.startswith("selective"), "checkpoints of some operators"),
         (row.mode == "finetune" and row.source == "huggingface/peft" and "lora" not in row.method, "another adapter"),
@@ -135,6 +136,17 @@ def _unusable(row: PublishedRow) -> str:
     return next((reason for is_case, reason in cases if is_case), "")
 
 
+def _is_replaced(row: PublishedRow) -> bool:
+    """Tell whether AutoAWQ has replaced the kernel that a prompt was measured with, or advises against it.
+
+    The figures are of November 2023; since January 2024 (its pull request 316) 1,024 tokens and more are multiplied by
+    widened weights. GEMV is for one token.
+    """
+    is_prompt = row.source == "casper-hansen/AutoAWQ" and row.mode == "infer"
+    return is_prompt and ("GEMV" in row.method or (row.batch or 0) * (row.prompt or 0) >= AWQ_WIDENED_TOKENS)
+
+
+AWQ_WIDENED_TOKENS = 1024
 _VARYING = re.compile(r"LONGEST|shorter|texts of 3234|bucketed|mean length")
 
 

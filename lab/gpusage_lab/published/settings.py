@@ -113,6 +113,10 @@ def strategy_of(row: PublishedRow) -> str | None:
     return next((strategy for word, strategy in (*names, *more) if word in text), None)
 
 
+FUSED_BY_HAND = ("karpathy/llm.c", "Dao-AILab/flash-attention")
+"""Sources whose programs have kernels of their own for what stands between two products."""
+
+
 def engine_of(row: PublishedRow) -> str:
     """Return ``eager``, ``compile`` or the engine's name."""
     text = f"{row.engine} {row.framework}".lower()
@@ -122,6 +126,8 @@ def engine_of(row: PublishedRow) -> str:
         return "tensorrt"  # NVIDIA's own fused kernels, too
     if "vllm" in text or "sglang" in text:
         return "vllm"
+    if row.attention == "fused" or row.source in FUSED_BY_HAND:
+        return "compile"  # kernels as few as a compiler's
     return "compile" if re.search(r"^(yes|xla|torch\.compile|cuda graphs)", row.engine.lower()) else "eager"
 
 

@@ -11,11 +11,11 @@ import pytest
 import gpusage
 from gpusage.cli.options import read_requests
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.efficiency import GROUPS, INDUCTOR, class_factors, with_compiler
 from gpusage.predictors.explanation import explanation_of
-from gpusage.predictors.extrapolation import COMPILED_WARNING, UNFUSED_WARNING
-from gpusage.predictors.lowering import fused, is_fusion_measured
+from gpusage.predictors.extrapolation import COMPILED_WARNING, FUSED_TRAINING_WARNING, UNFUSED_WARNING
+from gpusage.predictors.lowering import fused, is_fused, is_fusion_measured
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import Generation, Mode, ModelGraph, Node, Precision, Workload
 from graphs import convolution_graph
@@ -84,12 +84,24 @@ def test_a_compiled_model_is_faster_in_inference_and_its_time_known_less_well() 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_what_was_never_measured_compiled_has_the_figures_of_the_plain_model(mode: Mode, precision: Precision) -> None:
     workload = Workload(batch_size=64, mode=mode, precision=precision, compile=True)
-    if is_fusion_measured(workload):
+    if is_fused(workload):
         return
     graph, reported = convolution_graph(), {"batch_size": 64, "mode": mode, "precision": precision}
     plain = gpusage.predict(graph, gpu="a100", **reported)  # type: ignore[arg-type]
     quick = gpusage.predict(graph, gpu="a100", compile=True, **reported)  # type: ignore[arg-type]
     assert quick == replace(plain, familiar=False, notes=(*plain.notes, UNFUSED_WARNING))
+
+
+def test_a_compiled_step_of_training_has_no_sums_of_gradients_and_no_casts_of_activations() -> None:
+    """The sum's map is read twice: eager adds two gradients, a compiler makes that a part of a kernel beside it."""
+    training = Workload(batch_size=2, optimizer="adam", precision="bf16")
+    eager, compiled = (analyze(branched(), replace(training, compile=one)) for one in (False, True))
+    of_no_node = [float(one.kernels.counts[one.kernels.kind < 0].sum()) for one in (eager, compiled)]
+    assert of_no_node[1] < of_no_node[0]
+    moved = [float(one.kernels.counts @ one.kernels.traffic_bytes) for one in (eager, compiled)]
+    assert moved[1] < moved[0]
+    assert eager.peak == compiled.peak
+    assert compiled.warnings([A100])[0][-1] == FUSED_TRAINING_WARNING
 
 
 def test_a_compiled_answer_is_no_compiled_pass() -> None:

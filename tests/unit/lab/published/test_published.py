@@ -186,6 +186,25 @@ def test_tokens_per_second_count_new_tokens_and_the_prompt_only_where_the_source
 
 
 @pytest.mark.parametrize(
+    ("kernel", "length", "is_left"), [("GEMM", 64, False), ("GEMM", 2048, True), ("GEMV", 64, True)]
+)
+def test_prompts_through_kernels_that_were_replaced_are_left_out(
+    tmp_path: Path, kernel: str, length: int, *, is_left: bool
+) -> None:
+    of_awq = {"source": "casper-hansen/AutoAWQ", "mode": "infer", "method": f"AWQ int4 g128 class {kernel}"}
+    words = {"precision": "int4 (AWQ)", "sequence_length_in": str(length), "metric": "tokens/s"}
+    row = {**ANSWERS, **of_awq, **words, "model": "Mistral 7B", "gpu": "RTX 4090"}
+    assert isinstance(one(tmp_path, row), Left) == is_left
+
+
+def test_fused_layers_run_as_few_kernels_as_a_compiler_makes(tmp_path: Path) -> None:
+    of_awq = {"source": "casper-hansen/AutoAWQ", "method": "AWQ int4 g128 class GEMM", "attention": "fused"}
+    assert run(tmp_path, {**ANSWERS, **of_awq, "precision": "int4 (AWQ)"}).workload.engine == "compile"
+    by_hand = {"source": "karpathy/llm.c", "model": "gpt2 124M", "mode": "train", "sequence_length_in": "1024"}
+    assert run(tmp_path, {**TRAINING, **by_hand}).workload.compile
+
+
+@pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"model": "BLOOM design study 181B"}, "no library"),
