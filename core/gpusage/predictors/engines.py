@@ -25,14 +25,12 @@ import numpy as np
 from gpusage.devices.precisions import has_narrow_units
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.efficiency import HOST_TERMS, Efficiency
-from gpusage.predictors.kernel_times import MOST_SHARE, Ideal, KernelTimes, ideal_times, kernel_times
+from gpusage.predictors.kernel_times import Ideal, KernelTimes, ideal_times, kernel_times
 from gpusage.predictors.kernels import Kernels
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.residual import NO_RESIDUAL
 from gpusage_hooks.types import Engine, Gpu, Precision, Workload
 
-SM_BYTES_PER_S = 34e9
-"""What the kernels of one SM stream from memory at most; H20 and H200 have more memory than SMs to read it."""
 MATRIX_SHARE = 0.68
 """What products reach of the arithmetic that a GPU holds."""
 NARROW_SPEEDUP = 2.0
@@ -139,8 +137,7 @@ def _engine_times(
     rules = ENGINES[engine]
     is_product = _IS_PRODUCT[kernels.operator_class][:, np.newaxis]
     unfused = np.where(is_product, 1.0, rules.unfused_share)
-    rates = [min(MOST_SHARE * gpu.bandwidth_bytes_per_s, SM_BYTES_PER_S * gpu.sm_count) for gpu in gpus]
-    traffic_s = unfused * kernels.traffic_bytes[:, np.newaxis] / np.array(rates)
+    traffic_s = unfused * ideal.traffic_s / ideal.streaming_share
     is_native = rules.multiplies_int8 or precision == "fp8"
     speedups = [NARROW_SPEEDUP if is_native and has_narrow_units(gpu, precision) else 1.0 for gpu in gpus]
     compute_s = ideal.compute_s / (MATRIX_SHARE * np.where(is_product, speedups, 1.0))

@@ -61,6 +61,8 @@ def sustained_share(gpu: Gpu) -> float:
 
 MOST_SHARE = 0.93
 """Of the memory's peak: no measured kernel of one number after the other moved more, of 300 MB and above."""
+SM_BYTES_PER_S = 34e9
+"""What the kernels of one SM stream from memory at most; H20 and H200 have more memory than SMs to read it."""
 LEAST_SHARE = 0.5
 """The same of batched products of at most four columns, of 100 MB and above: the median, from 0.44 (T4) to 0.73."""
 FILLING_S = 50e-6
@@ -70,14 +72,14 @@ _SHORT_SUM = 4.0
 """A product of sums as short as this writes more than it reads: it is an outer product, which is slower."""
 
 
-def min_streaming_s(traffic_s: FloatArray, cache_s: FloatArray) -> FloatArray:
-    """Return the least seconds of kernels, shape (kernels, GPUs): what is beyond the cache comes from the memory.
+def streaming_bytes_per_s(gpu: Gpu) -> float:
+    """Return the rate at which kernels of *gpu* stream from its memory at most."""
+    return min(MOST_SHARE * gpu.bandwidth_bytes_per_s, SM_BYTES_PER_S * gpu.sm_count)
 
-    Args:
-        traffic_s: Of each kernel, at the memory's peak; shape (kernels, GPUs).
-        cache_s: Of as many bytes as the cache holds, one entry per GPU.
-    """
-    return np.maximum(traffic_s - cache_s, 0.0) / MOST_SHARE
+
+def min_streaming_s(ideal: Ideal) -> FloatArray:
+    """Return the least seconds of kernels, shape (kernels, GPUs): what is beyond the cache comes from the memory."""
+    return np.maximum(ideal.traffic_s - ideal.cache_s, 0.0) / ideal.streaming_share
 
 
 def max_streaming_s(traffic_s: FloatArray, kernels: Kernels) -> FloatArray:
@@ -119,6 +121,7 @@ class Ideal:
         compute_s: The arithmetic alone, at the peak of the units that do it.
         traffic_s: The traffic alone, at the peak of the memory.
         cache_s: As many bytes as the L2 cache holds, at the peak of the memory; shape (GPUs,).
+        streaming_share: Of the memory's peak, what kernels stream at most; shape (GPUs,).
         waves: Thread blocks for each SM.
         keeps_sum: Where the sum of forward and backward passes was measured; shape (GPUs,).
         features: In the order of `efficiency.FEATURES`, and then a 1: shape (features + 1, kernels, GPUs).
@@ -127,6 +130,7 @@ class Ideal:
     compute_s: FloatArray
     traffic_s: FloatArray
     cache_s: FloatArray
+    streaming_share: FloatArray
     waves: FloatArray
     keeps_sum: BoolArray
     features: FloatArray
@@ -174,9 +178,7 @@ def kernel_times(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> Kern
     compute_s, traffic_s = times[:, 0] * ideal.compute_s, times[:, 1] * ideal.traffic_s
     busy_s: FloatArray = np.sqrt(np.sqrt(np.square(np.square(compute_s)) + np.square(np.square(traffic_s))))
     if efficiency.is_streaming:
-        busy_s = np.clip(
-            busy_s, min_streaming_s(ideal.traffic_s, ideal.cache_s), max_streaming_s(ideal.traffic_s, kernels)
-        )
+        busy_s = np.clip(busy_s, min_streaming_s(ideal), max_streaming_s(ideal.traffic_s, kernels))
     launch_s = (efficiency.latency_s * kernels.launches + LOAD_LATENCY_S * kernels.dependent_loads)[:, np.newaxis]
     learned_s = busy_s + launch_s
     return KernelTimes(
@@ -219,6 +221,7 @@ def ideal_times(
         compute_s=compute_s,
         traffic_s=traffic_s,
         cache_s=cache_s,
+        streaming_share=np.array([streaming_bytes_per_s(gpu) / gpu.bandwidth_bytes_per_s for gpu in gpus]),
         waves=waves,
         keeps_sum=rates.keeps_sum,
         features=features,

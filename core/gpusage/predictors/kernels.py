@@ -270,7 +270,7 @@ def _accumulation(lowering: Lowering, workload: Workload) -> _Single:
     structure = lowering.structure
     readers = np.bincount(structure.sources, minlength=len(structure.kind_of_node))
     more = np.bincount(structure.kind_of_node, np.maximum(readers - 1, 0), len(structure.counts))
-    more *= 0.0 if is_fused(workload) else lowering.output_bytes > 0
+    more *= (lowering.output_bytes > 0) & (not is_fused(workload))
     count = float(more.sum())
     mean = 1.0 / max(count, 1.0)
     elements = float(more @ lowering.output_elements) * mean

@@ -59,7 +59,7 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
     rows = features_of(kernels, seconds, is_half=precision in HALF)
     missed = np.exp(efficiency.residual.log_factors(rows, names))
     if efficiency.is_streaming:
-        at_least_s = kernels.counts @ min_streaming_s(ideal.traffic_s, ideal.cache_s)
+        at_least_s = kernels.counts @ min_streaming_s(ideal)
         missed = np.maximum(missed, at_least_s / np.maximum(busy_s, _TINY_S))
     return Timing(
         step_s=step_s * missed,

@@ -10,10 +10,10 @@ import pytest
 import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.engines import ENGINES, MATRIX_SHARE, SM_BYTES_PER_S, replays_graph, times_on
+from gpusage.predictors.engines import ENGINES, MATRIX_SHARE, replays_graph, times_on
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.extrapolation import ENGINE_WARNING
-from gpusage.predictors.kernel_times import MOST_SHARE, sustained_share
+from gpusage.predictors.kernel_times import MOST_SHARE, SM_BYTES_PER_S, sustained_share
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.widening import WIDENING_LAUNCHES
