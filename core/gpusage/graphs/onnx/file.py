@@ -1,6 +1,7 @@
 """An ONNX file as plain values: nodes, names, shapes and the few small constants that shapes depend on.
 
 Weights are never decoded, whether they are inside the file or beside it; of external data only the path is validated.
+The bytes of a matrix's first and last element are read to tell whether another is its transpose.
 Field numbers are those of onnx.proto (ONNX 1.17, IR version 10); the names of fields there are the ones used here.
 """
 
@@ -49,6 +50,7 @@ ELEMENT_TYPES: Mapping[int, ElementType] = {
     _BOOL: "bool",
 }
 
+_MATRIX_RANK = 2
 _MAGIC = {
     b"PK": "a ZIP archive, such as a PyTorch checkpoint",
     b"\x80": "a Python pickle, such as an old PyTorch checkpoint",
@@ -60,12 +62,17 @@ _MAGIC = {
 
 @dataclass(frozen=True, slots=True)
 class OnnxTensor:
-    """A constant: its shape and type, and its elements if they are few."""
+    """A constant: its shape and type, and its elements if they are few.
+
+    Attributes:
+        corners: The bytes of a matrix's first and last element, which its transpose has as well; else empty.
+    """
 
     name: str
     shape: Shape
     element_type: ElementType
     values: tuple[Number, ...] | None = None
+    corners: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +286,17 @@ def _read_tensor(reader: Reader, message: Message) -> OnnxTensor:
         shape,
         ELEMENT_TYPES.get(data_type, "float"),
         values if values is not None and len(values) == count else None,
+        _corners(reader, fields, count) if len(shape) == _MATRIX_RANK and values is None else b"",
     )
+
+
+def _corners(reader: Reader, fields: Fields, count: int) -> bytes:
+    """Return the bytes of the first and the last of *count* elements, nothing where they are not in ``raw_data``."""
+    content = fields[9][-1] if fields[9] else b""
+    if isinstance(content, int) or not content or not count:
+        return b""
+    length = len(content) if isinstance(content, bytes) else content.end - content.start
+    return b"" if length % count else reader.ends(content, length // count)
 
 
 def _check_tensor_shape(sizes: list[int], name: str) -> Shape:

@@ -105,6 +105,12 @@ class Reader:
             message = f"Model must have at most {MAXIMUM_FIELDS} protobuf fields; got more. Simplify the graph."
             raise GraphError(message)
 
+    def ends(self, content: Message, length: int) -> bytes:
+        """Return the first and the last *length* bytes of *content*."""
+        if isinstance(content, bytes):
+            return content[:length] + content[-length:]
+        return self._read(content.start, length) + self._read(content.end - length, length)
+
     def _in_memory(self, message: bytes) -> Iterator[tuple[int, Field]]:
         position, end = 0, len(message)
         while position < end:

@@ -21,7 +21,7 @@ from gpusage.graphs.batch_sizes import (
     without_dead_nodes,
 )
 from gpusage.graphs.model_files import DYNAMIC_BATCH, open_regular_file, printable, quoted
-from gpusage.graphs.onnx.file import OnnxModel, read_file
+from gpusage.graphs.onnx.file import OnnxModel, OnnxTensor, read_file
 from gpusage.graphs.onnx.inputs import InputBinding, bind_inputs
 from gpusage.graphs.onnx.nodes import BATCHES, merge_traces, nodes_at_one_batch
 from gpusage.graphs.onnx.rewrites import fuse_patterns, restore_batch_normalizations, split_fused_nodes
@@ -67,11 +67,25 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
         replace(merged.run, unknown=merged.run.unknown | quantized),
         name=printable(PurePath(source).stem),
         source=printable(source),
-        parameter_count=sum(trace.weight_counts.values()),
+        parameter_count=sum(trace.weight_counts.values()) - _tied_count(trace, model.graph.initializers),
         fixed_batch_size=fixed,
         notes=_notes(merged, fixed, example_batch, folded, binding.edges),
     )
     return _with_weight_precision(read, quantized, _float_share(trace), _packed_bits(trace))
+
+
+def _tied_count(trace: Trace, initializers: Mapping[str, OnnxTensor]) -> int:
+    """Return the elements of the weights that are the transpose of another: exporters fold tied weights so."""
+    seen: set[tuple[Shape, bytes]] = set()
+    tied = 0
+    for name, count in trace.weight_counts.items():
+        weight = initializers.get(name)
+        if weight is None or not any(weight.corners):  # zeros tell nothing
+            continue
+        if (weight.shape[::-1], weight.corners) in seen:
+            tied += count
+        seen.add((weight.shape, weight.corners))
+    return tied
 
 
 def _float_share(trace: Trace) -> float:

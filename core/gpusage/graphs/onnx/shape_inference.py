@@ -35,8 +35,8 @@ _WEIGHTS = ("float", "int8")
 _PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
 """Operators that read most of a model's weights."""
 _PACKED = ("MatMulNBits", "MatMulBnb4")
-_RUNNING_STATISTICS = {"BatchNormalization": slice(3, 5)}
-"""The inputs that a layer updates but does not train: PyTorch counts them as buffers, not as parameters."""
+_UNTRAINED = {"BatchNormalization": slice(3, 5), **dict.fromkeys(("ScatterElements", "ScatterND"), slice(1))}
+"""Constant inputs that are not trained: what a layer updates, which PyTorch has as buffers, and zeros to scatter to."""
 
 
 class InferenceError(Exception):
@@ -286,10 +286,8 @@ class _Interpreter:
             self._trace.weight_counts[f"{len(self._trace.steps)}"] = prod(results[0].shape)
         op_type = printable(node.op_type if node.domain in DOMAINS else f"{node.domain}.{node.op_type}")
         self._trace.steps.append(Step(op_type, node.attributes, inputs, tuple(outputs), known))
-        values = iter(outputs)
-        return [
-            next(values) if name and place < len(results) else Value(None) for place, name in enumerate(node.outputs)
-        ]
+        rest = iter(outputs)
+        return [next(rest) if name and place < len(results) else Value(None) for place, name in enumerate(node.outputs)]
 
     def _declared_results(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Result]:
         """Return the declared shapes of the outputs; of one without, the first input's shape, which is most likely."""
@@ -305,13 +303,15 @@ class _Interpreter:
         return results
 
     def _count_weights(self, node: OnnxNode, inputs: tuple[Value | None, ...]) -> None:
-        statistics = range(*_RUNNING_STATISTICS.get(node.op_type, slice(0)).indices(len(inputs)))
+        untrained = range(*_UNTRAINED.get(node.op_type, slice(0)).indices(len(inputs)))
         packed = packed_weight(node.op_type, node.attributes)
         if packed and len(inputs) > 1 and inputs[1] is not None and inputs[1].constant:
             self._trace.weight_counts[node.inputs[1]] = prod(packed)
             return
         for place, (name, value) in enumerate(zip(node.inputs, inputs, strict=True)):
-            if value is not None and value.is_weight and value.producer is None and place not in statistics:
+            if value is not None and place in untrained:
+                self._trace.weight_counts.pop(f"{value.producer}", None)  # of a Constant node
+            elif value is not None and value.is_weight and value.producer is None:
                 self._trace.weight_counts[name] = prod(value.shape or ())
                 if value.element_type != "int8" and node.op_type in _PRODUCTS:
                     self._trace.float_products[name] = prod(value.shape or ())

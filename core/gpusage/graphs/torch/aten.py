@@ -296,7 +296,7 @@ _GROUPS: dict[str, Rule] = {
     "linear": _linear,
     "addmm baddbmm addmv addbmm": _addmm,
     "matmul mm bmm mv dot vdot _euclidean_dist _cdist_forward __matmul__ linalg_matmul chain_matmul": _matmul,
-    "_grouped_mm grouped_mm": _grouped_product,
+    "_grouped_mm grouped_mm transformers.grouped_mm_fallback": _grouped_product,
     "einsum bilinear tensordot": _einsum,
     "embedding": _embedding,
     "embedding_bag _embedding_bag _embedding_bag_forward_only": _embedding_bag,

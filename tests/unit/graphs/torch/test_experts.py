@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,22 @@ def test_a_pass_over_few_tokens_reads_the_experts_that_they_reach(batch_size: in
         read_bytes = lowering.parameter_bytes @ (lowering.structure.counts * grouped)
         assert read_bytes == pytest.approx(read_experts * 3 * 4096 * 14336 * 2, rel=1e-6)
     assert weight_memory_bytes(answer.prompt, "bf16") == 2 * graph.parameter_count  # all are in memory
+
+
+def test_a_saved_program_has_the_experts_of_its_module(tmp_path: Path) -> None:
+    """Outside of bfloat16 transformers writes the product of all experts as an operator of its own."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = transformers.MixtralConfig(num_hidden_layers=1, vocab_size=1000, use_cache=False, **sizes)
+    model, tokens = transformers.MixtralForCausalLM(config).eval(), torch.zeros((2, 16), dtype=torch.int64)
+    batch = {"input_ids": {0: torch.export.Dim("batch", min=2, max=64)}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(model, (), {"input_ids": tokens}, dynamic_shapes=batch, strict=False)
+        torch.export.save(program, tmp_path / "mixtral.pt2")
+    module, saved = gpusage.read_model(model, {"input_ids": tokens}), gpusage.read_model(tmp_path / "mixtral.pt2")
+    assert not saved.unknown_op_types
+    assert saved.parameter_count == module.parameter_count
+    assert forward_flop(saved) == pytest.approx(forward_flop(module), rel=0.01)
 
 
 def test_scans_of_mamba_are_said_and_not_familiar() -> None:
