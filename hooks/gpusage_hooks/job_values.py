@@ -44,6 +44,11 @@ SYNONYMS: Mapping[str, str] = MappingProxyType(
         "nhwc": "channels_last",
         # Names of programs that serve, and a format of 8 bits with its exponent
         "float8": "fp8",
+        # Formats of 4 bits, by litgpt's words for those of bitsandbytes and by the tools that make them
+        "bnb.nf4": "nf4",
+        "bnb.nf4-dq": "nf4",
+        "gptq": "int4",
+        "awq": "int4",
         "trt-llm": "tensorrt-llm",
         "trt": "tensorrt",
         "sglang": "vllm",
@@ -70,6 +75,8 @@ SYNONYMS: Mapping[str, str] = MappingProxyType(
         "adamw_8bit": "adamw8bit",
         "adamw_bnb_8bit": "adamw8bit",
         "paged_adamw_8bit": "adamw8bit",
+        "paged_adamw_32bit": "adamw",
+        "paged_adamw": "adamw",
         "adam_8bit": "adam8bit",
     }
 )

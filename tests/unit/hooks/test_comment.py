@@ -218,6 +218,8 @@ def test_several_gpus_and_how_they_train_are_understood() -> None:
         ("precision=bf16-mixed,optimizer=lion", "bf16", "momentum"),
         ("precision=16-true,optimizer=adamw_torch", "fp16-pure", "adamw"),
         ("optimizer=paged_adamw_8bit", "fp32", "adamw8bit"),
+        ("lora=8,precision=bnb.nf4,optimizer=paged_adamw_32bit", "nf4", "adamw"),
+        ("mode=infer,precision=GPTQ", "int4", "momentum"),
     ],
 )
 def test_words_of_other_tools_are_understood(words: str, precision: str, optimizer: str) -> None:
