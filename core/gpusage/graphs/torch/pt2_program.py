@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -169,6 +170,7 @@ class _Interpreter:
     def __init__(self, recording: Recording, symbols: Mapping[str, int]) -> None:
         self.recording = recording
         self.symbols = symbols
+        self._from_inputs = {*recording.producers_by_key}
 
     def run(self, graph: Json, names: dict[str, str], *, depth: int) -> None:
         """Record each call of *graph*; *names* are the outer names of its tensors."""
@@ -189,7 +191,20 @@ class _Interpreter:
             for number, item in enumerate(node["inputs"])
         }
         outputs = tuple(self._tensor_of(graph, name, names, depth) for item in node["outputs"] for name in _names(item))
-        return AtenCall(name=_operator_name(str(node["target"])), arguments=arguments, outputs=outputs)
+        call = AtenCall(name=_operator_name(str(node["target"])), arguments=arguments, outputs=outputs)
+        if any(tensor.key in self._from_inputs for tensor in call.tensors()):
+            self._from_inputs.update(tensor.key for tensor in outputs)
+        return self._without_causal_mask(call)
+
+    def _without_causal_mask(self, call: AtenCall) -> AtenCall:
+        """Return an attention without a mask that follows from positions alone.
+
+        An exporter writes it out. Where the module runs, attention's own kernel knows which keys come later.
+        """
+        mask = call.tensor("attn_mask") if call.name == "scaled_dot_product_attention" else None
+        if mask is None or mask.element_type != "bool" or mask.key in self._from_inputs:
+            return call
+        return replace(call, arguments={**call.arguments, "attn_mask": None})
 
     def _inline_graph(self, node: Json, inner: Json, names: dict[str, str], depth: int) -> None:
         """Record the graph inside a ``wrap_with_...`` call in place of the call."""
@@ -203,9 +218,10 @@ class _Interpreter:
         results = [name for item in inner["outputs"] for name in _names(item)]
         outputs = [name for item in node["outputs"] for name in _names(item)]
         for own, outer in zip(results, outputs, strict=False):
-            self.recording.alias(
-                Tensor(key=inside.get(own, own), shape=()), Tensor(key=names.get(outer, outer), shape=())
-            )
+            inner_key, outer_key = inside.get(own, own), names.get(outer, outer)
+            self.recording.alias(Tensor(key=inner_key, shape=()), Tensor(key=outer_key, shape=()))
+            if inner_key in self._from_inputs:
+                self._from_inputs.add(outer_key)
 
     def _tensor_of(self, graph: Json, name: str, names: dict[str, str], depth: int) -> Tensor:
         tensor = _tensor(graph, name, self.symbols)
