@@ -115,10 +115,10 @@ def test_old_pythons_can_read_our_sitecustomize() -> None:
 
 def test_nothing_of_ours_stays_where_nobody_asked_for_it_or_where_it_is_not_the_first_process(tmp_path: Path) -> None:
     program = "import sys; print(sum('sitecustomize' in str(type(each)) for each in sys.meta_path), sys.path[1:2])"
-    found = f"[{str(tmp_path)!r}]"
-    assert run_python(tmp_path, program) == f"0 {found}\n"
-    assert run_python(tmp_path, program, GPUSAGE_LEARN="/r", RANK="1") == f"0 {found}\n"
-    assert run_python(tmp_path, program, GPUSAGE_LEARN="/r", RANK="0") == f"1 {found}\n"
+    path = f"[{str(tmp_path)!r}]"
+    assert run_python(tmp_path, program) == f"0 {path}\n"
+    assert run_python(tmp_path, program, GPUSAGE_LEARN="/r", RANK="1") == f"0 {path}\n"
+    assert run_python(tmp_path, program, GPUSAGE_LEARN="/r", RANK="0") == f"1 {path}\n"
 
 
 def test_torch_is_found_and_loaded_as_without_us(tmp_path: Path) -> None:
