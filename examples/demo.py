@@ -33,7 +33,7 @@ MODELS = Path(__file__).parent / "models"
 NODES = "1xa100:4,1xh100:4,1xb200:4"
 MPS_CONTROL = Path(__file__).parents[1] / "tests" / "standins" / "nvidia-cuda-mps-control"
 SETTINGS = '[slurm]\nlimit_ms = 1000\n[learning]\ncapture = "all"\n'
-"""A busy laptop would be too slow in the 40 ms that slurmctld waits. Jobs without a comment are observed."""
+"""A busy laptop would be too slow for the 40 ms that slurmctld waits. Jobs without a comment are observed."""
 RUN_S = 25
 REPORT = 'echo "node=$SLURMD_NODENAME"; env | grep ^CUDA_ | sort'
 STARVES = f"{sys.executable} {Path(__file__).parent / 'starves.py'}"

@@ -41,9 +41,11 @@ SEEN = {
     "inference": {"batch": "5", "mode": "infer", "precision": "fp16-pure"},
     "generate": {"batch": "2", "mode": "infer", "precision": "fp32", "generate": "8+16"},
     "masked": {"batch": "4", **TRAINS, "optimizer": "adamw"},
+    "evaluates_first": {"batch": "5", **TRAINS, "optimizer": "sgd"},
+    "by_hand": {"batch": "7", **TRAINS, "optimizer": "sgd"},
 }
 """The keys of each script on a processor, where autocast of a GPU has no say."""
-SHOWS_NOTHING = ("lstm", "failing", "no_model", "values", "fx", "compiled_step")
+SHOWS_NOTHING = ("lstm", "failing", "no_model", "values", "fx", "compiled_step", "gives_up")
 """Scripts that end too early, whose model decides by values, or whose modules a tracer or compiler calls."""
 BREAKING = ("begin", "_count", "_after_step", "_cycle_passes", "_write", "_write_record", "in_another_process")
 

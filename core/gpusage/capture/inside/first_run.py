@@ -6,7 +6,7 @@ reads what was written.
 Invariants:
 
 1. What the program computes is the same to the last bit: no random number is drawn, no tensor is read or written, and
-   no module is called but by the program.
+   no module is called but by the program. Nothing that it gives up stays alive.
 2. No exception of ours reaches the program: whatever fails ends the observation.
 3. After two full cycles modules are called as before; after `TIMED_UPDATES` updates nothing of ours is left.
 4. The card is made in a process of its own, which has the lowest priority, computes on shapes alone and ends within
@@ -25,6 +25,7 @@ import sys
 import threading
 import time
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -34,7 +35,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
+from gpusage.boundary.atomic_file import atomic_write
 from gpusage.capture.inside.observer import Call, Observer
 
 LIMIT_S = 60
@@ -61,6 +64,14 @@ def observe(record: str, finish: Callable[[], None]) -> None:
     FirstRun(Path(record), finish).begin()
 
 
+class _Forgotten:
+    """In the place of an object of the program's, which may hold tensors."""
+
+
+class _ForgottenCache:
+    """In the place of what a generating model keeps; its name says so to who reads the call."""
+
+
 class _PassiveObserver(Observer):
     """Notes calls; what cannot be noted ends the observation."""
 
@@ -70,14 +81,23 @@ class _PassiveObserver(Observer):
         """Note a call of *outer*; ``None`` if it is not one of a model, or computes activations once more."""
         if torch.compiler.is_compiling():
             return None
-        if torch._C._current_graph_task_id() != NO_BACKWARD_PASS:
-            self.is_checkpointed = True
-            return None
         try:
-            return super().note(outer, args, kwargs)
+            if torch._C._current_graph_task_id() != NO_BACKWARD_PASS:
+                self.is_checkpointed = True
+                return None
+            return super().note(outer, *tree_map(_without_objects, (args, kwargs)))
         except Exception:  # a module that is like no other
             self.uninstall()
             return None
+
+    def _refer_to(self, module: nn.Module) -> Callable[[], nn.Module | None]:
+        return weakref.ref(module)
+
+
+def _without_objects(leaf: Any) -> Any:
+    if leaf is None or isinstance(leaf, torch.Tensor | bool | int | float | str | torch.dtype | torch.device):
+        return leaf
+    return _ForgottenCache() if type(leaf).__name__.endswith("Cache") else _Forgotten()
 
 
 class FirstRun:
@@ -92,7 +112,7 @@ class FirstRun:
         self.observer = _PassiveObserver(replace=self._call)
         self._record = record
         self._finish = finish
-        self._optimizers: list[Any] = []
+        self._optimizers: list[weakref.ref[Any]] = []
         self._backward_count = 0
         self._counted_backward = 0
         self._counts: Counter[int] = Counter()
@@ -104,8 +124,14 @@ class FirstRun:
         self._backward: Any = None
 
     def begin(self) -> None:
-        """Begin to observe."""
+        """Begin to observe.
+
+        Raises:
+            AttributeError: PyTorch is too old.
+        """
         from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        _ = torch.compiler.is_compiling, torch._C._current_graph_task_id
 
         def hook(optimizer: Any, *_: Any) -> None:
             if not torch.compiler.is_compiling():
@@ -145,6 +171,7 @@ class FirstRun:
             run._backward_count += 1
             if run._backward_count > BACKWARD_CALLS and not run._optimizers:
                 run._safely(run._write)
+                run._safely(run.end)
             return run._backward(*args, **kwargs)
 
         autograd.backward = self._counted = backward
@@ -167,12 +194,17 @@ class FirstRun:
             self._write()
 
     def _after_step(self, optimizer: Any) -> None:
-        if not any(each is optimizer for each in self._optimizers):
-            self._optimizers.append(optimizer)
+        if not any(each() is optimizer for each in self._optimizers):
+            self._optimizers.append(weakref.ref(optimizer))
         self._backward_counts.append(self._backward_count - self._counted_backward)
         self._counted_backward = self._backward_count
-        if optimizer is not self._optimizers[0]:
+        first = self._optimizers[0]()
+        if first is None:
+            self.end()
+        if first is not optimizer:
             return
+        if self._has_written and not self._passes:  # it was taken for inference, and trains after all
+            self.observer.install()
         if len(self._passes) > CYCLES:
             self._updated_at_s.append(time.perf_counter())
             if len(self._updated_at_s) > TIMED_UPDATES:
@@ -199,8 +231,11 @@ class FirstRun:
         """Write what was observed, in another process; modules are called as before from now on."""
         self.observer.uninstall()
         self._has_written = True
-        if self.observer.calls:
+        calls = self.observer.calls = [call for call in self.observer.calls if call.reference() is not None]
+        is_divided = self.observer.strategy == "fsdp" or any(type(c.module).__name__.startswith("FSDP") for c in calls)
+        if calls and not is_divided:  # each process of FSDP has a part of the model
             in_another_process(self._write_record)
+        calls.clear()
 
     def _write_record(self) -> None:
         from gpusage.capture.inside.light import LeftOut
@@ -210,7 +245,7 @@ class FirstRun:
         gpu_count = int(os.environ.get("WORLD_SIZE", "1"))
         observation = Observation(
             calls=self.observer.calls,
-            optimizers=self._optimizers,
+            optimizers=[optimizer for each in self._optimizers if (optimizer := each()) is not None],
             accumulate=min(self._passes[1:]) if len(self._passes) > 1 else None,
             is_full=len(self._passes) > 1,
             gpu_count=gpu_count,
@@ -252,8 +287,8 @@ class FirstRun:
         """Write the step time, which only a whole GPU shows, and the memory that PyTorch took."""
         intervals_s = [later - one for one, later in zip(self._updated_at_s, self._updated_at_s[1:], strict=False)]
         percent = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or "100"
-        self._finish()
         cuda: Any = torch.cuda
+        self._finish()
         if not (intervals_s and cuda.is_initialized() and percent == "100"):
             return
         document = {
@@ -288,11 +323,11 @@ def _trains(document: Mapping[str, Any]) -> bool:
 def in_another_process(function: Callable[[], None]) -> None:
     """Call *function* in a process of its own, which nobody waits for and which prints nothing.
 
-    A process between the two ends at once, so that the program never finds a child that it did not start.
+    A process between the two ends at once, so that the program never waits for a child that it did not start.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python 3.12 warns of threads
-        child = os.fork()
+    if any(action == "error" for action, *_ in warnings.filters):
+        return  # Python 3.12 warns of a fork beside threads
+    child = os.fork()
     if child:
         os.waitpid(child, 0)
         return
@@ -356,7 +391,5 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _write_json(path: Path, document: Mapping[str, Any]) -> None:
-    from gpusage.boundary.atomic_file import atomic_write
-
-    with suppress(OSError):
+    with suppress(Exception):  # it may run in a thread of the program's
         atomic_write(path, json.dumps(document))

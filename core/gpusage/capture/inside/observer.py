@@ -36,11 +36,12 @@ class Call:
     """Calls of one module with inputs of the same shapes.
 
     Attributes:
+        reference: Returns the module, ``None`` if the program has given it up.
         generated: Tokens of the prompt and new ones, where a language model is called to generate.
         count: How many such calls there were.
     """
 
-    module: nn.Module
+    reference: Callable[[], nn.Module | None]
     args: Any
     kwargs: Any
     is_training: bool
@@ -49,13 +50,22 @@ class Call:
     generated: tuple[int, int] | None = None
     count: int = 1
 
+    @property
+    def module(self) -> nn.Module:
+        """Return the module, which must be there."""
+        module = self.reference()
+        if module is None:
+            message = "the program has given up this module"
+            raise ReferenceError(message)
+        return module
+
     def shapes(self) -> list[Shape]:
         """Return the shapes of its tensors, scalars left out."""
         return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Shape) and leaf.sizes]
 
     def key(self) -> tuple[Any, ...]:
         """Return what equal calls have in common."""
-        return id(self.module), tuple(each.sizes for each in self.shapes()), self.is_training, self.has_gradient
+        return id(self.reference()), tuple(each.sizes for each in self.shapes()), self.is_training, self.has_gradient
 
 
 @dataclass(slots=True)
@@ -125,9 +135,13 @@ class Observer:
                 module.module if type(module).__name__ in _WRAPPERS else None
             )
 
+    def _refer_to(self, module: nn.Module) -> Callable[[], nn.Module | None]:
+        """Return what gives *module* back later: here it stays alive until then."""
+        return lambda: module
+
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         call = Call(
-            module=module,
+            reference=self._refer_to(module),
             args=_shapes(args),
             kwargs=_shapes(kwargs),
             is_training=module.training,
