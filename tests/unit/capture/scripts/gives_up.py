@@ -11,7 +11,7 @@ class Batch:
         self.values = torch.randn(4, 8)
 
 
-class Takes(nn.Module):
+class Pooled(nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = nn.Linear(8, 2)
@@ -22,7 +22,7 @@ class Takes(nn.Module):
 
 alive = []
 for _ in range(5):
-    model, batch = Takes(), Batch()
+    model, batch = Pooled(), Batch()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
         model(batch).sum().backward()
