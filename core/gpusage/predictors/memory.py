@@ -71,10 +71,7 @@ WEIGHT_BYTES = float(FLOAT_BYTES["fp32"])
 FITTED_STATE_BYTES = STATE_BYTES["momentum"]
 """The state that the measured peaks contain."""
 LOSS_BYTES = 12.0
-"""Of each output, in fp32: the logarithm of its softmax, and the gradients of that and of the output itself.
-
-By rule, for the measured models have too few outputs to tell.
-"""
+"""Of each output, in fp32: the logarithm of its softmax, and the gradients of that and of the output; by rule."""
 CONTEXT_BYTES = {
     "kepler": 500 * MIB,
     "pascal": 800 * MIB,
@@ -100,6 +97,8 @@ WORKSPACE_FACTOR = 3.3
 """Inference: scratch memory of a convolution for each byte that it reads and writes ..."""
 MAXIMUM_WORKSPACE_BYTES = 970 * MIB
 """... and the most of it; both fitted on training's peaks."""
+LOWER_WITHOUT_CONVOLUTIONS = 1.4
+"""How many times less a training step without convolutions may take: of the published ones, 90 % take more."""
 LEAST_MARGIN = 0.05
 """The upper end of a training step is at least by this share above the point, and by `BLOCK_BYTES`."""
 
@@ -166,9 +165,10 @@ def tensor_peak(
         ends[_LOW] -= _narrow_adapters_bytes(lowering, workload, division)
     elif workload.trainable < 1:
         ends[_LOW] = min(ends[_LOW], inference)
-    taken = _training(graph, ends, max(inference, library_bytes + max(step, update)))
-    most = max(passing, step, update)
-    return Peak(taken, training_need(parameters, graph, most, taken, convolves=convolves))
+    least = max(inference, library_bytes + max(step, update))
+    ends[_LOW] = min(ends[_LOW], max(ends[_POINT], least) / (1.0 if convolves else LOWER_WITHOUT_CONVOLUTIONS))
+    taken = _training(graph, ends, least)
+    return Peak(taken, training_need(parameters, graph, max(passing, step, update), taken, convolves=convolves))
 
 
 def generation_peak(
@@ -369,10 +369,9 @@ def training_need(
     constants, factors = _need_parameters(parameters)
     low, value, high, share_high = (factors * tensor_peak + (constants if convolves else BLOCK_BYTES)).tolist()
     value = min(value, taken.value)
+    low = min(low, value if convolves else value / LOWER_WITHOUT_CONVOLUTIONS)
     high = max(min(high * unknown, taken.high), value)
-    return MemoryInterval(
-        value=value, low=min(low, value) / unknown, high=high, share_high=max(share_high * unknown, high)
-    )
+    return MemoryInterval(value=value, low=low / unknown, high=high, share_high=max(share_high * unknown, high))
 
 
 def inference_need(parameters: MemoryParameters, graph: ModelGraph, tensor_peak: float) -> MemoryInterval:

@@ -94,7 +94,7 @@ def test_ddp_takes_its_buckets_more_and_each_stage_less(graph: ModelGraph, count
         for one in ("ddp", "zero1", "zero2", "zero3", "fsdp")
     )
     assert ddp.value - alone.value == pytest.approx(4 * count)
-    assert ddp.low == alone.low
+    assert alone.low <= ddp.low < ddp.value
     assert alone.value > zero1.value >= zero2.value > zero3.value >= fsdp.value
     assert zero2.high > fsdp.high
     for one in (ddp, zero1, zero2, zero3, fsdp):

@@ -61,7 +61,7 @@ def test_gradients_of_all_weights_wait_beside_all_activations(
     added = (accumulating - plain) * MIB
     assert before.value <= after.value <= before.value + added * 1.0001
     assert before.high < after.high
-    assert before.low < after.low
+    assert before.low <= after.low
 
 
 @pytest.mark.parametrize(("graph", "parameter_count"), [(LLAMA_7B, 360_710_144), (GPT2_XL, 122_880_000)])
