@@ -5,7 +5,8 @@ A file is JSON or TOML with the fields of `gpusage_hooks.types.Cluster`: a list 
 ``mps_per_gpu``, ``feature``, ``exact_feature``, ``partitions``, ``node_features``, ``node_kinds`` and
 ``billing_weight``; a table ``unshared`` has the places whose GPUs stay whole, ``partition=gpu``, ``reservation=course``
 or ``qos=short``, each with why. What `gpusage status --json` prints is such a file, too. ``power_w`` and
-``idle_power_w`` of a pool are what one of its GPUs was measured to take, busy and idle.
+``idle_power_w`` of a pool are what one of its GPUs was measured to take, busy and idle; ``gpus_per_node`` is how many
+stand in each of its nodes.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ EXAMPLE_POOLS = (("t4", 8), ("v100", 8), ("a100", 8), ("h100", 4))
 _Count = Annotated[int, Meta(ge=0, description="a whole number of at least 0")]
 _Weight = Annotated[float, Meta(ge=0, description="a number of at least 0")]
 _Power = Annotated[float, Meta(ge=0, le=1e5, description="watts, a number of at least 0")]
+_PerNode = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
 _Names = Annotated[tuple[str, ...], Meta(description="a list of names")]
 _Groups = Annotated[tuple[_Names, ...], Meta(description="a list of lists of names")]
 _SiteType = Annotated[str, Meta(min_length=1, description="the site's own name of the type")]
@@ -54,6 +56,7 @@ class _Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     billing_weight: _Weight | None = None
     power_w: _Power | None = None
     idle_power_w: _Power | None = None
+    gpus_per_node: _PerNode | None = None
 
 
 _Pools = Annotated[tuple[_Pool, ...], Meta(min_length=1, description="a list of at least one GPU type, as tables")]
@@ -139,6 +142,16 @@ def measured_power_w(path: Path, manager: str) -> Mapping[str, tuple[float, floa
         for row in read.pools
         if row.power_w is not None and row.idle_power_w is not None
     }
+
+
+def gpus_per_node(path: Path, manager: str) -> Mapping[str, int]:
+    """Return how many GPUs a node has, by the site's type, where the cluster file at *path* has it.
+
+    Raises:
+        RequestError: As `read_cluster`.
+    """
+    read = _read(read_document(path, "Cluster file"), manager, str(path))
+    return {row.site_type: row.gpus_per_node for row in read.pools if row.gpus_per_node is not None}
 
 
 def parse_cluster(document: object, manager: str, catalogue: Catalogue, *, origin: str) -> Cluster:

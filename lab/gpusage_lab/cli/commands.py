@@ -184,6 +184,12 @@ def profile() -> None:
     help="slurm.conf, or JSON or TOML as for 'gpusage validate'.  [default: an example]",
 )
 @click.option(
+    "--gpus-per-node",
+    type=click.IntRange(min=1),
+    help="Of types whose pool has no gpus_per_node in the cluster's file.  [default: all GPUs in one node]",
+)
+@click.option("--spread", is_flag=True, help="Let a job's GPUs be on as many nodes as can be.  [default: on as few]")
+@click.option(
     "--pairs",
     "pairs_file",
     type=click.Path(path_type=Path),

@@ -69,6 +69,8 @@ def _source(how: Mapping[str, Any]) -> Source:
         load=how["load"],
         draws_models=how["draw_models"],
         pairs_file=how["pairs_file"],
+        gpus_per_node=how["gpus_per_node"],
+        spread=how["spread"],
     )
 
 

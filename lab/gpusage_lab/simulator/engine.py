@@ -181,8 +181,8 @@ class _Engine:
                 if gpu is not None:
                     self._start(role, (gpu,), now_s)
                     return True
-            elif self.gpus.free_count[gpu_type] >= count:
-                self._start(role, self.gpus.empties(gpu_type, count), now_s)
+            elif self.gpus.fits(gpu_type, role):
+                self._start(role, self.gpus.allocate(gpu_type, role), now_s)
                 return True
         return count == 1 and self._place_for_a_while(role, now_s)
 
@@ -206,8 +206,8 @@ class _Engine:
             gpu = todo.pop()
             self._start_oldest(gpu, now_s)
             while (role := self._next_for(gpu, now_s)) is not None:
-                count = self.roles.asks[role].gpu_count
-                self._start(role, (gpu,) if count == 1 else self.gpus.empties(self.gpus.type_of[gpu], count), now_s)
+                is_single = self.roles.counts[role] == 1
+                self._start(role, (gpu,) if is_single else self.gpus.allocate(self.gpus.type_of[gpu], role), now_s)
             self._reserve(now_s)
             todo += self.freed
             self.freed.clear()
@@ -218,9 +218,8 @@ class _Engine:
             return
         self.oldest = self.waiting.oldest()
         role = self.oldest[1]
-        held, at_s = earliest(
-            self.gpus.empty_at_s, self.fleet, self.roles.demands[role].types, self.roles.asks[role].gpu_count
-        )
+        types, count = self.roles.demands[role].types, self.roles.counts[role]
+        held, at_s = earliest(self.gpus.empty_at_s, self.fleet, types, count)
         self.until_s = max(at_s, now_s)
         self.gpus.reserve(held)
 
@@ -234,21 +233,20 @@ class _Engine:
             if gpu in gpus.reserved and self.roles.cost(gpu_type, gpus.here[gpu], role) is not None:
                 self._start(role, (gpu,), now_s)
             return
-        held = [one for one in sorted(gpus.reserved) if not gpus.here[one] and gpus.type_of[one] == gpu_type][:count]
-        if held and len(held) + gpus.free_count[gpu_type] >= count:
-            self._start(role, [*held, *gpus.empties(gpu_type, count - len(held))], now_s)
+        if allocated := gpus.allocate_reserved(gpu_type):
+            self._start(role, allocated, now_s)
 
     def _next_for(self, gpu: int, now_s: float) -> int | None:
         """Return the role whose turn it is on *gpu*, of those that fit there."""
         roles, gpu_type, here = self.roles, self.gpus.type_of[gpu], self.gpus.here[gpu]
         if roles.is_closed(here):
             return None
-        most = 1 if gpu in self.gpus.reserved else max(self.gpus.free_count[gpu_type], 1)
+        is_held = gpu in self.gpus.reserved
         costs, counts, rank = roles.costs(gpu_type, here), roles.counts, roles.rank
         best: tuple[float, int, int] | None = None
         for role, job in self.waiting.heads():
             cost = costs[role] if role in costs else roles.ask_cost(gpu_type, here, role)
-            if cost is None or counts[role] > most:
+            if cost is None or (counts[role] > 1 and (is_held or not self.gpus.fits(gpu_type, role))):
                 continue
             turn = (rank(role, gpu_type), job, role)
             if (best is None or turn < best) and self._may_stand(role, gpu, now_s):

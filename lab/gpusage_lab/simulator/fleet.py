@@ -1,4 +1,4 @@
-"""The GPUs of a cluster, numbered; those of one type are neighbours. Nodes are left out (docs/simulator.md)."""
+"""The GPUs of a cluster, numbered; those of one type are neighbours, and so are those of one node."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from gpusage.devices.catalogue import Catalogue
+from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster, Gpu, GpuPool
 
 SHARES = 100
@@ -19,6 +20,7 @@ class GpuType:
 
     Attributes:
         power_w: What one of them was measured to take while busy, and while idle; ``None`` where nobody measured.
+        gpus_per_node: How many stand in each node, a divisor of their number; ``None`` means that all stand in one.
     """
 
     name: str
@@ -26,6 +28,12 @@ class GpuType:
     memory_bytes: float = inf
     gpu: Gpu | None = None
     power_w: tuple[float, float] | None = None
+    gpus_per_node: int | None = None
+
+    @property
+    def node_gpu_count(self) -> int:
+        """Return how many GPUs a node has; all of them where no nodes are known."""
+        return self.gpus_per_node or self.gpu_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +42,12 @@ class Fleet:
 
     Attributes:
         cluster: As the policies of production are asked about it.
+        spreads_jobs: Whether a job's GPUs are on as many nodes as can be, and not on as few.
     """
 
     types: tuple[GpuType, ...]
     cluster: Cluster
+    spreads_jobs: bool = False
 
     @property
     def gpu_count(self) -> int:
@@ -59,6 +69,25 @@ def fleet_of(cluster: Cluster, catalogue: Catalogue) -> Fleet:
 def with_power(fleet: Fleet, power_w: Mapping[str, tuple[float, float]]) -> Fleet:
     """Return *fleet*, where the types that *power_w* names take so much, busy and idle."""
     return replace(fleet, types=tuple(replace(one, power_w=power_w.get(one.name)) for one in fleet.types))
+
+
+def with_nodes(fleet: Fleet, gpus_per_node: Mapping[str, int], usual: int | None = None) -> Fleet:
+    """Return *fleet* in nodes: of so many GPUs as *gpus_per_node* has for the type, else of *usual*.
+
+    Raises:
+        RequestError: A type's GPUs do not fill its nodes.
+    """
+    for one in fleet.types:
+        count = gpus_per_node.get(one.name, usual)
+        if count and one.gpu_count % count:
+            message = (
+                f"Nodes of {count} GPUs must divide the {one.gpu_count} GPUs of type {one.name!r}; got a rest of "
+                f"{one.gpu_count % count}. Correct gpus_per_node, or write the other nodes as a pool of their own."
+            )
+            raise RequestError(message)
+    return replace(
+        fleet, types=tuple(replace(one, gpus_per_node=gpus_per_node.get(one.name, usual)) for one in fleet.types)
+    )
 
 
 def as_if_installed(cluster: Cluster, catalogue: Catalogue) -> tuple[Cluster, tuple[str, ...]]:

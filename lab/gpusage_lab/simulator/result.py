@@ -36,6 +36,8 @@ class Figures:
         most_on_one_gpu: Largest share of all starts that one GPU had.
         least_on_one_gpu: Smallest.
         energy_kwh: Of all GPUs over the makespan; ``None`` where the power of a type was not measured.
+        fragmentation: Of the GPU time without a job, the share on nodes of which other GPUs had one; ``None`` where no
+            nodes are known, or no GPU was empty.
     """
 
     makespan_s: float
@@ -55,6 +57,7 @@ class Figures:
     most_on_one_gpu: float
     least_on_one_gpu: float
     energy_kwh: float | None
+    fragmentation: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -142,6 +145,7 @@ class Record:
             most_on_one_gpu=float(starts.max()),
             least_on_one_gpu=float(starts.min()),
             energy_kwh=energy_kwh(fleet, gpus.busy_s, makespan_s),
+            fragmentation=gpus.stranded_s / gpus.empty_s if gpus.empty_s > 0 else None,
         )
 
 

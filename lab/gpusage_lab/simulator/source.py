@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from gpusage.cli.cluster_file import any_cluster, example_cluster, measured_power_w
+from gpusage.cli.cluster_file import any_cluster, example_cluster, gpus_per_node, measured_power_w
 from gpusage.cli.user_file import require_readable
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import PastJob
-from gpusage_lab.simulator.fleet import SHARES, Fleet, as_if_installed, fleet_of, with_power
+from gpusage_lab.simulator.fleet import SHARES, Fleet, as_if_installed, fleet_of, with_nodes, with_power
 from gpusage_lab.simulator.generated import generated
 from gpusage_lab.simulator.jobs import Jobs
 from gpusage_lab.simulator.models import drawn_kinds, with_drawn_models
@@ -36,6 +36,8 @@ class Source:
         load: GPU time that drawn jobs ask for, over what there is.
         pairs_file: Pairs of jobs that the site measured; ``None`` where it did not.
         draws_models: Whether jobs without a model have one drawn.
+        spread: Whether a job's GPUs are on as many nodes as can be, and not on as few.
+        gpus_per_node: Of the types of which the cluster file does not say it; ``None`` for types without nodes.
     """
 
     jobs_file: Path | None = None
@@ -45,6 +47,8 @@ class Source:
     load: float = 1.0
     draws_models: bool = False
     pairs_file: Path | None = None
+    gpus_per_node: int | None = None
+    spread: bool = False
 
 
 @lru_cache(maxsize=1)
@@ -106,7 +110,7 @@ class _Files:
     def __init__(self, source: Source) -> None:
         self.advisor = make_advisor()
         self._source = source
-        self.fleet, self.undivided = _fleet(source.cluster_file, self.advisor)
+        self.fleet, self.undivided = _fleet(source, self.advisor)
         self.pairs = () if source.pairs_file is None else tuple(read_pairs(source.pairs_file))
 
     @cached_property
@@ -146,23 +150,21 @@ def _rows(jobs: Iterable[PastJob]) -> Iterator[tuple[int, Row]]:
         )
 
 
-def _fleet(path: Path | None, advisor: Advisor) -> tuple[Fleet, tuple[str, ...]]:
+def _fleet(source: Source, advisor: Advisor) -> tuple[Fleet, tuple[str, ...]]:
     """Return the GPUs, and the types that the site does not divide today."""
-    catalogue = advisor.catalogue
+    path, catalogue = source.cluster_file, advisor.catalogue
     cluster = example_cluster(MANAGER, catalogue) if path is None else any_cluster(path, MANAGER, advisor)
     installed, undivided = as_if_installed(cluster, catalogue)
     fleet = fleet_of(installed, catalogue)
     if not fleet.types:
         message = f"Cluster file {str(path)!r} must have a pool with at least one GPU; got none. Add one."
         raise RequestError(message)
-    return with_power(fleet, _power_w(path, advisor)), undivided
-
-
-def _power_w(path: Path | None, advisor: Advisor) -> Mapping[str, tuple[float, float]]:
-    """Return what each type was measured to take; a workload manager's own file does not tell."""
-    if path is None or advisor.hooks.read_cluster(str(path), advisor.catalogue) is not None:
-        return {}
-    return measured_power_w(path, MANAGER)
+    # A workload manager's own file tells neither power nor nodes.
+    is_ours = path is not None and advisor.hooks.read_cluster(str(path), catalogue) is None
+    fleet = with_power(fleet, measured_power_w(path, MANAGER) if path is not None and is_ours else {})
+    per_node = gpus_per_node(path, MANAGER) if path is not None and is_ours else {}
+    fleet = with_nodes(fleet, per_node, source.gpus_per_node)
+    return replace(fleet, spreads_jobs=source.spread), undivided
 
 
 def _jobs(source: Source, files: _Files, seed: int) -> Jobs:
