@@ -2,7 +2,9 @@
 
 Each size runs in a process of its own. Seconds are of the processor, so that another's load does not count.
 
-Example: python bench/simulator.py --largest 100000
+Examples:
+  python bench/simulator.py --largest 100000
+  python bench/simulator.py --against ../clones    # folders gavel and Lucid: FIFO beside Lucid's own simulator
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from gpusage_lab.simulator.fleet import fleet_of, with_nodes
 from gpusage_lab.simulator.generated import generated
 from gpusage_lab.simulator.models import drawn_kinds
 from gpusage_lab.simulator.scenario import POLICIES, scenario_of
+from simulating import lucid
 
 SIZES = (10_000, 100_000, 1_000_000)
 NAMES = ("slots", "price", "packing", "sets")
@@ -58,9 +61,13 @@ def measure(policy: str, count: int, load: float) -> dict[str, float]:
 
 @click.command()
 @click.option("--largest", type=int, default=SIZES[1], show_default=True, help="Jobs; the goal is for 1000000.")
+@click.option("--against", type=click.Path(exists=True, path_type=Path), help="Folder of clones of Gavel and Lucid.")
 @click.option("--one", nargs=3, hidden=True)
-def main(largest: int, one: tuple[str, str, str] | None) -> None:
+def main(largest: int, against: Path | None, one: tuple[str, str, str] | None) -> None:
     """Print a table."""
+    if against is not None:
+        lucid.compare(against)
+        return
     if one:
         print(json.dumps(measure(one[0], int(one[1]), float(one[2]))))
         return
