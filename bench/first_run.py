@@ -42,7 +42,7 @@ for _ in range(200):
     steps_s.append(time.perf_counter() - begun_s)
 print(json.dumps({"imported_s": imported_s, "steps_s": steps_s}))
 """
-SIZES = {"tiny": (8, 2, 4), "small": (256, 8, 64), "larger": (1024, 8, 128)}
+SIZES = {"tiny": (8, 2, 4), "small": (256, 8, 64), "larger": (512, 8, 64)}
 LINE = "| {} | {} | {} | {} | {} |"
 
 

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -36,6 +37,13 @@ def digest_of_results(names: dict[str, Any]) -> str:
             digest.update(weight.detach().float().numpy().tobytes())
     digest.update(torch.get_rng_state().numpy().tobytes())
     return digest.hexdigest()
+
+
+def free_port() -> str:
+    """Return a port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
 
 
 def run(script: Path, record: Path | None, breaking: str) -> dict[str, object]:
@@ -83,7 +91,7 @@ def main() -> None:
             receiver, sender = os.pipe()
             if not os.fork():
                 os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GPUSAGE_LEARN": "x"}
-                os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29876"}
+                os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
                 os.write(sender, json.dumps(run(script, record, breaking)).encode())
                 os._exit(0)
             os.close(sender)

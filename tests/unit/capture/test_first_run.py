@@ -43,6 +43,8 @@ SEEN = {
     "masked": {"batch": "4", **TRAINS, "optimizer": "adamw"},
     "evaluates_first": {"batch": "5", **TRAINS, "optimizer": "sgd"},
     "by_hand": {"batch": "7", **TRAINS, "optimizer": "sgd"},
+    "peculiar": {"batch": "6", **TRAINS, "optimizer": "sgd"},
+    "varying": {"batch": "2", "mode": "infer", "precision": "fp32"},
 }
 """The keys of each script on a processor, where autocast of a GPU has no say."""
 SHOWS_NOTHING = ("lstm", "failing", "no_model", "values", "fx", "compiled_step", "gives_up")
@@ -121,6 +123,15 @@ def test_nothing_of_ours_stays_where_nobody_asked_for_it_or_where_it_is_not_the_
     assert run_python(tmp_path, program) == f"0 {path}\n"
     assert run_python(tmp_path, program, GPUSAGE_LEARN="/r", RANK="1") == f"0 {path}\n"
     assert run_python(tmp_path, program, GPUSAGE_LEARN="/r", RANK="0") == f"1 {path}\n"
+
+
+@pytest.mark.parametrize("name", ["statistics", "secrets", "json5"])
+def test_a_module_of_the_programs_own_is_not_imported_for_us(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text(f"print('{name}')")
+    (tmp_path / "with_torch.py").write_text("import torch")
+    assert run_python(tmp_path, "import with_torch", GPUSAGE_LEARN=str(tmp_path / "r")) == run_python(
+        tmp_path, "import with_torch"
+    )
 
 
 def test_torch_is_found_and_loaded_as_without_us(tmp_path: Path) -> None:

@@ -8,21 +8,21 @@ Invariants:
 1. What the program computes is the same to the last bit: no random number is drawn, no tensor is read or written, and
    no module is called but by the program. Nothing that it gives up stays alive.
 2. No exception of ours reaches the program: whatever fails ends the observation.
-3. After two full cycles modules are called as before; after `TIMED_UPDATES` updates nothing of ours is left.
-4. The card is made in a process of its own, which has the lowest priority, computes on shapes alone and ends within
-   `LIMIT_S`.
+3. After two full cycles modules are called as before; after `TIMED_UPDATES` updates nothing of ours is left but a hook
+   that returns at once: to remove one while PyTorch calls them all would raise an error.
+4. The card is made in a process of its own, which has the lowest priority, computes on shapes alone, runs no handler
+   of the program's and ends within `LIMIT_S`.
+5. This process imports nothing that PyTorch has not imported: the program's folder may have a module of that name.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
-import hashlib
 import json
 import os
 import signal
 import sys
-import threading
 import time
 import warnings
 import weakref
@@ -30,22 +30,21 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from gpusage.boundary.atomic_file import atomic_write
-from gpusage.capture.inside.observer import Call, Observer
+from gpusage.capture.inside.observer import MAXIMUM_CALLS, Call, Observer
 
 LIMIT_S = 60
 CYCLES = 2
 """Full ones that are observed: the first update of a GradScaler is often skipped."""
 TIMED_UPDATES = 64
-INFERENCE_CALLS = 32
-"""Equal calls without a gradient after which a program that has updated nothing is taken for inference."""
+INFERENCE_CALLS, MOST_CALLS = 32, 512
+"""Equal calls without a gradient, and calls of any kind, after which a program that has updated nothing is taken for
+inference."""
 BACKWARD_CALLS = 64
 """Backward passes after which a program without an optimizer is taken to change its weights by hand."""
 NO_BACKWARD_PASS = -1
@@ -119,9 +118,11 @@ class FirstRun:
         self._backward_counts: list[int] = []
         self._passes: list[int] = []
         self._updated_at_s: list[float] = []
-        self._has_written = False
+        self._call_count = 0
+        self._has_written = self._has_ended = False
         self._hook: Any = None
         self._backward: Any = None
+        self._counted: Any = None
 
     def begin(self) -> None:
         """Begin to observe.
@@ -134,7 +135,7 @@ class FirstRun:
         _ = torch.compiler.is_compiling, torch._C._current_graph_task_id
 
         def hook(optimizer: Any, *_: Any) -> None:
-            if not torch.compiler.is_compiling():
+            if not (self._has_ended or torch.compiler.is_compiling()):
                 self._safely(self._after_step, optimizer)
 
         self._hook = register_optimizer_step_post_hook(hook)
@@ -145,10 +146,9 @@ class FirstRun:
     def end(self) -> None:
         """Observe no more, and leave nothing in this process or in the environment of those that it starts."""
         self.observer.uninstall()
-        if self._hook is None:
+        if self._has_ended:
             return
-        self._hook.remove()
-        self._hook = None
+        self._has_ended = True
         autograd: Any = torch.autograd
         if autograd.backward is self._counted:
             autograd.backward = self._backward
@@ -158,9 +158,11 @@ class FirstRun:
             self._write_measured()
 
     def _at_exit(self) -> None:
-        if self._hook is not None and not self._has_written and not self._backward_count:
+        if not (self._has_ended or self._has_written or self._backward_count):
             self._safely(self._write)
         self.end()
+        if self._hook is not None:
+            self._hook.remove()
 
     def _count_backward_calls(self) -> None:
         autograd: Any = torch.autograd
@@ -188,10 +190,13 @@ class FirstRun:
         return self.observer.original(outer, *args, **kwargs)
 
     def _count(self, call: Call) -> None:
+        self._call_count += 1
         if call.has_gradient and call.is_training:
             self._counts[id(call.module)] += 1
-        elif call.count >= INFERENCE_CALLS and not self._backward_count and not self._has_written:
-            self._write()
+        elif not (self._backward_count or self._has_written):
+            is_full = self._call_count >= MOST_CALLS or len(self.observer.calls) >= MAXIMUM_CALLS
+            if is_full or call.count >= INFERENCE_CALLS:
+                self._write()
 
     def _after_step(self, optimizer: Any) -> None:
         if not any(each() is optimizer for each in self._optimizers):
@@ -288,16 +293,15 @@ class FirstRun:
         intervals_s = [later - one for one, later in zip(self._updated_at_s, self._updated_at_s[1:], strict=False)]
         percent = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or "100"
         cuda: Any = torch.cuda
+        if intervals_s and cuda.is_initialized() and percent == "100":
+            document = {
+                "step_time_s": sorted(intervals_s)[len(intervals_s) // 2] / min(self._passes[1:]),
+                "gpu": cuda.get_device_name(),
+                "memory_bytes": cuda.max_memory_reserved(),
+            }
+            path = self._record.with_name(f"{self._record.name}.measured.json")
+            in_another_process(lambda: _write_json(path, document))
         self._finish()
-        if not (intervals_s and cuda.is_initialized() and percent == "100"):
-            return
-        document = {
-            "step_time_s": median(intervals_s) / min(self._passes[1:]),
-            "gpu": cuda.get_device_name(),
-            "memory_bytes": cuda.max_memory_reserved(),
-        }
-        path = self._record.with_name(f"{self._record.name}.measured.json")
-        threading.Thread(target=_write_json, args=(path, document), daemon=True).start()
 
 
 def record_of(known: Mapping[str, Any], seen: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -325,17 +329,22 @@ def in_another_process(function: Callable[[], None]) -> None:
 
     A process between the two ends at once, so that the program never waits for a child that it did not start.
     """
+    process = os.getpid()
     if any(action == "error" for action, *_ in warnings.filters):
         return  # Python 3.12 warns of a fork beside threads
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-        return
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            return
+    finally:
+        if os.getpid() == process:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
         if os.fork():
             os._exit(0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        forget_handlers()
         signal.alarm(LIMIT_S)
         os.nice(19)
         gc.disable()  # what is garbage may hold memory of the GPU
@@ -348,19 +357,31 @@ def in_another_process(function: Callable[[], None]) -> None:
         os._exit(0)
 
 
-_GPU_TENSORS: list[Any] = []
-"""Tensors of a GPU that this process must not free: it cannot use the GPU."""
+def forget_handlers() -> None:
+    """Let signals end this process, and those that managers and terminals send to a whole job pass by."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        is_for_all = number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+        with suppress(OSError, ValueError):  # the C library keeps some for itself
+            signal.signal(number, signal.SIG_IGN if is_for_all else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+_TENSORS: list[Any] = []
+"""Tensors that this process must not free: it cannot use the GPU."""
 
 
 def forget_values(modules: list[nn.Module]) -> None:
-    """Put tensors without values in the place of all that *modules* hold: a fork cannot use a GPU's."""
+    """Put tensors without values in the place of all that *modules* hold.
+
+    A fork cannot use a GPU's tensors, and what it writes into memory that processes share is the program's.
+    """
     shadows: dict[int, torch.Tensor] = {}
 
     def shadow(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or value.device.type in ("cpu", "meta"):
+        if not isinstance(value, torch.Tensor) or value.device.type == "meta":
             return value
         if id(value) not in shadows:
-            _GPU_TENSORS.append(value)
+            _TENSORS.append(value)
             empty = torch.empty(value.shape, dtype=value.dtype, device="meta")
             is_weight = isinstance(value, nn.Parameter)
             shadows[id(value)] = nn.Parameter(empty, requires_grad=value.requires_grad) if is_weight else empty
@@ -370,11 +391,14 @@ def forget_values(modules: list[nn.Module]) -> None:
         for part in module.modules():
             for table in (part._parameters, part._buffers, vars(part)):
                 for name, value in list(table.items()):
-                    table[name] = shadow(value)
+                    if table is not vars(part) or getattr(value, "is_cuda", False):  # others may be read as numbers
+                        table[name] = shadow(value)
 
 
 def _program() -> tuple[str, str]:
     """Return the path and the digest of the program's main file."""
+    import hashlib
+
     path = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     try:
         return str(Path(path).resolve()), hashlib.sha256(Path(path).read_bytes()).hexdigest()
@@ -391,5 +415,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _write_json(path: Path, document: Mapping[str, Any]) -> None:
-    with suppress(Exception):  # it may run in a thread of the program's
+    from gpusage.boundary.atomic_file import atomic_write
+
+    with suppress(OSError):
         atomic_write(path, json.dumps(document))

@@ -90,8 +90,9 @@ class Observer:
         """Begin to observe."""
         observer = self
 
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            return observer._observe(module, args, kwargs)
+        # PyTorch's profiler reads the local variable `self` of this frame; the module's own words may be any.
+        def call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            return observer._observe(self, args, kwargs)
 
         module_class: Any = nn.Module
         module_class.__call__ = self._observed = call

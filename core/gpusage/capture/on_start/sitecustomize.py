@@ -43,7 +43,8 @@ class _TorchFinder(object):
         if name != "torch":
             return None
         for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)
+            find = getattr(finder, "find_spec", None)  # old ones have none
+            spec = find(name, path, target) if find and finder is not self else None
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
                     spec.loader = _Loader(self, spec.loader)
@@ -88,6 +89,9 @@ def _run_next():
 
 
 sys.path[:] = [each for each in sys.path if os.path.abspath(each) != _FOLDER]
-if sys.version_info >= (3, 8) and os.environ.get("GPUSAGE_LEARN") and os.environ.get("RANK", "0") == "0":
+_IS_FIRST = (
+    os.environ.get("RANK", "0") == "0" and os.getpid() != 1
+)  # to the first of a container, all forks are children
+if sys.version_info >= (3, 8) and os.environ.get("GPUSAGE_LEARN") and _IS_FIRST:
     sys.meta_path.insert(0, _TorchFinder())
 _run_next()
