@@ -80,12 +80,18 @@ def _tied_count(trace: Trace, initializers: Mapping[str, OnnxTensor]) -> int:
     tied = 0
     for name, count in trace.weight_counts.items():
         weight = initializers.get(name)
-        if weight is None or not any(weight.corners):  # zeros tell nothing
+        if weight is None or not _is_telling(weight.corners):
             continue
         if (weight.shape[::-1], weight.corners) in seen:
             tied += count
         seen.add((weight.shape, weight.corners))
     return tied
+
+
+def _is_telling(corners: bytes) -> bool:
+    """Tell whether a matrix is known by its *corners*: not if both are alike, as in ones, or of 1 byte each."""
+    middle = len(corners) // 2
+    return middle > 1 and corners[:middle] != corners[middle:]
 
 
 def _float_share(trace: Trace) -> float:

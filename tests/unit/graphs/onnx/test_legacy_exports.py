@@ -47,10 +47,11 @@ def test_a_tied_weight_counts_once_though_its_transpose_is_folded(tmp_path: Path
     assert actual == 32 * 32 + words * 32 * (1 if is_tied else 2)
 
 
-def test_zeros_tell_nothing_of_a_tie(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_a_weight_of_one_value_tells_nothing_of_a_tie(tmp_path: Path, value: float) -> None:
     module = Words(40, 32, is_tied=False)
     for weight in (module.embedding.weight, module.head.weight):
-        torch.nn.init.zeros_(weight)
+        torch.nn.init.constant_(weight, value)
     assert parameter_count(module, (torch.zeros((2, 8), dtype=torch.int64),), tmp_path) == 32 * 32 + 2 * 40 * 32
 
 
