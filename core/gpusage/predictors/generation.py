@@ -28,9 +28,10 @@ from gpusage_hooks.types import Generation, ModelGraph
 
 CACHE_COPIES = 6.0
 """How often transformers reads or writes each key and value in each pass before attention reads them, repeated for the
-queries that share them. Of 4 to 7 the one that is nearest to the tokens per second that Qwen's authors published of
-Qwen2 and Qwen2.5 on an A100 after prompts of up to 31,000 tokens. That it grows with the heads of queries, and not with
-those of keys, is as clear on an H20: 16, 32, 40 and 64 heads take 0.8, 1.5, 2.0 and 3.0 ms per layer."""
+queries that share them. We chose it from 4 to 7: with 6 the result is nearest to the tokens per second that Qwen's
+authors published for Qwen2 and Qwen2.5 on an A100 after prompts of up to 31,000 tokens. The time grows with the number
+of query heads, not of key heads; an H20 shows it too: 16, 32, 40 and 64 heads take 0.8, 1.5, 2.0 and 3.0 ms per
+layer."""
 _COLUMNS = tuple(field.name for field in fields(Kernels) if field.name != "host_counts")
 """What `Kernels` has of each kind of kernel."""
 

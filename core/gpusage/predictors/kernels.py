@@ -10,9 +10,9 @@ from gpusage.devices.precisions import AUTOCAST, parameter_share
 from gpusage.predictors.adapters import is_adapter
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.checkpoints import Checkpoints
+from gpusage.predictors.dequantization import DequantizationWork, dequantization_launches, dequantization_work
 from gpusage.predictors.lowering import WIDE_BYTES, Lowering, is_fused
 from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.widening import WideningWork, widening_launches, widening_work
 from gpusage_hooks.types import Workload
 
 _C = OperatorClass
@@ -167,17 +167,17 @@ class Kernels:
 def kernels_of(lowering: Lowering, workload: Workload, checkpoints: Checkpoints | None = None) -> Kernels:
     """Return the kernels of one step; the backward pass computes blocks with *checkpoints* once more."""
     count, passes = len(lowering.flop), 2 if lowering.train else 1
-    widening = widening_work(lowering, workload, checkpoints) if lowering.train else None
-    others = _graph_level_kernels(lowering, workload, widening)
+    dequantization = dequantization_work(lowering, workload, checkpoints) if lowering.train else None
+    others = _graph_level_kernels(lowering, workload, dequantization)
     table = np.empty((_Row.COUNT, passes * count + len(others)))
     forward, backward = table[:, :count], table[:, count : passes * count]
     _write_forward(lowering, forward)
-    host_counts = [1.0, _host_launches(lowering, forward) + widening_launches(lowering, workload), 0.0, 0.0]
+    host_counts = [1.0, _host_launches(lowering, forward) + dequantization_launches(lowering, workload), 0.0, 0.0]
     if lowering.train:
         _write_backward(lowering, forward, backward, workload.trainable)
         if checkpoints:
             forward[_Row.COUNTS] += checkpoints.recomputed_counts(lowering.structure)
-        host_counts[1] = _host_launches(lowering, forward) + (widening.launch_count if widening else 0.0)
+        host_counts[1] = _host_launches(lowering, forward) + (dequantization.launch_count if dequantization else 0.0)
         launches = float(backward[_Row.LAUNCHES] @ backward[_Row.COUNTS]) + others[0][_Row.COUNTS]
         trained = _trained_tensors(lowering, workload)
         launches += trained * _added_share(workload)
@@ -209,15 +209,17 @@ def _kernels(table: FloatArray, host_counts: FloatArray) -> Kernels:
     )
 
 
-def _graph_level_kernels(lowering: Lowering, workload: Workload, widening: WideningWork | None) -> list[_Single]:
+def _graph_level_kernels(
+    lowering: Lowering, workload: Workload, dequantization: DequantizationWork | None
+) -> list[_Single]:
     """Return the kernels that are of no node, the sums of gradients first."""
     kernels = []
     if lowering.train:
         kernels += [_accumulation(lowering, workload), _update(lowering, workload), _loss(lowering)]
         kernels += _weight_sums(lowering, workload)
-    if widening:
-        traffic_bytes, weights = widening.traffic_bytes, widening.weight_count
-        kernels.append(_single(_C.COPY, 0.0, traffic_bytes, weights, widening.kernel_count))
+    if dequantization:
+        traffic_bytes, weights = dequantization.traffic_bytes, dequantization.weight_count
+        kernels.append(_single(_C.COPY, 0.0, traffic_bytes, weights, dequantization.kernel_count))
     if is_autocast(workload):
         kernels += [_cast(lowering), _input_casts(lowering)]
     if lowering.reorder_bytes @ lowering.structure.counts > 0:

@@ -9,10 +9,10 @@ import pytest
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.adapters import with_adapters
 from gpusage.predictors.analysis import analyze
+from gpusage.predictors.dequantization import DEQUANTIZATIONS
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.widening import WIDENINGS
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Precision, Workload
 from graphs import chain, convolution_graph, node
@@ -87,7 +87,7 @@ def test_bitsandbytes_widens_each_layer_in_each_pass() -> None:
 
 
 def test_gptq_widens_in_five_kernels_and_keeps_it_for_the_backward_pass() -> None:
-    assert WIDENINGS["int4"].weight_bytes == 16.5
+    assert DEQUANTIZATIONS["int4"].traffic_bytes_per_weight == 16.5
     assert widened(LLAMA_7B, replace(QLORA, precision="int4")) == (5 * LAYERS, pytest.approx(LAYERS * LAYER * 16.5))
 
 

@@ -81,11 +81,10 @@ def test_a_compiled_model_is_faster_in_inference_and_its_time_known_less_well() 
 
 
 @pytest.mark.parametrize("mode", get_args(Mode))
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32"])
 def test_what_was_never_measured_compiled_has_the_figures_of_the_plain_model(mode: Mode, precision: Precision) -> None:
     workload = Workload(batch_size=64, mode=mode, precision=precision, compile=True)
-    if is_fused(workload):
-        return
+    assert not is_fused(workload)
     graph, reported = convolution_graph(), {"batch_size": 64, "mode": mode, "precision": precision}
     plain = gpusage.predict(graph, gpu="a100", **reported)  # type: ignore[arg-type]
     quick = gpusage.predict(graph, gpu="a100", compile=True, **reported)  # type: ignore[arg-type]

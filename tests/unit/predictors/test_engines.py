@@ -10,13 +10,13 @@ import pytest
 import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.dequantization import DEQUANTIZATION_LAUNCHES
 from gpusage.predictors.engines import ENGINES, MATRIX_SHARE, replays_graph, times_on
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.extrapolation import ENGINE_WARNING
 from gpusage.predictors.kernel_times import MOST_SHARE, SM_BYTES_PER_S, sustained_share
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.widening import WIDENING_LAUNCHES
 from gpusage_hooks.types import Engine, Generation, Gpu, Precision, Workload
 from graphs import language_model
 
@@ -144,7 +144,7 @@ def test_a_server_takes_the_gpu_s_memory_and_needs_what_it_needs() -> None:
 def test_eager_pytorch_launches_more_for_quantised_weights(precision: Precision) -> None:
     plain, quantised = (WorkloadAnalysis(LLAMA, served("eager", name)).passes[1] for name in ("bf16-pure", precision))
     # the layer's six products; the last product of the model stays as it is
-    assert quantised.host_counts[1] - plain.host_counts[1] == 6 * WIDENING_LAUNCHES[precision]
+    assert quantised.host_counts[1] - plain.host_counts[1] == 6 * DEQUANTIZATION_LAUNCHES[precision]
 
 
 def test_an_engine_s_account_adds_up() -> None:

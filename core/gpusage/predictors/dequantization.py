@@ -17,38 +17,40 @@ from gpusage.predictors.checkpoints import Checkpoints
 from gpusage.predictors.lowering import Lowering, bytes_per_weight
 from gpusage_hooks.types import Workload
 
-WIDENING_LAUNCHES = {"int4": 1.0, "int8": 2.0, "nf4": 4.0, "fp8": 7.0}
+DEQUANTIZATION_LAUNCHES = {"int4": 1.0, "int8": 2.0, "nf4": 4.0, "fp8": 7.0}
 """Of a product whose weights are quantised, beside its own kernel, where PyTorch runs the model: GPTQ's and AWQ's
 kernels, bitsandbytes', and those of transformers that scale blocks of fp8. They are fitted on tokens per second that
 litgpt's and Qwen's authors published."""
 
 
-class Widening(NamedTuple):
+class Dequantization(NamedTuple):
     """How a library widens the weights of one layer in training.
 
     Attributes:
-        weight_bytes: Traffic of one weight, all kernels together.
-        kernels: That follow one another on the GPU.
-        launches: What the host launches and calls.
+        traffic_bytes_per_weight: Of all kernels together.
+        kernel_count: Those that follow one another on the GPU.
+        launch_count: What the host launches and calls.
         in_backward: Whether the backward pass widens once more.
     """
 
-    weight_bytes: float
-    kernels: float
-    launches: float
+    traffic_bytes_per_weight: float
+    kernel_count: float
+    launch_count: float
     in_backward: bool
 
 
-_GPTQ = Widening(weight_bytes=16.5, kernels=5.0, launches=12.0, in_backward=False)
-WIDENINGS = {
-    "nf4": Widening(weight_bytes=QUANTISED_BYTES["nf4"] + 2.0, kernels=1.0, launches=4.0, in_backward=True),
+_GPTQ = Dequantization(traffic_bytes_per_weight=16.5, kernel_count=5.0, launch_count=12.0, in_backward=False)
+DEQUANTIZATIONS = {
+    "nf4": Dequantization(
+        traffic_bytes_per_weight=QUANTISED_BYTES["nf4"] + 2.0, kernel_count=1.0, launch_count=4.0, in_backward=True
+    ),
     "int4": _GPTQ,
     "int8": _GPTQ,
 }
-"""bitsandbytes reads what is stored and writes 2 bytes."""
+"""bitsandbytes reads what is stored and writes 2 bytes. GPTQ's were chosen with Qwen's published rows in sight."""
 
 
-class WideningWork(NamedTuple):
+class DequantizationWork(NamedTuple):
     """The kernels of a step that widen weights.
 
     Attributes:
@@ -64,30 +66,32 @@ class WideningWork(NamedTuple):
     launch_count: float
 
 
-def widening_launches(lowering: Lowering, workload: Workload) -> float:
+def dequantization_launches(lowering: Lowering, workload: Workload) -> float:
     """Return what the host launches in addition in inference because weights are quantised."""
-    return WIDENING_LAUNCHES.get(workload.precision, 0.0) * float(_narrow_counts(lowering, workload).sum())
+    return DEQUANTIZATION_LAUNCHES.get(workload.precision, 0.0) * float(_quantized_counts(lowering, workload).sum())
 
 
-def widening_work(lowering: Lowering, workload: Workload, checkpoints: Checkpoints | None) -> WideningWork | None:
+def dequantization_work(
+    lowering: Lowering, workload: Workload, checkpoints: Checkpoints | None
+) -> DequantizationWork | None:
     """Return what a training step on quantised weights adds to its products, ``None`` where none is quantised."""
-    widening, narrow = WIDENINGS.get(workload.precision), _narrow_counts(lowering, workload)
-    if widening is None or not narrow.any():
+    dequantization, narrow = DEQUANTIZATIONS.get(workload.precision), _quantized_counts(lowering, workload)
+    if dequantization is None or not narrow.any():
         return None
-    layers = narrow * (2.0 if widening.in_backward else 1.0)
+    layers = narrow * (2.0 if dequantization.in_backward else 1.0)
     if checkpoints:
         layers += checkpoints.recomputed_counts(lowering.structure) * (narrow > 0)
     count = float(layers.sum())
     weights = float(lowering.parameter_bytes @ layers) / FLOAT_BYTES[workload.precision] / count
-    return WideningWork(
-        kernel_count=widening.kernels * count,
+    return DequantizationWork(
+        kernel_count=dequantization.kernel_count * count,
         weight_count=weights,
-        traffic_bytes=widening.weight_bytes * weights / widening.kernels,
-        launch_count=widening.launches * count,
+        traffic_bytes=dequantization.traffic_bytes_per_weight * weights / dequantization.kernel_count,
+        launch_count=dequantization.launch_count * count,
     )
 
 
-def _narrow_counts(lowering: Lowering, workload: Workload) -> FloatArray:
+def _quantized_counts(lowering: Lowering, workload: Workload) -> FloatArray:
     """Return for each kind how many of its nodes have quantised weights."""
     narrow = bytes_per_weight(lowering.operator_class, lowering.structure, workload.precision)
     is_narrow = (lowering.parameter_bytes > 0) & (narrow < FLOAT_BYTES[workload.precision])
