@@ -24,7 +24,8 @@ MODEL_PREFIXES = ("timm:", "torchvision:", "hf:")
 _JOBS: Mapping[Mode, str] = MappingProxyType({"train": "a training job", "infer": "an inference job"})
 _OURS = re.compile(r"(?:^|[\s;,])gpusage:", re.IGNORECASE)
 _ALMOST_OURS = re.compile(r"(?:^|[\s;,])gpusage[\s;,]+model=")
-_ONLY_LEARN = re.compile(r"\s*learn=\w+\s*")  # it is for who submits the job; no model is named
+_ONLY_LEARN = re.compile(r"\s*learn=(\w+)\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
+"""The submission client reads it; it names no model."""
 _CLAUSE = re.compile(r"""(?:"[^"]*"|'[^']*'|[^;])*""")
 _SLIP_RATIO = 0.8  # one letter of "model" too many, too few, another, or two exchanged
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""")
@@ -37,7 +38,11 @@ def parse_comment(text: str) -> ModelRequest | None:
         RequestError: It is addressed to us and malformed.
     """
     marked = _OURS.search(text)
-    if marked and not _ONLY_LEARN.fullmatch(text[marked.end() :]):
+    only_learn = _ONLY_LEARN.fullmatch(text[marked.end() :] if marked else text)
+    if only_learn:
+        JOB_KEYS["learn"].kind.parse("learn", only_learn[1].lower())
+        return None
+    if marked:
         return parse_model(_clause(text[marked.end() :]))
     stripped = text.strip()
     if _is_ours(stripped):
@@ -113,7 +118,7 @@ def parse_model(text: str) -> ModelRequest:
             texts[key] = value
     values = _read_values(texts)
     model, enabled = values.pop("model", ""), values.pop("gpusage", True)
-    values.pop("learn", None)  # who names a model shows it already
+    values.pop("learn", None)  # a job that names its model need not show it
     first_run = values.pop("first_run", "")
     if enabled and not model:
         message = f"Comment {text!r} must name a model; got none. Write 'model=PATH,batch=N'."

@@ -49,6 +49,10 @@ def test_a_comment_addressed_to_us_names_its_model(text: str, model: str) -> Non
         "models=5",
         "a;b",
         "project=x,model=T",
+        "learn=on",
+        "Learn=ON",
+        "learn=off; project=x",
+        "project=x; gpusage: learn=on; more",
     ],
 )
 def test_any_other_comment_belongs_to_somebody_else(text: str) -> None:
@@ -65,6 +69,8 @@ def test_any_other_comment_belongs_to_somebody_else(text: str) -> None:
         ("Model=timm:resnet50", "Did you mean 'model'"),
         ("modl=x.onnx", "Did you mean 'model'"),
         ("gpusage model=x.onnx", "must have a ':' after 'gpusage'"),
+        ("learn=perhaps", "Key 'learn'"),
+        ("project=x; gpusage: learn=perhaps", "Key 'learn'"),
     ],
 )
 def test_what_was_clearly_meant_for_us_is_never_silently_left_out(text: str, sentence: str) -> None:

@@ -334,6 +334,8 @@ def test_the_first_task_of_a_job_that_shows_its_model_finds_our_sitecustomize_fi
     assert node.run("task_prolog.sh", 7, **learn, PYTHONPATH="/lib") == [*exports, f"export PYTHONPATH={tmp_path}:/lib"]
     assert node.run("task_prolog.sh", 7, **learn, PYTHONPATH=f"/lib:{tmp_path}") == exports
     assert node.run("task_prolog.sh", 7, **learn, SLURM_PROCID="1", GPUSAGE_LEARN="/r") == ["unset GPUSAGE_LEARN"]
+    inner = {**learn, "SLURM_GPUSAGE_LEARN": ""}  # submitted inside a job that shows its model
+    assert node.run("task_prolog.sh", 7, **inner, GPUSAGE_LEARN="/r") == ["unset GPUSAGE_LEARN"]
 
 
 def test_the_task_prolog_says_nothing_in_a_job_that_is_not_ours(node: Node) -> None:

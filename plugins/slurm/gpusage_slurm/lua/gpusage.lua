@@ -225,18 +225,25 @@ function M.gpusage_directives(script)
   return table.concat(words, ","):sub(1, MAXIMUM_FIELD_BYTES)
 end
 
--- Return sixteen digits that are equal for scripts that differ only in numbers, comments and blanks; "" if there is none.
--- It tells which jobs are alike, and is no secret: two polynomials of the text, each modulo a prime, as doubles hold them.
-function M.script_digest(script)
-  if script == "" then return "" end
-  local text = script:sub(1, MAXIMUM_DIGESTED_BYTES)
-  text = text:gsub("\n[ \t]*#[^\n]*", "\n"):gsub("^#[^\n]*", ""):gsub("%d+", "0"):gsub("%s+", " "):gsub(" $", "")
+-- Return two numbers that are equal for equal texts: polynomials of the text, each modulo a prime, as doubles hold them. They
+-- protect nothing.
+function M.digest(text)
   local one, other = 7, 11
   for i = 1, #text, 64 do
     for _, byte in ipairs({ text:byte(i, i + 63) }) do
       one, other = (one * 65599 + byte) % 2147483647, (other * 31337 + byte) % 4294967291
     end
   end
+  return one, other
+end
+
+-- Return sixteen digits that are equal for scripts that differ only in numbers, comments and blanks; "" if there is none.
+-- It tells which jobs are alike, and is no secret.
+function M.script_digest(script)
+  if script == "" then return "" end
+  local text = script:sub(1, MAXIMUM_DIGESTED_BYTES)
+  text = text:gsub("\n[ \t]*#[^\n]*", "\n"):gsub("^#[^\n]*", ""):gsub("%d+", "0"):gsub("%s+", " "):gsub(" $", "")
+  local one, other = M.digest(text)
   return string.format("%08.0f", one):sub(-8) .. string.format("%08.0f", other):sub(-8)
 end
 

@@ -85,34 +85,29 @@ local function script_head(options)
   return text
 end
 
--- Return what `text` says of learning: true, false, or nil if it says nothing.
-local function learn_word(text)
+-- Return the value of the key learn in `text`: true, false, or nil without one.
+local function learn_switch(text)
   local word = ("," .. text:lower():gsub("[;:%s]", ",") .. ","):match(",learn=(%w+),")
-  if word then return word == "on" or word == "yes" or word == "true" or word == "1" end
+  if word then return word == "on" end
+end
+
+-- Tell whether `text` has the key learn and nothing else for us, as gpusage_hooks.comment does.
+local function is_only_learn(text)
+  local ours = text:lower():match("gpusage:(.*)$") or text:lower()
+  return ours:match("^%s*learn=%w+%s*$") or ours:match("^%s*learn=%w+%s*;")
 end
 
 -- Return the user's text that may name a model: the comment, else GPUSAGE_COMMENT, else the script's #GPUSAGE lines, else nil.
 function M.model_request(options, script)
   local comment = read(options, "comment")
-  if comment ~= "" and M.may_name_model(comment) then return comment end
+  if M.may_name_model(comment) and not is_only_learn(comment) then return comment end
   local variable = os.getenv("GPUSAGE_COMMENT") or ""
-  if variable ~= "" and M.may_name_model(variable) then
+  if M.may_name_model(variable) and not is_only_learn(variable) then
     set_variable("SLURM_GPUSAGE_COMMENT", variable) -- it comes along whatever --export says
     return variable
   end
   local words = M.gpusage_directives(script)
-  return words ~= "" and not words:find("^learn=%w+$") and words or nil
-end
-
--- Return two numbers of `text` as a name: equal for equal texts. It is no secret, and names only a user's own files.
-local function digest(text)
-  local one, other = 7, 11
-  for i = 1, #text, 64 do
-    for _, byte in ipairs({ text:byte(i, i + 63) }) do
-      one, other = (one * 65599 + byte) % 2147483647, (other * 31337 + byte) % 4294967291
-    end
-  end
-  return string.format("%010.0f%010.0f", one, other)
+  return words ~= "" and not is_only_learn(words) and words or nil
 end
 
 -- Return the path, less its suffix, of what a run of this script and its arguments shows, or nil if no run may show it.
@@ -122,21 +117,16 @@ function M.run_record(options, script)
   if M.capture == "off" or text == "" or #text >= MAXIMUM_HEAD_BYTES then return nil end
   local learns = M.capture == "all"
   for _, words in ipairs({ M.gpusage_directives(text), os.getenv("GPUSAGE_COMMENT") or "", read(options, "comment") }) do
-    local word = learn_word(words)
-    if word ~= nil then learns = word end
+    local value = learn_switch(words)
+    if value ~= nil then learns = value end
   end
   local cache, home = os.getenv("XDG_CACHE_HOME") or "", os.getenv("HOME") or ""
   local folder = cache:find("^/") and cache or home .. "/.cache"
   if not learns or not folder:find("^/") then return nil end
   local parts = script_words(options)
   parts[1] = text
-  return folder .. "/gpusage/runs/" .. digest(table.concat(parts, "\0") .. "\0" .. read(options, "chdir"))
-end
-
-local function exists(path)
-  local file = is_plain(path) and io.open(path, "r") or nil
-  if file then file:close() end
-  return file ~= nil
+  local content = table.concat(parts, "\0") .. "\0" .. read(options, "chdir")
+  return folder .. "/gpusage/runs/" .. string.format("%010.0f%010.0f", require("gpusage").digest(content))
 end
 
 -- Return `text` quoted as one shell word.
@@ -159,7 +149,7 @@ end
 -- Return the comment that the record of an earlier run makes, and the card of its model or why there is none; nil if the
 -- record no longer holds.
 function M.first_run(record)
-  if not exists(record .. ".json") then return nil end
+  if not is_plain(record .. ".json") then return nil end
   local card, comment = M.job_card("--first-run " .. M.quoted(record), "")
   if comment and comment ~= "" then return comment, card end
 end

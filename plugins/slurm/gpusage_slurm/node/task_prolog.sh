@@ -40,11 +40,12 @@ if [ -n "$is_script" ] && [ -z "${GPUSAGE_DECISION:-}" ] && [ -n "${CUDA_MPS_ACT
     done
 fi
 
-# The job shows its model to the next one of its script: Python runs our sitecustomize first. The first task shows it alone.
+# The job shows its model to the next one of its script: Python runs our sitecustomize first, in the first task alone. An
+# sbatch inside such a job passes its variables on to a job that shows nothing.
 on_start=${GPUSAGE_ON_START:-} # the copy that `gpusage slurm install` makes has the folder here
-if [ "${SLURM_PROCID:-0}" != 0 ]; then
+if [ "${SLURM_PROCID:-0}" != 0 ] || [ -z "${SLURM_GPUSAGE_LEARN:-}" ]; then
     [ -z "${GPUSAGE_LEARN:-}" ] || echo "unset GPUSAGE_LEARN"
-elif [ -n "${SLURM_GPUSAGE_LEARN:-}" ] && [ -r "$on_start/sitecustomize.py" ]; then
+elif [ -r "$on_start/sitecustomize.py" ]; then
     echo "export GPUSAGE_LEARN=$SLURM_GPUSAGE_LEARN"
     echo "export GPUSAGE_LEARN_JOB=SLURM_JOB_ID"
     case :${PYTHONPATH:-}: in
