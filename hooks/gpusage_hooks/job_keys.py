@@ -197,7 +197,7 @@ _ROWS = (
         default="no adapters",
         modes=TRAINING,
         help="Training: rank of the adapters beside all linear layers; they alone are trained (LoRA).",
-        details="With precision=nf4 this is QLoRA. Where only some layers have adapters, write `trainable` instead.",
+        details="With precision=nf4 this is QLoRA. If only some layers have them, write `trainable=SHARE`.",
         example="16",
     ),
     JobKey(
@@ -320,7 +320,7 @@ _ROWS = (
         kind=JobId(),
         form="JOB",
         default="none",
-        help="The job whose run showed all of this; gpusage writes it for the next job of the same script.",
+        help="The job whose own run showed this model. gpusage writes this key; you need not.",
         example="1234",
     ),
     JobKey(

@@ -80,11 +80,13 @@ def test_the_second_job_of_a_script_is_decided_by_what_the_first_one_showed(sand
     sandbox.run("scancel", second.job_id)
 
 
-def test_a_changed_program_and_another_batch_are_not_the_job_that_was_seen(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_changed_program_is_not_the_job_that_was_seen(sandbox: Sandbox, tmp_path: Path) -> None:
     script, cache = write_job(tmp_path), tmp_path / "cache"
     run_and_learn(sandbox, script, cache)
-    write_job(tmp_path, batch=32)
     variables = {"XDG_CACHE_HOME": str(cache)}
+    unchanged = submit_until(sandbox, lambda job: "mps" in job.tres, wrap=script, environment=variables)
+    sandbox.run("scancel", unchanged.job_id)
+    write_job(tmp_path, batch=32)
     done = sandbox.run("sbatch", "--parsable", "--hold", str(script), environment=variables)
     assert "mps" not in show_job(sandbox, done.stdout.strip())["TresPerNode"]
     sandbox.run("scancel", done.stdout.strip())

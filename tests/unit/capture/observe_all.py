@@ -53,6 +53,7 @@ def run(script: Path, record: Path | None, breaking: str) -> dict[str, object]:
     if breaking:
 
         def fail(*_: object, **__: object) -> None:
+            script.with_name("breaking").touch()
             raise ValueError(breaking)
 
         setattr(FirstRun if hasattr(FirstRun, breaking) else first_run, breaking, fail)

@@ -9,25 +9,21 @@ Invariants:
    no module is called but by the program. Nothing that it gives up stays alive.
 2. No exception of ours reaches the program: whatever fails ends the observation.
 3. After two full cycles modules are called as before; after `TIMED_UPDATES` updates nothing of ours is left but a hook
-   that returns at once: to remove one while PyTorch calls them all would raise an error.
+   that returns at once: to remove one while PyTorch calls them all would raise an error. In a program that updates no
+   weights, backward passes are counted until its end.
 4. The card is made in a process of its own, which has the lowest priority, computes on shapes alone, runs no handler
-   of the program's and ends within `LIMIT_S`.
+   of the program's and ends within a minute.
 5. This process imports nothing that PyTorch has not imported: the program's folder may have a module of that name.
 """
 
 from __future__ import annotations
 
 import atexit
-import gc
-import json
 import os
-import signal
-import sys
 import time
-import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,9 +32,10 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
+from gpusage.capture.inside.another_process import forget_values, in_another_process
 from gpusage.capture.inside.observer import MAXIMUM_CALLS, Call, Observer
+from gpusage.capture.inside.record import program_digest, program_path, read_record, record_of, write_json
 
-LIMIT_S = 60
 CYCLES = 2
 """Full ones that are observed: the first update of a GradScaler is often skipped."""
 TIMED_UPDATES = 64
@@ -50,7 +47,6 @@ BACKWARD_CALLS = 64
 NO_BACKWARD_PASS = -1
 """PyTorch's number of the backward pass that runs in a thread without one."""
 SCHEMA = "gpusage.first-run/1"
-_TEXT = 300
 
 
 def observe(record: str, finish: Callable[[], None]) -> None:
@@ -142,13 +138,18 @@ class FirstRun:
         self._count_backward_calls()
         self.observer.install()
         atexit.register(self._at_exit)
+        os.register_at_fork(after_in_child=self._stop)
+
+    def _stop(self) -> None:
+        """Observe nothing in a child of the program's, which has all of this as well."""
+        self.observer.uninstall()
+        self._has_ended = True
 
     def end(self) -> None:
         """Observe no more, and leave nothing in this process or in the environment of those that it starts."""
-        self.observer.uninstall()
         if self._has_ended:
             return
-        self._has_ended = True
+        self._stop()
         autograd: Any = torch.autograd
         if autograd.backward is self._counted:
             autograd.backward = self._backward
@@ -238,19 +239,21 @@ class FirstRun:
         self._has_written = True
         calls = self.observer.calls = [call for call in self.observer.calls if call.reference() is not None]
         is_divided = self.observer.strategy == "fsdp" or any(type(c.module).__name__.startswith("FSDP") for c in calls)
-        if calls and not is_divided:  # each process of FSDP has a part of the model
-            in_another_process(self._write_record)
+        rank, count = rank_and_count()
+        if calls and not is_divided and rank == 0:  # each process of FSDP has a part of the model
+            in_another_process(lambda: self._write_record(count))
         calls.clear()
 
-    def _write_record(self) -> None:
+    def _write_record(self, gpu_count: int) -> None:
         from gpusage.capture.inside.light import LeftOut
-        from gpusage.capture.inside.step import Observation, job_keys, modules_of, step_calls, step_graph, weight_count
+        from gpusage.capture.inside.step import Observation, record_of_step
         from gpusage.graphs.card.file import SUFFIX, write_file
 
-        gpu_count = int(os.environ.get("WORLD_SIZE", "1"))
+        optimizers = [optimizer for each in self._optimizers if (optimizer := each()) is not None]
+        forget_values([call.module for call in self.observer.calls], optimizers)
         observation = Observation(
             calls=self.observer.calls,
-            optimizers=[optimizer for each in self._optimizers if (optimizer := each()) is not None],
+            optimizers=optimizers,
             accumulate=min(self._passes[1:]) if len(self._passes) > 1 else None,
             is_full=len(self._passes) > 1,
             gpu_count=gpu_count,
@@ -260,162 +263,41 @@ class FirstRun:
                 strategy=self.observer.strategy,
             ),
         )
-        _, calls = step_calls(observation)
-        forget_values(modules_of(calls))
-        graph, failure = None, ""
-        try:
-            graph = step_graph(observation)
-        except Exception as error:  # the keys are worth keeping without a graph
-            failure = str(error)[:_TEXT]
-        program, digest = _program()
-        document = {
-            "schema": SCHEMA,
-            "job": os.environ.get(os.environ.get("GPUSAGE_LEARN_JOB", ""), ""),
-            "program": program,
-            "program_digest": digest,
-            "keys": {name: [key.value, key.mark] for name, key in job_keys(observation, graph).items()},
-            "modules": [[type(module).__name__, weight_count([module])] for module in modules_of(calls)],
-            "graph_failure": failure,
-        }
+        step, graph = record_of_step(observation)
+        job = os.environ.get(os.environ.get("GPUSAGE_LEARN_JOB", ""), "")
+        seen = {"schema": SCHEMA, "job": job, "program": program_path(), "program_digest": program_digest(), **step}
         self._record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.umask(0o077)
-        path = self._record.with_name(f"{self._record.name}.json")
-        known = _read_json(path)
-        record = record_of(known, document)
+        path, card = (self._record.with_name(f"{self._record.name}{suffix}") for suffix in (".json", SUFFIX))
+        known = read_record(path)
+        record = record_of(known, seen)
         if record == known:
             return
-        if graph is not None:
-            write_file(graph, self._record.with_name(f"{self._record.name}{SUFFIX}"))
-        _write_json(path, record)
+        if graph is None:
+            card.unlink(missing_ok=True)  # it is of another step
+        else:
+            write_file(graph, card)
+        write_json(path, record)
 
     def _write_measured(self) -> None:
-        """Write the step time, which only a whole GPU shows, and the memory that PyTorch took."""
+        """Write the step time, which only a whole GPU shows."""
         intervals_s = [later - one for one, later in zip(self._updated_at_s, self._updated_at_s[1:], strict=False)]
         percent = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or "100"
         cuda: Any = torch.cuda
-        if intervals_s and cuda.is_initialized() and percent == "100":
+        if intervals_s and cuda.is_initialized() and percent == "100" and rank_and_count()[0] == 0:
             document = {
+                "program_digest": program_digest(),
                 "step_time_s": sorted(intervals_s)[len(intervals_s) // 2] / min(self._passes[1:]),
                 "gpu": cuda.get_device_name(),
-                "memory_bytes": cuda.max_memory_reserved(),
             }
-            path = self._record.with_name(f"{self._record.name}.measured.json")
-            in_another_process(lambda: _write_json(path, document))
+            # At exit Python 3.12 can start neither process nor thread.
+            write_json(self._record.with_name(f"{self._record.name}.measured.json"), document)
         self._finish()
 
 
-def record_of(known: Mapping[str, Any], seen: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what is to be kept of a record that is *known* and of what was *seen* now.
-
-    In one job, the program that trains counts. Runs of one program that differ, for a reason that its script does not
-    show, are marked: they tell nothing of the next.
-    """
-    same_program = known.get("program_digest") == seen["program_digest"]
-    if known and known.get("job") == seen["job"] and _trains(known) != _trains(seen):
-        return known if _trains(known) else seen
-    if not known or not same_program:
-        return seen
-    if known["keys"] == seen["keys"] and known["modules"] == seen["modules"]:
-        return known
-    return {**seen, "varies": True}
-
-
-def _trains(document: Mapping[str, Any]) -> bool:
-    return bool(document["keys"]["mode"][0] == "train")
-
-
-def in_another_process(function: Callable[[], None]) -> None:
-    """Call *function* in a process of its own, which nobody waits for and which prints nothing.
-
-    A process between the two ends at once, so that the program never waits for a child that it did not start.
-    """
-    process = os.getpid()
-    if any(action == "error" for action, *_ in warnings.filters):
-        return  # Python 3.12 warns of a fork beside threads
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        child = os.fork()
-        if child:
-            os.waitpid(child, 0)
-            return
-    finally:
-        if os.getpid() == process:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    try:
-        if os.fork():
-            os._exit(0)
-        forget_handlers()
-        signal.alarm(LIMIT_S)
-        os.nice(19)
-        gc.disable()  # what is garbage may hold memory of the GPU
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for descriptor in range(3):
-            os.dup2(nothing, descriptor)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        function()
-    finally:
-        os._exit(0)
-
-
-def forget_handlers() -> None:
-    """Let signals end this process, and those that managers and terminals send to a whole job pass by."""
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        is_for_all = number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
-        with suppress(OSError, ValueError):  # the C library keeps some for itself
-            signal.signal(number, signal.SIG_IGN if is_for_all else signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
-_TENSORS: list[Any] = []
-"""Tensors that this process must not free: it cannot use the GPU."""
-
-
-def forget_values(modules: list[nn.Module]) -> None:
-    """Put tensors without values in the place of all that *modules* hold.
-
-    A fork cannot use a GPU's tensors, and what it writes into memory that processes share is the program's.
-    """
-    shadows: dict[int, torch.Tensor] = {}
-
-    def shadow(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or value.device.type == "meta":
-            return value
-        if id(value) not in shadows:
-            _TENSORS.append(value)
-            empty = torch.empty(value.shape, dtype=value.dtype, device="meta")
-            is_weight = isinstance(value, nn.Parameter)
-            shadows[id(value)] = nn.Parameter(empty, requires_grad=value.requires_grad) if is_weight else empty
-        return shadows[id(value)]
-
-    for module in modules:
-        for part in module.modules():
-            for table in (part._parameters, part._buffers, vars(part)):
-                for name, value in list(table.items()):
-                    if table is not vars(part) or getattr(value, "is_cuda", False):  # others may be read as numbers
-                        table[name] = shadow(value)
-
-
-def _program() -> tuple[str, str]:
-    """Return the path and the digest of the program's main file."""
-    import hashlib
-
-    path = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-    try:
-        return str(Path(path).resolve()), hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
-        return "", ""
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_bytes())
-        return document if {"keys", "modules", "job"} <= document.keys() and "mode" in document["keys"] else {}
-    except (OSError, ValueError, AttributeError):
-        return {}
-
-
-def _write_json(path: Path, document: Mapping[str, Any]) -> None:
-    from gpusage.boundary.atomic_file import atomic_write
-
-    with suppress(OSError):
-        atomic_write(path, json.dumps(document))
+def rank_and_count() -> tuple[int, int]:
+    """Return the number of this process among those that train together, and how many there are."""
+    distributed: Any = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return 0, int(os.environ.get("WORLD_SIZE", "1"))

@@ -130,11 +130,10 @@ class Observer:
 
     def _note_wrappers(self, module: Any) -> None:
         while module is not None:
-            self.is_compiled = self.is_compiled or hasattr(module, "_orig_mod")
-            self.strategy = _WRAPPERS.get(type(module).__name__, self.strategy)
-            module = getattr(module, "_orig_mod", None) or (
-                module.module if type(module).__name__ in _WRAPPERS else None
-            )
+            is_compiled, name = "_orig_mod" in module._modules, type(module).__name__
+            self.is_compiled = self.is_compiled or is_compiled
+            self.strategy = _WRAPPERS.get(name, self.strategy)
+            module = module._orig_mod if is_compiled else module.module if name in _WRAPPERS else None
 
     def _refer_to(self, module: nn.Module) -> Callable[[], nn.Module | None]:
         """Return what gives *module* back later: here it stays alive until then."""
@@ -164,7 +163,7 @@ class Observer:
 def unwrapped(module: Any) -> nn.Module:
     """Return the module inside torch.compile, DDP and FSDP."""
     while True:
-        if hasattr(module, "_orig_mod"):
+        if "_orig_mod" in module._modules:  # not by `hasattr`: a module of the user's may have any attribute
             module = module._orig_mod
         elif type(module).__name__ in _WRAPPERS:
             module = module.module

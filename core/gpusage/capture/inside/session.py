@@ -25,14 +25,13 @@ from gpusage.capture.inside.cuda_on_cpu import pretend_cuda
 from gpusage.capture.inside.hollow import HollowCalls
 from gpusage.capture.inside.light import LeftOut, make_light
 from gpusage.capture.inside.observer import Call, Observer
-from gpusage.capture.inside.step import Observation, job_keys, modules_of, step_calls, step_graph, weight_count
+from gpusage.capture.inside.step import MAXIMUM_FAILURE_CHARACTERS, Observation, record_of_step
 from gpusage.graphs.card.file import to_document
 
 INFERENCE_CALLS = 3
 """Equal calls without a gradient after which a program without an optimizer is taken for inference."""
 BACKWARD_CALLS = 3
 """Backward passes after which a program without an optimizer is taken to change its weights by hand."""
-_TEXT = 300
 
 
 class Session:
@@ -92,7 +91,11 @@ class Session:
         while torch._C._len_torch_function_stack():
             torch._C._pop_torch_function_stack()
         frameworks = [name for name in ("jax", "tensorflow") if name in sys.modules]
-        record: dict[str, Any] = {"ending": ending, "failure": failure[:_TEXT], "frameworks": frameworks}
+        record: dict[str, Any] = {
+            "ending": ending,
+            "failure": failure[:MAXIMUM_FAILURE_CHARACTERS],
+            "frameworks": frameworks,
+        }
         try:
             if self.observer.calls:
                 self.send({"stage": "the card"})
@@ -100,7 +103,7 @@ class Session:
                     record |= self._observed()
         except BaseException as error:  # what a module raises on shapes is said, not raised
             traceback.print_exc()
-            record["graph_failure"] = str(error)[:_TEXT] or type(error).__name__
+            record["graph_failure"] = str(error)[:MAXIMUM_FAILURE_CHARACTERS] or type(error).__name__
         self.send({"record": record})
         sys.stdout.flush()
         sys.stderr.flush()
@@ -115,18 +118,11 @@ class Session:
             gpu_count=self.gpu_count,
             left_out=self.left_out,
         )
-        _, calls = step_calls(observation)
-        graph, failure = None, ""
-        try:
-            graph = step_graph(observation)
-        except Exception as error:  # the keys are worth sending without a graph
-            failure = str(error)[:_TEXT]
+        record, graph = record_of_step(observation)
         return {
-            "keys": {name: [key.value, key.mark] for name, key in job_keys(observation, graph).items()},
-            "modules": [[type(module).__name__, weight_count([module])] for module in modules_of(calls)],
+            **record,
             "real_calls": dict(list(self.real_calls.items())[:3]),
             "graph": to_document(graph) if graph is not None else None,
-            "graph_failure": failure,
         }
 
     def _replace(self, call: Call, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -137,7 +133,7 @@ class Session:
             return self._hollow.call(call.module, args, kwargs)
         except Exception as error:  # whatever a module asks that shapes do not tell
             name = type(call.module).__name__
-            self.real_calls.setdefault(name, f"{type(error).__name__}: {error}"[:_TEXT])
+            self.real_calls.setdefault(name, f"{type(error).__name__}: {error}"[:MAXIMUM_FAILURE_CHARACTERS])
             return self.observer.original(call.module, *args, **kwargs)
 
     def _hook(self) -> None:

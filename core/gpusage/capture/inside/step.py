@@ -31,6 +31,7 @@ _CACHES = frozenset({"past_key_values", "cache_position", "use_cache"})
 """What a generating model hands itself from call to call: played anew, it would be filled twice."""
 _CHECKPOINTS = ("gradient_checkpointing", "grad_checkpointing")
 _MOST_INFERENCE_CALLS = 8
+MAXIMUM_FAILURE_CHARACTERS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,22 @@ def weight_count(modules: Sequence[nn.Module], *, only_trained: bool = False) ->
     """Return the number of weights, each counted once."""
     weights = {id(weight): weight for module in modules for weight in module.parameters()}
     return sum(each.numel() for each in weights.values() if each.requires_grad or not only_trained)
+
+
+def record_of_step(observation: Observation) -> tuple[dict[str, Any], ModelGraph | None]:
+    """Return what a record has of the step that *observation* shows, and its graph, ``None`` if it cannot be read."""
+    _, calls = step_calls(observation)
+    graph, failure = None, ""
+    try:
+        graph = step_graph(observation)
+    except Exception as error:  # the keys are worth recording without a graph
+        failure = str(error)[:MAXIMUM_FAILURE_CHARACTERS]
+    record = {
+        "keys": {name: [key.value, key.mark] for name, key in job_keys(observation, graph).items()},
+        "modules": [[type(module).__name__, weight_count([module])] for module in modules_of(calls)],
+        "graph_failure": failure,
+    }
+    return record, graph
 
 
 def job_keys(observation: Observation, graph: ModelGraph | None) -> dict[str, Key]:

@@ -42,7 +42,7 @@ def comment_of_run(
 
     Args:
         record: Path of the record, less its suffix.
-        catalogue: Whose names of GPUs the comment has.
+        catalogue: The GPUs, by the names that the comment uses.
         files: What is sent along with the job, by its name there.
     """
     document = _read(record, ".json")
@@ -50,7 +50,7 @@ def comment_of_run(
     if not document or document.get("varies") or not _is_program(document, files) or not card.is_file():
         return None
     try:
-        words = [check_record(document).comment(str(card)), *_measured(_read(record, ".measured.json"), catalogue)]
+        words = [check_record(document).comment(str(card)), *_measured(record, document, catalogue)]
         words += [f"first_run={document['job']}"] if document.get("job") else []
         parse_model(",".join(words))
     except RequestError:
@@ -68,8 +68,12 @@ def _is_program(document: Mapping[str, Any], files: Mapping[str, Path]) -> bool:
     return hashlib.sha256(content).hexdigest() == document.get("program_digest")
 
 
-def _measured(document: Mapping[str, Any], catalogue: GpuCatalogue) -> list[str]:
-    step_time_s, name = document.get("step_time_s"), document.get("gpu")
+def _measured(record: Path, document: Mapping[str, Any], catalogue: GpuCatalogue) -> list[str]:
+    """Return the key of the step time, if the program of *document* was measured, and none before it."""
+    measured = _read(record, ".measured.json")
+    if measured.get("program_digest") != document["program_digest"]:
+        return []
+    step_time_s, name = measured.get("step_time_s"), measured.get("gpu")
     gpu = known_gpu(catalogue, name) if isinstance(name, str) else None
     if gpu is None or not isinstance(step_time_s, float) or not 1e-6 < step_time_s < 1e4:
         return []

@@ -29,7 +29,9 @@ _FORMAT = "1"  # of the cache's entries; a new card format takes a new one
 
 @click.command(name="job-card", hidden=True)
 @click.argument("comment", required=False)
-@click.option("--first-run", "record", type=click.Path(path_type=Path), help="Print also the comment, of this record.")
+@click.option(
+    "--first-run", "record", type=click.Path(path_type=Path), help="Also print the comment that this record gives."
+)
 @click.option("--limit-s", type=float, help="Stop after this time and say why.  [default: wait for the card]")
 @click.option(
     "--keep-in", type=click.Path(path_type=Path), help="Keep the card here, for all users.  [default: the user's cache]"

@@ -1,0 +1,99 @@
+"""A process of its own for what takes long, which the user's program does not notice: a fork that touches no GPU."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+LIMIT_S = 60
+
+
+def in_another_process(function: Callable[[], None]) -> None:
+    """Call *function* in a process of its own, which nobody waits for and which prints nothing.
+
+    A process between the two ends at once, so that the program never waits for a child that it did not start.
+    """
+    process = os.getpid()
+    if any(action == "error" for action, *_ in warnings.filters):
+        return  # Python 3.12 warns of a fork beside threads
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+            return
+    finally:
+        if os.getpid() == process:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        if os.fork():
+            os._exit(0)
+        forget_handlers()
+        signal.alarm(LIMIT_S)
+        os.nice(19)
+        gc.disable()  # what is garbage may hold memory of the GPU
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in range(3):
+            os.dup2(nothing, descriptor)
+        close_others()
+        function()
+    finally:
+        os._exit(0)
+
+
+def close_others() -> None:
+    """Close every file but the first three: where the limit is 2^30, to try each number takes longer than we have."""
+    for descriptor in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+        if descriptor > 2:
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+def forget_handlers() -> None:
+    """Let signals end this process, and those that managers and terminals send to a whole job pass by."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        is_for_all = number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+        with suppress(OSError, ValueError):  # the C library keeps some for itself
+            signal.signal(number, signal.SIG_IGN if is_for_all else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+_TENSORS: list[Any] = []
+"""Tensors that this process must not free: it cannot use the GPU."""
+
+
+def forget_values(modules: list[nn.Module], optimizers: list[Any]) -> None:
+    """Put tensors without values in the place of all that *modules* hold, and of what *optimizers* update.
+
+    A fork cannot use a GPU's tensors, and what it writes into memory that processes share is the program's.
+    """
+    shadows: dict[int, torch.Tensor] = {}
+
+    def shadow(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.device.type == "meta":
+            return value
+        if id(value) not in shadows:
+            _TENSORS.append(value)
+            empty = torch.empty(value.shape, dtype=value.dtype, device="meta")
+            is_weight = isinstance(value, nn.Parameter)
+            shadows[id(value)] = nn.Parameter(empty, requires_grad=value.requires_grad) if is_weight else empty
+        return shadows[id(value)]
+
+    for module in modules:
+        for part in module.modules():
+            for table in (part._parameters, part._buffers, vars(part)):
+                for name, value in list(table.items()):
+                    if table is not vars(part) or getattr(value, "is_cuda", False):  # others may be read as numbers
+                        table[name] = shadow(value)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["params"] = [shadow(weight) for weight in group["params"]]
