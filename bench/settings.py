@@ -1,13 +1,14 @@
 """Print a table of what can be set: the keys of a job by their group, or the keys of gpusage.toml.
 
 The tables of docs/jobs.md and docs/configuration.md are made by it, from `gpusage_hooks.job_keys` and from the
-dataclasses of gpusage.toml's sections.
+dataclasses of gpusage.toml's sections. ``schema`` prints docs/job_keys.schema.json.
 
 Example: python bench/settings.py run
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields
@@ -37,6 +38,27 @@ def _meaning(row: JobKey) -> str:
     words = f" One of {_code(row.kind.choices)}." if isinstance(row.kind, Words) else ""
     details = f" {row.details}" if row.details else ""
     return f"{row.help}{words}{details}"
+
+
+def job_schema() -> str:
+    """Return the JSON schema of an object that has a job's keys."""
+    properties = {
+        row.name: {**row.kind.json_schema, "description": row.help, "examples": [_json_example(row)]}
+        for row in JOB_KEYS.values()
+    }
+    document = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "The keys of a job that gpusage reads",
+        "type": "object",
+        "properties": properties,
+        "dependentRequired": {row.name: [row.requires] for row in JOB_KEYS.values() if row.requires},
+        "additionalProperties": False,
+    }
+    return json.dumps(document, indent=2)
+
+
+def _json_example(row: JobKey) -> object:
+    return json.loads(row.example) if row.kind.json_schema.get("type") in ("integer", "number") else row.example
 
 
 def site_table() -> Iterator[str]:
@@ -90,9 +112,12 @@ def _code(words: tuple[str, ...]) -> str:
 
 
 @click.command()
-@click.argument("table", type=click.Choice([*get_args(Group), "site"]))
+@click.argument("table", type=click.Choice([*get_args(Group), "site", "schema"]))
 def main(table: str) -> None:
-    """Print TABLE: a group of a job's keys, or the keys of gpusage.toml."""
+    """Print TABLE: a group of a job's keys, the keys of gpusage.toml, or the JSON schema of a job's keys."""
+    if table == "schema":
+        click.echo(job_schema())
+        return
     click.echo("\n".join(site_table() if table == "site" else job_table(table)))
 
 

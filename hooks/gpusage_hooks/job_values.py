@@ -85,6 +85,8 @@ SYNONYMS: Mapping[str, str] = MappingProxyType(
 _DECIMAL = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _GBIT = re.compile(r" ?(gb/s|gbit/s|gbps)$", re.IGNORECASE)
 BYTES_PER_GBIT = 1e9 / 8
+_JOB_ID = "[A-Za-z0-9_.+-]{1,64}"
+_NAME = r"[A-Za-z0-9][\w.:-]{0,63}"
 _SIZES = re.compile(r"[0-9]{1,10}(?:x[0-9]{1,10})*")
 _DURATION = re.compile(rf"({_DECIMAL.pattern})\s*(us|ms|s)")
 _SECONDS: Mapping[str, float] = MappingProxyType({"us": 1e-6, "ms": 1e-3, "s": 1.0})
@@ -107,6 +109,11 @@ def refuse(key: str, rule: str, value: str, cure: str) -> NoReturn:
 class Text:
     """Any text."""
 
+    @property
+    def json_schema(self) -> Mapping[str, object]:
+        """Return the JSON schema of a value, as a form that writes comments needs it."""
+        return {"type": "string"}
+
     def parse(self, key: str, text: str) -> Any:  # noqa: ARG002 - each kind has a type of its own
         """Return the value of *key* that *text* says.
 
@@ -120,9 +127,14 @@ class Text:
 class JobId(Text):
     """The number of a job, in its manager's own form."""
 
+    @property
+    def json_schema(self) -> Mapping[str, object]:
+        """Return a string of these characters."""
+        return {"type": "string", "pattern": f"^{_JOB_ID}$"}
+
     def parse(self, key: str, text: str) -> str:
         """Return the number."""
-        if not re.fullmatch(r"[A-Za-z0-9_.+-]{1,64}", text):
+        if not re.fullmatch(_JOB_ID, text):
             refuse(key, "must be a job's number", text, f"Remove {key!r}: gpusage writes it")
         return text
 
@@ -130,6 +142,11 @@ class JobId(Text):
 @dataclass(frozen=True, slots=True)
 class Count(Text):
     """A whole number from 1 to 10^9."""
+
+    @property
+    def json_schema(self) -> Mapping[str, object]:
+        """Return an integer and its limits."""
+        return {"type": "integer", "minimum": 1, "maximum": MAXIMUM_COUNT}
 
     def parse(self, key: str, text: str) -> int:
         """Return the number."""
@@ -144,6 +161,11 @@ class Words(Text):
     """One of several words, or another that users know for it."""
 
     choices: tuple[str, ...]
+
+    @property
+    def json_schema(self) -> Mapping[str, object]:
+        """Return the words; what else users write for them is left out."""
+        return {"enum": list(self.choices)}
 
     def parse(self, key: str, text: str) -> Any:  # one of the literals of `choices`
         """Return the usual word."""
@@ -161,6 +183,11 @@ class Words(Text):
 class Switch(Text):
     """``on`` or ``off``."""
 
+    @property
+    def json_schema(self) -> Mapping[str, object]:
+        """Return both words."""
+        return {"enum": list(SWITCH)}
+
     def parse(self, key: str, text: str) -> bool:
         """Return whether it is on."""
         return bool(Words(SWITCH).parse(key, text) == "on")
@@ -174,6 +201,11 @@ class Number(Text):
     example: str
     least: float = 1e-9  # the smallest that can be written
     most: float = math.inf
+
+    @property
+    def json_schema(self) -> Mapping[str, object]:
+        """Return a number and its limits."""
+        return {"type": "number", "minimum": self.least} | ({"maximum": self.most} if self.most < math.inf else {})
 
     def parse(self, key: str, text: str) -> float:
         """Return the number."""
@@ -201,6 +233,11 @@ class Duration(Text):
 
     example: str = "50ms"
 
+    @property
+    def json_schema(self) -> Mapping[str, object]:
+        """Return a number with its unit."""
+        return {"type": "string", "pattern": f"^{_DURATION.pattern}$"}
+
     def parse(self, key: str, text: str) -> float:
         """Return the seconds."""
         match = _DURATION.fullmatch(text)
@@ -212,6 +249,11 @@ class Duration(Text):
 @dataclass(frozen=True, slots=True)
 class StepTime(Text):
     """A measured step time such as ``30ms@a100``."""
+
+    @property
+    def json_schema(self) -> Mapping[str, object]:
+        """Return a time, ``@`` and the GPU."""
+        return {"type": "string", "pattern": f"^{_DURATION.pattern}@.+$"}
 
     def parse(self, key: str, text: str) -> tuple[float, str]:
         """Return the seconds and the name of the GPU."""
@@ -227,6 +269,11 @@ class Utilization(Text):
 
     ``1`` is one percent, as nvidia-smi shows it; ``0.6`` may also be meant as a share of 1, and must have a ``%``.
     """
+
+    @property
+    def json_schema(self) -> Mapping[str, object]:
+        """Return percent, and ``@`` before a batch size."""
+        return {"type": "string", "pattern": f"^{_DECIMAL.pattern}%?(@[1-9][0-9]{{0,8}})?$"}
 
     def parse(self, key: str, text: str) -> tuple[float, int | None]:
         """Return the share of 1, and the batch size where one is named."""
@@ -247,6 +294,11 @@ class Utilization(Text):
 class Tokens(Text):
     """Tokens of the prompt and new ones, such as ``512+128``."""
 
+    @property
+    def json_schema(self) -> Mapping[str, object]:
+        """Return both numbers with ``+`` between them."""
+        return {"type": "string", "pattern": r"^[0-9]{1,7}\+[0-9]{1,7}$"}
+
     def parse(self, key: str, text: str) -> Generation:
         """Return both numbers."""
         match = re.fullmatch(r"\s*([0-9]{1,7})\s*\+\s*([0-9]{1,7})\s*", text)
@@ -259,6 +311,11 @@ class Tokens(Text):
 @dataclass(frozen=True, slots=True)
 class Sizes(Text):
     """Sizes of one free dimension or of a whole input: ``seq=128`` or ``input=3x224x224``."""
+
+    @property
+    def json_schema(self) -> Mapping[str, object]:
+        """Return a name, ``=`` and the sizes."""
+        return {"type": "string", "pattern": f"^[^=]+={_SIZES.pattern}$"}
 
     def parse(self, key: str, text: str) -> tuple[str, tuple[int, ...]]:
         """Return the name and the sizes."""
@@ -274,11 +331,16 @@ class Sizes(Text):
 class Names(Text):
     """One name or several, joined by ``+``: ``t4+v100``."""
 
+    @property
+    def json_schema(self) -> Mapping[str, object]:
+        """Return names with ``+`` between them."""
+        return {"type": "string", "pattern": rf"^{_NAME}(\+{_NAME})*$"}
+
     def parse(self, key: str, text: str) -> tuple[str, ...]:
         """Return each name once."""
         names = tuple(dict.fromkeys(name.strip() for name in text.split("+")))
         if len(names) > MAXIMUM_NAMES:
             refuse(key, f"must be at most {MAXIMUM_NAMES} names", text, f"Remove {len(names) - MAXIMUM_NAMES} of them")
-        if not all(re.fullmatch(r"[A-Za-z0-9][\w.:-]{0,63}", name, re.ASCII) for name in names):
+        if not all(re.fullmatch(_NAME, name, re.ASCII) for name in names):
             refuse(key, "must be names joined by '+'", text, f"Write '{key}=t4+v100'")
         return names

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 from typing import get_args
 
+import jsonschema
 import pytest
 
-from gpusage_hooks.job_keys import Group
+from gpusage_hooks.job_keys import JOB_KEYS, Group, JobKey
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -35,3 +37,34 @@ def test_a_table_on_a_page_is_what_the_command_prints(page: str, table: str) -> 
     text = "\n".join(lines)
     block = f"<!-- made by: python bench/settings.py {table} -->\n\n{text}\n\n<!-- end -->\n"
     assert block in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+
+
+def test_the_schema_beside_the_pages_is_what_the_command_prints() -> None:
+    """If not: ``python bench/settings.py schema > docs/job_keys.schema.json``."""
+    assert (ROOT / "docs" / "job_keys.schema.json").read_text(encoding="utf-8") == SETTINGS.job_schema() + "\n"
+
+
+@pytest.mark.parametrize("row", JOB_KEYS.values(), ids=JOB_KEYS)
+def test_the_schema_takes_the_example_of_a_key_and_refuses_a_list(row: JobKey) -> None:
+    schema = json.loads(SETTINGS.job_schema())["properties"][row.name]
+    jsonschema.validate(schema["examples"][0], schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate([row.example], schema)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"batch": 0},
+        {"batch": "64"},
+        {"mode": "trained"},
+        {"step_time": "30ms"},
+        {"network": 200},  # without gpus
+        {"btch": 3},
+    ],
+)
+def test_the_schema_refuses_what_the_parser_refuses(job: dict[str, object]) -> None:
+    schema = json.loads(SETTINGS.job_schema())
+    jsonschema.validate({"model": "r.onnx", "batch": 64, "gpus": 16, "network": 200, "step_time": "30ms@a100"}, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"model": "r.onnx", **job}, schema)

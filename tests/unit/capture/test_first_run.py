@@ -86,14 +86,14 @@ def test_a_program_shows_its_job(name: str, lines: Mapping[str, Mapping[str, Any
         pytest.skip("transformers is not installed")
     record = Path(lines[name]["record"])
 
-    def seen() -> Mapping[str, str]:
+    def recorded_keys() -> Mapping[str, str]:
         keys = json.loads(record.with_name(f"{name}.json").read_text())["keys"]
         return {key: value for key, (value, _) in keys.items()}
 
     wait_until(record.with_name(f"{name}.json").exists)
     if name == "evaluates_first":  # its evaluation wrote a record before
-        wait_until(lambda: seen()["mode"] == "train")
-    assert seen() == SEEN[name]
+        wait_until(lambda: recorded_keys()["mode"] == "train")
+    assert recorded_keys() == SEEN[name]
     assert record.with_name(f"{name}.card.json").exists()
 
 
