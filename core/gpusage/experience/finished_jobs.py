@@ -18,7 +18,9 @@ SOUND: tuple[Outcome, ...] = ("completed", "timed_out")
 LEAST_UTILIZATION = 0.02
 """Of a job that works at all."""
 UNUSED_BELOW = 0.005
+"""Below this, 0 % is what people read."""
 FASTER = 2.0
+"""A round figure for one generation of GPUs."""
 FILLED = 0.95
 """Of a cap on GPU memory: an allocation fails before the last byte is taken."""
 
