@@ -102,7 +102,7 @@ def show_decision(sandbox: Sandbox, job: str) -> dict[str, Any]:
 
 
 def test_a_jobs_usage_is_in_the_store_and_its_user_is_told(sandbox: Sandbox) -> None:
-    """A job that carries no mark is told of by its node, and not kept."""
+    """A job that carries no mark counts as well, without a decision."""
     wrap = using(sandbox)
     other = ran(sandbox, submit_held(sandbox, "--gres=gpu:1", "--comment=nothing", wrap=wrap))
     ours = ("--gres=gpu:1", f"--comment={COMMENT}", "--job-name=secret --token=x")
@@ -121,7 +121,10 @@ def test_a_jobs_usage_is_in_the_store_and_its_user_is_told(sandbox: Sandbox) -> 
         (observed,) = store.usage(job_id=job)
         assert observed.decision is not None
         assert observed.decision.number == decision["number"]
-        assert store.usage(job_id=other) == ()
+        (unmarked,) = store.usage(job_id=other)
+        assert (unmarked.decision, unmarked.usage.number, unmarked.usage.gpu_count) == (None, "", 1)
+        assert unmarked.usage.account == usage["account"]
+        assert unmarked.usage.partition == usage["partition"] == "gpu"
 
 
 def test_a_node_tells_nothing_but_figures_and_keeps_nothing_behind(sandbox: Sandbox) -> None:

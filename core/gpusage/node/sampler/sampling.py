@@ -113,6 +113,7 @@ class Sampling:
             manager=self._job.manager,
             job_id=self._job.job_id,
             gpu=self._name,
+            gpu_count=len(self._job.devices),
             granted=self._granted,
             started_at_s=self._started_at_s,
             ended_at_s=time.time(),

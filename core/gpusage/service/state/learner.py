@@ -52,6 +52,7 @@ def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: fl
         least_run_s=settings.least_sampled_s,
         count=MAXIMUM_RUNS,
         count_per_user=MAXIMUM_RUNS_PER_USER,
+        only_decided=True,
     )
     observations = store.observations(query)
     failures = failures_of(observations, settings.least_sampled_s)
@@ -111,7 +112,8 @@ class Learner(PeriodicTask):
         settings, now_s = configuration.learning, time.time()
         with closing(open_store(configuration.store.url)) as store:
             modified_ns = _modified_ns(settings)
-            key = settings, store.usage(count=1), int(now_s / RELEARN_S), modified_ns
+            newest = store.observations(UsageQuery(count=1, only_decided=True))
+            key = settings, newest, int(now_s / RELEARN_S), modified_ns
             if key != self._learned_key:
                 self._publish(learn_from_store(store, settings, now_s))
                 self._learned_key = key
