@@ -55,6 +55,8 @@ def usage(decided: DecisionRecord, **rest: object) -> Usage:
         number=decided.number,
         job_id=str(100 + number),
         user=decided.origin,
+        account="physics" if decided.origin == "ada" else "biology",
+        partition="gpu" if number % 2 else "long",
         job_name=f"train{number % 3}",
         granted=WHOLE,
         started_at_s=decided.decided_at_s,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from gpusage.experience.trust import LEAST_CHECKED, LEAST_HELD, LEAST_OWN
 from gpusage.reports.accuracy import RULE, Promises
-from gpusage.reports.amounts import Amounts
+from gpusage.reports.amounts import Amounts, total
+from gpusage.reports.breakdown import Dimension, GroupTally
 from gpusage.reports.report import Report
 from gpusage_hooks.units import percent
 
@@ -24,6 +26,17 @@ USED_RULE = "Used is the time with a kernel running, of what was booked; where o
 UNNAMED_RULE = (
     f"Held: the run stayed below the upper ends of all that its history had told. History decides from "
     f"{LEAST_CHECKED} checked runs on, of which {percent(LEAST_HELD)} held, and {LEAST_OWN} of the job's own user."
+)
+POSSIBLE_RULE = (
+    "Could share: jobs whose share was decided and not given, and jobs that were seen alone on one whole GPU to their "
+    "end and would have kept the site's limits on a share. Slower: how much longer they would have taken, from the "
+    "least to the most; of what only a node saw, kernels are taken to grow as much as they can. Could save: the GPU "
+    "hours that these shares would have left to others."
+)
+UNSEEN_RULE = "The row of what was not seen is a part of all: nobody can tell what it used."
+MOST_GROUPS = 20
+NO_NAME: Mapping[Dimension, str] = MappingProxyType(
+    {"user": "not known", "account": "not known", "partition": "not known", "model": "none named"}
 )
 NO_RUN = "No run was observed: no node sampled one that ended in this time."
 
@@ -44,8 +57,8 @@ def title(report: Report) -> str:
     return f"GPU usage of {whose}, {_day(report.since_s)} to {_day(report.until_s)}"
 
 
-def sections(report: Report) -> Iterator[Section]:
-    """Yield the parts of *report*, what matters most first."""
+def sections(report: Report, by: Sequence[Dimension] = ()) -> Iterator[Section]:
+    """Yield the parts of *report*, what matters most first, with its hours *by* some dimensions."""
     yield _decisions(report)
     if report.reasons:
         yield _reasons(report)
@@ -55,6 +68,7 @@ def sections(report: Report) -> Iterator[Section]:
         yield Section(title="GPU hours", notes=(NO_RUN,))
         return
     yield _hours(report)
+    yield from (_by(dimension, report, is_first=dimension == by[0]) for dimension in by)
     yield _promises(report)
     yield _verdicts(report)
     yield _worst(report)
@@ -102,6 +116,35 @@ def _hours(report: Report) -> Section:
         )
     columns = ("GPU hours", "runs", "asked", "booked", "used", "idle", "not seen", "saved")
     return Section(title="GPU hours", columns=columns, rows=rows, notes=notes)
+
+
+def _by(dimension: Dimension, report: Report, *, is_first: bool) -> Section:
+    """Return the hours by *dimension*: the groups that booked most, all others in one row, all jobs, and the unseen."""
+    groups = report.groups[dimension]
+    rows = [_group(each.name or NO_NAME[dimension], each) for each in groups[:MOST_GROUPS]]
+    others = groups[MOST_GROUPS:]
+    if others:
+        hours, count = total(each.hours for each in others), sum(each.job_count for each in others)
+        rows.append(_group(f"{len(others):,} others", GroupTally(name="", job_count=count, hours=hours, possible=None)))
+    rows += [_group("all", report.all_jobs), _group("of all, not seen", report.unseen)]
+    columns = (dimension, "jobs", "asked", "booked", "used", "idle", "not seen", "could share", "slower", "could save")
+    notes = (UNSEEN_RULE, POSSIBLE_RULE) if is_first else ()
+    return Section(title=f"GPU hours by {dimension}", columns=columns, rows=rows, notes=notes)
+
+
+def _group(name: str, group: GroupTally) -> Sequence[str]:
+    hours, possible = group.hours, group.possible
+    taken = map(amount, (hours.requested, hours.booked, hours.used, hours.idle, hours.unseen))
+    if possible is None:
+        return (name, f"{group.job_count:,}", *taken, "-", "-", "-")
+    price = slower(possible.slowdown_low, possible.slowdown_high)
+    return (name, f"{group.job_count:,}", *taken, f"{possible.job_count:,}", price, amount(possible.saved_hours))
+
+
+def slower(low: float, high: float) -> str:
+    """Return from *low* to *high* how many times as long something takes, as people read it: ``5 to 22 %``."""
+    ends = dict.fromkeys(f"{100 * (each - 1):.0f}" for each in (low, high))
+    return f"{' to '.join(ends)} %"
 
 
 def _rate_notes(report: Report) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpusage.reports.amounts import Amounts
+from gpusage.reports.breakdown import NAMES
 from gpusage.reports.lines import Section, amount, part, sections, title
 from gpusage.reports.pages import bars, html
 from gpusage.reports.report import BAND_PERCENT, Report
@@ -18,7 +19,7 @@ PROMISES = {"kept": "#4b8b6f", "broken": "#c2571a", "nothing tells": "#aaaaaa"}
 def page(report: Report, origin: html.Origin | None = None) -> str:
     """Return the page; *origin* says where it is from."""
     plots = _plots(report)
-    parts = [(f"section-{number}", section) for number, section in enumerate(sections(report), start=1)]
+    parts = [(f"section-{number}", section) for number, section in enumerate(sections(report, [*NAMES]), start=1)]
     contents = html.contents((anchor, section.title) for anchor, section in parts)
     body = "".join(_section(section, anchor, plots.get(section.title, "")) for anchor, section in parts)
     return html.page(title(report), f"{contents}{body}", origin)
