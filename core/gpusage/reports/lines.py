@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from gpusage.experience.finished_jobs import HOST_BOUND_BELOW
 from gpusage.experience.trust import LEAST_CHECKED, LEAST_HELD, LEAST_OWN
 from gpusage.reports.accuracy import RULE, Promises
 from gpusage.reports.amounts import Amounts, total
 from gpusage.reports.breakdown import Dimension, GroupTally
+from gpusage.reports.comparison import PeriodTotals
 from gpusage.reports.report import Report
+from gpusage.reports.verdicts import HARDLY_USED_BELOW
 from gpusage_hooks.units import percent
 
 SAVED_RULE = (
@@ -34,6 +37,11 @@ POSSIBLE_RULE = (
     "hours that these shares would have left to others."
 )
 UNSEEN_RULE = "The row of what was not seen is a part of all: nobody can tell what it used."
+WAITING_RULE = (
+    f"Jobs with a kernel in less than {percent(HOST_BOUND_BELOW)} of their time. What they wait for is that of the job "
+    "with the most idle GPU hours: its processors, where these are busy, else its loader."
+)
+BEFORE = "This time and the time before"
 MOST_GROUPS = 20
 NO_NAME: Mapping[Dimension, str] = MappingProxyType(
     {"user": "not known", "account": "not known", "partition": "not known", "model": "none named"}
@@ -59,20 +67,21 @@ def title(report: Report) -> str:
 
 def sections(report: Report, by: Sequence[Dimension] = ()) -> Iterator[Section]:
     """Yield the parts of *report*, what matters most first, with its hours *by* some dimensions."""
+    if report.run_count:
+        yield _before(report)
+        yield _hours(report)
+        yield from (_by(dimension, report, is_first=dimension == by[0]) for dimension in by)
+        yield _promises(report)
+        yield _hardly_used(report)
+        yield _waiting(report)
+        yield _verdicts(report)
+        yield _worst(report)
     yield _decisions(report)
     if report.reasons:
         yield _reasons(report)
     if report.unnamed.jobs or report.unnamed.checked:
         yield _unnamed(report)
-    if not report.run_count:
-        yield Section(title="GPU hours", notes=(NO_RUN,))
-        return
-    yield _hours(report)
-    yield from (_by(dimension, report, is_first=dimension == by[0]) for dimension in by)
-    yield _promises(report)
-    yield _verdicts(report)
-    yield _worst(report)
-    yield _trueness(report)
+    yield _trueness(report) if report.run_count else Section(title="GPU hours", notes=(NO_RUN,))
 
 
 def amount(value: float) -> str:
@@ -110,12 +119,22 @@ def _hours(report: Report) -> Section:
     rows += [_amounts("all", report.run_count, report.hours)]
     rows += [_amounts(f"in {report.currency}", report.run_count, report.money)] if report.money else []
     notes = [SAVED_RULE, USED_RULE, *_rate_notes(report)]
+    if report.totals.energy is not None:
+        kwh, hours = report.totals.energy.kwh, report.totals.energy.booked_hours
+        notes.append(
+            f"Energy: {amount(kwh)} kWh in the {amount(hours)} GPU hours of jobs alone on a GPU with a counter."
+        )
     if report.hours.savable:
         notes.append(
             f"Shares that were only advised or recorded could have saved {amount(report.hours.savable)} GPU hours."
         )
     columns = ("GPU hours", "runs", "asked", "booked", "used", "idle", "not seen", "saved")
     return Section(title="GPU hours", columns=columns, rows=rows, notes=notes)
+
+
+def by_title(dimension: Dimension) -> str:
+    """Return the title of the hours by *dimension*."""
+    return f"GPU hours by {dimension}"
 
 
 def _by(dimension: Dimension, report: Report, *, is_first: bool) -> Section:
@@ -129,7 +148,7 @@ def _by(dimension: Dimension, report: Report, *, is_first: bool) -> Section:
     rows += [_group("all", report.all_jobs), _group("of all, not seen", report.unseen)]
     columns = (dimension, "jobs", "asked", "booked", "used", "idle", "not seen", "could share", "slower", "could save")
     notes = (UNSEEN_RULE, POSSIBLE_RULE) if is_first else ()
-    return Section(title=f"GPU hours by {dimension}", columns=columns, rows=rows, notes=notes)
+    return Section(title=by_title(dimension), columns=columns, rows=rows, notes=notes)
 
 
 def _group(name: str, group: GroupTally) -> Sequence[str]:
@@ -206,6 +225,82 @@ def _worst(report: Report) -> Section:
         columns=("job", "user", "GPU", "booked", "idle", "verdict", "ask next time"),
         rows=rows,
         notes=() if rows else ("No job was seen idle.",),
+    )
+
+
+def _before(report: Report) -> Section:
+    """Return this time beside the time before, which is as long."""
+    if report.previous is None:
+        return Section(title=BEFORE, notes=("Nothing is kept of the time before.",))
+    rows = [
+        (
+            name,
+            amount(now) if is_amount else f"{now:,.0f}",
+            amount(then) if is_amount else f"{then:,.0f}",
+            _change(now, then),
+        )
+        for (name, now, is_amount), (_, then, _) in zip(_totals(report.totals), _totals(report.previous), strict=True)
+    ]
+    since_s = 2 * report.since_s - report.until_s
+    notes = [f"The time before is {_day(since_s)} to {_day(report.since_s)}."]
+    return Section(title=BEFORE, columns=("", "this time", "before", "change"), rows=rows, notes=notes)
+
+
+def _totals(totals: PeriodTotals) -> Iterator[tuple[str, float, bool]]:
+    """Yield each total with its name, and whether it is an amount rather than a count."""
+    hours, promises = totals.hours, totals.promises
+    yield "jobs with GPUs", totals.job_count, False
+    yield "users", totals.user_count, False
+    yield "jobs with a share in place of a GPU", totals.share_count, False
+    yield "promises kept", promises.fulfilled, False
+    yield "promises broken", promises.broken, False
+    yield "GPU hours asked", hours.requested, True
+    yield "GPU hours booked", hours.booked, True
+    yield "GPU hours used", hours.used, True
+    yield "GPU hours idle", hours.idle, True
+    yield "GPU hours not seen", hours.unseen, True
+    yield "GPU hours saved by sharing", hours.saved, True
+    yield "kWh of runs alone on their GPUs", totals.energy.kwh if totals.energy else 0.0, True
+
+
+def _change(now: float, then: float) -> str:
+    return f"{100 * (now / then - 1):+.0f} %" if then > 0 else "-"
+
+
+def _hardly_used(report: Report) -> Section:
+    hardly, below = report.hardly_used, percent(HARDLY_USED_BELOW)
+    rows = [
+        (
+            f"{each.job_id} {each.job_name}".strip(),
+            each.user,
+            each.gpu or "not known",
+            amount(each.hours.booked),
+            percent(each.hours.used / (each.hours.used + each.hours.idle)),
+            each.advice or "-",
+        )
+        for each in hardly.worst
+    ]
+    note = (
+        f"{hardly.job_count:,} jobs, {amount(hardly.hours.booked)} GPU hours, {amount(hardly.hours.idle)} of them idle."
+    )
+    return Section(
+        title=f"Jobs that hold whole GPUs and use them less than {below}",
+        columns=("job", "user", "GPU", "booked", "busy", "ask next time"),
+        rows=rows,
+        notes=(note,) if rows else (f"No job was seen to use whole GPUs less than {below}.",),
+    )
+
+
+def _waiting(report: Report) -> Section:
+    rows = [
+        (each.user, f"{each.job_count:,}", amount(each.hours.booked), amount(each.hours.idle), each.waits_for)
+        for each in report.waiting
+    ]
+    return Section(
+        title="Who waits for data",
+        columns=("user", "jobs", "booked", "idle", "waits for"),
+        rows=rows,
+        notes=(WAITING_RULE,) if rows else ("No job was seen to wait for its host.",),
     )
 
 

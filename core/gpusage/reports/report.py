@@ -20,7 +20,17 @@ from gpusage.reports.accuracy import (
 )
 from gpusage.reports.amounts import Amounts, Currency, Rates, amounts_of, total
 from gpusage.reports.breakdown import USUAL_RULES, Dimension, GroupTally, ReportRules, break_down, tally, unseen_part
-from gpusage.reports.verdicts import VerdictTally, Wasted, tallied, worst
+from gpusage.reports.comparison import PeriodTotals, period_totals
+from gpusage.reports.verdicts import (
+    HardlyUsed,
+    VerdictTally,
+    WaitingUser,
+    Wasted,
+    hardly_used,
+    tallied,
+    waiting_users,
+    worst,
+)
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import DecisionRecord
 
@@ -88,6 +98,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename={"promises_enforc
         groups: What jobs took by user, account, partition and model.
         all_jobs: The same of all jobs.
         unseen: The same of what nobody saw.
+        totals: Of the time.
+        previous: Of the time before, as long as this one; ``None`` where nothing is kept of it.
+        hardly_used: The jobs that held whole GPUs and hardly used them.
+        waiting: The users whose jobs wait for their hosts.
     """
 
     since_s: float
@@ -109,6 +123,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename={"promises_enforc
     groups: Mapping[Dimension, tuple[GroupTally, ...]]
     all_jobs: GroupTally
     unseen: GroupTally
+    totals: PeriodTotals
+    previous: PeriodTotals | None
+    hardly_used: HardlyUsed
+    waiting: tuple[WaitingUser, ...]
     currency: Currency | None = None
 
 
@@ -119,6 +137,11 @@ class Period:
     since_s: float
     until_s: float
     user: str = ""
+
+    @property
+    def previous_since_s(self) -> float:
+        """Return when the time before began, which is as long."""
+        return 2 * self.since_s - self.until_s
 
 
 def report_of(
@@ -131,13 +154,16 @@ def report_of(
     """Return the report.
 
     Args:
-        records: The decisions of that time.
-        observations: The runs that ended in that time, the newest first.
+        records: The decisions of that time, and maybe of the time before.
+        observations: The runs that ended in that time, and maybe of the time before, the newest first.
         rates: By the names of GPUs as nodes report them.
         period: Which time that is, and whose jobs they are.
         rules: What counts as seen, and by what shares are priced.
     """
     least_s = rules.least_sampled_s
+    previous = [each for each in observations if each.usage.ended_at_s < period.since_s]
+    observations = [each for each in observations if each.usage.ended_at_s >= period.since_s]
+    records = [each for each in records if each.decided_at_s >= period.since_s]
     gpus = _by_gpu(observations, rates.per_hour, least_s)
     of_shares, withheld = count_promises(observations, least_s)
     priced = [each.money for each in gpus if each.money is not None]
@@ -162,6 +188,10 @@ def report_of(
         groups=break_down(observations, rules),
         all_jobs=tally("", observations, rules),
         unseen=unseen_part(observations, rules),
+        totals=period_totals(observations, least_s),
+        previous=period_totals(previous, least_s) if previous else None,
+        hardly_used=hardly_used(observations, least_s),
+        waiting=waiting_users(observations, least_s),
     )
 
 

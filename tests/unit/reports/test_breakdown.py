@@ -18,8 +18,8 @@ MONTH = [*month()]
 
 def section(observations: list[Observation], by: Dimension) -> Section:
     report = report_of([], observations, Rates(), Period(since_s=0.0, until_s=1.0))
-    (found,) = (each for each in sections(report, [by]) if each.title == f"GPU hours by {by}")
-    return found
+    (by_group,) = (each for each in sections(report, [by]) if each.title == f"GPU hours by {by}")
+    return by_group
 
 
 @pytest.mark.parametrize("dimension", NAMES)

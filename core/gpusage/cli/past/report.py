@@ -63,8 +63,8 @@ def read_report(period: Period) -> Report:
     origins = origins_of(period.user) if period.user else ()
     try:
         with closing(open_store(configuration.store.url)) as store:
-            records = store.since(period.since_s, origins)
-            observations = store.usage(since_s=period.since_s, user=user_name(period.user) or None)
+            records = store.since(period.previous_since_s, origins)
+            observations = store.usage(since_s=period.previous_since_s, user=user_name(period.user) or None)
     except (GpuUsageError, OSError) as error:
         message = (
             f"The store of decisions must be readable; got: {error} Run this as root or as the daemon's user; for your "
