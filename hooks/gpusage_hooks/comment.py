@@ -173,6 +173,8 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
         if row.requires and row.requires not in texts:
             needed = f"{row.requires}={JOB_KEYS[row.requires].example}"
             refuse(key, f"must stand beside {row.requires!r}", text, f"Add '{needed}' or remove {key!r}")
+    if values.get("gpus", 1) > 1 and mode == "infer" and "generate" not in values:
+        refuse("gpus", "must stand beside 'generate' in inference", texts["gpus"], "Add 'generate=512+128'")
     if "lora" in values and "trainable" in values:
         refuse("lora", "must not stand beside 'trainable'", texts["lora"], "Remove one of the two")
     if values.get("precision") in QUANTISED and mode != "infer" and not {"lora", "trainable"} & values.keys():

@@ -218,8 +218,8 @@ _ROWS = (
         form="N",
         unit="GPUs",
         default="1",
-        modes=TRAINING,
-        help="Training: GPUs that train together, each with its own batch; figures are per GPU.",
+        help="Training: GPUs that train together, each with its own batch; figures are per GPU. With generate: GPUs "
+        "that divide each layer (tensor parallelism); memory is per GPU, times and rates are of all.",
         details="The request stays as it is.",
         example="4",
     ),

@@ -31,7 +31,7 @@ SHARE_PERCENTS = (25, 50, 75)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What one GPU serves.
+    """What one GPU serves, or several that divide the model's layers, `Workload.gpus`.
 
     Attributes:
         block_count: Of `BLOCK_TOKENS` tokens, that fit beside the weights; 0 where these do not fit.
@@ -39,7 +39,7 @@ class Serving:
         longest_tokens: Prompt and new tokens of the longest answer that fits alone.
         first_token_s: From a request to its first token, where a place is free.
         token_s: From one token of an answer to the next, with all places taken.
-        tokens_per_s: New tokens of all answers.
+        tokens_per_s: New tokens of all answers, per GPU.
         factor: 9 of 10 times and rates lie within this factor.
     """
 
@@ -60,7 +60,7 @@ class Serving:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """How many GPUs of one type a rate of requests takes; a share of one GPU where that is enough."""
+    """How many GPUs of one type a rate of requests takes; a share of one GPU if that is enough."""
 
     gpu_count: int
     share_percent: int = 100
@@ -130,7 +130,7 @@ def serving_of(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Serving:
         longest_tokens=blocks * BLOCK_TOKENS,
         first_token_s=server.prefill_s() + (server.token_s(count) if answers > 1 else 0.0),
         token_s=residence_s / tokens,
-        tokens_per_s=answers * tokens / residence_s,
+        tokens_per_s=answers * tokens / residence_s / workload.gpus,
         factor=step.high / step.value,
     )
 
@@ -150,17 +150,17 @@ def fleet_of(graph: ModelGraph, workload: Workload, gpu: Gpu, rate_per_s: float,
     if not most or server.prefill_s() > first_token_s:
         return None
     count = ceil(rate_per_s / (most / server.residence_s(most)))
-    while count <= MOST_GPUS and not _keeps(server, rate_per_s / count, first_token_s, most):
+    while count * workload.gpus <= MOST_GPUS and not _keeps(server, rate_per_s / count, first_token_s, most):
         count = max(count + 1, int(count * 1.1))
-    if count > MOST_GPUS:
+    if count * workload.gpus > MOST_GPUS:
         return None
-    if count == 1:
+    if count * workload.gpus == 1:
         for percent in SHARE_PERCENTS:
             part = replace(share_of(gpu, percent), memory_bytes=gpu.memory_bytes * percent // 100)
             answers = serving_of(graph, workload, part).answers
             if _keeps(_Server(graph, workload, part), rate_per_s, first_token_s, answers):
                 return Fleet(gpu_count=1, share_percent=percent)
-    return Fleet(gpu_count=count)
+    return Fleet(gpu_count=count * workload.gpus)
 
 
 def _keeps(server: _Server, rate_per_s: float, first_token_s: float, most: int) -> bool:

@@ -40,8 +40,8 @@ def _several(case: PolicyInput) -> tuple[str, ...]:
         return (unchanged_reason,)
     memory = max((place.need.required_bytes for place in places), key=lambda needed: needed.high)
     too_small = names([place for place in places if not place.need.fits])
-    need_per_gpu = f"on {run.gpus} GPUs by {run.strategy}, batch {run.batch_size} each, a GPU needs {gib(memory.value)}"
-    return unchanged_reason, f"{need_per_gpu} (up to {gib(memory.high)})" + (
+    way = f"by {run.strategy}, batch {run.batch_size} each" if run.mode == "train" else "that divide each layer"
+    return unchanged_reason, f"on {run.gpus} GPUs {way}, a GPU needs {gib(memory.value)} (up to {gib(memory.high)})" + (
         f", more than {too_small} has" if too_small else ""
     )
 

@@ -26,6 +26,7 @@ from gpusage.predictors.data_parallel import (
     NO_GRADIENT_TRAFFIC,
     NOT_MEASURED,
     gradient_traffic,
+    is_replicated,
     step_time_of_replicas,
     waiting_s,
 )
@@ -46,12 +47,13 @@ from gpusage.predictors.engines import (
 )
 from gpusage.predictors.extrapolation import extrapolation_warnings, gpu_warnings
 from gpusage.predictors.generation import CacheSizes, GenerationWork, generation_work
-from gpusage.predictors.intervals import at_least
+from gpusage.predictors.intervals import at_least, scaled
 from gpusage.predictors.kernels import Kernels, is_autocast, kernels_of
 from gpusage.predictors.lowering import Lowering, fused, is_fused, is_fusion_measured, lower
 from gpusage.predictors.memory import Peak, generation_peak, tensor_peak, with_context
 from gpusage.predictors.step_time import Timing, generation_timing, kernels_on, step_times_s, timing_with
 from gpusage.predictors.structure import Structure, analyze_structure, with_autocast
+from gpusage.predictors.tensor_parallel import Exchange, divided, exchange_of
 from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, SoloRun, Workload
 
 T = TypeVar("T")
@@ -94,6 +96,7 @@ class GpuAnalysis:
         kernels: Of the workload, as are *work* and *graph*.
         generation: What a language model takes to write; none where the workload is a plain pass.
         passes: The kernels of its two passes; none without.
+        exchange: What several GPUs sum in a pass; none on one.
     """
 
     def __init__(self, analysis: WorkloadAnalysis, gpus: Sequence[Gpu]) -> None:
@@ -104,8 +107,9 @@ class GpuAnalysis:
         self.generation = analysis.generation
         self.passes = analysis.passes
         self.work = analysis.work
-        is_one = analysis.workload.gpus == 1
-        self.gradients = NO_GRADIENT_TRAFFIC if is_one else gradient_traffic(analysis.lowering, analysis.workload)
+        self.exchange = analysis.exchange
+        has_replicas = is_replicated(analysis.workload)
+        self.gradients = gradient_traffic(analysis.lowering, analysis.workload) if has_replicas else NO_GRADIENT_TRAFFIC
         self.efficiency = analysis.efficiency
         self.pretrained = analysis.pretrained
 
@@ -115,13 +119,17 @@ class GpuAnalysis:
         whole = self._timing_of(self.kernels)
         if self.generation is None:
             return whole
-        first, then = self.tokens
+        first, then = map(self._timing_of, self.passes)
         return generation_timing(whole, first, then, self.generation.decode_count)
 
     @lazy
     def tokens(self) -> tuple[Timing, ...]:
-        """Times of the prefill and of one decode pass; empty where the workload does not generate."""
-        return tuple(map(self._timing_of, self.passes))
+        """Times of the prefill and of one decode pass, sums over GPUs included; empty without generation."""
+        timings = map(self._timing_of, self.passes)
+        if self.exchange is None:
+            return tuple(timings)
+        each = zip(timings, self.exchange.seconds(self.gpus, self.workload.gpus), strict=True)
+        return tuple(replace(timing, step_s=timing.step_s + sum_s) for timing, sum_s in each)
 
     def _timing_of(self, kernels: Kernels) -> Timing:
         return timing_with(self.efficiency, kernels, self.gpus, self.workload.precision)
@@ -135,13 +143,20 @@ class GpuAnalysis:
     def step_time_s(self) -> list[Interval]:
         """Seconds of one step."""
         of_one = step_times_s(self.efficiency, self.graph, self.workload, self.gpus, self.timing)
+        if self.exchange:
+            sums = zip(of_one, self.waiting_s, strict=True)
+            return [scaled(step_time_s, 1.0 + sums_s / step_time_s.value) for step_time_s, sums_s in sums]
         each = zip(of_one, self.gpus, strict=True)
         return [step_time_of_replicas(step_time_s, self.workload, gpu, self.gradients) for step_time_s, gpu in each]
 
     @lazy
     def waiting_s(self) -> list[float]:
-        """Seconds of a step in which each GPU waits for the gradients of others."""
-        if self.workload.gpus == 1:
+        """Seconds of a step in which each GPU waits for the gradients of others, or for sums over all of them."""
+        if self.exchange and self.generation:
+            prompt_s, token_s = self.exchange.seconds(self.gpus, self.workload.gpus)
+            sums_s: list[float] = (prompt_s + self.generation.decode_count * token_s).tolist()
+            return sums_s
+        if not is_replicated(self.workload):
             return [0.0] * len(self.gpus)
         each = zip(self.timing.step_s.tolist(), self.gpus, strict=True)
         return [waiting_s(self.gradients, step_s, self.workload, gpu) for step_s, gpu in each]
@@ -214,7 +229,14 @@ class WorkloadAnalysis:
         if generation is None:
             return None
         cache = CacheSizes(cache_bytes(run, FLOAT_BYTES[run.precision]), is_fused=replays_graph(run))
-        return generation_work(self.graph, self._full_lowering, generation, run.batch_size, cache)
+        work = generation_work(self.graph, self._full_lowering, generation, run.batch_size, cache)
+        return work if run.gpus == 1 else divided(work, self.graph, run.gpus)
+
+    @lazy
+    def exchange(self) -> Exchange | None:
+        """What GPUs that divide a model's layers sum in a pass; none where one GPU has the whole model."""
+        is_divided = self.workload.generate is not None and self.workload.gpus > 1
+        return exchange_of(self.graph, self.workload) if is_divided else None
 
     @lazy
     def checkpoints(self) -> Checkpoints | None:

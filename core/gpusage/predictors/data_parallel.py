@@ -81,9 +81,14 @@ UNSHARDED = Sharding()
 """One GPU."""
 
 
+def is_replicated(workload: Workload) -> bool:
+    """Tell whether several GPUs train together; in generation each has a part of every layer (`tensor_parallel`)."""
+    return workload.gpus > 1 and workload.mode == "train"
+
+
 def sharding_of(lowering: Lowering, workload: Workload) -> Sharding:
     """Return what each GPU of *workload* holds."""
-    if workload.gpus == 1:
+    if not is_replicated(workload):
         return UNSHARDED
     if workload.strategy in FULLY_SHARDED:
         return _fully_sharded(lowering, workload)
@@ -323,7 +328,7 @@ def waiting_s(gradients: GradientTraffic, step_s: float, workload: Workload, gpu
 
 def step_time_of_replicas(step_time_s: Interval, workload: Workload, gpu: Gpu, gradients: GradientTraffic) -> Interval:
     """Return the step time on all of *workload*'s GPUs, of the same kind as *gpu*, from that of one."""
-    if workload.gpus == 1:
+    if not is_replicated(workload):
         return step_time_s
     waits_s = waiting_s(gradients, step_time_s.value, workload, gpu)
     return replace(
@@ -347,19 +352,24 @@ def replica_notes(workload: Workload, gpu: Gpu, step_s: float, waits_s: float) -
     """Return what the figures of several GPUs mean.
 
     Args:
-        workload: How many train, and how.
+        workload: How many there are, and what they do.
         gpu: Each of them.
         step_s: On all of them.
-        waits_s: `waiting_s`, a part of that.
+        waits_s: What each waits for the others, a part of that.
     """
     if workload.gpus == 1:
         return ()
-    note = (
-        f"All figures are per GPU, of {workload.gpus} that train by {workload.strategy}: samples per second as well. "
-        "The interval of a step has what GPUs may wait for each other."
-    )
+    if is_replicated(workload):
+        exchanged = "gradients"
+        note = (
+            f"All figures are per GPU, of {workload.gpus} that train by {workload.strategy}: samples per second as "
+            "well. The interval of a step has what GPUs may wait for each other."
+        )
+    else:
+        exchanged = "sums over GPUs"
+        note = f"Memory is that of each of {workload.gpus} GPUs, which divide each layer; times and rates are of all."
     if waits_s < NOTED_WAIT_SHARE * step_s:
         return (note,)
     link = bottleneck_link(gpu, workload.gpus, workload.network_bytes_per_s)
-    waiting = f"Of a step on {gpu.name}, {seconds(waits_s)} are for gradients on {link}."
+    waiting = f"Of a step on {gpu.name}, {seconds(waits_s)} are for {exchanged} on {link}."
     return (note, waiting)

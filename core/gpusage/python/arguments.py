@@ -39,7 +39,8 @@ class Run(TypedDict, total=False):
         trainable: Training: the share of the parameters that is trained, above 0 and at most 1.
         lora: Training: the rank of adapters beside all linear layers, which alone are trained.
         checkpointing: Training: whether the activations of repeated blocks are computed once more, not kept.
-        gpus: Training: GPUs that each compute ``batch_size`` samples of a step; figures are per GPU.
+        gpus: Training: GPUs that each compute ``batch_size`` samples of a step; figures are per GPU. With *generate*:
+            GPUs that divide each layer; memory is per GPU, times and rates are of all.
         strategy: Training on several GPUs: ``ddp``, ``zero1``, ``zero2``, ``zero3`` or ``fsdp``.
         network_bytes_per_s: Training on more than 8 GPUs: what the network between hosts carries for each GPU, one way.
         generate: Inference: tokens of a language model's prompt, and tokens that it writes, as ``(512, 128)``.
@@ -90,6 +91,8 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
         # A loop over numbers of GPUs begins with 1 and keeps its strategy.
         right = not row.requires or row.requires in known
         require(f"Argument {name!r}", f"stand beside {row.requires!r}", value, right=right)
+    right = workload.gpus == 1 or workload.mode == "train" or workload.generate is not None
+    require("Argument 'gpus'", "stand beside 'generate' in inference", workload.gpus, right=right)
     right = workload.lora is None or workload.trainable == 1
     require("Argument 'lora'", "not stand beside 'trainable'", workload.lora, right=right)
     has_adapters = workload.lora is not None or workload.trainable < 1

@@ -67,7 +67,8 @@ class Workload:
         generate: Inference: how long a language model's prompts and answers are; ``None`` is one forward pass.
         network_bytes_per_s: Training on several hosts: what the network carries for each GPU, one way; ``None`` is the
             site's, or what hosts with such GPUs commonly have.
-        gpus: Training: GPUs that each compute ``batch_size`` samples of a step, and sum their gradients.
+        gpus: Training: GPUs that each compute ``batch_size`` samples of a step, and sum their gradients. Generation:
+            GPUs among which each layer is divided (tensor parallelism).
         strategy: Training on several GPUs: what each of them holds of weights, gradients and state.
         compile: Whether a compiler fuses the model's operators, as `torch.compile` does.
         layout: How images lie in memory: channel after channel, or with the channels of each pixel side by side.

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 from gpusage_hooks.types import Generation, Gpu, Workload
 from gpusage_lab.published import models
 from gpusage_lab.published.rows import PublishedRow
-from gpusage_lab.published.settings import engine_of, engine_settings, gpu_of, precision_of, strategy_of
+from gpusage_lab.published.settings import divides_layers, engine_of, engine_settings, gpu_of, precision_of, strategy_of
 
 Kind = Literal["allocated", "reserved", "process"]
 """Of memory: what tensors have, what the allocator holds, or what nvidia-smi shows."""
@@ -164,7 +164,7 @@ def _workload(row: PublishedRow, precision: str, strategy: str) -> Workload:
     if row.mode in ("infer", "generate"):
         lengths = _lengths(row) if row.mode == "generate" else None
         generation = Generation(prompt_tokens=lengths[0], new_tokens=lengths[1]) if lengths else None
-        return Workload(mode="infer", generate=generation, **settings)
+        return Workload(mode="infer", generate=generation, gpus=row.gpus if divides_layers(row) else 1, **settings)
     accumulate = 1
     if row.global_batch and row.batch:
         accumulate = max(round(row.global_batch / row.batch / row.gpus), 1)
@@ -216,7 +216,9 @@ def _units(row: PublishedRow, workload: Workload) -> float:
         else:
             has_prompt = "prompt + generated" in row.note
             tokens = generation.new_tokens + (generation.prompt_tokens if has_prompt else 0)
-    return batch * tokens * (1 if row.metric.endswith("/GPU") else row.gpus)
+    if row.metric.endswith("/GPU"):
+        return batch * tokens / (row.gpus if divides_layers(row) else 1)
+    return batch * tokens * (1 if divides_layers(row) else row.gpus)
 
 
 def _group(row: PublishedRow) -> str:
@@ -229,7 +231,8 @@ def _group(row: PublishedRow) -> str:
         return _group_of_vision(row)
     if row.mode == "generate":
         quantized = "quantized" if is_quantized else "half"
-        return f"generation, {engine_of(row)}, {quantized}"
+        several = ", several GPUs" if row.gpus > 1 else ""
+        return f"generation, {engine_of(row)}, {quantized}{several}"
     if row.mode == "infer":
         return "language model, prompt alone"
     if is_quantized:

@@ -95,11 +95,18 @@ def _quantized(row: PublishedRow, text: str) -> str | None:
     return "int8" if "int8" in text else "int4"
 
 
+def divides_layers(row: PublishedRow) -> bool:
+    """Tell whether each layer is divided among the row's GPUs, and nothing else is."""
+    return row.mode == "generate" and bool(re.fullmatch(rf"TP ?{row.gpus}", row.parallelism))
+
+
 def strategy_of(row: PublishedRow) -> str | None:
     """Return how the model is divided between the row's GPUs; ``None`` for a way that gpusage has not."""
     text = row.parallelism
     if row.gpus == 1 or not text:
         return "ddp"
+    if divides_layers(row):
+        return "ddp"  # no word of ours says it: on several GPUs, a model that generates has its layers divided
     if row.mode in ("infer", "generate") or re.search(
         r"TP[2-9 ]|PP[2-9 ]\d*|CP ?[2-9]|, CP|EP[2-9]|EP1\d|split|offload", text
     ):

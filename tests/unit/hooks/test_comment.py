@@ -176,7 +176,7 @@ def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: f
         ("compile=one", "Key 'compile' must be one of on, off; got 'one'. Write 'compile=on'."),
         ("precision=double", "fp16-pure, bf16-pure, int8, int4, fp8, nf4; got 'double'. Choose one of them."),
         ("mode=infer,checkpointing=on", "belongs to a training job; got 'on'."),
-        ("mode=infer,gpus=4", "Key 'gpus' belongs to a training job; got '4'. Remove 'gpus' or 'mode=infer'."),
+        ("mode=infer,gpus=4", "Key 'gpus' must stand beside 'generate' in inference; got '4'. Add 'generate=512+128'."),
         ("network=200", "must stand beside 'gpus'; got '200'. Add 'gpus=4' or remove 'network'."),
         ("gpus=16,network=fast", "must be a number of Gb/s above 0; got 'fast'. Write 'network=200'."),
         ("strategy=fsdp", "must stand beside 'gpus'; got 'fsdp'. Add 'gpus=4' or remove 'strategy'."),

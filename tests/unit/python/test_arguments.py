@@ -44,7 +44,7 @@ GRAPH = convolution_graph()
         ({"accumulate": 0}, "'accumulate' must be a whole number, .*; got 0"),
         ({"accumulate": 8, "mode": "infer"}, "'accumulate' must be left out where the mode is not train; got 8"),
         ({"gpus": 0}, "'gpus' must be a whole number, .*; got 0"),
-        ({"gpus": 4, "mode": "infer"}, "'gpus' must be left out where the mode is not train; got 4"),
+        ({"gpus": 4, "mode": "infer"}, "'gpus' must stand beside 'generate' in inference; got 4"),
         ({"gpus": 4, "strategy": "pipeline"}, "'strategy' must be one of ddp, zero1, .*; got 'pipeline'"),
         ({"strategy": "fsdp"}, "'strategy' must stand beside 'gpus'; got 'fsdp'"),
         ({"precision": "int4"}, "must be of weights that can be trained, or stand beside 'lora'; got 'int4'"),

@@ -1,0 +1,113 @@
+"""Generation on several GPUs, among which each layer is divided (tensor parallelism), as vLLM and TensorRT-LLM do it.
+
+Each GPU has a part of the weights of each linear layer, and some heads of each attention with their keys and values.
+The vectors between layers are whole on each GPU: they are summed over all GPUs after each attention and after each
+feed-forward layer, and everybody waits for the sum. What stands between products is taken to be done whole by each.
+
+Source:
+    Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism",
+    arXiv 1909.08053, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpusage.devices.precisions import FLOAT_BYTES
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.data_parallel import allreduce_s_per_byte
+from gpusage.predictors.generation import GenerationWork
+from gpusage.predictors.lowering import Lowering
+from gpusage.predictors.operators import OperatorClass, element_count
+from gpusage.predictors.sequences import Part, sequence_model
+from gpusage_hooks.types import Gpu, ModelGraph, Workload
+
+ALLREDUCE_S = 10e-6
+"""What a sum over GPUs takes, however small it is. Published rates hardly decide it: with 2 to 40 us their median
+factor is 1.17 to 1.20."""
+_DIVIDED = (OperatorClass.PRODUCT, OperatorClass.BATCHED_PRODUCT, OperatorClass.ATTENTION)
+_OF_HEADS = (OperatorClass.BATCHED_PRODUCT, OperatorClass.ATTENTION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """What GPUs sum in the passes of an answer, each time one vector per token.
+
+    Attributes:
+        prompt_count: Sums in the pass over the prompt, one after the other.
+        token_count: Sums in a pass over one token.
+        vector_bytes: Of one token of each sample.
+        prompt_tokens: Tokens that go through the pass over the prompt.
+    """
+
+    prompt_count: int
+    token_count: int
+    vector_bytes: float
+    prompt_tokens: int
+
+    def seconds(self, gpus: Sequence[Gpu], gpu_count: int) -> tuple[FloatArray, FloatArray]:
+        """Return how long the pass over the prompt and one over a token wait, on *gpu_count* of each of *gpus*."""
+        byte_s = np.array([allreduce_s_per_byte(gpu, gpu_count) for gpu in gpus])
+        prompt_s = ALLREDUCE_S + self.prompt_tokens * self.vector_bytes * byte_s
+        return self.prompt_count * prompt_s, self.token_count * (ALLREDUCE_S + self.vector_bytes * byte_s)
+
+
+def exchange_of(graph: ModelGraph, workload: Workload) -> Exchange:
+    """Return what GPUs sum for an answer of *graph*: after each attention, and after each feed-forward layer.
+
+    Args:
+        graph: A language model.
+        workload: With ``generate``.
+    """
+    sequences, generation = sequence_model(graph), workload.generate
+    parts = [sequences.parts[one.values] for one in sequences.attentions]
+    own_count = parts.count(Part.DECODER)
+    token_count = 2 * own_count + parts.count(Part.CROSS_ATTENTION)  # a feed-forward layer in each block
+    head = [node for node in graph.nodes if node.parameters and node.inputs][-1]  # it reads what the last layer gives
+    elements = element_count(head.inputs[0], workload.batch_size) / sequences.written
+    return Exchange(
+        prompt_count=token_count + 2 * parts.count(Part.ENCODER),
+        token_count=token_count,
+        vector_bytes=FLOAT_BYTES[workload.precision] * elements,
+        prompt_tokens=generation.prompt_tokens if generation else 0,
+    )
+
+
+def divided(work: GenerationWork, graph: ModelGraph, gpu_count: int) -> GenerationWork:
+    """Return the part of *work* that each of *gpu_count* GPUs does."""
+    cached = min(gpu_count, _key_heads(graph))
+    return replace(
+        work,
+        prompt=_divided(work.prompt, gpu_count),
+        decoder_start=_divided(work.decoder_start, gpu_count) if work.decoder_start else None,
+        token=_divided(work.token, gpu_count),
+        kv_cache_bytes=work.kv_cache_bytes / cached,
+        read_bytes=work.read_bytes / cached,
+    )
+
+
+def _key_heads(graph: ModelGraph) -> int:
+    """Return how many heads of keys there are: with more GPUs, several keep the same ones."""
+    sequences = sequence_model(graph)
+    own = next(one for one in sequences.attentions if sequences.parts[one.values] == Part.DECODER)
+    width = graph.nodes[own.scores].inputs[0][-1]
+    return max(own.key_elements // (sequences.written * width), 1)
+
+
+def _divided(lowering: Lowering, gpu_count: int) -> Lowering:
+    is_divided = np.isin(lowering.operator_class, _DIVIDED)
+    part = np.where(is_divided, 1.0 / gpu_count, 1.0)
+    of_heads = np.where(np.isin(lowering.operator_class, _OF_HEADS), 1.0 / gpu_count, 1.0)
+    return replace(
+        lowering,
+        flop=lowering.flop * part,
+        read_bytes=lowering.read_bytes * of_heads,
+        parameter_bytes=lowering.parameter_bytes / gpu_count,
+        written_bytes=lowering.written_bytes * part,
+        output_elements=np.maximum(lowering.output_elements * part, 1.0),
+        width=np.maximum(lowering.width * part, 1.0),
+        parameter_count=-(-lowering.parameter_count // gpu_count),
+    )
