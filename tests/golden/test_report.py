@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.cli.past.report import show_report
+from gpusage.cli.past.report import show_report, show_user_text
 from gpusage.reports.report import Period
 from gpusage.store.opening import open_store
 from observed import DAY_S, NOW_S, fill, month_before
@@ -36,6 +36,14 @@ def test_a_report_is_its_golden_file(
 ) -> None:
     show_report(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S, user=""), None, as_json=form == "json")
     golden(f"report.{form}", capsys.readouterr().out)
+
+
+@pytest.mark.usefixtures("site")
+def test_the_text_for_a_user_is_its_golden_file(
+    golden: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_user_text(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S, user="ada"))
+    golden("report-user.txt", capsys.readouterr().out)
 
 
 @pytest.mark.usefixtures("site")

@@ -79,19 +79,34 @@ def suggest_next_request(usage: Usage, record: DecisionRecord | None, least_s: f
         return ""
     if utilization < UNUSED_BELOW:
         return "no GPU: it hardly used one"
-    requests = ["more processors"] if _processors(usage) >= BUSY_PROCESSORS and describe_waiting(usage, least_s) else []
-    could_use_all = not was_gpu_shared(usage) and usage.granted.thread_percent is None
-    run = record.workload if record else None
-    is_utilization_known = run is not None and run.alone.utilization is not None and is_same_batch_size(run)
-    if could_use_all and usage.granted.share_percent == WHOLE_PERCENT and not is_utilization_known:
-        batch = f"@{run.batch_size}" if run else ""
-        requests.append(f"utilization={max(1, round(100 * utilization))}{batch} in the comment")
+    requests = ["more processors"] if lacks_processors(usage, least_s) else []
+    if record is None or record.model is None:
+        requests.append("a line that names its model")
+    elif key := utilization_key(usage, record, least_s):
+        requests.append(f"{key} in the comment")
     return " and ".join(requests) or "the same"
+
+
+def utilization_key(usage: Usage, record: DecisionRecord, least_s: float = LEAST_SAMPLED_S) -> str:
+    """Return the key that tells gpusage what a run showed of its job, ``utilization=20@64``; empty where none helps."""
+    utilization = own_utilization(usage, least_s)
+    run = record.workload
+    is_whole = usage.granted.thread_percent is None and usage.granted.share_percent == WHOLE_PERCENT
+    is_known = run is not None and run.alone.utilization is not None and is_same_batch_size(run)
+    if utilization is None or is_known or not is_whole:
+        return ""
+    batch = f"@{run.batch_size}" if run else ""
+    return f"utilization={max(1, round(100 * utilization))}{batch}"
+
+
+def lacks_processors(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> bool:
+    """Tell whether the job waits for its processors, which are busy."""
+    return processor_utilization(usage) >= BUSY_PROCESSORS and bool(describe_waiting(usage, least_s))
 
 
 def describe_host(usage: Usage) -> str:
     """Return what on its host a job waits for: its processors, where these are busy, else its loader."""
-    busy, elapsed_s = _processors(usage), usage.ended_at_s - usage.started_at_s
+    busy, elapsed_s = processor_utilization(usage), usage.ended_at_s - usage.started_at_s
     if busy >= BUSY_PROCESSORS:
         return f"its processors, which are {percent(busy)} busy"
     known = [f"its processors are {percent(busy)} busy"] if usage.cpu_s is not None and usage.cpus else []
@@ -100,7 +115,7 @@ def describe_host(usage: Usage) -> str:
     return "its loader" + (f" ({', '.join(known)})" if known else "")
 
 
-def _processors(usage: Usage) -> float:
+def processor_utilization(usage: Usage) -> float:
     """Return how busy the job's processors were, 0 where that is unknown."""
     elapsed_s = usage.ended_at_s - usage.started_at_s
     return (usage.cpu_s or 0.0) / (usage.cpus * elapsed_s) if usage.cpus and elapsed_s > 0 else 0.0

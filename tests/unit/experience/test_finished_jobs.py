@@ -26,7 +26,7 @@ def test_busy_processors_are_named() -> None:
     """7100 of 7200 s of two processors."""
     assert describe_waiting(USAGE).startswith("waits for its processors, which are 99 % busy")
     assert suggest_next_request(replace(USAGE, granted=Allocation(), alone_s=3595.0), None) == (
-        "more processors and utilization=31 in the comment"
+        "more processors and a line that names its model"
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gpusage.cli.deferred import run_by
-from gpusage.cli.options import json_option, read_duration
+from gpusage.cli.options import read_duration
 
 EXAMPLE = """\b
 Examples:
@@ -15,6 +15,7 @@ Examples:
   gpusage report --since 7d --user ada
   gpusage report --by user --by partition
   gpusage report --since 90d -o report.html
+  gpusage report --since 7d --user ada --text
 """
 
 
@@ -38,7 +39,8 @@ Examples:
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML page with plots as well."
 )
-@json_option
+@click.option("--json", "form", flag_value="json", default="", help="Print one JSON document, and nothing else.")
+@click.option("--text", "form", flag_value="text", help="Print a user's report as the text of an e-mail; see --user.")
 @run_by("gpusage.cli.past.report:report")
 def command() -> None:
     """Report decisions, GPU hours asked, booked, used and saved, promises, and predictions against what was observed.

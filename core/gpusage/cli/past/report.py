@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import click
 import msgspec
 
 from gpusage.boundary.printable_text import visible
@@ -18,27 +19,49 @@ from gpusage.cli.past.decisions import origins_of, user_name
 from gpusage.cli.predicting.money import site_prices
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.devices.catalogue import Catalogue
+from gpusage.plugins.managers import installed_managers
 from gpusage.reports import lines, page
 from gpusage.reports.amounts import rates_of
 from gpusage.reports.breakdown import Dimension, ReportRules
 from gpusage.reports.report import Period, Report, report_of
+from gpusage.reports.user_text import Writing, user_text
 from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import describe_location, open_store
+from gpusage.store.usage_rows import Observation
 from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
-from gpusage_hooks.types import Cluster, Gpu
+from gpusage_hooks.types import Cluster, DecisionRecord, Gpu
 
+Form = Literal["text", "json", ""]
 SCHEMA = "gpusage.report/1"
 
 
-def report(since_s: float, user: str, by: Sequence[Dimension], output: Path | None, *, as_json: bool) -> None:
+def report(since_s: float, user: str, by: Sequence[Dimension], output: Path | None, form: Form) -> None:
     """Show what happened in the last *since_s* seconds."""
     now_s = time.time()
-    show_report(Period(since_s=now_s - since_s, until_s=now_s, user=user), output, by=by, as_json=as_json)
+    period = Period(since_s=now_s - since_s, until_s=now_s, user=user)
+    if form == "text":
+        if not user or output is not None:
+            message = "Option '--text' must come with '--user' and without '-o'. Name whose jobs the text is of."
+            raise click.UsageError(message)
+        show_user_text(period)
+    else:
+        show_report(period, output, by=by, as_json=form == "json")
+
+
+def show_user_text(period: Period) -> None:
+    """Print what the jobs of the period's user used, and one line to change, as the text of an e-mail."""
+    made, observations = read_report(period)
+    configuration = load_configuration()
+    writing = Writing(
+        managers_of_scripts=[name for name, manager in installed_managers().items() if manager.directive],
+        learns=configuration.learning.capture != "off",
+    )
+    click.echo(user_text(made, observations, writing, configuration.learning.least_sampled_s))
 
 
 def show_report(period: Period, output: Path | None, *, by: Sequence[Dimension] = (), as_json: bool) -> None:
     """Show what happened in *period*, with its hours *by* some dimensions, and write all as a page to *output*."""
-    made = read_report(period)
+    made, _ = read_report(period)
     if output is not None:
         write_output(output, page.page(made, page_origin()))
     if as_json:
@@ -51,8 +74,8 @@ def show_report(period: Period, output: Path | None, *, by: Sequence[Dimension] 
         tables.show(f"The page is {output}.")
 
 
-def read_report(period: Period) -> Report:
-    """Return the report of *period* from the store.
+def read_report(period: Period) -> tuple[Report, Sequence[Observation]]:
+    """Return the report of *period* from the store, and the runs that it is of.
 
     Raises:
         RequestError: The caller may not read the store, or it cannot be read.
@@ -60,9 +83,23 @@ def read_report(period: Period) -> Report:
     configuration = load_configuration()
     advisor = make_advisor()
     prices = site_prices(advisor.catalogue)
+    records, observations = _read_store(period, configuration.store.url)
+    managers = () if prices else dict.fromkeys(each.usage.manager for each in observations)
+    rates = rates_of(prices, _clusters(advisor, managers))
+    rules = ReportRules(
+        least_sampled_s=configuration.learning.least_sampled_s,
+        sharing=configuration.sharing,
+        find_gpu=partial(_find_gpu, advisor.catalogue),
+    )
+    made = report_of(records, observations, rates, period, rules)
+    return made, [each for each in observations if each.usage.ended_at_s >= period.since_s]
+
+
+def _read_store(period: Period, url: str) -> tuple[Sequence[DecisionRecord], Sequence[Observation]]:
+    """Return the decisions and the runs of *period* and of the time before."""
     origins = origins_of(period.user) if period.user else ()
     try:
-        with closing(open_store(configuration.store.url)) as store:
+        with closing(open_store(url)) as store:
             records = store.since(period.previous_since_s, origins)
             observations = store.usage(since_s=period.previous_since_s, user=user_name(period.user) or None)
     except (GpuUsageError, OSError) as error:
@@ -71,14 +108,7 @@ def read_report(period: Period) -> Report:
             "own jobs, gpusage decisions --user NAME asks the workload manager."
         )
         raise RequestError(message) from error
-    managers = () if prices else dict.fromkeys(each.usage.manager for each in observations)
-    rates = rates_of(prices, _clusters(advisor, managers))
-    rules = ReportRules(
-        least_sampled_s=configuration.learning.least_sampled_s,
-        sharing=configuration.sharing,
-        find_gpu=partial(_find_gpu, advisor.catalogue),
-    )
-    return report_of(records, observations, rates, period, rules)
+    return records, observations
 
 
 def _find_gpu(catalogue: Catalogue, name: str) -> Gpu | None:

@@ -96,5 +96,13 @@ def test_a_users_text_cannot_act_on_the_terminal(url: str, capsys: pytest.Captur
     assert "\x1b]0" not in capsys.readouterr().out
 
 
+def test_a_text_is_of_one_user_and_goes_nowhere_else(url: str, tmp_path: Path) -> None:
+    for options in ((), ("--user", "ada", "-o", str(tmp_path / "r.html"))):
+        done = run("--text", *options)
+        assert (done.exit_code, "must come with '--user' and without '-o'" in done.output) == (2, True)
+    assert "None of your jobs held a GPU" in run("--text", "--user", "ada").output
+    assert not Path(url.removeprefix("sqlite:///")).exists()
+
+
 def test_a_time_that_is_none_is_refused() -> None:
     assert "must be a time such as" in run("--since", "soon").output

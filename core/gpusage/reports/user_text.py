@@ -1,0 +1,168 @@
+"""A user's jobs as the text of an e-mail: what they used, and one line to change.
+
+Invariants:
+
+1. At most `MOST_LINES` lines of at most `WIDTH` characters, all of which print.
+2. One line to change, that of the job with the most idle GPU hours for which there is one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from gpusage.boundary.printable_text import shortened, visible
+from gpusage.experience.finished_jobs import (
+    UNUSED_BELOW,
+    describe_waiting,
+    lacks_processors,
+    own_utilization,
+    processor_utilization,
+    utilization_key,
+)
+from gpusage.reports.amounts import Amounts, amounts_of, total
+from gpusage.reports.lines import amount, slower
+from gpusage.reports.report import Report
+from gpusage.store.usage_rows import Observation
+from gpusage_hooks.units import percent
+
+MOST_LINES, WIDTH = 25, 78
+MOST_JOBS = 5
+NOTHING = "None of your jobs held a GPU in this time."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One line for a user to write.
+
+    Attributes:
+        line: As it stands in the job's script, or what to ask for.
+        notes: Why, and where else it may have to stand; each a sentence.
+    """
+
+    line: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    """How users of a site may speak to gpusage.
+
+    Attributes:
+        managers_of_scripts: The names of those workload managers whose job scripts it reads.
+        learns: Whether a job may let its own run show its model.
+    """
+
+    managers_of_scripts: Collection[str]
+    learns: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    newest: Observation
+    hours: Amounts
+
+    @property
+    def name(self) -> str:
+        return shortened(visible(f"{self.newest.usage.job_id} {self.newest.usage.job_name}".strip()), 40)
+
+
+def user_text(report: Report, observations: Sequence[Observation], writing: Writing, least_s: float) -> str:
+    """Return the text of *report*, which is of one user.
+
+    Args:
+        report: Of the user's jobs.
+        observations: The user's runs that ended in its time, the newest first.
+        writing: How the user may speak to gpusage.
+        least_s: A run that was sampled for less shows nothing.
+    """
+    lines = [f"Your jobs on GPUs, {_day(report.since_s)} to {_day(report.until_s)}", ""]
+    if not observations:
+        return _text([*lines, NOTHING])
+    lines += _sums(report)
+    jobs = [job for job in _jobs(observations, least_s) if job.hours.idle]
+    if jobs:
+        lines += ["", "The jobs with the most idle GPU hours:"]
+        for job in jobs[:MOST_JOBS]:
+            busy = percent(job.hours.used / (job.hours.used + job.hours.idle))
+            gpu = f" on {job.newest.usage.gpu}" if job.newest.usage.gpu else ""
+            lines.append(f"  {job.name}{gpu}: {amount(job.hours.booked)} GPU hours, {busy} busy")
+    for job in jobs:
+        change = change_of(job.newest, writing, least_s)
+        if change is not None:
+            what = f"One line to change, for the next job like {job.name}:"
+            return _text([*lines, "", what, f"  {change.line}", *change.notes])
+    return _text([*lines, "", "There is nothing to change."])
+
+
+def _counted(jobs: int) -> str:
+    """Return a number of jobs for people."""
+    return f"{jobs:,} job" + "s" * (jobs != 1)
+
+
+def _sums(report: Report) -> list[str]:
+    hours, possible = report.hours, report.all_jobs.possible
+    before = f", {amount(report.previous.hours.booked)} in the time before" if report.previous else ""
+    used = f"A kernel ran in {amount(hours.used)} of them and none in {amount(hours.idle)}"
+    lines = [
+        f"{_counted(report.all_jobs.job_count)} booked {amount(hours.booked)} GPU hours{before}.",
+        f"{used}; {amount(hours.unseen)} were not seen.",
+    ]
+    if report.totals.share_count:
+        promises, saved = report.totals.promises, amount(hours.saved)
+        held = f"{promises.fulfilled:,} kept their price, {promises.broken:,} did not"
+        lines.append(f"{report.totals.share_count:,} had a part of a GPU: {held}; {saved} GPU hours saved.")
+    if possible is not None:
+        price, saved = slower(possible.slowdown_low, possible.slowdown_high), amount(possible.saved_hours)
+        lines.append(f"{possible.job_count:,} more could have had one, {price} slower, and saved {saved} GPU hours.")
+    return lines
+
+
+def change_of(observed: Observation, writing: Writing, least_s: float) -> Change | None:
+    """Return what the user of a run should write next time; ``None`` where nothing is known to help."""
+    usage, record = observed.usage, observed.decision
+    utilization = own_utilization(usage, least_s)
+    if utilization is None:
+        return None
+    if utilization < UNUSED_BELOW:
+        request = f" (it had {record.rendered.before})" if record else ""
+        return Change(line=f"Ask for no GPU{request}.", notes=("It hardly used one.",))
+    if lacks_processors(usage, least_s):
+        busy, waiting = percent(processor_utilization(usage)), percent(1 - utilization)
+        note = f"They were {busy} busy, and the GPU waited {waiting} of the time."
+        return Change(line=f"Ask for more than {usage.cpus} processors.", notes=(note,))
+    if record is not None and record.model is not None:
+        key = utilization_key(usage, record, least_s)
+        line = _written(key, usage.manager, writing)
+        note = "The job waits for its host, which its model cannot show; so it may get a part of a GPU."
+        elsewhere = (f"If its comment names its model, write it there: ,{key}",) if line.startswith("#") else ()
+        return Change(line=line, notes=(*elsewhere, note)) if key and describe_waiting(usage, least_s) else None
+    keys = "learn=on" if writing.learns else "model=FILE,batch=N"
+    note = "Then its later runs can get as much of a GPU as its model needs."
+    return Change(line=_written(keys, usage.manager, writing), notes=(note,))
+
+
+def _written(keys: str, manager: str, writing: Writing) -> str:
+    """Return *keys* as users of *manager* write them."""
+    if manager in writing.managers_of_scripts:
+        return f"#GPUSAGE {keys}"
+    return " ".join(f"--{key}".removesuffix("=on") for key in keys.split(","))
+
+
+def _jobs(observations: Iterable[Observation], least_s: float) -> list[_Job]:
+    """Return the jobs, those with the most idle GPU hours first."""
+    runs: dict[tuple[str, str], list[Observation]] = defaultdict(list)
+    for each in observations:
+        runs[each.usage.manager, each.usage.job_id].append(each)
+    jobs = [_Job(newest=of_job[0], hours=total(amounts_of(run, least_s) for run in of_job)) for of_job in runs.values()]
+    return sorted(jobs, key=lambda job: (-job.hours.idle, job.newest.usage.job_id))
+
+
+def _text(lines: Sequence[str]) -> str:
+    return "\n".join(shortened(visible(line), WIDTH) for line in lines[:MOST_LINES])
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
