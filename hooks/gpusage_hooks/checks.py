@@ -296,6 +296,13 @@ def check_collector(function: Hook) -> None:
     require(answer is None, f"collect_usage must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
 
 
+def check_accountant(function: Hook) -> None:
+    """Check an adapter's accounting: another manager is left to others."""
+    question = {"manager": samples.MANAGER, "since_s": 0.0, "until_s": 1.0, "context": samples.context()}
+    answer = sound_answer("read_accounting", function, **question)
+    require(answer is None, f"read_accounting must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
+
+
 def check_gauge(function: Hook) -> None:
     """Check what reads a GPU: a GPU that no machine has is left to others."""
     answer = sound_answer("read_gpu", function, device=samples.DEVICE)
@@ -361,6 +368,7 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "find_out_of_memory_jobs": check_starved,
     "requeue_on_whole_gpu": check_rescue,
     "collect_usage": check_collector,
+    "read_accounting": check_accountant,
     "read_gpu": check_gauge,
     "add_commands": check_commands,
     "decision_made": check_listener,

@@ -293,6 +293,28 @@ def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
 
 
 @hookspec(firstresult=True)
+def read_accounting(manager: str, since_s: float, until_s: float, context: Context) -> Sequence[Usage] | None:
+    """Return every run of a job with a GPU that ended in a time, as the manager's accounting has it; first answer wins.
+
+    A report is of the whole cluster by it: of jobs, too, that no node sampled and for which gpusage was never asked.
+    May take minutes.
+
+    Args:
+        manager: Its name.
+        since_s: Those that ended then or later, seconds since 1970.
+        until_s: Those that ended then or before.
+        context: Its settings, and the GPUs that gpusage knows.
+
+    Returns:
+        Whose it was, when it ran, and on how many GPUs of all nodes (`Usage.gpu_count`); a share by ``granted``. What
+        only a node observes is ``None``, and nothing was sampled.
+
+    Raises:
+        RequestError: The manager keeps no accounting, or does not answer.
+    """
+
+
+@hookspec(firstresult=True)
 def read_gpu(device: str) -> GpuReading | None:
     """Read the counters of one GPU of this machine, ``None`` where it is not of your kind; first answer wins.
 

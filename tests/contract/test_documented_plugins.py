@@ -53,6 +53,7 @@ HOOK_CALLS: Mapping[str, Callable[[Hooks], Any]] = {
     "find_out_of_memory_jobs": lambda hooks: hooks.find_out_of_memory_jobs("pbs", samples.context()),
     "requeue_on_whole_gpu": lambda hooks: hooks.requeue_on_whole_gpu(PBS_MARKED, "starved", samples.context()) is False,  # type: ignore[arg-type]
     "collect_usage": lambda hooks: hooks.collect_usage("pbs", samples.context()) == [],
+    "read_accounting": lambda hooks: hooks.read_accounting("pbs", 0.0, 1.0, samples.context()) == [],
     "read_gpu": lambda hooks: hooks.read_gpu(samples.DEVICE) is None,
     "add_commands": lambda hooks: hooks.commands_of("documented"),
     "decision_made": lambda hooks: hooks.decision_made(samples.record()) is None,  # type: ignore[func-returns-value]

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,26 @@ def test_a_share_is_billed_as_its_part_of_a_gpu_and_a_users_limit_holds(sandbox:
     assert states(sandbox, "billing=100", whole, share) == [("R", "None"), held]
     each = states(sandbox, "billing=-1,gres/gpu=1,gres/mps=25", whole, share, whole, share)
     assert each == [("R", "None"), ("R", "None"), ("PD", "AssocGrpGRES"), ("PD", "AssocGrpGRES")]
+
+
+def test_a_report_counts_a_job_that_no_node_sampled_and_that_gpusage_never_saw(sandbox: Sandbox) -> None:
+    """It was submitted without gpusage's mark, and its node has no NVML."""
+    job = submit(sandbox, "--comment=nothing", wrap="sleep 2")
+    release(sandbox, job)
+    wait_for_state(sandbox, job, "COMPLETED")
+
+    def in_partition() -> dict[str, Any]:
+        document = json.loads(sandbox.run("gpusage", "report", "--since", "1h", "--json").stdout)
+        assert document["unaccounted"] == []
+        groups = document["groups"]["partition"]
+        return next((dict(each) for each in groups if each["name"] == "billed"), {"job_count": 0})
+
+    wait_until(lambda: in_partition()["job_count"] > 0)
+    before = in_partition()
+    assert before["hours"]["unseen"] == pytest.approx(before["hours"]["booked"])
+    assert before["hours"]["booked"] > 0
+    shown = sandbox.run("gpusage", "report", "--since", "1h", "--by", "account").stdout
+    assert re.search(rf"^{ACCOUNT} ", shown, re.MULTILINE)
 
 
 REST = {

@@ -14,7 +14,7 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import memory_cap_bytes
 from gpusage_hooks.managers import Context
 from gpusage_hooks.types import Allocation, Usage
-from gpusage_yarn.observation import collect_usage
+from gpusage_yarn.observation import collect_usage, read_accounting
 from gpusage_yarn.sandbox import ClusterPlan, parse_nodes, start_sandbox
 from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 from gpusage_yarn.settings import YarnSettings
@@ -64,7 +64,15 @@ def test_what_a_container_did_on_its_gpu_is_told_with_its_user_and_its_end(jar: 
             return bool(reported)
 
         apps.wait_until(sandbox, is_reported, "usage is told")
+        accounted = read_accounting((address,), time.time() - 3600, time.time() + 1, context)
     (usage,) = reported
+    (booked,) = accounted
+    assert (booked.job_id, booked.user, booked.account) == (app, report["user"], "root.default")
+    assert (booked.outcome, booked.sampled_s) == ("completed", 0)
+    # Without a plan's tags nobody knows the share; held for a part of the application's time, it is less on the mean.
+    assert booked.granted.division == "percentage"
+    assert 0 < booked.granted.share_percent <= 40
+    assert booked.gpu_count == pytest.approx(1, rel=0.5)
     assert (usage.job_id, usage.user, usage.outcome) == (app, report["user"], "completed")
     assert usage.gpu == "v100-sxm2-16gb"
     v100 = builtin_catalogue().find("v100-sxm2-16gb")

@@ -162,6 +162,10 @@ class Hooks:
         """Ask a workload manager what jobs that ended lately really did."""
         return self._first(specs.collect_usage, manager=manager, context=context)
 
+    def read_accounting(self, manager: str, since_s: float, until_s: float, context: Context) -> Sequence[Usage] | None:
+        """Ask a workload manager's accounting for the jobs with GPUs that ended in a time."""
+        return self._first(specs.read_accounting, manager=manager, since_s=since_s, until_s=until_s, context=context)
+
     def read_gpu(self, device: str) -> GpuReading | None:
         """Read the counters of one GPU of this machine."""
         return self._first(specs.read_gpu, device=device)

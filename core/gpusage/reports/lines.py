@@ -124,6 +124,7 @@ def _hours(report: Report) -> Section:
         notes.append(
             f"Energy: {amount(kwh)} kWh in the {amount(hours)} GPU hours of jobs alone on a GPU with a counter."
         )
+    notes += [f"Jobs that no node sampled are not counted: {each}" for each in report.unaccounted]
     if report.hours.savable:
         notes.append(
             f"Shares that were only advised or recorded could have saved {amount(report.hours.savable)} GPU hours."

@@ -102,6 +102,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename={"promises_enforc
         previous: Of the time before, as long as this one; ``None`` where nothing is kept of it.
         hardly_used: The jobs that held whole GPUs and hardly used them.
         waiting: The users whose jobs wait for their hosts.
+        unaccounted: Why the accounting of a manager was not read, a sentence each.
     """
 
     since_s: float
@@ -128,6 +129,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename={"promises_enforc
     hardly_used: HardlyUsed
     waiting: tuple[WaitingUser, ...]
     currency: Currency | None = None
+    unaccounted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,8 @@ _NEWEST_PER_USER = (
     " (PARTITION BY u.owner ORDER BY u.ended_at_s DESC, u.id DESC) AS turn"
     " FROM {schema}usage u WHERE {where}) turns WHERE turn <= :count_per_user)"
 )
+CLOCK_DIFFERENCE_S = 2.0
+"""A manager counts whole seconds; a sampler is started a little earlier or later, by the clock of its own node."""
 Values = dict[str, float | str]
 
 
@@ -112,12 +114,17 @@ def decode_observations(rows: Iterable[tuple[str, str | None]], store: str) -> t
     for text, decision in rows:
         for usage in decode_records([text], Usage, store):
             decisions = decode_records([decision] if decision is not None else [], DecisionRecord, store)
-            own = [record for record in decisions if _is_of(usage, record)]
+            own = [record for record in decisions if is_record_of(usage, record)]
             observations.append(Observation(usage=usage, decision=own[0] if own else None))
     return tuple(observations)
 
 
-def _is_of(usage: Usage, record: DecisionRecord) -> bool:
+def is_same_run(one: Usage, other: Usage) -> bool:
+    """Tell whether both are of one run, where both are of one job: its next run starts after the last has ended."""
+    return max(one.started_at_s, other.started_at_s) < min(one.ended_at_s, other.ended_at_s) + CLOCK_DIFFERENCE_S
+
+
+def is_record_of(usage: Usage, record: DecisionRecord) -> bool:
     """Tell whether *record* may be of the job: where users name the number themselves, they may name another's."""
     user = record.identity.user if record.identity else ""
     is_same = user.isdecimal() if usage.user_id is None else user == usage.user_id

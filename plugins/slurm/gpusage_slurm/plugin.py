@@ -31,6 +31,7 @@ __all__ = [
     "find_shared_jobs",
     "observe_cluster",
     "parse_submission",
+    "read_accounting",
     "read_cluster",
     "read_past_jobs",
     "render_decision",
@@ -195,6 +196,24 @@ def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
     from gpusage_slurm.usage import collection
 
     return collection.collect_usage(context.catalogue)
+
+
+@hookimpl(trylast=True)
+def read_accounting(manager: str, since_s: float, until_s: float, context: Context) -> Sequence[Usage] | None:
+    """Ask slurmdbd, by `sacct`; ``None`` where this host has neither Slurm's commands nor its configuration.
+
+    Raises:
+        RequestError: There is none, or it does not answer.
+    """
+    if manager != MANAGER:
+        return None
+    from gpusage_slurm import scontrol  # as above
+
+    if not scontrol.is_slurm_host():
+        return None
+    from gpusage_slurm.usage import accounting
+
+    return accounting.read_accounting(since_s, until_s, context.catalogue)
 
 
 @hookimpl(trylast=True)

@@ -22,7 +22,7 @@ from gpusage_yarn.plan import APPLICATION_ID, TYPE, WHOLE_GPU
 from gpusage_yarn.settings import MANAGER, YarnSettings
 from gpusage_yarn.submission.monitoring import ENDED
 from gpusage_yarn.submission.request import WHOLE, describe_plan
-from gpusage_yarn.usage import collection
+from gpusage_yarn.usage import accounting, collection
 
 _NOT_KNOWN = 404
 
@@ -70,6 +70,18 @@ def collect_usage(addresses: tuple[str, ...], context: Context) -> tuple[Usage, 
     sharing = [node for node in nodes if node.usable and node.total.share]
     reports = query_nodes(sharing, manager.address.partition(":")[0], NODES_LIMIT_S)
     return collection.collect_usage(get, [report.usage_report for report in reports.values()], context.catalogue)
+
+
+def read_accounting(addresses: tuple[str, ...], since_s: float, until_s: float, context: Context) -> tuple[Usage, ...]:
+    """Ask the ResourceManager at one of *addresses* for the applications with GPUs that ended in that time.
+
+    Raises:
+        UnreachableError: It does not answer.
+        RequestError: It refuses.
+    """
+    document = ResourceManager(addresses).request_once("GET", accounting.accounting_path(since_s, until_s))
+    share = context.settings_of(YarnSettings).share_resource
+    return tuple(accounting.parse_accounting(document, share, context.catalogue))
 
 
 def read_jobs(get: Callable[[str], Document], job_id: str, user: str) -> tuple[AnnotatedJob, ...]:

@@ -18,6 +18,7 @@ __all__ = [
     "find_jobs",
     "observe_cluster",
     "parse_submission",
+    "read_accounting",
     "render_decision",
 ]
 
@@ -102,6 +103,22 @@ def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
     from gpusage_yarn import observation as observing
 
     return observing.collect_usage(addresses, context)
+
+
+@hookimpl(trylast=True)
+def read_accounting(manager: str, since_s: float, until_s: float, context: Context) -> Sequence[Usage] | None:
+    """Ask the ResourceManager for the applications with GPUs that it remembers; ``None`` where this host knows of none.
+
+    Raises:
+        UnreachableError: It does not answer.
+        RequestError: It refuses.
+    """
+    addresses = _addresses(context) if manager == MANAGER else ()
+    if not addresses:
+        return None
+    from gpusage_yarn import observation as observing
+
+    return observing.read_accounting(addresses, since_s, until_s, context)
 
 
 @hookimpl(trylast=True)

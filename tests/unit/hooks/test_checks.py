@@ -190,6 +190,7 @@ BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
     "reads all jobs": ("read_past_jobs", lambda path: [], "to others"),
     "observes everyone": ("observe_cluster", lambda manager: samples.case().cluster, "to others"),
     "collects everyone": ("collect_usage", lambda manager: [], "to others"),
+    "accounts for everyone": ("read_accounting", lambda manager: [], "to others"),
     "reads every GPU": ("read_gpu", lambda device: GpuReading(name=device), "a GPU that is not there"),
     "nameless command": ("add_commands", lambda: [object()], "must give click commands"),
     "talks back": ("decision_made", lambda record: record, "must be None"),

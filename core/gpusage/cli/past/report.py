@@ -21,6 +21,7 @@ from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.devices.catalogue import Catalogue
 from gpusage.plugins.managers import installed_managers
 from gpusage.reports import lines, page
+from gpusage.reports.accounted import with_accounting
 from gpusage.reports.amounts import rates_of
 from gpusage.reports.breakdown import Dimension, ReportRules
 from gpusage.reports.report import Period, Report, report_of
@@ -29,7 +30,7 @@ from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import describe_location, open_store
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
-from gpusage_hooks.types import Cluster, DecisionRecord, Gpu
+from gpusage_hooks.types import Cluster, DecisionRecord, Gpu, Usage
 
 Form = Literal["text", "json", ""]
 SCHEMA = "gpusage.report/1"
@@ -81,9 +82,10 @@ def read_report(period: Period) -> tuple[Report, Sequence[Observation]]:
         RequestError: The caller may not read the store, or it cannot be read.
     """
     configuration = load_configuration()
-    advisor = make_advisor()
+    advisor = make_advisor().configured(configuration)
     prices = site_prices(advisor.catalogue)
-    records, observations = _read_store(period, configuration.store.url)
+    accounted, troubles = _read_accounting(period, advisor)
+    records, observations = _read_store(period, configuration.store.url, accounted)
     managers = () if prices else dict.fromkeys(each.usage.manager for each in observations)
     rates = rates_of(prices, _clusters(advisor, managers))
     rules = ReportRules(
@@ -91,17 +93,34 @@ def read_report(period: Period) -> tuple[Report, Sequence[Observation]]:
         sharing=configuration.sharing,
         find_gpu=partial(_find_gpu, advisor.catalogue),
     )
-    made = report_of(records, observations, rates, period, rules)
+    made = msgspec.structs.replace(report_of(records, observations, rates, period, rules), unaccounted=troubles)
     return made, [each for each in observations if each.usage.ended_at_s >= period.since_s]
 
 
-def _read_store(period: Period, url: str) -> tuple[Sequence[DecisionRecord], Sequence[Observation]]:
-    """Return the decisions and the runs of *period* and of the time before."""
+def _read_accounting(period: Period, advisor: Advisor) -> tuple[Sequence[Usage], tuple[str, ...]]:
+    """Return what managers' accounting has of *period* and of the time before, and why some of it could not be read."""
+    accounted, troubles = list[Usage](), list[str]()
+    for manager in installed_managers():
+        context = advisor.context(manager)
+        try:
+            accounted += advisor.hooks.read_accounting(manager, period.previous_since_s, period.until_s, context) or ()
+        except GpuUsageError as error:
+            troubles.append(str(error))
+    name = user_name(period.user)
+    return [usage for usage in accounted if not name or usage.user == name], tuple(troubles)
+
+
+def _read_store(
+    period: Period, url: str, accounted: Sequence[Usage]
+) -> tuple[Sequence[DecisionRecord], Sequence[Observation]]:
+    """Return the decisions and the runs of *period* and of the time before, with those that were *accounted* alone."""
     origins = origins_of(period.user) if period.user else ()
     try:
         with closing(open_store(url)) as store:
             records = store.since(period.previous_since_s, origins)
-            observations = store.usage(since_s=period.previous_since_s, user=user_name(period.user) or None)
+            seen = store.usage(since_s=period.previous_since_s, user=user_name(period.user) or None)
+            known = {record.number: record for record in records}
+            observations = with_accounting(seen, accounted, lambda number: known.get(number) or store.find(number))
     except (GpuUsageError, OSError) as error:
         message = (
             f"The store of decisions must be readable; got: {error} Run this as root or as the daemon's user; for your "

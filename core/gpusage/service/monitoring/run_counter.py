@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from gpusage.reports.accuracy import runs_with_promise
 from gpusage.reports.amounts import had_share
 from gpusage.service.counters import RunCounters
-from gpusage.service.records.usage import is_same_run
 from gpusage.store.decisions import DAY_S, DecisionStore
-from gpusage.store.usage_rows import Observation
+from gpusage.store.usage_rows import Observation, is_same_run
 from gpusage_hooks.types import Usage
 
 HISTORY_DAYS = 90

@@ -18,10 +18,9 @@ from dataclasses import replace
 from gpusage.experience.finished_jobs import filled_memory_cap
 from gpusage.plugins.hooks import Hooks
 from gpusage.store.decisions import DecisionStore
+from gpusage.store.usage_rows import is_same_run
 from gpusage_hooks.types import Usage
 
-CLOCK_DIFFERENCE_S = 2.0
-"""A manager counts whole seconds; a sampler is started a little earlier or later, by the clock of its own node."""
 # Reading a run's row and writing it merged are one step: the monitor's thread and the collector's both report runs.
 _merge_lock = threading.Lock()
 
@@ -41,11 +40,6 @@ def record_usage(usages: Sequence[Usage], store: DecisionStore, hooks: Hooks) ->
     for usage in merged:
         hooks.usage_observed(usage)
     return merged
-
-
-def is_same_run(one: Usage, other: Usage) -> bool:
-    """Tell whether both are of one run, where both are of one job: its next run starts after the last has ended."""
-    return max(one.started_at_s, other.started_at_s) < min(one.ended_at_s, other.ended_at_s) + CLOCK_DIFFERENCE_S
 
 
 def _with_inferred_outcome(usage: Usage) -> Usage:

@@ -85,6 +85,11 @@ def _outcome(row: Row) -> Outcome:
     return "interrupted" if outcome == "failed" and is_interrupted(row["exit_code"]) else outcome
 
 
+def outcome_of_words(state: str, exit_code: str) -> Outcome:
+    """Return the outcome of a job that `sacct` describes by *state*, such as ``CANCELLED by 1000``."""
+    return _outcome({"StateCompact": _CODES.get(state.partition(" ")[0], ""), "exit_code": exit_code})
+
+
 def _jobs(job_ids: Sequence[str]) -> dict[str, Row]:
     """Return the rows of the jobs, by their plain numbers."""
     wanted = [*dict.fromkeys(job_ids)]

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Document = Mapping[str, Any]
 """A JSON object; versions of YARN differ in what it holds."""
+
+
+def with_repeated_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the JSON object of *pairs*; a name that stands in it several times has the list of its values.
+
+    So Hadoop writes maps: ``"resourceSecondsMap": {"entry": {...}, "entry": {...}}`` (tried on 3.4.2).
+    """
+    document = dict(pairs)
+    if len(document) == len(pairs):
+        return document
+    return {name: values[0] if len(values) == 1 else values for name, values in _values(pairs).items()}
+
+
+def _values(pairs: Sequence[tuple[str, Any]]) -> dict[str, list[Any]]:
+    values: dict[str, list[Any]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return values
 
 
 def as_list(document: object, *path: str) -> list[Any]:

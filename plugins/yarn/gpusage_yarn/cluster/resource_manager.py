@@ -23,7 +23,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
 from gpusage_hooks.errors import GpuUsageError, RequestError
-from gpusage_yarn.cluster.documents import Document
+from gpusage_yarn.cluster.documents import Document, with_repeated_names
 
 T = TypeVar("T")
 PATIENCE_S = 90.0
@@ -269,7 +269,7 @@ def _is_active(document: Document) -> bool:
 def _document(answer: requests.Response, method: str, path: str) -> Document:
     """Return what an answer holds; no document comes from a ResourceManager that is starting or on standby."""
     try:
-        document = answer.json() if answer.content else {}
+        document = answer.json(object_pairs_hook=with_repeated_names) if answer.content else {}
     except ValueError:
         document = None
     if not isinstance(document, dict):

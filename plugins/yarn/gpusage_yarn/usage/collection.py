@@ -77,11 +77,12 @@ def _joined(usage: Usage, report: Document, catalogue: GpuCatalogue) -> Usage:
         partition=str(report.get("appNodeLabelExpression") or ""),
         job_name=one_line(str(report.get("name") or "")),
         gpu=known_gpu(catalogue, usage.gpu) or usage.gpu,
-        outcome="out_of_memory" if out_of_memory_messages else _ending(outcome),
+        outcome="out_of_memory" if out_of_memory_messages else ending(outcome),
     )
 
 
-def _ending(outcome: ApplicationOutcome) -> Outcome:
+def ending(outcome: ApplicationOutcome) -> Outcome:
+    """Return how an application ended, by YARN's final state and its command's exit status."""
     return "interrupted" if outcome.is_interrupted() else OUTCOMES.get(outcome.state, "unknown")
 
 

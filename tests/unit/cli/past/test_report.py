@@ -96,6 +96,22 @@ def test_a_users_text_cannot_act_on_the_terminal(url: str, capsys: pytest.Captur
     assert "\x1b]0" not in capsys.readouterr().out
 
 
+def test_where_the_accounting_does_not_answer_that_is_said(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A host of Slurm's whose slurmctld is away."""
+    (tmp_path / "scontrol").write_text("#!/bin/sh\necho no controller >&2; exit 1\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with closing(open_store(url)) as store:
+        fill(store)
+    show_report(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S), None, as_json=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    trouble = "Command 'scontrol show config' must succeed; got: no controller"
+    assert f"Jobs that no node sampled are not counted: {trouble}" in shown
+
+
 def test_a_text_is_of_one_user_and_goes_nowhere_else(url: str, tmp_path: Path) -> None:
     for options in ((), ("--user", "ada", "-o", str(tmp_path / "r.html"))):
         done = run("--text", *options)
