@@ -11,6 +11,7 @@ import pytest
 from gpusage.cli.past.report import show_report, show_user_text
 from gpusage.reports.report import Period
 from gpusage.store.opening import open_store
+from gpusage_slurm import scontrol
 from observed import DAY_S, NOW_S, fill, month_before
 
 
@@ -23,6 +24,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int(NOW_S)))
+    monkeypatch.setattr(scontrol, "is_slurm_host", lambda: False)  # another test's Slurm may run on this host
     monkeypatch.setattr("sys.argv", ["gpusage", "report", "-o", "report.html"])
     with closing(open_store(url)) as store:
         fill(store)

@@ -16,7 +16,14 @@ from typing import Literal
 
 from gpusage.experience.finished_jobs import LEAST_SAMPLED_S
 from gpusage.reports.amounts import Amounts, amounts_of, total
-from gpusage.reports.sharing import GpuLookup, PossibleShares, count_possible_shares, nowhere
+from gpusage.reports.sharing import (
+    GpuLookup,
+    PossibleShare,
+    PossibleShares,
+    count_possible_shares,
+    nowhere,
+    possible_share,
+)
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import SharingRules
 
@@ -79,32 +86,56 @@ NAMES: Mapping[Dimension, Callable[[Observation], str]] = MappingProxyType(
 """By each dimension, the group of a run."""
 
 
-def break_down(observations: Sequence[Observation], rules: ReportRules) -> Mapping[Dimension, tuple[GroupTally, ...]]:
-    """Return what each group of jobs took, by each of `NAMES`, the group that booked most first."""
-    return {dimension: _groups(observations, name_of, rules) for dimension, name_of in NAMES.items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """What jobs took by each of `NAMES`, the group that booked most first.
+
+    Attributes:
+        all_jobs: The same of all jobs.
+        unseen: The same of what nobody saw.
+    """
+
+    groups: Mapping[Dimension, tuple[GroupTally, ...]]
+    all_jobs: GroupTally
+    unseen: GroupTally
 
 
-def _groups(
-    observations: Iterable[Observation], name_of: Callable[[Observation], str], rules: ReportRules
-) -> tuple[GroupTally, ...]:
-    members: dict[str, list[Observation]] = defaultdict(list)
-    for each in observations:
-        members[name_of(each)].append(each)
-    tallies = (tally(name, of_group, rules) for name, of_group in members.items())
-    return tuple(sorted(tallies, key=lambda group: (-group.hours.booked, group.name)))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    observed: Observation
+    hours: Amounts
+    share: PossibleShare | None
 
 
-def tally(name: str, observations: Sequence[Observation], rules: ReportRules) -> GroupTally:
-    """Return what *observations* took together."""
-    return GroupTally(
-        name=name,
-        job_count=len({(each.usage.manager, each.usage.job_id) for each in observations}),
-        hours=total(amounts_of(each, rules.least_sampled_s) for each in observations),
-        possible=count_possible_shares(observations, rules.sharing, rules.find_gpu, rules.least_sampled_s),
+def break_down(observations: Iterable[Observation], rules: ReportRules) -> Breakdown:
+    """Return what each group of jobs took."""
+    runs = [
+        _Run(
+            observed=each,
+            hours=amounts_of(each, rules.least_sampled_s),
+            share=possible_share(each, rules.sharing, rules.find_gpu, rules.least_sampled_s),
+        )
+        for each in observations
+    ]
+    return Breakdown(
+        groups={dimension: _groups(runs, name_of) for dimension, name_of in NAMES.items()},
+        all_jobs=_tally("", runs),
+        unseen=_tally("", [run for run in runs if run.hours.unseen]),
     )
 
 
-def unseen_part(observations: Iterable[Observation], rules: ReportRules) -> GroupTally:
-    """Return the part of *observations* of which nobody can tell what it used."""
-    hours = [(each, amounts_of(each, rules.least_sampled_s)) for each in observations]
-    return tally("", [each for each, amounts in hours if amounts.unseen], rules)
+def _groups(runs: Iterable[_Run], name_of: Callable[[Observation], str]) -> tuple[GroupTally, ...]:
+    members: dict[str, list[_Run]] = defaultdict(list)
+    for run in runs:
+        members[name_of(run.observed)].append(run)
+    tallies = (_tally(name, of_group) for name, of_group in members.items())
+    return tuple(sorted(tallies, key=lambda group: (-group.hours.booked, group.name)))
+
+
+def _tally(name: str, runs: Sequence[_Run]) -> GroupTally:
+    return GroupTally(
+        name=name,
+        job_count=len({(run.observed.usage.manager, run.observed.usage.job_id) for run in runs}),
+        hours=total(run.hours for run in runs),
+        possible=count_possible_shares((run.observed, run.hours.booked, run.share) for run in runs if run.share),
+    )

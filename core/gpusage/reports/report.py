@@ -19,7 +19,7 @@ from gpusage.reports.accuracy import (
     prediction_accuracy,
 )
 from gpusage.reports.amounts import Amounts, Currency, Rates, amounts_of, total
-from gpusage.reports.breakdown import USUAL_RULES, Dimension, GroupTally, ReportRules, break_down, tally, unseen_part
+from gpusage.reports.breakdown import USUAL_RULES, Dimension, GroupTally, ReportRules, break_down
 from gpusage.reports.comparison import PeriodTotals, period_totals
 from gpusage.reports.verdicts import (
     HardlyUsed,
@@ -168,6 +168,7 @@ def report_of(
     records = [each for each in records if each.decided_at_s >= period.since_s]
     gpus = _by_gpu(observations, rates.per_hour, least_s)
     of_shares, withheld = count_promises(observations, least_s)
+    breakdown = break_down(observations, rules)
     priced = [each.money for each in gpus if each.money is not None]
     return Report(
         since_s=period.since_s,
@@ -187,9 +188,9 @@ def report_of(
         promises_enforced=of_shares,
         promises_withheld=withheld,
         unnamed=count_unnamed_jobs(records, observations, least_s),
-        groups=break_down(observations, rules),
-        all_jobs=tally("", observations, rules),
-        unseen=unseen_part(observations, rules),
+        groups=breakdown.groups,
+        all_jobs=breakdown.all_jobs,
+        unseen=breakdown.unseen,
         totals=period_totals(observations, least_s),
         previous=period_totals(previous, least_s) if previous else None,
         hardly_used=hardly_used(observations, least_s),

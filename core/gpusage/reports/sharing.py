@@ -9,15 +9,18 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
 
+from gpusage.devices.shares import memory_cap_bytes
 from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, SOUND, own_utilization
 from gpusage.experience.learning import MEMORY_MARGINS
 from gpusage.experience.unnamed_jobs import gpu_need, share_prices
 from gpusage.policies.shares.price import can_promise, limits, offers, priced_percents
 from gpusage.predictors.intervals import exactly
-from gpusage.reports.amounts import amounts_of, expected_slowdown, gpu_count, was_share_withheld
+from gpusage.reports.amounts import expected_slowdown, gpu_count, was_share_withheld
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import (
     Candidate,
@@ -25,7 +28,6 @@ from gpusage_hooks.types import (
     Gpu,
     GpuPool,
     GpuRequest,
-    Interval,
     ObservedFigures,
     SharingRules,
 )
@@ -77,24 +79,16 @@ class PossibleShares:
     slowdown_high: float
 
 
-def count_possible_shares(
-    observations: Iterable[Observation], rules: SharingRules, find_gpu: GpuLookup, least_s: float = LEAST_SAMPLED_S
-) -> PossibleShares | None:
-    """Return what shares would have saved of *observations*; ``None`` where none could have shared."""
-    jobs, booked, saved, slowdowns = set[tuple[str, str]](), 0.0, 0.0, list[float]()
-    for each in observations:
-        share = possible_share(each, rules, find_gpu, least_s)
-        if share is not None:
-            hours = amounts_of(each, least_s).booked
-            jobs.add((each.usage.manager, each.usage.job_id))
-            booked, saved = booked + hours, saved + hours * (1 - share.gpu_time)
-            slowdowns.append(share.slowdown)
-    if not jobs:
+def count_possible_shares(shares: Iterable[tuple[Observation, float, PossibleShare]]) -> PossibleShares | None:
+    """Return what *shares* would have saved, each with its run and the GPU hours that this booked; ``None`` of none."""
+    of_runs = [*shares]
+    if not of_runs:
         return None
+    slowdowns = [share.slowdown for _, _, share in of_runs]
     return PossibleShares(
-        job_count=len(jobs),
-        booked_hours=booked,
-        saved_hours=saved,
+        job_count=len({(observed.usage.manager, observed.usage.job_id) for observed, _, _ in of_runs}),
+        booked_hours=sum(booked for _, booked, _ in of_runs),
+        saved_hours=sum(booked * (1 - share.gpu_time) for _, booked, share in of_runs),
         slowdown_low=min(slowdowns),
         slowdown_high=max(slowdowns),
     )
@@ -104,35 +98,53 @@ def possible_share(
     observed: Observation, rules: SharingRules, find_gpu: GpuLookup, least_s: float = LEAST_SAMPLED_S
 ) -> PossibleShare | None:
     """Return the share with the least GPU time that the site's *rules* would promise; ``None`` where there is none."""
-    record = observed.decision
+    usage, record = observed.usage, observed.decision
     if record is not None and was_share_withheld(observed):
         size = record.decision.request.mps_thread_percent or WHOLE_PERCENT
         return PossibleShare(share_percent=size, slowdown=expected_slowdown(observed))
-    place = _place(observed, rules, find_gpu, least_s)
-    if place is None:
-        return None
-    request = record.decision.request if record else GpuRequest(gpu_count=1)
-    within = limits(rules, record.workload.slowdown if record and record.workload else None)
-    promised = [offer for offer in offers([place], request, rules) if can_promise(offer, within)]
-    shares = [PossibleShare(share_percent=each.share_percent, slowdown=each.slowdown.value) for each in promised]
-    return min(shares, key=lambda share: share.gpu_time, default=None)
-
-
-def _place(observed: Observation, rules: SharingRules, find_gpu: GpuLookup, least_s: float) -> Candidate | None:
-    """Return the run's GPU with what it needed there; ``None`` where that is not one whole GPU, or was not seen."""
-    usage = observed.usage
     has_whole_gpu = usage.granted.division == "whole" and usage.granted.share_percent == WHOLE_PERCENT
     is_seen = usage.outcome in SOUND and own_utilization(usage, least_s) is not None
     gpu = find_gpu(usage.gpu) if has_whole_gpu and is_seen and gpu_count(observed) == 1 else None
     if gpu is None or gpu.parent_gpu is not None or not usage.memory_bytes or usage.peak_utilization is None:
         return None
-    memory = Interval(value=usage.memory_bytes, low=usage.memory_bytes, high=MEMORY_MARGINS[0] * usage.memory_bytes)
-    known = ObservedFigures(
-        gpu_utilization=Figure(interval=exactly(usage.peak_utilization), source=""),
-        memory_bytes=Figure(interval=memory, source=""),
+    needed_bytes = MEMORY_MARGINS[0] * usage.memory_bytes
+    shares = _promised_shares(
+        gpu.name,
+        find_gpu,
+        ceil(100 * min(usage.peak_utilization, 1.0)),
+        record.workload.slowdown if record and record.workload else None,
+        rules,
     )
-    need = gpu_need(known, gpu)
-    if need is None:
-        return None
+    enough = (share for share in shares if needed_bytes <= memory_cap_bytes(gpu.memory_bytes, share.share_percent))
+    return min(enough, key=lambda share: share.gpu_time, default=None)
+
+
+@lru_cache(maxsize=4096)  # a price takes a millisecond, and a month has many runs of few kinds
+def _promised_shares(
+    gpu_name: str, find_gpu: GpuLookup, utilization_percent: int, accepted: float | None, rules: SharingRules
+) -> Sequence[PossibleShare]:
+    """Return the shares that would be promised to a job without memory, by its utilization alone on the whole GPU.
+
+    Args:
+        gpu_name: That *find_gpu* knows.
+        find_gpu: Knows it.
+        utilization_percent: Of the busiest minute.
+        accepted: How much slower its user accepts; ``None`` where the site's limit counts.
+        rules: The site's.
+    """
+    gpu = find_gpu(gpu_name)
+    known = ObservedFigures(
+        gpu_utilization=Figure(interval=exactly(utilization_percent / 100), source=""),
+        memory_bytes=Figure(interval=exactly(0), source=""),
+    )
+    need = gpu_need(known, gpu) if gpu else None
+    if gpu is None or need is None:
+        return ()
     pool = GpuPool(gpu=gpu.name, site_type=gpu.name, gpu_count=1, free_gpu_count=1)
-    return Candidate(pool=pool, gpu=gpu, need=need, shares=share_prices(need, priced_percents(rules)))
+    place = Candidate(pool=pool, gpu=gpu, need=need, shares=share_prices(need, priced_percents(rules)))
+    within = limits(rules, accepted)
+    return [
+        PossibleShare(share_percent=offer.share_percent, slowdown=offer.slowdown.value)
+        for offer in offers([place], GpuRequest(gpu_count=1), rules)
+        if can_promise(offer, within)
+    ]

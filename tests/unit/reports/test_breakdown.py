@@ -36,7 +36,7 @@ def test_the_groups_add_up_to_all_jobs(dimension: Dimension) -> None:
 
 def test_a_job_without_a_decision_counts_with_the_gpus_that_its_node_saw() -> None:
     unmarked = usage(record(1, percent=None), number="", gpu_count=4, user="eve", partition="")
-    groups = break_down([Observation(usage=unmarked, decision=None)], USUAL_RULES)
+    groups = break_down([Observation(usage=unmarked, decision=None)], USUAL_RULES).groups
     assert {dimension: [each.name for each in groups[dimension]] for dimension in NAMES} == {
         "user": ["eve"],
         "account": ["physics"],
@@ -51,7 +51,7 @@ def test_an_older_release_told_no_account_and_the_submission_did() -> None:
     assert decided.identity is not None
     decided = replace(decided, identity=replace(decided.identity, account="chemistry"))
     observed = Observation(usage=usage(decided, account=""), decision=decided)
-    assert [each.name for each in break_down([observed], USUAL_RULES)["account"]] == ["chemistry"]
+    assert [each.name for each in break_down([observed], USUAL_RULES).groups["account"]] == ["chemistry"]
 
 
 def test_a_table_ends_with_all_jobs_and_with_what_was_not_seen() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.reports.amounts import amounts_of
 from gpusage.reports.sharing import PossibleShare, count_possible_shares, nowhere, possible_share
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import Allocation, Gpu, SharingRules
@@ -80,7 +81,8 @@ def test_shares_are_added_up_by_job_with_the_least_and_the_highest_price() -> No
     again = usage(advised, started_at_s=1.0, ended_at_s=3601.0)
     light = Observation(usage=replace(UNMARKED, job_id="other"), decision=None)
     runs = [Observation(usage=each, decision=advised) for each in (usage(advised), again)]
-    actual = count_possible_shares([*runs, light], RULES, find_gpu)
+    shares = [(each, amounts_of(each).booked, possible_share(each, RULES, find_gpu)) for each in (*runs, light)]
+    actual = count_possible_shares((each, booked, enough) for each, booked, enough in shares if enough)
     share = share_of()
     assert actual is not None
     assert share is not None
@@ -88,4 +90,4 @@ def test_shares_are_added_up_by_job_with_the_least_and_the_highest_price() -> No
     # 3 h on half a GPU for 25 % longer, and 2 h on a quarter
     assert actual.saved_hours == pytest.approx(3 * (1 - 0.5 * 1.25) + 2 * (1 - share.gpu_time))
     assert (actual.slowdown_low, actual.slowdown_high) == (share.slowdown, 1.25)
-    assert count_possible_shares([], RULES, find_gpu) is None
+    assert count_possible_shares([]) is None

@@ -14,6 +14,7 @@ from gpusage.cli.commands.report import command
 from gpusage.cli.past.report import show_report
 from gpusage.reports.report import Period
 from gpusage.store.opening import open_store
+from gpusage_slurm import scontrol
 from observed import DAY_S, NOW_S, fill, record, usage
 
 
@@ -23,6 +24,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     url = f"sqlite:///{tmp_path}/d.db"
     (tmp_path / "c.toml").write_text(f'[store]\nurl = "{url}"\n')
     monkeypatch.setenv("GPUSAGE_CONFIG", str(tmp_path / "c.toml"))
+    monkeypatch.setattr(scontrol, "is_slurm_host", lambda: False)  # another test's Slurm may run on this host
     return url
 
 
@@ -102,8 +104,8 @@ def test_where_the_accounting_does_not_answer_that_is_said(
     """A host of Slurm's whose slurmctld is away."""
     (tmp_path / "scontrol").write_text("#!/bin/sh\necho no controller >&2; exit 1\n")
     (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(scontrol, "is_slurm_host", lambda: True)
     with closing(open_store(url)) as store:
         fill(store)
     show_report(Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S), None, as_json=False)
