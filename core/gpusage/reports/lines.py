@@ -242,8 +242,7 @@ def _before(report: Report) -> Section:
         )
         for (name, now, is_amount), (_, then, _) in zip(_totals(report.totals), _totals(report.previous), strict=True)
     ]
-    since_s = 2 * report.since_s - report.until_s
-    notes = [f"The time before is {_day(since_s)} to {_day(report.since_s)}."]
+    notes = [f"The time before is {_day(report.previous_since_s)} to {_day(report.since_s)}."]
     return Section(title=BEFORE, columns=("", "this time", "before", "change"), rows=rows, notes=notes)
 
 

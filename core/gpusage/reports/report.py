@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -89,6 +90,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename={"promises_enforc
     """What happened from *since_s* to *until_s*, seconds since 1970.
 
     Attributes:
+        previous_since_s: When the time before began, which ended at *since_s*.
         user: Whose jobs alone; empty for everybody's.
         money: Of the GPU types that have a price, or else a weight; ``None`` where none has.
         currency: Which of the two that is.
@@ -107,6 +109,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename={"promises_enforc
 
     since_s: float
     until_s: float
+    previous_since_s: float
     user: str
     decisions: tuple[DecisionTally, ...]
     reasons: tuple[ReasonTally, ...]
@@ -134,16 +137,29 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename={"promises_enforc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """The time that a report is of, seconds since 1970, and whose jobs; an empty *user* is everybody."""
+    """The time that a report is of, seconds since 1970, and whose jobs; an empty *user* is everybody.
+
+    Attributes:
+        before_since_s: When the time before began; ``None`` where it is as long as this one.
+    """
 
     since_s: float
     until_s: float
     user: str = ""
+    before_since_s: float | None = None
 
     @property
     def previous_since_s(self) -> float:
-        """Return when the time before began, which is as long."""
-        return 2 * self.since_s - self.until_s
+        """Return when the time before began."""
+        return 2 * self.since_s - self.until_s if self.before_since_s is None else self.before_since_s
+
+
+def period_of_month(year: int, month: int, now_s: float) -> Period:
+    """Return a month of this host's time, as far as it is over, with the month before it."""
+    # mktime takes the months 0 and 13, too.
+    starts_s = [time.mktime((year, at, 1, 0, 0, 0, 0, 0, -1)) for at in (month - 1, month, month + 1)]
+    before_s, since_s, end_s = starts_s
+    return Period(since_s=since_s, until_s=min(end_s, now_s), before_since_s=before_s)
 
 
 def report_of(
@@ -173,6 +189,7 @@ def report_of(
     return Report(
         since_s=period.since_s,
         until_s=period.until_s,
+        previous_since_s=period.previous_since_s,
         user=period.user,
         decisions=_decisions(records),
         reasons=_reasons(records),

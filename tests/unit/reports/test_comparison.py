@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from gpusage.reports.amounts import Rates
 from gpusage.reports.comparison import period_totals
 from gpusage.reports.lines import BEFORE, sections
 from gpusage.reports.page import page
-from gpusage.reports.report import Period, Report, report_of
+from gpusage.reports.report import Period, Report, period_of_month, report_of
 from gpusage.store.usage_rows import Observation
 from observed import DAY_S, HALF, NOW_S, month, month_before, record, usage
 
@@ -44,6 +45,21 @@ def test_the_page_begins_with_both_times_side_by_side() -> None:
     assert shown["promises kept"] == ("6", "0", "-")
     assert shown["GPU hours saved by sharing"] == ("4.80", "0.00", "-")
     assert page(report).count("the time before</span>") == 1
+
+
+@pytest.mark.parametrize(("month", "days"), [(1, (31, 31)), (3, (28, 31)), (12, (30, 31))])
+def test_a_month_stands_beside_the_month_before_it(month: int, days: tuple[int, int]) -> None:
+    period = period_of_month(2026, month, 2e9)
+    begin = time.localtime(period.since_s)
+    assert (begin.tm_year, begin.tm_mon, begin.tm_mday, begin.tm_hour) == (2026, month, 1, 0)
+    # A change of clocks may take or add an hour.
+    assert round((period.since_s - period.previous_since_s) / DAY_S) == days[0]
+    assert round((period.until_s - period.since_s) / DAY_S) == days[1]
+
+
+def test_a_month_that_goes_on_ends_now() -> None:
+    now_s = time.mktime((2026, 10, 5, 12, 0, 0, 0, 0, -1))
+    assert period_of_month(2026, 10, now_s).until_s == now_s
 
 
 def test_where_nothing_is_kept_of_the_time_before_that_is_said() -> None:

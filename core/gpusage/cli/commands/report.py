@@ -14,7 +14,7 @@ Examples:
   gpusage report
   gpusage report --since 7d --user ada
   gpusage report --by user --by partition
-  gpusage report --since 90d -o report.html
+  gpusage report --month 2026-10 -o report.html
   gpusage report --since 7d --user ada --text
 """
 
@@ -28,6 +28,9 @@ Examples:
     show_default=True,
     callback=read_duration,
     help="How far back: 12h, 30d.",
+)
+@click.option(
+    "--month", metavar="YEAR-MONTH", help="A month, beside the month before it, in place of --since: 2026-10."
 )
 @click.option("--user", metavar="NAME", default="", help="Only this user's jobs.")
 @click.option(

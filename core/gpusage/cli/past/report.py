@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +26,7 @@ from gpusage.reports import lines, page
 from gpusage.reports.accounted import with_accounting
 from gpusage.reports.amounts import rates_of
 from gpusage.reports.breakdown import Dimension, ReportRules
-from gpusage.reports.report import Period, Report, report_of
+from gpusage.reports.report import Period, Report, period_of_month, report_of
 from gpusage.reports.user_text import Writing, user_text
 from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import describe_location, open_store
@@ -34,12 +36,18 @@ from gpusage_hooks.types import Cluster, DecisionRecord, Gpu, Usage
 
 Form = Literal["text", "json", ""]
 SCHEMA = "gpusage.report/1"
+EPOCH_YEAR = 1970
 
 
-def report(since_s: float, user: str, by: Sequence[Dimension], output: Path | None, form: Form) -> None:
-    """Show what happened in the last *since_s* seconds."""
+def report(
+    since_s: float, month: str | None, user: str, by: Sequence[Dimension], output: Path | None, form: Form
+) -> None:
+    """Show what happened in the last *since_s* seconds, or in *month*, such as ``2026-10``."""
     now_s = time.time()
-    period = Period(since_s=now_s - since_s, until_s=now_s, user=user)
+    if month is None:
+        period = Period(since_s=now_s - since_s, until_s=now_s, user=user)
+    else:
+        period = replace(_read_month(month, now_s), user=user)
     if form == "text":
         if not user or output is not None:
             message = "Option '--text' must come with '--user' and without '-o'. Name whose jobs the text is of."
@@ -47,6 +55,15 @@ def report(since_s: float, user: str, by: Sequence[Dimension], output: Path | No
         show_user_text(period)
     else:
         show_report(period, output, by=by, as_json=form == "json")
+
+
+def _read_month(text: str, now_s: float) -> Period:
+    match = re.fullmatch(r"(\d{4})-(0[1-9]|1[0-2])", text)
+    period = period_of_month(int(match[1]), int(match[2]), now_s) if match and int(match[1]) > EPOCH_YEAR else None
+    if period is None or period.since_s >= now_s:
+        message = f"Option '--month' must be a month that has begun, such as 2026-10; got {text!r}. Change it."
+        raise click.UsageError(message)
+    return period
 
 
 def show_user_text(period: Period) -> None:
@@ -127,7 +144,11 @@ def _read_store(
             "own jobs, gpusage decisions --user NAME asks the workload manager."
         )
         raise RequestError(message) from error
-    return records, observations
+    until_s = period.until_s
+    return (
+        [record for record in records if record.decided_at_s <= until_s],
+        [each for each in observations if each.usage.ended_at_s <= until_s],
+    )
 
 
 def _find_gpu(catalogue: Catalogue, name: str) -> Gpu | None:

@@ -53,6 +53,23 @@ def test_only_what_is_recent_enough_counts(url: str) -> None:
     assert json.loads(done)["run_count"] == 40
 
 
+def test_a_month_is_reported_without_what_came_after_it(url: str) -> None:
+    late = usage(record(1), job_id="december", ended_at_s=NOW_S + 30 * DAY_S)
+    with closing(open_store(url)) as store:
+        fill(store)
+        store.record_usage([late])
+    document = json.loads(run("--month", "2023-11", "--json").output)
+    assert document["run_count"] == 40
+    december = json.loads(run("--month", "2023-12", "--json").output)
+    assert (december["run_count"], december["previous"]["job_count"], december["decisions"]) == (1, 40, [])
+
+
+@pytest.mark.parametrize("month", ["2023-13", "2999-01", "soon", "1970-01"])
+def test_what_is_no_month_that_has_begun_is_refused(month: str) -> None:
+    done = run("--month", month)
+    assert (done.exit_code, "must be a month that has begun, such as 2026-10" in done.output) == (2, True)
+
+
 def test_a_user_is_reported_alone(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(open_store(url)) as store:
         fill(store)
