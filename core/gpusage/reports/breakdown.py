@@ -21,6 +21,7 @@ from gpusage.reports.sharing import (
     PossibleShare,
     PossibleShares,
     count_possible_shares,
+    joined_shares,
     nowhere,
     possible_share,
 )
@@ -130,6 +131,16 @@ def _groups(runs: Iterable[_Run], name_of: Callable[[Observation], str]) -> tupl
         members[name_of(run.observed)].append(run)
     tallies = (_tally(name, of_group) for name, of_group in members.items())
     return tuple(sorted(tallies, key=lambda group: (-group.hours.booked, group.name)))
+
+
+def joined(groups: Sequence[GroupTally]) -> GroupTally:
+    """Return *groups*, which have no job in common, as one."""
+    return GroupTally(
+        name="",
+        job_count=sum(group.job_count for group in groups),
+        hours=total(group.hours for group in groups),
+        possible=joined_shares([group.possible for group in groups if group.possible is not None]),
+    )
 
 
 def _tally(name: str, runs: Sequence[_Run]) -> GroupTally:

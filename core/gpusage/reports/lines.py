@@ -10,8 +10,8 @@ from types import MappingProxyType
 from gpusage.experience.finished_jobs import HOST_BOUND_BELOW
 from gpusage.experience.trust import LEAST_CHECKED, LEAST_HELD, LEAST_OWN
 from gpusage.reports.accuracy import RULE, Promises
-from gpusage.reports.amounts import Amounts, total
-from gpusage.reports.breakdown import Dimension, GroupTally
+from gpusage.reports.amounts import Amounts
+from gpusage.reports.breakdown import Dimension, GroupTally, joined
 from gpusage.reports.comparison import PeriodTotals
 from gpusage.reports.report import Report
 from gpusage.reports.verdicts import HARDLY_USED_BELOW
@@ -70,10 +70,10 @@ def sections(report: Report, by: Sequence[Dimension] = ()) -> Iterator[Section]:
     if report.run_count:
         yield _before(report)
         yield _hours(report)
-        yield from (_by(dimension, report, is_first=dimension == by[0]) for dimension in by)
         yield _promises(report)
         yield _hardly_used(report)
         yield _waiting(report)
+        yield from (_by(dimension, report, is_first=dimension == by[0]) for dimension in by)
         yield _verdicts(report)
         yield _worst(report)
     yield _decisions(report)
@@ -144,8 +144,7 @@ def _by(dimension: Dimension, report: Report, *, is_first: bool) -> Section:
     rows = [_group(each.name or NO_NAME[dimension], each) for each in groups[:MOST_GROUPS]]
     others = groups[MOST_GROUPS:]
     if others:
-        hours, count = total(each.hours for each in others), sum(each.job_count for each in others)
-        rows.append(_group(f"{len(others):,} others", GroupTally(name="", job_count=count, hours=hours, possible=None)))
+        rows.append(_group(f"{len(others):,} others", joined(others)))
     rows += [_group("all", report.all_jobs), _group("of all, not seen", report.unseen)]
     columns = (dimension, "jobs", "asked", "booked", "used", "idle", "not seen", "could share", "slower", "could save")
     notes = (UNSEEN_RULE, POSSIBLE_RULE) if is_first else ()

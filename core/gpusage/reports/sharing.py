@@ -94,6 +94,19 @@ def count_possible_shares(shares: Iterable[tuple[Observation, float, PossibleSha
     )
 
 
+def joined_shares(counts: Sequence[PossibleShares]) -> PossibleShares | None:
+    """Return *counts*, of groups that have no job in common, as one; ``None`` of none."""
+    if not counts:
+        return None
+    return PossibleShares(
+        job_count=sum(each.job_count for each in counts),
+        booked_hours=sum(each.booked_hours for each in counts),
+        saved_hours=sum(each.saved_hours for each in counts),
+        slowdown_low=min(each.slowdown_low for each in counts),
+        slowdown_high=max(each.slowdown_high for each in counts),
+    )
+
+
 def possible_share(
     observed: Observation, rules: SharingRules, find_gpu: GpuLookup, least_s: float = LEAST_SAMPLED_S
 ) -> PossibleShare | None:

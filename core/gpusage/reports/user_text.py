@@ -116,7 +116,9 @@ def _sums(report: Report) -> list[str]:
         lines.append(f"{report.totals.share_count:,} had a part of a GPU: {held}; {saved} GPU hours saved.")
     if possible is not None:
         price, saved = slower(possible.slowdown_low, possible.slowdown_high), amount(possible.saved_hours)
-        lines.append(f"{possible.job_count:,} more could have had one, {price} slower, and saved {saved} GPU hours.")
+        lines.append(
+            f"{possible.job_count:,} more could have shared a GPU, {price} slower, and saved {saved} GPU hours."
+        )
     return lines
 
 

@@ -67,6 +67,14 @@ def test_who_could_have_shared_is_shown_with_the_price() -> None:
     assert row == ("resnet50.onnx", "1", "2.00", "2.00", "1.00", "1.00", "0.00", "1", "25 %", "0.75")
 
 
+def test_the_small_groups_in_one_row_could_share_what_they_could_share() -> None:
+    advised = record(1, mode="advise", percent=50)
+    light = [usage(advised, user=f"u{n:02}", job_id=str(n)) for n in range(MOST_GROUPS + 2)]
+    others, every = section([Observation(usage=each, decision=advised) for each in light], "user").rows[-3:-1]
+    assert (others[0], others[-3:]) == ("2 others", ("2", "25 %", "1.50"))
+    assert (every[0], every[-3:]) == ("all", ("22", "25 %", "16.5"))
+
+
 def test_of_many_groups_the_small_ones_are_one_row() -> None:
     runs = [usage(record(n, percent=None), user=f"u{n:02}", ended_at_s=1e9 * (50 - n)) for n in range(MOST_GROUPS + 3)]
     rows = section([Observation(usage=each, decision=None) for each in runs], "user").rows
