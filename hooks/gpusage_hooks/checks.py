@@ -251,6 +251,13 @@ def check_jobs_reader(function: Hook) -> None:
     require(answer is None, f"read_past_jobs must leave {samples.NO_FILE!r} to others; got {answer!r:.80}")
 
 
+def check_accounting(function: Hook) -> None:
+    """Check what asks the accounting: another manager is left to others."""
+    question = {"manager": samples.MANAGER, "since_s": 0.0, "context": samples.context()}
+    answer = sound_answer("collect_past_jobs", function, **question)
+    require(answer is None, f"collect_past_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
+
+
 def check_finder(function: Hook) -> None:
     """Check an adapter's finder: another manager is left to others."""
     question = {"manager": samples.MANAGER, "job_id": "sample:1", "user": "", "context": samples.context()}
@@ -362,6 +369,7 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "observe_cluster": check_observer,
     "read_cluster": check_cluster_reader,
     "read_past_jobs": check_jobs_reader,
+    "collect_past_jobs": check_accounting,
     "find_jobs": check_finder,
     "find_shared_jobs": check_sharers,
     "restore_request": check_turning,

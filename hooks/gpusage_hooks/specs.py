@@ -215,6 +215,24 @@ def read_past_jobs(path: str) -> Sequence[PastJob] | None:
 
 
 @hookspec(firstresult=True)
+def collect_past_jobs(manager: str, since_s: float, context: Context) -> Sequence[PastJob] | None:
+    """Ask a workload manager's accounting for jobs of late; may take minutes; first answer wins.
+
+    Args:
+        manager: Its name.
+        since_s: Seconds since 1970; what ended before may be left out.
+        context: Its settings, and the GPUs that gpusage knows.
+
+    Returns:
+        The jobs that had GPUs and that whoever asks may see, in any order; ``None`` where there is no such manager
+        here.
+
+    Raises:
+        RequestError: It keeps no accounting, or does not answer.
+    """
+
+
+@hookspec(firstresult=True)
 def find_jobs(manager: str, job_id: str, user: str, context: Context) -> Sequence[AnnotatedJob] | None:
     """Find jobs of a workload manager, ended ones too, by id or by user; first answer wins.
 

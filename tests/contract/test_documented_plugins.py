@@ -47,6 +47,7 @@ HOOK_CALLS: Mapping[str, Callable[[Hooks], Any]] = {
     "observe_cluster": lambda hooks: hooks.observe_cluster("pbs", samples.context()),
     "read_cluster": lambda hooks: hooks.read_cluster("site/pbs_nodes", samples.catalogue()),
     "read_past_jobs": lambda hooks: hooks.read_past_jobs("site/pbs_log"),
+    "collect_past_jobs": lambda hooks: hooks.collect_past_jobs("pbs", 0.0, samples.context()),
     "find_jobs": lambda hooks: hooks.find_jobs("pbs", "", "ada", samples.context()),
     "find_shared_jobs": lambda hooks: hooks.find_shared_jobs("pbs", ("waiting",), samples.context()),
     "restore_request": lambda hooks: hooks.restore_request(PBS_MARKED, "stuck", samples.context()) is False,  # type: ignore[arg-type]

@@ -136,6 +136,10 @@ class Hooks:
         """Read what a workload manager's accounting printed of jobs that ended."""
         return self._first(specs.read_past_jobs, path=path)
 
+    def collect_past_jobs(self, manager: str, since_s: float, context: Context) -> Sequence[PastJob] | None:
+        """Ask a workload manager's accounting for jobs of late."""
+        return self._first(specs.collect_past_jobs, manager=manager, since_s=since_s, context=context)
+
     def find_jobs(self, manager: str, job_id: str, user: str, context: Context) -> Sequence[AnnotatedJob] | None:
         """Find jobs of a workload manager, by id or by user."""
         return self._first(specs.find_jobs, manager=manager, job_id=job_id, user=user, context=context)

@@ -17,6 +17,8 @@ POLICIES = (
     *("slots", "price", "price-online", "utilization", "activity", "packing", "packing-observed", "reactive", "sets"),
 )
 """As in `gpusage_lab.simulator.scenario`, which needs numpy."""
+FORMATS = ("philly", "yarn", "sacct", "alibaba-2020", "alibaba-2023", "gavel", "lucid", "helios", "table")
+"""As in `gpusage_lab.simulator.formats`."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 TRAIN_EXAMPLE = """\b
 Examples:
@@ -36,7 +38,7 @@ Examples:
   gpusage simulate --generate 5000
   gpusage simulate --jobs trace.csv --cluster cluster.toml --policy slots --policy price -o page.html
   gpusage simulate --jobs trace.csv --cluster cluster.toml --draw-models --json
-  gpusage simulate --from-sacct month.txt --cluster /etc/slurm/slurm.conf --draw-models
+  gpusage simulate --jobs month.txt --cluster /etc/slurm/slurm.conf --draw-models
 """
 PROFILE_EXAMPLE = """\b
 Examples:
@@ -169,13 +171,13 @@ def profile() -> None:
     "--jobs",
     "jobs_file",
     type=click.Path(path_type=Path),
-    help="CSV or Parquet file with Helios's or Philly's columns.  [default: jobs drawn by chance]",
+    help="A trace, such as Philly's or what 'sacct --parsable2' printed.  [default: jobs drawn by chance]",
 )
 @click.option(
-    "--from-sacct",
-    "accounting_file",
-    type=click.Path(path_type=Path),
-    help="In place of --jobs: what 'sacct --parsable2' printed (docs/simulator.md has the command).",
+    "--format",
+    "format_name",
+    type=click.Choice(FORMATS),
+    help="Of --jobs; docs/simulator.md describes each.  [default: the one by which the file is recognised]",
 )
 @click.option(
     "--cluster",
@@ -223,5 +225,5 @@ def simulate() -> None:
     Policies: 'slots', whole GPUs; 'price', 'utilization' and 'activity', what gpusage decides by these rules;
     'price-online', where each job also prefers a GPU type when it comes; 'packing', first fit decreasing on predicted
     utilization, 'packing-observed' on true ones, 'reactive' after a minute of profiling; 'sets', where a job
-    joins those to whose throughput it adds most. The file's columns are in docs/simulator.md.
+    joins those to whose throughput it adds most. The formats of --jobs are in docs/simulator.md.
     """

@@ -56,14 +56,14 @@ def compare(
 
 
 def _source(how: Mapping[str, Any]) -> Source:
-    sources = {"--jobs": how["jobs_file"], "--from-sacct": how["accounting_file"], "--generate": how["generate"]}
+    sources = {"--jobs": how["jobs_file"], "--generate": how["generate"]}
     named = [name for name, value in sources.items() if value is not None]
     if len(named) > 1:
         message = f"Jobs must come from one of {', '.join(sources)}; got {' and '.join(named)}. Leave all but one out."
         raise click.UsageError(message)
     return Source(
         jobs_file=how["jobs_file"],
-        accounting_file=how["accounting_file"],
+        format=how["format_name"],
         cluster_file=how["cluster_file"],
         count=how["generate"] or Source().count,
         load=how["load"],

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage_hooks.types import Workload
+from gpusage_hooks.units import WHOLE_PERCENT
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -31,12 +32,14 @@ class Kind:
         model: What the advisor reads, or the key of a card of the zoo; ``None`` where the trace tells no model.
         workload: How the model is run.
         gpu_type: The site's name of the GPU type that the jobs insist on.
+        share_percent: The part of one GPU that the jobs ask for themselves; 100 where they ask for whole ones.
     """
 
     name: str
     model: str | None = None
     workload: Workload = UNSAID
     gpu_type: str | None = None
+    share_percent: int = WHOLE_PERCENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,7 +51,7 @@ class Jobs:
         submit_s: Seconds since any one moment.
         work_s: How long the job runs alone on whole GPUs on which its kind has speed 1.
         limit_s: Its time limit, by which backfill plans; nothing ends a job at it.
-        gpu_count: Whole GPUs that it asks for, at least 1.
+        gpu_count: GPUs that it asks for, at least 1; 1 where it asks for a part of one.
         kind: Index into *kinds*.
         user: Index into *users*.
     """

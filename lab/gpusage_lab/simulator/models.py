@@ -13,6 +13,7 @@ from gpusage.decisions.advisor import Advisor
 from gpusage.policies.shares.price import sizes
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import GpuNeed, ModelGraph, Price, SharingRules, Workload
+from gpusage_hooks.units import WHOLE_PERCENT
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.foresight import FloatArray, Foresight, load_of, pairs_of
 from gpusage_lab.simulator.jobs import Jobs, Kind
@@ -108,7 +109,7 @@ def _read(kind: Kind, advisor: Advisor, folder: Path) -> tuple[ModelGraph, Workl
 
 
 def with_drawn_models(jobs: Jobs, seed: int) -> Jobs:
-    """Return *jobs*, where those without a model have one of those of generated jobs.
+    """Return *jobs*, where those without a model that ask for whole GPUs have one of those of generated jobs.
 
     A user's jobs for one GPU type and number of GPUs have the same one: people run what they ran before.
     """
@@ -118,7 +119,7 @@ def with_drawn_models(jobs: Jobs, seed: int) -> Jobs:
     kind = jobs.kind.copy()
     for job, group in enumerate(zip(jobs.user.tolist(), jobs.kind.tolist(), jobs.gpu_count.tolist(), strict=True)):
         before = jobs.kinds[group[1]]
-        if before.model is not None:
+        if before.model is not None or before.share_percent < WHOLE_PERCENT:
             continue
         if group not in drawn:
             new = replace(models[generator.integers(len(models))], gpu_type=before.gpu_type)

@@ -1,7 +1,8 @@
 """A truth where nothing was measured: each figure is its prediction times an error, as large as the interval says.
 
 Errors are drawn once for each kind and hold for all of its jobs. A share costs what its price says, times an error; for
-partners on it, the average cost is added. Jobs without a model run alike on all types, and have GPUs of their own.
+partners on it, the average cost is added. Jobs without a model run alike on all types and beside whatever partners: on
+a part of a GPU that they ask for, their time is that which they took on it.
 """
 
 from __future__ import annotations
@@ -121,12 +122,20 @@ def predicted_truth(
         np.clip(matrix * np.exp(PAIR_DEVIATION * generator.standard_normal(matrix.shape)), LEAST, 1.0)
         for matrix in foresight.pair_throughputs
     )
+    pairs = tuple(np.where(_is_predicted(models, place, len(kinds)), each, 1.0) for place, each in enumerate(pairs))
     known = tuple(~np.isnan(matrix) for matrix in measured)
     if measured:
         pairs = tuple(np.where(one, own, other) for one, own, other in zip(known, measured, pairs, strict=True))
     return PredictedTruth(
         fleet=fleet, kinds=kinds, models=models, errors=errors, pair_throughputs=pairs, measured=known
     )
+
+
+def _is_predicted(models: Models, place: int, count: int) -> BoolArray:
+    """Return of which pairs of *count* kinds both are predicted on one GPU type."""
+    is_predicted = np.array([(kind, place) in models.needs for kind in range(count)])
+    both: BoolArray = np.logical_and.outer(is_predicted, is_predicted)
+    return both
 
 
 def drawn(figure: Interval, deviate: float) -> float:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, NoReturn
 
-from gpusage.cli.user_file import require_regular
+from gpusage.cli.user_file import require_readable, require_regular
 from gpusage_hooks.errors import RequestError
 
 Row = Mapping[str, object]
 Names = Callable[[Sequence[str], str], Sequence[str]]
 """Returns the columns' usual names, given those of the file and the file; refuses a file where one is missing."""
+LONGEST_TEXT = 80
 
 
 def read_rows(path: Path, what: str, names_of: Names) -> Iterator[tuple[int, Row]]:
@@ -25,13 +28,24 @@ def read_rows(path: Path, what: str, names_of: Names) -> Iterator[tuple[int, Row
     Raises:
         RequestError: It cannot be read, is not a table, or *names_of* refuses it.
     """
+    if path.suffix == ".parquet":
+        yield from _parquet_rows(path, what, names_of)
+        return
+    with opened_text(path, what) as file:
+        yield from csv_rows(file, what, str(path), names_of)
+
+
+@contextmanager
+def opened_text(path: Path, what: str) -> Iterator[IO[str]]:
+    """Yield the file at *path*, open to be read as text; what goes wrong while it is read is said in one sentence.
+
+    Raises:
+        RequestError: It cannot be read, or is no UTF-8 text.
+    """
     require_regular(path, what)
     try:
-        if path.suffix == ".parquet":
-            yield from _parquet_rows(path, what, names_of)
-            return
         with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from csv_rows(file, what, str(path), names_of)
+            yield file
     except OSError as error:
         message = f"{what} {str(path)!r} must be a readable file; got: {error.strerror}. Check the path."
         raise RequestError(message) from error
@@ -40,11 +54,28 @@ def read_rows(path: Path, what: str, names_of: Names) -> Iterator[tuple[int, Row
         raise RequestError(message) from error
 
 
-def csv_rows(lines: Iterable[str], what: str, origin: str, names_of: Names) -> Iterator[tuple[int, Row]]:
-    """Yield each line of a CSV file, with its number; see `read_rows`."""
+def refuse_cell(name: str, where: str, rule: str, text: str) -> NoReturn:
+    """Refuse the cell of the column *name* that holds *text*.
+
+    Args:
+        name: Of the column.
+        where: Its file and line.
+        rule: What it must be.
+        text: What it is; empty where there is nothing.
+
+    Raises:
+        RequestError: Always.
+    """
+    got = repr(text[:LONGEST_TEXT]) if text else "nothing"
+    message = f"Column {name!r} of {where} must be {rule}; got {got}. Mend it, or take the line out."
+    raise RequestError(message)
+
+
+def csv_rows(lines: Iterable[str], what: str, origin: str, columns: Names | Sequence[str]) -> Iterator[tuple[int, Row]]:
+    """Yield each line of a CSV file, with its number; see `read_rows`. A file without names has those of *columns*."""
     reader = csv.reader(lines, strict=True)
     try:
-        names = names_of([name.strip() for name in next(reader, [])], origin)
+        names = columns([name.strip() for name in next(reader, [])], origin) if callable(columns) else columns
         for cells in reader:
             if not cells:
                 continue
@@ -61,6 +92,7 @@ def csv_rows(lines: Iterable[str], what: str, origin: str, names_of: Names) -> I
 
 
 def _parquet_rows(path: Path, what: str, names_of: Names) -> Iterator[tuple[int, Row]]:
+    require_readable(path, what)
     try:
         import pyarrow as pa  # type: ignore[import-not-found, import-untyped, unused-ignore]
         from pyarrow import parquet  # type: ignore[import-not-found, unused-ignore]

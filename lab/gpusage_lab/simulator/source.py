@@ -12,14 +12,16 @@ from gpusage.cli.user_file import require_readable
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import PastJob
+from gpusage_hooks.units import WHOLE_PERCENT
 from gpusage_lab.simulator.fleet import SHARES, Fleet, as_if_installed, fleet_of, with_nodes, with_power
+from gpusage_lab.simulator.formats import OWN, Format, find_format
 from gpusage_lab.simulator.generated import generated
 from gpusage_lab.simulator.jobs import Jobs
 from gpusage_lab.simulator.models import drawn_kinds, with_drawn_models
 from gpusage_lab.simulator.rows import Row
 from gpusage_lab.simulator.scenario import Scenario, scenario_of
 from gpusage_lab.simulator.site_pairs import Measured, read_pairs
-from gpusage_lab.simulator.trace import Trace, read_trace, trace_of
+from gpusage_lab.simulator.trace import WHAT, Trace, trace_of
 
 MANAGER = "simulated"
 
@@ -29,8 +31,8 @@ class Source:
     """What a user names; small, so that another process can be told of it.
 
     Attributes:
-        jobs_file: With the columns of a trace.
-        accounting_file: In its place, what a workload manager's accounting printed.
+        jobs_file: A trace.
+        format: Of the trace, by its name in `formats`; ``None`` for that by which it is recognised.
         cluster_file: Our own form, or a manager's; ``None`` means an example.
         count: Jobs to draw where no file is named.
         load: GPU time that drawn jobs ask for, over what there is.
@@ -41,7 +43,7 @@ class Source:
     """
 
     jobs_file: Path | None = None
-    accounting_file: Path | None = None
+    format: str | None = None
     cluster_file: Path | None = None
     count: int = 1000
     load: float = 1.0
@@ -59,7 +61,7 @@ def scenario(source: Source, seed: int) -> Scenario:
         RequestError: A file cannot be read or understood, or a job fits nowhere.
     """
     files = _files(source)
-    folder = (source.jobs_file or source.accounting_file or Path("-")).parent
+    folder = (source.jobs_file or Path("-")).parent
     return scenario_of(_jobs(source, files, seed), files.fleet, files.advisor, folder, seed, files.pairs)
 
 
@@ -69,10 +71,14 @@ def notes(source: Source, seed: int) -> Iterator[str]:
     if files.trace is None:
         yield f"The jobs are drawn by chance, seed {seed}; --jobs FILE takes your own."
     elif files.trace.left_out:
-        yield f"{files.trace.left_out} jobs of the file asked for no GPU or never ran; they are left out."
+        yield f"{files.trace.left_out} jobs of the file asked for no GPU or never ran to an end; they are left out."
     if files.trace is not None and files.trace.elsewhere:
         gpus = ", ".join(f"{count} on {gpus}" for gpus, count in files.trace.elsewhere.most_common())
         yield f"Jobs on GPUs that the cluster does not have are left out: {gpus}."
+    if files.format is not None and files.format.name != OWN:
+        yield " ".join(filter(None, (f"The jobs are read as of format {files.format.name}.", files.format.note)))
+    if any(kind.share_percent < WHOLE_PERCENT for kind in drawn.jobs.kinds):
+        yield "Jobs that ask for a part of a GPU have that part under every policy, and the time that they took on it."
     if files.trace is not None and source.draws_models:
         yield "Jobs without a model have one drawn by chance: one for each user, GPU type and number of GPUs."
     if files.undivided:
@@ -83,7 +89,7 @@ def notes(source: Source, seed: int) -> Iterator[str]:
         first = f"The first: {unreadable[0]}"
         yield f"{len(unreadable)} of {named} models cannot be read: their jobs count as without a model. {first}"
     if any(kind.model is None for kind in drawn.jobs.kinds):
-        yield "Jobs without a model run alike on all GPU types and get whole GPUs, as in production."
+        yield "Jobs without a model run alike on all GPU types and get what they ask for, as in production."
     measured = drawn.measured_pairs
     if measured is not None:
         yield _pairs_note(measured)
@@ -111,25 +117,31 @@ class _Files:
         self.advisor = make_advisor()
         self._source = source
         self.fleet, self.undivided = _fleet(source, self.advisor)
+        self.format: Format | None = None if source.jobs_file is None else find_format(source.jobs_file, source.format)
         self.pairs = () if source.pairs_file is None else tuple(read_pairs(source.pairs_file))
 
     @cached_property
     def trace(self) -> Trace | None:
         """Return the jobs of the file that is named, ``None`` where none is."""
-        source = self._source
-        if source.accounting_file is None:
-            return None if source.jobs_file is None else read_trace(source.jobs_file, self.fleet)
-        path = str(source.accounting_file)
-        past = self.advisor.hooks.read_past_jobs(path)
-        if past is None:
-            require_readable(source.accounting_file, "File")
-            rule = "a readable file that a workload manager's accounting printed, such as 'sacct --parsable2'"
-            message = f"File {path!r} must be {rule}; got another. Other files go with --jobs."
-            raise RequestError(message)
-        return trace_of(_rows(past), path, self.fleet, all_fit=False)
+        path = self._source.jobs_file
+        if path is None or self.format is None:
+            return None
+        rows = _past_rows(path, self.advisor) if self.format.read is None else self.format.read(path)
+        return trace_of(rows, str(path), self.fleet, is_foreign=self.format.name != OWN)
 
 
 _files = lru_cache(maxsize=1)(_Files)
+
+
+def _past_rows(path: Path, advisor: Advisor) -> Iterator[tuple[int, Row]]:
+    """Yield the jobs of a file that a workload manager's accounting printed."""
+    past = advisor.hooks.read_past_jobs(str(path))
+    if past is None:
+        require_readable(path, WHAT)
+        rule = "what 'sacct --parsable2' or YARN's ResourceManager (/ws/v1/cluster/apps) printed"
+        message = f"{WHAT} {str(path)!r} must be {rule}; got another. Name its --format, or write it again."
+        raise RequestError(message)
+    yield from _rows(past)
 
 
 def _rows(jobs: Iterable[PastJob]) -> Iterator[tuple[int, Row]]:

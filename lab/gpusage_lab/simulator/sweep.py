@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.simulator.engine import simulate
+from gpusage_lab.simulator.requested_shares import with_requested_shares
 from gpusage_lab.simulator.result import Figures, Result
 from gpusage_lab.simulator.scenario import POLICIES
 from gpusage_lab.simulator.source import Source, scenario
@@ -57,7 +58,8 @@ class Repeated:
 def run(task: Task, progress: Progress | None = None) -> Result:
     """Simulate one policy."""
     drawn = scenario(task.source, task.seed)
-    return simulate(drawn.jobs, drawn.fleet, POLICIES[task.policy](drawn), drawn.truth, progress)
+    policy = with_requested_shares(POLICIES[task.policy](drawn), drawn.jobs.kinds)
+    return simulate(drawn.jobs, drawn.fleet, policy, drawn.truth, progress)
 
 
 def repeated(policies: Sequence[str], results: Sequence[Result]) -> list[Repeated]:

@@ -3,7 +3,8 @@
 Columns: ``job_id``, ``submit_time``, ``duration`` (or ``start_time`` and ``end_time``) and ``gpu_num`` must be there;
 ``user``, ``gpu_type``, ``model`` with its options (``resnet50.onnx,batch=64``) and ``time_limit`` may be; others are
 passed over. Philly's ``jobid``, ``submitted_time`` and ``num_gpus`` are known as well. Times are seconds, or dates such
-as ``2020-04-01 00:00:00``.
+as ``2020-04-01 00:00:00``. A ``gpu_num`` below 1 is a part of one GPU. Readers of other formats (`formats`) may give a
+model of the zoo, with its ``workload``.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from typing import NoReturn
 import numpy as np
 
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import Workload
+from gpusage_hooks.units import WHOLE_PERCENT
 from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.jobs import Jobs, Kind
-from gpusage_lab.simulator.rows import Row, read_rows
+from gpusage_lab.simulator.jobs import UNSAID, Jobs, Kind
+from gpusage_lab.simulator.rows import LONGEST_TEXT, Row, read_rows, refuse_cell
 
 ALIASES: Mapping[str, Sequence[str]] = {
     "job_id": ("jobid", "job_name"),
@@ -36,7 +39,7 @@ ALIASES: Mapping[str, Sequence[str]] = {
     "time_limit": ("timelimit",),
 }
 """Each column with its other names; its own goes first."""
-LONGEST_TEXT = 80
+WHAT = "Jobs file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,7 @@ class _Columns:
     ids: list[str] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     numbers: list[tuple[float, float, float, int, int, int]] = field(default_factory=list)
-    kinds: dict[tuple[str, str], int] = field(default_factory=dict)
+    kinds: dict[Kind, int] = field(default_factory=dict)
     users: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
     elsewhere: Counter[str] = field(default_factory=Counter)
@@ -76,27 +79,39 @@ def read_trace(path: Path, fleet: Fleet) -> Trace:
         RequestError: It cannot be read, a cell is not what it may be, or a job fits nowhere; one sentence, with line
             and column.
     """
-    return trace_of(read_rows(path, "Jobs file", _usual_names), str(path), fleet)
+    return trace_of(read_rows(path, WHAT, usual_names), str(path), fleet)
 
 
-def trace_of(rows: Iterable[tuple[int, Row]], origin: str, fleet: Fleet, *, all_fit: bool = True) -> Trace:
-    """Return the jobs of *rows*, each with its line; unless *all_fit*, jobs on GPUs that are not there are left out."""
-    columns, limits = _Columns(), _Limits(fleet, all_fit=all_fit)
+def trace_of(rows: Iterable[tuple[int, Row]], origin: str, fleet: Fleet, *, is_foreign: bool = False) -> Trace:
+    """Return the jobs of *rows*, each with its line.
+
+    Args:
+        rows: With the columns of this module.
+        origin: Where they are from, for people.
+        fleet: The cluster.
+        is_foreign: Whether they are of another cluster, or of one that has changed: jobs on GPUs that are not there are
+            left out, and ids may come twice.
+
+    Raises:
+        RequestError: As `read_trace`.
+    """
+    columns, limits = _Columns(), _Limits(fleet, is_foreign=is_foreign)
     for line, row in rows:
         _Cells(row, f"{origin}, line {line}", limits).add_to(columns, line)
     if not columns.ids:
         rule = "at least one job that ran on GPUs of the cluster"
-        message = f"Jobs file {origin!r} must have {rule}; got none. Name another file."
+        message = f"{WHAT} {origin!r} must have {rule}; got none. Name another file."
         raise RequestError(message)
-    _require_single(columns, origin)
+    if not is_foreign:
+        _require_single(columns, origin)
     return _ordered(columns, origin)
 
 
 class _Limits:
     """What the cluster has: the most GPUs of any type, and of each by its names."""
 
-    def __init__(self, fleet: Fleet, *, all_fit: bool) -> None:
-        self.all_fit = all_fit
+    def __init__(self, fleet: Fleet, *, is_foreign: bool) -> None:
+        self.is_foreign = is_foreign
         self.names = [one.name for one in fleet.types]
         self.counts: dict[str, int] = {"": max((one.gpu_count for one in fleet.types), default=0)}
         self.canonical: dict[str, str] = {"": ""}
@@ -114,21 +129,32 @@ class _Cells:
 
     def add_to(self, columns: _Columns, line: int) -> None:
         """Add the job, or count it as left out."""
-        gpu_count, submit_s = self._count("gpu_num"), self._time("submit_time")
+        (gpu_count, share_percent), submit_s = self._request(), self._time("submit_time")
         work_s = self._duration()
         if gpu_count == 0 or work_s == 0:
             columns.left_out += 1
             return
-        if not self.limits.all_fit and (missing := self._not_there(gpu_count)):
+        if self.limits.is_foreign and (missing := self._not_there(gpu_count)):
             columns.elsewhere[missing] += 1
             return
-        gpu_type = self._gpu_type(gpu_count)
+        kind = self._kind(self._gpu_type(gpu_count), share_percent)
         limit_s = self._number("time_limit", above=0.0) if self._text("time_limit") else work_s
-        kind = columns.kinds.setdefault((self._text("model"), gpu_type), len(columns.kinds))
+        number = columns.kinds.setdefault(kind, len(columns.kinds))
         user = columns.users.setdefault(self._text("user") or "unknown", len(columns.users))
         columns.ids.append(self._text("job_id") or self._refuse("job_id", "a name"))
         columns.lines.append(line)
-        columns.numbers.append((submit_s, work_s, limit_s, gpu_count, kind, user))
+        columns.numbers.append((submit_s, work_s, limit_s, gpu_count, number, user))
+
+    def _kind(self, gpu_type: str, share_percent: int) -> Kind:
+        model, workload = self._text("model"), self.row.get("workload")
+        share = "" if share_percent == WHOLE_PERCENT else f"{share_percent} % of a GPU"
+        return Kind(
+            name=", ".join(text for text in (model or "no model", gpu_type, share) if text),
+            model=model or None,
+            workload=workload if isinstance(workload, Workload) else UNSAID,
+            gpu_type=gpu_type or None,
+            share_percent=share_percent,
+        )
 
     def _duration(self) -> float:
         if self._text("duration") or not self._text("start_time"):
@@ -153,9 +179,14 @@ class _Cells:
             self._refuse("gpu_num", f"at most {most}, all GPUs of a type that the cluster has")
         return self.limits.canonical[name]
 
-    def _count(self, name: str) -> int:
-        number = self._number(name)
-        return int(number) if number == int(number) else self._refuse(name, "a whole number of at least 0")
+    def _request(self) -> tuple[int, int]:
+        """Return how many GPUs the job asks for, and which part of each, in percent."""
+        number = self._number("gpu_num")
+        if 0 < number < 1:
+            return 1, math.ceil(round(WHOLE_PERCENT * number, 6))
+        if number != int(number):
+            self._refuse("gpu_num", "a whole number of at least 0, or a part of one GPU")
+        return int(number), WHOLE_PERCENT
 
     def _number(self, name: str, above: float | None = None) -> float:
         rule = "a number of at least 0" if above is None else f"a number above {above:g}"
@@ -170,7 +201,7 @@ class _Cells:
     def _time(self, name: str) -> float:
         text = self._text(name)
         try:
-            return self._number(name) if _is_number(text) else _seconds(text)
+            return self._number(name) if _is_number(text) else seconds_of(text)
         except (ValueError, OverflowError):
             self._refuse(name, "seconds, or a date such as 2020-04-01 00:00:00")
 
@@ -179,10 +210,7 @@ class _Cells:
         return "" if value is None else str(value).strip()
 
     def _refuse(self, name: str, rule: str) -> NoReturn:
-        text = self._text(name)
-        got = repr(text[:LONGEST_TEXT]) if text else "nothing"
-        message = f"Column {name!r} of {self.where} must be {rule}; got {got}. Mend it, or take the line out."
-        raise RequestError(message)
+        refuse_cell(name, self.where, rule, self._text(name))
 
 
 def _is_number(text: str) -> bool:
@@ -193,20 +221,29 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
+    """Return the seconds since 1970 of a date, of Greenwich where it names no zone.
+
+    Raises:
+        ValueError: It is no date.
+    """
     moment = datetime.fromisoformat(text.replace("Z", "+00:00").replace(" UTC", "+00:00"))
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
-def _usual_names(names: Sequence[str], origin: str) -> list[str]:
-    """Return *names* with the usual ones in place of others, and see that none is missing."""
+def usual_names(names: Sequence[str], origin: str) -> list[str]:
+    """Return *names* with the usual ones in place of others, and see that none is missing.
+
+    Raises:
+        RequestError: One is.
+    """
     usual = {alias: name for name, aliases in ALIASES.items() for alias in aliases if name not in names}
     known = [usual.get(name, name) for name in names]
     times = ("duration",) if not {"start_time", "end_time"} <= {*known} else ()
     for name in ("job_id", "submit_time", *times, "gpu_num"):
         if name not in known:
             got = ", ".join(names) or "an empty file"
-            message = f"Jobs file {origin!r} must have a column {name!r}; got {got}. Add it."
+            message = f"{WHAT} {origin!r} must have a column {name!r}; got {got}. Add it."
             raise RequestError(message)
     return known
 
@@ -236,13 +273,8 @@ def _ordered(columns: _Columns, origin: str) -> Trace:
         gpu_count=gpu_count[order].astype(np.int32),
         kind=kind[order].astype(np.int32),
         user=user[order].astype(np.int32),
-        kinds=tuple(_kind(model, gpu_type) for model, gpu_type in columns.kinds),
+        kinds=tuple(columns.kinds),
         users=tuple(columns.users),
     )
     lines = [columns.lines[place] for place in order]
     return Trace(jobs=jobs, lines=lines, left_out=columns.left_out, origin=origin, elsewhere=columns.elsewhere)
-
-
-def _kind(model: str, gpu_type: str) -> Kind:
-    name = ", ".join(text for text in (model or "no model", gpu_type) if text)
-    return Kind(name=name, model=model or None, gpu_type=gpu_type or None)

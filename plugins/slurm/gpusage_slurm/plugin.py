@@ -24,6 +24,7 @@ from gpusage_slurm.settings import MANAGER, SLURM, SlurmSettings
 
 __all__ = [
     "add_commands",
+    "collect_past_jobs",
     "collect_usage",
     "describe_manager",
     "find_jobs",
@@ -112,6 +113,20 @@ def read_past_jobs(path: str) -> Sequence[PastJob] | None:
     from gpusage_slurm import trace
 
     return trace.read_past_jobs(path)
+
+
+@hookimpl(trylast=True)
+def collect_past_jobs(manager: str, since_s: float) -> Sequence[PastJob] | None:
+    """Ask `sacct` for the jobs that this user may see; ``None`` where this host has no Slurm.
+
+    Raises:
+        RequestError: There is no accounting, or it does not answer.
+    """
+    if manager != MANAGER:
+        return None
+    from gpusage_slurm import scontrol, trace  # as above
+
+    return trace.collect_past_jobs(since_s) if scontrol.is_slurm_host() else None
 
 
 @hookimpl(trylast=True)

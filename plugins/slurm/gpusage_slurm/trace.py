@@ -11,6 +11,7 @@ import csv
 import io
 import os
 import re
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -21,12 +22,15 @@ from gpusage.adapters.actions import require_regular
 from gpusage_hooks.comment import MODEL_PREFIXES
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import PastJob
+from gpusage_slurm import scontrol
 from gpusage_slurm.tres import is_gpu, is_share, parse_tres
 
 REQUIRED_COLUMNS = ("JobID", "User", "Submit", "ElapsedRaw", "TimelimitRaw", "AllocTRES")
+OPTIONAL_COLUMNS = ("WorkDir", "Comment")
+OPTIONS = ("--allusers", "--allocations", "--parsable2")
 COMMAND = (
-    "sacct --allusers --allocations --parsable2 --delimiter=$(cat /proc/sys/kernel/random/uuid)"
-    f" --format={','.join((*REQUIRED_COLUMNS, 'WorkDir', 'Comment'))}"
+    f"sacct {' '.join(OPTIONS)} --delimiter=$(cat /proc/sys/kernel/random/uuid)"
+    f" --format={','.join((*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS))}"
 )
 """What stands between the cells is a word that no user could know, so no comment passes for a job."""
 BAR = "|"
@@ -35,6 +39,8 @@ SECONDS = 60
 MODEL = "model="
 LONGEST_HEAD = 4096
 MOST_DIGITS = 18
+DEADLINE_S = 600.0
+"""A large site's month is some hundred thousand jobs."""
 
 
 def print_trace(sacct_file: Path) -> None:
@@ -56,6 +62,18 @@ def read_past_jobs(path: str) -> Sequence[PastJob] | None:
         return None  # whoever reads it next says so
     head = head.rstrip("\n")
     return [*past_jobs(_text(Path(path)), path)] if REQUIRED_COLUMNS[0] in head.split(_delimiter_of(head)) else None
+
+
+def collect_past_jobs(since_s: float) -> tuple[PastJob, ...]:
+    """Return the jobs since *since_s*, in seconds since 1970, that this user may see.
+
+    Raises:
+        RequestError: Slurm keeps no accounting, or does not answer.
+    """
+    begin = datetime.fromtimestamp(since_s).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
+    columns = ",".join((*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS))
+    options = (f"--delimiter={uuid.uuid4()}", f"--starttime={begin}", f"--format={columns}")
+    return tuple(past_jobs(scontrol.run("sacct", *OPTIONS, *options, deadline_s=DEADLINE_S), "sacct"))
 
 
 def render_trace(text: str, origin: str) -> str:

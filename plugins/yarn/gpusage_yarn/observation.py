@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 from gpusage.adapters.annotations import AnnotationCode, JobAnnotation
 from gpusage_hooks.managers import Context
-from gpusage_hooks.types import AnnotatedJob, Cluster, JobState, Usage
+from gpusage_hooks.types import AnnotatedJob, Cluster, JobState, PastJob, Usage
+from gpusage_yarn import past_jobs
 from gpusage_yarn.cluster.documents import Document, as_list
 from gpusage_yarn.cluster.jmx import NODES_LIMIT_S, query_nodes, read_neighbours
 from gpusage_yarn.cluster.resource_manager import RefusedError, ResourceManager
@@ -82,6 +83,19 @@ def read_accounting(addresses: tuple[str, ...], since_s: float, until_s: float, 
     document = ResourceManager(addresses).request_once("GET", accounting.accounting_path(since_s, until_s))
     share = context.settings_of(YarnSettings).share_resource
     return tuple(accounting.parse_accounting(document, share, context.catalogue))
+
+
+def collect_past_jobs(addresses: tuple[str, ...], since_s: float, context: Context) -> tuple[PastJob, ...]:
+    """Ask the ResourceManager at one of *addresses* for applications that were submitted since *since_s* and ended.
+
+    Raises:
+        UnreachableError: It does not answer.
+        RequestError: It refuses, or answers what cannot be understood.
+    """
+    manager = ResourceManager(addresses)
+    query = f"states={','.join(ENDED)}&startedTimeBegin={int(1000 * since_s)}&deSelects=resourceRequests"
+    document = manager.request_once("GET", f"apps?{query}")
+    return tuple(past_jobs.past_jobs(document, manager.address, context.settings_of(YarnSettings).share_resource))
 
 
 def read_jobs(get: Callable[[str], Document], job_id: str, user: str) -> tuple[AnnotatedJob, ...]:

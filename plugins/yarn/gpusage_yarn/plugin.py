@@ -8,17 +8,28 @@ import click
 
 from gpusage_hooks import hookimpl
 from gpusage_hooks.managers import Context, Manager
-from gpusage_hooks.types import AnnotatedJob, Cluster, Decision, DecisionRequest, Job, RenderedDecision, Usage
+from gpusage_hooks.types import (
+    AnnotatedJob,
+    Cluster,
+    Decision,
+    DecisionRequest,
+    Job,
+    PastJob,
+    RenderedDecision,
+    Usage,
+)
 from gpusage_yarn.settings import MANAGER, YARN, YarnSettings
 
 __all__ = [
     "add_commands",
+    "collect_past_jobs",
     "collect_usage",
     "describe_manager",
     "find_jobs",
     "observe_cluster",
     "parse_submission",
     "read_accounting",
+    "read_past_jobs",
     "render_decision",
 ]
 
@@ -69,6 +80,34 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
     from gpusage_yarn import observation as observing  # the base install has no requests, which it imports
 
     return observing.observe_cluster(addresses, context)
+
+
+@hookimpl(trylast=True)
+def read_past_jobs(path: str) -> Sequence[PastJob] | None:
+    """Read what the ResourceManager answered to a question for applications.
+
+    Raises:
+        RequestError: It is the ResourceManager's, and cannot be understood.
+    """
+    from gpusage_yarn import past_jobs  # as above
+
+    return past_jobs.read_past_jobs(path)
+
+
+@hookimpl(trylast=True)
+def collect_past_jobs(manager: str, since_s: float, context: Context) -> Sequence[PastJob] | None:
+    """Ask the ResourceManager for applications that ended; ``None`` where this host knows of none.
+
+    Raises:
+        UnreachableError: It does not answer.
+        RequestError: It refuses.
+    """
+    addresses = _addresses(context) if manager == MANAGER else ()
+    if not addresses:
+        return None
+    from gpusage_yarn import observation as observing  # the base install has no requests, which it imports
+
+    return observing.collect_past_jobs(addresses, since_s, context)
 
 
 @hookimpl(trylast=True)

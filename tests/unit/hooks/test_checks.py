@@ -188,6 +188,7 @@ BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
     "renders everyone": ("parse_submission", lambda submission: samples.job(), "leave manager"),
     "reads every cluster": ("read_cluster", lambda path: samples.case().cluster, "to others"),
     "reads all jobs": ("read_past_jobs", lambda path: [], "to others"),
+    "asks every accounting": ("collect_past_jobs", lambda manager: [], "to others"),
     "observes everyone": ("observe_cluster", lambda manager: samples.case().cluster, "to others"),
     "collects everyone": ("collect_usage", lambda manager: [], "to others"),
     "accounts for everyone": ("read_accounting", lambda manager: [], "to others"),

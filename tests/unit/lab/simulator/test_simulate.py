@@ -149,7 +149,7 @@ def test_a_site_s_own_month_and_its_own_configuration_are_enough(tmp_path: Path)
     sacct.write_text(head + "".join(rows))
     conf.write_text("NodeName=g[1-2] Gres=gpu:h100:2 Features=h100\nPartitionName=gpu Nodes=ALL Default=YES\n")
     result = run(
-        "--from-sacct", str(sacct), "--cluster", str(conf), "--draw-models", "--policy", "slots", "--policy", "price"
+        "--jobs", str(sacct), "--cluster", str(conf), "--draw-models", "--policy", "slots", "--policy", "price"
     )
     slots, price = result["policies"]
     assert slots["gpu_hours"] == pytest.approx(40 * 600 / 3600)
@@ -162,7 +162,7 @@ def test_a_month_with_gpus_that_have_gone_is_simulated_without_their_jobs(tmp_pa
     had = ("h100=1", "k80=2", "H100=1", "h100=64", "k80=1")
     rows = (f"{n}|ada|2026-10-01T10:00:00|600|60|gres/gpu:{gpus}|\n" for n, gpus in enumerate(had))
     sacct.write_text("JobID|User|Submit|ElapsedRaw|TimelimitRaw|AllocTRES|Comment\n" + "".join(rows))
-    result = run("--from-sacct", str(sacct), "--policy", "slots")
+    result = run("--jobs", str(sacct), "--policy", "slots")
     assert result["policies"][0]["gpu_hours"] == pytest.approx(2 * 600 / 3600)
     assert "Jobs on GPUs that the cluster does not have are left out: 2 on k80, 1 on 64 of h100." in result["notes"]
 
@@ -180,11 +180,9 @@ def test_no_error_of_a_prediction_takes_a_job_off_the_type_on_which_it_ran(tmp_p
 def test_jobs_come_from_one_place(tmp_path: Path) -> None:
     path = tmp_path / "month.txt"
     path.write_text("job_id\n")
-    both = CliRunner().invoke(commands.simulate, ["--from-sacct", str(path), "--generate", "5"])
-    assert "got --from-sacct and --generate. Leave all but one out." in both.output
-    other = CliRunner().invoke(commands.simulate, ["--from-sacct", str(path)])
-    assert "a workload manager's accounting printed" in str(other.exception)
-    none = CliRunner().invoke(commands.simulate, ["--from-sacct", str(tmp_path / "none.txt")])
+    both = CliRunner().invoke(commands.simulate, ["--jobs", str(path), "--generate", "5"])
+    assert "got --jobs and --generate. Leave all but one out." in both.output
+    none = CliRunner().invoke(commands.simulate, ["--jobs", str(tmp_path / "none.txt")])
     assert "none.txt' must be a readable file; got: No such file or directory." in str(none.exception)
 
 

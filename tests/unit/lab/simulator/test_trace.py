@@ -12,7 +12,7 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster
 from gpusage_lab.simulator.fleet import Fleet, GpuType
 from gpusage_lab.simulator.rows import csv_rows
-from gpusage_lab.simulator.trace import _usual_names, read_trace, trace_of
+from gpusage_lab.simulator.trace import read_trace, trace_of, usual_names
 
 FLEET = Fleet(
     types=(GpuType(name="v100", gpu_count=8), GpuType(name="A100", gpu_count=4)),
@@ -107,7 +107,7 @@ def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
 def test_any_text_is_read_or_refused(text: str) -> None:
     lines = (HEAD + text).splitlines(keepends=True)
     try:
-        trace = trace_of(csv_rows(lines, "Jobs file", "any", _usual_names), "any", FLEET)
+        trace = trace_of(csv_rows(lines, "Jobs file", "any", usual_names), "any", FLEET)
     except RequestError:
         return
     assert len(trace.jobs) > 0
