@@ -46,7 +46,7 @@ def measure(policy: str, count: int, load: float) -> dict[str, float]:
     advisor = make_advisor()
     pools = [{"site_type": name, "gpu_count": count // JOBS_PER_GPU // 4} for name in ("t4", "v100", "a100", "h100")]
     fleet = fleet_of(parse_cluster({"pools": pools}, "bench", advisor.catalogue, origin="bench"), advisor.catalogue)
-    fleet = with_nodes(fleet, {}, GPUS_PER_NODE)
+    fleet = with_nodes(fleet, GPUS_PER_NODE)
     jobs = generated(count, drawn_kinds(), fleet, 0, load)
     scenario = scenario_of(jobs, fleet, advisor, folder=Path(), seed=0)
     started_s, wall_s = time.process_time(), time.monotonic()

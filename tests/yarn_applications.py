@@ -55,6 +55,11 @@ def application(sandbox: Sandbox, identity: str) -> dict[str, Any]:
     return dict(document.get("app") or {})
 
 
+def raw_document(sandbox: Sandbox, path: str) -> bytes:
+    """Return what the ResourceManager answers, byte for byte."""
+    return requests.get(f"{sandbox.rm_url}/ws/v1/cluster/{path}", timeout=30).content
+
+
 def wait_for_state(sandbox: Sandbox, identity: str, *states: str, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
     """Wait until an application is in one of *states*, and return what the ResourceManager says of it."""
     wait_until(

@@ -187,3 +187,22 @@ def test_a_job_of_slurmrestd_is_decided_while_it_waits(sandbox: Sandbox) -> None
     assert (seen["job_id"], seen["outcome"]) == (name, "decided" if changes else "advised")
     assert ("mps:25" in sandbox.run("squeue", "-h", f"--jobs={name}", "-o", "%b").stdout) == changes
     sandbox.run("scancel", name)
+
+
+def test_the_last_month_is_simulated_as_the_books_have_it(sandbox: Sandbox) -> None:
+    """On the cluster as slurmctld describes it; who asks is root here, and sees all jobs."""
+    job = submit(sandbox, wrap="sleep 2")
+    release(sandbox, job)
+    wait_for_state(sandbox, job, "COMPLETED")
+    books = ("sacct", "-nXP", "-j", job, "-o", "state,alloctres")
+    sandbox.wait_for(lambda: re.match("COMPLETED.*gres/gpu", sandbox.run(*books).stdout), "slurmdbd knows the end")
+    result = sandbox.run("gpusage", "simulate", "--last-month", "--policy", "slots", "--repetitions", "2", "--json")
+    document = json.loads(result.stdout)
+    assert document["policies"][0]["gpu_hours"] > 0
+    assert re.match(r"Slurm's accounting has \d+ jobs on GPUs in the last 30 days", document["notes"][0])
+
+
+def test_without_books_no_month_can_be_simulated(cluster: Sandbox) -> None:
+    result = cluster.run("gpusage", "simulate", "--last-month", check=False)
+    assert "Slurm must keep its accounting in slurmdbd" in result.stderr
+    assert result.returncode == 1

@@ -6,7 +6,7 @@ A file is JSON or TOML with the fields of `gpusage_hooks.types.Cluster`: a list 
 ``billing_weight``; a table ``unshared`` has the places whose GPUs stay whole, ``partition=gpu``, ``reservation=course``
 or ``qos=short``, each with why. What `gpusage status --json` prints is such a file, too. ``power_w`` and
 ``idle_power_w`` of a pool are what one of its GPUs was measured to take, busy and idle; ``gpus_per_node`` is how many
-stand in each of its nodes.
+stand in each of its nodes, or ``node_gpu_counts`` where these differ.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class _Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     power_w: _Power | None = None
     idle_power_w: _Power | None = None
     gpus_per_node: _PerNode | None = None
+    node_gpu_counts: tuple[_PerNode, ...] = ()
 
 
 _Pools = Annotated[tuple[_Pool, ...], Meta(min_length=1, description="a list of at least one GPU type, as tables")]
@@ -144,16 +145,6 @@ def measured_power_w(path: Path, manager: str) -> Mapping[str, tuple[float, floa
     }
 
 
-def gpus_per_node(path: Path, manager: str) -> Mapping[str, int]:
-    """Return how many GPUs a node has, by the site's type, where the cluster file at *path* has it.
-
-    Raises:
-        RequestError: As `read_cluster`.
-    """
-    read = _read(read_document(path, "Cluster file"), manager, str(path))
-    return {row.site_type: row.gpus_per_node for row in read.pools if row.gpus_per_node is not None}
-
-
 def parse_cluster(document: object, manager: str, catalogue: Catalogue, *, origin: str) -> Cluster:
     """Return the cluster that *document* describes."""
     read = _read(document, manager, origin)
@@ -199,6 +190,7 @@ def _pool(row: _Pool, catalogue: Catalogue) -> GpuPool:
         node_kinds=row.node_kinds,
         free_share_percent=row.free_share_percent,
         billing_weight=row.billing_weight,
+        node_gpu_counts=row.node_gpu_counts if row.gpus_per_node is None else (row.gpus_per_node,),
     )
 
 

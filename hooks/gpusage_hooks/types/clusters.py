@@ -116,6 +116,8 @@ class GpuPool:
         free_share_percent: The largest part of one of its GPUs that is free now; ``None`` means not known.
         billing_weight: What the site bills for one whole GPU, against other types and resources, per time that it is
             held; ``None`` where the manager is told none.
+        node_gpu_counts: How many of these GPUs its nodes have, each number once, the smallest first; none means not
+            known.
     """
 
     gpu: str | None
@@ -130,6 +132,7 @@ class GpuPool:
     node_kinds: tuple[NodeKind, ...] = ()
     free_share_percent: int | None = None
     billing_weight: float | None = None
+    node_gpu_counts: tuple[int, ...] = ()
 
     def has_room(self, share_percent: int) -> bool:
         """Tell whether a share of *share_percent* of one GPU could start here now."""

@@ -38,6 +38,7 @@ Examples:
   gpusage simulate --generate 5000
   gpusage simulate --jobs trace.csv --cluster cluster.toml --policy slots --policy price -o page.html
   gpusage simulate --jobs trace.csv --cluster cluster.toml --draw-models --json
+  gpusage simulate --last-month --draw-models
   gpusage simulate --jobs month.txt --cluster /etc/slurm/slurm.conf --draw-models
 """
 PROFILE_EXAMPLE = """\b
@@ -180,15 +181,20 @@ def profile() -> None:
     help="Of --jobs; docs/simulator.md describes each.  [default: the one by which the file is recognised]",
 )
 @click.option(
+    "--last-month",
+    is_flag=True,
+    help="In place of --jobs: the last 30 days of this host's workload manager, on its own cluster.",
+)
+@click.option(
     "--cluster",
     "cluster_file",
     type=click.Path(path_type=Path),
-    help="slurm.conf, or JSON or TOML as for 'gpusage validate'.  [default: an example]",
+    help="slurm.conf, or JSON or TOML as for 'gpusage validate'.  [default: an example, or --last-month's]",
 )
 @click.option(
     "--gpus-per-node",
     type=click.IntRange(min=1),
-    help="Of types whose pool has no gpus_per_node in the cluster's file.  [default: all GPUs in one node]",
+    help="Of types of whose nodes the cluster's file says nothing.  [default: all GPUs in one node]",
 )
 @click.option("--spread", is_flag=True, help="Let a job's GPUs be on as many nodes as can be.  [default: on as few]")
 @click.option(

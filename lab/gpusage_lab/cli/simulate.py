@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager
@@ -15,11 +16,15 @@ from rich.progress import Progress
 
 from gpusage.cli import tables
 from gpusage.cli.output_file import page_origin, write_output
+from gpusage.decisions.advisor import make_advisor
+from gpusage.settings.configuration_file import read_configuration
 from gpusage_lab.simulator import sweep
 from gpusage_lab.simulator.comparison import COLUMNS, RATIO_COLUMNS, page, ratio_row, row
+from gpusage_lab.simulator.last_month import LastMonth, collect_last_month
+from gpusage_lab.simulator.notes import notes
 from gpusage_lab.simulator.result import Result
 from gpusage_lab.simulator.scenario import USUAL
-from gpusage_lab.simulator.source import Source, notes, scenario
+from gpusage_lab.simulator.source import Source, scenario
 from gpusage_lab.simulator.sweep import Repeated, Task
 
 SCHEMA = "gpusage.simulation/1"
@@ -40,7 +45,7 @@ def compare(
     with _progress(len(first.jobs) * len(tasks)) as progress:
         results = _results(tasks, how["workers"], how["dask_address"], progress)
     rows = sweep.repeated(names, results)
-    lines = [*notes(source, seed), *_repetitions(how["repetitions"])]
+    lines = [*notes(source, seed), *_repetitions(rows)]
     if output is not None:
         write_output(output, page(rows, lines, page_origin()))
     if as_json:
@@ -56,7 +61,7 @@ def compare(
 
 
 def _source(how: Mapping[str, Any]) -> Source:
-    sources = {"--jobs": how["jobs_file"], "--generate": how["generate"]}
+    sources = {"--jobs": how["jobs_file"], "--last-month": how["last_month"] or None, "--generate": how["generate"]}
     named = [name for name, value in sources.items() if value is not None]
     if len(named) > 1:
         message = f"Jobs must come from one of {', '.join(sources)}; got {' and '.join(named)}. Leave all but one out."
@@ -64,6 +69,7 @@ def _source(how: Mapping[str, Any]) -> Source:
     return Source(
         jobs_file=how["jobs_file"],
         format=how["format_name"],
+        month=_month(how["cluster_file"]) if how["last_month"] else None,
         cluster_file=how["cluster_file"],
         count=how["generate"] or Source().count,
         load=how["load"],
@@ -72,6 +78,11 @@ def _source(how: Mapping[str, Any]) -> Source:
         gpus_per_node=how["gpus_per_node"],
         spread=how["spread"],
     )
+
+
+def _month(cluster_file: Path | None) -> LastMonth:
+    advisor = make_advisor().configured(read_configuration()[0])
+    return collect_last_month(advisor, time.time(), cluster_file)
 
 
 def _results(
@@ -96,13 +107,19 @@ def _results(
     return results
 
 
-def _repetitions(count: int) -> Iterator[str]:
+def _repetitions(rows: Sequence[Repeated]) -> Iterator[str]:
+    count = len(rows[0].results)
     if count == 1:
         yield "Each policy was simulated once: another seed may show other figures, above all of broken promises."
     else:
         yield (
-            f"Each policy was simulated {count} times, each time with other errors; figures are medians. "
-            "In parentheses: the smallest and the largest. A median of ratios is not the ratio of two medians."
+            f"Each policy was simulated {count} times, each time with other errors; figures are medians. Ratios have "
+            "the smallest and the largest beside them. A median of ratios is not the ratio of two medians."
+        )
+    if any(one.broken for one in rows):
+        yield (
+            "Promises broken are those of all repetitions. In parentheses: Wilson's interval, which contains the true "
+            "share in 9 of 10 cases; jobs of one kind count as one there, as one error of their prediction decides."
         )
 
 
@@ -116,7 +133,12 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
 
 
 def _document(repeated: Repeated) -> dict[str, Any]:
-    document = {"policy": repeated.policy, **asdict(repeated.figures)}
+    broken = repeated.broken
+    document = {
+        "policy": repeated.policy,
+        **asdict(repeated.figures),
+        "broken_interval": None if broken is None else {"low": broken.low, "high": broken.high},
+    }
     if len(repeated.results) > 1:
         document["repetitions"] = [asdict(one.figures) for one in repeated.results]
     return document

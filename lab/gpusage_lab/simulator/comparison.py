@@ -61,11 +61,10 @@ RATIO_COLUMNS = (tables.Column("policy", is_left=True), *(tables.Column(title) f
 
 
 def row(repeated: Repeated) -> list[str]:
-    """Return a policy's cells, in the order of `COLUMNS`; broken promises with their smallest and largest part."""
+    """Return a policy's cells, in the order of `COLUMNS`; broken promises with their interval."""
     cells = {column.title: show(repeated.figures) for column, show in FIGURES}
-    parts = [one.figures.broken for one in repeated.results if one.figures.broken is not None]
-    if len(repeated.results) > 1 and parts:
-        cells[BROKEN] += f" ({100 * min(parts):.1f}-{100 * max(parts):.1f})"
+    if repeated.broken is not None:
+        cells[BROKEN] += f" ({100 * repeated.broken.low:.1f}-{100 * repeated.broken.high:.1f})"
     return [repeated.policy, *cells.values()]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import gcd, inf
 
 from gpusage.devices.catalogue import Catalogue
 from gpusage_hooks.errors import RequestError
@@ -21,6 +21,7 @@ class GpuType:
     Attributes:
         power_w: What one of them was measured to take while busy, and while idle; ``None`` where nobody measured.
         gpus_per_node: How many stand in each node, a divisor of their number; ``None`` means that all stand in one.
+        node_gpu_counts: How many really stand in nodes, each number once; none means not known.
     """
 
     name: str
@@ -29,6 +30,7 @@ class GpuType:
     gpu: Gpu | None = None
     power_w: tuple[float, float] | None = None
     gpus_per_node: int | None = None
+    node_gpu_counts: tuple[int, ...] = ()
 
     @property
     def node_gpu_count(self) -> int:
@@ -71,23 +73,22 @@ def with_power(fleet: Fleet, power_w: Mapping[str, tuple[float, float]]) -> Flee
     return replace(fleet, types=tuple(replace(one, power_w=power_w.get(one.name)) for one in fleet.types))
 
 
-def with_nodes(fleet: Fleet, gpus_per_node: Mapping[str, int], usual: int | None = None) -> Fleet:
-    """Return *fleet* in nodes: of so many GPUs as *gpus_per_node* has for the type, else of *usual*.
+def with_nodes(fleet: Fleet, usual: int | None = None) -> Fleet:
+    """Return *fleet* in nodes of *usual* GPUs, where nothing is known of a type's nodes.
 
     Raises:
         RequestError: A type's GPUs do not fill its nodes.
     """
-    for one in fleet.types:
-        count = gpus_per_node.get(one.name, usual)
-        if count and one.gpu_count % count:
+    types = tuple(replace(one, gpus_per_node=usual) if not one.node_gpu_counts else one for one in fleet.types)
+    for one in types:
+        if one.gpu_count % one.node_gpu_count:
             message = (
-                f"Nodes of {count} GPUs must divide the {one.gpu_count} GPUs of type {one.name!r}; got a rest of "
-                f"{one.gpu_count % count}. Correct gpus_per_node, or write the other nodes as a pool of their own."
+                f"Nodes of {one.node_gpu_count} GPUs must divide the {one.gpu_count} GPUs of type {one.name!r}; got a "
+                f"rest of {one.gpu_count % one.node_gpu_count}. Correct gpus_per_node, or write the other nodes as a "
+                "pool of their own."
             )
             raise RequestError(message)
-    return replace(
-        fleet, types=tuple(replace(one, gpus_per_node=gpus_per_node.get(one.name, usual)) for one in fleet.types)
-    )
+    return replace(fleet, types=types)
 
 
 def as_if_installed(cluster: Cluster, catalogue: Catalogue) -> tuple[Cluster, tuple[str, ...]]:
@@ -115,4 +116,17 @@ def _divided(pool: GpuPool) -> GpuPool:
 def _type_of(pool: GpuPool, catalogue: Catalogue) -> GpuType:
     gpu = None if pool.gpu is None else catalogue.find(pool.gpu)
     memory_bytes = inf if gpu is None else float(gpu.memory_bytes)
-    return GpuType(name=pool.site_type, gpu_count=pool.gpu_count, memory_bytes=memory_bytes, gpu=gpu)
+    return GpuType(
+        name=pool.site_type,
+        gpu_count=pool.gpu_count,
+        memory_bytes=memory_bytes,
+        gpu=gpu,
+        gpus_per_node=_common_size(pool.node_gpu_counts),
+        node_gpu_counts=pool.node_gpu_counts,
+    )
+
+
+def _common_size(counts: Sequence[int]) -> int | None:
+    """Return the largest size of nodes into which nodes of all *counts* can be divided, ``None`` where only 1 is."""
+    size = gcd(*counts)
+    return size if size > 1 or {*counts} == {1} else None

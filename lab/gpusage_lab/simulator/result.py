@@ -30,6 +30,7 @@ class Figures:
         gpu_hours: GPU time with at least one job.
         fairness: Jain's index of the users' mean of JCT over the time alone: 1 where all are slowed alike.
         promised: Jobs on a share with a promise.
+        promised_kinds: Kinds of which these jobs are; jobs of one kind have one error of their prediction.
         broken: Of these, the share that took longer than promised; ``None`` where nothing was promised.
         out_of_memory: Starts that ended for want of memory.
         shared_time: Share of the GPU time with a job that had more than one.
@@ -51,6 +52,7 @@ class Figures:
     gpu_hours: float
     fairness: float
     promised: int
+    promised_kinds: int
     broken: float | None
     out_of_memory: int
     shared_time: float
@@ -139,6 +141,7 @@ class Record:
             gpu_hours=occupied_s / 3600,
             fairness=jain(jct_s / jobs.work_s, jobs.user),
             promised=int(promised.sum()),
+            promised_kinds=len(np.unique(jobs.kind[promised])),
             broken=float((self.slowdown > self.accepted * 1.000001)[promised].mean()) if promised.any() else None,
             out_of_memory=int(self.out_of_memory.sum()),
             shared_time=sum(gpus.tenant_s[2:]) / occupied_s,

@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from math import sqrt
 from statistics import median
 from typing import Any, NamedTuple
 
+from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import Interval
 from gpusage_lab.simulator.engine import simulate
 from gpusage_lab.simulator.requested_shares import with_requested_shares
 from gpusage_lab.simulator.result import Figures, Result
@@ -41,8 +44,24 @@ class Repeated:
 
     @property
     def figures(self) -> Figures:
-        """Return the median of each figure."""
-        return replace(self.results[0].figures, **{item.name: self._median(item.name) for item in fields(Figures)})
+        """Return the median of each figure; of broken promises, those of all seeds together."""
+        medians = {item.name: self._median(item.name) for item in fields(Figures)}
+        broken = None if self.broken is None else self.broken.value
+        return replace(self.results[0].figures, **{**medians, "broken": broken})
+
+    @property
+    def broken(self) -> Interval | None:
+        """Return the share of all promises that was broken, 0 to 1, with an interval; ``None`` where none was made.
+
+        An error is drawn once for each kind, so promises to its jobs are broken together: for the interval, a kind
+        counts as one draw with each seed.
+        """
+        figures = [one.figures for one in self.results if one.figures.broken is not None]
+        if not figures:
+            return None
+        count = sum(one.promised for one in figures)
+        share = sum(one.promised * (one.broken or 0.0) for one in figures) / count
+        return wilson_interval(share, sum(one.promised_kinds for one in figures))
 
     def _median(self, figure: str) -> Any:  # as the figure has it
         values = [getattr(one.figures, figure) for one in self.results]
@@ -53,6 +72,18 @@ class Repeated:
         """Return *figure* over that of *other*, by seed."""
         pairs = zip(self.results, other.results, strict=True)
         return [getattr(own.figures, figure) / getattr(one.figures, figure) for own, one in pairs]
+
+
+def wilson_interval(share: float, count: int) -> Interval:
+    """Return *share*, of *count* independent draws, with the interval that contains the true one in 9 of 10 cases.
+
+    Source:
+        Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22, 1927.
+    """
+    weight = NINETY_PERCENT**2 / count
+    middle = (share + weight / 2) / (1 + weight)
+    half = sqrt(weight * share * (1 - share) + weight**2 / 4) / (1 + weight)
+    return Interval(value=share, low=max(middle - half, 0.0), high=min(middle + half, 1.0))
 
 
 def run(task: Task, progress: Progress | None = None) -> Result:

@@ -84,6 +84,7 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
         feature=_feature(site_type, common),
         partitions=tuple(sorted({name for node, _ in members for name in node.partitions})),
         node_features=tuple(sorted({tuple(sorted({*node.features, *node.possible_features})) for node, _ in members})),
+        node_gpu_counts=tuple(sorted({count for _, count in members if count})),
         node_kinds=tuple(
             replace(
                 kind,

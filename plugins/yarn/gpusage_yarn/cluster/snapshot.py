@@ -204,6 +204,7 @@ def _pool(label: str, nodes: list[NodeState], queues: Iterable[Queue], catalogue
         feature=label,
         exact_feature=label,
         partitions=tuple(sorted(names)) or ("",),
+        node_gpu_counts=tuple(sorted({*map(_count, nodes)} - {0})),
         node_kinds=tuple(_kinds(nodes)),
         free_share_percent=max(node.room if node.usable else 0 for node in nodes),
     )

@@ -110,3 +110,24 @@ def test_a_cluster_file_says_how_many_gpus_a_node_has(tmp_path: Path) -> None:
     assert run({"gpus_per_node": 8}, "--gpus-per-node", "4") == run({}, "--gpus-per-node", "4", "--spread") == 0
     with pytest.raises(RequestError, match=r"Nodes of 3 GPUs must divide the 8 GPUs of type 'v100'; got a rest of 2\."):
         run({"gpus_per_node": 3})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wait_s", "note"),
+    [
+        ("NodeName=g[1-2] Gres=gpu:v100:4", 99 / 3, None),
+        ("NodeName=g[1-2] Gres=gpu:v100:2\nNodeName=g3 Gres=gpu:v100:4", 0, "2 or 4 GPUs; here each has 2."),
+        ("NodeName=g1 Gres=gpu:v100:3\nNodeName=g2 Gres=gpu:v100:5", 0, "3 or 5 GPUs; here all GPUs are in one node."),
+    ],
+)
+def test_gpus_stand_in_the_nodes_of_slurm_conf(nodes: str, wait_s: float, note: str | None, tmp_path: Path) -> None:
+    """Two jobs on 3 GPUs leave one GPU on each of two nodes of 4, where a job on 2 has no room; elsewhere it has."""
+    jobs, conf = tmp_path / "jobs.csv", tmp_path / "slurm.conf"
+    jobs.write_text("job_id,submit_time,duration,gpu_num\na,0,100,3\nb,0,200,3\nc,1,10,2\n")
+    conf.write_text(nodes + "\n")
+    words = ["--jobs", str(jobs), "--cluster", str(conf), "--policy", "slots", "--repetitions", "1", "--json"]
+    document = json.loads(CliRunner().invoke(commands.simulate, words, catch_exceptions=False).stdout)
+    assert document["policies"][0]["wait_s"] == pytest.approx(wait_s)
+    assert [each for each in document["notes"] if "Nodes of" in each] == (
+        [f"Nodes of v100 have {note}"] if note else []
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from statistics import median
 
 import pytest
 from click.testing import CliRunner
@@ -20,6 +19,7 @@ from gpusage_lab.simulator.fleet import fleet_of
 from gpusage_lab.simulator.generated import generated
 from gpusage_lab.simulator.models import drawn_kinds
 from gpusage_lab.simulator.scenario import POLICIES, scenario_of
+from gpusage_lab.simulator.sweep import wilson_interval
 from gpusage_lab.simulator.trace import read_trace
 
 ADVISOR = make_advisor()
@@ -61,12 +61,32 @@ def test_policies_are_simulated_five_times_and_broken_promises_have_an_interval(
     """One seed had 71 % of its promises broken, and the next three none."""
     options = ["--generate", "300", "--policy", "price"]
     document = json.loads(CliRunner().invoke(commands.simulate, [*options, "--json"]).stdout)
-    parts = [each["broken"] for each in document["policies"][0]["repetitions"]]
+    (policy,) = document["policies"]
+    promised = [each["promised"] for each in policy["repetitions"]]
+    parts = [each["broken"] for each in policy["repetitions"]]
     assert len(parts) == 5
+    share = sum(count * part for count, part in zip(promised, parts, strict=True)) / sum(promised)
+    expected = wilson_interval(share, sum(each["promised_kinds"] for each in policy["repetitions"]))
+    assert (policy["broken"], policy["broken_interval"]) == (share, {"low": expected.low, "high": expected.high})
     table = CliRunner().invoke(commands.simulate, options, env={"COLUMNS": "300"}).stdout
-    assert f"{100 * median(parts):.1f} % ({100 * min(parts):.1f}-{100 * max(parts):.1f})" in table
+    assert f"{100 * share:.1f} % ({100 * expected.low:.1f}-{100 * expected.high:.1f})" in table
     once = CliRunner().invoke(commands.simulate, [*options, "--repetitions=1"]).stdout
     assert "another seed may show other figures" in " ".join(once.split())
+    assert "Wilson's interval" in " ".join(once.split())
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "low", "high"),
+    [
+        (0.0, 10, 0.0, 0.213),  # z^2 / (n + z^2), with z = 1.645
+        (1.0, 10, 0.787, 1.0),
+        (0.5, 100, 0.4189, 0.5811),
+        (0.2, 20, 0.0931, 0.3784),  # as scipy.stats.binomtest has it
+    ],
+)
+def test_wilson_s_interval(share: float, count: int, low: float, high: float) -> None:
+    interval = wilson_interval(share, count)
+    assert (interval.low, interval.high) == (pytest.approx(low, abs=2e-4), pytest.approx(high, abs=2e-4))
 
 
 def test_a_dask_cluster_says_the_same() -> None:

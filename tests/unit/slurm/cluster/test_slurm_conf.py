@@ -43,8 +43,16 @@ def test_nodes_become_pools_of_free_gpus(tmp_path: Path) -> None:
     assert (new.site_type, new.gpu, new.gpu_count, new.free_gpu_count) == ("a100", "a100-sxm4-40gb", 8, 8)
     assert (new.mps_per_gpu, new.exact_feature, new.partitions) == (100, "a100", ("big", "gpu"))
     assert (old.gpu_count, old.mps_per_gpu, old.partitions) == (2, None, ("big", "gpu"))
+    assert (new.node_gpu_counts, old.node_gpu_counts) == ((4,), (2,))
     (kind,) = new.node_kinds
     assert (kind.cpu_count, kind.host_memory_bytes) == (64, 512_000 * 2**20)
+
+
+def test_nodes_of_one_type_may_have_several_numbers_of_gpus(tmp_path: Path) -> None:
+    nodes = "NodeName=gpu[1-3] Gres=gpu:a100:8\nNodeName=gpu4 Gres=gpu:a100:4\nNodeName=gpu5 Gres=gpu:a100:0\n"
+    cluster = cluster_of_slurm_conf(write(tmp_path, nodes), builtin_catalogue())
+    assert cluster is not None
+    assert [(pool.gpu_count, pool.node_gpu_counts) for pool in cluster.pools] == [(28, (4, 8))]
 
 
 def test_other_files_are_left_to_others(tmp_path: Path) -> None:
