@@ -42,6 +42,10 @@ ALIASES: Mapping[str, Sequence[str]] = {
 WHAT = "Jobs file"
 
 
+_KindKey = tuple[str, str, int, Workload | None]
+"""Model, GPU type, part of a GPU in percent, and how the model is run: a million rows make no `Kind` each."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """What a file holds.
@@ -66,7 +70,7 @@ class _Columns:
     ids: list[str] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     numbers: list[tuple[float, float, float, int, int, int]] = field(default_factory=list)
-    kinds: dict[Kind, int] = field(default_factory=dict)
+    kinds: dict[_KindKey, int] = field(default_factory=dict)
     users: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
     elsewhere: Counter[str] = field(default_factory=Counter)
@@ -137,24 +141,15 @@ class _Cells:
         if self.limits.is_foreign and (missing := self._not_there(gpu_count)):
             columns.elsewhere[missing] += 1
             return
-        kind = self._kind(self._gpu_type(gpu_count), share_percent)
+        workload = self.row.get("workload")
+        run = workload if isinstance(workload, Workload) else None
+        kind = (self._text("model"), self._gpu_type(gpu_count), share_percent, run)
         limit_s = self._number("time_limit", above=0.0) if self._text("time_limit") else work_s
         number = columns.kinds.setdefault(kind, len(columns.kinds))
         user = columns.users.setdefault(self._text("user") or "unknown", len(columns.users))
         columns.ids.append(self._text("job_id") or self._refuse("job_id", "a name"))
         columns.lines.append(line)
         columns.numbers.append((submit_s, work_s, limit_s, gpu_count, number, user))
-
-    def _kind(self, gpu_type: str, share_percent: int) -> Kind:
-        model, workload = self._text("model"), self.row.get("workload")
-        share = "" if share_percent == WHOLE_PERCENT else f"{share_percent} % of a GPU"
-        return Kind(
-            name=", ".join(text for text in (model or "no model", gpu_type, share) if text),
-            model=model or None,
-            workload=workload if isinstance(workload, Workload) else UNSAID,
-            gpu_type=gpu_type or None,
-            share_percent=share_percent,
-        )
 
     def _duration(self) -> float:
         if self._text("duration") or not self._text("start_time"):
@@ -273,8 +268,19 @@ def _ordered(columns: _Columns, origin: str) -> Trace:
         gpu_count=gpu_count[order].astype(np.int32),
         kind=kind[order].astype(np.int32),
         user=user[order].astype(np.int32),
-        kinds=tuple(columns.kinds),
+        kinds=tuple(_kind(*key) for key in columns.kinds),
         users=tuple(columns.users),
     )
     lines = [columns.lines[place] for place in order]
     return Trace(jobs=jobs, lines=lines, left_out=columns.left_out, origin=origin, elsewhere=columns.elsewhere)
+
+
+def _kind(model: str, gpu_type: str, share_percent: int, workload: Workload | None) -> Kind:
+    share = "" if share_percent == WHOLE_PERCENT else f"{share_percent} % of a GPU"
+    return Kind(
+        name=", ".join(text for text in (model or "no model", gpu_type, share) if text),
+        model=model or None,
+        workload=workload or UNSAID,
+        gpu_type=gpu_type or None,
+        share_percent=share_percent,
+    )

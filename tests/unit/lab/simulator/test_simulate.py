@@ -57,7 +57,7 @@ def test_repetitions_have_other_errors_and_show_the_median() -> None:
     assert "packing / slots" in table
 
 
-def test_policies_are_simulated_five_times_and_broken_promises_have_an_interval() -> None:
+def test_policies_are_simulated_five_times_and_broken_promises_have_an_interval(tmp_path: Path) -> None:
     """One seed had 71 % of its promises broken, and the next three none."""
     options = ["--generate", "300", "--policy", "price"]
     document = json.loads(CliRunner().invoke(commands.simulate, [*options, "--json"]).stdout)
@@ -68,8 +68,11 @@ def test_policies_are_simulated_five_times_and_broken_promises_have_an_interval(
     share = sum(count * part for count, part in zip(promised, parts, strict=True)) / sum(promised)
     expected = wilson_interval(share, sum(each["promised_kinds"] for each in policy["repetitions"]))
     assert (policy["broken"], policy["broken_interval"]) == (share, {"low": expected.low, "high": expected.high})
-    table = CliRunner().invoke(commands.simulate, options, env={"COLUMNS": "300"}).stdout
-    assert f"{100 * share:.1f} % ({100 * expected.low:.1f}-{100 * expected.high:.1f})" in table
+    page = tmp_path / "page.html"
+    table = CliRunner().invoke(commands.simulate, [*options, "-o", str(page)], env={"COLUMNS": "300"}).stdout
+    cell = f"{100 * share:.1f} % ({100 * expected.low:.1f}-{100 * expected.high:.1f})"
+    assert cell in table
+    assert cell in page.read_text()
     once = CliRunner().invoke(commands.simulate, [*options, "--repetitions=1"]).stdout
     assert "another seed may show other figures" in " ".join(once.split())
     assert "Wilson's interval" in " ".join(once.split())
