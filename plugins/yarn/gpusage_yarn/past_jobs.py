@@ -15,7 +15,7 @@ from typing import Any
 from gpusage.adapters.actions import require_regular
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import PastJob
-from gpusage_yarn.cluster.documents import ENTRY, Document, as_list, with_repeated_names
+from gpusage_yarn.cluster.documents import Document, as_list, with_repeated_names
 from gpusage_yarn.cluster.queues import GPUS
 from gpusage_yarn.plan import SHARE, WHOLE_GPU
 
@@ -69,7 +69,9 @@ def past_jobs(document: Document, origin: str, share: str = SHARE) -> Iterator[P
 
 def _past_job(application: Mapping[str, Any], share: str) -> PastJob | None:
     """Return the job; ``None`` where it had no GPU, was never launched, or has not ended."""
-    spent_s = {str(entry["key"]): float(entry["value"]) for entry in as_list(application, "resourceSecondsMap", ENTRY)}
+    spent_s = {
+        str(entry["key"]): float(entry["value"]) for entry in as_list(application, "resourceSecondsMap", "entry")
+    }
     gpu_s = spent_s.get(GPUS, 0.0) + spent_s.get(share, 0.0) / WHOLE_GPU
     launched_ms = int(application.get("launchTime") or application["startedTime"])
     duration_s = (int(application["finishedTime"]) - launched_ms) / MS_PER_S

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.cluster.documents import merge_entries
+from gpusage_yarn.cluster.documents import with_repeated_names
 from gpusage_yarn.past_jobs import past_jobs, read_past_jobs
 
 ANSWER = """{"apps":{"app":[
@@ -42,7 +42,7 @@ def test_applications_that_ended_with_gpus_are_jobs(tmp_path: Path) -> None:
 
 
 def test_a_list_of_one_application_may_come_without_its_brackets() -> None:
-    document = json.loads(ANSWER, object_pairs_hook=merge_entries)
+    document = json.loads(ANSWER, object_pairs_hook=with_repeated_names)
     document["apps"]["app"] = document["apps"]["app"][0]
     assert [job.user for job in past_jobs(document, "rm")] == ["ann"]
 
@@ -66,7 +66,7 @@ def test_no_applications_are_no_jobs(tmp_path: Path) -> None:
     ],
 )
 def test_what_no_resourcemanager_writes_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
-    document = json.loads(ANSWER, object_pairs_hook=merge_entries)
+    document = json.loads(ANSWER, object_pairs_hook=with_repeated_names)
     document["apps"]["app"][0] |= change
     with pytest.raises(RequestError, match=words):
         read_past_jobs(written(tmp_path, json.dumps(document)))

@@ -7,8 +7,6 @@ from typing import Any
 
 Document = Mapping[str, Any]
 """A JSON object; versions of YARN differ in what it holds."""
-ENTRY = "entry"
-"""Of a map, as the ResourceManager's JSON has it."""
 
 
 def with_repeated_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
