@@ -51,12 +51,12 @@ def csv_rows(lines: Iterable[str], what: str, origin: str, names_of: Names) -> I
             if len(cells) != len(names):
                 message = (
                     f"{what} {origin!r} must have as many cells on each line as names, {len(names)}; got "
-                    f"{len(cells)} on line {reader.line_num}. Mend it."
+                    f"{len(cells)} on line {reader.line_num}. Fix it."
                 )
                 raise RequestError(message)
             yield reader.line_num, dict(zip(names, cells, strict=True))
     except csv.Error as error:
-        message = f"{what} {origin!r} must be CSV; got, on line {reader.line_num}: {error}. Mend it."
+        message = f"{what} {origin!r} must be CSV; got, on line {reader.line_num}: {error}. Fix it."
         raise RequestError(message) from error
 
 

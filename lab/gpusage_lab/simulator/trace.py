@@ -181,7 +181,7 @@ class _Cells:
     def _refuse(self, name: str, rule: str) -> NoReturn:
         text = self._text(name)
         got = repr(text[:LONGEST_TEXT]) if text else "nothing"
-        message = f"Column {name!r} of {self.where} must be {rule}; got {got}. Mend it, or take the line out."
+        message = f"Column {name!r} of {self.where} must be {rule}; got {got}. Fix it, or take the line out."
         raise RequestError(message)
 
 
