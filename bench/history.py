@@ -333,7 +333,7 @@ def steady(advisor: Advisor) -> ScoreTable:
         title="Twelve users with one script each, memory +-2 %, 60 days",
         columns=("site", "users", "runs", f"shares before day {CHANGE_DAY}", "shares after", "starved of memory"),
         rows=tuple(lines),
-        notes=("Who changes is three times as busy and has four times the memory.",),
+        notes=("A user who changes is three times as busy and has four times the memory.",),
     )
 
 

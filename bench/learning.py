@@ -6,7 +6,7 @@ jobs alone (``--data``) or else evenly from 30 to 100 %; how much longer a share
 predicted, log-normally with a deviation of 15 %. Each run differs by 4 %, and beside partners by 0 to 10 % more. Every
 decision is the one that gpusaged would take, from records and usage as the store has them; it learns once a day.
 
-Three sites decide the same jobs: by the graph alone, with learning, and told every job's true utilization. In the
+Three sites decide the same jobs: by the graph alone, with learning, and with every job's true utilization. In the
 second three rows shares of one family cost twice what is predicted; in the third the jobs of two users keep their GPU
 twice as busy after half of the time, because their loader is faster.
 
@@ -71,7 +71,7 @@ Arm = Literal["graph", "learning", "told"]
 ARMS: Mapping[Arm, str] = {
     "graph": "by the graph alone",
     "learning": "with learning",
-    "told": "told every true utilization",
+    "told": "with every true utilization",
 }
 GPU, POPULATIONS = "h100", 3
 LUCID = "lucid_solo.csv"

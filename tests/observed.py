@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 from gpusage.store.decisions import DecisionStore
 from gpusage.store.usage_rows import Observation
@@ -55,6 +56,8 @@ def usage(decided: DecisionRecord, **rest: object) -> Usage:
         number=decided.number,
         job_id=str(100 + number),
         user=decided.origin,
+        account="physics" if decided.origin == "ada" else "biology",
+        partition="gpu" if number % 2 else "long",
         job_name=f"train{number % 3}",
         granted=WHOLE,
         started_at_s=decided.decided_at_s,
@@ -84,6 +87,14 @@ def month() -> Iterator[Observation]:
             alone_s=7100.0 if number % 6 else 2000.0,
         )
         yield Observation(usage=done, decision=decided)
+
+
+def month_before() -> Iterator[Observation]:
+    """Yield some runs of the month before, of jobs that gpusage did not decide, the newest first."""
+    for done in (each.usage for each in islice(month(), 12)):
+        started_at_s, ended_at_s = done.started_at_s - 30 * DAY_S, done.ended_at_s - 30 * DAY_S
+        times = {"started_at_s": started_at_s, "ended_at_s": ended_at_s}
+        yield Observation(usage=replace(done, number="", granted=WHOLE, **times), decision=None)
 
 
 def fill(store: DecisionStore) -> None:

@@ -112,8 +112,8 @@ _ROWS = (
         kind=Words(get_args(Precision)),
         targets=("precision",),
         default="fp32",
-        help="fp16 and bf16 mean automatic mixed precision in training; fp16-pure and bf16-pure: everything has two "
-        "bytes; int8, int4, fp8 and nf4: quantised weights, in inference and below adapters.",
+        help="fp16 and bf16: automatic mixed precision in training; fp16-pure and bf16-pure: two bytes for everything; "
+        "int8, int4, fp8 and nf4: quantised weights, in inference and below adapters.",
         example="bf16",
     ),
     JobKey(
@@ -144,7 +144,7 @@ _ROWS = (
         form="N",
         unit="steps",
         default="unknown",
-        help="Steps that the job runs: adds the run time, and its price.",
+        help="Steps that the job runs; adds the run time and its price.",
         example="100000",
     ),
     JobKey(
@@ -161,7 +161,7 @@ _ROWS = (
         kind=Switch(),
         default="off, or as the site says",
         help="On lets this job's own run show its model, so that the next job of the same script need not name one.",
-        details="It stands in place of a model: `#GPUSAGE learn=on` ([capture.md](capture.md)).",
+        details="Write it in place of a model: `#GPUSAGE learn=on` ([capture.md](capture.md)).",
         example="on",
     ),
     JobKey(
@@ -173,7 +173,7 @@ _ROWS = (
         unit="steps",
         default="1",
         modes=TRAINING,
-        help="Training: steps whose gradients are added up for one update.",
+        help="Training: gradient accumulation steps per update.",
         example="8",
     ),
     JobKey(
@@ -185,7 +185,7 @@ _ROWS = (
         unit="share of 1",
         default="1",
         modes=TRAINING,
-        help="Training: share of the parameters that is trained, 0.02; the others are frozen.",
+        help="Training: trained share of the parameters, such as 0.02; the others are frozen.",
         example="0.02",
     ),
     JobKey(
@@ -196,7 +196,7 @@ _ROWS = (
         form="RANK",
         default="no adapters",
         modes=TRAINING,
-        help="Training: rank of the adapters beside all linear layers; they alone are trained (LoRA).",
+        help="Training: rank of the LoRA adapters beside all linear layers; only they are trained.",
         details="With precision=nf4 this is QLoRA. If only some layers have them, write `trainable=SHARE`.",
         example="16",
     ),
@@ -207,7 +207,7 @@ _ROWS = (
         targets=("checkpointing",),
         default="off",
         modes=TRAINING,
-        help="Training: activations of repeated blocks are computed once more, not kept.",
+        help="Training: recompute the activations of repeated blocks instead of keeping them.",
         example="on",
     ),
     JobKey(
@@ -220,7 +220,7 @@ _ROWS = (
         default="1",
         modes=TRAINING,
         help="Training: GPUs that train together, each with its own batch; figures are per GPU.",
-        details="The request is not changed.",
+        details="The request stays as it is.",
         example="4",
     ),
     JobKey(
@@ -231,7 +231,7 @@ _ROWS = (
         default="ddp",
         modes=TRAINING,
         requires="gpus",
-        help="Training on several GPUs: how the model is divided between them.",
+        help="Training on several GPUs: how they divide the model.",
         example="fsdp",
     ),
     JobKey(
@@ -245,7 +245,7 @@ _ROWS = (
         modes=TRAINING,
         requires="gpus",
         help="Training on more than 8 GPUs: Gb/s that the network between hosts carries for each GPU, one way.",
-        details="200 for a host of 8 GPUs that has 8 cards of 200 Gb/s; 12.5 for one that has one of 100.",
+        details="200 for a host of 8 GPUs with 8 cards of 200 Gb/s; 12.5 for one with one card of 100.",
         example="200",
     ),
     JobKey(
@@ -257,8 +257,8 @@ _ROWS = (
         unit="tokens",
         default="one pass",
         modes=INFERENCE,
-        help="Inference of a language model: tokens of the prompt, and tokens that it writes, 512+128.",
-        details="`mode=infer` need not be written.",
+        help="Inference of a language model: prompt tokens and new tokens, such as 512+128.",
+        details="It implies `mode=infer`.",
         example="512+128",
     ),
     JobKey(
@@ -267,8 +267,8 @@ _ROWS = (
         kind=Switch(),
         targets=("compile",),
         default="off",
-        help="The model is compiled (torch.compile): half precision is faster, and it is not familiar.",
-        details="Memory and fp32 are predicted as not compiled. Such a job keeps the GPU that it asks for.",
+        help="The model is compiled (torch.compile): half precision is faster, and the need is not familiar.",
+        details="Memory and fp32 are predicted as if not compiled. Such a job keeps the GPU that it requests.",
         example="on",
     ),
     JobKey(
@@ -277,8 +277,8 @@ _ROWS = (
         kind=Words(get_args(Layout)),
         targets=("layout",),
         default="channels_first",
-        help="How images lie in memory: channels_last as PyTorch's torch.channels_last, faster in half precision.",
-        details="Convolutions in half precision then copy nothing into another order; nothing else changes.",
+        help="Memory layout of images: channels_last as PyTorch's torch.channels_last, faster in half precision.",
+        details="Convolutions in half precision then need no reordering; nothing else changes.",
         example="channels_last",
     ),
     JobKey(
@@ -289,7 +289,7 @@ _ROWS = (
         default="eager",
         modes=INFERENCE,
         help="Inference: what runs the model; compile is compile=on; vllm and tensorrt-llm serve language models.",
-        details="All but eager replay CUDA graphs where they generate, tensorrt always. Such a job keeps its GPU.",
+        details="All but eager replay CUDA graphs when they generate, tensorrt always. Such a job keeps its GPU.",
         example="vllm",
     ),
     JobKey(
@@ -300,7 +300,7 @@ _ROWS = (
         form="PERCENT[@BATCH]",
         unit="percent",
         default="unknown",
-        help="GPU utilization that nvidia-smi showed when the job ran alone on the whole GPU; 60@32 is of batch 32.",
+        help="GPU utilization that nvidia-smi showed when the job ran alone on the whole GPU; 60@32 is for batch 32.",
         example="60",
     ),
     JobKey(
@@ -311,7 +311,7 @@ _ROWS = (
         form="TIME@GPU",
         unit="us, ms or s",
         default="unknown",
-        help="Step time when the job ran alone on this whole GPU, such as 30ms@a100.",
+        help="Step time when the job ran alone on the named whole GPU, such as 30ms@a100.",
         example="30ms@a100",
     ),
     JobKey(
@@ -330,7 +330,7 @@ _ROWS = (
         targets=("slowdown",),
         form="TIMES",
         default="the site's limit, 1.25",
-        help="How many times as long a step may take on a share as on the whole GPU, 1.1; 1 means never share.",
+        help="Largest step time on a share over that on the whole GPU, such as 1.1; 1 means never share.",
         example="1.1",
     ),
     JobKey(
@@ -343,7 +343,7 @@ _ROWS = (
         default="none",
         modes=INFERENCE,
         help="Inference: the latency that 95 of 100 requests must keep.",
-        details="A site's prolog sees it in the comment alone.",
+        details="A site's prolog sees it only in the comment.",
         example="50ms",
     ),
     JobKey(
@@ -356,7 +356,7 @@ _ROWS = (
         default="none",
         modes=INFERENCE,
         requires="slo",
-        help="Inference: requests per second that the latency holds for.",
+        help="Inference: requests per second at which the latency must hold.",
         example="100",
     ),
     JobKey(
@@ -366,8 +366,8 @@ _ROWS = (
         targets=("forbidden_gpus",),
         form="NAME[+NAME]",
         default="none",
-        help="GPU types that the job must not get, joined by +, t4+v100.",
-        details="`a100` is each kind of A100, and each slice of one.",
+        help="GPU types that the job must not get, joined by +, such as t4+v100.",
+        details="`a100` means every kind of A100, and every slice of one.",
         example="t4+v100",
     ),
 )

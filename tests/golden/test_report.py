@@ -11,7 +11,7 @@ import pytest
 from gpusage.cli.past.report import show_report
 from gpusage.reports.report import Period
 from gpusage.store.opening import open_store
-from observed import DAY_S, NOW_S, fill
+from observed import DAY_S, NOW_S, fill, month_before
 
 
 @pytest.fixture
@@ -26,6 +26,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["gpusage", "report", "-o", "report.html"])
     with closing(open_store(url)) as store:
         fill(store)
+        store.record_usage([each.usage for each in month_before()])
 
 
 @pytest.mark.usefixtures("site")

@@ -49,7 +49,7 @@ def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
         site.chmod(0o755)
         conf = sandbox.layout.slurm_conf
         conf.write_text(f"{conf.read_text()}Prolog={site}\nEpilog={site}\n")
-        install_plugin(sandbox, "enforce", GENEROUS)
+        install_plugin(sandbox, "enforce", f"{GENEROUS}[learning]\nrefresh_s = 1\n")
         library, facts = built_nvml(sandbox.layout.state), facts_of(sandbox)
         facts.write_text(FACTS)
         path = sandbox.run("sh", "-c", 'dirname "$(command -v scontrol)"').stdout.strip()
@@ -102,7 +102,7 @@ def show_decision(sandbox: Sandbox, job: str) -> dict[str, Any]:
 
 
 def test_a_jobs_usage_is_in_the_store_and_its_user_is_told(sandbox: Sandbox) -> None:
-    """A job that carries no mark is told of by its node, and not kept."""
+    """A job that carries no mark counts as well, without a decision."""
     wrap = using(sandbox)
     other = ran(sandbox, submit_held(sandbox, "--gres=gpu:1", "--comment=nothing", wrap=wrap))
     ours = ("--gres=gpu:1", f"--comment={COMMENT}", "--job-name=secret --token=x")
@@ -121,7 +121,29 @@ def test_a_jobs_usage_is_in_the_store_and_its_user_is_told(sandbox: Sandbox) -> 
         (observed,) = store.usage(job_id=job)
         assert observed.decision is not None
         assert observed.decision.number == decision["number"]
-        assert store.usage(job_id=other) == ()
+        (unmarked,) = store.usage(job_id=other)
+        assert (unmarked.decision, unmarked.usage.number, unmarked.usage.gpu_count) == (None, "", 1)
+        assert unmarked.usage.account == usage["account"]
+        assert unmarked.usage.partition == usage["partition"] == "gpu"
+
+
+def test_a_job_counts_the_utilization_of_the_run_that_showed_its_model(sandbox: Sandbox) -> None:
+    toml = sandbox.layout.gpusage_toml
+    was = toml.read_text()
+    configure(sandbox, f"{was}least_sampled_s = 0.01\n")  # the last section is [learning]
+    try:
+        unnamed = ran(sandbox, submit_held(sandbox, "--gres=gpu:1", wrap=using(sandbox)))
+
+        def utilization(job: HeldJob) -> float | None:
+            (decision,) = json.loads(sandbox.run("gpusage", "decisions", job.job_id, "--json").stdout)["decisions"]
+            known: float | None = decision["workload"]["alone"]["utilization"]
+            return known
+
+        comment = f"--comment={COMMENT},first_run={unnamed}"
+        named = submit_until(sandbox, lambda job: utilization(job) == 0.4, "--gres=gpu:1", comment)
+        sandbox.run("scancel", named.job_id)
+    finally:
+        configure(sandbox, was)
 
 
 def test_a_node_tells_nothing_but_figures_and_keeps_nothing_behind(sandbox: Sandbox) -> None:
@@ -171,7 +193,7 @@ def test_a_share_that_fails_with_its_cap_filled_lacked_memory_without_a_word_in_
 
 def test_where_history_is_observed_a_job_that_names_no_model_is_known_by_its_features(sandbox: Sandbox) -> None:
     """Its mark leads from what its node saw to who submitted it, under what name, and to a digest of its script."""
-    configure(sandbox, f'{sandbox.layout.gpusage_toml.read_text()}\n[learning]\nhistory = "observe"\n')
+    configure(sandbox, f'{sandbox.layout.gpusage_toml.read_text()}history = "observe"\n')
     unnamed = ("--gres=gpu:1", "--comment=nothing", "--job-name=nightly 7")
     held = submit_until(sandbox, lambda job: "the job names no model" in job.mark, *unnamed, wrap=using(sandbox))
     job = ran(sandbox, held)

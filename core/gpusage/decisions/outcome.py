@@ -198,6 +198,7 @@ def decide_outcome(job: Job, cluster: Cluster, context: DecisionContext, read_mo
     graph = read_model(job, model_request) if model_request is not None and model_request.enabled else None
     if model_request is not None and graph is not None:
         model_request = settled_request(model_request, graph)
+        model_request = context.advisor.learned.with_first_run(model_request, job.submitter)
         job = replace(job, model_request=model_request)
     advisor = context.advisor.for_submitter(job.submitter)
     decision, rendered = advisor.render(job, advisor.decide(job, graph, cluster), cluster)

@@ -18,7 +18,9 @@ SOUND: tuple[Outcome, ...] = ("completed", "timed_out")
 LEAST_UTILIZATION = 0.02
 """Of a job that works at all."""
 UNUSED_BELOW = 0.005
+"""Below this, 0 % is what people read."""
 FASTER = 2.0
+"""A round figure for one generation of GPUs."""
 FILLED = 0.95
 """Of a cap on GPU memory: an allocation fails before the last byte is taken."""
 
@@ -59,7 +61,7 @@ def describe_waiting(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> str:
     if utilization is None or not UNUSED_BELOW <= utilization < HOST_BOUND_BELOW:
         return ""
     gain = percent(utilization * (1 - 1 / FASTER))
-    return f"waits for {_describe_host(usage)}; a GPU {FASTER:.0f} times as fast would save at most {gain} of its time"
+    return f"waits for {describe_host(usage)}; a GPU {FASTER:.0f} times as fast would save at most {gain} of its time"
 
 
 def suggest_next_request(usage: Usage, record: DecisionRecord | None, least_s: float = LEAST_SAMPLED_S) -> str:
@@ -87,7 +89,8 @@ def suggest_next_request(usage: Usage, record: DecisionRecord | None, least_s: f
     return " and ".join(requests) or "the same"
 
 
-def _describe_host(usage: Usage) -> str:
+def describe_host(usage: Usage) -> str:
+    """Return what on its host a job waits for: its processors, where these are busy, else its loader."""
     busy, elapsed_s = _processors(usage), usage.ended_at_s - usage.started_at_s
     if busy >= BUSY_PROCESSORS:
         return f"its processors, which are {percent(busy)} busy"

@@ -12,14 +12,14 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from gpusage.experience.failures import Failures, why_whole
 from gpusage.experience.identity import family, fingerprint, settings_key
 from gpusage.experience.other_users import LEAST_USERS, MOST_USERS
 from gpusage.experience.trust import NO_TRUST, HistoryTrust
-from gpusage_hooks.types import Interval, ModelGraph, Submitter, Workload
+from gpusage_hooks.types import Interval, ModelGraph, ModelRequest, Submitter, Workload
 from gpusage_hooks.units import WHOLE_PERCENT, gib
 
 if TYPE_CHECKING:
@@ -146,6 +146,8 @@ class Learned:
         failures: Jobs that failed in their shares, for a reason that nobody knows.
         history: What is known of jobs that name no model; ``None`` where nothing is.
         trust: What that history has earned.
+        first_runs: GPU utilization of jobs that named no model, by user and number: what a job's own run showed of its
+            model is decided with it.
     """
 
     models: frozenset[Model] = frozenset()
@@ -157,6 +159,18 @@ class Learned:
     failures: Failures = field(default_factory=dict)
     history: History | None = None
     trust: HistoryTrust = NO_TRUST
+    first_runs: Mapping[tuple[str, str], float] = field(default_factory=dict)
+
+    def with_first_run(self, request: ModelRequest, submitter: Submitter) -> ModelRequest:
+        """Return *request* with the utilization of the run that showed its model, if *submitter*'s node sampled it."""
+        alone = request.workload.alone
+        if not (self.first_runs and request.first_run) or alone.utilization is not None:
+            return request
+        utilization = self.first_runs.get((submitter.user, request.first_run))
+        if utilization is None:
+            return request
+        workload = replace(request.workload, alone=replace(alone, utilization=utilization))
+        return replace(request, workload=workload)
 
     def find(self, graph: ModelGraph, workload: Workload, submitter: Submitter) -> Finding:
         """Return what is known of a job of *submitter*; `NO_FINDING` where nothing is."""

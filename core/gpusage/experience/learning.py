@@ -18,12 +18,13 @@ from math import exp, hypot, inf, log, sqrt
 from statistics import median
 from typing import TypeVar
 
+from gpusage.experience.finished_jobs import LEAST_UTILIZATION, own_utilization
 from gpusage.experience.learned import ByUser, Experience, FamilyRatio, GpuShare, Key, Learned
 from gpusage.experience.other_users import LEAST_USERS, MOST_USERS
 from gpusage.experience.runs import OUT_OF_MEMORY_MARGIN, WINDOW_RUNS, Run, slowdown
 from gpusage.experience.trust import suspensions
 from gpusage.predictors.intervals import NINETY_PERCENT
-from gpusage_hooks.types import Interval
+from gpusage_hooks.types import Allocation, Interval, Usage
 from gpusage_hooks.units import WHOLE_PERCENT
 
 REMEMBERED_RUNS = 50
@@ -73,6 +74,16 @@ def learn(runs: Iterable[Run]) -> Learned:
         family_users=_by_users((key, families[key][-1][-1].ended_at_s, ratio) for key, ratio in ratios.items()),
         suspended=suspensions(jobs.values()),
     )
+
+
+def first_run_utilizations(usages: Iterable[Usage], least_s: float) -> Mapping[tuple[str, str], float]:
+    """Return how busy the GPU was in runs alone on whole GPUs, by user and job; *usages* have the newest run first."""
+    utilizations: dict[tuple[str, str], float] = {}
+    for usage in usages:
+        utilization = own_utilization(usage, least_s) if usage.granted == Allocation() else None
+        if utilization is not None and utilization >= LEAST_UTILIZATION:
+            utilizations.setdefault((usage.user_id or usage.user, usage.job_id), utilization)
+    return utilizations
 
 
 def _grouped(runs: Iterable[Run], key_of: Callable[[Run], Key]) -> Mapping[Key, list[Run]]:

@@ -19,6 +19,7 @@ from statistics import median
 from gpusage_hooks.types import Interval
 
 LEAST_USERS = 3
+"""A median of three withstands one who lies; two can always agree (docs/decisions/0059)."""
 MOST_USERS = 12
 """The newest of them; bounds what a decision takes."""
 

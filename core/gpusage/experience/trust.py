@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gpusage.store.usage_rows import Observation  # what decides has no store
 
 PROMISE_WINDOW = 12
+"""Newest promises to one user for one model family; `runs.WINDOW_RUNS` counts runs of one job."""
 SUSPEND_MISSES = 5
 """Of a window. A tenth of the promises may be broken; then so many are, by chance, in one window of 230."""
 RESUME_MISSES = 1
@@ -42,7 +43,9 @@ WAITS_FOR_HOST = 0.9
 """A job whose share is idle for a tenth of the time is not slowed down by it."""
 LEAST_CHECKED = 200
 LEAST_HELD = 0.9
+"""What the margins promise; with `LEAST_CHECKED` runs the standard error of a measured 0.9 is 0.02."""
 MOST_OF_A_USER = 50
+"""Of the checked runs of a site: no user alone earns or loses its trust (docs/decisions/0059)."""
 LEAST_OWN = 20
 """Checked runs of one user: with fewer nobody knows how this user's jobs are."""
 

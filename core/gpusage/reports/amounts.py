@@ -17,7 +17,7 @@ from msgspec.structs import asdict, astuple
 
 from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, own_utilization
 from gpusage.store.usage_rows import Observation
-from gpusage_hooks.types import Cluster, Code, DecisionRecord, Usage
+from gpusage_hooks.types import Cluster, Code
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
 
@@ -58,8 +58,8 @@ def total(amounts: Iterable[Amounts]) -> Amounts:
 
 def amounts_of(observed: Observation, least_s: float = LEAST_SAMPLED_S) -> Amounts:
     """Return what one run took; nothing was seen of one that was sampled for less than *least_s*."""
-    usage, record = observed.usage, observed.decision
-    hours = _gpu_count(usage, record) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
+    usage = observed.usage
+    hours = gpu_count(observed) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
     booked = hours * usage.granted.share_percent / WHOLE_PERCENT
     utilization = own_utilization(usage, least_s)
     return Amounts(
@@ -86,10 +86,16 @@ def was_share_withheld(observed: Observation) -> bool:
     return decided and record is not None and record.decision.request.mps_thread_percent is not None
 
 
-def _gpu_count(usage: Usage, record: DecisionRecord | None) -> int:
-    """Return how many GPUs the run had a part of; where it was not decided, nobody told, and one is sure."""
+def gpu_count(observed: Observation) -> float:
+    """Return how many GPUs the run had a part of; where nobody told, one is sure.
+
+    A node counts its own GPUs, a decision those of all nodes. The accounting, which samples nothing, knows best.
+    """
+    usage, record = observed.usage, observed.decision
+    known = 1.0 if usage.gpu_count is None else usage.gpu_count
+    is_accounted = usage.gpu_count is not None and not usage.sampled_s
     whole = usage.granted.share_percent == WHOLE_PERCENT
-    return max(1, record.decision.request.gpu_count) if whole and record is not None else 1
+    return known if record is None or is_accounted or not whole else max(known, record.decision.request.gpu_count)
 
 
 def _requested_hours(booked: float, observed: Observation) -> float:
@@ -101,17 +107,17 @@ def _requested_hours(booked: float, observed: Observation) -> float:
         return booked
     if observed.usage.outcome == "out_of_memory":
         return 0.0
-    return booked * WHOLE_PERCENT / observed.usage.granted.share_percent / _slowdown(observed)
+    return booked * WHOLE_PERCENT / observed.usage.granted.share_percent / expected_slowdown(observed)
 
 
 def _savable(hours: float, observed: Observation) -> float:
     if observed.decision is None or not was_share_withheld(observed):
         return 0.0
     share = (observed.decision.decision.request.mps_thread_percent or WHOLE_PERCENT) / WHOLE_PERCENT
-    return hours * (1.0 - share * _slowdown(observed))
+    return hours * (1.0 - share * expected_slowdown(observed))
 
 
-def _slowdown(observed: Observation) -> float:
+def expected_slowdown(observed: Observation) -> float:
     """Return the slowdown that was expected of the share, at least 1."""
     need = observed.decision.decision.need if observed.decision else None
     return max(1.0, need.slowdown.value) if need else 1.0

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from gpusage.experience.finished_jobs import HOST_BOUND_BELOW
 from gpusage.experience.trust import LEAST_CHECKED, LEAST_HELD, LEAST_OWN
 from gpusage.reports.accuracy import RULE, Promises
-from gpusage.reports.amounts import Amounts
+from gpusage.reports.amounts import Amounts, total
+from gpusage.reports.breakdown import Dimension, GroupTally
+from gpusage.reports.comparison import PeriodTotals
 from gpusage.reports.report import Report
+from gpusage.reports.verdicts import HARDLY_USED_BELOW
 from gpusage_hooks.units import percent
 
 SAVED_RULE = (
@@ -24,6 +29,22 @@ USED_RULE = "Used: the booked time with a kernel running; unknown where other jo
 UNNAMED_RULE = (
     f"Held: the run stayed below the upper ends of all estimates from its history. History decides from "
     f"{LEAST_CHECKED} checked runs on, of which {percent(LEAST_HELD)} held, and {LEAST_OWN} of the job's own user."
+)
+POSSIBLE_RULE = (
+    "Could share: jobs whose share was decided and not given, and jobs that were seen alone on one whole GPU to their "
+    "end and would have kept the site's limits on a share. Slower: how much longer they would have taken, from the "
+    "least to the most; of what only a node saw, kernels are taken to grow as much as they can. Could save: the GPU "
+    "hours that these shares would have left to others."
+)
+UNSEEN_RULE = "The row of what was not seen is a part of all: nobody can tell what it used."
+WAITING_RULE = (
+    f"Jobs with a kernel in less than {percent(HOST_BOUND_BELOW)} of their time. What they wait for is that of the job "
+    "with the most idle GPU hours: its processors, where these are busy, else its loader."
+)
+BEFORE = "This time and the time before"
+MOST_GROUPS = 20
+NO_NAME: Mapping[Dimension, str] = MappingProxyType(
+    {"user": "not known", "account": "not known", "partition": "not known", "model": "none named"}
 )
 NO_RUN = "No run was observed: no node sampled a run that ended in this time."
 
@@ -44,21 +65,23 @@ def title(report: Report) -> str:
     return f"GPU usage of {whose}, {_day(report.since_s)} to {_day(report.until_s)}"
 
 
-def sections(report: Report) -> Iterator[Section]:
-    """Yield the parts of *report*, what matters most first."""
+def sections(report: Report, by: Sequence[Dimension] = ()) -> Iterator[Section]:
+    """Yield the parts of *report*, what matters most first, with its hours *by* some dimensions."""
+    if report.run_count:
+        yield _before(report)
+        yield _hours(report)
+        yield from (_by(dimension, report, is_first=dimension == by[0]) for dimension in by)
+        yield _promises(report)
+        yield _hardly_used(report)
+        yield _waiting(report)
+        yield _verdicts(report)
+        yield _worst(report)
     yield _decisions(report)
     if report.reasons:
         yield _reasons(report)
     if report.unnamed.jobs or report.unnamed.checked:
         yield _unnamed(report)
-    if not report.run_count:
-        yield Section(title="GPU hours", notes=(NO_RUN,))
-        return
-    yield _hours(report)
-    yield _promises(report)
-    yield _verdicts(report)
-    yield _worst(report)
-    yield _trueness(report)
+    yield _trueness(report) if report.run_count else Section(title="GPU hours", notes=(NO_RUN,))
 
 
 def amount(value: float) -> str:
@@ -96,12 +119,51 @@ def _hours(report: Report) -> Section:
     rows += [_amounts("all", report.run_count, report.hours)]
     rows += [_amounts(f"in {report.currency}", report.run_count, report.money)] if report.money else []
     notes = [SAVED_RULE, USED_RULE, *_rate_notes(report)]
+    if report.totals.energy is not None:
+        kwh, hours = report.totals.energy.kwh, report.totals.energy.booked_hours
+        notes.append(
+            f"Energy: {amount(kwh)} kWh in the {amount(hours)} GPU hours of jobs alone on a GPU with a counter."
+        )
     if report.hours.savable:
         notes.append(
             f"Shares that were only advised or recorded could have saved {amount(report.hours.savable)} GPU hours."
         )
     columns = ("GPU hours", "runs", "asked", "booked", "used", "idle", "not seen", "saved")
     return Section(title="GPU hours", columns=columns, rows=rows, notes=notes)
+
+
+def by_title(dimension: Dimension) -> str:
+    """Return the title of the hours by *dimension*."""
+    return f"GPU hours by {dimension}"
+
+
+def _by(dimension: Dimension, report: Report, *, is_first: bool) -> Section:
+    """Return the hours by *dimension*: the groups that booked most, all others in one row, all jobs, and the unseen."""
+    groups = report.groups[dimension]
+    rows = [_group(each.name or NO_NAME[dimension], each) for each in groups[:MOST_GROUPS]]
+    others = groups[MOST_GROUPS:]
+    if others:
+        hours, count = total(each.hours for each in others), sum(each.job_count for each in others)
+        rows.append(_group(f"{len(others):,} others", GroupTally(name="", job_count=count, hours=hours, possible=None)))
+    rows += [_group("all", report.all_jobs), _group("of all, not seen", report.unseen)]
+    columns = (dimension, "jobs", "asked", "booked", "used", "idle", "not seen", "could share", "slower", "could save")
+    notes = (UNSEEN_RULE, POSSIBLE_RULE) if is_first else ()
+    return Section(title=by_title(dimension), columns=columns, rows=rows, notes=notes)
+
+
+def _group(name: str, group: GroupTally) -> Sequence[str]:
+    hours, possible = group.hours, group.possible
+    taken = map(amount, (hours.requested, hours.booked, hours.used, hours.idle, hours.unseen))
+    if possible is None:
+        return (name, f"{group.job_count:,}", *taken, "-", "-", "-")
+    price = slower(possible.slowdown_low, possible.slowdown_high)
+    return (name, f"{group.job_count:,}", *taken, f"{possible.job_count:,}", price, amount(possible.saved_hours))
+
+
+def slower(low: float, high: float) -> str:
+    """Return from *low* to *high* how many times as long something takes, as people read it: ``5 to 22 %``."""
+    ends = dict.fromkeys(f"{100 * (each - 1):.0f}" for each in (low, high))
+    return f"{' to '.join(ends)} %"
 
 
 def _rate_notes(report: Report) -> list[str]:
@@ -163,6 +225,82 @@ def _worst(report: Report) -> Section:
         columns=("job", "user", "GPU", "booked", "idle", "verdict", "request next time"),
         rows=rows,
         notes=() if rows else ("No job was seen idle.",),
+    )
+
+
+def _before(report: Report) -> Section:
+    """Return this time beside the time before, which is as long."""
+    if report.previous is None:
+        return Section(title=BEFORE, notes=("Nothing is kept of the time before.",))
+    rows = [
+        (
+            name,
+            amount(now) if is_amount else f"{now:,.0f}",
+            amount(then) if is_amount else f"{then:,.0f}",
+            _change(now, then),
+        )
+        for (name, now, is_amount), (_, then, _) in zip(_totals(report.totals), _totals(report.previous), strict=True)
+    ]
+    since_s = 2 * report.since_s - report.until_s
+    notes = [f"The time before is {_day(since_s)} to {_day(report.since_s)}."]
+    return Section(title=BEFORE, columns=("", "this time", "before", "change"), rows=rows, notes=notes)
+
+
+def _totals(totals: PeriodTotals) -> Iterator[tuple[str, float, bool]]:
+    """Yield each total with its name, and whether it is an amount rather than a count."""
+    hours, promises = totals.hours, totals.promises
+    yield "jobs with GPUs", totals.job_count, False
+    yield "users", totals.user_count, False
+    yield "jobs with a share in place of a GPU", totals.share_count, False
+    yield "promises kept", promises.fulfilled, False
+    yield "promises broken", promises.broken, False
+    yield "GPU hours asked", hours.requested, True
+    yield "GPU hours booked", hours.booked, True
+    yield "GPU hours used", hours.used, True
+    yield "GPU hours idle", hours.idle, True
+    yield "GPU hours not seen", hours.unseen, True
+    yield "GPU hours saved by sharing", hours.saved, True
+    yield "kWh of runs alone on their GPUs", totals.energy.kwh if totals.energy else 0.0, True
+
+
+def _change(now: float, then: float) -> str:
+    return f"{100 * (now / then - 1):+.0f} %" if then > 0 else "-"
+
+
+def _hardly_used(report: Report) -> Section:
+    hardly, below = report.hardly_used, percent(HARDLY_USED_BELOW)
+    rows = [
+        (
+            f"{each.job_id} {each.job_name}".strip(),
+            each.user,
+            each.gpu or "not known",
+            amount(each.hours.booked),
+            percent(each.hours.used / (each.hours.used + each.hours.idle)),
+            each.advice or "-",
+        )
+        for each in hardly.worst
+    ]
+    note = (
+        f"{hardly.job_count:,} jobs, {amount(hardly.hours.booked)} GPU hours, {amount(hardly.hours.idle)} of them idle."
+    )
+    return Section(
+        title=f"Jobs that hold whole GPUs and use them less than {below}",
+        columns=("job", "user", "GPU", "booked", "busy", "request next time"),
+        rows=rows,
+        notes=(note,) if rows else (f"No job was seen to use whole GPUs less than {below}.",),
+    )
+
+
+def _waiting(report: Report) -> Section:
+    rows = [
+        (each.user, f"{each.job_count:,}", amount(each.hours.booked), amount(each.hours.idle), each.waits_for)
+        for each in report.waiting
+    ]
+    return Section(
+        title="Who waits for data",
+        columns=("user", "jobs", "booked", "idle", "waits for"),
+        rows=rows,
+        notes=(WAITING_RULE,) if rows else ("No job was seen to wait for its host.",),
     )
 
 

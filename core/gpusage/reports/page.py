@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpusage.reports.amounts import Amounts
-from gpusage.reports.lines import Section, amount, part, sections, title
+from gpusage.reports.breakdown import NAMES, Dimension
+from gpusage.reports.lines import BEFORE, MOST_GROUPS, NO_NAME, Section, amount, by_title, part, sections, title
 from gpusage.reports.pages import bars, html
 from gpusage.reports.report import BAND_PERCENT, Report
 
@@ -18,7 +19,7 @@ PROMISES = {"kept": "#4b8b6f", "broken": "#c2571a", "unknown": "#aaaaaa"}
 def page(report: Report, origin: html.Origin | None = None) -> str:
     """Return the page; *origin* says where it is from."""
     plots = _plots(report)
-    parts = [(f"section-{number}", section) for number, section in enumerate(sections(report), start=1)]
+    parts = [(f"section-{number}", section) for number, section in enumerate(sections(report, [*NAMES]), start=1)]
     contents = html.contents((anchor, section.title) for anchor, section in parts)
     body = "".join(_section(section, anchor, plots.get(section.title, "")) for anchor, section in parts)
     return html.page(title(report), f"{contents}{body}", origin)
@@ -32,6 +33,8 @@ def _section(section: Section, anchor: str, plot: str) -> str:
 def _plots(report: Report) -> dict[str, str]:
     """Return the plots by the title of the section that they belong to."""
     return {
+        BEFORE: _plot(_before(report), HOURS),
+        **{by_title(dimension): _plot(_groups(dimension, report), HOURS) for dimension in NAMES},
         "Decisions": _plot(_codes(report), CODES),
         "GPU hours": _plot(_hours(report), HOURS),
         "Promises": _plot(_promises(report), PROMISES),
@@ -57,6 +60,19 @@ def _hours(report: Report) -> Iterator[bars.Bar]:
         yield _hours_bar(each.gpu or "not known", each.hours)
     if len(report.gpus) > 1:
         yield _hours_bar("all", report.hours)
+
+
+def _before(report: Report) -> Iterator[bars.Bar]:
+    if report.previous is not None:
+        yield _hours_bar("this time", report.totals.hours)
+        yield _hours_bar("the time before", report.previous.hours)
+
+
+def _groups(dimension: Dimension, report: Report) -> Iterator[bars.Bar]:
+    groups = report.groups[dimension]
+    if len(groups) > 1:
+        for each in groups[:MOST_GROUPS]:
+            yield _hours_bar(each.name or NO_NAME[dimension], each.hours)
 
 
 def _hours_bar(name: str, hours: Amounts) -> bars.Bar:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, own_utilization
+from gpusage.experience.finished_jobs import own_utilization
 from gpusage.reports.accuracy import (
     PredictionAccuracy,
     Promises,
@@ -19,7 +19,18 @@ from gpusage.reports.accuracy import (
     prediction_accuracy,
 )
 from gpusage.reports.amounts import Amounts, Currency, Rates, amounts_of, total
-from gpusage.reports.verdicts import VerdictTally, Wasted, tallied, worst
+from gpusage.reports.breakdown import USUAL_RULES, Dimension, GroupTally, ReportRules, break_down, tally, unseen_part
+from gpusage.reports.comparison import PeriodTotals, period_totals
+from gpusage.reports.verdicts import (
+    HardlyUsed,
+    VerdictTally,
+    WaitingUser,
+    Wasted,
+    hardly_used,
+    tallied,
+    waiting_users,
+    worst,
+)
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import DecisionRecord
 
@@ -84,6 +95,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename={"promises_enforc
         promises_enforced: To jobs that had a share.
         promises_withheld: To jobs that would have had one in mode ``enforce``.
         unnamed: What became of jobs that name no model.
+        groups: What jobs took by user, account, partition and model.
+        all_jobs: The same of all jobs.
+        unseen: The same of what nobody saw.
+        totals: Of the time.
+        previous: Of the time before, as long as this one; ``None`` where nothing is kept of it.
+        hardly_used: The jobs that held whole GPUs and hardly used them.
+        waiting: The users whose jobs wait for their hosts.
     """
 
     since_s: float
@@ -102,6 +120,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename={"promises_enforc
     promises_enforced: Promises
     promises_withheld: Promises
     unnamed: UnnamedJobs
+    groups: Mapping[Dimension, tuple[GroupTally, ...]]
+    all_jobs: GroupTally
+    unseen: GroupTally
+    totals: PeriodTotals
+    previous: PeriodTotals | None
+    hardly_used: HardlyUsed
+    waiting: tuple[WaitingUser, ...]
     currency: Currency | None = None
 
 
@@ -113,26 +138,35 @@ class Period:
     until_s: float
     user: str = ""
 
+    @property
+    def previous_since_s(self) -> float:
+        """Return when the time before began, which is as long."""
+        return 2 * self.since_s - self.until_s
+
 
 def report_of(
     records: Sequence[DecisionRecord],
     observations: Sequence[Observation],
     rates: Rates,
     period: Period,
-    least_s: float = LEAST_SAMPLED_S,
+    rules: ReportRules = USUAL_RULES,
 ) -> Report:
     """Return the report.
 
     Args:
-        records: The decisions of that time.
-        observations: The runs that ended in that time, the newest first.
+        records: The decisions of that time, and maybe of the time before.
+        observations: The runs that ended in that time, and maybe of the time before, the newest first.
         rates: By the names of GPUs as nodes report them.
         period: Which time that is, and whose jobs they are.
-        least_s: A run that was sampled for less shows nothing; the limit of what a site learns from.
+        rules: What counts as seen, and by what shares are priced.
     """
+    least_s = rules.least_sampled_s
+    previous = [each for each in observations if each.usage.ended_at_s < period.since_s]
+    observations = [each for each in observations if each.usage.ended_at_s >= period.since_s]
+    records = [each for each in records if each.decided_at_s >= period.since_s]
     gpus = _by_gpu(observations, rates.per_hour, least_s)
     of_shares, withheld = count_promises(observations, least_s)
-    priced = [tally.money for tally in gpus if tally.money is not None]
+    priced = [each.money for each in gpus if each.money is not None]
     return Report(
         since_s=period.since_s,
         until_s=period.until_s,
@@ -140,7 +174,7 @@ def report_of(
         decisions=_decisions(records),
         reasons=_reasons(records),
         run_count=len(observations),
-        hours=total(tally.hours for tally in gpus),
+        hours=total(each.hours for each in gpus),
         money=total(priced) if priced else None,
         currency=rates.currency if priced else None,
         gpus=gpus,
@@ -151,6 +185,13 @@ def report_of(
         promises_enforced=of_shares,
         promises_withheld=withheld,
         unnamed=count_unnamed_jobs(records, observations, least_s),
+        groups=break_down(observations, rules),
+        all_jobs=tally("", observations, rules),
+        unseen=unseen_part(observations, rules),
+        totals=period_totals(observations, least_s),
+        previous=period_totals(previous, least_s) if previous else None,
+        hardly_used=hardly_used(observations, least_s),
+        waiting=waiting_users(observations, least_s),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -13,13 +13,14 @@ from gpusage.experience.finished_jobs import (
     LEAST_ALONE,
     LEAST_SAMPLED_S,
     UNUSED_BELOW,
+    describe_host,
     suggest_next_request,
     was_gpu_shared,
 )
 from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import Usage
-from gpusage_hooks.units import percent, seconds
+from gpusage_hooks.units import WHOLE_PERCENT, percent, seconds
 
 Verdict = Literal["busy", "waits", "unused", "beside others", "not seen"]
 _RULES: Mapping[Verdict, str] = MappingProxyType(
@@ -32,6 +33,8 @@ _RULES: Mapping[Verdict, str] = MappingProxyType(
     }
 )
 WORST_COUNT = 10
+HARDLY_USED_BELOW = 0.2
+"""A whole GPU with a kernel in less of its time is hardly used: the smallest usual share is a quarter of a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +63,33 @@ class Wasted:
     verdict: Verdict
     hours: Amounts
     advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardlyUsed:
+    """The jobs that held whole GPUs, with a kernel in less than `HARDLY_USED_BELOW` of their time.
+
+    Attributes:
+        worst: Those with most idle GPU hours.
+    """
+
+    job_count: int
+    hours: Amounts
+    worst: tuple[Wasted, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingUser:
+    """A user with jobs that wait for their hosts: for data, or for processors.
+
+    Attributes:
+        waits_for: What the job with the most idle GPU hours waits for.
+    """
+
+    user: str
+    job_count: int
+    hours: Amounts
+    waits_for: str
 
 
 def verdict_of(usage: Usage, hours: Amounts, least_s: float = LEAST_SAMPLED_S) -> Verdict:
@@ -100,11 +130,47 @@ def tallied(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_
 
 def worst(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[Wasted, ...]:
     """Return the jobs with most idle GPU hours, the worst first; *observations* have the newest run first."""
+    wasted = (_wasted(runs, least_s) for runs in _jobs(observations))
+    return _most_idle(job for job in wasted if job.verdict in ("waits", "unused"))
+
+
+def hardly_used(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> HardlyUsed:
+    """Return the jobs that held whole GPUs and hardly used them, by what was seen; see `worst`."""
+    jobs = [_wasted(runs, least_s) for runs in _jobs(each for each in observations if _is_whole(each.usage))]
+    hardly = [job for job in jobs if job.hours.used < HARDLY_USED_BELOW * (job.hours.used + job.hours.idle)]
+    return HardlyUsed(job_count=len(hardly), hours=total(job.hours for job in hardly), worst=_most_idle(hardly))
+
+
+def waiting_users(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[WaitingUser, ...]:
+    """Return the users whose jobs wait for their hosts, those with the most idle GPU hours first; see `worst`."""
+    by_user: dict[str, list[tuple[Wasted, str]]] = defaultdict(list)
+    for runs in _jobs(observations):
+        job = _wasted(runs, least_s)
+        if job.verdict == "waits":
+            by_user[job.user].append((job, describe_host(runs[0].usage)))
+    waiting = [_waiting_user(user, jobs) for user, jobs in by_user.items()]
+    return tuple(sorted(waiting, key=lambda each: (-each.hours.idle, each.user))[:WORST_COUNT])
+
+
+def _waiting_user(user: str, jobs: Sequence[tuple[Wasted, str]]) -> WaitingUser:
+    _, waits_for = max(jobs, key=lambda job: job[0].hours.idle)
+    return WaitingUser(user=user, job_count=len(jobs), hours=total(job.hours for job, _ in jobs), waits_for=waits_for)
+
+
+def _is_whole(usage: Usage) -> bool:
+    return usage.granted.division == "whole" and usage.granted.share_percent == WHOLE_PERCENT
+
+
+def _most_idle(jobs: Iterable[Wasted]) -> tuple[Wasted, ...]:
+    return tuple(sorted(jobs, key=lambda job: (-job.hours.idle, job.manager, job.job_id))[:WORST_COUNT])
+
+
+def _jobs(observations: Iterable[Observation]) -> Iterable[Sequence[Observation]]:
+    """Return the runs of each job, in the order of *observations*."""
     jobs: dict[tuple[str, str], list[Observation]] = defaultdict(list)
     for each in observations:
         jobs[each.usage.manager, each.usage.job_id].append(each)
-    wasted = [job for job in (_wasted(runs, least_s) for runs in jobs.values()) if job.verdict in ("waits", "unused")]
-    return tuple(sorted(wasted, key=lambda job: (-job.hours.idle, job.manager, job.job_id))[:WORST_COUNT])
+    return jobs.values()
 
 
 def _wasted(runs: Sequence[Observation], least_s: float) -> Wasted:

@@ -48,6 +48,7 @@ class UsageQuery:
         number: Of the decision.
         least_run_s: Those that ran for so long, or failed.
         count_per_user: Of each user at most so many, those that ended last.
+        only_decided: Only those whose jobs carry the number of a decision.
     """
 
     count: int | None = None
@@ -57,6 +58,7 @@ class UsageQuery:
     number: str | None = None
     least_run_s: float | None = None
     count_per_user: int | None = None
+    only_decided: bool = False
 
 
 def usage_upsert(schema: str) -> str:
@@ -93,7 +95,8 @@ def usage_query(schema: str, question: UsageQuery) -> tuple[str, Values]:
         "least_run_s": (_LONG_ENOUGH, question.least_run_s),
     }
     values: Values = {name: value for name, (_, value) in limits.items() if value is not None}
-    where = " AND ".join(["TRUE", *(limits[name][0] for name in values)])
+    decided = ["u.number <> ''"] if question.only_decided else []
+    where = " AND ".join(["TRUE", *decided, *(limits[name][0] for name in values)])
     if question.count_per_user is not None:
         where = _NEWEST_PER_USER.format(schema=schema, where=where)
         values |= {"count_per_user": question.count_per_user}

@@ -34,7 +34,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What one job really did on one GPU. ``None`` means that it was not observed, never that it was none.
+    """What one job really did on its GPUs. ``None`` means that it was not observed, never that it was none.
 
     Attributes:
         number: Of the decision that the job carries in its annotation; empty where it carries none.
@@ -43,7 +43,11 @@ class Usage:
         user: By name.
         user_id: What the manager's submissions call the same user, maybe a number; ``None`` where nobody told, as
             in what older releases kept.
+        account: The account or queue that pays; empty where nobody told.
+        partition: Where it ran, by the manager's own name; empty where nobody told.
         gpu: The catalogue's name, or the device's own words where the catalogue does not know it.
+        gpu_count: How many GPUs it had: on the node that sampled it, or of all nodes where the accounting tells; the
+            mean over its time where that changed.
         started_at_s: When the job started, seconds since 1970.
         ended_at_s: When it ended.
         sampled_s: How long the device was looked at.
@@ -64,8 +68,11 @@ class Usage:
     job_id: str
     user: str
     user_id: str | None = None
+    account: str = ""
+    partition: str = ""
     job_name: str = ""
     gpu: str = ""
+    gpu_count: float | None = None
     granted: Allocation = Allocation()
     outcome: Outcome = "unknown"
     started_at_s: float

@@ -78,6 +78,7 @@ def _read_runs(configuration: Configuration, url: str, find_gpu: GpuLookup) -> l
                     least_run_s=settings.least_sampled_s,
                     count=MOST_RUNS,
                     count_per_user=MOST_OF_A_USER,
+                    only_decided=True,
                 )
             )
     except (GpuUsageError, OSError) as error:

@@ -12,6 +12,7 @@ from gpusage.cli.scripts import read_scripts
 from gpusage.cli.validate import validate
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.decisions.outcome import DecisionContext, Outcome, require_job
+from gpusage.experience.learned import Learned
 from gpusage.graphs.card.text import decode, encode
 from gpusage.service.decisions.engine import DecidedResponse, DecisionEngine
 from gpusage.service.state.snapshots import Snapshot
@@ -209,3 +210,18 @@ def test_partitions_in_which_a_site_would_enforce_change_no_other_mode(
     fields = {"comment": COMMENT, "tres_per_node": "gres:gpu:1", "card": card}
     job = require_job(DecisionRequest(manager="slurm", fields=fields, origin="ada"), advisor)
     assert decision_context.of(job, SLURM) == decision_context
+
+
+@pytest.mark.parametrize(
+    ("user", "known", "utilization"),
+    [("1000", "", 0.31), ("1001", "", None), ("1000", ",utilization=80", 0.8)],
+)
+def test_a_job_that_its_own_run_showed_is_decided_with_the_utilization_of_that_run(
+    advisor: Advisor, card: str, user: str, known: str, utilization: float | None
+) -> None:
+    advisor = replace(advisor, learned=Learned(first_runs={("1000", "7"): 0.31}))
+    fields = {"comment": f"{COMMENT},first_run=7{known}", "tres_per_node": "gres:gpu:1", "script": "1", "het": "0"}
+    record = recorded(ruled(advisor, "slurm", user_id=user, card=card, **fields).outcome)
+    assert record.workload is not None
+    assert record.workload.alone.utilization == utilization
+    assert any("as job 7's run showed" in reason for reason in record.decision.reasons)

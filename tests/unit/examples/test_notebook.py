@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import nbformat
@@ -15,7 +17,8 @@ LIMIT_S = 300
 
 @pytest.fixture
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the kernel's connection file, settings and history out of the home folder."""
+    """Keep the kernel's connection file, settings and history out of the home folder; it has our own programs."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
 
@@ -31,5 +34,6 @@ def test_each_cell_of_the_notebook_runs_and_shows_something() -> None:
         notebook, timeout=LIMIT_S, startup_timeout=LIMIT_S, kernel_name="python3", resources=resources
     ).execute()
     assert all(cell.outputs for cell in cells)
+    assert "--comment=model=Sequential.card.json,batch=64" in str(cells[0].outputs)  # a shell's failure raises nothing
     pages = [output.data.get("text/html", "") for cell in cells for output in cell.outputs if "data" in output]
     assert sum("<table>" in page for page in pages) == 3  # several GPUs, the explanation, the share

@@ -7,6 +7,7 @@ from dataclasses import replace
 from gpusage.reports import lines
 from gpusage.reports.accuracy import UnnamedJobs, count_unnamed_jobs
 from gpusage.reports.amounts import Rates
+from gpusage.reports.breakdown import ReportRules
 from gpusage.reports.report import Period, report_of
 from gpusage.store.annotation import UNNAMED
 from gpusage.store.usage_rows import Observation
@@ -44,7 +45,8 @@ def test_the_report_checks_the_runs_from_which_the_site_learns() -> None:
     """By `learning.least_sampled_s`, as gpusaged counts what history has earned."""
     period, long = Period(since_s=0.0, until_s=1.0), USAGE.sampled_s
     tallies = [
-        report_of([OBSERVED], [run(OBSERVED, 0.3)], Rates(), period, least_s).unnamed for least_s in (long, long + 1)
+        report_of([OBSERVED], [run(OBSERVED, 0.3)], Rates(), period, ReportRules(least_sampled_s=least_s)).unnamed
+        for least_s in (long, long + 1)
     ]
     assert [tally.checked for tally in tallies] == [1, 0]
 

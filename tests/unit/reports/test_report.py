@@ -9,6 +9,7 @@ import pytest
 
 from gpusage.reports.accuracy import count_promises, prediction_accuracy
 from gpusage.reports.amounts import Rates, amounts_of, rates_of
+from gpusage.reports.breakdown import ReportRules
 from gpusage.reports.lines import amount, sections
 from gpusage.reports.page import page
 from gpusage.reports.report import Period, Report, report_of
@@ -82,7 +83,9 @@ def test_a_report_rests_on_the_runs_that_the_site_learns_from() -> None:
     decided = record(1)
     short = Observation(usage=usage(decided, granted=HALF, outcome="out_of_memory", sampled_s=30.0), decision=decided)
     idle = Observation(usage=usage(decided, granted=HALF, sampled_s=30.0, alone_s=30.0), decision=decided)
-    actual = [report_of([], [short, idle], Rates(), PERIOD, least_s) for least_s in (20.0, 60.0)]
+    actual = [
+        report_of([], [short, idle], Rates(), PERIOD, ReportRules(least_sampled_s=least_s)) for least_s in (20.0, 60.0)
+    ]
     assert [(each.promises_enforced.fulfilled, each.promises_enforced.broken) for each in actual] == [(1, 1), (0, 1)]
     assert [len(each.trueness) for each in actual] == [1, 0]
 
@@ -126,7 +129,9 @@ def test_a_site_s_own_limit_of_sampling_holds_for_hours_verdicts_and_advice() ->
     (decided,) = [record(1)]
     short = usage(decided, sampled_s=30.0, alone_s=30.0, gpu_utilization=0.2)
     for least_s, verdict, idle in ((20.0, "waits", True), (60.0, "not seen", False)):
-        report = report_of([], [Observation(usage=short, decision=decided)], Rates(), PERIOD, least_s)
+        report = report_of(
+            [], [Observation(usage=short, decision=decided)], Rates(), PERIOD, ReportRules(least_sampled_s=least_s)
+        )
         assert [each.verdict for each in report.verdicts] == [verdict]
         assert (report.hours.idle > 0, bool(report.worst), bool(report.bands)) == (idle, idle, idle)
     assert report.verdicts[0].rule.startswith("sampled for less than 60 s, or")

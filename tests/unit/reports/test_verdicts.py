@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpusage.reports.amounts import amounts_of
-from gpusage.reports.verdicts import rules, tallied, verdict_of, worst
+from gpusage.reports.verdicts import hardly_used, rules, tallied, verdict_of, waiting_users, worst
 from gpusage.store.usage_rows import Observation
-from observed import NOW_S, month, record, usage
+from observed import HALF, NOW_S, month, record, usage
 
 UNSHARED = record(1, percent=None)
 
@@ -45,6 +45,28 @@ def test_a_job_that_ran_twice_is_one_job_of_all_its_runs() -> None:
     (job,) = worst([again, first])
     # 2 GPUs, two runs of 2 h: 8 GPU hours; idle 4 x 0.9 + 4 x 0.7
     assert (job.hours.booked, job.hours.idle) == (pytest.approx(8.0), pytest.approx(6.4))
+
+
+def test_who_holds_whole_gpus_and_hardly_uses_them_is_listed_and_shares_and_the_unseen_are_not() -> None:
+    idle = observed(job_id="idle", gpu_utilization=0.19)
+    busy = observed(job_id="busy", gpu_utilization=0.2)
+    unseen = observed(job_id="unseen", gpu_utilization=None)
+    share = observed(job_id="share", gpu_utilization=0.1, granted=HALF)
+    actual = hardly_used([idle, busy, unseen, share])
+    assert [job.job_id for job in actual.worst] == ["idle"]
+    # 2 GPUs for 2 hours
+    assert (actual.job_count, actual.hours.booked, actual.hours.idle) == (1, 4.0, pytest.approx(4 * 0.81))
+
+
+def test_a_user_waits_for_what_the_job_with_most_idle_hours_waits_for() -> None:
+    loader = observed(job_id="loader", gpu_utilization=0.1)
+    cores = observed(job_id="cores", gpu_utilization=0.4, cpu_s=2 * 7200.0)
+    other = observed(job_id="other", gpu_utilization=0.4, user="bob", cpu_s=2 * 7200.0)
+    busy = observed(job_id="busy", gpu_utilization=0.9)
+    ada, bob = waiting_users([cores, loader, other, busy])
+    assert (ada.user, ada.job_count, ada.waits_for.partition(" (")[0]) == ("ada", 2, "its loader")
+    assert (bob.user, bob.waits_for) == ("bob", "its processors, which are 100 % busy")
+    assert ada.hours.idle == pytest.approx(4 * 0.9 + 4 * 0.6)
 
 
 def test_each_verdict_comes_with_its_rule_and_all_runs_have_one() -> None:

@@ -103,6 +103,15 @@ def test_one_user_s_flood_leaves_room_for_the_others(opened: Opened) -> None:
     assert [each.usage.job_id for each in store.observations(question)] == ["starved", "ada4", "ada3", "bob0"]
 
 
+def test_jobs_without_a_decision_leave_room_for_those_with_one(opened: Opened) -> None:
+    """They count in reports, and teach nothing."""
+    store = opened()
+    unmarked = [replace(USAGE, number="", job_id=str(i), ended_at_s=USAGE.ended_at_s + i) for i in range(1, 5)]
+    store.record_usage([USAGE, *unmarked])
+    question = UsageQuery(count=3, count_per_user=3, only_decided=True)
+    assert [each.usage.job_id for each in store.observations(question)] == [USAGE.job_id]
+
+
 def test_the_same_run_is_kept_once_with_what_is_known_last_and_a_requeued_job_has_two(opened: Opened) -> None:
     """The daemon may hear of a run twice: it was restarted between."""
     store = opened()

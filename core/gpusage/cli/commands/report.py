@@ -13,6 +13,7 @@ EXAMPLE = """\b
 Examples:
   gpusage report
   gpusage report --since 7d --user ada
+  gpusage report --by user --by partition
   gpusage report --since 90d -o report.html
 """
 
@@ -28,6 +29,12 @@ Examples:
     help="How far back: 12h, 30d.",
 )
 @click.option("--user", metavar="NAME", default="", help="Only this user's jobs.")
+@click.option(
+    "--by",
+    multiple=True,
+    type=click.Choice(["user", "account", "partition", "model"]),
+    help="Show the GPU hours by this as well; may be repeated. The page and the JSON document have all.",
+)
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML page with plots as well."
 )

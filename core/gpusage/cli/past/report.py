@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,32 +17,34 @@ from gpusage.cli.output_file import page_origin, write_output
 from gpusage.cli.past.decisions import origins_of, user_name
 from gpusage.cli.predicting.money import site_prices
 from gpusage.decisions.advisor import Advisor, make_advisor
+from gpusage.devices.catalogue import Catalogue
 from gpusage.reports import lines, page
 from gpusage.reports.amounts import rates_of
+from gpusage.reports.breakdown import Dimension, ReportRules
 from gpusage.reports.report import Period, Report, report_of
 from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import describe_location, open_store
-from gpusage_hooks.errors import GpuUsageError, RequestError
-from gpusage_hooks.types import Cluster
+from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
+from gpusage_hooks.types import Cluster, Gpu
 
 SCHEMA = "gpusage.report/1"
 
 
-def report(since_s: float, user: str, output: Path | None, *, as_json: bool) -> None:
+def report(since_s: float, user: str, by: Sequence[Dimension], output: Path | None, *, as_json: bool) -> None:
     """Show what happened in the last *since_s* seconds."""
     now_s = time.time()
-    show_report(Period(since_s=now_s - since_s, until_s=now_s, user=user), output, as_json=as_json)
+    show_report(Period(since_s=now_s - since_s, until_s=now_s, user=user), output, by=by, as_json=as_json)
 
 
-def show_report(period: Period, output: Path | None, *, as_json: bool) -> None:
-    """Show what happened in *period*, and write it as a page to *output*, if that is a file."""
+def show_report(period: Period, output: Path | None, *, by: Sequence[Dimension] = (), as_json: bool) -> None:
+    """Show what happened in *period*, with its hours *by* some dimensions, and write all as a page to *output*."""
     made = read_report(period)
     if output is not None:
         write_output(output, page.page(made, page_origin()))
     if as_json:
         tables.print_json(document(made))
         return
-    show(made)
+    show(made, by)
     if not made.decisions and not made.run_count:
         tables.show(describe_location(load_configuration().store.url))
     if output is not None:
@@ -60,8 +63,8 @@ def read_report(period: Period) -> Report:
     origins = origins_of(period.user) if period.user else ()
     try:
         with closing(open_store(configuration.store.url)) as store:
-            records = store.since(period.since_s, origins)
-            observations = store.usage(since_s=period.since_s, user=user_name(period.user) or None)
+            records = store.since(period.previous_since_s, origins)
+            observations = store.usage(since_s=period.previous_since_s, user=user_name(period.user) or None)
     except (GpuUsageError, OSError) as error:
         message = (
             f"The store of decisions must be readable; got: {error} Run this as root or as the daemon's user; for your "
@@ -70,7 +73,20 @@ def read_report(period: Period) -> Report:
         raise RequestError(message) from error
     managers = () if prices else dict.fromkeys(each.usage.manager for each in observations)
     rates = rates_of(prices, _clusters(advisor, managers))
-    return report_of(records, observations, rates, period, configuration.learning.least_sampled_s)
+    rules = ReportRules(
+        least_sampled_s=configuration.learning.least_sampled_s,
+        sharing=configuration.sharing,
+        find_gpu=partial(_find_gpu, advisor.catalogue),
+    )
+    return report_of(records, observations, rates, period, rules)
+
+
+def _find_gpu(catalogue: Catalogue, name: str) -> Gpu | None:
+    """Return the row of the GPU that a node named; ``None`` where it is in no catalogue."""
+    try:
+        return catalogue.find(name)
+    except DeviceError:
+        return None
 
 
 def _clusters(advisor: Advisor, managers: Iterable[str]) -> Iterator[Cluster]:
@@ -88,10 +104,10 @@ def document(made: Report) -> dict[str, Any]:
     return {"schema": SCHEMA, **fields}
 
 
-def show(made: Report) -> None:
+def show(made: Report, by: Sequence[Dimension] = ()) -> None:
     """Print *made* for people."""
     tables.show_title(lines.title(made))
-    for section in lines.sections(made):
+    for section in lines.sections(made, by):
         tables.show("")
         tables.show_title(section.title)
         if section.rows:

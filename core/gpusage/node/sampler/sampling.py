@@ -24,6 +24,7 @@ LONGEST_PAUSE_S = 10.0
 PAUSE_GROWTH = 1.3
 """A short job is seen often enough, a long one costs next to nothing."""
 SAVE_INTERVAL_S = 60.0
+"""What a node that dies loses at most of each job's usage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +113,7 @@ class Sampling:
             manager=self._job.manager,
             job_id=self._job.job_id,
             gpu=self._name,
+            gpu_count=len(self._job.devices),
             granted=self._granted,
             started_at_s=self._started_at_s,
             ended_at_s=time.time(),

@@ -11,6 +11,7 @@ from gpusage.service.lru_cache import WeightedLruCache
 FREE_S = 0.02
 LIMIT_S, WINDOW_S = 0.2, 10.0
 _USERS = 10_000
+"""The debts that are kept: of more users than submit within a window."""
 
 SPENT = (
     f"models of this user took more than {LIMIT_S:g} s of gpusaged's time, which comes back within {WINDOW_S:g} s; "

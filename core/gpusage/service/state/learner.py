@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
@@ -22,7 +22,7 @@ from gpusage.experience.failures import failures_of
 from gpusage.experience.history import History
 from gpusage.experience.history_file import read_history
 from gpusage.experience.learned import NOTHING_LEARNED, Learned
-from gpusage.experience.learning import learn
+from gpusage.experience.learning import first_run_utilizations, learn
 from gpusage.experience.runs import model_runs
 from gpusage.experience.trust import history_checks, history_trust
 from gpusage.service.periodic_task import PeriodicTask
@@ -34,6 +34,9 @@ from gpusage_hooks.errors import RequestError
 
 MAXIMUM_RUNS, MAXIMUM_RUNS_PER_USER = 20_000, 2_000
 """The newest; a site with more learns nothing else from the rest, and no user's runs displace everyone else's."""
+
+FIRST_RUNS, FIRST_RUNS_PER_USER = 2_000, 100
+"""The newest; a job that shows its model in its own run is followed by the next of its script, most often soon."""
 
 RELEARN_S = 3600.0
 """A run that came late, after others that ended later, is learned from within this time."""
@@ -52,6 +55,7 @@ def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: fl
         least_run_s=settings.least_sampled_s,
         count=MAXIMUM_RUNS,
         count_per_user=MAXIMUM_RUNS_PER_USER,
+        only_decided=True,
     )
     observations = store.observations(query)
     failures = failures_of(observations, settings.least_sampled_s)
@@ -64,6 +68,19 @@ def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: fl
             learned, history=_cached_history(Path(settings.history_file), _modified_ns(settings)), trust=trust
         )
     return replace(learned, failures=failures, suspended=learned.suspended if settings.back_off else {})
+
+
+def first_runs_in_store(store: DecisionStore, settings: LearningSettings) -> Mapping[tuple[str, str], float]:
+    """Return the utilization of the newest runs in *store* of jobs that named no model.
+
+    Raises:
+        StoreError: It cannot be read.
+    """
+    if not settings.enabled or settings.capture == "off":
+        return {}
+    newest = store.observations(UsageQuery(count=FIRST_RUNS, count_per_user=FIRST_RUNS_PER_USER))
+    unnamed = (each.usage for each in newest if each.decision is None or each.decision.model is None)
+    return first_run_utilizations(unnamed, settings.least_sampled_s)
 
 
 @lru_cache(maxsize=1)
@@ -104,6 +121,8 @@ class Learner(PeriodicTask):
         self._configuration = configuration
         self._publish = publish
         self._learned_key: object = None
+        self._learned = NOTHING_LEARNED
+        self._published: Learned | None = None
 
     def _execute(self) -> None:
         """Learn anew where a run was recorded, or a setting has changed, since the last time."""
@@ -111,10 +130,14 @@ class Learner(PeriodicTask):
         settings, now_s = configuration.learning, time.time()
         with closing(open_store(configuration.store.url)) as store:
             modified_ns = _modified_ns(settings)
-            key = settings, store.usage(count=1), int(now_s / RELEARN_S), modified_ns
-            if key != self._learned_key:
-                self._publish(learn_from_store(store, settings, now_s))
-                self._learned_key = key
+            newest = store.observations(UsageQuery(count=1, only_decided=True))
+            key = settings, newest, int(now_s / RELEARN_S), modified_ns
+            learned = learn_from_store(store, settings, now_s) if key != self._learned_key else self._learned
+            self._learned, self._learned_key = learned, key
+            learned = replace(learned, first_runs=first_runs_in_store(store, settings))
+            if learned != self._published:
+                self._publish(learned)
+                self._published = learned
 
     def _interval_s(self) -> float:
         return self._configuration().learning.refresh_s

@@ -20,9 +20,12 @@ from gpusage.service.transport.access import peer_uid
 from gpusage.service.transport.dispatcher import Dispatcher
 
 IDLE_LIMIT_S = 5.0
+"""A client that has connected and sends nothing is disconnected: it takes one of the connections."""
 SWEEP_INTERVAL_S = 1.0
 CONNECTIONS_LIMIT = 512
+"""Half of the file descriptors that systemd gives a service by default (1,024)."""
 LINES_PER_TURN = 16
+"""Of one connection, before the others have their turn."""
 BACKLOG = 512
 
 

@@ -1,7 +1,7 @@
 """Usage of ended jobs, from the reports in nodes' comments, completed by what slurmctld knows of each job.
 
 A report holds measurements. The job's user, name, exit and mark come from slurmctld, or from slurmdbd if slurmctld has
-forgotten the job. A job without a mark of ours is left out.
+forgotten the job. A job without a mark of ours has no number of a decision.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpusage_slurm.jobs.queue import Row, is_interrupted, sacct_rows, squeue_row
 
 _COLUMNS = (
     *(("JobArrayID", 64), ("JobID", 16), ("UserName", 64), ("StateCompact", 4), ("exit_code", 16), ("Name", 128)),
-    *(("UserID", 16), ("admin_comment", 1100)),
+    *(("UserID", 16), ("Account", 128), ("Partition", 128), ("admin_comment", 1100)),
 )
 OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
     {
@@ -62,16 +62,18 @@ def collect_usage(catalogue: GpuCatalogue) -> tuple[Usage, ...]:
 
 
 def _complete_usage(usage: Usage, row: Row, catalogue: GpuCatalogue) -> Usage | None:
-    """Return *usage* completed from the job's *row*; ``None`` if the job has no mark of ours, or still completes."""
+    """Return *usage* completed from the job's *row*; ``None`` if the job still completes."""
     mark = parse_annotation(row["admin_comment"])
-    if mark is None or row["StateCompact"] == _COMPLETING:
+    if row["StateCompact"] == _COMPLETING:
         return None
     return replace(
         usage,
-        number=mark.number,
+        number=mark.number if mark else "",
         job_id=row["JobArrayID"],
         user=row["UserName"],
         user_id=row["UserID"],
+        account=row["Account"],
+        partition=row["Partition"],
         job_name=one_line(row["Name"]),
         gpu=known_gpu(catalogue, usage.gpu) or usage.gpu,
         outcome=usage.outcome if usage.outcome != "unknown" else _outcome(row),
@@ -101,7 +103,7 @@ def _queued_rows(job_ids: Sequence[str]) -> Iterator[Row]:
 
 
 def _accounted_rows(job_ids: Sequence[str]) -> Iterator[Row]:
-    fields = ("JobID", "JobIDRaw", "User", "State", "ExitCode", "JobName", "UID", "AdminComment")
-    for cells in sacct_rows(job_ids, fields):
+    whose = ("UID", "Account", "Partition", "AdminComment")
+    for cells in sacct_rows(job_ids, ("JobID", "JobIDRaw", "User", "State", "ExitCode", "JobName", *whose)):
         row = dict(zip((name for name, _ in _COLUMNS), cells, strict=True))
         yield row | {"StateCompact": _CODES.get(row["StateCompact"].partition(" ")[0], "")}  # CANCELLED by 1000

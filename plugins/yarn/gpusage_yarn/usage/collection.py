@@ -73,6 +73,8 @@ def _joined(usage: Usage, report: Document, catalogue: GpuCatalogue) -> Usage:
         job_id=outcome.identity,
         user=str(report.get("user") or ""),
         user_id=str(report.get("user") or ""),
+        account=str(report.get("queue") or ""),
+        partition=str(report.get("appNodeLabelExpression") or ""),
         job_name=one_line(str(report.get("name") or "")),
         gpu=known_gpu(catalogue, usage.gpu) or usage.gpu,
         outcome="out_of_memory" if out_of_memory_messages else _ending(outcome),

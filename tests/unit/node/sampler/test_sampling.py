@@ -60,6 +60,11 @@ def sampled(
     return Sampling(JOB, Gpus(list(readings)), surroundings).run(clock.wait, lambda _: None), clock
 
 
+def test_the_gpus_of_a_job_on_its_node_are_counted() -> None:
+    usage, _ = sampled([GpuReading(name="a")])
+    assert usage.gpu_count == 1
+
+
 def test_a_job_is_seen_often_at_first_and_then_seldom() -> None:
     usage, clock = sampled([GpuReading(name="V100", gpu_utilization=0.4)], samples=20)
     assert clock.pauses_s[0] == 1.0

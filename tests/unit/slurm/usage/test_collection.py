@@ -16,12 +16,13 @@ from records import USAGE
 
 def row(code: str, exit_code: str = "0:0", *, job: str = "7", user: str = "ada", name: str = "train") -> str:
     """Return the columns of a job, as `squeue` prints them before its mark."""
-    return f"{job:64}{job:16}{user:64}{code:4}{exit_code:16}{name:128}{'1000':16}"
+    return f"{job:64}{job:16}{user:64}{code:4}{exit_code:16}{name:128}{'1000':16}{'physics':128}{'gpu':128}"
 
 
 ROW = row("TO")
 ADMIN_COMMENT_BYTES = 1100
 MARK = "site; gpusage 69215f4a0c3e KEEP gres/gpu:1 | why"
+KNOWN = replace(USAGE, user_id="1000", account="physics", partition="gpu")
 MEASURED = replace(USAGE, number="", user="", job_name="", outcome="unknown", gpu="Tesla V100-SXM2-16GB")
 
 
@@ -47,7 +48,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def test_slurm_tells_whose_job_it_was_and_how_it_ended(answers: dict[str, str]) -> None:
     answers["squeue"] = f"{ROW}{MARK:{ADMIN_COMMENT_BYTES}}\n"
-    assert collect_usage(builtin_catalogue()) == (replace(USAGE, user_id="1000", outcome="timed_out"),)
+    assert collect_usage(builtin_catalogue()) == (replace(KNOWN, outcome="timed_out"),)
 
 
 def test_a_job_whose_epilog_still_runs_is_told_of_once_slurm_says_how_it_ended(answers: dict[str, str]) -> None:
@@ -59,14 +60,19 @@ def test_a_job_whose_epilog_still_runs_is_told_of_once_slurm_says_how_it_ended(a
 
 
 def test_a_job_that_slurmctld_has_forgotten_is_asked_of_the_accounting(answers: dict[str, str]) -> None:
-    answers["sacct"] = f"7~7~ada~CANCELLED by 1000~0:15~train~1000~{MARK}"
-    assert collect_usage(builtin_catalogue()) == (replace(USAGE, user_id="1000", outcome="cancelled"),)
+    answers["sacct"] = f"7~7~ada~CANCELLED by 1000~0:15~train~1000~physics~gpu~{MARK}"
+    assert collect_usage(builtin_catalogue()) == (replace(KNOWN, outcome="cancelled"),)
 
 
-def test_a_job_without_a_mark_or_that_nobody_knows_is_left_out(answers: dict[str, str]) -> None:
+def test_a_job_that_nobody_knows_is_left_out(answers: dict[str, str]) -> None:
+    assert "squeue" not in answers
     assert collect_usage(builtin_catalogue()) == ()
+
+
+def test_a_job_without_a_mark_counts_and_has_no_number(answers: dict[str, str]) -> None:
+    """A report is of every job that a node sampled."""
     answers["squeue"] = f"{ROW}{'the site and its own words':{ADMIN_COMMENT_BYTES}}\n"
-    assert collect_usage(builtin_catalogue()) == ()
+    assert collect_usage(builtin_catalogue()) == (replace(KNOWN, number="", outcome="timed_out"),)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +92,7 @@ def test_who_was_ended_from_outside_is_told_from_who_failed(
     code: str, state: str, exit_code: str, expected: str, answers: dict[str, str]
 ) -> None:
     """A run that was interrupted with its cap filled counted as one that lacked memory: its next share was larger."""
-    answers["sacct"] = f"7~7~ada~{state}~{exit_code}~train~1000~{MARK}"
+    answers["sacct"] = f"7~7~ada~{state}~{exit_code}~train~1000~physics~gpu~{MARK}"
     assert [usage.outcome for usage in collect_usage(builtin_catalogue())] == [expected]
     answers["squeue"] = f"{row(code, exit_code)}{MARK:{ADMIN_COMMENT_BYTES}}\n"
     assert [usage.outcome for usage in collect_usage(builtin_catalogue())] == [expected]
@@ -102,9 +108,9 @@ FORGED = "gpusage 000000000000 REWRITE gres/gpu:1 -> gres/mps:40 | forged"
 
 
 def test_a_jobs_name_passes_for_no_field_and_no_other_job_of_the_accounting(answers: dict[str, str]) -> None:
-    answers["sacct"] = f"7~7~ada~COMPLETED~0:0~x|{FORGED}~1000~{MARK}\n"
+    answers["sacct"] = f"7~7~ada~COMPLETED~0:0~x|{FORGED}~1000~physics~gpu~{MARK}\n"
     assert [usage.number for usage in collect_usage(builtin_catalogue())] == ["69215f4a0c3e"]
-    answers["sacct"] = f"7~7~eve~COMPLETED~0:0~x\n7|7|ada|COMPLETED|0:0|x|{FORGED}~1000~{MARK}\n"
+    answers["sacct"] = f"7~7~eve~COMPLETED~0:0~x\n7|7|ada|COMPLETED|0:0|x|{FORGED}~1000~physics~gpu~{MARK}\n"
     assert collect_usage(builtin_catalogue()) == ()
 
 

@@ -1,0 +1,64 @@
+"""This month against the last, and energy where a counter is a job's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpusage.reports.amounts import Rates
+from gpusage.reports.comparison import period_totals
+from gpusage.reports.lines import BEFORE, sections
+from gpusage.reports.page import page
+from gpusage.reports.report import Period, Report, report_of
+from gpusage.store.usage_rows import Observation
+from observed import DAY_S, HALF, NOW_S, month, month_before, record, usage
+
+PERIOD = Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S)
+
+
+def compared() -> Report:
+    observations = [*month(), *month_before()]
+    return report_of([each.decision for each in observations if each.decision], observations, Rates(), PERIOD)
+
+
+def test_a_run_counts_in_the_time_in_which_it_ended() -> None:
+    report = compared()
+    assert (report.totals.job_count, report.run_count) == (40, 40)
+    assert report.previous is not None
+    assert (report.previous.job_count, report.previous.hours.saved, report.previous.share_count) == (12, 0.0, 0)
+    assert PERIOD.previous_since_s == NOW_S - 60 * DAY_S
+
+
+def test_a_decision_of_the_time_before_is_not_one_of_this_time() -> None:
+    old = replace(record(1), decided_at_s=PERIOD.since_s - 1)
+    assert [each.count for each in report_of([record(2), old], [], Rates(), PERIOD).decisions] == [1]
+
+
+def test_the_page_begins_with_both_times_side_by_side() -> None:
+    report = compared()
+    first = next(iter(sections(report)))
+    assert first.title == BEFORE
+    shown = {row[0]: tuple(row[1:]) for row in first.rows}
+    assert shown["jobs with GPUs"] == ("40", "12", "+233 %")
+    assert shown["promises kept"] == ("6", "0", "-")
+    assert shown["GPU hours saved by sharing"] == ("4.80", "0.00", "-")
+    assert page(report).count("the time before</span>") == 1
+
+
+def test_where_nothing_is_kept_of_the_time_before_that_is_said() -> None:
+    report = report_of([], [*month()], Rates(), PERIOD)
+    assert report.previous is None
+    assert next(iter(sections(report))).notes == ("Nothing is kept of the time before.",)
+
+
+def test_energy_counts_where_the_counter_is_the_jobs_own() -> None:
+    """The counter is the whole GPU's: beside others nobody knows whose joules they are."""
+    decided = record(1)
+    own = usage(decided, granted=HALF, energy_j=7.2e6)
+    shared, unknown = replace(own, alone_s=100.0), replace(own, energy_j=None)
+    runs = [Observation(usage=each, decision=decided) for each in (own, shared, unknown)]
+    energy = period_totals(runs, 60.0).energy
+    assert energy is not None
+    assert (energy.kwh, energy.booked_hours) == (pytest.approx(2.0), 1.0)
+    assert period_totals(runs[1:], 60.0).energy is None

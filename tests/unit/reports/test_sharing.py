@@ -1,0 +1,91 @@
+"""What a share would have cost a run on a whole GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.reports.sharing import PossibleShare, count_possible_shares, nowhere, possible_share
+from gpusage.store.usage_rows import Observation
+from gpusage_hooks.types import Allocation, Gpu, SharingRules
+from observed import GIB, HALF, record, usage
+
+UNMARKED = usage(record(1, percent=None), gpu_count=1, gpu_utilization=0.1, peak_utilization=0.2, memory_bytes=2 * GIB)
+RULES = SharingRules()
+
+
+def find_gpu(name: str) -> Gpu:
+    return builtin_catalogue().find(name)
+
+
+def share_of(**changes: object) -> PossibleShare | None:
+    """Return the share that a run without a decision could have had, a light one but for *changes*."""
+    run = replace(UNMARKED, **changes)  # type: ignore[arg-type]
+    return possible_share(Observation(usage=run, decision=None), RULES, find_gpu)
+
+
+def test_a_light_run_could_have_had_the_smallest_share_at_the_price_of_its_busiest_minute() -> None:
+    # A kernel in 20 % of the minute takes 80 % of it on a quarter: alone (0.8**8 + 1)**(1/8) = 1.02 times as long.
+    share = share_of()
+    assert share is not None
+    assert share.share_percent == 25
+    assert 1.02 < share.slowdown <= RULES.maximum_slowdown
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"peak_utilization": 0.95}, id="busy in its busiest minute"),
+        pytest.param({"peak_utilization": None}, id="nobody knows its busiest minute"),
+        pytest.param({"memory_bytes": 15 * GIB}, id="needs the memory"),
+        pytest.param({"memory_bytes": None}, id="nobody knows its memory"),
+        pytest.param({"alone_s": 100.0}, id="beside others"),
+        pytest.param({"sampled_s": 30.0, "alone_s": 30.0}, id="hardly sampled"),
+        pytest.param({"gpu_count": 2}, id="on two GPUs"),
+        pytest.param({"granted": HALF}, id="had a share"),
+        pytest.param({"granted": Allocation(division="slice")}, id="on a slice"),
+        pytest.param({"outcome": "failed"}, id="did not come to its end"),
+        pytest.param({"gpu": "k80"}, id="MPS does not hold a client to its share there"),
+    ],
+)
+def test_what_could_not_have_shared_as_far_as_anybody_knows(changes: dict[str, object]) -> None:
+    assert share_of(**changes) is None
+
+
+def test_a_gpu_of_no_catalogue_has_no_price() -> None:
+    assert possible_share(Observation(usage=UNMARKED, decision=None), RULES, nowhere) is None
+
+
+def test_who_accepts_no_slowdown_could_not_have_shared() -> None:
+    decided = record(1, percent=None)
+    decided = replace(
+        decided, decision=replace(decided.decision, request=replace(decided.decision.request, gpu_count=1))
+    )
+    assert decided.workload is not None
+    never = replace(decided, workload=replace(decided.workload, slowdown=1.0))
+    assert possible_share(Observation(usage=UNMARKED, decision=decided), RULES, find_gpu) is not None
+    assert possible_share(Observation(usage=UNMARKED, decision=never), RULES, find_gpu) is None
+
+
+def test_a_share_that_was_decided_and_not_given_has_the_price_of_its_decision() -> None:
+    advised = record(1, mode="advise", percent=50)
+    observed = Observation(usage=usage(advised), decision=advised)
+    assert possible_share(observed, RULES, nowhere) == PossibleShare(share_percent=50, slowdown=1.25)
+
+
+def test_shares_are_added_up_by_job_with_the_least_and_the_highest_price() -> None:
+    advised = record(1, mode="advise", percent=50)
+    again = usage(advised, started_at_s=1.0, ended_at_s=3601.0)
+    light = Observation(usage=replace(UNMARKED, job_id="other"), decision=None)
+    runs = [Observation(usage=each, decision=advised) for each in (usage(advised), again)]
+    actual = count_possible_shares([*runs, light], RULES, find_gpu)
+    share = share_of()
+    assert actual is not None
+    assert share is not None
+    assert (actual.job_count, actual.booked_hours) == (2, 5.0)
+    # 3 h on half a GPU for 25 % longer, and 2 h on a quarter
+    assert actual.saved_hours == pytest.approx(3 * (1 - 0.5 * 1.25) + 2 * (1 - share.gpu_time))
+    assert (actual.slowdown_low, actual.slowdown_high) == (share.slowdown, 1.25)
+    assert count_possible_shares([], RULES, find_gpu) is None
