@@ -100,7 +100,7 @@ def test_strangers_idle_jobs_and_their_lack_of_memory_decide_nobody_s_job(idle: 
     idle.wait(lambda: "1 earlier run" in request_decision(idle, user_id="1004")["message"])
     reported = request_decision(idle, user_id="1005")
     assert (alone["code"], reported["code"]) == ("KEEP", "KEEP")
-    assert "runs of this model of 3 other users count, within what its graph predicts" in reported["message"]
+    assert "runs of this model of 3 other users count, within the prediction from the graph" in reported["message"]
     assert memory(reported) == memory(alone)
     ran(idle, record, utilization=0.2, user="1005")
     idle.wait(lambda: request_decision(idle, user_id="1005")["code"] == "REWRITE")

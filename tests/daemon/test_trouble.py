@@ -326,7 +326,7 @@ def test_before_the_cluster_was_seen_every_job_is_kept(idle: Daemon) -> None:
     idle.launch()
     idle.wait(lambda: idle.status()["code"] == "OK")
     assert unmarked(idle.ask()) == KEEP_ANSWER
-    assert "has not been seen yet" in idle.records()[0].decision.reasons[0]
+    assert "has not observed" in idle.records()[0].decision.reasons[0]
     idle.behave()
     idle.wait(lambda: alive(idle))
 

@@ -197,7 +197,7 @@ def test_slurm_s_own_deadline_reaches_the_decision(sandbox: Sandbox) -> None:
     due = ("--time=1", "--deadline=now+8hours")
     sandbox.run("scancel", bound_job(sandbox, *due, f"--comment={TRAINING},steps=1000").job_id)
     output, job = submit(sandbox, "--gres=gpu:1", *due, f"--comment={TRAINING},steps=100000000")
-    assert "no GPU here surely ends it by its deadline" in output, output
+    assert "no GPU here certainly finishes it by its deadline" in output, output
     assert "gpu" in job["TresPerNode"]
 
 

@@ -89,7 +89,7 @@ def read_text(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        message = f"File {str(path)!r} must be readable text; got: {error}. Run it as the owner, or mend the file."
+        message = f"File {str(path)!r} must be readable text; got: {error}. Run it as the owner, or fix the file."
         raise RequestError(message) from error
 
 

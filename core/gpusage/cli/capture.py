@@ -34,10 +34,10 @@ MARKS: Mapping[str, str] = {
 }
 ENDINGS: Mapping[str, str] = {
     "cycle": "after one full step",
-    "inference": "after equal calls without a gradient: taken for inference",
+    "inference": "after equal calls without a gradient: treated as inference",
     "by hand": "after its third backward pass without an optimizer: weights changed by hand",
     "end": "where the program ended, before a second update",
-    "time": "by its time, before a full step",
+    "time": "by its time limit, before a full step",
     "failed": "where the program failed, before a full step",
 }
 
@@ -101,7 +101,7 @@ def _captured(outcome: Outcome) -> Captured:
         message = f"Program must call a model within its limits; got {limit} first. Give it more with --time."
     elif record.get("frameworks"):
         message = (
-            f"Program must be one of PyTorch; got one that uses {visible(str(record['frameworks'][0]))[:20]}. "
+            f"Program must use PyTorch; got one that uses {visible(str(record['frameworks'][0]))[:20]}. "
             "Export its model to ONNX and name that."
         )
     else:

@@ -65,7 +65,7 @@ def settings_file(own: OwnEvidence) -> Finding:
     """Return whether gpusage.toml can be used."""
     name = "gpusage.toml"
     if own.configuration_trouble:
-        return failed(name, own.configuration_trouble, "mend the file; the last good one stays in force")
+        return failed(name, own.configuration_trouble, "fix the file; the last good one stays in force")
     only = own.configuration.enforce_in if own.configuration.mode == "enforce" else ()
     return passed(name, f"mode = {own.configuration.mode}" + (f" in {', '.join(only)} alone" if only else ""))
 
@@ -75,16 +75,16 @@ def plugins(own: OwnEvidence) -> Finding:
     name = "plugins"
     every = {**own.plugin_troubles, **(own.status or {}).get("plugins", {})}
     if every:
-        todo = "update or uninstall them, then restart gpusaged; gpusage works on without those that are set aside"
+        todo = "update or uninstall them, then restart gpusaged; gpusage runs without the disabled ones"
         return warned(name, " ".join(every.values()), todo)
-    return passed(name, "all can be used")
+    return passed(name, "all are usable")
 
 
 def store(own: OwnEvidence) -> Finding:
     """Return whether decisions are kept, as gpusaged's status has it."""
     name = "store"
     if own.status is None:
-        return warned(name, "not seen: gpusaged does not answer", "mend that first")
+        return warned(name, "unknown: gpusaged does not answer", "fix that first")
     records, url = own.status.get("records", {}), own.configuration.store.url
     if records.get("lost"):
         return warned(name, f"{records['lost']} decisions could not be kept: {records.get('error')}", f"check {url}")

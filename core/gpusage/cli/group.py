@@ -30,7 +30,7 @@ BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
         "predict": BuiltIn(
             "gpusage.cli.commands.predict:command", "What models need on GPUs: time, memory, utilization."
         ),
-        "colocate": BuiltIn("gpusage.cli.commands.colocate:command", "What models on one GPU do to each other."),
+        "colocate": BuiltIn("gpusage.cli.commands.colocate:command", "How jobs on one GPU slow each other down."),
         "validate": BuiltIn("gpusage.cli.commands.validate:command", "What gpusage would do to job scripts, and why."),
         "card": BuiltIn("gpusage.cli.commands.card:command", "Describe models compactly, without their weights."),
         "gpus": BuiltIn("gpusage.cli.commands.gpus:command", "List the GPU catalogue, with sources."),
@@ -39,13 +39,14 @@ BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
             "gpusage.cli.commands.gate:command", "Run training so that it leaves room for inference beside it."
         ),
         "capture": BuiltIn(
-            "gpusage.cli.commands.capture:command", "Describe a training script's job without a word about it."
+            "gpusage.cli.commands.capture:command",
+            "Run a training script up to its first step to find its model and keys.",
         ),
         "decisions": BuiltIn(
             "gpusage.cli.commands.decisions:command", "What gpusage did to jobs, why, and what they used."
         ),
         "report": BuiltIn("gpusage.cli.commands.report:command", "What was decided, what jobs used, what that saved."),
-        "status": BuiltIn("gpusage.cli.commands.status:command", "What gpusaged on this host sees and has decided."),
+        "status": BuiltIn("gpusage.cli.commands.status:command", "What gpusaged on this host observes and decided."),
         "plugins": BuiltIn(
             "gpusage.cli.commands.plugins:command", "List the plugins, their hooks, and what is wrong with them."
         ),

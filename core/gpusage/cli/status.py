@@ -33,9 +33,9 @@ Table = Mapping[str, Any]
 
 _MISSED = {
     "silent": "not answered in time",
-    "rest": "not asked, in the rest after several silent answers",
-    "unreachable": "while gpusaged was not there",
-    "strange": "with an answer that is none",
+    "rest": "not asked, in the pause after several missing answers",
+    "unreachable": "while gpusaged was not running",
+    "strange": "with an invalid answer",
 }
 
 
@@ -50,7 +50,7 @@ def daemon_lines(status: Table) -> Iterator[str]:
     yield _configuration(status.get("configuration", {}))
     yield "questions: " + ", ".join(f"{name} {count}" for name, count in request_handler.items())
     missed = ", ".join(f"{count} {_MISSED.get(why, why)}" for why, count in status.get("missed", {}).items() if count)
-    yield f"left alone without an answer: {missed or 'none'}"
+    yield f"left unchanged without an answer: {missed or 'none'}"
     yield "recorded: " + ", ".join(f"{name} {count}" for name, count in records.items() if count is not None)
     yield from _monitored_jobs(status.get("aftercare", {}))
     yield from _usage(status.get("usage", {}))
@@ -89,11 +89,11 @@ def _configuration(table: Table) -> str:
 
 def _monitored_jobs(table: Table) -> Iterator[str]:
     if table.get("turned_back"):
-        yield f"turned back, because they could not start as a share: {table['turned_back']} jobs"
+        yield f"restored, because they could not start as a share: {table['turned_back']} jobs"
     if table.get("rescued"):
         yield f"run again with a whole GPU, because they ran out of memory in their share: {table['rescued']} jobs"
     if table.get("error"):
-        yield f"rewritten jobs cannot be looked at: {table['error']}"
+        yield f"rewritten jobs cannot be checked: {table['error']}"
     yield from table.get("stuck", ())
     yield from table.get("not_rescued", ())
 

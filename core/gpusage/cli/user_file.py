@@ -71,7 +71,7 @@ def read_document(path: Path, name: str) -> object:
         text = content.decode("utf-8-sig")
         return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except (ValueError, RecursionError) as error:
-        message = f"{name} {str(path)!r} must be JSON, or TOML where its name ends so; got: {error}. Mend it."
+        message = f"{name} {str(path)!r} must be JSON, or TOML if its name ends in .toml; got: {error}. Fix it."
         raise RequestError(message) from error
 
 
@@ -99,6 +99,6 @@ def _content(path: Path, name: str, maximum_bytes: int) -> bytes:
     except OSError as error:
         raise _unreadable(path, name, error) from error
     if len(content) > maximum_bytes:
-        message = f"{name} {str(path)!r} must be at most {maximum_bytes // MIB} MiB; got more. Divide it."
+        message = f"{name} {str(path)!r} must be at most {maximum_bytes // MIB} MiB; got more. Split it."
         raise RequestError(message)
     return content

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gpusage.settings.configuration import Configuration
 
 NO_CARD = "no description of the model came with the job"
-NO_WORDS = "this cluster has no words for it: its GPUs count different MPS units, or have no features"
+NO_WORDS = "this cluster cannot express it: its GPUs have different numbers of MPS units, or no features"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class Advisor(Predictor):
         model_request = job.model_request
         if model_request is None or not model_request.enabled:
             reason = (
-                "the job says nothing to gpusage" if model_request is None else "the job opted out with gpusage=off"
+                "the job has no keys for gpusage" if model_request is None else "the job opted out with gpusage=off"
             )
             return Decision(code=Code.DECLINE, request=job.request, reasons=(reason,), plugin=__name__)
         if graph is None:

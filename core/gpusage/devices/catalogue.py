@@ -76,7 +76,7 @@ class Catalogue:
     def _no_such_gpu(self, name: str) -> str:
         near = _nearest(name_key(name), tuple(self._by_key))
         offer = f"Did you mean {self._by_key[near].name!r}?" if near else "'gpusage gpus' lists the names."
-        return f"GPU {name[:80]!r} must be a name of the catalogue; got a name that it does not have. {offer}"
+        return f"GPU {name[:80]!r} must be a name of the catalogue; got an unknown name. {offer}"
 
 
 def _on_network(gpu: Gpu, gbit_per_s: float | None) -> Gpu:

@@ -102,7 +102,7 @@ class Finding:
         if self.experience is not None:
             return self._describe_experience(self.experience, gpu)
         if self.others:
-            return f"{self.source} of {len(self.others)} other users count, within what its graph predicts"
+            return f"{self.source} of {len(self.others)} other users count, within the prediction from the graph"
         if self.family_ratio is None:
             return ""
         ratio = self.family_ratio.ratio

@@ -222,7 +222,7 @@ def edge_list_inputs(inputs: Iterable[tuple[str, Sequence[object], bool]]) -> st
 
 def scaled_note(batch_size: int) -> str:
     """Return the note on a file for one *batch_size* whose sizes can be scaled."""
-    return f"The file was exported for batch size {batch_size}; every size in it follows the batch all the same."
+    return f"The file was exported for batch size {batch_size}; every size in it still follows the batch."
 
 
 def edges_note(names: str) -> str:

@@ -115,7 +115,7 @@ _FILE_TYPES = {
 _FOLDER_KINDS = {
     "adapter_config.json": (
         "adapters alone",
-        "Give the model that they adapt, its folder or hf:NAME, with trainable= for training.",
+        "Name the model that they adapt, its folder or hf:NAME, with trainable= for training.",
     ),
     "model_index.json": (
         "a pipeline of several models (diffusers)",

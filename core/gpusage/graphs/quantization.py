@@ -27,9 +27,7 @@ def with_quantized_weights(graph: ModelGraph, configuration: object) -> ModelGra
     precision = weight_precision(configuration)
     if precision is None:
         unknown = (*graph.unknown_op_types, (f"{method} weights", 1))
-        note = (
-            f"Its configuration has quantised weights ({method}) of a width that gpusage cannot tell; they count whole."
-        )
+        note = f"Its configuration has quantised weights ({method}) of an unknown width; they count whole."
         return replace(graph, unknown_op_types=unknown, notes=(*graph.notes, note))
     return replace(
         graph,
@@ -41,7 +39,7 @@ def with_quantized_weights(graph: ModelGraph, configuration: object) -> ModelGra
 def quantized_weights_note(source: str, precision: Precision) -> str:
     """Return the note on a model with quantized weights."""
     return (
-        f"Its weights are quantised ({source}): inference counts them as {precision} where no precision is named, "
+        f"Its weights are quantised ({source}): inference counts them as {precision} if no precision is named, "
         "training as floats."
     )
 

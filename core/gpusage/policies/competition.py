@@ -83,9 +83,9 @@ def reason(chosen: Sequence[Candidate], where: Sequence[Candidate]) -> str:
     fastest = min(others, key=step_time_s)
     if step_time_s(fastest) < step_time_s(best):
         gain = speedup(fastest.need, best.need)
-        return f"{gain.value:.2f}x on {fastest.name}, which is left to jobs that gain more of late"
+        return f"{gain.value:.2f}x on {fastest.name}, which is left to recent jobs that gain more"
     gain = speedup(best.need, max(others, key=step_time_s).need)
-    return f"{gain.value:.2f}x ({gain.low:.2f}-{gain.high:.2f}) on {best.name}, enough beside what jobs of late gain"
+    return f"{gain.value:.2f}x ({gain.low:.2f}-{gain.high:.2f}) on {best.name}, enough compared with recent jobs"
 
 
 def _generations(where: Sequence[Candidate]) -> list[list[Candidate]]:

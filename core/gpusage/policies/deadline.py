@@ -20,7 +20,7 @@ from gpusage.predictors.intervals import scaled
 from gpusage_hooks.types import Candidate, Decision, Gpu, GpuNeed, Interval, PolicyInput
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
-UNKNOWN_LENGTH = "it has a deadline, and how long it runs is not known: say how many steps it has, steps=100000"
+UNKNOWN_LENGTH = "it has a deadline, but its run time is unknown: write its number of steps, steps=100000"
 
 
 class Run(NamedTuple):
@@ -75,7 +75,7 @@ def decide_deadline(case: PolicyInput, draft: Decision) -> Decision | None:
         return None
     if not in_time:
         fastest = min(where, key=step_time_s)
-        reason = f"no GPU here surely ends it by its deadline; {fastest.name} is the fastest that can be judged"
+        reason = f"no GPU here certainly finishes it by its deadline; {fastest.name} is the fastest with a prediction"
         return _preferring(draft, [fastest], reason)
     ordered = sorted(in_time, key=lambda place: runs[place.name].dearness)
     roomy = [place for place in ordered if place.pool.has_room(WHOLE_PERCENT)][:1]

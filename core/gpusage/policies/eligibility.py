@@ -23,18 +23,18 @@ def decide_eligibility(case: PolicyInput, draft: Decision) -> Decision | None:
         return _refused(case, draft, Code.KEEP, *_several(case))
     if not any(admits(pool, request) for pool in case.cluster.pools):
         wanted = f"GPU of type {request.gpu_type!r}" if request.gpu_type else "GPU"
-        return _refused(case, draft, Code.KEEP, f"no {wanted} was seen in this cluster")
+        return _refused(case, draft, Code.KEEP, f"this cluster has no {wanted}")
     if not admitted(case):
         return _refused(case, draft, Code.KEEP, "none of the GPU types that the job may use is in the catalogue")
     if request.required_gpus and not can_be_held(case):
         types = ", ".join(request.required_gpus)
-        return _refused(case, draft, Code.KEEP, f"the job cannot be bound to {types}, all that it does not forbid")
+        return _refused(case, draft, Code.KEEP, f"the job cannot be bound to {types}, the only types that it allows")
     return None
 
 
 def _several(case: PolicyInput) -> tuple[str, ...]:
     """Return why a request for several GPUs is kept, and what each of them needs where they train together."""
-    unchanged_reason = f"the job asks for {case.request.gpu_count} GPUs, and only a request for one is changed"
+    unchanged_reason = f"the job asks for {case.request.gpu_count} GPUs, and gpusage changes only requests for one"
     places, run = admitted(case), case.workload
     if run.gpus == 1 or not places:
         return (unchanged_reason,)

@@ -82,8 +82,8 @@ CACHED_ANALYSES = 3
 CACHED_GPU_LISTS = 3
 """In one analysis: a cluster's GPUs, their shares, and one more."""
 NO_BLOCKS = (
-    "The model has no repeated blocks that checkpoints could stand between: all of it is taken to be computed twice, "
-    "and no less to be kept."
+    "The model has no repeated blocks to put checkpoints between: the prediction assumes that all of it is computed "
+    "twice and that checkpoints save no memory."
 )
 _AnalysisKey = tuple[Pretrained, Workload]
 

@@ -213,7 +213,7 @@ def bottleneck_link(gpu: Gpu, gpus: int, network: float | None = None) -> str:
     """Return what decides `allreduce_s_per_byte`, in words."""
     if _within_host(gpu, min(gpus, GPUS_PER_HOST)) < _between_hosts(gpu, gpus, network):
         rate = network_bytes_per_s(gpu, network) / BYTES_PER_GBIT
-        origin = "" if network or gpu.network_bytes_per_s else ", as such hosts commonly have"
+        origin = "" if network or gpu.network_bytes_per_s else ", usual for such hosts"
         return f"the network between hosts, {rate:g} Gb/s per GPU{origin}"
     return "the links between boards" if _linked_bytes_per_s(gpu, gpus) else "the host's bus"
 
@@ -268,7 +268,7 @@ FULLY_SHARDED_TRAFFIC = 1.5
 NOTED_WAIT_SHARE = 0.05
 """A note names what is waited where it is at least this part of the step."""
 NOT_MEASURED = (
-    "A step on several GPUs was never measured here: memory is arithmetic, and what GPUs wait for each other."
+    "No step on several GPUs was measured here: memory, and the wait of GPUs for each other, follow from arithmetic."
 )
 
 
@@ -362,8 +362,8 @@ def replica_notes(workload: Workload, gpu: Gpu, step_s: float, waits_s: float) -
     if is_replicated(workload):
         exchanged = "gradients"
         note = (
-            f"All figures are per GPU, of {workload.gpus} that train by {workload.strategy}: samples per second as "
-            "well. The interval of a step has what GPUs may wait for each other."
+            f"All figures are per GPU, samples per second included; {workload.gpus} GPUs train by {workload.strategy}. "
+            "The step's interval includes the wait of GPUs for each other."
         )
     else:
         exchanged = "sums over GPUs"
@@ -371,5 +371,5 @@ def replica_notes(workload: Workload, gpu: Gpu, step_s: float, waits_s: float) -
     if waits_s < NOTED_WAIT_SHARE * step_s:
         return (note,)
     link = bottleneck_link(gpu, workload.gpus, workload.network_bytes_per_s)
-    waiting = f"Of a step on {gpu.name}, {seconds(waits_s)} are for {exchanged} on {link}."
+    waiting = f"A step on {gpu.name} waits {seconds(waits_s)} for {exchanged} on {link}."
     return (note, waiting)

@@ -29,24 +29,24 @@ EQUIVALENT_PRECISIONS = {"bf16": "fp16", "fp16-pure": "fp16", "bf16-pure": "fp16
 """Both have two bytes, and the same peaks on every GPU of the catalogue that has both."""
 _SHOWN_OPERATORS = 3
 COMPILED_WARNING = (
-    "A compiler fuses operators: the time is predicted by rules that were fitted on compiled models of images on three "
-    "GPUs (docs/accuracy.md), and known less well than without a compiler. Memory is that of the model without one."
+    "A compiler fuses operators: the time follows from rules fitted on compiled image models on three GPUs "
+    "(docs/accuracy.md), and is less certain than without a compiler. Memory is that of the model without one."
 )
 FUSED_TRAINING_WARNING = (
-    "A compiler fuses operators: what goes from one to the next without memory is left out by rule, and no such step "
-    "was measured. Memory is that of the model without one."
+    "A compiler fuses operators: a rule leaves out the memory traffic between them, and no such step was measured. "
+    "Memory is that of the model without one."
 )
 UNFUSED_WARNING = (
-    "A compiler fuses operators; compiled models are known in half precision only: time and memory are those of the "
-    "model without it."
+    "A compiler fuses operators, but compiled models were measured in half precision only: time and memory are those "
+    "of the model without it."
 )
 ENGINE_WARNING = (
-    "What an engine takes follows from bytes and FLOP by rules that were fitted on rates that others "
-    "published (docs/workloads.md), and is known less well than PyTorch's own runs."
+    "An engine's time follows from bytes and FLOP, by rules fitted on published rates (docs/workloads.md), and is "
+    "less certain than that of PyTorch."
 )
 NO_CACHE_NOTE = (
     "If the model writes text, this is one forward pass over its input only, without a cache of keys and values. "
-    "For whole answers say how long they are: generate=512+128, tokens of the prompt and new ones."
+    "For whole answers set their length: generate=512+128, tokens of the prompt and new ones."
 )
 
 
@@ -75,13 +75,13 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
         return _frames_notes(graph, workload.generate)
     if workload.lora:
         return (
-            f"All linear layers but the output's have adapters of rank {workload.lora}; fewer are trainable=SHARE.",
+            f"All linear layers but the output's have adapters of rank {workload.lora}; for fewer use trainable=SHARE.",
         )
     if workload.trainable == 1:
         return ()
     note = (
-        f"Which {100 * workload.trainable:.3g} % of the parameters are trained is not known: memory and time are "
-        "predicted as if gradients flowed through the whole model."
+        f"It is unknown which {100 * workload.trainable:.3g} % of the parameters are trained: memory and time assume "
+        "gradients through the whole model."
     )
     return (note,)
 
@@ -97,9 +97,7 @@ def _frames_notes(graph: ModelGraph, generation: Generation) -> tuple[str, ...]:
 def gpu_notes(gpu: Gpu, precision: Precision) -> tuple[str, ...]:
     """Return one sentence where *gpu* does not speed *precision* up, so that a speedup against it says little."""
     missing = missing_units(gpu, precision)
-    return (
-        (f"{gpu.name} has no units for {missing}; it is predicted to compute at its rate for fp32.",) if missing else ()
-    )
+    return (f"{gpu.name} has no units for {missing}; the prediction uses its fp32 rate.",) if missing else ()
 
 
 def gpu_warnings(card: Card, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:

@@ -67,7 +67,7 @@ def implausible_step_time(graph: ModelGraph, workload: Workload, gpu: Gpu) -> st
     if alone.step_time_s >= min_s:
         return ""
     return (
-        f"The step time that you gave, {seconds(alone.step_time_s)}, is not used: at its peak, {gpu.name} needs "
+        f"The step time that you gave, {seconds(alone.step_time_s)}, is not used: even at its peak, {gpu.name} needs "
         f"{seconds(min_s)} at least."
     )
 
@@ -230,7 +230,7 @@ def share_notes(known: ObservedFigures) -> tuple[str, ...]:
     if not figures:
         return ()
     of_whole = f"What is known of a whole GPU ({' and '.join(figures)}) counts in a share's slowdown and step time"
-    return (f"{of_whole}; GPU busy and the activities of a share are those that the graph tells.",)
+    return (f"{of_whole}; GPU busy and the activities of a share come from the graph alone.",)
 
 
 def _source_notes(known: ObservedFigures) -> list[str]:

@@ -202,7 +202,7 @@ def predict_colocation(needs: Sequence[GpuNeed]) -> Colocation:
     names = sorted({need.gpu for need in needs})
     if len(names) != 1:
         message = (
-            f"Needs to colocate must be predicted for one GPU; got {', '.join(names) or 'none'}. Predict them anew."
+            f"Needs to colocate must be predicted for one GPU; got {', '.join(names) or 'none'}. Predict them again."
         )
         raise DeviceError(message)
     return advisor().colocate(needs, advisor().catalogue.find(names[0]))

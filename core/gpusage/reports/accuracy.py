@@ -22,9 +22,9 @@ from gpusage_hooks.types import Code, DecisionRecord, GpuNeed, Interval
 from gpusage_hooks.units import WHOLE_PERCENT
 
 RULE = (
-    "A promise is broken where a job died of too little memory, took more than its share was to book, or took longer "
-    f"than {PARTNERS:g} (partners) times {TIMING:g} (timing) times the worst price. It is kept where durations show "
-    "that, or where the share had idle time. Nothing tells where too few runs of the same job are of the same length."
+    "A promise is broken if a job ran out of memory, used more memory than its share booked, or took longer than "
+    f"{PARTNERS:g} (partners) times {TIMING:g} (timing) times the worst price. It is kept if durations show that, or "
+    "if the share had idle time. It is unknown if too few runs of the same job have the same length."
 )
 
 

@@ -18,16 +18,16 @@ from gpusage.reports.verdicts import HARDLY_USED_BELOW
 from gpusage_hooks.units import percent
 
 SAVED_RULE = (
-    "Asked is what the same runs would have taken as their users asked for them: on the whole GPU a run is as much "
-    "shorter as was predicted. Saved is asked less booked. A run that its share starved counts as lost."
+    "Asked: what the same runs would have taken with their users' requests; on the whole GPU, a run is shorter by the "
+    "predicted slowdown. Saved: asked less booked. A run that ran out of its share's memory counts as lost."
 )
 TRUE_RULE = (
     "Observed over predicted: the middle run, and in parentheses the half of the runs around it. 9 of 10 runs should "
     "be inside their interval."
 )
-USED_RULE = "Used is the time with a kernel running, of what was booked; where others were on the GPU, nobody can tell."
+USED_RULE = "Used: the booked time with a kernel running; unknown where other jobs were on the GPU."
 UNNAMED_RULE = (
-    f"Held: the run stayed below the upper ends of all that its history had told. History decides from "
+    f"Held: the run stayed below the upper ends of all estimates from its history. History decides from "
     f"{LEAST_CHECKED} checked runs on, of which {percent(LEAST_HELD)} held, and {LEAST_OWN} of the job's own user."
 )
 POSSIBLE_RULE = (
@@ -46,7 +46,7 @@ MOST_GROUPS = 20
 NO_NAME: Mapping[Dimension, str] = MappingProxyType(
     {"user": "not known", "account": "not known", "partition": "not known", "model": "none named"}
 )
-NO_RUN = "No run was observed: no node sampled one that ended in this time."
+NO_RUN = "No run was observed: no node sampled a run that ended in this time."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ def _promises(report: Report) -> Section:
         _promised("shares that were given", report.promises_enforced),
         _promised("shares that were only advised or recorded", report.promises_withheld),
     ]
-    columns = ("promises to", "kept", "broken", "nothing tells")
+    columns = ("promises to", "kept", "broken", "unknown")
     return Section(title="Promises", columns=columns, rows=rows, notes=(RULE,))
 
 
@@ -222,7 +222,7 @@ def _worst(report: Report) -> Section:
     ]
     return Section(
         title="Jobs with the most idle GPU hours",
-        columns=("job", "user", "GPU", "booked", "idle", "verdict", "ask next time"),
+        columns=("job", "user", "GPU", "booked", "idle", "verdict", "request next time"),
         rows=rows,
         notes=() if rows else ("No job was seen idle.",),
     )
@@ -284,7 +284,7 @@ def _hardly_used(report: Report) -> Section:
     )
     return Section(
         title=f"Jobs that hold whole GPUs and use them less than {below}",
-        columns=("job", "user", "GPU", "booked", "busy", "ask next time"),
+        columns=("job", "user", "GPU", "booked", "busy", "request next time"),
         rows=rows,
         notes=(note,) if rows else (f"No job was seen to use whole GPUs less than {below}.",),
     )

@@ -13,7 +13,7 @@ from gpusage.reports.report import BAND_PERCENT, Report
 HOURS = {"used": "#4b8b6f", "idle": "#c2571a", "not seen": "#aaaaaa", "saved": "#27609c"}
 CODES = {"REWRITE": "#27609c", "KEEP": "#4b8b6f", "DECLINE": "#aaaaaa"}
 BOOKED = {"booked": "#27609c"}
-PROMISES = {"kept": "#4b8b6f", "broken": "#c2571a", "nothing tells": "#aaaaaa"}
+PROMISES = {"kept": "#4b8b6f", "broken": "#c2571a", "unknown": "#aaaaaa"}
 
 
 def page(report: Report, origin: html.Origin | None = None) -> str:

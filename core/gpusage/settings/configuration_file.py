@@ -83,7 +83,7 @@ def parse_configuration(text: str, *, origin: str, managers: Managers | None = N
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        message = f"Configuration {origin!r} must be TOML; got: {error}. Mend that line."
+        message = f"Configuration {origin!r} must be TOML; got: {error}. Fix that line."
         raise RequestError(message) from error
     return _configuration(document, Source(origin=origin), installed_managers() if managers is None else managers)
 

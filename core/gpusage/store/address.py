@@ -74,5 +74,5 @@ def ssl_context(mode: str) -> ssl.SSLContext | bool | None:
 
 
 def _url_error(trouble: str) -> RequestError:
-    message = f"Key 'store.url' must be 'postgresql://USER@HOST:PORT/DATABASE'; got {trouble}. Mend it in gpusage.toml."
+    message = f"Key 'store.url' must be 'postgresql://USER@HOST:PORT/DATABASE'; got {trouble}. Fix it in gpusage.toml."
     return RequestError(message)

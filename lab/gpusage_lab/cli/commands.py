@@ -98,8 +98,8 @@ def _kinds(_: click.Context, __: click.Parameter, value: str | None) -> Sequence
 def train() -> None:
     """Fit every artifact that gpusage ships. This takes minutes, and the same folder gives the same bytes.
 
-    It needs --data and the extra [train], but neither torch nor a GPU. With --history, it fits what the store of this
-    host tells of jobs that name no model, says how true that is, and needs no extra.
+    It needs --data and the extra [train], but neither torch nor a GPU. With --history, it fits the
+    history of jobs that name no model from this host's store, reports its accuracy, and needs no extra.
     """
 
 
@@ -123,11 +123,11 @@ def train() -> None:
 )
 @run_by("gpusage_lab.cli.learning:evaluate")
 def evaluate() -> None:
-    """Score the predictors on models and GPUs that they were not fitted on, with baselines beside them.
+    """Score the predictors on models and GPUs that they were not fitted on, beside baselines.
 
     Each predictor is fitted again without the rows that test it; then the shipped artifacts are scored unchanged.
     One family in four is sealed: it is left out, so that nobody chooses by its score, unless --sealed counts the look.
-    --target published holds figures that vendors and authors published beside what is predicted of the same runs.
+    --target published compares figures that vendors and authors published with predictions of the same runs.
     This needs the extra [train], but neither torch nor a GPU.
     """
 

@@ -109,7 +109,7 @@ def _philly_row(item: object, where: str) -> Row:
             "gpu_num": sum(len(server.gpus) for server in ended[0].detail) if ended else 0,
         }
     except (msgspec.ValidationError, ValueError) as error:
-        message = f"Job on {where} must be one of Philly's; got: {error}. Mend it, or take it out."
+        message = f"Job on {where} must be one of Philly's; got: {error}. Fix it, or take it out."
         raise RequestError(message) from error
 
 
@@ -123,7 +123,7 @@ def _json_items(text: str, origin: str) -> Iterator[tuple[int, object]]:
             item, position = decoder.raw_decode(text, position)
             yield line, item
     except json.JSONDecodeError as error:
-        message = f"{WHAT} {origin!r} must be a list in JSON; got, on line {error.lineno}: {error.msg}. Mend it."
+        message = f"{WHAT} {origin!r} must be a list in JSON; got, on line {error.lineno}: {error.msg}. Fix it."
         raise RequestError(message) from error
 
 
@@ -207,7 +207,7 @@ def _gavel(path: Path) -> Rows:
         for line, text in enumerate(file, start=1):
             cells = text.rstrip("\r\n").split("\t")
             if len(cells) not in GAVEL_CELLS:
-                message = f"Line {line} of {str(path)!r} must have 7 or 10 cells, by tabs; got {len(cells)}. Mend it."
+                message = f"Line {line} of {str(path)!r} must have 7 or 10 cells, by tabs; got {len(cells)}. Fix it."
                 raise RequestError(message)
             yield line, _gavel_row(cells, rates, path, line)
 

@@ -67,7 +67,7 @@ def refuse_cell(name: str, where: str, rule: str, text: str) -> NoReturn:
         RequestError: Always.
     """
     got = repr(text[:LONGEST_TEXT]) if text else "nothing"
-    message = f"Column {name!r} of {where} must be {rule}; got {got}. Mend it, or take the line out."
+    message = f"Column {name!r} of {where} must be {rule}; got {got}. Fix it, or take the line out."
     raise RequestError(message)
 
 
@@ -82,12 +82,12 @@ def csv_rows(lines: Iterable[str], what: str, origin: str, columns: Names | Sequ
             if len(cells) != len(names):
                 message = (
                     f"{what} {origin!r} must have as many cells on each line as names, {len(names)}; got "
-                    f"{len(cells)} on line {reader.line_num}. Mend it."
+                    f"{len(cells)} on line {reader.line_num}. Fix it."
                 )
                 raise RequestError(message)
             yield reader.line_num, dict(zip(names, cells, strict=True))
     except csv.Error as error:
-        message = f"{what} {origin!r} must be CSV; got, on line {reader.line_num}: {error}. Mend it."
+        message = f"{what} {origin!r} must be CSV; got, on line {reader.line_num}: {error}. Fix it."
         raise RequestError(message) from error
 
 

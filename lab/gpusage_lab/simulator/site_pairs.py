@@ -211,5 +211,5 @@ def _text(row: Row, name: str) -> str:
 def _refuse(row: Row, name: str, where: str, rule: str) -> NoReturn:
     text = _text(row, name)
     got = repr(text[:LONGEST_TEXT]) if text else "nothing"
-    message = f"Column {name!r} of {where} must be {rule}; got {got}. Mend it, or take the line out."
+    message = f"Column {name!r} of {where} must be {rule}; got {got}. Fix it, or take the line out."
     raise RequestError(message)

@@ -82,15 +82,15 @@ def install() -> None:
     type=click.Path(path_type=Path, file_okay=False),
     help="Only remove what 'install --node' wrote on this host.  [with no value: /usr/libexec/gpusage]",
 )
-@click.option("--with-jobs", is_flag=True, help="Uninstall even if rewritten jobs wait or run.")
+@click.option("--with-jobs", is_flag=True, help="Uninstall even if rewritten jobs are pending or running.")
 @_YES
 @_JSON
 @run_by("gpusage_slurm.actions:uninstall")
 def uninstall() -> None:
     """Show what removing gpusage would change at this site; with --yes, change it.
 
-    A rewritten job needs cli_filter and the task prolog until it ends. So no such job may wait or run; see `gpusage
-    slurm drain`. What Slurm runs on its nodes stays until Slurm has read slurm.conf again; then run this once more.
+    A rewritten job needs cli_filter and the task prolog until it ends. So no such job may be pending or running; see
+    `gpusage slurm drain`. The scripts on nodes stay until Slurm has read slurm.conf again; then run this once more.
 
     Example: gpusage slurm uninstall --yes
     """
@@ -101,11 +101,11 @@ def uninstall() -> None:
 @_JSON
 @run_by("gpusage_slurm.actions:drain")
 def drain() -> None:
-    """Show which rewritten jobs wait or run; with --yes, stop rewriting and turn back the jobs that wait.
+    """Show pending and running rewritten jobs; with --yes, stop rewriting and restore the requests of pending ones.
 
-    --yes creates the kill switch, the file that gpusage.toml names, so that new jobs are left alone; remove it to
-    rewrite jobs again. Run this where gpusaged runs: the command waits until gpusaged has seen the file. Slurm 22.05
-    turns back only those that are bound to a GPU type: they get all shares of one GPU.
+    --yes creates the kill switch, the file that gpusage.toml names, so that new jobs stay as they are; remove it
+    to rewrite jobs again. Run this where gpusaged runs: the command waits until gpusaged has seen the file. Slurm 22.05
+    can restore only jobs that are bound to a GPU type: they get all shares of one GPU.
 
     Example: gpusage slurm drain --yes
     """
@@ -119,7 +119,7 @@ def drain() -> None:
 def doctor() -> None:
     """Check the installation; each line passes, warns or fails, and says what to do.
 
-    The exit status is 1 where a check fails.
+    The exit status is 1 if a check fails.
 
     Example: gpusage slurm doctor
     """
@@ -131,17 +131,17 @@ def doctor() -> None:
     "plan_file",
     type=click.Path(path_type=Path),
     required=True,
-    help="What `gpusage plan --json` printed; its times count from when it was made.",
+    help="Output of `gpusage plan --json`; its times count from its creation.",
 )
 @_YES
 @_JSON
 @run_by("gpusage_slurm.power.actions:power")
 def power() -> None:
-    """Show which nodes a plan has Slurm suspend and resume now; with --yes, have Slurm do so.
+    """Show which nodes Slurm should suspend and resume now, by a plan; with --yes, have Slurm do so.
 
-    A node on which a job runs or is to start is left alone, as is one that is drained, down or reserved, and every node
-    that is not in the plan. Slurm's power saving must be set up, and --yes needs the rights of an admin of Slurm. Do
-    this once a minute, for example by cron: what is done already is not done again.
+    A node stays as it is if a job runs or is to start on it, if it is drained, down or reserved, or if it is not in
+    the plan. Slurm's power saving must be set up, and --yes needs the rights of an admin of Slurm. Run this once a
+    minute, for example by cron: it does nothing twice.
 
     Example: gpusage slurm power --plan plan.json --yes
     """
@@ -152,11 +152,11 @@ def power() -> None:
 @_JSON
 @run_by("gpusage_slurm.late.decisions:late")
 def late() -> None:
-    """Decide jobs that wait and brought no description of their model: from slurmrestd, or a host without cli_filter.
+    """Decide pending jobs without a description of their model: from slurmrestd, or a host without cli_filter.
 
-    Each model is read in a child process with its user's own rights, so this runs as root, beside slurmctld; any other
-    user's is for jobs of its own. gpusaged decides, and a job that still waits is changed. Slurm 22.05 changes no
-    waiting GPU into a share: there, and for srun and salloc, the decision is advice in the job's mark.
+    A child process reads each model with its user's own rights, so run this as root, beside slurmctld; any other user
+    can run it for jobs of their own. gpusaged decides, and the command changes a job that is still pending. Slurm 22.05
+    cannot change a pending GPU into a share: there, and for srun and salloc, the decision is advice in the job's mark.
 
     Example: gpusage slurm late --once
     """
@@ -166,7 +166,7 @@ def late() -> None:
 @_JSON
 @run_by("gpusage_slurm.actions:status")
 def status() -> None:
-    """Show what gpusaged sees: its mode, the cluster, and how many decisions it has made.
+    """Show what gpusaged observes: its mode, the cluster, and how many decisions it has made.
 
     Example: gpusage slurm status
     """
@@ -176,4 +176,4 @@ def status() -> None:
 @click.argument("sacct_file", type=click.Path(path_type=Path))
 @run_by("gpusage_slurm.trace:print_trace")
 def trace() -> None:
-    """Turn what sacct printed into a trace for `gpusage simulate`."""
+    """Convert the output of sacct into a trace for `gpusage simulate`."""

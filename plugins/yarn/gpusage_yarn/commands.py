@@ -151,7 +151,7 @@ Examples:
 def submit() -> None:
     """Run COMMAND on YARN with the share of a GPU that its model needs.
 
-    A COMMAND of one word is run by a shell; several words are run as they are. The exit status is the command's own,
+    A shell runs a COMMAND of one word; several words run as they are. The exit status is the command's own,
     or 143 if the application was killed.
     """
 
@@ -213,7 +213,7 @@ def install() -> None:
 @yarn.command()
 @run_by("gpusage_yarn.sandbox.jar:show_jar")
 def jar() -> None:
-    """Print where the jar for Hadoop's daemons is, to copy it; in a checkout it is built first.
+    """Print the path of the jar for Hadoop's daemons, to copy it; in a checkout, build it first.
 
     Example: cp "$(gpusage yarn jar)" $HADOOP_HOME/share/hadoop/yarn/lib/
     """
@@ -228,7 +228,7 @@ def jar() -> None:
 def uninstall() -> None:
     """Show what uninstalling would change in Hadoop's files; with --yes, change it.
 
-    Each file has the site's own bytes again.
+    It restores the site's own bytes in each file.
 
     Example: gpusage yarn uninstall --yes
     """
@@ -243,7 +243,7 @@ def uninstall() -> None:
 def doctor() -> None:
     """Check the installation; each line passes, warns or fails, and says what to do.
 
-    The exit status is 1 where a check fails.
+    The exit status is 1 if a check fails.
 
     Example: gpusage yarn doctor
     """
@@ -254,7 +254,7 @@ def doctor() -> None:
 @_JSON
 @run_by("gpusage_yarn.doctor.command:status")
 def status() -> None:
-    """Show the GPUs of each node label and what is free of them, and what gpusaged does.
+    """Show the GPUs of each node label, how many are free, and what gpusaged does.
 
     Example: gpusage yarn status
     """

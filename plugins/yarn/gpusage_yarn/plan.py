@@ -177,5 +177,5 @@ def _names(texts: Mapping[str, str], key: str, pattern: re.Pattern[str], most: i
 
 def _refuse(key: str, rule: str, value: object) -> NoReturn:
     shown = "nothing" if value is None else ascii(str(value)[:40])
-    message = f"Plan's {key} must {rule}; got {shown}. Make the plan anew with gpusage yarn submit."
+    message = f"Plan's {key} must {rule}; got {shown}. Make the plan again with gpusage yarn submit."
     raise RequestError(message)

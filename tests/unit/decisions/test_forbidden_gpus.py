@@ -84,9 +84,9 @@ def test_a_job_that_could_not_get_a_forbidden_type_is_bound_to_none(
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("--nodelist=n1", "the job cannot be bound to v100, a100, all that it does not forbid"),
+        ("--nodelist=n1", "the job cannot be bound to v100, a100, the only types that it allows"),
         ("--ntasks=2", "--ntasks=2 tasks would divide one share"),
-        ("--gres=gpu:2", "the job asks for 2 GPUs, and only a request for one is changed"),
+        ("--gres=gpu:2", "the job asks for 2 GPUs, and gpusage changes only requests for one"),
     ],
 )
 def test_where_it_cannot_be_kept_off_its_user_reads_so(

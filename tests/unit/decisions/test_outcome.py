@@ -166,7 +166,7 @@ def test_where_no_mode_is_set_gpusaged_observes_and_yarn_submit_enforces(advisor
     [
         ("", "on 4 GPUs by ddp, batch 8 each, a GPU needs "),
         (",gpus=4,strategy=zero2", "on 4 GPUs by zero2, batch 8 each, a GPU needs "),
-        (",mode=infer", "only a request for one is changed"),
+        (",mode=infer", "gpusage changes only requests for one"),
     ],
 )
 def test_a_job_on_several_gpus_is_kept_and_its_user_told_what_each_needs(

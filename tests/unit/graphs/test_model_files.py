@@ -16,7 +16,7 @@ from gpusage_hooks.errors import GraphError
     [
         (["model.safetensors"], "weights alone, 'model.safetensors'", "Put the model's config.json beside them"),
         (["model-00001-of-00002.safetensors", "model.safetensors.index.json"], "weights alone", "config.json"),
-        (["adapter_config.json", "adapter_model.safetensors"], "adapters alone", "Give the model that they adapt"),
+        (["adapter_config.json", "adapter_model.safetensors"], "adapters alone", "Name the model that they adapt"),
         (["model_index.json"], "a pipeline of several models", "its unet or transformer"),
         (["modules.json"], "modules of sentence-transformers", "0_Transformer"),
         (["llama.Q4_K_M.gguf"], "weights for llama.cpp", "hf:NAME"),

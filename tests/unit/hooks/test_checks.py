@@ -68,7 +68,7 @@ def test_a_sound_plugin_passes_and_its_hooks_are_named() -> None:
 def test_a_reader_is_checked_on_the_models_that_its_author_names() -> None:
     def read_model(source: str) -> ModelGraph | None:
         if source.endswith("broken.mine"):
-            raise GraphError("Model must not be broken; got one that is. Mend it.")
+            raise GraphError("Model must not be broken; got one that is. Fix it.")
         return samples.graph() if source.endswith(".mine") else None
 
     checks.check_reader(read_model, sources=["a.mine"], broken=["broken.mine"])

@@ -95,9 +95,9 @@ def decided(of: PolicyInput) -> Decision | None:
 @pytest.mark.parametrize(
     ("gain", "by_recent_jobs", "expected", "reason"),
     [
-        (1.15, True, "v100", "1.15x on h100, which is left to jobs that gain more of late"),
-        (1.4, True, "h100", "1.40x (1.40-1.40) on h100, enough beside what jobs of late gain"),
-        (1.24, True, "h100", "1.24x (1.24-1.24) on h100, enough beside what jobs of late gain"),
+        (1.15, True, "v100", "1.15x on h100, which is left to recent jobs that gain more"),
+        (1.4, True, "h100", "1.40x (1.40-1.40) on h100, enough compared with recent jobs"),
+        (1.24, True, "h100", "1.24x (1.24-1.24) on h100, enough compared with recent jobs"),
         (1.24, False, "v100", "only 1.24x (1.24-1.24) on h100, which is left to jobs that gain more"),
     ],
 )

@@ -131,7 +131,7 @@ def test_the_step_is_that_of_one_gpu_known_less_well_and_the_parts_add_up() -> N
         assert step_time_s.high == pytest.approx(most * (alone.high + waits_s))
     alone_need, one_of_four = (predicted(GPT2_XL, each, [A100])[0] for each in (HALF, run))
     assert (alone_need.familiar, one_of_four.familiar) == (True, False)
-    assert "All figures are per GPU, of 4 that train by fsdp" in one_of_four.notes[0]
+    assert "All figures are per GPU, samples per second included; 4 GPUs train by fsdp" in one_of_four.notes[0]
     parts = explanation_of(GPT2_XL, run, A100).memory
     assert sum(part.memory_bytes for part in parts) == pytest.approx(one_of_four.memory_bytes.value)
     by_name = {part.name: part.memory_bytes for part in parts}

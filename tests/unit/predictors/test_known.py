@@ -164,7 +164,7 @@ def test_a_step_time_that_no_gpu_can_reach_is_not_used_and_said_to_be_impossible
         assert need.step_time_s == plain.step_time_s
         (note,) = {*need.notes} - {*plain.notes}
         assert note.startswith("The step time that you gave, ")
-        assert "is not used: at its peak, v100-sxm2-16gb needs " in note
+        assert "is not used: even at its peak, v100-sxm2-16gb needs " in note
         assert PLAIN.implausible_step_time(GRAPH, run) == note
     possible = replace(RUN, alone=SoloRun(step_time_s=min_s * 1.01, gpu="v100"))
     assert PLAIN.implausible_step_time(GRAPH, possible) == ""

@@ -59,9 +59,7 @@ def test_parts_of_a_board_have_no_links_of_their_own() -> None:
 def test_what_decides_is_said() -> None:
     assert bottleneck_link(FIND("a100"), 8) == "the links between boards"
     assert bottleneck_link(FIND("t4"), 8) == bottleneck_link(FIND("t4"), 9) == "the host's bus"
-    assert bottleneck_link(FIND("a100"), 9) == (
-        "the network between hosts, 200 Gb/s per GPU, as such hosts commonly have"
-    )
+    assert bottleneck_link(FIND("a100"), 9) == ("the network between hosts, 200 Gb/s per GPU, usual for such hosts")
     assert bottleneck_link(FIND("a100"), 9, network=6.25e9) == "the network between hosts, 50 Gb/s per GPU"
 
 

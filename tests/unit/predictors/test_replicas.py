@@ -119,7 +119,7 @@ def test_a_step_on_several_gpus_has_what_they_wait_and_a_note_says_it() -> None:
     alone, two, four = (predicted(graph, replace(run, gpus=count), [T4])[0] for count in (1, 2, 4))
     assert alone.step_time_s.value < two.step_time_s.value < four.step_time_s.value
     waits_s = four.step_time_s.value - alone.step_time_s.value
-    assert f"{waits_s * 1e3:.0f} ms are for gradients on the host's bus" in four.notes[-2]
+    assert f"waits {waits_s * 1e3:.0f} ms for gradients on the host's bus" in four.notes[-2]
     linked = predicted(graph, replace(run, gpus=4), [FIND("a100")])[0]
     assert linked.step_time_s.value == pytest.approx(predicted(graph, run, [FIND("a100")])[0].step_time_s.value, 0.02)
     assert not any("gradients" in note for note in (*alone.notes, *linked.notes))
@@ -130,7 +130,7 @@ def test_the_notes_of_several_gpus_name_no_end_that_the_table_has_otherwise() ->
     graph = gpusage.read_model("hf:bert-base-uncased")
     need = predicted(graph, Workload(batch_size=8, gpus=4, strategy="zero3"), [T4])[0]
     assert not any(" times " in note for note in need.notes)
-    assert any("The interval of a step has what GPUs may wait for each other." in note for note in need.notes)
+    assert any("The step's interval includes the wait of GPUs for each other." in note for note in need.notes)
 
 
 def test_a_gpu_that_waits_is_busy_with_a_kernel_that_does_little() -> None:

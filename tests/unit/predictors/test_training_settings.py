@@ -118,4 +118,4 @@ def test_a_step_with_frozen_weights_is_shorter_and_known_less_well() -> None:
     ends = [need.step_time_s.low / need.step_time_s.value for need in (plain, frozen)]
     assert ends[1] / ends[0] == pytest.approx(1.04 / 2.02, rel=0.02)
     assert plain.notes == ()
-    assert "Which 2 % of the parameters are trained is not known" in frozen.notes[0]
+    assert "It is unknown which 2 % of the parameters are trained" in frozen.notes[0]

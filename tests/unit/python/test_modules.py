@@ -50,7 +50,7 @@ def test_a_language_model_is_read_with_its_mask(family: str) -> None:
     tokens = torch.zeros(4, 16, dtype=torch.int64)
     graph = gpusage.read_model(module, {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)})
     assert graph.fixed_batch_size is None
-    assert "as if all were 1" in graph.notes[-1]
+    assert "assumes that all are 1" in graph.notes[-1]
 
 
 def test_a_shape_beside_a_module_is_refused() -> None:

@@ -34,10 +34,10 @@ _NOTE_BYTES = 16 * 1024
 _POLL_S = 0.02
 _LOWEST_PRIORITY = 19
 _SLOW = "describing the model takes longer than {:g} s, this site's limit"
-_GOES_ON = f"{_SLOW}; it goes on in the background, so submit again in a moment"
-_NOWHERE = f"{_SLOW}, and it cannot be kept for the next time: {{}} must be a folder that you own and may write"
+_GOES_ON = f"{_SLOW}; it continues in the background, so submit again in a moment"
+_NOWHERE = f"{_SLOW}, and it cannot be cached: {{}} must be a folder that you own and may write"
 _WAITS = f"{_SLOW}, and another model is being read in the background; submit again later"
-_ENDED = f"the model could not be described, because that was ended after {BACKGROUND_S} s or from outside"
+_ENDED = f"the model could not be described: the process was ended after {BACKGROUND_S} s or from outside"
 
 
 def card_or_error(read: Callable[[], str]) -> str:

@@ -30,9 +30,7 @@ Examples:
 )
 @click.option("--time", "time_s", default="60s", show_default=True, callback=read_duration, help="End it after this.")
 @click.option("--network", "has_network", is_flag=True, help="Let the program use the network.")
-@click.option(
-    "--run-here", "runs_here", is_flag=True, help="Let what the program writes before its first step be real."
-)
+@click.option("--run-here", "runs_here", is_flag=True, help="Let the program really write files before its first step.")
 @click.option("--shell", "line", metavar="TEXT", help="A command line as one text, with variables and 'cd'.")
 @options.json_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT | -- COMMAND...")
@@ -42,5 +40,5 @@ def command() -> None:
     """Run a Python program on this host up to its first full step, and print its card and the comment for its job.
 
     The program thinks that it has a GPU, its layers work on shapes alone, and it ends after one update. What it writes
-    stays in memory. COMMAND ends in Python; SCRIPT is a job script with such a line. It needs PyTorch.
+    stays in memory. COMMAND must run Python; SCRIPT is a job script with such a line. It needs PyTorch.
     """

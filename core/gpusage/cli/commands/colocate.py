@@ -25,20 +25,20 @@ Examples:
     "--among",
     "candidates",
     type=click.Path(path_type=Path),
-    help="Rank the models of this file, one a line, as partners of the one MODEL.",
+    help="Rank the models of this file, one per line, as partners of MODEL.",
 )
 @click.option(
     "--running",
     "is_running",
     is_flag=True,
-    help="Rank the jobs that run now, by what was recorded of them; jobs that name no model are not seen.",
+    help="Rank the running jobs by their recorded predictions; jobs that name no model are left out.",
 )
-@click.option("--queue", "is_waiting", is_flag=True, help="The same of the jobs that wait.")
+@click.option("--queue", "is_waiting", is_flag=True, help="The same for pending jobs.")
 @click.option(
     "--fair",
     "is_fair",
     is_flag=True,
-    help="Divide the GPU's threads so that the job that is slowed most is slowed least.",
+    help="Divide the GPU's threads so that the largest slowdown is as small as possible.",
 )
 @options.gpu_option(multiple=False)
 @options.workload_options
@@ -49,5 +49,5 @@ def command() -> None:
     """Predict the throughput of each MODEL beside the others on one GPU under MPS.
 
     A MODEL may have its own options after commas; the command's options are the defaults. The exit status is 1 if
-    sharing is not recommended; with --among, --running or --queue, if it is with none of the candidates.
+    sharing is not recommended; with --among, --running or --queue, if no candidate is recommended.
     """

@@ -21,14 +21,14 @@ from gpusage.cli.options import json_option
     "profile_folder",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Instead, write what jobs did alone on a whole GPU as tables that 'gpusage train --data FOLDER' reads.",
+    help="Instead, write what jobs used alone on a whole GPU as tables for 'gpusage train --data FOLDER'.",
 )
 @json_option
 @run_by("gpusage.cli.past.decisions:decisions")
 def command() -> None:
     """Show what gpusage did to a job, and why; without JOBID, the last decisions.
 
-    A job's own user sees the line that the job carries. Users who may read the daemon's store see the whole record.
+    A job's own user sees the line in the job. Users who may read the daemon's store see the whole record.
 
     Example: gpusage decisions 1234
     """

@@ -25,6 +25,6 @@ Examples:
 def command() -> None:
     """Run COMMAND, a Python program, so that training gives way to inference on one GPU.
 
-    While a request is in flight, training holds those parts of its step that half of the GPU would not be enough for.
-    It keeps a fifth of the time at least. Both jobs are one user's. It needs the extra [torch].
+    While a request is in flight, training holds back the parts of its step that need more than half of the GPU.
+    It keeps at least a fifth of the time. Both jobs must be one user's. It needs the extra [torch].
     """

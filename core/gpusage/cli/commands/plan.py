@@ -45,8 +45,8 @@ Examples:
 @options.json_option
 @run_by("gpusage.cli.planning.run:plan")
 def command() -> None:
-    """Plan which nodes are active, of which type, and which jobs have their GPUs, and when, at the least cost.
+    """Plan at the least cost which nodes are active, of which type, and which jobs use their GPUs, and when.
 
-    The cost is that of active nodes and of missed deadlines. Each decision is a mixed-integer program, which HiGHS
+    The cost covers active nodes and missed deadlines. Each decision is a mixed-integer program, which HiGHS
     solves. It needs the extra [plan].
     """

@@ -20,5 +20,5 @@ Examples:
 def command() -> None:
     """List the plugins, their hooks, and what is wrong with them.
 
-    gpusage sets a plugin aside that it cannot use, and works without it. The exit status is then 1.
+    gpusage disables a plugin that it cannot use, and runs without it. The exit status is then 1.
     """

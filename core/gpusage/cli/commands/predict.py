@@ -54,7 +54,7 @@ Examples:
     "--fail-if-not-fits",
     "must_fit",
     is_flag=True,
-    help="Exit with status 1 where the memory of a prediction does not fit, by its upper end.",
+    help="Exit with status 1 if the memory of a prediction does not fit, by its upper end.",
 )
 @serve_options.serve_options
 @options.json_option

@@ -46,8 +46,8 @@ Examples:
 @click.option("--text", "form", flag_value="text", help="Print a user's report as the text of an e-mail; see --user.")
 @run_by("gpusage.cli.past.report:report")
 def command() -> None:
-    """Report decisions, GPU hours asked, booked, used and saved, promises, and predictions against what was observed.
+    """Report decisions, GPU hours asked, booked, used and saved, promises, and predicted against observed figures.
 
-    It reads the daemon's store, so run it as root or as the daemon's user. What a price per hour in gpusage.toml makes
-    of the hours is shown beside them. Hours are sums, never means over jobs, and what was not seen is never idle.
+    It reads the daemon's store, so run it as root or as the daemon's user. With a price per
+    hour in gpusage.toml, it also shows money. Hours are sums, never means over jobs; unobserved hours are never idle.
     """

@@ -12,7 +12,7 @@ from gpusage.cli.options import json_option
 @json_option
 @run_by("gpusage.cli.status:show_status")
 def command() -> None:
-    """Show what gpusaged on this host sees: its mode, its clusters, and how many decisions it has made.
+    """Show what gpusaged on this host observes: its mode, its clusters, and how many decisions it has made.
 
     With --json, this is a cluster file for `gpusage validate --cluster`.
 

@@ -36,7 +36,7 @@ Examples:
     "--learned",
     "uses_learned",
     is_flag=True,
-    help="Use what earlier runs in this host's store showed, for your own jobs.  Default: go by the model alone.",
+    help="Use your own earlier runs in this host's store.  Default: the model alone.",
 )
 @options.json_option
 @click.pass_context

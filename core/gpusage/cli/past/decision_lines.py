@@ -17,10 +17,10 @@ from gpusage_hooks.types import AnnotatedJob, DecisionRecord, Usage, Workload
 
 _DONE = {
     "REWRITE": "rewritten",
-    "KEEP": "kept as asked",
+    "KEEP": "kept as requested",
     "DECLINE": "left as it was",
     "STUCK": "rewritten, and cannot start",
-    "BACK": "turned back",
+    "BACK": "restored",
 }
 
 

@@ -14,10 +14,10 @@ from gpusage_hooks.units import percent
 _ENDS = {
     "completed": "completed",
     "failed": "failed",
-    "out_of_memory": "died of too little GPU memory",
+    "out_of_memory": "ran out of GPU memory",
     "interrupted": "was interrupted (by a signal, its node, the host's memory or a missing command)",
     "cancelled": "was cancelled",
-    "timed_out": "ran into its time limit",
+    "timed_out": "reached its time limit",
     "unknown": "ended",
 }
 
@@ -48,7 +48,11 @@ def usage_line(usage: Usage, record: DecisionRecord | None, before: str) -> str:
     ]
     verdict = describe_waiting(usage)
     return "; ".join(
-        [", ".join(parts), *([f"it {verdict}"] if verdict else []), *([f"ask next time: {advice}"] if advice else [])]
+        [
+            ", ".join(parts),
+            *([f"it {verdict}"] if verdict else []),
+            *([f"request next time: {advice}"] if advice else []),
+        ]
     )
 
 
@@ -63,4 +67,4 @@ def _usage_text(usage: Usage) -> str:
         *([f"{percent(usage.sm_activity)} of its SMs"] if usage.sm_activity is not None else []),
         *([size(usage.memory_bytes)] if usage.memory_bytes is not None else []),
     ]
-    return ", ".join(figures) or "what nobody could see"
+    return ", ".join(figures) or "an unknown amount"

@@ -78,7 +78,7 @@ def parse_lines(text: str, origin: str) -> list[Line]:
         names = list(reader.fieldnames or ())
         rows = [(reader.line_num, row) for row in reader]
     except csv.Error as error:
-        message = f"Jobs file {origin!r} must be CSV; got, on line {reader.line_num}: {error}. Mend it."
+        message = f"Jobs file {origin!r} must be CSV; got, on line {reader.line_num}: {error}. Fix it."
         raise RequestError(message) from error
     _require_columns(names, origin)
     if not rows:
@@ -121,7 +121,7 @@ class _Cells:
 
     def __init__(self, row: Mapping[str | None, str | list[str] | None], where: str) -> None:
         if None in row:
-            message = f"Jobs file must have as many cells on each line as names; got more on {where}. Mend it."
+            message = f"Jobs file must have as many cells on each line as names; got more on {where}. Fix it."
             raise RequestError(message)
         self.cells = {str(name): (str(text) if text is not None else "").strip() for name, text in row.items()}
         self.where = where
@@ -189,5 +189,5 @@ class _Cells:
     def _refuse(self, name: str, rule: str) -> NoReturn:
         value = self.cells.get(name, "")
         got = repr(value[:80]) if value else "nothing"
-        message = f"Column {name!r} on {self.where} must be {rule}; got {got}. Mend it."
+        message = f"Column {name!r} on {self.where} must be {rule}; got {got}. Fix it."
         raise RequestError(message)

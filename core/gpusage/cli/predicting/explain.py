@@ -62,7 +62,7 @@ def account(explanation: Explanation) -> str:
     if not explanation.exchange_s:
         return _account_of_one(explanation)
     exchange = figures.seconds(explanation.exchange_s)
-    waiting = f"All this is of one GPU: beside it each waits {exchange} for the others, while a kernel runs on few SMs."
+    waiting = f"All this is per GPU. In addition, each waits {exchange} for the others, while a kernel runs on few SMs."
     return f"{_account_of_one(explanation)} {waiting}"
 
 

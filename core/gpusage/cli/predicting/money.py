@@ -40,7 +40,7 @@ def bill_of(needs: Sequence[GpuNeed], run: Workload, deadline_s: float | None, c
     steps = run.steps
     if steps is None:
         if deadline_s is not None:
-            message = "Option --deadline must come with the number of steps; got none. Add --steps."
+            message = "Option --deadline needs the number of steps; got none. Add --steps."
             raise RequestError(message)
         return Bill((), (), (), None, None)
     prices = {gpu: price * run.gpus for gpu, price in site_prices(catalogue).items()}
@@ -74,7 +74,7 @@ def _verdict(bill: Bill, *, is_priced: bool) -> str:
     within = f"within {figures.seconds(bill.deadline_s or 0.0)}"
     if bill.cheapest is None:
         kind = "GPU with a price" if is_priced else "GPU"
-        return f"No {kind} here surely ends the run {within}."
+        return f"No {kind} here certainly ends the run {within}."
     kind = "cheapest" if is_priced else "slowest"
     prices = "" if is_priced else " No GPU has a price: set money.price_per_hour in gpusage.toml."
     return f"The {kind} GPU on which the run ends {within}, by the upper end: {bill.cheapest}.{prices}"

@@ -30,7 +30,7 @@ _OPTIONS = (
         "--serve",
         "serves",
         is_flag=True,
-        help="Say what each GPU serves of a language model: answers side by side, tokens/s per user and per GPU, the "
+        help="Show what each GPU serves of a language model: answers side by side, tokens/s per user and per GPU, the "
         "first token, and what a million tokens cost; needs --generate. The engine is vllm unless --engine names one.",
     ),
     click.option(
@@ -38,7 +38,7 @@ _OPTIONS = (
         "requests_per_s",
         metavar="N/s",
         callback=_value_of(Number("requests per second above 0", "5"), "rate"),
-        help="With --serve: say how many GPUs, or which share of one, serve so many requests per second.",
+        help="With --serve: compute how many GPUs, or which share of one, serve this many requests per second.",
     ),
     click.option(
         "--p99",
@@ -64,8 +64,8 @@ def check(run: Mapping[str, Any]) -> None:
         UsageError: One stands alone.
     """
     if run["requests_per_s"] is not None and not run["serves"]:
-        message = "Option --rate must stand beside --serve; got it alone. Add --serve."
+        message = "Option --rate needs --serve; got it alone. Add --serve."
         raise click.UsageError(message)
     if run["first_token_s"] is not None and run["requests_per_s"] is None:
-        message = "Option --p99 must stand beside --rate; got it alone. Add --rate 5/s."
+        message = "Option --p99 needs --rate; got it alone. Add --rate 5/s."
         raise click.UsageError(message)

@@ -79,7 +79,7 @@ def _require_one(context: click.Context, **options: bool) -> None:
     """Refuse more than one of these options."""
     names = [f"--{name}" for name, is_set in options.items() if is_set]
     if len(names) > 1:
-        message = f"Options {names[0]} and {names[1]} must not be given together; got both. Leave one out."
+        message = f"Options {names[0]} and {names[1]} must not be combined; got both. Leave one out."
         raise click.UsageError(message, context)
 
 

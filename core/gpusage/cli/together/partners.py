@@ -34,8 +34,8 @@ COLUMNS = (
     tables.Column("recommended"),
 )
 NOBODY = (
-    "None: no workload manager here shows you such a job with a prediction for this GPU in the store. Ask where the "
-    "cluster's commands work, and as somebody who may read the store."
+    "None: no workload manager here shows you such a job with a prediction for this GPU in the store. Run this where "
+    "the cluster's commands work, as a user who may read the store."
 )
 
 Run = Mapping[str, Any]
@@ -122,7 +122,7 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1)]
     models = [(number, line) for number, line in lines if line and not line.startswith("#")]
     if not models:
-        message = f"Candidates file {str(path)!r} must have at least one model, one a line; got none. Add one."
+        message = f"Candidates file {str(path)!r} must have at least one model, one per line; got none. Add one."
         raise RequestError(message)
     return models
 

@@ -59,7 +59,7 @@ def parse_graph(content: bytes, subject: str, maximum_kinds: int = MAXIMUM_NODES
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
-        message = f"{subject} must be JSON that 'gpusage card' wrote; got something else. Make it anew."
+        message = f"{subject} must be JSON that 'gpusage card' wrote; got something else. Make it again."
         raise GraphError(message) from error
     return graph_from_document(document, subject, maximum_kinds)
 

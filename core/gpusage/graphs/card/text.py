@@ -71,19 +71,19 @@ def decode_document(text: str) -> bytes:
         GraphError: As `decode`.
     """
     if len(text) > MAXIMUM_TEXT_BYTES:
-        message = f"Card must be at most {MAXIMUM_TEXT_BYTES} bytes of base64; got {len(text)}. Make it anew."
+        message = f"Card must be at most {MAXIMUM_TEXT_BYTES} bytes of base64; got {len(text)}. Make it again."
         raise GraphError(message)
     try:
         packed = base64.b64decode(text.encode("ascii"), validate=True)
         content = decompress(packed, MAXIMUM_UNPACKED_BYTES)
     except ValueError as error:
-        message = "Card must be the base64 text of 'gpusage card'; got something else. Make it anew."
+        message = "Card must be the base64 text of 'gpusage card'; got something else. Make it again."
         raise GraphError(message) from error
     if content is None:
-        message = f"Card must be whole and unpack to at most {MAXIMUM_UNPACKED_BYTES} bytes; it does not. Make it anew."
+        message = f"Card must be whole and unpack to at most {MAXIMUM_UNPACKED_BYTES} bytes; it is not. Make it again."
         raise GraphError(message)
     if (values := content.count(b",") + content.count(b"[")) > MAXIMUM_VALUES:
-        message = f"Card must hold at most {MAXIMUM_VALUES} figures; got up to {values}. Make it anew."
+        message = f"Card must hold at most {MAXIMUM_VALUES} figures; got up to {values}. Make it again."
         raise GraphError(message)
     return content
 

@@ -44,7 +44,7 @@ def graph_from_document(document: object, subject: str, maximum_kinds: int = MAX
     try:
         return _graph(_mapping(document, "the document"), subject, maximum_kinds)
     except _FieldError as error:
-        message = f"{subject} must be as 'gpusage card' writes it; {error}. Make it anew."
+        message = f"{subject} must be as 'gpusage card' writes it; {error}. Make it again."
         raise GraphError(message) from error
 
 

@@ -161,7 +161,7 @@ def _with_dimension_names(one: ValueInfo, shape: Mapping[str, Sequence[int]], mo
         if one.name not in shape:
             message = (
                 f"Input {quoted(one.name)} of model {quoted(model)} must have a shape; the file gives none. "
-                f"Say it: --shape {one.name}=3x224x224."
+                f"Add --shape {one.name}=3x224x224."
             )
             raise GraphError(message)
         return ValueInfo(one.name, (_UNNAMED.format(one.name, 0), *shape[one.name]), one.element_type)
@@ -237,7 +237,7 @@ def _check_free(inputs: Sequence[ValueInfo], known: set[str], model: str) -> Non
         shapes = " ".join(f"--shape {name}=128" for name in listed[:4])
         message = (
             f"Model {quoted(model)} must have a size for each free dimension beside the batch; "
-            f"got none for {', '.join(map(quoted, listed[:8]))}. Say it, for example {shapes}."
+            f"got none for {', '.join(map(quoted, listed[:8]))}. Add, for example, {shapes}."
         )
         raise GraphError(message)
 

@@ -174,13 +174,13 @@ def _notes(merged: MergedRun, fixed: int | None, example_batch: int | None, fold
     if fixed is not None and edges:
         yield edges_note(printable(edges))
     elif fixed is not None:
-        yield f"The file works at batch size {fixed} alone. {DYNAMIC_BATCH} to use another."
+        yield f"The file works only at batch size {fixed}. {DYNAMIC_BATCH} to use another."
     if example_batch is not None:
         yield scaled_note(example_batch)
     if folded:
         yield f"The exporter folded {folded} batch normalizations into convolutions; they are counted as in training."
     if merged.run.unknown:
-        yield f"Not described by a rule, and counted by their shapes alone: {_join_counts(merged.run.unknown)}."
+        yield f"Counted by their shapes alone, because no rule describes them: {_join_counts(merged.run.unknown)}."
     if merged.uneven:
         yield f"Sizes that are no multiple of the batch were rounded up: {_join_counts(merged.uneven)}."
 

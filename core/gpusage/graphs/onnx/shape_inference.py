@@ -321,7 +321,7 @@ class _Interpreter:
         if value is None:
             message = (
                 f"Node {quoted(reader)} must read what an earlier node, an input or a weight gives; "
-                f"got {quoted(name)}, which nothing gives. Export the model again."
+                f"got {quoted(name)}, which does not exist. Export the model again."
             )
             raise GraphError(message)
         return value

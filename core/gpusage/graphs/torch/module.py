@@ -35,13 +35,13 @@ SCAN_NOTE = (
     "take far less time and memory."
 )
 SELECTION_NOTE = (
-    "How much it chooses depends on values (boolean masks, nonzero, boxes that overlap): it is predicted as if all "
-    "were chosen, the most that it can be."
+    "How much it selects depends on values (boolean masks, nonzero, boxes that overlap): the prediction assumes that "
+    "everything is selected, the maximum."
 )
-ONES_NOTE = "It reads values of its masks or tokens: it is predicted as if all were 1, so that nothing is masked."
+ONES_NOTE = "It reads values of its masks or tokens: the prediction assumes that all are 1, so nothing is masked."
 _SELECTIONS = ("NonZero", "torchvision.nms")
 NOTHING_TRAINED_NOTE = (
-    "No parameter of the module has requires_grad; training is predicted as if all had. Say trainable=SHARE otherwise."
+    "No parameter of the module has requires_grad; the prediction assumes that all have. Otherwise set trainable=SHARE."
 )
 
 
@@ -123,11 +123,11 @@ def _setting_notes(module: Any) -> Iterator[str]:  # torch may not be installed
     """Yield a note for each setting of *module* that its graph does not have."""
     parts = list(module.modules()) if hasattr(module, "modules") else []
     if any(hasattr(part, "_orig_mod") for part in parts):
-        yield "The module is compiled, which counts only where you say compile=True, in inference in half precision."
+        yield "The module is compiled; this counts only with compile=True, in inference in half precision."
     if any(getattr(part, name, False) is True for part in parts for name in _CHECKPOINTING):
-        yield "The module has checkpoints on, which do not count unless you say checkpointing=True."
+        yield "The module has checkpoints on; they count only with checkpointing=True."
     if any(_is_channels_last(weight) for part in parts for weight in part.parameters(recurse=False)):
-        yield "The module's weights are channels last, which counts only where you say layout='channels_last'."
+        yield "The module's weights are channels last; this counts only with layout='channels_last'."
     kinds = {str(weight.dtype) for part in parts for weight in part.parameters(recurse=False)}
     for kind in sorted(kinds & PURE.keys()):
         yield (

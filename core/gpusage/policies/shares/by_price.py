@@ -169,7 +169,7 @@ def _unbound(best: Offer, reach: Reach, within: Limits, case: PolicyInput) -> st
     if not can_bind(best.place, reach):
         return f"{why}, and the job cannot be bound to {best.place.name}"
     if not reach.releases:
-        return f"{why}, and a job that is bound to {best.place.name} could not be let go when that fills"
+        return f"{why}, and a job that is bound to {best.place.name} could not be released when it fills"
     return f"{why}, and {best.place.name} has no room now"
 
 

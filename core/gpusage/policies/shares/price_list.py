@@ -57,7 +57,7 @@ def _price_of_offer(offer: Offer, case: PolicyInput, decision: Decision) -> Shar
 def _passed_over(decision: Decision) -> str:
     """Say why a share is not taken that could have been promised."""
     if decision.request.slice_type:
-        return "would do, but a slice has no partners, or takes less"
+        return "is enough, but a slice has no partners, or takes less GPU time"
     if decision.request.mps_thread_percent is not None:
-        return "would do, but another share takes less GPU time"
-    return "would do here, but " + (decision.reasons[-1] if decision.reasons else "nothing is changed")
+        return "is enough, but another share takes less GPU time"
+    return "is enough here, but " + (decision.reasons[-1] if decision.reasons else "nothing is changed")

@@ -15,7 +15,7 @@ _USERS = 10_000
 
 SPENT = (
     f"models of this user took more than {LIMIT_S:g} s of gpusaged's time, which comes back within {WINDOW_S:g} s; "
-    "jobs submitted after that are looked at again"
+    "it considers jobs submitted after that"
 )
 
 

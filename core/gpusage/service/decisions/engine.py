@@ -106,7 +106,7 @@ class DecisionEngine:
         request, context = job.submission, snapshot.decision_context
         cluster = snapshot.clusters.get(request.manager)
         if cluster is None and job.model_request is not None:
-            reason = snapshot.troubles.get(request.manager, f"{request.manager} has not been seen yet")
+            reason = snapshot.troubles.get(request.manager, f"gpusaged has not observed {request.manager} yet")
             return keep_silently(keep_unchanged(request, context, reason, job))
         if self._budget.is_spent(request.origin, time.monotonic()):
             return replace(refuse(keep_unchanged(request, context, SPENT, job)), over_budget=True)

@@ -18,11 +18,11 @@ from gpusage_hooks.units import HOUR_S
 
 Counts = Mapping[Labels, float]
 AMOUNTS = {
-    "asked": "as their users asked for them",
-    "booked": "as they had them, a share as its part",
+    "asked": "as their users requested them",
+    "booked": "as granted, a share as its part",
     "used": "with a kernel running",
     "idle": "without a kernel running",
-    "unseen": "of which nobody can tell whether a kernel ran",
+    "unseen": "for which it is unknown whether a kernel ran",
 }
 
 
@@ -45,7 +45,7 @@ def _answer_families(tally: AnswerCounters) -> Iterator[Metric]:
     yield _labelled_counter("gpusage_decisions", "Decisions on jobs.", names, dict(tally.decisions))
     counts = accumulate([*tally.durations.counts])
     bounds = [*map(str, BOUNDS_S), "+Inf"]
-    what = "Time from a question that came in to its answer that left."
+    what = "Time from an incoming question to its answer."
     durations = HistogramMetricFamily("gpusage_answer_duration_seconds", what)
     durations.add_metric([], [*zip(bounds, counts, strict=True)], tally.durations.sum_s)
     yield durations
@@ -53,17 +53,15 @@ def _answer_families(tally: AnswerCounters) -> Iterator[Metric]:
 
 def _failure_families(sources: MetricSources) -> Iterator[Metric]:
     counts, records, jobs = sources.request_handler.counts, sources.recorder.counts, sources.job_monitor.status()
+    yield _counter("gpusage_answers_overdue", "Answers without a decision, for lack of time.", counts.overdue)
     yield _counter(
-        "gpusage_answers_overdue", "Answers that were given in the judge's place, for want of time.", counts.overdue
-    )
-    yield _counter(
-        "gpusage_answers_failed", "Answers that left a job alone by our own or a plugin's fault.", counts.failed
+        "gpusage_answers_failed", "Answers without a change because of an error in gpusage or a plugin.", counts.failed
     )
     missed: Counts = {(reason,): count for reason, count in sources.request_handler.missed.items()}
     yield _labelled_counter(
-        "gpusage_answers_missed", "Jobs left alone without an answer, as clients report.", ("reason",), missed
+        "gpusage_answers_missed", "Jobs left unchanged without an answer, as clients report.", ("reason",), missed
     )
-    yield _counter("gpusage_records_kept", "Decisions that were written into the store.", records.written)
+    yield _counter("gpusage_records_kept", "Decisions written to the store.", records.written)
     yield _counter("gpusage_records_lost", "Decisions that could not be written.", records.lost)
     yield _counter("gpusage_jobs_turned_back", "Rewritten jobs that got their own request back.", jobs["turned_back"])
     yield _counter("gpusage_jobs_rescued", "Jobs that ran out of their share's memory and run again.", jobs["rescued"])
@@ -71,7 +69,7 @@ def _failure_families(sources: MetricSources) -> Iterator[Metric]:
 
 def _run_families(tally: RunCounters) -> Iterator[Metric]:
     yield _labelled_counter(
-        "gpusage_runs_observed", "Runs that nodes told of.", ("manager", "outcome"), dict(tally.runs)
+        "gpusage_runs_observed", "Runs that nodes reported.", ("manager", "outcome"), dict(tally.runs)
     )
     promises: Counts = {(result,): tally.promises[result] for result in ("kept", "broken", "unknown")}
     yield _labelled_counter("gpusage_promises", "Shares by whether their promise was kept.", ("result",), promises)

@@ -47,7 +47,7 @@ class JobMonitor(PeriodicTask):
     """
 
     def __init__(self, state: State, open_store: Callable[[], DecisionStore] | None = None) -> None:
-        super().__init__("aftercare", "rewritten jobs cannot be looked at")
+        super().__init__("aftercare", "rewritten jobs cannot be checked")
         self.due = threading.Event()
         self.due.set()  # jobs may have been rewritten before this daemon was started
         self._state = state

@@ -14,5 +14,5 @@ def kill_reason(path: str) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        return f"the kill switch {path} cannot be looked at ({error.strerror})"
+        return f"the kill switch {path} cannot be read ({error.strerror})"
     return f"the kill switch is on ({path})"

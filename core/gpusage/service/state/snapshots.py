@@ -253,7 +253,7 @@ class State:
             clusters=fresh,
             observations=observations,
             troubles={
-                manager: self._errors.get(manager) or f"{manager} has not been seen for too long"
+                manager: self._errors.get(manager) or f"gpusaged has not observed {manager} for too long"
                 for manager in (*observations, *self._errors)
                 if manager not in fresh
             },

@@ -54,7 +54,7 @@ def _ranges(bracket: str, part: str) -> list[_Range]:
         first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
         if not 0 <= int(last) - int(first) < MOST_NAMES:
             rule = f"at most {MOST_NAMES} numbers, as 01-16 or 3"
-            message = f"Names {part[:80]!r} must have in brackets {rule}; got {each[:40]!r}. Mend them."
+            message = f"Names {part[:80]!r} must have in brackets {rule}; got {each[:40]!r}. Fix them."
             raise RequestError(message)
         ranges.append((int(first), int(last), len(first)))
     return ranges

@@ -88,7 +88,7 @@ def rewritten_jobs(evidence: Evidence) -> Finding:
     name = "rewritten jobs"
     monitor = (evidence.own.status or {}).get("aftercare", {})
     if monitor.get("error"):
-        return warned(name, f"they cannot be looked at: {monitor['error']}", "let gpusaged's user call squeue")
+        return warned(name, f"they cannot be checked: {monitor['error']}", "let gpusaged's user call squeue")
     helpless = evidence.own.configuration.mode == "enforce" and _may_change_no_job(evidence)
     if monitor.get("stuck"):
         todo = "cancel them, and submit them with gpusage=off in the comment"
@@ -99,7 +99,7 @@ def rewritten_jobs(evidence: Evidence) -> Finding:
             "operator, it can turn no stuck job back"
         )
         return warned(name, observation, _RUN_AS)
-    return passed(name, f"none waits in vain; {monitor.get('turned_back', 0)} turned back")
+    return passed(name, f"none is stuck; {monitor.get('turned_back', 0)} restored")
 
 
 def _may_change_no_job(evidence: Evidence) -> bool:
@@ -116,7 +116,7 @@ def run_checks(evidence: Evidence) -> tuple[Finding, ...]:
     first = _slurmctld(evidence)
     if first.verdict == "fail":
         names = [check(evidence).check for check in _SLURM_CHECKS]
-        unknown = [skipped(name, "slurmctld does not answer", "mend slurmctld first") for name in names]
+        unknown = [skipped(name, "slurmctld does not answer", "fix slurmctld first") for name in names]
         return (first, *_gpusage_findings(evidence), *unknown)
     return (first, *(check(evidence) for check in _SLURM_CHECKS), *_gpusage_findings(evidence))
 
@@ -175,15 +175,15 @@ def _release(evidence: Evidence) -> Finding:
         observation = f"slurmctld {running} may crash when anybody tries `sbatch --test-only`, as our dry run does"
         return warned(name, observation, "update Slurm to 26.05.4 or newer; the dry run is left out till then")
     if is_vulnerable(evidence.settings):
-        observation = f"slurmctld {running} may have vulnerabilities that 25.05.9, 25.11.8 and 26.05.4 mended"
-        return warned(name, observation, "update Slurm, unless your distribution says that it has mended them")
-    return passed(name, f"slurmctld {running}: nothing is known against it")
+        observation = f"slurmctld {running} may have vulnerabilities that 25.05.9, 25.11.8 and 26.05.4 fixed"
+        return warned(name, observation, "update Slurm, unless your distribution says that it has fixed them")
+    return passed(name, f"slurmctld {running}: no known problem")
 
 
 def _shares(evidence: Evidence) -> Finding:
     name = "gres/mps"
     if evidence.cluster is None:
-        return failed(name, evidence.trouble or "the nodes are not known", "mend slurmctld first")
+        return failed(name, evidence.trouble or "the nodes are not known", "fix slurmctld first")
     pools = evidence.cluster.pools
     if not pools:
         return failed(name, "no node has a GPU", "declare gres/gpu in slurm.conf and gres.conf")
@@ -296,7 +296,7 @@ def _daemon(own: OwnEvidence) -> Finding:
 def _answer_times(own: OwnEvidence) -> Finding:
     name = "answers in time"
     if own.status is None:
-        return warned(name, "not seen: gpusaged does not answer", "mend that first")
+        return warned(name, "unknown: gpusaged does not answer", "fix that first")
     requests, missed = own.status.get("asks", {}), own.status.get("missed", {})
     late, resting = max(requests.get("overdue", 0), missed.get("silent", 0)), missed.get("rest", 0)
     request_count = requests.get("asked", 0) + resting
@@ -314,7 +314,7 @@ def _submission(evidence: Evidence) -> Finding:
     if dry_run_crashes(evidence.settings):
         return warned(name, "not tried: it could crash this slurmctld", "update Slurm to 26.05.4 or newer")
     if evidence.dry_run_arrived is None:
-        return warned(name, "not tried: slurmctld or gpusaged does not answer", "mend these first")
+        return warned(name, "not tried: slurmctld or gpusaged does not answer", "fix these first")
     if not evidence.dry_run_arrived:
         todo = "scontrol reconfigure; then look for 'gpusage' in slurmctld's log"
         return failed(name, "`sbatch --test-only` did not reach gpusaged", todo)

@@ -86,7 +86,7 @@ def sampler(evidence: Evidence) -> Finding:
         return passed(name, evidence.sampler)
     observation = "no Python with gpusage samples jobs here: if this host is a node, nobody knows what they really did"
     todo = "install gpusage at the same path on every node; where slurm.conf names other copies of our scripts, "
-    return warned(name, observation, f"{todo}write them anew: gpusage slurm install --node")
+    return warned(name, observation, f"{todo}write them again: gpusage slurm install --node")
 
 
 def _executable(name: str, *scripts: str) -> Finding:

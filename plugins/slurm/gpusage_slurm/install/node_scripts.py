@@ -33,7 +33,7 @@ _MISSING = "the nodes do not run gpusage's {}, which hold a job to its share"
 
 _README = """\
 Slurm and YARN run these files of gpusage {version}. They are copies, so that no upgrade of gpusage takes one away while
-a job begins. `gpusage slurm install --node --yes` writes them anew, `gpusage slurm uninstall --node --yes` removes
+a job begins. `gpusage slurm install --node --yes` writes them again, `gpusage slurm uninstall --node --yes` removes
 them.
 """
 

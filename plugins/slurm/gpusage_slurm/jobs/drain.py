@@ -125,8 +125,8 @@ def require_no_shares() -> None:
     if jobs:
         names = ", ".join(job.job_id for job in jobs[:5]) + (" ..." if len(jobs) > 5 else "")  # a line
         message = (
-            f"No rewritten job must wait or run when gpusage is taken out, because each needs cli_filter and the task "
-            f"prolog until it ends; got {len(jobs)}: {names}. First: gpusage slurm drain --yes; or add --with-jobs."
+            "No rewritten job must be pending or running when gpusage is removed: each needs cli_filter and the "
+            f"task prolog until it ends; got {len(jobs)}: {names}. Run gpusage slurm drain --yes, or add --with-jobs."
         )
         raise RequestError(message)
 
@@ -147,16 +147,16 @@ def lines(leaving: Sequence[DrainedJob], switch: KillSwitch, *, act: bool) -> It
     if switch.trouble:
         yield f"The kill switch {switch.path} is there, but new jobs may still be rewritten: {switch.trouble}."
     elif act:
-        yield f"The kill switch {switch.path} is on: new jobs are left alone. Remove that file to go on as before."
+        yield f"The kill switch {switch.path} is on: new jobs stay as they are. Remove that file to resume."
     if not leaving:
-        yield "No rewritten job waits or runs: gpusage can be taken out."
+        yield "No rewritten job is pending or running: gpusage can be removed."
     for job in leaving:
         why = f" ({job.why})" if job.why else ""
         yield f"{job.job_id} of {job.user}, {job.state}, {job.before} -> {job.after}: {job.what}{why}"
     if any(job.what != "turned back" for job in leaving):
         yield "Until the jobs that stay have ended, leave gpusage installed: their srun lines need it."
     if not act:
-        yield "Add --yes to switch gpusage off for new jobs, and to turn those back that wait."
+        yield "Add --yes to switch gpusage off for new jobs, and to restore the requests of pending ones."
 
 
 def _drained_job(job: AnnotatedJob, *, act: bool) -> DrainedJob:

@@ -43,7 +43,7 @@ _LOWEST_PRIORITY = 19
 _REAP_S = 1.0
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET of sched.h
 _NO_NEW_PRIVILEGES = 38  # PR_SET_NO_NEW_PRIVS of prctl.h
-_NO_ANSWER = "the model was read later, in vain: that took longer than {:g} s, or ended without a word"
+_NO_ANSWER = "the model was read later, without success: that took longer than {:g} s, or ended without a message"
 _NO_PROCESS = "the model was not read later, because no process could be started as its user: {}"
 _UNKNOWN_USER = "the model was not read later, because this host knows no user with uid {}"
 

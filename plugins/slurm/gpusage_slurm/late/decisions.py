@@ -199,4 +199,4 @@ def _show(seen: Sequence[LateOutcome], *, as_json: bool) -> None:
     for each in seen:
         click.echo(f"{each.job_id}: {each.outcome}" + (f": {each.why}" if each.why else ""))
     if not seen:
-        click.echo("No job waits that brought no description of its model.")
+        click.echo("No pending job lacks a description of its model.")

@@ -72,7 +72,7 @@ def steps(times: Schedule, nodes: Mapping[str, Node], delays: Delays, now_s: flo
         known = ", ".join(sorted(nodes)[:SHOWN]) + (", ..." if len(nodes) > SHOWN else "")
         message = (
             f"Node {unknown[0]!r} of the plan must be one of Slurm's nodes; got {known or 'none'}. "
-            "Write 'names' into the cluster file, and plan anew."
+            "Write 'names' into the cluster file, and plan again."
         )
         raise RequestError(message)
     return tuple(_step(nodes[name], times, delays, now_s) for name in sorted(times.on_s))

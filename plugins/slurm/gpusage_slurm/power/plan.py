@@ -81,11 +81,13 @@ def read_schedule(path: Path, now_s: float) -> Schedule:
     if times.planned_at_s > now_s + _CLOCK_S:
         message = (
             f"Plan {str(path)!r} must have been made before now; got planned_at_s {times.planned_at_s:.0f}, which is "
-            f"{times.planned_at_s - now_s:.0f} s from now. Set the clock, or plan anew."
+            f"{times.planned_at_s - now_s:.0f} s from now. Set the clock, or plan again."
         )
         raise RequestError(message)
     if times.end_s <= now_s:
-        message = f"Plan {str(path)!r} must still go on; got one that ended {now_s - times.end_s:.0f} s ago. Plan anew."
+        message = (
+            f"Plan {str(path)!r} must not be over; got one that ended {now_s - times.end_s:.0f} s ago. Plan again."
+        )
         raise RequestError(message)
     return times
 

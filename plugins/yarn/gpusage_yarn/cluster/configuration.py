@@ -109,12 +109,12 @@ def _entries(path: Path, read: Callable[[Path], str | bytes | None], above: tupl
     except FileNotFoundError:
         raise
     except (OSError, ET.ParseError, ValueError, LookupError) as error:
-        message = f"File {str(path)!r} must be readable XML; got: {error}. Mend it, or name another folder."
+        message = f"File {str(path)!r} must be readable XML; got: {error}. Fix it, or name another folder."
         raise RequestError(message) from error
     if root is None:
         raise FileNotFoundError(path)
     if path in above:
-        message = f"File {str(path)!r} must not include itself; it does. Mend it."
+        message = f"File {str(path)!r} must not include itself; it does. Fix it."
         raise RequestError(message)
     yield from _below(root, path, read, above)
 
@@ -152,7 +152,7 @@ def _included(
     except FileNotFoundError as error:
         fallback = [child for child in element if str(child.tag).endswith("fallback")]
         if not fallback:
-            message = f"File {str(path)!r} must include files that are there; {str(place)!r} is not. Mend it."
+            message = f"File {str(path)!r} must include files that are there; {str(place)!r} is not. Fix it."
             raise RequestError(message) from error
         yield from _below(fallback[0], path, read, above)
 

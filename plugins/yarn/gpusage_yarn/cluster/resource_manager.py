@@ -201,7 +201,7 @@ class ResourceManager:
             time.sleep(_PAUSE_S / 20)
             report = self.application(identity)
         if report is None:
-            message = "it has forgotten the application"
+            message = "it no longer knows the application"
             raise UnreachableError(message)
         return True
 
@@ -257,7 +257,7 @@ class ResourceManager:
                 return _document(answer, method, path)
             url, parameters = requests.compat.urljoin(url, target), None
             address = url.partition("/ws/")[0]
-        message = "standby, and so is where it points to"
+        message = "standby, and so is the one that it redirects to"
         raise UnreachableError(message)
 
 
@@ -288,7 +288,7 @@ def _document(answer: requests.Response, method: str, path: str) -> Document:
     if starting:
         message = f"status {status}: {_error_text(answer)}"
         raise UnreachableError(message)
-    return _refuse(answer, method, path, "Mend what it names, or ask your admin")
+    return _refuse(answer, method, path, "Fix what it names, or ask your admin")
 
 
 def _refuse(answer: requests.Response, method: str, path: str, cure: str) -> NoReturn:

@@ -52,11 +52,11 @@ def listener(inspection: Inspection) -> Finding:
         observation = f"it does not run on {len(lacking)} of {len(inspection.nodes)} nodes: {names}"
         trouble = next((line for node in lacking for line in node.troubles), "")
         if trouble:
-            return failed(name, f"{observation}; {trouble}", "mend what it says, then restart the NodeManager")
+            return failed(name, f"{observation}; {trouble}", "fix what it reports, then restart the NodeManager")
         return failed(name, observation, "gpusage yarn install --role node --yes there, then restart the NodeManager")
     if silent:
-        observation = f"{_first_names(node.name for node in silent)} did not tell: {silent[0].trouble}"
-        return warned(name, observation, "see whether this host reaches their web addresses, and may read /jmx there")
+        observation = f"{_first_names(node.name for node in silent)} did not report: {silent[0].trouble}"
+        return warned(name, observation, "check whether this host reaches their web addresses, and may read /jmx there")
     versions = sorted(
         {node.version for node in inspection.nodes} | ({inspection.manager.version} if inspection.manager else set())
     )
@@ -96,12 +96,12 @@ def troubles(inspection: Inspection) -> Finding:
     name, daemons = "troubles", [*([inspection.manager] if inspection.manager else []), *inspection.nodes]
     sentences = [f"{daemon.name}: {line}" for daemon in daemons for line in daemon.troubles]
     if sentences:
-        return failed(name, "; ".join(sentences[:5]), "mend what it says, then restart that daemon")
+        return failed(name, "; ".join(sentences[:5]), "fix what it reports, then restart that daemon")
     failing = [f"{daemon.name}: {daemon.failures}" for daemon in daemons if daemon.failures]
     if failing:
-        observation = f"exceptions of ours were kept from daemons since they started: {_first_names(failing)}"
+        observation = f"exceptions of gpusage have not reached daemons since they started: {_first_names(failing)}"
         return warned(name, observation, "look for gpusage in their logs")
-    return passed(name, "no daemon tells of any")
+    return passed(name, "no daemon reports any")
 
 
 def sampler(inspection: Inspection) -> Finding:
@@ -124,7 +124,7 @@ def masters(inspection: Inspection) -> Finding:
     """Tell queues in which fewer masters run at once than the queue has GPUs."""
     name, snapshot = "masters", inspection.snapshot
     if snapshot is None:
-        return warned(name, "they are not known", "mend the ResourceManager first")
+        return warned(name, "they are not known", "fix the ResourceManager first")
     least = int(inspection.settings.get("yarn.scheduler.minimum-allocation-mb", "1024"))
     counts_by_queue = []
     for queue in snapshot.queues:
@@ -207,7 +207,7 @@ def _calculator(inspection: Inspection) -> Finding:
     if inspection.manager and running:
         return passed(name, f"runs, version {inspection.manager.version}{_OURS[running]}")
     if used is None:
-        return warned(name, "the ResourceManager does not tell which it uses", "look into capacity-scheduler.xml")
+        return warned(name, "the ResourceManager does not report which it uses", "look into capacity-scheduler.xml")
     if used.strip() in _OURS:
         return passed(name, f"{used}{_OURS[used.strip()]}")
     if used.strip() in CALCULATORS:
@@ -237,7 +237,7 @@ def _of_manager(name: str, key: str, inspection: Inspection) -> Finding:
         return failed(name, f"{key}={named or '(none)'}", todo)
     if running and running.trouble:
         observation = f"whether it runs is not known: {running.trouble}"
-        return warned(name, observation, "see whether this host may read the ResourceManager's /jmx")
+        return warned(name, observation, "check whether this host may read the ResourceManager's /jmx")
     return failed(name, "it does not run in the ResourceManager", todo)
 
 
@@ -245,7 +245,7 @@ def _allocator(inspection: Inspection) -> Finding:
     """Return whether containers are bound to GPUs when they are allocated; it begins with the first request."""
     name, named = "placement allocator", inspection.settings.get(ALLOCATOR)
     if named is None:
-        return warned(name, "the ResourceManager does not tell which it uses", "look into yarn-site.xml")
+        return warned(name, "the ResourceManager does not report which it uses", "look into yarn-site.xml")
     if CLASSES[ALLOCATOR] in named:
         return passed(name, f"{ALLOCATOR}={named}")
     observation = f"{named or '(none)'}: a container may be sent to a node none of whose GPUs has room, and wait there"
@@ -278,7 +278,7 @@ def _labels(inspection: Inspection) -> Finding:
 def _queues(inspection: Inspection) -> Finding:
     name, snapshot = "queues", inspection.snapshot
     if snapshot is None:
-        return warned(name, "they are not known", "mend the ResourceManager first")
+        return warned(name, "they are not known", "fix the ResourceManager first")
     labels = sorted({node.label for node in snapshot.nodes if node.total.share and node.label})
     closed = [(queue.path, label) for label in labels for queue in snapshot.queues if not queue.is_accessible(label)]
     unreachable = [label for label in labels if not any(queue.is_accessible(label) for queue in snapshot.queues)]
@@ -326,7 +326,7 @@ def _loading(inspection: Inspection) -> Finding:
     if broken:
         todo = "put gpusage-yarn-*.jar into share/hadoop/yarn/lib BEFORE a daemon restarts: it would not start"
         return failed(name, "; ".join(broken), todo)
-    return passed(name, f"{len(inspection.loaded)} of ours load with the classpath of this host's Hadoop")
+    return passed(name, f"{len(inspection.loaded)} of gpusage's classes load with the classpath of this host's Hadoop")
 
 
 def _daemon(inspection: Inspection) -> Finding:

@@ -38,7 +38,7 @@ def with_block(text: str | None, settings: Mapping[str, str], path: str) -> str 
     _require_xml(bare, path)
     ends = [match.start() for match in _CLOSED.finditer(_blanked(bare))]
     if not ends:
-        message = f"File {path!r} must end with </configuration>; it does not. Mend it, then install again."
+        message = f"File {path!r} must end with </configuration>; it does not. Fix it, then install again."
         raise RequestError(message)
     return f"{bare[: ends[-1]]}{_block(settings)}{bare[ends[-1] :]}"
 
@@ -74,5 +74,5 @@ def _require_xml(text: str, path: str) -> None:
     try:
         ET.fromstring(text.encode())  # noqa: S314 - the admin's own file, and expat fetches nothing
     except (ET.ParseError, ValueError) as error:
-        message = f"File {path!r} must be XML; got: {error}. Mend it, then install again."
+        message = f"File {path!r} must be XML; got: {error}. Fix it, then install again."
         raise RequestError(message) from error

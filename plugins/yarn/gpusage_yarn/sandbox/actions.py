@@ -40,7 +40,7 @@ def up(folder: Path, nodes: str, mode: SiteMode | None, jar: Path | None, *, as_
     lines = (
         f"Hadoop {cluster.hadoop.version} is up at {cluster.rm_url}: {', '.join(cluster.nodes())}.",
         mode_line(cluster.manager, "YARN", mode),
-        "While it is up, other users of this host can run commands in it as you: YARN asks nobody who they are.",
+        "While it is up, other users of this host can run commands in it as you: this YARN authenticates nobody.",
     )
     show_up(cluster, details, lines, as_json=as_json)
 
@@ -58,7 +58,7 @@ def restart(folder: Path) -> None:
     cluster.restart()
     if is_part:
         start_gpusaged(cluster)
-    click.echo(f"{', '.join(cluster.nodes())} and the ResourceManager run anew.")
+    click.echo(f"{', '.join(cluster.nodes())} and the ResourceManager run again.")
 
 
 def down(folder: Path, *, as_json: bool) -> None:

@@ -82,4 +82,4 @@ def read_last_log(layout: Layout, daemon: str) -> str:
 def last_exception(text: str) -> str:
     """Return the last exception that a daemon's *text* names."""
     exceptions = _EXCEPTION.findall(text)
-    return " ".join(exceptions[-1].split())[:300].rstrip(".") if exceptions else "no word of why"
+    return " ".join(exceptions[-1].split())[:300].rstrip(".") if exceptions else "no reason given"

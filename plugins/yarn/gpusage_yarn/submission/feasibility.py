@@ -94,8 +94,8 @@ def exclude_unbound_nodes(
         _refuse(f"Nodes with the label {' or '.join(lacking)}", rule, "those that were asked do not", _DOCTOR)
     if silent:
         why = next((f" ({daemon.trouble})" for daemon in reports.values() if daemon.trouble), "")
-        notes.append(f"no node with the label {' or '.join(silent)} has told whether it binds containers to GPUs{why}")
-    notes += [f"{label} is left out, for nothing binds containers to GPUs there" for label in lacking]
+        notes.append(f"no node with the label {' or '.join(silent)} reports whether it binds containers to GPUs{why}")
+    notes += [f"{label} is left out, because nothing binds containers to GPUs there" for label in lacking]
     return replace(snapshot, nodes=tuple(node for node in snapshot.nodes if node.label not in lacking)), notes
 
 

@@ -254,7 +254,7 @@ def slow(tmp_path: Path) -> Iterator[Slow]:
 def test_a_model_that_takes_too_long_is_read_on_and_the_second_submission_has_its_card(slow: Slow) -> None:
     start_s = time.monotonic()
     assert slow.card("r") == (
-        "describing the model takes longer than 0.3 s, this site's limit; it goes on in the background, "
+        "describing the model takes longer than 0.3 s, this site's limit; it continues in the background, "
         "so submit again in a moment"
     )
     assert time.monotonic() - start_s < 60
@@ -267,7 +267,7 @@ def test_while_a_model_is_being_read_nobody_reads_it_again_or_waits_for_it(slow:
     slow.card("r")
     time.sleep(0.3)
     start_s = time.monotonic()
-    assert "it goes on in the background" in slow.card("r")
+    assert "it continues in the background" in slow.card("r")
     assert time.monotonic() - start_s < 60
     assert slow.reads.read_text() == "r\n"
 

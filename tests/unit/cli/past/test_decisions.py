@@ -137,7 +137,10 @@ def test_what_has_no_number_says_so(show_decisions: Callable[..., dict[str, Any]
     """Records of the store's first schema, and jobs that gpusaged gave no answer about."""
     assert next(lines(None, RECORD)).endswith(", record -")
     unanswered = replace(JOB, mark="site; gpusage KEEP | gpusaged did not come to it in time")
-    assert [*lines(unanswered, None)][1:] == ["  its request: kept as asked", "  - gpusaged did not come to it in time"]
+    assert [*lines(unanswered, None)][1:] == [
+        "  its request: kept as requested",
+        "  - gpusaged did not come to it in time",
+    ]
     with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
         store.record(RECORD)
     assert show_decisions("--last", "1")["decisions"][0]["number"] is None

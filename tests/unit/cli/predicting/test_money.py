@@ -72,7 +72,7 @@ def test_without_prices_the_slowest_in_time_is_named_and_said_so() -> None:
 @pytest.mark.parametrize(
     ("words", "text", "sentence"),
     [
-        (("--deadline", "8h"), "", "Option --deadline must come with the number of steps; got none. Add --steps."),
+        (("--deadline", "8h"), "", "Option --deadline needs the number of steps; got none. Add --steps."),
         (("--deadline", "-8h", "--steps", "5"), "", "Invalid value for '--deadline': must be a time such as"),
         (
             ("--steps", "5"),
@@ -101,4 +101,4 @@ def test_what_is_wrong_is_one_sentence(
 def test_where_no_gpu_with_a_price_is_in_time_the_sentence_claims_no_more() -> None:
     words = ["predict", RESNET, "--gpu", "t4", "--gpu", "a100", "--steps", "100000", "--deadline", "90s"]
     result = CliRunner().invoke(main, words, env={"COLUMNS": "200"})
-    assert "No GPU with a price here surely ends the run within 90.0 s." in result.stdout
+    assert "No GPU with a price here certainly ends the run within 90.0 s." in result.stdout

@@ -47,7 +47,7 @@ def test_a_job_s_row_tells_what_is_not_as_usual_in_it() -> None:
 def test_fair_and_among_do_not_go_together() -> None:
     result = CliRunner().invoke(main, ["colocate", PAIR[0], "--among", "x", "--fair", "--gpu", "h100"])
     assert result.exit_code == 2
-    assert "must not be given together" in result.output
+    assert "must not be combined" in result.output
 
 
 def test_a_job_s_row_tells_what_its_model_settles(tmp_path: Path) -> None:

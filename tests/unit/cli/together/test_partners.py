@@ -46,7 +46,7 @@ def test_a_partner_does_what_colocate_says_of_the_pair() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "must have at least one model, one a line; got none."),
+        ("", "must have at least one model, one per line; got none."),
         ("# none\n\nabsent.onnx\n", "must be a model that can be read; got: "),
         (f"{'x' * 300}.onnx\n", "must be a model that can be read; got: "),
         ("resnet18.onnx,bacth=3\n", "must be a model that can be read; got: Key 'bacth'"),
@@ -134,4 +134,4 @@ def test_one_kind_of_candidates_at_a_time() -> None:
     for words in (("--among", "x", "--queue"), ("--running", "--fair"), ("--queue", "--running")):
         result = CliRunner().invoke(main, ["colocate", TARGET, *words, "--gpu", "v100"])
         assert result.exit_code == 2
-        assert "must not be given together; got both. Leave one out." in result.stderr
+        assert "must not be combined; got both. Leave one out." in result.stderr

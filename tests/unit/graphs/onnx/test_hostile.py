@@ -179,7 +179,7 @@ def test_a_name_that_nothing_gives_is_refused(path: Path) -> None:
     model = relu()
     model.graph.node[0].input[0] = "elsewhere"
     path.write_bytes(model.SerializeToString())
-    assert "got 'elsewhere', which nothing gives" in refusal(path)
+    assert "got 'elsewhere', which does not exist" in refusal(path)
 
 
 def test_free_dimensions_without_a_value_are_named_with_the_option(path: Path) -> None:
@@ -259,7 +259,7 @@ def test_an_unknown_operator_is_counted_and_said(path: Path) -> None:
     graph = read_model(str(path), {})
     assert graph is not None
     assert graph.unknown_op_types == (("com.acme.Mystery", 1),)
-    assert graph.notes == ("Not described by a rule, and counted by their shapes alone: 1 com.acme.Mystery.",)
+    assert graph.notes == ("Counted by their shapes alone, because no rule describes them: 1 com.acme.Mystery.",)
 
 
 def write_deep(path: Path) -> None:

@@ -22,7 +22,7 @@ from gpusage_hooks.types import ModelGraph, Workload
 Sizes = Sequence[int | str | None]
 Nodes = list[onnx.NodeProto]
 FIXED_NOTE = (
-    "The file works at batch size {} alone. "
+    "The file works only at batch size {}. "
     "Export it from 2 samples, with dynamic_shapes=({{0: torch.export.Dim.AUTO}},) to use another."
 )
 
@@ -174,7 +174,7 @@ def test_a_static_file_that_follows_the_batch_is_read_for_any(read: Maker) -> No
     graph = read({"x": [1, 3, 5, 5]}, nodes, weights(w=[4, 3, 3, 3], v=[36, 10]))
     assert graph.fixed_batch_size is None
     assert graph.nodes[-1].outputs == ((-1, 10),)
-    assert graph.notes == ("The file was exported for batch size 1; every size in it follows the batch all the same.",)
+    assert graph.notes == ("The file was exported for batch size 1; every size in it still follows the batch.",)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_static_file_with_its_batch_written_down_is_scaled(read: Maker, target
     graph = read({"x": [1, 24]}, nodes, [numbers("target", *target)])
     assert graph.fixed_batch_size is None
     assert graph.nodes[-1].outputs == ((-1, 6, 6),)
-    assert graph.notes == ("The file was exported for batch size 1; every size in it follows the batch all the same.",)
+    assert graph.notes == ("The file was exported for batch size 1; every size in it still follows the batch.",)
 
 
 def test_a_static_file_whose_batch_leaves_the_first_axis_works_at_one_batch(read: Maker) -> None:

@@ -107,7 +107,7 @@ def test_a_program_is_its_calls_for_any_batch(tmp_path: Path) -> None:
 def test_a_program_for_one_batch_size_is_scaled_where_each_first_size_is_the_batch(tmp_path: Path) -> None:
     graph = read(saved(tmp_path, document(batch={"as_int": 5})))
     assert graph.nodes == read(saved(tmp_path, document())).nodes
-    assert graph.notes == ("The file was exported for batch size 5; every size in it follows the batch all the same.",)
+    assert graph.notes == ("The file was exported for batch size 5; every size in it still follows the batch.",)
 
 
 def test_a_program_for_one_batch_size_whose_batch_leaves_the_first_axis_says_so(tmp_path: Path) -> None:

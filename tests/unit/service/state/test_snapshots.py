@@ -103,7 +103,7 @@ def test_a_cluster_not_seen_for_too_long_is_not_used() -> None:
     time.sleep(0.01)
     state._publish()
     assert state.snapshot.clusters == {}
-    assert state.snapshot.troubles == {"slurm": "slurm has not been seen for too long"}
+    assert state.snapshot.troubles == {"slurm": "gpusaged has not observed slurm for too long"}
 
 
 def test_setting_the_clock_back_or_forth_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_kill_switch_that_nobody_can_look_at_is_on(tmp_path: Path) -> None:
     """Better no rewrite than one that somebody wanted to stop; here the name is longer than any file system takes."""
     reason = kill_reason(str(tmp_path / ("x" * 300)))
     assert reason is not None
-    assert "cannot be looked at" in reason
+    assert "cannot be read" in reason
 
 
 def test_a_configuration_is_read_when_two_looks_find_it_the_same(tmp_path: Path) -> None:

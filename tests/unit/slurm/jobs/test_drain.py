@@ -22,7 +22,7 @@ def switch_states(*seen: Mapping[str, Any] | None) -> Iterator[Mapping[str, Any]
 @pytest.mark.parametrize(
     ("seen", "line"),
     [
-        ([{"on": False, "path": "off"}] * 2 + [{"on": True, "path": "off"}], "is on: new jobs are left alone"),
+        ([{"on": False, "path": "off"}] * 2 + [{"on": True, "path": "off"}], "is on: new jobs stay as they are"),
         ([{"on": False, "path": "/else"}], "rewritten: gpusaged looks for /else"),
         ([None], "rewritten: no gpusaged answers on this host"),
     ],

@@ -164,7 +164,7 @@ def test_the_child_has_the_users_rights_and_limits_and_nothing_of_ours(
     spy.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(spy))
     monkeypatch.setenv("SECRET_OF_ROOT", "1")
-    assert "in vain" in trouble("own.onnx", folder)
+    assert "without success" in trouble("own.onnx", folder)
     uid, gid, groups, here, files, *limits, privileges, networks, environment = (
         (folder / "out").read_text().splitlines()
     )

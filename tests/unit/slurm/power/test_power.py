@@ -160,7 +160,7 @@ def test_what_is_no_plan_is_one_sentence(change: Mapping[str, object], sentence:
 def test_a_plan_that_has_ended_suspends_nothing(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(json.dumps(PLAN))
     assert read_schedule(tmp_path / "p.json", 1999).end_s == 2000
-    with pytest.raises(RequestError, match=r"must still go on; got one that ended 5 s ago. Plan anew.$"):
+    with pytest.raises(RequestError, match=r"must not be over; got one that ended 5 s ago. Plan again.$"):
         read_schedule(tmp_path / "p.json", 2005)
 
 

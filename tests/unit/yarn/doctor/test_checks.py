@@ -116,7 +116,7 @@ def test_a_listener_that_failed_to_start_says_why_itself(healthy: Inspection) ->
     nodes = (replace(healthy.nodes[0], classes=frozenset(), free=(), troubles=(line,)), *healthy.nodes[1:])
     result = finding(replace(healthy, nodes=nodes), "node listener")
     assert (result.verdict, result.observation.endswith(line)) == ("fail", True)
-    assert result.todo == "mend what it says, then restart the NodeManager"
+    assert result.todo == "fix what it reports, then restart the NodeManager"
 
 
 def test_what_a_daemon_says_of_itself_is_told(healthy: Inspection) -> None:

@@ -248,7 +248,7 @@ def test_a_property_that_is_final_is_the_admin_s_to_set(site: Site) -> None:
 @pytest.mark.parametrize("text", ["", "<configuration>", "<configuration/>", "no xml"])
 def test_a_file_that_cannot_be_added_to_is_refused(site: Site, text: str) -> None:
     (site.folder / "capacity-scheduler.xml").write_text(text)
-    with pytest.raises(RequestError, match="Mend it"):
+    with pytest.raises(RequestError, match="Fix it"):
         plan_installation(site)
 
 

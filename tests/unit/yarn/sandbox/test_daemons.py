@@ -13,4 +13,4 @@ def test_the_last_exception_of_a_log_is_what_it_died_of() -> None:
         "\tat java.base/java.lang.Class.forName\n"
     )
     assert last_exception(log) == "java.lang.ClassNotFoundException: org.example.Missing"
-    assert last_exception("2026-11-21 08:31:02 INFO all is well\n") == "no word of why"
+    assert last_exception("2026-11-21 08:31:02 INFO all is well\n") == "no reason given"

@@ -182,17 +182,17 @@ def test_a_label_on_which_nothing_binds_containers_is_left_out() -> None:
     bare = {**reported, **{node.name: JmxReport(name=node.name) for node in VIEW.nodes_with_label("v100")}}
     left, notes = exclude_unbound_nodes(VIEW, ("a100", "v100"), bare)
     assert left.nodes_with_label("v100") == ()
-    assert notes == ["v100 is left out, for nothing binds containers to GPUs there"]
+    assert notes == ["v100 is left out, because nothing binds containers to GPUs there"]
     with pytest.raises(RequestError, match=r"^Nodes with the label v100 must run gpusage's listener"):
         exclude_unbound_nodes(VIEW, ("v100",), bare)
     _, notes = exclude_unbound_nodes(VIEW, ("v100",), {})
-    assert notes == ["no node with the label v100 has told whether it binds containers to GPUs"]
+    assert notes == ["no node with the label v100 reports whether it binds containers to GPUs"]
 
 
 def test_without_a_model_a_whole_gpu_is_asked_for(advisor: Advisor) -> None:
     made = proposed(advisor, None)
     assert made.plan.share == 100
-    assert made.line() == "gpusage.io/share: 100 on a100, then h100, then v100 | the job says nothing to gpusage"
+    assert made.line() == "gpusage.io/share: 100 on a100, then h100, then v100 | the job has no keys for gpusage"
 
 
 def test_a_small_model_that_keeps_its_gpu_takes_an_old_one(advisor: Advisor) -> None:

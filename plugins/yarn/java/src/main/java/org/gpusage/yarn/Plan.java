@@ -196,7 +196,7 @@ final class Plan {
     private static final long serialVersionUID = 1L;
 
     PlanException(String key, String rule, String got) {
-      super("Plan's " + key + " must " + rule + "; got " + printable(got) + ". Make the plan anew with gpusage yarn submit.");
+      super("Plan's " + key + " must " + rule + "; got " + printable(got) + ". Make the plan again with gpusage yarn submit.");
     }
 
     private static String printable(String got) {
