@@ -2,7 +2,8 @@
 
 The jobs are random (seeded): 10 min to 4 h on one K80, on up to four GPUs, with deadlines that not all can be met. All
 are there at once, which is the hardest case. With ``--exact``, plans of 4 to 6 jobs on 2 or 3 nodes are compared with
-the optimum, or with a bound below it where it is not proven in time.
+the optimum, or with a bound below it where it is not proven in time; with ``--billing`` as well, nodes take 3 min to
+boot, and are billed for at least an hour.
 
 Example: python bench/plan.py --json
 """
@@ -27,8 +28,10 @@ from gpusage.policies.capacity.search import best_plan
 
 SIZES = ((100, 20, 10.0), (1000, 200, 60.0))
 """Jobs, nodes, and the seconds that the whole plan may take."""
-INSTANCES = 32
-EXACT_LIMIT_S = 300.0
+INSTANCES, BILLING_INSTANCES = 32, 12
+BOOT_S, MINIMUM_BILLING_S = 180.0, 3600.0
+"""Of every type with ``--billing``."""
+EXACT_LIMIT_S = 120.0
 ARRIVALS_S = (0, 300, 1800)
 """Mean times between the jobs of a small problem."""
 PLAN, RULE, PROGRAM = "plan dearer, %", "best rule dearer, %", "program dearer, %"
@@ -45,10 +48,15 @@ TYPES = tuple(
 
 @click.command()
 @click.option("--exact", is_flag=True, help="Compare small plans with the optimum that CP-SAT proves.")
+@click.option("--billing", is_flag=True, help="With --exact: nodes boot, and are billed for at least an hour.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def main(*, exact: bool, as_json: bool) -> None:
+def main(*, exact: bool, billing: bool, as_json: bool) -> None:
     """Plan each size, and print how long it took, the gap, and what the plain rules cost."""
-    rows = [measured(*size) for size in SIZES] if not exact else [compared(number) for number in range(INSTANCES)]
+    types = TYPES
+    if billing:
+        types = tuple(replace(kind, boot_s=BOOT_S, minimum_billing_s=MINIMUM_BILLING_S) for kind in TYPES)
+    numbers = range(BILLING_INSTANCES if billing else INSTANCES)
+    rows = [compared(number, types) for number in numbers] if exact else [measured(*size) for size in SIZES]
     summary = _summary(rows) if exact else {}
     if as_json:
         tables.print_json({"schema": "gpusage.bench/1", "plan": rows, **summary})
@@ -84,11 +92,11 @@ def planned(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup]) -> tuple[Pl
     return best_plan(jobs, groups, starts.values()), starts
 
 
-def compared(number: int) -> dict[str, float]:
+def compared(number: int, types: Sequence[NodeType]) -> dict[str, float]:
     """Return how much dearer than the optimum a small problem's plan is, in percent, and what it starts from."""
     from plan_exact import least_cost  # OR-Tools, of the extra [test]
 
-    jobs, groups = small_problem(number)
+    jobs, groups = small_problem(number, types)
     plan, starts = planned(jobs, groups)
     optimum, is_proven = least_cost(jobs, groups, plan.cost, EXACT_LIMIT_S)
     return {
@@ -97,9 +105,9 @@ def compared(number: int) -> dict[str, float]:
         "nodes": groups[0].node_count,
         "optimum": optimum,
         "proven": is_proven,
-        PLAN: round(100.0 * (plan.cost / optimum - 1.0), 6),
-        RULE: round(100.0 * (min(starts[name].cost for name in RULES) / optimum - 1.0), 6),
-        PROGRAM: round(100.0 * (starts["program"].cost / optimum - 1.0), 6),
+        PLAN: round(100.0 * (plan.cost / optimum - 1.0), 6) + 0.0,
+        RULE: round(100.0 * (min(starts[name].cost for name in RULES) / optimum - 1.0), 6) + 0.0,
+        PROGRAM: round(100.0 * (starts["program"].cost / optimum - 1.0), 6) + 0.0,
     }
 
 
@@ -108,7 +116,7 @@ def _summary(rows: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]
     return {name: {"mean": sum(own) / len(own), "worst": max(own)} for name, own in shares.items()}
 
 
-def small_problem(number: int) -> tuple[list[PlannedJob], list[NodeGroup]]:
+def small_problem(number: int, types: Sequence[NodeType] = TYPES) -> tuple[list[PlannedJob], list[NodeGroup]]:
     """Return four to six jobs that come at once or one after the other, and two or three nodes."""
     chance = random.Random(f"exact {number}")  # a seed, no secret
     job_count, node_count = chance.randint(4, 6), chance.randint(2, 3)
@@ -120,7 +128,7 @@ def small_problem(number: int) -> tuple[list[PlannedJob], list[NodeGroup]]:
         deadline_s = float(submitted_s + round(job.latest_end_s))
         jobs.append(replace(job, submitted_s=float(submitted_s), deadline_s=deadline_s))
         submitted_s += round(chance.expovariate(1.0 / between_s)) if between_s else 0
-    return jobs, [NodeGroup(name="cloud", node_count=node_count, types=TYPES)]
+    return jobs, [NodeGroup(name="cloud", node_count=node_count, types=tuple(types))]
 
 
 def random_jobs(count: int) -> list[PlannedJob]:

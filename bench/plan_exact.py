@@ -1,7 +1,8 @@
 """The least cost of a small plan, proven by OR-Tools' CP-SAT: what `gpusage plan` is compared with.
 
-Each node has as many stretches of time as there are jobs, one after the other. A stretch has a type and is paid from
-its begin to its end; a job runs inside one stretch of its node. Times are whole seconds, prices whole cents.
+Each node has as many stretches of time as there are jobs, one after the other. A stretch has a type and is billed from
+its begin to its end, and for the boot before; a job runs inside one stretch of its node. Times are whole seconds,
+prices whole cents.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ class Model:
 
     def __init__(self, jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], most: float) -> None:
         self.model = cp_model.CpModel()
-        longest = [max(way.time_s for way in options(job, node_types(groups))) for job in jobs]
-        self.horizon_s = int(max(job.submitted_s for job in jobs) + sum(longest))
+        types = node_types(groups)
+        longest = [max(way.time_s + way.type.boot_s for way in options(job, types)) for job in jobs]
+        billing_s = max(max(kind.minimum_billing_s, kind.billing_step_s) for kind in types)
+        self.horizon_s = int(max(job.submitted_s for job in jobs) + sum(longest) + billing_s)
         self.costs: list[Expression] = []
         self.jobs = [self._job(job) for job in jobs]
         for group in groups:
@@ -94,10 +97,18 @@ class Model:
             self.model.add(begin >= before)
             self.model.add(end >= begin)
             for kind, is_this in is_type.items():
-                self.model.add(time[kind] >= end - begin).only_enforce_if(is_this)
-                self.costs.append(time[kind] * round(kind.price_per_hour * CENTS))
+                self.model.add(begin >= before + int(kind.boot_s)).only_enforce_if(is_this)
+                self._add_bill(kind, is_this, time[kind], end - begin)
             yield Stretch(begin, end, is_type, time)
             before = end
+
+    def _add_bill(self, kind: NodeType, is_this: Expression, billed: Expression, work: Expression) -> None:
+        """Let *billed* be the time that is billed for *work*, the time in which jobs may run, and count its price."""
+        self.model.add(billed >= work + int(kind.boot_s)).only_enforce_if(is_this)
+        self.model.add(billed >= int(kind.minimum_billing_s)).only_enforce_if(is_this)
+        if kind.billing_step_s:
+            self.model.add_modulo_equality(0, billed, int(kind.billing_step_s))
+        self.costs.append(billed * round(kind.price_per_hour * CENTS))
 
     def _inside(self, job: Job, kind: NodeType, stretches: Sequence[Stretch]) -> Iterator[Expression]:
         """Yield for each of *stretches* whether *job* runs in it, while it has the type *kind*."""

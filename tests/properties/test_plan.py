@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpusage.policies.capacity.decision import decide
 from gpusage.policies.capacity.mixed_integer import Limits
-from gpusage.policies.capacity.plan import Plan
+from gpusage.policies.capacity.plan import Active, Plan
 from gpusage.policies.capacity.planning import make_plan
 from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob
 from gpusage.policies.capacity.rules import RULES, by_rule
@@ -26,6 +26,9 @@ TYPES = st.builds(
     gpu=st.sampled_from(GPUS),
     gpu_count=st.integers(1, 6),
     price_per_hour=st.floats(0.0, 10.0),
+    boot_s=st.sampled_from((0.0, 60.0, 600.0)),
+    minimum_billing_s=st.sampled_from((0.0, 1800.0)),
+    billing_step_s=st.sampled_from((0.0, 60.0, 3600.0)),
 )
 COUNTS = (1, 2, 4)
 
@@ -110,20 +113,27 @@ def _nodes_are_on_and_one_thing_at_a_time(plan: Plan, groups: list[NodeGroup]) -
         assert any(
             on.node == each.node
             and on.type == each.option.type
-            and on.start_s <= each.start_s
+            and on.start_s + on.type.boot_s <= each.start_s + 1e-6
             and each.end_s <= on.end_s
             for on in plan.active
         )
     for node in names:
         times = sorted((on.start_s, on.end_s) for on in plan.active if on.node == node)
-        assert all(first[1] <= second[0] for first, second in pairwise(times))
+        assert all(first[1] <= second[0] + 1e-6 for first, second in pairwise([(0.0, 0.0), *times]))
 
 
 def _cost(plan: Plan) -> float:
-    nodes = sum((on.end_s - on.start_s) * on.type.price_per_hour for on in plan.active)
+    nodes = sum(_billed_s(on) * on.type.price_per_hour for on in plan.active)
     late = sum(
         max(each.end_s - each.job.deadline_s, 0.0) * each.job.late_price_per_hour
         for each in plan.assignments
         if each.job.deadline_s is not None
     )
     return (nodes + late) / HOUR_S
+
+
+def _billed_s(on: Active) -> float:
+    """Return what is billed, by its rule in words: at least so long, in whole steps."""
+    billed_s = max(on.end_s - on.start_s, on.type.minimum_billing_s)
+    step_s = on.type.billing_step_s
+    return step_s * next(count for count in range(10**6) if step_s * count >= billed_s - 1e-6) if step_s else billed_s

@@ -2,7 +2,8 @@
 
 ``nodes`` is a list of tables: ``name``; ``count`` of the nodes, or ``names``, a list of their own; and ``types``, what
 each node may be: a list of tables with ``name``, ``gpu``, ``gpus`` and ``price_per_hour`` of the whole node, or
-``power_w`` where energy is what is paid; then the file has ``energy_price_per_kwh``.
+``power_w`` where energy is what is paid; then the file has ``energy_price_per_kwh``. ``boot``, ``minimum_billing`` and
+``billing_step`` are times such as ``"5m"``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from gpusage.boundary.typed_documents import MismatchError, read_as
+from gpusage.cli.options import duration_s
 from gpusage.cli.user_file import read_document, refusal
 from gpusage.policies.capacity.problem import NodeGroup, NodeType
 from gpusage_hooks.errors import RequestError
@@ -23,6 +25,7 @@ W_PER_KW = 1000.0
 _Name = Annotated[str, Meta(min_length=1, description="a name")]
 _Count = Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100000")]
 _Gpus = Annotated[int, Meta(ge=1, le=64, description="a whole number from 1 to 64")]
+_Time = Annotated[str, Meta(pattern=r"^\d{1,6} ?(s|m|min|h|d)\Z", description="a time with its unit, such as '5m'")]
 _Money = Annotated[float, Meta(ge=0, le=1e9, description="a number of at least 0")]
 
 
@@ -34,6 +37,9 @@ class _Type(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gpus: _Gpus
     price_per_hour: _Money | None = None
     power_w: _Money | None = None
+    boot: _Time = "0s"
+    minimum_billing: _Time = "0s"
+    billing_step: _Time = "0s"
 
 
 _Names = Annotated[tuple[_Name, ...], Meta(min_length=1, description="a list of at least one name")]
@@ -112,4 +118,12 @@ def _type(kind: _Type, energy_price_per_kwh: float | None, origin: str) -> NodeT
             "'energy_price_per_kwh'; got neither. Add one."
         )
         raise RequestError(message)
-    return NodeType(name=kind.name, gpu=kind.gpu, gpu_count=kind.gpus, price_per_hour=price)
+    return NodeType(
+        name=kind.name,
+        gpu=kind.gpu,
+        gpu_count=kind.gpus,
+        price_per_hour=price,
+        boot_s=duration_s(kind.boot),
+        minimum_billing_s=duration_s(kind.minimum_billing),
+        billing_step_s=duration_s(kind.billing_step),
+    )

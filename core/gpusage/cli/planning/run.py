@@ -23,6 +23,8 @@ from gpusage.policies.capacity.state import Assignment
 from gpusage.reports.pages import gantt, html
 
 SHOWN_JOBS = 40
+LEAST_COST = 0.005
+"""Less is shown as 0.00."""
 COLUMNS = (
     tables.Column("job", is_left=True),
     tables.Column("node"),
@@ -65,6 +67,8 @@ def _document(best: Plan, others: Mapping[str, Plan], groups: Sequence[NodeGroup
         "planned_at_s": int(time.time()),
         "cost": rounded(best.cost),
         "node_cost": rounded(best.node_cost),
+        "boot_cost": rounded(best.boot_cost),
+        "unused_cost": rounded(best.unused_cost),
         "late_cost": rounded(best.late_cost),
         "gap": None if best.gap is None else rounded(best.gap),
         "bound": rounded(best.bound),
@@ -76,7 +80,9 @@ def _document(best: Plan, others: Mapping[str, Plan], groups: Sequence[NodeGroup
                 "node": each.node,
                 "type": each.type.name,
                 "start_s": rounded(each.start_s),
+                "ready_s": rounded(each.ready_s),
                 "end_s": rounded(each.end_s),
+                "billed_s": rounded(each.billed_s),
                 "cost": rounded(each.cost),
             }
             for each in best.active
@@ -131,7 +137,7 @@ def _summary(best: Plan, others: Mapping[str, Plan]) -> list[str]:
     """Return what the plan costs, how good it is, and what the plain rules would cost, one line each."""
     rules = ", ".join(f"{name}: {others[name].cost:.2f}" for name in RULES)
     lines = [
-        f"It costs {best.cost:.2f}: nodes {best.node_cost:.2f}, lateness {best.late_cost:.2f}.",
+        f"It costs {best.cost:.2f}: nodes {best.node_cost:.2f}{_bill(best)}, lateness {best.late_cost:.2f}.",
         f"The last job ends after {figures.seconds(best.end_s)}.",
         f"By plain rules it would cost: {rules}.",
     ]
@@ -139,6 +145,13 @@ def _summary(best: Plan, others: Mapping[str, Plan]) -> list[str]:
         bound = f"No plan can cost less than {best.bound:.2f}, which is {100 * best.gap:.1f} % less (optimality gap)."
         lines.insert(2, bound)
     return lines
+
+
+def _bill(best: Plan) -> str:
+    """Return what of the nodes' price is for no work, in parentheses; nothing where all is."""
+    parts = [("booting", best.boot_cost), ("billed after they were switched off", best.unused_cost)]
+    words = ", ".join(f"{name} {cost:.2f}" for name, cost in parts if cost > LEAST_COST)
+    return f" ({words})" if words else ""
 
 
 def _write(path: Path, best: Plan, others: Mapping[str, Plan]) -> None:

@@ -1,7 +1,8 @@
 """What starts now: one mixed-integer program at each event.
 
 Each waiting job starts now, in one way, or later; "later" is a relaxation of all that is still to come
-(`gpusage.policies.capacity.horizon`). The cost is that of GPUs by the period, and of lateness.
+(`gpusage.policies.capacity.horizon`). The cost is that of GPUs by the period, and of lateness. Boots and what is billed
+beyond the time on are left out for now and later alike: where only the present had them, every job would wait.
 
 Invariants:
 
@@ -19,7 +20,7 @@ import numpy as np
 
 from gpusage.policies.capacity.horizon import FloatArray, StartOptions, edges, later, overlap_s
 from gpusage.policies.capacity.mixed_integer import Limits, Program, Row, solve
-from gpusage.policies.capacity.problem import NodeGroup, Option
+from gpusage.policies.capacity.problem import NodeGroup, NodeType, Option
 from gpusage.policies.capacity.rules import RULES, by_rule
 from gpusage.policies.capacity.state import Choice, State, Waiting
 
@@ -43,8 +44,7 @@ class _Event:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.window = _window(state)
-        self.jobs = [each for _, each in self.window]
+        self.jobs = _window(state)
         self.gpus = list(dict.fromkeys(kind.gpu for group in state.groups for kind in group.types))
         self.edges_s = edges(state, self.jobs)
         self.lengths_s = np.diff(self.edges_s)
@@ -58,11 +58,14 @@ class _Event:
         self.count = self.first_paid + len(self.supplies) * len(self.lengths_s)
 
     def _starts(self) -> Iterator[tuple[int, Option]]:
-        """Yield each way in which a job could start now."""
-        room = _free_gpus_by_type(self.state)
+        """Yield each way in which a job could start now, on a node that has room for it."""
+        room: dict[NodeType, int] = {}
+        nodes = ((node.type, node.free_count) for node in self.state.active)
+        for kind, count in (*nodes, *((kind, kind.gpu_count) for _, kind in self.closed)):
+            room[kind] = max(room.get(kind, 0), count)
         for place, each in enumerate(self.jobs):
             for option in each.options:
-                if option.gpu_count <= room.get(option.type.name, 0):
+                if option.gpu_count <= room.get(option.type, 0):
                     yield place, option
 
     def program(self) -> Program:
@@ -179,16 +182,16 @@ class _Event:
 
     def _sizes(self) -> Iterator[Row]:
         """Yield a row per type and size: so many pieces of as many GPUs are free on its nodes."""
-        by_type: dict[str, list[int]] = {}
+        by_type: dict[NodeType, list[int]] = {}
         for column, (_, option) in enumerate(self.starts):
-            by_type.setdefault(option.type.name, []).append(column)
-        for name, columns in by_type.items():
+            by_type.setdefault(option.type, []).append(column)
+        for kind, columns in by_type.items():
+            new = [self.first_opening + place for place, (_, closed) in enumerate(self.closed) if closed == kind]
             for size in sorted({self.starts[column][1].gpu_count for column in columns}):
                 large = [column for column in columns if self.starts[column][1].gpu_count >= size]
-                new = [self.first_opening + place for place, (_, kind) in enumerate(self.closed) if kind.name == name]
-                pieces = [-float(kind.gpu_count // size) for _, kind in self.closed if kind.name == name]
+                pieces = [-float(kind.gpu_count // size)] * len(new)
                 factors = [self.starts[column][1].gpu_count / size for column in large]
-                free = sum(node.free_count // size for node in self.state.active if node.type.name == name)
+                free = sum(node.free_count // size for node in self.state.active if node.type == kind)
                 yield Row(columns=[*large, *new], factors=[*factors, *pieces], high=float(free))
 
 
@@ -204,25 +207,22 @@ def decide(state: State, limits: Limits) -> Choice:
     if solution is None:
         return by_rule(RULES["earliest deadline"])(state)
     values = np.rint(solution[: event.first_later]).astype(np.int64).tolist()
-    taken = [
-        (event.window[place][0], option) for (place, option), value in zip(event.starts, values, strict=False) if value
-    ]
+    taken = [(event.jobs[place], option) for (place, option), value in zip(event.starts, values, strict=False) if value]
     counts = values[event.first_opening :]
-    opened = {
-        (group.name, kind.name): count for (group, kind), count in zip(event.closed, counts, strict=True) if count
-    }
+    opened = {(group.name, kind): count for (group, kind), count in zip(event.closed, counts, strict=True) if count}
     return Choice(starts=taken, opened=opened)
 
 
-def _window(state: State) -> list[tuple[int, Waiting]]:
-    """Return the most urgent jobs, each with its place in the queue."""
-    order = sorted(
-        enumerate(state.waiting), key=lambda item: (item[1].latest_start_s, item[1].job.submitted_s, item[0])
-    )
+def _by_urgency(each: Waiting) -> tuple[float, ...]:
+    return each.latest_start_s, each.job.submitted_s
+
+
+def _window(state: State) -> Sequence[Waiting]:
+    """Return the most urgent jobs."""
     free = sum(node.free_count for node in state.active) + sum(
         len(state.off[group.name]) * max(kind.gpu_count for kind in group.types) for group in state.groups
     )
-    return order[: max(LEAST_WINDOW, WINDOW_PER_GPU * free)]
+    return state.in_order(_by_urgency)[: max(LEAST_WINDOW, WINDOW_PER_GPU * free)]
 
 
 def _supplies(group: NodeGroup) -> Iterator[Supply]:
@@ -230,14 +230,3 @@ def _supplies(group: NodeGroup) -> Iterator[Supply]:
         kinds = [kind for kind in group.types if kind.gpu == gpu]
         price = min(kind.gpu_price_per_s for kind in kinds)
         yield Supply(group=group, gpu=gpu, gpu_count=max(kind.gpu_count for kind in kinds), price_per_s=price)
-
-
-def _free_gpus_by_type(state: State) -> dict[str, int]:
-    """Return the most GPUs that a job can have on one node now, by type."""
-    room: dict[str, int] = {}
-    for name, count in [
-        *((node.type.name, node.free_count) for node in state.active),
-        *((kind.name, kind.gpu_count) for _, kind in state.closed()),
-    ]:
-        room[name] = max(room.get(name, 0), count)
-    return room

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
-from gpusage.policies.capacity.plan import Active, Plan, least_cost
+from gpusage.policies.capacity.plan import Plan, least_cost, plan_of
 from gpusage.policies.capacity.problem import NodeGroup, NodeType, Option, PlannedJob, node_types, options
 from gpusage.policies.capacity.state import ActiveNode, Assignment, Choice, State, Waiting
 
@@ -16,12 +17,17 @@ TICK_S = 300.0
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """A plan in the making."""
+    """A plan in the making.
+
+    Attributes:
+        coming: Jobs that are not submitted yet, the next one last.
+        ends: What runs, a heap by its end; the numbers tell equal ends apart.
+    """
 
     state: State
     coming: list[Waiting]
+    ends: list[tuple[float, int, ActiveNode, Assignment]] = field(default_factory=list)
     done: list[Assignment] = field(default_factory=list)
-    active: list[Active] = field(default_factory=list)
 
 
 def as_planned(_: PlannedJob, option: Option) -> float:
@@ -52,8 +58,7 @@ def make_plan(
             choice = choose(run.state)
             _start(run, choice, lasts_s)
         _advance(run, tick_s)
-    _finish_until(run, float("inf"))
-    return Plan(assignments=tuple(run.done), active=tuple(run.active), bound=least_cost(jobs, groups))
+    return plan_of(run.done, least_cost(jobs, groups))
 
 
 def waiting(job: PlannedJob, groups: Sequence[NodeGroup]) -> Waiting:
@@ -78,58 +83,62 @@ def _begin(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup]) -> _Run:
 
 def _admit(run: _Run) -> None:
     while run.coming and run.coming[-1].job.submitted_s <= run.state.now_s:
-        run.state.waiting.append(run.coming.pop())
-
-
-def _next_end_s(run: _Run) -> float:
-    return min((each.end_s for node in run.state.active for each in node.running), default=float("inf"))
+        run.state.admit(run.coming.pop())
 
 
 def _advance(run: _Run, tick_s: float) -> None:
     """Go to the next event, and free what has ended by then."""
     arrival_s = run.coming[-1].job.submitted_s if run.coming else float("inf")
     tick = run.state.now_s + tick_s if run.state.waiting else float("inf")
-    now_s = min(arrival_s, _next_end_s(run), tick)
+    now_s = min(arrival_s, run.ends[0][0] if run.ends else float("inf"), tick)
     if now_s < float("inf"):
         run.state.now_s = now_s
         _finish_until(run, now_s)
 
 
 def _finish_until(run: _Run, now_s: float) -> None:
-    """Take off what has ended by *now_s*; a node without a job is off from its last end on."""
-    for node in list(run.state.active):
-        ended = [each for each in node.running if each.end_s <= now_s]
-        node.running = [each for each in node.running if each.end_s > now_s]
-        if ended and not node.running:
-            run.state.active.remove(node)
-            run.state.off[node.group.name].append(node.name)
-            last_s = max(each.end_s for each in ended)
-            run.active.append(Active(node=node.name, type=node.type, start_s=node.opened_s, end_s=last_s))
+    """Take off what has ended by *now_s*; a node without a job is off."""
+    while run.ends and run.ends[0][0] <= now_s:
+        _, _, node, ended = heappop(run.ends)
+        node.end(ended)
+        if not node.running:
+            _close(run, node)
+
+
+def _close(run: _Run, node: ActiveNode) -> None:
+    run.state.active.remove(node)
+    run.state.off[node.group.name].append(node.name)
 
 
 def _start(run: _Run, choice: Choice, lasts_s: Callable[[PlannedJob, Option], float]) -> None:
     """Open nodes, and place what starts on them: the largest first, and jobs that end together side by side."""
     opened = [_open(run, group, kind) for (group, kind), count in choice.opened.items() for _ in range(count)]
     order = sorted(choice.starts, key=lambda start: (-start[1].gpu_count, -start[1].time_s))
-    for index, option in order:
+    for each, option in order:
         node = _node_for(run, option)
-        job, now_s = run.state.waiting[index].job, run.state.now_s
-        end_s = now_s + lasts_s(job, option)
-        start = Assignment(job=job, node=node.name, option=option, start_s=now_s, end_s=end_s)
-        node.running.append(start)
+        start_s = max(run.state.now_s, node.ready_s)
+        end_s = start_s + lasts_s(each.job, option)
+        start = Assignment(job=each.job, node=node.name, option=option, start_s=start_s, end_s=end_s)
+        node.start(start)
+        heappush(run.ends, (end_s, len(run.done), node, start))
         run.done.append(start)
     for node in opened:
         if not node.running:
-            run.state.active.remove(node)
-            run.state.off[node.group.name].append(node.name)
-    started = {index for index, _ in choice.starts}
-    run.state.waiting = [each for index, each in enumerate(run.state.waiting) if index not in started]
+            _close(run, node)
+    started = {id(each) for each, _ in choice.starts}
+    run.state.waiting = [each for each in run.state.waiting if id(each) not in started]
 
 
-def _open(run: _Run, group_name: str, type_name: str) -> ActiveNode:
+def _open(run: _Run, group_name: str, kind: NodeType) -> ActiveNode:
     group = next(group for group in run.state.groups if group.name == group_name)
-    kind = next(kind for kind in group.types if kind.name == type_name)
-    node = ActiveNode(name=run.state.off[group_name].pop(), group=group, type=kind, opened_s=run.state.now_s)
+    node = ActiveNode(
+        name=run.state.off[group_name].pop(),
+        group=group,
+        type=kind,
+        ready_s=run.state.now_s + kind.boot_s,
+        running=[],
+        free_count=kind.gpu_count,
+    )
     run.state.active.append(node)
     return node
 
@@ -138,10 +147,6 @@ def _node_for(run: _Run, option: Option) -> ActiveNode:
     """Return the fullest node that has room; of equals, the one whose jobs end nearest."""
     end_s = run.state.now_s + option.time_s
     return min(
-        (node for node in run.state.active if _has_room(node, option.type, option.gpu_count)),
+        (node for node in run.state.active if node.free_count >= option.gpu_count and node.type == option.type),
         key=lambda node: (node.free_count, abs(max((each.end_s for each in node.running), default=end_s) - end_s)),
     )
-
-
-def _has_room(node: ActiveNode, kind: NodeType, gpu_count: int) -> bool:
-    return node.type.name == kind.name and node.free_count >= gpu_count

@@ -6,11 +6,15 @@ Learning Applications Training", ICCCS 2019.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from gpusage_hooks.units import HOUR_S
+
+TOLERANCE_S = 1e-6
+"""Times that differ by less are equal: sums of times are inexact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,17 +24,39 @@ class NodeType:
     Attributes:
         gpu: The GPU's name, as `PlannedJob.times_s` has it.
         price_per_hour: Of the whole node, whether its GPUs are used or not.
+        boot_s: From the moment when it is switched on until its first job can start; it is paid.
+        minimum_billing_s: It is billed for at least so long each time it is switched on.
+        billing_step_s: The time that is billed is a multiple of this; 0 where each second counts.
     """
 
     name: str
     gpu: str
     gpu_count: int
     price_per_hour: float
+    boot_s: float = 0.0
+    minimum_billing_s: float = 0.0
+    billing_step_s: float = 0.0
 
     @property
     def gpu_price_per_s(self) -> float:
         """Return what one of its GPUs costs for a second."""
         return self.price_per_hour / self.gpu_count / HOUR_S
+
+    @property
+    def is_billed_by_use(self) -> bool:
+        """Tell whether nothing is billed but the time in which its jobs run."""
+        return not (self.boot_s or self.minimum_billing_s or self.billing_step_s)
+
+    def billed_s(self, on_s: float) -> float:
+        """Return the time that is billed where it was on for *on_s*, from the moment when it was switched on."""
+        billed_s = max(on_s, self.minimum_billing_s)
+        if not self.billing_step_s:
+            return billed_s
+        return math.ceil((billed_s - TOLERANCE_S) / self.billing_step_s) * self.billing_step_s
+
+    def cost(self, on_s: float) -> float:
+        """Return the price of being on once, for *on_s*."""
+        return self.billed_s(on_s) / HOUR_S * self.price_per_hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

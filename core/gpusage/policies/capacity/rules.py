@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from gpusage.policies.capacity.problem import Option
-from gpusage.policies.capacity.state import Choice, State, Waiting
+from gpusage.policies.capacity.problem import NodeType, Option
+from gpusage.policies.capacity.state import Choice, Order, State, Waiting
 
-Order = Callable[[Waiting], tuple[float, ...]]
 RULES: Mapping[str, Order] = MappingProxyType(
     {
         "first come": lambda each: (each.job.submitted_s,),
@@ -29,12 +28,12 @@ def by_rule(order: Order) -> Callable[[State], Choice]:
     def choose(state: State) -> Choice:
         room = _Room(state)
         starts = []
-        for index, each in sorted(enumerate(state.waiting), key=lambda item: order(item[1])):
-            option = _best_option(each, room, state.now_s)
+        for each in state.in_order(order):
+            option = _best_option(each, room)
             if option is None:
                 break
             room.reserve(option)
-            starts.append((index, option))
+            starts.append((each, option))
         return Choice(starts=starts, opened=room.opened)
 
     return choose
@@ -44,38 +43,48 @@ class _Room:
     """Free GPUs by node while a rule chooses; a node that is off is opened where no other has room."""
 
     def __init__(self, state: State) -> None:
-        self.free = [(node.type.name, node.free_count) for node in state.active]
-        self.closed = list(state.closed())
+        self.now_s = state.now_s
+        self.free: dict[NodeType, list[tuple[int, float]]] = {}
+        """Of each node of a type that has some: how many are free, and when it has booted."""
+        for node in state.active:
+            if node.free_count:
+                self.free.setdefault(node.type, []).append((node.free_count, node.ready_s))
+        self.groups: dict[NodeType, list[str]] = {}
+        for group, kind in state.closed():
+            self.groups.setdefault(kind, []).append(group.name)
         self.off = Counter({name: len(names) for name, names in state.off.items()})
-        self.opened: Counter[tuple[str, str]] = Counter()
+        self.opened: Counter[tuple[str, NodeType]] = Counter()
 
-    def fits(self, option: Option) -> bool:
-        """Tell whether *option* could start."""
-        return self._opens(option) is not None or any(
-            name == option.type.name and count >= option.gpu_count for name, count in self.free
-        )
+    def end_s(self, option: Option) -> float | None:
+        """Return when a job would end that starts now as *option* says, ``None`` where that does not fit."""
+        fitting = [ready_s for count, ready_s in self.free.get(option.type, ()) if count >= option.gpu_count]
+        if not fitting and self._opens(option) is None:
+            return None
+        ready_s = max(self.now_s, min(fitting)) if fitting else self.now_s + option.type.boot_s
+        return ready_s + option.time_s
 
     def reserve(self, option: Option) -> None:
         """Take the GPUs of *option*, on the fullest active node that has them, or on a new one."""
-        name, needed = option.type.name, option.gpu_count
-        fitting = [place for place, (kind, count) in enumerate(self.free) if kind == name and count >= needed]
+        nodes = self.free.setdefault(option.type, [])
+        fitting = [node for node in nodes if node[0] >= option.gpu_count]
         if fitting:
-            place = min(fitting, key=lambda place: self.free[place][1])
-            self.free[place] = (name, self.free[place][1] - needed)
+            count, ready_s = min(fitting)
+            nodes.remove((count, ready_s))
         elif (group := self._opens(option)) is not None:
             self.off[group] -= 1
-            self.opened[group, name] += 1
-            self.free.append((name, option.type.gpu_count - needed))
+            self.opened[group, option.type] += 1
+            count, ready_s = option.type.gpu_count, self.now_s + option.type.boot_s
+        if count > option.gpu_count:
+            nodes.append((count - option.gpu_count, ready_s))
 
     def _opens(self, option: Option) -> str | None:
-        names = (group.name for group, kind in self.closed if kind.name == option.type.name)
-        return next((name for name in names if self.off[name]), None)
+        return next((name for name in self.groups.get(option.type, ()) if self.off[name]), None)
 
 
-def _best_option(each: Waiting, room: _Room, now_s: float) -> Option | None:
-    """Return the cheapest option that meets the deadline, else the fastest; ``None`` where none fits."""
-    fitting = [option for option in each.options if room.fits(option)]
-    in_time = [option for option in fitting if now_s + option.time_s <= each.job.latest_end_s]
+def _best_option(each: Waiting, room: _Room) -> Option | None:
+    """Return the cheapest option that meets the deadline, else the one that ends first; ``None`` where none fits."""
+    ends_s = {option: end_s for option in each.options if (end_s := room.end_s(option)) is not None}
+    in_time = [option for option, end_s in ends_s.items() if end_s <= each.job.latest_end_s]
     if in_time:
         return min(in_time, key=lambda option: (option.cost, option.time_s))
-    return min(fitting, key=lambda option: (option.time_s, option.cost), default=None)
+    return min(ends_s, key=lambda option: (ends_s[option], option.cost), default=None)

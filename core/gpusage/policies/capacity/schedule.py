@@ -3,21 +3,21 @@
 Invariants:
 
 1. Jobs that are on a node at the same time use it as one type, and together no more GPUs than that type has.
-2. A node costs its type's price while at least one job runs there, and nothing else.
+2. Between two jobs of two types, the node has the time to boot.
+3. A node costs what `gpusage.policies.capacity.plan.on_times` says; where it is billed by use, it costs its type's
+   price while at least one job runs there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from gpusage.policies.capacity.plan import Active, Plan
-from gpusage.policies.capacity.problem import NodeGroup, NodeType, Option, PlannedJob, node_types, options
+from gpusage.policies.capacity.plan import Plan, on_times, plan_of
+from gpusage.policies.capacity.problem import TOLERANCE_S, NodeGroup, Option, PlannedJob, node_types, options
 from gpusage.policies.capacity.state import Assignment
 from gpusage_hooks.units import HOUR_S
-
-TOLERANCE_S = 1e-6
-"""Stays that share less time than this do not overlap: sums of times are inexact."""
 
 
 class Stay(NamedTuple):
@@ -45,6 +45,7 @@ class Scheduler:
     """The jobs, by names that differ, and nodes of one plan.
 
     Attributes:
+        boots_s: Of each node the times that its types need to boot; ``None`` where it is billed by use.
         waiting_price_per_s: What a job costs until it ends, so that of equal plans the earlier one counts as better.
         tries: How many places have been tried.
     """
@@ -53,6 +54,7 @@ class Scheduler:
         self.jobs = jobs
         self.groups = groups
         self.nodes = [(name, group) for group in groups for name in group.node_names]
+        self.boots_s = [_boots_s(group) for _, group in self.nodes]
         self.options = [options(job, node_types(groups)) for job in jobs]
         self.waiting_price_per_s = waiting_price_per_s
         self.tries = 0
@@ -69,20 +71,17 @@ class Scheduler:
 
     def plan(self, stays: Stays, bound: float) -> Plan:
         """Return *stays* as a plan that has this *bound*."""
-        assignments, active = [], []
-        for (name, _), own in zip(self.nodes, stays, strict=True):
-            active += [Active(node=name, type=kind, start_s=begin, end_s=end) for kind, begin, end in _active(own)]
-            assignments += [
-                Assignment(job=self.jobs[job], node=name, option=option, start_s=start_s, end_s=end_s)
-                for start_s, end_s, job, option in own
-            ]
-        assignments.sort(key=lambda each: (each.start_s, each.job.name))
-        return Plan(assignments=tuple(assignments), active=tuple(active), bound=bound)
+        assignments = [
+            Assignment(job=self.jobs[job], node=name, option=option, start_s=start_s, end_s=end_s)
+            for (name, _), own in zip(self.nodes, stays, strict=True)
+            for start_s, end_s, job, option in own
+        ]
+        return plan_of(sorted(assignments, key=lambda each: (each.start_s, each.job.name)), bound)
 
     def cost(self, stays: Stays) -> float:
         """Return what *stays* cost, with the price of waiting."""
         return sum(
-            sum((end_s - start_s) / HOUR_S * kind.price_per_hour for kind, start_s, end_s in _active(own))
+            _node_cost(own)
             + sum(self.jobs[each.job].late_cost(each.end_s) + self.waiting_price_per_s * each.end_s for each in own)
             for own in stays
         )
@@ -113,18 +112,28 @@ class Scheduler:
         job = self.jobs[best.stay.job]
         self.tries += 1
         gpu_cost = (1.0 - node_share) * option.cost
-        node_price = node_share * option.type.price_per_hour / HOUR_S
-        if gpu_cost + job.late_cost(job.submitted_s + option.time_s) >= best.cost:
+        if gpu_cost + job.late_cost(max(job.submitted_s, option.type.boot_s) + option.time_s) >= best.cost:
             return best
-        for start_s, end_s in _times(job, option.time_s, others):
+        for start_s, end_s in _times(job, option, others, self.boots_s[node]):
             self.tries += 1
             cost = gpu_cost + job.late_cost(end_s) + self.waiting_price_per_s * end_s
             if cost >= best.cost:
                 continue
-            paid_s = _paid_s(others, start_s, end_s, option)
-            if paid_s is not None and (cost := cost + node_price * (end_s - start_s - paid_s)) < best.cost:
-                best = Place(cost, node, Stay(start_s, end_s, best.stay.job, option))
+            stay = Stay(start_s, end_s, best.stay.job, option)
+            added = self._added_cost(stay, node, others)
+            if added is not None and cost + node_share * added < best.cost:
+                best = Place(cost + node_share * added, node, stay)
         return best
+
+    def _added_cost(self, stay: Stay, node: int, others: Sequence[Stay]) -> float | None:
+        """Return what the node costs more with *stay* than with the *others* alone; ``None`` where it has no room."""
+        paid_s = _paid_s(others, stay)
+        if paid_s is None:
+            return None
+        if self.boots_s[node] is None:
+            return (stay.end_s - stay.start_s - paid_s) / HOUR_S * stay.option.type.price_per_hour
+        together = sorted((*others, stay), key=_start_s)
+        return _node_cost(together) - _node_cost(others) if _can_boot(together) else None
 
 
 def insert(stays: Stays, place: Place) -> None:
@@ -134,26 +143,56 @@ def insert(stays: Stays, place: Place) -> None:
     own.sort(key=_start_s)
 
 
+def _boots_s(group: NodeGroup) -> Collection[float] | None:
+    if all(kind.is_billed_by_use for kind in group.types):
+        return None
+    return {kind.boot_s for kind in group.types if kind.boot_s}
+
+
 def _start_s(stay: Stay) -> float:
     return stay.start_s
 
 
-def _times(job: PlannedJob, time_s: float, others: Sequence[Stay]) -> set[tuple[float, float]]:
+def _times(
+    job: PlannedJob, option: Option, others: Sequence[Stay], boots_s: Collection[float] | None
+) -> set[tuple[float, float]]:
     """Return the starts and ends that can be best: at once, in time for the deadline, or where another begins or ends.
 
-    The cost changes its slope nowhere else.
+    The cost changes its slope nowhere else where a node is billed by use. Else it may also be best to leave just the
+    time to boot between this job and another one.
     """
-    times = {(job.submitted_s, job.submitted_s + time_s)}
+    time_s = option.time_s
+    earliest_s = max(job.submitted_s, option.type.boot_s)
+    times = {(earliest_s, earliest_s + time_s)}
     ends = {edge for each in others for edge in each[:2]}
     if job.deadline_s is not None:
         times.add((job.deadline_s - time_s, job.deadline_s))
     times.update((edge, edge + time_s) for edge in ends)
     times.update((edge - time_s, edge) for edge in ends)
-    return {each for each in times if each[0] >= job.submitted_s}
+    for boot_s in boots_s or ():
+        times.update((edge + boot_s, edge + boot_s + time_s) for edge in ends)
+        times.update((edge - boot_s - time_s, edge - boot_s) for edge in ends)
+    return {each for each in times if each[0] >= earliest_s}
 
 
-def _paid_s(others: Sequence[Stay], start_s: float, end_s: float, option: Option) -> float | None:
-    """Return how long the node is on anyway in this time; ``None`` where *option* has no room."""
+def _node_cost(own: Sequence[Stay]) -> float:
+    return sum(kind.cost(end_s - start_s) for kind, start_s, end_s in on_times(own))
+
+
+def _can_boot(own: Sequence[Stay]) -> bool:
+    """Tell whether a node has the time to become another type where its jobs need that."""
+    until_s = 0.0
+    for before, after in pairwise(own):
+        until_s = max(until_s, before.end_s)
+        kind = after.option.type
+        if kind != before.option.type and after.start_s - until_s < kind.boot_s - TOLERANCE_S:
+            return False
+    return True
+
+
+def _paid_s(others: Sequence[Stay], stay: Stay) -> float | None:
+    """Return how long the node is on anyway while *stay* lasts; ``None`` where it has no room."""
+    start_s, end_s, _, option = stay
     first_s, last_s = start_s + TOLERANCE_S, end_s - TOLERANCE_S
     overlapping = [each for each in others if each.start_s < last_s and each.end_s > first_s]
     if any(each.option.type != option.type for each in overlapping):
@@ -171,17 +210,3 @@ def _paid_s(others: Sequence[Stay], start_s: float, end_s: float, option: Option
             paid_s += until_s - reach_s
             reach_s = until_s
     return paid_s
-
-
-def _active(own: Sequence[Stay]) -> Iterator[tuple[NodeType, float, float]]:
-    """Yield as what a node with these stays is on, and from when to when."""
-    kind, begin_s, until_s = None, 0.0, 0.0
-    for start_s, end_s, _, option in own:
-        if kind is not None and (option.type != kind or start_s > until_s):
-            yield kind, begin_s, until_s
-            kind = None
-        if kind is None:
-            kind, begin_s, until_s = option.type, start_s, end_s
-        until_s = max(until_s, end_s)
-    if kind is not None:
-        yield kind, begin_s, until_s

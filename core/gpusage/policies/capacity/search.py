@@ -40,6 +40,7 @@ class _Search:
         self.most_tries = most_tries
         self.stays = stays
         self.cost = scheduler.cost(stays)
+        self.has_improved = False
 
     @property
     def is_over(self) -> bool:
@@ -54,7 +55,7 @@ class _Search:
             insert(stays, self.scheduler.best_place(job, stays, node_share))
         cost = self.scheduler.cost(stays)
         if cost < self.cost * (1.0 - LEAST_GAIN):
-            self.stays, self.cost = stays, cost
+            self.stays, self.cost, self.has_improved = stays, cost, True
 
 
 def best_plan(
@@ -70,7 +71,7 @@ def best_plan(
         before = search.cost
         _round(search, orders)
     better = scheduler.plan(search.stays, cheapest.bound)
-    return better if better.cost < cheapest.cost else cheapest
+    return better if search.has_improved and better.cost <= cheapest.cost else cheapest
 
 
 def _round(search: _Search, orders: Sequence[Order]) -> None:

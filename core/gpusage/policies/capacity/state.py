@@ -2,14 +2,16 @@
 
 Invariants:
 
-1. A node has the type that it was opened as until its last job ends; then it is off, and costs nothing.
+1. A node has the type that it was opened as until its last job ends; then it is off.
 2. No more GPUs of a node are used than it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from bisect import insort
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from gpusage.policies.capacity.problem import NodeGroup, NodeType, Option, PlannedJob
 
@@ -27,18 +29,29 @@ class Assignment:
 
 @dataclass(slots=True, kw_only=True)
 class ActiveNode:
-    """A node that is on, of one type."""
+    """A node that is on, of one type.
+
+    Attributes:
+        ready_s: When it has booted.
+        free_count: How many of its GPUs nobody uses.
+    """
 
     name: str
     group: NodeGroup
     type: NodeType
-    opened_s: float
-    running: list[Assignment] = field(default_factory=list)
+    ready_s: float
+    running: list[Assignment]
+    free_count: int
 
-    @property
-    def free_count(self) -> int:
-        """Return how many of its GPUs nobody uses."""
-        return self.type.gpu_count - sum(each.option.gpu_count for each in self.running)
+    def start(self, assignment: Assignment) -> None:
+        """Give *assignment* its GPUs."""
+        self.running.append(assignment)
+        self.free_count -= assignment.option.gpu_count
+
+    def end(self, assignment: Assignment) -> None:
+        """Free the GPUs of *assignment*."""
+        self.running.remove(assignment)
+        self.free_count += assignment.option.gpu_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +76,20 @@ class Waiting:
         return self.job.latest_end_s - self.cheapest.time_s
 
 
+Order: TypeAlias = Callable[[Waiting], tuple[float, ...]]
+"""The key by which waiting jobs are sorted."""
+
+
+def _by_arrival(each: Waiting) -> tuple[float, ...]:
+    return (each.job.submitted_s,)
+
+
 @dataclass(slots=True, kw_only=True)
 class State:
     """The cluster at the moment *now_s*.
 
     Attributes:
+        waiting: The jobs that wait, in the *order* that was asked for last.
         off: Names of the nodes of each group that are off.
     """
 
@@ -76,6 +98,18 @@ class State:
     waiting: list[Waiting]
     active: list[ActiveNode]
     off: Mapping[str, list[str]]
+    order: Order = _by_arrival
+
+    def admit(self, each: Waiting) -> None:
+        """Let a job wait."""
+        insort(self.waiting, each, key=self.order)
+
+    def in_order(self, order: Order) -> Sequence[Waiting]:
+        """Return the jobs that wait, sorted; equal ones by the order before."""
+        if order is not self.order:
+            self.waiting.sort(key=order)
+            self.order = order
+        return self.waiting
 
     @property
     def gpu_count(self) -> int:
@@ -98,9 +132,9 @@ class Choice:
     """What starts now.
 
     Attributes:
-        starts: The job's place among those that wait, and how it runs.
-        opened: How many nodes of a group become active as a type, by the names of both.
+        starts: Jobs, and how they run.
+        opened: How many nodes of a group, by its name, become active as a type.
     """
 
-    starts: Sequence[tuple[int, Option]]
-    opened: Mapping[tuple[str, str], int]
+    starts: Sequence[tuple[Waiting, Option]]
+    opened: Mapping[tuple[str, NodeType], int]

@@ -23,11 +23,12 @@ _CLOCK_S = 60.0
 
 
 class _Node(Struct, frozen=True, kw_only=True):
-    """A node while it is on."""
+    """A node while it is on; *ready_s* is when it has booted."""
 
     node: str
     start_s: _Time
     end_s: _Time
+    ready_s: _Time | None = None
 
 
 class _Document(Struct, frozen=True, kw_only=True):
@@ -104,6 +105,7 @@ def parse_schedule(document: object, origin: str) -> Schedule:
         raise refusal(error, f"plan {origin!r}", _REMEDY) from error
     spans: dict[str, list[tuple[float, float]]] = {name: [] for name in plan.unused_nodes}
     for each in plan.nodes:
-        spans.setdefault(each.node, []).append((plan.planned_at_s + each.start_s, plan.planned_at_s + each.end_s))
+        needed_s = each.start_s if each.ready_s is None else each.ready_s  # Slurm's own ResumeTimeout goes before it
+        spans.setdefault(each.node, []).append((plan.planned_at_s + needed_s, plan.planned_at_s + each.end_s))
     on_s = {name: tuple(sorted(each)) for name, each in spans.items()}
     return Schedule(on_s=on_s, planned_at_s=plan.planned_at_s)

@@ -68,6 +68,29 @@ def test_two_jobs_side_by_side_cost_one_node(tmp_path: Path) -> None:
     assert 0 <= time.time() - document["planned_at_s"] < 600
 
 
+def test_the_bill_says_what_is_for_booting_and_for_no_use(tmp_path: Path) -> None:
+    billing = 'price_per_hour = 3.6, boot = "100s", minimum_billing = "30m", billing_step = "1h"'
+    (tmp_path / "c.toml").write_text(CLUSTER.replace("price_per_hour = 3.6", billing))
+    (tmp_path / "j.csv").write_text("job_id,steps,v100:1\na,1000,1\n")
+    words = ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml")]
+    said = CliRunner().invoke(main, words).stdout
+    assert "nodes 3.60 (booting 0.10, billed after they were switched off 2.50), lateness 0.00." in said
+    document = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+    (node,) = document["nodes"]
+    assert (node["start_s"], node["ready_s"], node["end_s"], node["billed_s"]) == (0.0, 100.0, 1100.0, 3600.0)
+    assert (document["boot_cost"], document["unused_cost"]) == (pytest.approx(0.1), pytest.approx(2.5))
+
+
+def test_a_boot_without_a_unit_is_told(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(CLUSTER.replace("price_per_hour = 3.6", "price_per_hour = 3.6, boot = 5"))
+    (tmp_path / "j.csv").write_text("job_id,steps,v100:1\na,1000,1\n")
+    result = CliRunner().invoke(
+        main, ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml")]
+    )
+    assert result.exit_code == 1
+    assert "must be a time with its unit, such as '5m'; got 5." in result.stderr
+
+
 def test_a_job_that_fits_nowhere_is_told_and_nothing_is_written(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(CLUSTER)
     (tmp_path / "j.csv").write_text("job_id,k80:1\na,1\n")

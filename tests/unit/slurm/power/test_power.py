@@ -38,6 +38,11 @@ SETTINGS = {
 }
 
 
+def test_a_boot_of_the_plan_is_not_added_to_slurms_own() -> None:
+    booting = {"node": "a", "type": "t", "start_s": 0, "ready_s": 300, "end_s": 600}
+    assert parse_schedule({**PLAN, "nodes": [booting]}, "p").on_s["a"] == ((1300, 1600),)
+
+
 @pytest.mark.parametrize(
     ("at_s", "power", "action", "why"),
     [
