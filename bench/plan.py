@@ -21,12 +21,12 @@ from gpusage.cli import tables
 from gpusage.policies.capacity.decision import decide
 from gpusage.policies.capacity.mixed_integer import Limits
 from gpusage.policies.capacity.plan import Plan
-from gpusage.policies.capacity.planning import make_plan
 from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob
-from gpusage.policies.capacity.rules import RULES, by_rule
-from gpusage.policies.capacity.search import best_plan
+from gpusage.policies.capacity.rules import RULES
+from gpusage.policies.capacity.whole import Watch, whole_plan
 
 SIZES = ((100, 20, 10.0), (1000, 200, 60.0))
+LARGE = (20_000, 2000, 600.0)
 """Jobs, nodes, and the seconds that the whole plan may take."""
 INSTANCES, BILLING_INSTANCES = 32, 12
 BOOT_S, MINIMUM_BILLING_S = 180.0, 3600.0
@@ -49,14 +49,17 @@ TYPES = tuple(
 @click.command()
 @click.option("--exact", is_flag=True, help="Compare small plans with the optimum that CP-SAT proves.")
 @click.option("--billing", is_flag=True, help="With --exact: nodes boot, and are billed for at least an hour.")
+@click.option("--large", is_flag=True, help="Plan 20,000 jobs on 2,000 nodes as well: minutes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def main(*, exact: bool, billing: bool, as_json: bool) -> None:
+def main(*, exact: bool, billing: bool, large: bool, as_json: bool) -> None:
     """Plan each size, and print how long it took, the gap, and what the plain rules cost."""
     types = TYPES
     if billing:
         types = tuple(replace(kind, boot_s=BOOT_S, minimum_billing_s=MINIMUM_BILLING_S) for kind in TYPES)
-    numbers = range(BILLING_INSTANCES if billing else INSTANCES)
-    rows = [compared(number, types) for number in numbers] if exact else [measured(*size) for size in SIZES]
+    if exact:
+        rows = [compared(number, types) for number in range(BILLING_INSTANCES if billing else INSTANCES)]
+    else:
+        rows = [measured(*size) for size in (*SIZES, *([LARGE] if large else []))]
     summary = _summary(rows) if exact else {}
     if as_json:
         tables.print_json({"schema": "gpusage.bench/1", "plan": rows, **summary})
@@ -85,11 +88,9 @@ def measured(job_count: int, node_count: int, limit_s: float) -> dict[str, float
     }
 
 
-def planned(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup]) -> tuple[Plan, dict[str, Plan]]:
+def planned(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup]) -> tuple[Plan, Mapping[str, Plan]]:
     """Return the plan as `gpusage plan` makes it, and those that it starts from."""
-    starts = {name: make_plan(jobs, groups, by_rule(order)) for name, order in RULES.items()}
-    starts["program"] = make_plan(jobs, groups, lambda state: decide(state, Limits()))
-    return best_plan(jobs, groups, starts.values()), starts
+    return whole_plan(jobs, groups, lambda state: decide(state, Limits()), Watch())
 
 
 def compared(number: int, types: Sequence[NodeType]) -> dict[str, float]:

@@ -42,6 +42,12 @@ Examples:
     show_default=True,
     help="Seconds that each decision may take.",
 )
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    callback=options.read_duration,
+    help="How long planning may take, such as 10m: then the best plan so far counts.  [default: until it is done]",
+)
 @options.json_option
 @run_by("gpusage.cli.planning.run:plan")
 def command() -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
 
 from gpusage.cli import figures, tables
 from gpusage.cli.documents import rounded
@@ -15,11 +19,10 @@ from gpusage.cli.planning.nodes import read_nodes
 from gpusage.cli.planning.times import planned
 from gpusage.decisions.advisor import advisor
 from gpusage.policies.capacity.plan import SCHEMA, Plan
-from gpusage.policies.capacity.planning import make_plan
-from gpusage.policies.capacity.problem import NodeGroup, PlannedJob
-from gpusage.policies.capacity.rules import RULES, by_rule
-from gpusage.policies.capacity.search import best_plan
+from gpusage.policies.capacity.problem import NodeGroup
+from gpusage.policies.capacity.rules import RULES
 from gpusage.policies.capacity.state import Assignment
+from gpusage.policies.capacity.whole import Watch, whole_plan
 from gpusage.reports.pages import gantt, html
 
 SHOWN_JOBS = 40
@@ -36,11 +39,24 @@ COLUMNS = (
 )
 
 
-def plan(jobs_file: Path, cluster_file: Path, output: Path | None, limit_s: float, *, as_json: bool) -> None:
+def plan(
+    jobs_file: Path,
+    cluster_file: Path,
+    output: Path | None,
+    limit_s: float,
+    time_limit_s: float | None,
+    *,
+    as_json: bool,
+) -> None:
     """Plan which nodes are active, and which jobs have their GPUs, and when."""
     groups = read_nodes(cluster_file)
     jobs = planned(read_lines(jobs_file), groups, advisor(), jobs_file.parent)
-    best, others = _plans(jobs, groups, limit_s)
+    from gpusage.policies.capacity.decision import decide  # the extra [plan]
+    from gpusage.policies.capacity.mixed_integer import Limits
+
+    limits = Limits(time_s=limit_s)
+    with _watch(time_limit_s) as watch:
+        best, others = whole_plan(jobs, groups, lambda state: decide(state, limits), watch)
     if output is not None:
         _write(output, best, others)
     if as_json:
@@ -49,15 +65,16 @@ def plan(jobs_file: Path, cluster_file: Path, output: Path | None, limit_s: floa
         _show(best, others)
 
 
-def _plans(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], limit_s: float) -> tuple[Plan, Mapping[str, Plan]]:
-    """Return the plan, and those that it starts from: the program's, and those of the plain rules."""
-    from gpusage.policies.capacity.decision import decide  # the extra [plan]
-    from gpusage.policies.capacity.mixed_integer import Limits
-
-    limits = Limits(time_s=limit_s)
-    starts = {name: make_plan(jobs, groups, by_rule(order)) for name, order in RULES.items()}
-    starts["program"] = make_plan(jobs, groups, lambda state: decide(state, limits))
-    return best_plan(jobs, groups, starts.values()), starts
+@contextmanager
+def _watch(time_limit_s: float | None) -> Iterator[Watch]:
+    """Yield what looks at the clock, and draws a progress bar on a terminal."""
+    console, start_s = Console(stderr=True), time.monotonic()
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("planning", total=1.0)
+        yield Watch(
+            spent=lambda: (time.monotonic() - start_s) / time_limit_s if time_limit_s else 0.0,
+            report=lambda done: bar.update(task, completed=done),
+        )
 
 
 def _document(best: Plan, others: Mapping[str, Plan], groups: Sequence[NodeGroup]) -> dict[str, Any]:
@@ -161,7 +178,9 @@ def _write(path: Path, best: Plan, others: Mapping[str, Plan]) -> None:
         )
         for each in best.assignments
     ]
-    line_counts = {each.node: max(e.type.gpu_count for e in best.active if e.node == each.node) for each in best.active}
+    line_counts: dict[str, int] = {}
+    for on in best.active:
+        line_counts[on.node] = max(line_counts.get(on.node, 0), on.type.gpu_count)
     body = html.notes(_summary(best, others))
     body += html.figure(
         html.wide(gantt.chart(bars, line_counts)), "Each line is a GPU of an active node; the time runs to the right."

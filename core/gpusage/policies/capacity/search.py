@@ -35,9 +35,9 @@ Order: TypeAlias = Callable[[int], tuple[float, ...]]
 class _Search:
     """The best stays so far."""
 
-    def __init__(self, scheduler: Scheduler, stays: Stays, most_tries: int) -> None:
+    def __init__(self, scheduler: Scheduler, stays: Stays, is_over: Callable[[int], bool]) -> None:
         self.scheduler = scheduler
-        self.most_tries = most_tries
+        self._is_over = is_over
         self.stays = stays
         self.cost = scheduler.cost(stays)
         self.has_improved = False
@@ -45,7 +45,7 @@ class _Search:
     @property
     def is_over(self) -> bool:
         """Tell whether enough was tried."""
-        return self.scheduler.tries >= self.most_tries
+        return self._is_over(self.scheduler.tries)
 
     def put_back(self, jobs: Sequence[int], node_share: float) -> None:
         """Remove *jobs* and put them back in this order; keep the result where it is cheaper."""
@@ -59,13 +59,25 @@ class _Search:
 
 
 def best_plan(
-    jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], starts: Iterable[Plan], most_tries: int = MOST_TRIES
+    jobs: Sequence[PlannedJob],
+    groups: Sequence[NodeGroup],
+    starts: Iterable[Plan],
+    most_tries: int = MOST_TRIES,
+    is_over: Callable[[int], bool] = lambda _: False,
 ) -> Plan:
-    """Return a plan that costs at most what the cheapest of *starts* costs, the same plan for equal arguments."""
+    """Return a plan that costs at most what the cheapest of *starts* costs, the same plan for equal arguments.
+
+    Args:
+        jobs: The jobs, by names that differ.
+        groups: The nodes.
+        starts: Plans of these jobs on these nodes.
+        most_tries: When the search ends at the latest.
+        is_over: Is told the number of tries, and tells whether the search ends earlier.
+    """
     cheapest = min(starts, key=lambda each: each.cost)
     waiting_price_per_s = WAITING_SHARE * cheapest.cost / max(sum(each.end_s for each in cheapest.assignments), 1.0)
     scheduler = Scheduler(jobs, groups, waiting_price_per_s)
-    search = _Search(scheduler, scheduler.stays(cheapest), most_tries)
+    search = _Search(scheduler, scheduler.stays(cheapest), lambda tries: tries >= most_tries or is_over(tries))
     orders, before = _orders(jobs, scheduler), float("inf")
     while search.cost < before and not search.is_over:
         before = search.cost

@@ -81,6 +81,18 @@ def test_the_bill_says_what_is_for_booting_and_for_no_use(tmp_path: Path) -> Non
     assert (document["boot_cost"], document["unused_cost"]) == (pytest.approx(0.1), pytest.approx(2.5))
 
 
+def test_within_a_time_limit_the_best_plan_so_far_counts(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(CLUSTER)
+    (tmp_path / "j.csv").write_text("job_id,steps,v100:1\na,1000,1\nb,1000,1\n")
+    words = ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml"), "--json"]
+    document = json.loads(CliRunner().invoke(main, [*words, "--time-limit", "0.001s"]).stdout)
+    assert len(document["jobs"]) == 2
+    assert document["cost"] <= min(document["rules"].values())
+    result = CliRunner().invoke(main, [*words, "--time-limit", "soon"])
+    assert result.exit_code == 2
+    assert "must be a time such as 90s, 25m, 8h or 2d" in result.stderr
+
+
 def test_a_boot_without_a_unit_is_told(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(CLUSTER.replace("price_per_hour = 3.6", "price_per_hour = 3.6, boot = 5"))
     (tmp_path / "j.csv").write_text("job_id,steps,v100:1\na,1000,1\n")
