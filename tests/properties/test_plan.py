@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -29,6 +30,7 @@ TYPES = st.builds(
     boot_s=st.sampled_from((0.0, 60.0, 600.0)),
     minimum_billing_s=st.sampled_from((0.0, 1800.0)),
     billing_step_s=st.sampled_from((0.0, 60.0, 3600.0)),
+    interruptions_per_hour=st.sampled_from((0.0, 0.5)),
 )
 COUNTS = (1, 2, 4)
 
@@ -41,6 +43,10 @@ def problems(draw: st.DrawFn) -> tuple[list[PlannedJob], list[NodeGroup]]:
         NodeGroup(name=f"group{number}", node_count=draw(st.integers(1, 3)), types=tuple(types[number:]))
         for number in range(min(len(types), draw(st.integers(1, 2))))
     ]
+    until_s = draw(st.sampled_from((0.0, 3000.0, 10_000.0)))
+    if until_s:  # more nodes, which are gone then
+        gone = tuple(replace(kind, until_s=until_s) for kind in types)
+        groups.append(NodeGroup(name="gone", node_count=draw(st.integers(1, 3)), types=gone))
     jobs = []
     for number in range(draw(st.integers(1, 8))):
         submitted_s = draw(st.floats(0.0, 2000.0))
@@ -54,6 +60,7 @@ def problems(draw: st.DrawFn) -> tuple[list[PlannedJob], list[NodeGroup]]:
                 deadline_s=None if late_s is None else submitted_s + late_s,
                 late_price_per_hour=draw(st.floats(0.0, 10.0)),
                 priority=draw(st.floats(0.0, 3.0)),
+                checkpoint_s=draw(st.sampled_from((600.0, float("inf")))),
             )
         )
     return jobs, groups
@@ -77,6 +84,7 @@ def test_a_plan_holds(name: str, problem: tuple[list[PlannedJob], list[NodeGroup
 def _assert_valid_plan(plan: Plan, jobs: list[PlannedJob], groups: list[NodeGroup]) -> None:
     assert sorted(each.job.name for each in plan.assignments) == sorted(job.name for job in jobs)
     assert all(each.start_s >= each.job.submitted_s for each in plan.assignments)
+    assert all(each.end_s <= each.option.type.until_s for each in plan.assignments)
     _no_gpu_is_used_twice(plan)
     _nodes_are_on_and_one_thing_at_a_time(plan, groups)
     assert plan.cost == pytest.approx(_cost(plan))

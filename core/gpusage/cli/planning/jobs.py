@@ -2,13 +2,15 @@
 
 Columns: ``job_id``; ``model`` with its options, or step times in seconds in columns ``GPU:COUNT`` such as ``v100:2``;
 ``steps`` (1 where it is left out); ``submitted``, ``deadline``, ``late_price_per_hour``, ``priority``; ``max_gpus``,
-the most GPUs that a job with a model may have. Times are seconds, or as in ``8h``; all count from one moment.
+the most GPUs that a job with a model may have; ``checkpoint``, how much work it does between two saves. Times are
+seconds, or as in ``8h``; all count from one moment.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +27,17 @@ from gpusage_hooks.units import MIB
 MAXIMUM_BYTES = 256 * MIB
 MOST = 1e9
 """Of anything: steps, seconds, a price. The products of larger ones leave what the solver can tell apart."""
-COLUMNS = ("job_id", "model", "steps", "submitted", "deadline", "late_price_per_hour", "priority", "max_gpus")
+COLUMNS = (
+    "job_id",
+    "model",
+    "steps",
+    "submitted",
+    "deadline",
+    "late_price_per_hour",
+    "priority",
+    "max_gpus",
+    "checkpoint",
+)
 MOST_GPUS = 64
 _MEASURED = re.compile(r"(.+):([1-9]\d?)")
 
@@ -37,6 +49,7 @@ class Line:
     Attributes:
         step_times_s: By GPU and number of GPUs.
         max_gpus: How many GPUs it may have at most; for a model.
+        checkpoint_s: It saves after each so much work; infinity where it does not.
     """
 
     where: str
@@ -48,6 +61,7 @@ class Line:
     late_price_per_hour: float
     priority: float
     max_gpus: int
+    checkpoint_s: float
     step_times_s: Mapping[tuple[str, int], float]
 
     def job(self, times_s: Mapping[tuple[str, int], float]) -> PlannedJob:
@@ -59,6 +73,7 @@ class Line:
             deadline_s=self.deadline_s,
             late_price_per_hour=self.late_price_per_hour,
             priority=self.priority,
+            checkpoint_s=self.checkpoint_s,
         )
 
 
@@ -138,6 +153,7 @@ class _Cells:
             late_price_per_hour=self._number("late_price_per_hour") or 0.0,
             priority=self._number("priority") or 0.0,
             max_gpus=self._gpus(),
+            checkpoint_s=self._time("checkpoint") or math.inf,
             step_times_s=self._step_times(),
         )
         if line.deadline_s is not None and line.deadline_s <= line.submitted_s:

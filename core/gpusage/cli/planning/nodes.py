@@ -3,13 +3,16 @@
 ``nodes`` is a list of tables: ``name``; ``count`` of the nodes, or ``names``, a list of their own; and ``types``, what
 each node may be: a list of tables with ``name``, ``gpu``, ``gpus`` and ``price_per_hour`` of the whole node, or
 ``power_w`` where energy is what is paid; then the file has ``energy_price_per_kwh``. ``boot``, ``minimum_billing`` and
-``billing_step`` are times such as ``"5m"``.
+``billing_step`` are times such as ``"5m"``. With ``spot_price_per_hour`` and ``interruptions_per_hour`` a type is also
+there as a spot node. Nodes with ``until`` are gone after that time.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +29,7 @@ _Name = Annotated[str, Meta(min_length=1, description="a name")]
 _Count = Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100000")]
 _Gpus = Annotated[int, Meta(ge=1, le=64, description="a whole number from 1 to 64")]
 _Time = Annotated[str, Meta(pattern=r"^\d{1,6} ?(s|m|min|h|d)\Z", description="a time with its unit, such as '5m'")]
+_Rate = Annotated[float, Meta(ge=0, le=60, description="a number from 0 to 60")]
 _Money = Annotated[float, Meta(ge=0, le=1e9, description="a number of at least 0")]
 
 
@@ -40,6 +44,8 @@ class _Type(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     boot: _Time = "0s"
     minimum_billing: _Time = "0s"
     billing_step: _Time = "0s"
+    spot_price_per_hour: _Money | None = None
+    interruptions_per_hour: _Rate | None = None
 
 
 _Names = Annotated[tuple[_Name, ...], Meta(min_length=1, description="a list of at least one name")]
@@ -52,6 +58,7 @@ class _Group(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: _Name
     count: _Count | None = None
     names: _Names | None = None
+    until: _Time | None = None
     types: _Types
 
 
@@ -96,7 +103,11 @@ def _node_group(group: _Group, energy_price_per_kwh: float | None, origin: str) 
     return NodeGroup(
         name=group.name,
         node_count=group.count or len(names),
-        types=tuple(_type(kind, energy_price_per_kwh, origin) for kind in group.types),
+        types=tuple(
+            replace(kind, until_s=math.inf if group.until is None else duration_s(group.until))
+            for written in group.types
+            for kind in _types(written, energy_price_per_kwh, origin)
+        ),
         names=names,
     )
 
@@ -106,6 +117,25 @@ def _require_single(key: str, places: str, names: Iterable[str], origin: str) ->
     if double is not None:
         message = f"Key {key!r} of cluster {origin!r} must differ from {places}; got {double!r} twice. Rename one."
         raise RequestError(message)
+
+
+def _types(kind: _Type, energy_price_per_kwh: float | None, origin: str) -> Iterator[NodeType]:
+    """Yield *kind*, and the same as a spot node."""
+    if (kind.spot_price_per_hour is None) is not (kind.interruptions_per_hour is None):
+        message = (
+            f"Type {kind.name!r} of cluster {origin!r} must have 'spot_price_per_hour' and 'interruptions_per_hour' "
+            "together; got one of them. Write both, or neither."
+        )
+        raise RequestError(message)
+    bought = _type(kind, energy_price_per_kwh, origin)
+    yield bought
+    if kind.spot_price_per_hour is not None and kind.interruptions_per_hour is not None:
+        yield replace(
+            bought,
+            name=f"{kind.name} spot",
+            price_per_hour=kind.spot_price_per_hour,
+            interruptions_per_hour=kind.interruptions_per_hour,
+        )
 
 
 def _type(kind: _Type, energy_price_per_kwh: float | None, origin: str) -> NodeType:

@@ -10,7 +10,7 @@ from gpusage.cli import options
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.planning.jobs import Line
 from gpusage.decisions.model_defaults import settled
-from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob, node_types
+from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob, node_types, stays
 from gpusage.policies.capacity.problem import options as ways
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.units import HOUR_S
@@ -36,13 +36,19 @@ def planned(lines: Sequence[Line], groups: Sequence[NodeGroup], advisor: Advisor
         if line.model and line.model not in memory:
             memory[line.model] = _step_times_s(line.model, types, advisor, folder)
         jobs.append(line.job(_times(line, *memory.get(line.model, ({}, None)))))
-        if not ways(jobs[-1], types):
-            _refuse(line, types)
+        if not any(map(stays, ways(jobs[-1], types))):
+            _refuse(line, types, is_draining=bool(ways(jobs[-1], types)))
         _require_short(line, jobs[-1].times_s)
     return jobs
 
 
-def _refuse(line: Line, types: Sequence[NodeType]) -> None:
+def _refuse(line: Line, types: Sequence[NodeType], *, is_draining: bool) -> None:
+    if is_draining:
+        message = (
+            f"Job {line.job_id!r} on {line.where} must be able to run on a node that stays; got only nodes that have "
+            "'until'. Add a type of node without it, or leave the job out."
+        )
+        raise RequestError(message)
     names = ", ".join(dict.fromkeys(kind.gpu for kind in types))
     got = "none that it fits on" if line.model else f"step times of {', '.join(name for name, _ in line.step_times_s)}"
     message = (

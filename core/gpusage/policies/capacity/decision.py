@@ -45,7 +45,7 @@ class _Event:
     def __init__(self, state: State) -> None:
         self.state = state
         self.jobs = _window(state)
-        self.gpus = list(dict.fromkeys(kind.gpu for group in state.groups for kind in group.types))
+        self.gpus = list(dict.fromkeys(kind.pool for group in state.groups for kind in group.types))
         self.edges_s = edges(state, self.jobs)
         self.lengths_s = np.diff(self.edges_s)
         self.closed = list(state.closed())
@@ -65,7 +65,8 @@ class _Event:
             room[kind] = max(room.get(kind, 0), count)
         for place, each in enumerate(self.jobs):
             for option in each.options:
-                if option.gpu_count <= room.get(option.type, 0):
+                end_s = self.state.now_s + option.type.boot_s + option.time_s
+                if option.gpu_count <= room.get(option.type, 0) and end_s <= option.type.until_s:
                     yield place, option
 
     def program(self) -> Program:
@@ -87,7 +88,7 @@ class _Event:
         """Return the starts now as columns."""
         return StartOptions(
             job=np.array([place for place, _ in self.starts], dtype=np.int64),
-            gpu=np.array([self.gpus.index(option.type.gpu) for _, option in self.starts], dtype=np.int64),
+            gpu=np.array([self.gpus.index(option.type.pool) for _, option in self.starts], dtype=np.int64),
             gpu_count=np.array([float(option.gpu_count) for _, option in self.starts]),
             time_s=np.array([option.time_s for _, option in self.starts]),
             start_s=np.zeros(len(self.starts)),
@@ -146,7 +147,7 @@ class _Event:
         busy, on = ([np.zeros(len(self.lengths_s)) for _ in self.supplies] for _ in range(2))
         places = {(supply.group.name, supply.gpu): place for place, supply in enumerate(self.supplies)}
         for node in self.state.active:
-            place = places[node.group.name, node.type.gpu]
+            place = places[node.group.name, node.type.pool]
             left_s = [self._periods(each.start_s + each.option.time_s - self.state.now_s) for each in node.running]
             counts = [each.option.gpu_count for each in node.running]
             busy[place] += sum((count * left for count, left in zip(counts, left_s, strict=True)), np.zeros(1))
@@ -163,7 +164,7 @@ class _Event:
             new = [
                 (self.first_opening + column, -float(kind.gpu_count))
                 for column, (group, kind) in enumerate(self.closed)
-                if group.name == supply.group.name and kind.gpu == supply.gpu
+                if group.name == supply.group.name and kind.pool == supply.gpu
             ]
             for period, length_s in enumerate(self.lengths_s.tolist()):
                 opening = () if period else new
@@ -175,10 +176,12 @@ class _Event:
         """Yield rows of what is paid at most: the nodes that there are."""
         for group in self.state.groups:
             own = [(place, each) for place, each in enumerate(self.supplies) if each.group is group]
+            until_s = max(kind.until_s for kind in group.types)
+            there = self._periods(until_s - self.state.now_s) / self.lengths_s
             for period in range(len(self.lengths_s)):
                 columns = [self.paid(place, period) for place, _ in own]
                 factors = [1.0 / each.gpu_count for _, each in own]
-                yield Row(columns=columns, factors=factors, high=float(group.node_count))
+                yield Row(columns=columns, factors=factors, high=float(group.node_count * there[period]))
 
     def _sizes(self) -> Iterator[Row]:
         """Yield a row per type and size: so many pieces of as many GPUs are free on its nodes."""
@@ -226,7 +229,7 @@ def _window(state: State) -> Sequence[Waiting]:
 
 
 def _supplies(group: NodeGroup) -> Iterator[Supply]:
-    for gpu in dict.fromkeys(kind.gpu for kind in group.types):
-        kinds = [kind for kind in group.types if kind.gpu == gpu]
+    for gpu in dict.fromkeys(kind.pool for kind in group.types):
+        kinds = [kind for kind in group.types if kind.pool == gpu]
         price = min(kind.gpu_price_per_s for kind in kinds)
         yield Supply(group=group, gpu=gpu, gpu_count=max(kind.gpu_count for kind in kinds), price_per_s=price)

@@ -147,19 +147,21 @@ def _stays_on(kind: NodeType, begin_s: float, until_s: float, start_s: float, en
     return kind.cost(max(until_s, end_s) - begin_s) < again
 
 
+def _end_s(job: PlannedJob, way: Option) -> float:
+    """Return when *job* ends at the earliest: a node is off at first."""
+    return max(job.submitted_s, way.type.boot_s) + way.time_s
+
+
 def least_cost(jobs: Sequence[PlannedJob], groups: Sequence[Group]) -> float:
     """Return what no plan can undercut, the higher of two bounds.
 
     Each job runs at once in its cheapest way, and a node costs what those of its GPUs cost that are used; one node
     boots. Or one job's node costs its whole bill, the others' nothing, and the others are as little late as they can
-    be. A node is off at first, so that no job starts before it has booted.
+    be.
     """
     types = node_types(groups)
-    ways = [options(job, types) for job in jobs]
-    late = [
-        [job.late_cost(max(job.submitted_s, way.type.boot_s) + way.time_s) for way in own]
-        for job, own in zip(jobs, ways, strict=True)
-    ]
+    ways = [[way for way in options(job, types) if _end_s(job, way) <= way.type.until_s] for job in jobs]
+    late = [[job.late_cost(_end_s(job, way)) for way in own] for job, own in zip(jobs, ways, strict=True)]
     shared = sum(
         min(way.cost + cost for way, cost in zip(own, costs, strict=True))
         for own, costs in zip(ways, late, strict=True)

@@ -45,7 +45,7 @@ def make_plan(
     """Return the plan in which *choose* says at each event what starts.
 
     Args:
-        jobs: Each can run on at least one type of node; none is known before it is submitted.
+        jobs: Each can run on at least one type of node that stays; none is known before it is submitted.
         groups: The nodes.
         choose: The program of `gpusage.policies.capacity.decision`, or a rule.
         tick_s: The longest time between two choices while a job waits, above 0.
@@ -69,7 +69,7 @@ def waiting(job: PlannedJob, groups: Sequence[NodeGroup]) -> Waiting:
         options=ways,
         cheapest=min(ways, key=lambda option: (option.cost, option.time_s)),
         fastest=min(ways, key=lambda option: (option.time_s, option.cost)),
-        times_s=tuple({(way.type.gpu, way.gpu_count): way.time_s for way in ways}.items()),
+        times_s=tuple({(way.type.pool, way.gpu_count): way.time_s for way in ways}.items()),
     )
 
 
@@ -120,13 +120,12 @@ def _start(run: _Run, choice: Choice, lasts_s: Callable[[PlannedJob, Option], fl
         end_s = start_s + lasts_s(each.job, option)
         start = Assignment(job=each.job, node=node.name, option=option, start_s=start_s, end_s=end_s)
         node.start(start)
+        run.state.remove(each)
         heappush(run.ends, (end_s, len(run.done), node, start))
         run.done.append(start)
     for node in opened:
         if not node.running:
             _close(run, node)
-    started = {id(each) for each, _ in choice.starts}
-    run.state.waiting = [each for each in run.state.waiting if id(each) not in started]
 
 
 def _open(run: _Run, group_name: str, kind: NodeType) -> ActiveNode:

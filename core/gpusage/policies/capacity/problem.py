@@ -15,6 +15,8 @@ from gpusage_hooks.units import HOUR_S
 
 TOLERANCE_S = 1e-6
 """Times that differ by less are equal: sums of times are inexact."""
+MOST_INTERRUPTIONS = 20.0
+"""Between two checkpoints; with more, a job would run a hundred million times as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,8 @@ class NodeType:
         boot_s: From the moment when it is switched on until its first job can start; it is paid.
         minimum_billing_s: It is billed for at least so long each time it is switched on.
         billing_step_s: The time that is billed is a multiple of this; 0 where each second counts.
+        until_s: It is gone then, so that every job has to end before; infinity where it stays.
+        interruptions_per_hour: How often a spot node is taken away, in the mean.
     """
 
     name: str
@@ -36,6 +40,30 @@ class NodeType:
     boot_s: float = 0.0
     minimum_billing_s: float = 0.0
     billing_step_s: float = 0.0
+    until_s: float = math.inf
+    interruptions_per_hour: float = 0.0
+
+    @property
+    def pool(self) -> str:
+        """Return the name of GPUs on which a job runs as long as on these, and that come back as seldom."""
+        return f"{self.gpu} spot {self.interruptions_per_hour:g}" if self.interruptions_per_hour else self.gpu
+
+    def expected_s(self, time_s: float, checkpoint_s: float) -> float:
+        """Return how long a job of *time_s* runs in the mean where it is interrupted, infinity where it hardly ends.
+
+        Interruptions come at any moment with the same chance. Each costs the work since the last checkpoint, of which
+        there is one after each *checkpoint_s* of work, and the boot of another node.
+
+        Source:
+            Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22, 2006.
+        """
+        if not self.interruptions_per_hour:
+            return time_s
+        per_s = self.interruptions_per_hour / HOUR_S
+        piece_s = min(checkpoint_s, time_s)
+        if per_s * piece_s > MOST_INTERRUPTIONS:
+            return math.inf
+        return time_s / piece_s * math.expm1(per_s * piece_s) * (1.0 / per_s + self.boot_s)
 
     @property
     def gpu_price_per_s(self) -> float:
@@ -87,6 +115,7 @@ class PlannedJob:
         deadline_s: When it should have ended, on the same clock as ``submitted_s``.
         late_price_per_hour: What an hour after the deadline costs.
         priority: For rules that look at it: higher goes first.
+        checkpoint_s: It saves its work after each so much of it; infinity where it does not.
     """
 
     name: str
@@ -95,6 +124,7 @@ class PlannedJob:
     deadline_s: float | None = None
     late_price_per_hour: float = 0.0
     priority: float = 0.0
+    checkpoint_s: float = math.inf
 
     def late_cost(self, end_s: float) -> float:
         """Return what it costs that the job ends at *end_s*."""
@@ -127,11 +157,18 @@ def node_types(groups: Iterable[NodeGroup]) -> tuple[NodeType, ...]:
     return tuple(dict.fromkeys(kind for group in groups for kind in group.types))
 
 
+def stays(option: Option) -> bool:
+    """Tell whether a job can wait for this way to run as long as it must."""
+    return option.type.until_s == math.inf
+
+
 def options(job: PlannedJob, types: Iterable[NodeType]) -> tuple[Option, ...]:
     """Return each way to run *job* on one node of these *types*."""
     return tuple(
-        Option(type=kind, gpu_count=gpu_count, time_s=time_s)
+        Option(type=kind, gpu_count=gpu_count, time_s=expected_s)
         for kind in types
         for (gpu, gpu_count), time_s in job.times_s.items()
-        if gpu == kind.gpu and gpu_count <= kind.gpu_count
+        if gpu == kind.gpu
+        and gpu_count <= kind.gpu_count
+        and (expected_s := kind.expected_s(time_s, job.checkpoint_s)) < math.inf
     )

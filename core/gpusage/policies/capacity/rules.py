@@ -61,7 +61,8 @@ class _Room:
         if not fitting and self._opens(option) is None:
             return None
         ready_s = max(self.now_s, min(fitting)) if fitting else self.now_s + option.type.boot_s
-        return ready_s + option.time_s
+        end_s = ready_s + option.time_s
+        return end_s if end_s <= option.type.until_s else None
 
     def reserve(self, option: Option) -> None:
         """Take the GPUs of *option*, on the fullest active node that has them, or on a new one."""

@@ -172,7 +172,7 @@ def _times(
     for boot_s in boots_s or ():
         times.update((edge + boot_s, edge + boot_s + time_s) for edge in ends)
         times.update((edge - boot_s - time_s, edge - boot_s) for edge in ends)
-    return {each for each in times if each[0] >= earliest_s}
+    return {each for each in times if each[0] >= earliest_s and each[1] <= option.type.until_s}
 
 
 def _node_cost(own: Sequence[Stay]) -> float:

@@ -8,7 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -103,6 +103,13 @@ class State:
     def admit(self, each: Waiting) -> None:
         """Let a job wait."""
         insort(self.waiting, each, key=self.order)
+
+    def remove(self, each: Waiting) -> None:
+        """Let a job wait no longer."""
+        place = bisect_left(self.waiting, self.order(each), key=self.order)
+        while self.waiting[place] is not each:
+            place += 1
+        del self.waiting[place]
 
     def in_order(self, order: Order) -> Sequence[Waiting]:
         """Return the jobs that wait, sorted; equal ones by the order before."""

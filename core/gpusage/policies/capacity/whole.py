@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from gpusage.policies.capacity.plan import Plan, plan_of
 from gpusage.policies.capacity.planning import Chooser, make_plan
-from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob, node_types, options
+from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob, node_types, options, stays
 from gpusage.policies.capacity.rules import RULES, by_rule
 from gpusage.policies.capacity.search import MOST_TRIES, best_plan
 from gpusage.policies.capacity.state import Choice, State
@@ -147,5 +147,5 @@ def _deal_nodes(groups: Sequence[NodeGroup], count: int) -> list[list[NodeGroup]
 
 
 def _work_s(job: PlannedJob, kinds: Sequence[NodeType]) -> float:
-    """Return the least GPU seconds of *job* on these types, infinity where it can run on none."""
-    return min((way.gpu_count * way.time_s for way in options(job, kinds)), default=math.inf)
+    """Return the least GPU seconds of *job* on those of these types that stay, infinity where it can run on none."""
+    return min((way.gpu_count * way.time_s for way in options(job, kinds) if stays(way)), default=math.inf)

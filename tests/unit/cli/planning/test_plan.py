@@ -93,6 +93,31 @@ def test_within_a_time_limit_the_best_plan_so_far_counts(tmp_path: Path) -> None
     assert "must be a time such as 90s, 25m, 8h or 2d" in result.stderr
 
 
+def test_a_type_with_a_spot_price_is_there_as_a_spot_node_too(tmp_path: Path) -> None:
+    spot = "price_per_hour = 3.6, spot_price_per_hour = 1.8, interruptions_per_hour = 0.1"
+    (tmp_path / "c.toml").write_text(CLUSTER.replace("price_per_hour = 3.6", spot))
+    (tmp_path / "j.csv").write_text("job_id,steps,v100:1,checkpoint\na,100000,1,10m\n")
+    words = ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml"), "--json"]
+    document = json.loads(CliRunner().invoke(main, words).stdout)
+    assert [each["type"] for each in document["nodes"]] == ["t spot"]
+    assert 50.0 < document["cost"] < 51.0  # 100,000 s at 1.8 an hour, and half a checkpoint per interruption
+    (tmp_path / "c.toml").write_text(
+        CLUSTER.replace("price_per_hour = 3.6", "price_per_hour = 3.6, interruptions_per_hour = 0.1")
+    )
+    result = CliRunner().invoke(main, words)
+    assert "must have 'spot_price_per_hour' and 'interruptions_per_hour' together; got one of them." in result.stderr
+
+
+def test_a_job_that_only_nodes_that_will_be_gone_can_run_is_told(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(CLUSTER.replace("count = 1", 'count = 1\nuntil = "8h"'))
+    (tmp_path / "j.csv").write_text("job_id,steps,v100:1\na,1000,1\n")
+    result = CliRunner().invoke(
+        main, ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml")]
+    )
+    assert result.exit_code == 1
+    assert "must be able to run on a node that stays; got only nodes that have 'until'." in result.stderr
+
+
 def test_a_boot_without_a_unit_is_told(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(CLUSTER.replace("price_per_hour = 3.6", "price_per_hour = 3.6, boot = 5"))
     (tmp_path / "j.csv").write_text("job_id,steps,v100:1\na,1000,1\n")

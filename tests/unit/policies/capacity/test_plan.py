@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from gpusage.policies.capacity.plan import Plan, least_cost
 from gpusage.policies.capacity.planning import make_plan
-from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob
+from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob, options
 from gpusage.policies.capacity.rules import RULES, by_rule
 from gpusage.policies.capacity.search import best_plan
 
@@ -94,3 +95,44 @@ def test_no_plan_undercuts_a_whole_bill_or_the_lateness_of_a_boot() -> None:
     assert least_cost([job("a", 10)], [group]) == pytest.approx(12.0)
     late = job("a", 10, deadline_s=600.0, late_price_per_hour=6.0)
     assert least_cost([late], [group]) == pytest.approx(13.0)  # it ends after 20 min, 10 late
+
+
+def test_a_job_that_would_not_end_in_time_does_not_run_on_a_node_that_will_be_gone() -> None:
+    cheap = NodeGroup(name="gone", node_count=1, types=(replace(SINGLE, price_per_hour=1.0, until_s=3600.0),))
+    groups = [cheap, NodeGroup(name="n", node_count=1, types=(SINGLE,))]
+    jobs = [job("short", 50), job("long", 70)]
+    plan = best_plan(jobs, groups, [make_plan(jobs, groups, by_rule(order)) for order in RULES.values()])
+    assert {each.job.name: each.node for each in plan.assignments} == {"short": "gone-1", "long": "n-1"}
+    assert plan.bound == pytest.approx(50 / 60 + 7.0)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint_s", "expected_s"),
+    [
+        (float("inf"), (math.e - 1) * 3600),  # one interruption an hour, an hour of work
+        (3600.0, (math.e - 1) * 3600),
+        (36.0, 100 * math.expm1(0.01) * 3600),
+        (0.001, 3600.0018),
+    ],
+)
+def test_interruptions_cost_the_work_since_the_last_checkpoint(checkpoint_s: float, expected_s: float) -> None:
+    kind = replace(SINGLE, interruptions_per_hour=1.0)
+    assert kind.expected_s(3600.0, checkpoint_s) == pytest.approx(expected_s)
+
+
+def test_each_interruption_costs_a_boot() -> None:
+    kind = replace(SINGLE, interruptions_per_hour=1.0, boot_s=360.0)
+    assert kind.expected_s(3600.0, 1.0) == pytest.approx(3600.0 * 1.1, rel=1e-3)
+
+
+def test_a_job_that_would_hardly_end_does_not_run_on_a_spot_node() -> None:
+    kind = replace(SINGLE, interruptions_per_hour=1.0)
+    assert options(job("a", 30 * 60), [kind]) == ()
+    assert len(options(job("a", 30 * 60, checkpoint_s=600.0), [kind])) == 1
+
+
+@pytest.mark.parametrize(("interruptions_per_hour", "name"), [(0.1, "spot"), (2.0, "single")])
+def test_a_spot_node_is_used_where_its_risk_is_worth_its_price(interruptions_per_hour: float, name: str) -> None:
+    spot = replace(SINGLE, name="spot", price_per_hour=3.0, interruptions_per_hour=interruptions_per_hour)
+    plan = best([job("a", 60)], SINGLE, spot)
+    assert [each.type.name for each in plan.active] == [name]
