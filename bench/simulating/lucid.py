@@ -1,4 +1,4 @@
-"""Philly's jobs as Gavel's repository has them, in Lucid's own simulator and in ours: FIFO on 8 nodes of 8 GPUs.
+"""Philly's jobs as Gavel's repository has them, in Lucid's own simulator and in ours, on 8 nodes of 8 GPUs.
 
 Both repositories are read where they were cloned (`git show`), and nothing of them is kept. Lucid's simulator goes
 second by second, so times are divided by `PACE`.
@@ -11,25 +11,46 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from rich.console import Console
+from rich.table import Table
 
 from gpusage_hooks.types import Cluster
-from gpusage_lab.simulator.contract import Colocation, Tenant
-from gpusage_lab.simulator.engine import simulate
+from gpusage_lab.simulator.contract import Colocation, Order, Tenant
 from gpusage_lab.simulator.fleet import Fleet, GpuType
 from gpusage_lab.simulator.jobs import Jobs, Kind
+from gpusage_lab.simulator.ordered import simulate_ordered
+from gpusage_lab.simulator.orders import ByAge, LeastAttainedService, ShortestJob, ShortestRemainingTime
 from gpusage_lab.simulator.policies import Slots
+from gpusage_lab.simulator.queue_state import Ordering
 
 TRACES = ("0e4a51", "b436b2", "e13805")
 JOB_COUNT, NODE_COUNT, GPUS_PER_NODE = 600, 8, 8
 PACE = 50
+LUCID_PREEMPTION_S = 40.0
+"""Of jobs on up to 8 GPUs, simulation/policy/policy.py; Lucid counts 60 s for larger ones, which ours do not."""
+ORDERS: Mapping[str, Order] = {
+    "FirstInFirstOut": ByAge(name="fifo", backfill="none"),
+    "ShortestJobFirst": ShortestJob(),
+    "ShortestRemainingTimeFirst": ShortestRemainingTime(),
+    "Tiresias": LeastAttainedService(),
+}
+"""Lucid's policies, each with our order."""
 Whole = npt.NDArray[np.int64]
+
+
+class Figures(NamedTuple):
+    """What is compared: mean JCT, makespan, and how often a job was suspended."""
+
+    jct_s: float
+    makespan_s: float
+    preemptions: int
 
 
 class Truth:
@@ -66,8 +87,8 @@ def read_jobs(gavel: Path, trace: str) -> tuple[Whole, Whole, Whole]:
     return submit_s.astype(np.int64), np.maximum(work_s.round(), 1).astype(np.int64), gpus
 
 
-def lucid_figures(lucid: Path, submit_s: Whole, work_s: Whole, gpus: Whole) -> tuple[float, float, float]:
-    """Return mean JCT, mean wait and makespan of Lucid's FIFO with its consolidating placer, in seconds."""
+def lucid_figures(lucid: Path, policy_name: str, submit_s: Whole, work_s: Whole, gpus: Whole) -> Figures:
+    """Return the figures of one of Lucid's policies with its consolidating placer."""
     with TemporaryDirectory() as folder:
         listing = ["git", "-C", str(lucid), "ls-tree", "-r", "--name-only", "HEAD", "simulation/policy"]
         paths = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split()
@@ -89,18 +110,18 @@ def lucid_figures(lucid: Path, submit_s: Whole, work_s: Whole, gpus: Whole) -> t
                 "start_time": never, "end_time": never, "ckpt_times": 0, "queue": 0, "gpu_util": 0, "gmem": 0,
             })))  # fmt: skip
         nodes = cluster.Cluster({"vc": NODE_COUNT}, GPUS_PER_NODE, 96).vc_list[0]
-        fifo: Any = policy.FirstInFirstOut(trace, nodes, "consolidate", folder, logging.getLogger(), 0)
-        fifo.seq_recorder = fifo.runtime_log = lambda: None
-        fifo.log_recorder = lambda _: None
-        fifo.simulate()
-        ends = np.array([one["end_time"] for one in fifo.trace.job_list])
-        submitted = np.array([one["submit_time"] for one in fifo.trace.job_list])
-        waits = np.array([one["queue"] for one in fifo.trace.job_list])
-    return float((ends - submitted).mean()), float(waits.mean()), float(ends.max() - submitted.min())
+        simulated: Any = getattr(policy, policy_name)(trace, nodes, "consolidate", folder, logging.getLogger(), 0)
+        simulated.seq_recorder = simulated.runtime_log = lambda: None
+        simulated.log_recorder = lambda _: None
+        simulated.simulate()
+        ends = np.array([one["end_time"] for one in simulated.trace.job_list])
+        submitted = np.array([one["submit_time"] for one in simulated.trace.job_list])
+        preemptions = sum(one["ckpt_times"] for one in simulated.trace.job_list)
+    return Figures(float((ends - submitted).mean()), float(ends.max() - submitted.min()), preemptions)
 
 
-def our_figures(submit_s: Whole, work_s: Whole, gpus: Whole, per_node: int | None) -> tuple[float, float, float]:
-    """Return the same of our FIFO on whole GPUs."""
+def our_figures(order: Order, per_node: int | None, submit_s: Whole, work_s: Whole, gpus: Whole) -> Figures:
+    """Return the same of whole GPUs in our order, which knows how long each job runs."""
     gpu_type = GpuType(name="v100", gpu_count=NODE_COUNT * GPUS_PER_NODE, gpus_per_node=per_node)
     fleet = Fleet(types=(gpu_type,), cluster=Cluster(manager="none", version="", pools=()))
     jobs = Jobs(
@@ -114,23 +135,32 @@ def our_figures(submit_s: Whole, work_s: Whole, gpus: Whole, per_node: int | Non
         kinds=(Kind(name="job"),),
         users=("someone",),
     )
-    figures = simulate(jobs, fleet, Slots(fleet=fleet, backfill="none"), Truth()).figures
-    return figures.jct_s, figures.wait_s, figures.makespan_s
+    ordering = Ordering(order=order, predicted_s=jobs.work_s, preemption_s=LUCID_PREEMPTION_S)
+    figures = simulate_ordered(jobs, fleet, Slots(fleet=fleet), Truth(), ordering).figures
+    return Figures(figures.jct_s, figures.makespan_s, figures.preemptions)
 
 
 def compare(folder: Path) -> None:
     """Print the figures of each trace, from the clones in *folder*."""
     gavel, lucid = (_clone(folder, name) for name in ("gavel", "Lucid"))
-    print(f"FIFO, {JOB_COUNT} jobs on {NODE_COUNT} nodes of {GPUS_PER_NODE} GPUs, times divided by {PACE}")
+    titles = ("Lucid's JCT s", "ours", "apart", "makespan apart", "JCT apart in one pool", "preemptions", "ours")
+    table = Table("trace", "order", *titles, box=None)
     for trace in TRACES:
         jobs = read_jobs(gavel, trace)
-        theirs = lucid_figures(lucid, *jobs)
-        for name, per_node in (("in nodes", GPUS_PER_NODE), ("in one pool", None)):
-            off = [
-                f"{100 * (own / other - 1):+.2f} %"
-                for own, other in zip(our_figures(*jobs, per_node), theirs, strict=True)
-            ]
-            print(f"{trace} {name:11}: JCT {off[0]}, wait {off[1]}, makespan {off[2]} from Lucid's simulator")
+        for policy_name, order in ORDERS.items():
+            theirs = lucid_figures(lucid, policy_name, *jobs)
+            ours, pooled = (our_figures(order, per_node, *jobs) for per_node in (GPUS_PER_NODE, None))
+            table.add_row(
+                trace, order.name, f"{theirs.jct_s:.0f}", f"{ours.jct_s:.0f}", _apart(ours.jct_s, theirs.jct_s),
+                _apart(ours.makespan_s, theirs.makespan_s), _apart(pooled.jct_s, theirs.jct_s),
+                str(theirs.preemptions), str(ours.preemptions),
+            )  # fmt: skip
+    print(f"{JOB_COUNT} jobs on {NODE_COUNT} nodes of {GPUS_PER_NODE} GPUs, times divided by {PACE}")
+    Console(width=120).print(table)
+
+
+def _apart(ours: float, theirs: float) -> str:
+    return f"{100 * (ours / theirs - 1):+.2f} %"
 
 
 def _clone(folder: Path, name: str) -> Path:

@@ -42,6 +42,7 @@ FIGURES: Sequence[tuple[tables.Column, Callable[[Figures], str]]] = (
     (tables.Column("shared time"), lambda one: _percent(one.shared_time)),
     (tables.Column(BROKEN), lambda one: _percent(one.broken)),
     (tables.Column("out of memory"), lambda one: str(one.out_of_memory)),
+    (tables.Column("preemptions", is_optional=True), lambda one: str(one.preemptions)),
     (tables.Column("fragmented", is_optional=True), lambda one: _percent(one.fragmentation)),
     (tables.Column("fairness", is_optional=True), lambda one: f"{one.fairness:.2f}"),
     (tables.Column("most starts on one GPU", is_optional=True), lambda one: _percent(one.most_on_one_gpu)),

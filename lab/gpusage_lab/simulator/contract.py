@@ -1,10 +1,12 @@
-"""What the engine asks of a policy and of the truth. Kinds and GPU types are given by their numbers."""
+"""What the engine asks of a policy, an order and the truth. Kinds and GPU types are given by their numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+from gpusage_lab.simulator.fleet import Fleet
 
 Stage = Literal["first", "profiled", "rescued"]
 """Of a job: new, after its profiling run, or after it ran out of memory."""
@@ -100,6 +102,90 @@ class Online(Protocol):
 
     def arriving(self, ask: JobRequest, free_counts: Sequence[int], /) -> JobRequest:
         """Return *ask* as it is to wait, given the GPUs of each type that are empty and held for nobody."""
+
+
+class QueuedJob(NamedTuple):
+    """A job that waits or runs, as an order sees it.
+
+    Attributes:
+        number: Its place in the order of submission.
+        role: Equal for jobs of which policy and truth say the same.
+        gpus: The GPUs that it holds while it runs; a share counts as its part of one.
+        types: GPU types that may run it, those to try first at the front.
+        predicted_s: How long it is predicted to run alone on whole GPUs of the type that has speed 1 for it.
+    """
+
+    number: int
+    role: int
+    kind: int
+    user: int
+    gpus: float
+    types: tuple[int, ...]
+    submit_s: float
+    predicted_s: float
+
+
+class QueueState(Protocol):
+    """What an order may look at, at one moment."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """Return the GPUs."""
+
+    @property
+    def jobs(self) -> Mapping[int, QueuedJob]:
+        """Return all jobs that wait or run, by number; the newest last."""
+
+    @property
+    def user_count(self) -> int:
+        """Return how many users the trace has."""
+
+    def left_s(self, job: QueuedJob, /) -> float:
+        """Return the rest of its predicted run time, and the time that its next start costs if it was suspended."""
+
+    def service_s(self, job: QueuedJob, /) -> float:
+        """Return its attained service: seconds times the GPUs that it held."""
+
+    def run_s(self, job: QueuedJob, gpu_type: int, /) -> float:
+        """Return for how long it has been on GPUs of the type."""
+
+    def usage_share(self, user: int, /) -> float:
+        """Return the user's part of the GPU time that all users had, where older time counts less."""
+
+
+class Order(Protocol):
+    """Decides which job goes first; a policy decides where it goes."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+
+    @property
+    def backfill(self) -> Backfill:
+        """Return who may overtake, where it suspends nobody."""
+
+    @property
+    def preempts(self) -> bool:
+        """Return whether a running job is suspended for one that goes first."""
+
+    @property
+    def period_s(self) -> float:
+        """Return the seconds from one ranking to the next.
+
+        With 0, jobs are ranked each time that one comes or ends. Where nobody is suspended, infinity means that a job
+        is ranked when it comes, and never again. Where jobs are suspended, they start and stop at multiples of it.
+        """
+
+    def rank(self, job: QueuedJob, now_s: float, state: QueueState, /) -> float:
+        """Return the place in the queue, the least first; the older job among equals."""
+
+
+@runtime_checkable
+class ByGpuType(Protocol):
+    """What an order has, beside, for which a job's place depends on the GPU type."""
+
+    def rank_on(self, job: QueuedJob, gpu_type: int, now_s: float, state: QueueState, /) -> float:
+        """Return the place in the queue for GPUs of *gpu_type*, one of the job's; used in place of `rank`."""
 
 
 class Truth(Protocol):

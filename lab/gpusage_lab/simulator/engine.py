@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
+from typing import Any
 
 from gpusage_lab.simulator.contract import JobRequest, Online, Policy, Stage, Truth
 from gpusage_lab.simulator.fleet import Fleet
@@ -51,14 +52,19 @@ def simulate(
     Raises:
         RequestError: A job fits nowhere.
     """
-    engine = _Engine(jobs, fleet, policy, truth, progress or (lambda _: None))
+    engine = Engine(jobs, fleet, policy, truth, progress or (lambda _: None))
     if scheduling is not None:
         engine.passes = Passes(scheduling, fleet, engine.roles, engine.gpus, engine.waiting)
     return engine.run()
 
 
-class _Engine:
-    """State of one simulation."""
+class Engine:
+    """State of one simulation, in which the oldest job goes first, or whichever the policy's rank has.
+
+    Attributes:
+        waiting: `gpusage_lab.simulator.ordered` has others.
+        oldest: The first job that waits and its role, if GPUs are held for it.
+    """
 
     def __init__(self, jobs: Jobs, fleet: Fleet, policy: Policy, truth: Truth, progress: Callable[[int], None]) -> None:
         self.jobs, self.fleet, self.policy, self.progress = jobs, fleet, policy, progress
@@ -68,6 +74,7 @@ class _Engine:
         self.runs = Runs(self.gpus, self.roles)
         self.waiting = Waiting()
         self.record = Record(len(jobs))
+        self.name, self.backfill = policy.name, policy.backfill
         self.passes: Passes | None = None
         self.oldest: tuple[int, int] | None = None
         self.until_s = 0.0
@@ -84,7 +91,7 @@ class _Engine:
         self._end_until(inf)
         self.progress(self.ended)
         self.gpus.end(float(self.record.end_s.max()))
-        return self.record.result(self.jobs, self.fleet, self.policy.name, self.gpus)
+        return self.record.result(self.jobs, self.fleet, self.name, self.gpus)
 
     def _arrive(self, arrivals: Sequence[int], now_s: float) -> None:
         kind, count, fresh = self.jobs.kind, self.jobs.gpu_count, set()
@@ -94,9 +101,8 @@ class _Engine:
             if self.online is not None:
                 ask = self.online.arriving(ask, self.gpus.free_count)
             role = self.roles.number(ask)
-            if role not in self.waiting:
+            if self.waiting.add(role, job):
                 fresh.add(role)
-            self.waiting.add(role, job)
         self._start_where_possible(fresh, now_s)
 
     def _end_until(self, before_s: float) -> None:
@@ -105,9 +111,7 @@ class _Engine:
             if run.way == "start":
                 self._begin(job, run.role, run.gpus, now_s)
                 continue
-            for gpu in run.gpus:
-                if not self.gpus.here[gpu]:
-                    self.gpus.empty_at_s[gpu] = 0.0
+            self._expect_empty(run.gpus)
             fresh = set() if run.way == "work" else {self._send_back(job, run, now_s)}
             if run.way == "work":
                 self._finish(job, run, now_s)
@@ -116,6 +120,12 @@ class _Engine:
             if fresh or self.passes is not None:
                 self._start_where_possible(fresh, now_s)
 
+    def _expect_empty(self, gpus: Iterable[int]) -> None:
+        """Correct when GPUs are expected to be empty, of those that are."""
+        for gpu in gpus:
+            if not self.gpus.here[gpu]:
+                self.gpus.empty_at_s[gpu] = 0.0
+
     def _next_end(self, before_s: float) -> tuple[float, int, Run] | None:
         if self.passes is None:
             return self.runs.next_end(before_s)
@@ -123,11 +133,14 @@ class _Engine:
 
     def _finish(self, job: int, run: Run, now_s: float) -> None:
         gpu_type = self.gpus.type_of[run.gpus[0]]
-        alone_s = float(self.jobs.work_s[job]) / self.roles.speed(run.role, gpu_type)
-        self.record.end(job, run, alone_s, now_s)
+        alone_s = self._work_s(job) / self.roles.speed(run.role, gpu_type)
+        self._record_end(job, now_s - run.started_s, alone_s, now_s)
         self.ended += 1
         if self.ended % max(len(self.jobs) // PROGRESS_REPORTS, 1) == 0:
             self.progress(self.ended)
+
+    def _record_end(self, job: int, run_s: float, alone_s: float, now_s: float) -> None:
+        self.record.end(job, run_s, alone_s, now_s)
 
     def _send_back(self, job: int, run: Run, now_s: float) -> int:
         """Let a job wait again that was profiled, or that ran out of memory; return its new role."""
@@ -152,7 +165,7 @@ class _Engine:
         if self.passes is not None:
             self.passes.in_order(now_s, self._place)
             return
-        if self.policy.backfill == "none":
+        if self.backfill == "none":
             self._start_in_order(now_s)
             return
         while fresh := {role for role in fresh if role in self.waiting}:
@@ -163,28 +176,29 @@ class _Engine:
         if self.freed:
             self._refill((), now_s)
 
-    def _queue_order(self, role: int) -> tuple[float, int]:
-        return self.roles.rank(role, self.roles.demands[role].types[0]), self.waiting.head(role)
+    def _queue_order(self, role: int) -> tuple[float, Any]:
+        return self.roles.rank(role, self.roles.demands[role].types[0]), self.waiting.entry(role)
 
     def _start_in_order(self, now_s: float) -> None:
         while self.waiting:
-            _, role = self.waiting.oldest()
+            _, role = self.waiting.first()
             if not self._place(role, now_s):
                 return
 
     def _place(self, role: int, now_s: float) -> bool:
         """Start the oldest job of *role* where it is welcome; tell whether it could."""
-        count = self.roles.asks[role].gpu_count
         for gpu_type in self.roles.demands[role].types:
-            if count == 1:
-                gpu = self.gpus.cheapest(gpu_type, role)
-                if gpu is not None:
-                    self._start(role, (gpu,), now_s)
-                    return True
-            elif self.gpus.fits(gpu_type, role):
-                self._start(role, self.gpus.allocate(gpu_type, role), now_s)
+            if gpus := self._allocate(role, gpu_type):
+                self._start(role, gpus, now_s)
                 return True
-        return count == 1 and self._place_for_a_while(role, now_s)
+        return self.roles.counts[role] == 1 and self._place_for_a_while(role, now_s)
+
+    def _allocate(self, role: int, gpu_type: int) -> Sequence[int]:
+        """Return the GPUs of a type on which a job of *role* is to start; none where there is no room."""
+        if self.roles.counts[role] == 1:
+            gpu = self.gpus.cheapest(gpu_type, role)
+            return () if gpu is None else (gpu,)
+        return self.gpus.allocate(gpu_type, role) if self.gpus.fits(gpu_type, role) else ()
 
     def _place_for_a_while(self, role: int, now_s: float) -> bool:
         """Start a job on a reserved GPU where it will be gone in time."""
@@ -197,7 +211,7 @@ class _Engine:
 
     def _refill(self, gpus: Iterable[int], now_s: float) -> None:
         """Let jobs that wait onto *gpus*, from which one has gone, and onto those that are held no more."""
-        if self.policy.backfill == "none":
+        if self.backfill == "none":
             self._start_in_order(now_s)
             return
         todo = [*gpus, *self.freed]
@@ -214,9 +228,9 @@ class _Engine:
 
     def _reserve(self, now_s: float) -> None:
         """Hold the GPUs that will be empty first for the oldest job that waits, so that nobody delays it for ever."""
-        if self.oldest is not None or not self.waiting or self.policy.backfill != "reserve":
+        if self.oldest is not None or not self.waiting or self.backfill != "reserve":
             return
-        self.oldest = self.waiting.oldest()
+        self.oldest = self.waiting.first()
         role = self.oldest[1]
         types, count = self.roles.demands[role].types, self.roles.counts[role]
         held, at_s = earliest(self.gpus.empty_at_s, self.fleet, types, count)
@@ -243,12 +257,12 @@ class _Engine:
             return None
         is_held = gpu in self.gpus.reserved
         costs, counts, rank = roles.costs(gpu_type, here), roles.counts, roles.rank
-        best: tuple[float, int, int] | None = None
-        for role, job in self.waiting.heads():
+        best: tuple[float, Any, int] | None = None
+        for role, entry in self.waiting.heads():
             cost = costs[role] if role in costs else roles.ask_cost(gpu_type, here, role)
             if cost is None or (counts[role] > 1 and (is_held or not self.gpus.fits(gpu_type, role))):
                 continue
-            turn = (rank(role, gpu_type), job, role)
+            turn = (rank(role, gpu_type), entry, role)
             if (best is None or turn < best) and self._may_stand(role, gpu, now_s):
                 best = turn
         return None if best is None else best[2]
@@ -269,19 +283,36 @@ class _Engine:
 
     def _start(self, role: int, gpus: Sequence[int], now_s: float) -> None:
         """Start the oldest job of *role* on *gpus*."""
-        job, first = self.waiting.pop(role), gpus[0]
+        self._start_job(self.waiting.pop(role), role, gpus, now_s)
+
+    def _start_job(self, job: int, role: int, gpus: Sequence[int], now_s: float) -> None:
+        """Start *job*, which waits no more."""
+        first = gpus[0]
         expected_at_s = now_s + self._expected_s(job, role, first)
         self.record.start(job, first, self.roles.demands[role], now_s)
-        if self.passes is None:
+        launch_s = self._launch_s(job)
+        if launch_s is None:
             self._begin(job, role, gpus, now_s)
         else:
-            self.runs.begin(job, Run(role, gpus, "start", self.passes.scheduling.start_s, now_s), now_s)
+            self.runs.begin(job, Run(role, gpus, "start", launch_s, now_s), now_s)
         for gpu in gpus:
             self.gpus.empty_at_s[gpu] = max(self.gpus.empty_at_s[gpu], expected_at_s)
         if self.oldest is not None and self.oldest[0] == job:
-            self.freed += sorted(self.gpus.reserved)
-            self.gpus.release()
-            self.oldest = None
+            self._release()
+
+    def _release(self) -> None:
+        """Hold GPUs for nobody; those that were held are offered to all that wait."""
+        self.freed += sorted(self.gpus.reserved)
+        self.gpus.release()
+        self.oldest = None
+
+    def _launch_s(self, _: int) -> float | None:
+        """Return for how long a job has its GPUs before its work begins; ``None`` where it begins at once."""
+        return None if self.passes is None else self.passes.scheduling.start_s
+
+    def _work_s(self, job: int) -> float:
+        """Return the work that a job has left when it starts."""
+        return float(self.jobs.work_s[job])
 
     def _begin(self, job: int, role: int, gpus: Sequence[int], now_s: float) -> None:
         """Let *job* begin whatever it does on its GPUs."""
@@ -293,4 +324,4 @@ class _Engine:
         demand = self.roles.demands[role]
         if self.roles.runs_out(gpu_type, here, role):
             return "out_of_memory", OUT_OF_MEMORY_S
-        return ("profile", demand.profiling_s) if demand.profiling_s > 0 else ("work", float(self.jobs.work_s[job]))
+        return ("profile", demand.profiling_s) if demand.profiling_s > 0 else ("work", self._work_s(job))

@@ -79,7 +79,7 @@ class Passes:
 
     def in_order(self, now_s: float, place: Place) -> None:
         """Start jobs until the first one for which there is no room; the next look is for those behind it."""
-        while self._waiting and place(self._waiting.oldest()[1], now_s):
+        while self._waiting and place(self._waiting.first()[1], now_s):
             pass
         if self._waiting and self._next_pass_s == inf:
             period_s = self.scheduling.backfill_s

@@ -12,7 +12,6 @@ from gpusage_lab.simulator.contract import Demand
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.gpus import Gpus
 from gpusage_lab.simulator.jobs import FloatArray, IntArray, Jobs
-from gpusage_lab.simulator.runs import Run
 
 J_PER_KWH = 3.6e6
 
@@ -33,6 +32,7 @@ class Figures:
         promised_kinds: Kinds of which these jobs are; jobs of one kind have one error of their prediction.
         broken: Of these, the share that took longer than promised; ``None`` where nothing was promised.
         out_of_memory: Starts that ended for want of memory.
+        preemptions: How often a running job was suspended.
         shared_time: Share of the GPU time with a job that had more than one.
         most_on_one_gpu: Largest share of all starts that one GPU had.
         least_on_one_gpu: Smallest.
@@ -55,6 +55,7 @@ class Figures:
     promised_kinds: int
     broken: float | None
     out_of_memory: int
+    preemptions: int
     shared_time: float
     most_on_one_gpu: float
     least_on_one_gpu: float
@@ -69,11 +70,12 @@ class Result:
     Attributes:
         start_s: When it first started.
         end_s: When its work was done.
-        last_start_s: When it started for the last time: later where it was profiled or ran out of memory.
+        last_start_s: When it started for the last time: later where it was profiled, suspended or ran out of memory.
         gpu: The first of its GPUs, by number.
-        slowdown: Time of its last run over its time alone on the whole GPU of that type.
+        slowdown: Time of the runs that did its work over its time alone on whole GPUs of their types.
         accepted: Slowdown that was promised; NaN where nothing was.
         out_of_memory: How often it ran out of memory.
+        preemptions: How often it was suspended.
     """
 
     policy: str
@@ -85,6 +87,7 @@ class Result:
     slowdown: FloatArray
     accepted: FloatArray
     out_of_memory: IntArray
+    preemptions: IntArray
     figures: Figures
 
 
@@ -93,7 +96,8 @@ class Record:
 
     def __init__(self, count: int) -> None:
         self.start_s, self.end_s, self.last_start_s, self.slowdown, self.accepted = np.full((5, count), np.nan)
-        self.gpu, self.out_of_memory = np.full(count, -1, dtype=np.int32), np.zeros(count, dtype=np.int32)
+        self.gpu = np.full(count, -1, dtype=np.int32)
+        self.out_of_memory, self.preemptions = np.zeros((2, count), dtype=np.int32)
 
     def start(self, job: int, gpu: int, demand: Demand, now_s: float) -> None:
         """Write down that *job* starts."""
@@ -103,10 +107,10 @@ class Record:
         accepted = demand.accepted_slowdown
         self.accepted[job] = np.nan if accepted is None else accepted
 
-    def end(self, job: int, run: Run, alone_s: float, now_s: float) -> None:
-        """Write down that the work of *job* is done, which takes *alone_s* alone on the whole GPU."""
+    def end(self, job: int, run_s: float, alone_s: float, now_s: float) -> None:
+        """Write down that the work of *job* is done, which took *run_s*, and *alone_s* alone on the whole GPU."""
         self.end_s[job] = now_s
-        self.slowdown[job] = (now_s - run.started_s) / alone_s
+        self.slowdown[job] = run_s / alone_s
 
     def result(self, jobs: Jobs, fleet: Fleet, policy: str, gpus: Gpus) -> Result:
         """Return the result of a simulation in which every job has ended."""
@@ -120,6 +124,7 @@ class Record:
             slowdown=self.slowdown,
             accepted=self.accepted,
             out_of_memory=self.out_of_memory,
+            preemptions=self.preemptions,
             figures=self._figures(jobs, fleet, gpus),
         )
 
@@ -144,6 +149,7 @@ class Record:
             promised_kinds=len(np.unique(jobs.kind[promised])),
             broken=float((self.slowdown > self.accepted * 1.000001)[promised].mean()) if promised.any() else None,
             out_of_memory=int(self.out_of_memory.sum()),
+            preemptions=int(self.preemptions.sum()),
             shared_time=sum(gpus.tenant_s[2:]) / occupied_s,
             most_on_one_gpu=float(starts.max()),
             least_on_one_gpu=float(starts.min()),

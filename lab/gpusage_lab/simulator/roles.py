@@ -26,7 +26,11 @@ class Scene(NamedTuple):
 
 
 class Roles:
-    """All roles of one simulation."""
+    """All roles of one simulation.
+
+    Attributes:
+        are_ranked: Whether the policy's ranks count; an order takes their place.
+    """
 
     def __init__(self, fleet: Fleet, policy: Policy, truth: Truth) -> None:
         self.asks: list[JobRequest] = []
@@ -37,6 +41,7 @@ class Roles:
         self._costs: dict[tuple[int, GpuSet], dict[int, float | None]] = {}
         self._scenes: dict[tuple[int, GpuSet], Scene] = {}
         self._ranks: list[dict[int, float]] = [{} for _ in fleet.types]
+        self.are_ranked = True
 
     def number(self, ask: JobRequest) -> int:
         """Return the role of *ask*.
@@ -59,7 +64,7 @@ class Roles:
         ranks = self._ranks[gpu_type]
         rank = ranks.get(role)
         if rank is None:
-            rank = ranks[role] = self._policy.rank(self.asks[role], gpu_type)
+            rank = ranks[role] = self._policy.rank(self.asks[role], gpu_type) if self.are_ranked else 0.0
         return rank
 
     def cost(self, gpu_type: int, here: GpuSet, role: int) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Literal
 
@@ -53,6 +53,22 @@ class Runs:
                 self._leave(job, run, now_s)
                 return now_s, job, run
         return None
+
+    def suspend(self, job: int, now_s: float) -> Run:
+        """Take *job* off its GPUs before its end; its run has what is left."""
+        run = self._runs[job]
+        run.left_s = self.left(job, now_s)[1]
+        self._leave(job, run, now_s)
+        return run
+
+    def left(self, job: int, now_s: float) -> tuple[Way, float]:
+        """Return what *job* does, and how much of it is left."""
+        run = self._runs[job]
+        return run.way, max(run.left_s - (now_s - run.since_s) * run.speed, 0.0)
+
+    def items(self) -> Iterator[tuple[int, Run]]:
+        """Yield each job that is on GPUs with its run."""
+        yield from self._runs.items()
 
     def _leave(self, job: int, run: Run, now_s: float) -> None:
         del self._runs[job]
