@@ -19,6 +19,10 @@ POLICIES = (
 """As in `gpusage_lab.simulator.scenario`, which needs numpy."""
 FORMATS = ("philly", "yarn", "sacct", "alibaba-2020", "alibaba-2023", "gavel", "lucid", "helios", "table")
 """As in `gpusage_lab.simulator.formats`."""
+ORDERS = ("fifo", "easy", "sjf", "srtf", "las", "max-min", "max-min-speeds", "multifactor")
+"""As in `gpusage_lab.simulator.order_settings`."""
+PREEMPTION_S = 62.0
+"""As in `gpusage_lab.simulator.queue_state`."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 TRAIN_EXAMPLE = """\b
 Examples:
@@ -40,6 +44,7 @@ Examples:
   gpusage simulate --jobs trace.csv --cluster cluster.toml --draw-models --json
   gpusage simulate --last-month --draw-models
   gpusage simulate --jobs month.txt --cluster /etc/slurm/slurm.conf --draw-models
+  gpusage simulate --generate 2000 --policy slots --policy price --order easy --order las
 """
 PROFILE_EXAMPLE = """\b
 Examples:
@@ -204,6 +209,26 @@ def profile() -> None:
     help="CSV or Parquet file of pairs that were measured (model, beside, slowdown), or a table of 'gpusage profile'.",
 )
 @click.option("--policy", "policies", type=click.Choice(POLICIES), multiple=True, help="[default: four of them]")
+@click.option(
+    "--order", "orders", type=click.Choice(ORDERS), multiple=True, help="Which job goes first.  [default: the policy's]"
+)
+@click.option(
+    "--duration-error",
+    type=click.FloatRange(0, 10),
+    help="For sjf and srtf: predict run times with such a deviation of the logarithm.  [default: by time limits]",
+)
+@click.option(
+    "--preemption-s",
+    type=click.FloatRange(0, 86400),
+    default=PREEMPTION_S,
+    show_default=True,
+    help="Seconds that a suspended job's next start takes.",
+)
+@click.option(
+    "--round-s",
+    type=click.FloatRange(1, 86400),
+    help="From one choice of the jobs that run to the next.  [default: 60 for las, 360 for max-min]",
+)
 @click.option("--generate", type=click.IntRange(1, 10_000_000), help="How many jobs to draw.  [default: 1000]")
 @click.option(
     "--load", type=click.FloatRange(0.01, 100), default=1.0, show_default=True, help="GPU time that drawn jobs ask for."
@@ -232,4 +257,8 @@ def simulate() -> None:
     'price-online', where each job also prefers a GPU type when it comes; 'packing', first fit decreasing on predicted
     utilization, 'packing-observed' on true ones, 'reactive' after a minute of profiling; 'sets', where a job
     joins those to whose throughput it adds most. The formats of --jobs are in docs/simulator.md.
+
+    Orders: 'fifo', the oldest job; 'easy', where others overtake that do not delay it; 'sjf', the shortest; 'srtf',
+    the one with the least left; 'las', Tiresias' two queues; 'max-min', fair shares by user, 'max-min-speeds' of
+    throughput; 'multifactor', Slurm's. 'srtf', 'las' and 'max-min' suspend running jobs.
     """

@@ -22,6 +22,7 @@ from gpusage_lab.simulator import sweep
 from gpusage_lab.simulator.comparison import COLUMNS, RATIO_COLUMNS, page, ratio_row, row
 from gpusage_lab.simulator.last_month import LastMonth, collect_last_month
 from gpusage_lab.simulator.notes import notes
+from gpusage_lab.simulator.order_settings import PACKING, PREEMPTIVE, OrderSettings, order_notes
 from gpusage_lab.simulator.result import Result
 from gpusage_lab.simulator.scenario import USUAL
 from gpusage_lab.simulator.source import Source, scenario
@@ -38,14 +39,16 @@ def compare(
     seed: int,
     **how: Any,  # click's
 ) -> None:
-    """Simulate each policy on the same jobs, and show the figures side by side."""
-    source, names = _source(how), policies or USUAL
+    """Simulate each policy in each order on the same jobs, and show the figures side by side."""
+    source, orders = _source(how), _orders(how)
+    chosen = [(policy, order) for policy in _policies(policies, orders) for order in orders or (None,)]
     first = scenario(source, seed)  # what is wrong with a file is said here, before other processes begin
-    tasks = [Task(source, policy, each) for each in range(seed, seed + how["repetitions"]) for policy in names]
+    seeds = range(seed, seed + how["repetitions"])
+    tasks = [Task(source, policy, each, order) for each in seeds for policy, order in chosen]
     with _progress(len(first.jobs) * len(tasks)) as progress:
         results = _results(tasks, how["workers"], how["dask_address"], progress)
-    rows = sweep.repeated(names, results)
-    lines = [*notes(source, seed), *_repetitions(rows)]
+    rows = sweep.repeated(len(chosen), results)
+    lines = [*notes(source, seed), *order_notes(orders), *_repetitions(rows)]
     if output is not None:
         write_output(output, page(rows, lines, page_origin()))
     if as_json:
@@ -58,6 +61,29 @@ def compare(
         tables.show("")
         tables.show_rows(RATIO_COLUMNS, [ratio_row(one, rows[0]) for one in rows[1:]])
     tables.show("", *lines)
+
+
+def _orders(how: Mapping[str, Any]) -> Sequence[OrderSettings]:
+    error, preemption_s, round_s = how["duration_error"], how["preemption_s"], how["round_s"]
+    return [
+        OrderSettings(name=name, duration_error=error, preemption_s=preemption_s, round_s=round_s)
+        for name in dict.fromkeys(how["orders"])
+    ]
+
+
+def _policies(policies: Sequence[str], orders: Sequence[OrderSettings]) -> Sequence[str]:
+    """Return the policies to simulate; where jobs are suspended, only such as say how much of a GPU a job takes."""
+    preemptive = [one.name for one in orders if one.name in PREEMPTIVE]
+    if not preemptive:
+        return policies or USUAL
+    packing = [name for name in policies if name in PACKING]
+    if packing:
+        message = (
+            f"Order {preemptive[0]!r} must be with a policy that says how much of a GPU each job takes; got "
+            f"{packing[0]!r}. Use 'slots' or 'price', or an order that suspends no jobs."
+        )
+        raise click.UsageError(message)
+    return policies or [name for name in USUAL if name not in PACKING]
 
 
 def _source(how: Mapping[str, Any]) -> Source:

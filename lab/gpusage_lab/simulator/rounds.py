@@ -55,6 +55,9 @@ class Rounds:
     def select(self) -> Selection:
         """Return what changes now; where somebody still waits and ranks change with time, another round follows."""
         selection = Selection()
+        self.next_s = inf
+        if not self._waiting and not isinstance(self._order, ByGpuType):
+            return selection
         placed, running = self._placed(), dict(self._runs.items())
         for number, gpu_type in placed.items():
             run = running.get(number)
@@ -65,7 +68,8 @@ class Rounds:
             for number, run in running.items()
             if may_stop(run) and placed.get(number) != self._type_of[run.gpus[0]]
         ]
-        self.next_s = self._after(self._queue.now_s) if self._waiting or selection.suspended else inf
+        if self._waiting or selection.suspended:
+            self.next_s = self._after(self._queue.now_s)
         return selection
 
     def _after(self, now_s: float) -> float:

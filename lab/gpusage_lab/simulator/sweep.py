@@ -14,6 +14,8 @@ from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Interval
 from gpusage_lab.simulator.engine import simulate
+from gpusage_lab.simulator.order_settings import OrderSettings, ordering_of
+from gpusage_lab.simulator.ordered import simulate_ordered
 from gpusage_lab.simulator.requested_shares import with_requested_shares
 from gpusage_lab.simulator.result import Figures, Result
 from gpusage_lab.simulator.scenario import POLICIES
@@ -29,6 +31,7 @@ class Task(NamedTuple):
     source: Source
     policy: str
     seed: int
+    order: OrderSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,15 +90,18 @@ def wilson_interval(share: float, count: int) -> Interval:
 
 
 def run(task: Task, progress: Progress | None = None) -> Result:
-    """Simulate one policy."""
+    """Simulate one policy, in its own order or another."""
     drawn = scenario(task.source, task.seed)
     policy = with_requested_shares(POLICIES[task.policy](drawn), drawn.jobs.kinds)
-    return simulate(drawn.jobs, drawn.fleet, policy, drawn.truth, progress)
+    if task.order is None:
+        return simulate(drawn.jobs, drawn.fleet, policy, drawn.truth, progress)
+    ordering = ordering_of(task.order, drawn, task.seed)
+    return simulate_ordered(drawn.jobs, drawn.fleet, policy, drawn.truth, ordering, progress)
 
 
-def repeated(policies: Sequence[str], results: Sequence[Result]) -> list[Repeated]:
-    """Return the *results* of all tasks, seed by seed, policy by policy."""
-    return [Repeated(results=tuple(results[place :: len(policies)])) for place in range(len(policies))]
+def repeated(count: int, results: Sequence[Result]) -> list[Repeated]:
+    """Return the *results* of all tasks, seed by seed; of each seed, *count* policies in their orders."""
+    return [Repeated(results=tuple(results[place::count])) for place in range(count)]
 
 
 @contextmanager

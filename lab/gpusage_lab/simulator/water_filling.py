@@ -14,8 +14,10 @@ import numpy as np
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.simulator.jobs import FloatArray, IntArray
 
-LEAST = 1e-9
-"""Below it, a number is 0 but for rounding."""
+LEAST_PRICE = 1e-9
+"""Below it, a price is 0 but for rounding."""
+TOLERANCE = 1e-6
+"""Part of a level that a solution may miss; HiGHS keeps constraints to 1e-7."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,50 +77,55 @@ def throughput_shares(claims: Claims, gpu_counts: Sequence[int]) -> FloatArray:
         section 4.3; in its repository, scheduler/policies/max_min_fairness_water_filling.py.
     """
     counts = np.asarray(gpu_counts, dtype=float)
-    usual = claims.speeds @ counts / counts.sum()
-    gains = claims.speeds / usual[:, None]
+    program = _Program(claims, counts)
     level, is_rising = np.zeros(len(claims.users)), np.ones(len(claims.users), dtype=bool)
-    gpus = np.zeros_like(gains)
+    gpus = np.zeros_like(claims.speeds)
     while is_rising.any():
         rising_jobs = np.bincount(claims.users, weights=claims.jobs * is_rising)[claims.users]
         weights = np.where(is_rising, claims.jobs / np.maximum(rising_jobs, 1), 0.0)
-        gpus, rise, prices = _raise(claims, gains, counts, level, weights)
+        step = program.rise(level, weights)
+        if step is None:  # the solver misses by rounding what it reached before
+            break
+        gpus, rise, prices = step
         level += rise * weights
-        is_bound = is_rising & (prices > LEAST)
+        is_bound = is_rising & (prices > LEAST_PRICE)
         is_rising &= ~(is_bound if is_bound.any() else is_rising)
     parts: FloatArray = np.clip(gpus / (claims.jobs * claims.gpus)[:, None], 0.0, 1.0)
     return parts
 
 
-def _raise(
-    claims: Claims, gains: FloatArray, counts: FloatArray, level: FloatArray, weights: FloatArray
-) -> tuple[FloatArray, float, FloatArray]:
-    """Return GPUs by group and type that raise *level* by *weights* times the most that is possible, and that number.
+class _Program:
+    """How far the levels of all groups can rise at once: a linear program of the GPUs that each has of each type."""
 
-    Also return what each group's constraint costs: above 0, it cannot rise further.
-    """
-    try:
-        from scipy.optimize import linprog  # type: ignore[import-untyped, unused-ignore]
-        from scipy.sparse import csr_array, hstack, vstack  # type: ignore[import-untyped, unused-ignore]
-    except ImportError as error:
-        message = "Library scipy must be there for max-min fairness by speeds; got: not installed. Install [plan]."
-        raise RequestError(message) from error
-    groups, types = gains.shape
-    own = np.arange(groups * types)
-    rows = np.repeat(np.arange(groups), types)
-    rises = csr_array((-gains.ravel(), (rows, own)), shape=(groups, groups * types))
-    uses = csr_array((np.ones(groups * types), (rows, own)), shape=(groups, groups * types))
-    holds = csr_array((np.ones(groups * types), (np.tile(np.arange(types), groups), own)))
-    matrix = vstack([rises, uses, holds])
-    last = csr_array(np.concatenate([weights, np.zeros(groups + types)])[:, None])
-    highest = np.where(gains > 0, (claims.jobs * claims.gpus)[:, None], 0.0).ravel()
-    outcome = linprog(
-        np.append(np.zeros(groups * types), -1.0),
-        A_ub=hstack([matrix, last]),
-        b_ub=np.concatenate([-level, claims.jobs * claims.gpus, counts]),
-        bounds=[*((0.0, high) for high in highest), (0.0, None)],
-        method="highs",
-    )
-    if outcome.x is None:  # the level that was reached is infeasible by rounding
-        return np.zeros_like(gains), 0.0, np.ones(groups)
-    return outcome.x[:-1].reshape(gains.shape), float(outcome.x[-1]), -outcome.ineqlin.marginals[:groups]
+    def __init__(self, claims: Claims, counts: FloatArray) -> None:
+        groups, types = claims.speeds.shape
+        gains = claims.speeds / (claims.speeds @ counts / counts.sum())[:, None]
+        most = claims.jobs * claims.gpus
+        self._shape = gains.shape
+        self._rows = np.zeros((2 * groups + types, groups * types + 1))
+        for group in range(groups):
+            columns = slice(group * types, (group + 1) * types)
+            self._rows[group, columns] = -gains[group]
+            self._rows[groups + group, columns] = 1.0
+            self._rows[2 * groups :, columns] = np.eye(types)
+        self._limits = np.concatenate([np.zeros(groups), most, counts])
+        self._costs = np.append(np.zeros(groups * types), -1.0)
+        highest = np.append(np.where(gains > 0, most[:, None], 0.0).ravel(), np.inf)
+        self._bounds = np.column_stack([np.zeros(len(highest)), highest])
+
+    def rise(self, level: FloatArray, weights: FloatArray) -> tuple[FloatArray, float, FloatArray] | None:
+        """Return the GPUs by group and type that raise *level* by most times *weights*, and how many times that is.
+
+        Also return what each group's level costs the others: above 0, it cannot rise further.
+        """
+        try:
+            from scipy.optimize import linprog  # type: ignore[import-untyped, unused-ignore]
+        except ImportError as error:
+            message = "Library scipy must be there for max-min-speeds; got: not installed. Install the extra [plan]."
+            raise RequestError(message) from error
+        groups = len(level)
+        self._rows[:groups, -1], self._limits[:groups] = weights, -level * (1 - TOLERANCE)
+        outcome = linprog(self._costs, A_ub=self._rows, b_ub=self._limits, bounds=self._bounds, method="highs")
+        if outcome.x is None:
+            return None
+        return outcome.x[:-1].reshape(self._shape), float(outcome.x[-1]), -outcome.ineqlin.marginals[:groups]
