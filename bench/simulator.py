@@ -4,7 +4,9 @@ Each size runs in a process of its own. Seconds are of the processor, so that an
 
 Examples:
   python bench/simulator.py --largest 100000
-  python bench/simulator.py --against ../clones    # folders gavel and Lucid: FIFO beside Lucid's own simulator
+  python bench/simulator.py --one slots+sjf 10000 1.3
+  python bench/simulator.py --against ../clones    # folders gavel and Lucid: orders beside Lucid's own simulator
+  python bench/simulator.py --against ../clones --gavel-python ../venv/bin/python    # and water filling beside Gavel's
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ from gpusage_lab.simulator.engine import simulate
 from gpusage_lab.simulator.fleet import fleet_of, with_nodes
 from gpusage_lab.simulator.generated import generated
 from gpusage_lab.simulator.models import drawn_kinds
+from gpusage_lab.simulator.order_settings import OrderSettings, ordering_of
+from gpusage_lab.simulator.ordered import simulate_ordered
 from gpusage_lab.simulator.scenario import POLICIES, scenario_of
-from simulating import lucid
+from simulating import gavel, lucid
 
 SIZES = (10_000, 100_000, 1_000_000)
 NAMES = ("slots", "price", "packing", "sets")
@@ -41,8 +45,8 @@ GPUS_PER_NODE = 5
 MIB_PER_KIB = 1 / 1024
 
 
-def measure(policy: str, count: int, load: float) -> dict[str, float]:
-    """Return seconds and memory of one simulation in this process."""
+def measure(name: str, count: int, load: float) -> dict[str, float]:
+    """Return seconds and memory of one simulation in this process, of a policy or of one in an order (slots+sjf)."""
     advisor = make_advisor()
     pools = [{"site_type": name, "gpu_count": count // JOBS_PER_GPU // 4} for name in ("t4", "v100", "a100", "h100")]
     fleet = fleet_of(parse_cluster({"pools": pools}, "bench", advisor.catalogue, origin="bench"), advisor.catalogue)
@@ -50,7 +54,13 @@ def measure(policy: str, count: int, load: float) -> dict[str, float]:
     jobs = generated(count, drawn_kinds(), fleet, 0, load)
     scenario = scenario_of(jobs, fleet, advisor, folder=Path(), seed=0)
     started_s, wall_s = time.process_time(), time.monotonic()
-    result = simulate(jobs, fleet, POLICIES[policy](scenario), scenario.truth)
+    policy_name, _, order_name = name.partition("+")
+    policy = POLICIES[policy_name](scenario)
+    if order_name:
+        ordering = ordering_of(OrderSettings(name=order_name), scenario, 0)
+        result = simulate_ordered(jobs, fleet, policy, scenario.truth, ordering)
+    else:
+        result = simulate(jobs, fleet, policy, scenario.truth)
     return {
         "cpu_s": time.process_time() - started_s,
         "wall_s": time.monotonic() - wall_s,
@@ -62,11 +72,16 @@ def measure(policy: str, count: int, load: float) -> dict[str, float]:
 @click.command()
 @click.option("--largest", type=int, default=SIZES[1], show_default=True, help="Jobs; the goal is for 1000000.")
 @click.option("--against", type=click.Path(exists=True, path_type=Path), help="Folder of clones of Gavel and Lucid.")
+@click.option(
+    "--gavel-python", type=click.Path(exists=True, path_type=Path), help="Python with cvxpy, ecos and cvxopt."
+)
 @click.option("--one", nargs=3, hidden=True)
-def main(largest: int, against: Path | None, one: tuple[str, str, str] | None) -> None:
+def main(largest: int, against: Path | None, gavel_python: Path | None, one: tuple[str, str, str] | None) -> None:
     """Print a table."""
     if against is not None:
         lucid.compare(against)
+        if gavel_python is not None:
+            gavel.compare(lucid.clone(against, "gavel"), gavel_python)
         return
     if one:
         print(json.dumps(measure(one[0], int(one[1]), float(one[2]))))

@@ -142,7 +142,7 @@ def our_figures(order: Order, per_node: int | None, submit_s: Whole, work_s: Who
 
 def compare(folder: Path) -> None:
     """Print the figures of each trace, from the clones in *folder*."""
-    gavel, lucid = (_clone(folder, name) for name in ("gavel", "Lucid"))
+    gavel, lucid = (clone(folder, name) for name in ("gavel", "Lucid"))
     titles = ("Lucid's JCT s", "ours", "apart", "makespan apart", "JCT apart in one pool", "preemptions", "ours")
     table = Table("trace", "order", *titles, box=None)
     for trace in TRACES:
@@ -163,6 +163,7 @@ def _apart(ours: float, theirs: float) -> str:
     return f"{100 * (ours / theirs - 1):+.2f} %"
 
 
-def _clone(folder: Path, name: str) -> Path:
-    clone = next(folder.glob(f"*{name}"))
-    return clone / "repo" if (clone / "repo").is_dir() else clone
+def clone(folder: Path, name: str) -> Path:
+    """Return the repository *name* in *folder*, with or without a work tree."""
+    path = next(folder.glob(f"*{name}"))
+    return path / "repo" if (path / "repo").is_dir() else path
