@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 RELEASES ?= bookworm trixie forky
-MARKS ?= slurm and not clients
+MARKS ?= slurm and not clients and not one_release
 # So many test files run at a time. The tests on YARN run alone: they keep two processors busy.
 WORKERS ?= 2
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile

@@ -13,7 +13,7 @@ from dask_jobqueue import SLURMCluster
 from gpusage_lab.cli import commands
 from gpusage_slurm.sandbox import ClusterPlan, parse_nodes, start_sandbox
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.one_release]
 
 OPTIONS = ("--generate", "100", "--policy", "slots", "--policy", "packing", "--repetitions", "2", "--json")
 

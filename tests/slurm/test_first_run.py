@@ -80,6 +80,7 @@ def test_the_second_job_of_a_script_is_decided_by_what_the_first_one_showed(sand
     sandbox.run("scancel", second.job_id)
 
 
+@pytest.mark.one_release
 def test_a_changed_program_is_not_the_job_that_was_seen(sandbox: Sandbox, tmp_path: Path) -> None:
     script, cache = write_job(tmp_path), tmp_path / "cache"
     run_and_learn(sandbox, script, cache)
@@ -92,6 +93,7 @@ def test_a_changed_program_is_not_the_job_that_was_seen(sandbox: Sandbox, tmp_pa
     sandbox.run("scancel", done.stdout.strip())
 
 
+@pytest.mark.one_release
 def test_a_job_that_does_not_ask_for_it_is_not_observed(sandbox: Sandbox, tmp_path: Path) -> None:
     script, cache = write_job(tmp_path, directive=""), tmp_path / "cache"
     variables = {"XDG_CACHE_HOME": str(cache)}

@@ -8,7 +8,7 @@ import pytest
 
 from replays import check_replay
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.one_release]
 
 
 @pytest.mark.usefixtures("slurm_release")

@@ -19,7 +19,7 @@ from gpusage_slurm.sandbox.trial import install_plugin
 from postgresql import Server
 from slurm_jobs import GENEROUS, gpusaged_status, show_job, wait_for_records
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.one_release]
 PLAN = ClusterPlan(nodes=parse_nodes("1xv100:2"))
 MODEL = Path(__file__).parents[2] / "examples" / "models" / "dlrm.onnx"
 COMMAND = (
