@@ -151,15 +151,15 @@ def compare(folder: Path) -> None:
             theirs = lucid_figures(lucid, policy_name, *jobs)
             ours, pooled = (our_figures(order, per_node, *jobs) for per_node in (GPUS_PER_NODE, None))
             table.add_row(
-                trace, order.name, f"{theirs.jct_s:.0f}", f"{ours.jct_s:.0f}", _apart(ours.jct_s, theirs.jct_s),
-                _apart(ours.makespan_s, theirs.makespan_s), _apart(pooled.jct_s, theirs.jct_s),
+                trace, order.name, f"{theirs.jct_s:.0f}", f"{ours.jct_s:.0f}", _percent(ours.jct_s, theirs.jct_s),
+                _percent(ours.makespan_s, theirs.makespan_s), _percent(pooled.jct_s, theirs.jct_s),
                 str(theirs.preemptions), str(ours.preemptions),
             )  # fmt: skip
     print(f"{JOB_COUNT} jobs on {NODE_COUNT} nodes of {GPUS_PER_NODE} GPUs, times divided by {PACE}")
     Console(width=120).print(table)
 
 
-def _apart(ours: float, theirs: float) -> str:
+def _percent(ours: float, theirs: float) -> str:
     return f"{100 * (ours / theirs - 1):+.2f} %"
 
 
