@@ -61,6 +61,8 @@ class Manager:
         settings: The type of its section of gpusage.toml.
         directive: What the lines of a job script begin with that are for it, for example ``#PBS``; ``None`` where it
             has no job scripts.
+        submit: The command that submits a job script, for example ``("qsub",)``; empty where there is none, or where it
+            does not pass the variable GPUSAGE_COMMENT on.
         users: Who asks gpusaged on its behalf, beside root; ``daemon.allowed_users`` replaces them.
     """
 
@@ -68,6 +70,7 @@ class Manager:
     title: str
     settings: type[ManagerSettings] = ManagerSettings
     directive: str | None = None
+    submit: tuple[str, ...] = ()
     users: tuple[str, ...] = ()
 
     def has_lines_in(self, script: str) -> bool:

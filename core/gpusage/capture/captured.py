@@ -33,6 +33,7 @@ class Captured:
         failure: What the program raised, in one line.
         graph_failure: Why there is no graph.
         real_calls: By module: why it was called for real.
+        busy_s: Processor time from the first call of a model on.
     """
 
     graph: ModelGraph | None
@@ -42,6 +43,7 @@ class Captured:
     failure: str
     graph_failure: str
     real_calls: Mapping[str, str]
+    busy_s: float
 
     def comment(self, card: str) -> str:
         """Return the comment of the job, its model being the file *card*."""
@@ -66,6 +68,7 @@ def check_record(record: Mapping[str, Any]) -> Captured:
             failure=_text(record.get("failure", "")),
             graph_failure=_text(record.get("graph_failure", "")),
             real_calls={_text(name): _text(why) for name, why in dict(record.get("real_calls") or {}).items()},
+            busy_s=float(record.get("busy_s") or 0),
         )
         parse_model(captured.comment("captured.card.json"))
     except (KeyError, TypeError, ValueError, GraphError, RequestError) as error:

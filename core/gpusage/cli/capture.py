@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -15,10 +18,12 @@ from gpusage.capture.captured import Captured, check_record
 from gpusage.capture.child import Limits, Outcome, run_program
 from gpusage.capture.programs import Program, program_in_script, program_of
 from gpusage.cli import figures, tables
+from gpusage.cli.cards.cache import user_cache
 from gpusage.cli.cards.card import SUFFIX, summarize
-from gpusage.cli.scripts import read_script
+from gpusage.cli.scripts import manager_of, read_script, read_scripts
 from gpusage.graphs.card.file import write_file
 from gpusage.graphs.card.text import encode
+from gpusage.plugins.managers import installed_managers
 from gpusage_hooks.errors import GraphError, RequestError
 
 SCHEMA = "gpusage.capture/1"
@@ -52,6 +57,7 @@ def capture(  # noqa: PLR0913 - an option each
     *,
     has_network: bool,
     runs_here: bool,
+    submits: bool,
     as_json: bool,
 ) -> None:
     """Run the program up to its first full step, and print its card and comment."""
@@ -61,6 +67,7 @@ def capture(  # noqa: PLR0913 - an option each
     if bool(command) == bool(line):
         message = "Capture must have one program: a job script, a command line after '--', or --shell; got none or two."
         raise click.UsageError(message, context)
+    job = _job(command) if submits else None
     program = _program(command, line)
     if gpu_count is not None:
         program = replace(program, gpu_count=gpu_count)
@@ -68,14 +75,61 @@ def capture(  # noqa: PLR0913 - an option each
     outcome = run_program(program, limits, lambda stage: click.echo(f"gpusage capture: {visible(stage)} ...", err=True))
     captured = _captured(outcome)
     card = _card_path(captured, output)
-    if captured.graph is not None and output is not None:
+    if job is not None and output is None:
+        card = user_cache() / "captured" / card.name
+        card.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    is_saved = captured.graph is not None and (job is not None or output is not None)
+    if captured.graph is not None and is_saved:
         write_file(captured.graph, card)
     if as_json:
         tables.print_json(_document(captured, card, outcome))
     else:
-        _show(captured, card, outcome, is_saved=output is not None)
+        _show(captured, card, outcome, is_saved=is_saved)
     if captured.graph is None:
         context.exit(1)
+    if job is not None:
+        _submit(job, captured, card)
+
+
+def _job(command: tuple[str, ...]) -> list[str]:
+    """Return the command that submits the job script that *command* is.
+
+    Raises:
+        RequestError: It is none, or no workload manager submits it.
+    """
+    if len(command) != 1:
+        message = f"Job of --submit must be one job script; got {' '.join(command) or 'none'!r}. Name its file."
+        raise RequestError(message)
+    scripts = read_scripts([Path(command[0])])
+    manager = manager_of(scripts, installed_managers())
+    if not manager.submit or shutil.which(manager.submit[0]) is None:
+        program = " ".join(manager.submit) or f"no command of {manager.title}"
+        message = (
+            f"Host of --submit must be able to submit job scripts; got {program!r}, which is not here. "
+            "Submit the script with the comment that 'gpusage capture' prints."
+        )
+        raise RequestError(message)
+    return [*manager.submit, command[0]]
+
+
+def _submit(job: list[str], captured: Captured, card: Path) -> NoReturn:
+    """Become the command that submits *job*, whose comment in a variable counts less than one of the user's own.
+
+    Raises:
+        RequestError: What was seen may be wrong.
+    """
+    guessed = [name for name, (_, mark) in captured.keys.items() if mark == "guessed"]
+    if guessed:
+        message = (
+            f"Keys of a job that --submit submits must be seen; got a guess of {' and '.join(guessed)}. "
+            "Check it, and submit the script with the comment above."
+        )
+        raise RequestError(message)
+    has_own_words = re.search(r"^#GPUSAGE\s", read_script(job[-1]), re.MULTILINE) is not None
+    if not has_own_words:
+        os.environ.setdefault("GPUSAGE_COMMENT", captured.comment(str(card.resolve())))
+    sys.stdout.flush()
+    os.execvp(job[0], job)  # noqa: S606 - the manager's own command
 
 
 def _program(command: tuple[str, ...], line: str | None) -> Program:
@@ -149,6 +203,7 @@ def _document(captured: Captured, card: Path, outcome: Outcome) -> dict[str, Any
         "real_calls": dict(captured.real_calls),
         "graph_failure": captured.graph_failure or None,
         "elapsed_s": round(outcome.elapsed_s, 1),
+        "busy_s": round(captured.busy_s, 1),
         "summary": summarize(captured.graph) if captured.graph is not None else None,
         "card": text,
     }

@@ -29,5 +29,12 @@ class SlurmSettings(ManagerSettings):
         return self.limit_ms / 1000
 
 
-SLURM = Manager(name="slurm", title="Slurm", settings=SlurmSettings, directive="#SBATCH", users=("slurm",))
+SLURM = Manager(
+    name="slurm",
+    title="Slurm",
+    settings=SlurmSettings,
+    directive="#SBATCH",
+    submit=("sbatch",),
+    users=("slurm",),
+)
 MANAGER = SLURM.name

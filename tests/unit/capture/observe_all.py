@@ -22,6 +22,7 @@ from gpusage.capture.inside.first_run import FirstRun
 ON_PROCESSOR = {
     **dict.fromkeys((".cuda()", "torch.cuda.synchronize()", ".to(0)", ".to(rank)", ", device_ids=[rank]"), ""),
     "torch.cuda.set_device(rank)": "",
+    "torch.cuda.FloatTensor": "torch.FloatTensor",
     '"cuda:0': '"cpu',
     '"cuda': '"cpu',
     "pin_memory=True": "pin_memory=False",

@@ -26,7 +26,13 @@ from waiting import wait_until
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 HERE = Path(__file__).parent
-NEEDS_TRANSFORMERS = {"generate", "masked"}
+NEEDS = {
+    **dict.fromkeys(("generate", "masked"), "transformers"),
+    **dict.fromkeys(("trainer", "accelerated"), "accelerate"),
+    "with_timm": "timm",
+    "with_lightning": "lightning",
+}
+"""Libraries that scripts import."""
 TRAINS = {"mode": "train", "precision": "fp32"}
 SEEN = {
     "plain": {"batch": "32", **TRAINS, "optimizer": "momentum"},
@@ -47,6 +53,19 @@ SEEN = {
     "varying": {"batch": "2", "mode": "infer", "precision": "fp32"},
     "unrelated": {"batch": "6", **TRAINS, "optimizer": "sgd"},
     "fluent": {"batch": "9", **TRAINS, "optimizer": "sgd"},
+    "hidden_on_gpu": {"batch": "10", **TRAINS, "optimizer": "adam"},
+    "autocast_inside": {"batch": "12", **TRAINS, "precision": "bf16", "optimizer": "adamw"},
+    "toggled": {"batch": "24", **TRAINS, "optimizer": "adam"},
+    "lora": {"batch": "6", **TRAINS, "precision": "bf16-pure", "optimizer": "adamw", "trainable": "0.0381"},
+    "teacher": {"batch": "32", **TRAINS, "optimizer": "adam"},
+    "penalized": {"batch": "16", **TRAINS, "optimizer": "momentum"},
+    "own_loss": {"batch": "12", **TRAINS, "optimizer": "adam"},
+    "rollouts": {"batch": "32", **TRAINS, "optimizer": "adam"},
+    "optimizer_each": {"batch": "32", **TRAINS, "optimizer": "adamw"},
+    "with_timm": {"batch": "4", **TRAINS, "optimizer": "adam"},
+    "trainer": {"batch": "4", **TRAINS, "optimizer": "adamw", "accumulate": "2"},
+    "accelerated": {"batch": "10", **TRAINS, "precision": "bf16", "optimizer": "adamw", "accumulate": "3"},
+    "with_lightning": {"batch": "16", **TRAINS, "optimizer": "momentum", "accumulate": "2"},
 }
 """The keys of each script on a processor, where autocast of a GPU has no say."""
 SHOWS_NOTHING = ("lstm", "failing", "no_model", "values", "fx", "compiled_step", "gives_up")
@@ -56,8 +75,7 @@ BREAKING = ("begin", "_count", "_after_step", "_cycle_passes", "_write", "_write
 
 def run_scripts(names: list[str], *options: str) -> Mapping[str, Mapping[str, Any]]:
     """Return the line of each script, by its name."""
-    if find_spec("transformers") is None:
-        names = [name for name in names if name not in NEEDS_TRANSFORMERS]
+    names = [name for name in names if name not in NEEDS or find_spec(NEEDS[name])]
     scripts = [str(HERE / "scripts" / f"{name}.py") for name in names]
     command = [sys.executable, str(HERE / "observe_all.py"), *options, *scripts]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
@@ -74,7 +92,7 @@ def test_an_observed_program_computes_the_same_to_the_last_bit(
     name: str, lines: Mapping[str, Mapping[str, Any]]
 ) -> None:
     if name not in lines:
-        pytest.skip("transformers is not installed")
+        pytest.skip(f"{NEEDS[name]} is not installed")
     line = lines[name]
     assert line["observed"] == line["alone"]
     assert line["observed"]["is_restored"]
@@ -83,7 +101,7 @@ def test_an_observed_program_computes_the_same_to_the_last_bit(
 @pytest.mark.parametrize("name", SEEN)
 def test_a_program_shows_its_job(name: str, lines: Mapping[str, Mapping[str, Any]]) -> None:
     if name not in lines:
-        pytest.skip("transformers is not installed")
+        pytest.skip(f"{NEEDS[name]} is not installed")
     record = Path(lines[name]["record"])
 
     def recorded_keys() -> Mapping[str, str]:

@@ -38,10 +38,20 @@ def command_lines() -> set[str]:
     return lines
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run ``gpusage capture`` in *folder*, with time for a loaded machine."""
     command = [sys.executable, "-m", "gpusage.cli", "capture", "--time", "400s", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def run_and_submit(folder: Path, program: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Capture and submit a job of *program* where ``sbatch`` says what it was given."""
+    (folder / "sbatch").write_text('#!/bin/sh\necho "submitted $1 with $GPUSAGE_COMMENT"\n')
+    (folder / "sbatch").chmod(0o755)
+    (folder / "job.sbatch").write_text(f"#!/bin/sh\n#SBATCH --gres=gpu:1\n{sys.executable} {SCRIPTS / program}\n")
+    paths = {"PATH": f"{folder}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(folder / "cache")}
+    return run(folder, "--run-here", "--submit", "job.sbatch", **paths, **variables)
 
 
 def test_what_a_program_writes_stays_in_memory(tmp_path: Path) -> None:
@@ -121,9 +131,38 @@ def test_without_an_overlay_what_a_program_writes_is_real(tmp_path: Path) -> Non
     assert shown["card"]
 
 
+@pytest.mark.torch
+def test_a_job_is_submitted_with_what_was_seen(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = run_and_submit(tmp_path, "plain.py")
+    assert done.returncode == 0, done.stderr
+    card = tmp_path / "cache" / "gpusage" / "captured" / "Sequential.card.json"
+    keys = "batch=32,mode=train,precision=fp32,optimizer=momentum"
+    assert done.stdout.splitlines()[-1] == f"submitted job.sbatch with model={card},{keys}"
+    assert card.exists()
+
+
+@pytest.mark.torch
+def test_a_job_is_submitted_with_the_words_of_its_user(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = run_and_submit(tmp_path, "plain.py", GPUSAGE_COMMENT="model=mine.onnx")
+    assert done.stdout.splitlines()[-1] == "submitted job.sbatch with model=mine.onnx"
+
+
+@pytest.mark.torch
+def test_no_job_is_submitted_with_a_guess(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = run_and_submit(tmp_path, "inference.py")
+    assert done.returncode == 1
+    assert "must be seen; got a guess of mode. Check it" in done.stderr
+    assert "submitted job" not in done.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
+        (["--submit", "--", "python", "a.py"], "Job of --submit must be one job script; got 'python a.py'"),
+        (["--submit", "nowhere.sbatch"], "Host of --submit must be able to submit job scripts; got 'sbatch'"),
         ([], "Capture must have one program"),
         (["--shell", "python a.py", "--", "python", "a.py"], "Capture must have one program"),
         (["--", "bash", "train.sh"], "Command of 'gpusage capture' must run a Python program"),

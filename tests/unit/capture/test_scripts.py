@@ -18,7 +18,13 @@ from gpusage_hooks.errors import RequestError
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 HERE = Path(__file__).parent
-NEEDS_TRANSFORMERS = {"generate", "masked"}
+NEEDS = {
+    **dict.fromkeys(("generate", "masked"), "transformers"),
+    **dict.fromkeys(("trainer", "accelerated"), "accelerate"),
+    "with_timm": "timm",
+    "with_lightning": "lightning",
+}
+"""Libraries that scripts import."""
 TRAINS = {"mode": "train", "precision": "fp32"}
 """Keys that most scripts have."""
 EXPECTED = {
@@ -38,6 +44,22 @@ EXPECTED = {
     "masked": {"batch": "4", **TRAINS, "optimizer": "adamw"},
     "values": {"batch": "6?", **TRAINS, "optimizer": "adam"},
     "failing": {"batch": "6", "mode": "train?", "precision": "fp32", "optimizer": "adam?"},
+    "hidden_on_gpu": {"batch": "10", **TRAINS, "optimizer": "adam"},
+    "autocast_inside": {"batch": "12", **TRAINS, "precision": "bf16", "optimizer": "adamw"},
+    "compiled_step": {"batch": "4", **TRAINS, "optimizer": "sgd", "compile": "on"},
+    "toggled": {"batch": "24", **TRAINS, "optimizer": "adam"},
+    "spawned": {"batch": "16", **TRAINS, "optimizer": "sgd", "accumulate": "2", "gpus": "2", "strategy": "ddp"},
+    "images": {"batch": "2?", **TRAINS, "optimizer": "momentum"},
+    "lora": {"batch": "6", **TRAINS, "precision": "bf16-pure", "optimizer": "adamw", "trainable": "0.0381"},
+    "teacher": {"batch": "32", **TRAINS, "optimizer": "adam~"},
+    "penalized": {"batch": "16", **TRAINS, "optimizer": "momentum~"},
+    "own_loss": {"batch": "12", **TRAINS, "optimizer": "adam"},
+    "rollouts": {"batch": "32", **TRAINS, "optimizer": "adam"},
+    "optimizer_each": {"batch": "32", **TRAINS, "optimizer": "adamw"},
+    "with_timm": {"batch": "4", **TRAINS, "precision": "fp16", "optimizer": "adam~"},
+    "trainer": {"batch": "4", **TRAINS, "precision": "bf16", "optimizer": "adamw", "accumulate": "2"},
+    "accelerated": {"batch": "10", **TRAINS, "precision": "bf16", "optimizer": "adamw", "accumulate": "3"},
+    "with_lightning": {"batch": "16", **TRAINS, "precision": "bf16", "optimizer": "momentum", "accumulate": "2"},
 }
 """The keys of each script; ``?`` marks what is guessed, ``~`` what is mapped."""
 MODULES = {
@@ -46,6 +68,10 @@ MODULES = {
     "gan": [("Sequential", 64 * 32 + 32 + 32 + 1), ("Sequential", 10 * 32 + 32 + 32 * 64 + 64)],
     "two_optimizers": [("Linear", 33 * 8), ("Linear", 9 * 32), ("Linear", 33 * 32)],
     "frozen": [("Adapted", 10_000)],
+    "toggled": [("Linear", 11 * 64), ("Linear", 65)],
+    "images": [("Detector", 28 * 4)],
+    "teacher": [("Linear", 84), ("Sequential", 21 * 256 + 257 * 4)],
+    "own_loss": [("Linear", 65 * 16), ("Linear", 9 * 64)],
 }
 ENDINGS = {
     **dict.fromkeys(EXPECTED, "cycle"),
@@ -59,9 +85,7 @@ ENDINGS = {
 @pytest.fixture(scope="module")
 def records() -> Mapping[str, Mapping[str, Any]]:
     """Return the record of each script."""
-    names = [*EXPECTED, "no_model"]
-    if find_spec("transformers") is None:
-        names = [name for name in names if name not in NEEDS_TRANSFORMERS]
+    names = [name for name in [*EXPECTED, "no_model"] if name not in NEEDS or find_spec(NEEDS[name])]
     command = [sys.executable, str(HERE / "capture_all.py"), *(str(HERE / "scripts" / f"{name}.py") for name in names)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     return {record["name"]: record for record in map(json.loads, done.stdout.splitlines())}
@@ -70,13 +94,13 @@ def records() -> Mapping[str, Mapping[str, Any]]:
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_script_shows_its_job(name: str, records: Mapping[str, Mapping[str, Any]]) -> None:
     if name not in records:
-        pytest.skip("transformers is not installed")
+        pytest.skip(f"{NEEDS[name]} is not installed")
     captured = check_record(records[name])
     marks = {"seen": "", "mapped": "~", "guessed": "?"}
     assert {key: value + marks[mark] for key, (value, mark) in captured.keys.items()} == EXPECTED[name]
     assert captured.ending == ENDINGS[name]
     assert list(captured.modules) == MODULES.get(name, list(captured.modules))
-    if name == "values":
+    if name in ("values", "images"):
         assert "must take the same way whatever the values of its inputs are" in captured.graph_failure
         assert captured.graph is None
     else:

@@ -21,6 +21,7 @@ _NOTHING = (
     "reset_peak_memory_stats reset_max_memory_allocated set_rng_state set_rng_state_all "
     "set_per_process_memory_fraction"
 )
+_TENSOR_TYPES = "Float Double Half BFloat16 Byte Char Short Int Long Bool"
 _MOVES = frozenset({"to", "type", "empty_like", "zeros_like", "ones_like", "rand_like", "randn_like"})
 """Functions that take a device by position."""
 
@@ -78,8 +79,17 @@ class _Inert:
         pass
 
 
-def pretend_cuda(count: int) -> CudaOnCpu:
-    """Let `torch.cuda` answer as on a host with *count* GPUs, and return the mode that maps devices."""
+class _GeneratorOnCpu(torch.Generator):
+    """A generator of random numbers, whatever device the program names."""
+
+    def __new__(cls, *_: object, **__: object) -> Any:
+        """Return one of the CPU."""
+        new: Any = super().__new__
+        return new(cls, device=CPU)
+
+
+def pretend_cuda(count: int) -> None:
+    """Let `torch.cuda` answer as on a host with *count* GPUs; `CudaOnCpu` maps devices."""
     cuda: Any = torch.cuda
     for name in _ZERO.split():
         setattr(cuda, name, lambda *_, **__: 0)
@@ -101,7 +111,7 @@ def pretend_cuda(count: int) -> CudaOnCpu:
     cuda.current_stream = cuda.default_stream = lambda *_, **__: _Inert()
     _pretend_accelerator(count)
     _map_modules()
-    return CudaOnCpu()
+    _map_types()
 
 
 def _pretend_accelerator(count: int) -> None:
@@ -114,6 +124,18 @@ def _pretend_accelerator(count: int) -> None:
     accelerator.current_device_index = accelerator.current_device_idx = lambda: 0
     for name in ("synchronize", "set_device_index", "set_device_idx", "empty_cache"):
         setattr(accelerator, name, lambda *_, **__: None)
+
+
+def _map_types() -> None:
+    """Let the generator and the tensor types of a GPU, which older programs name, be those of the CPU."""
+    anything: Any = torch
+    anything.Generator = _GeneratorOnCpu
+    for name in _TENSOR_TYPES.split():
+        setattr(torch.cuda, f"{name}Tensor", getattr(torch, f"{name}Tensor"))
+    set_default_type = anything.set_default_tensor_type
+    anything.set_default_tensor_type = lambda kind: set_default_type(
+        kind.replace("torch.cuda.", "torch.") if isinstance(kind, str) else kind
+    )
 
 
 def _map_modules() -> None:

@@ -33,7 +33,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from gpusage.capture.inside.another_process import forget_values, in_another_process
-from gpusage.capture.inside.observer import MAXIMUM_CALLS, Call, Observer
+from gpusage.capture.inside.observer import MAXIMUM_CALLS, Call, Observer, is_of_keras, with_gradient
 from gpusage.capture.inside.record import program_digest, program_path, read_record, record_of, write_json
 
 CYCLES = 2
@@ -80,6 +80,8 @@ class _PassiveObserver(Observer):
             if torch._C._current_graph_task_id() != NO_BACKWARD_PASS:
                 self.is_checkpointed = True
                 return None
+            if is_of_keras(outer):
+                return None
             return super().note(outer, *tree_map(_without_objects, (args, kwargs)))
         except Exception:  # a module that is like no other
             self.uninstall()
@@ -111,6 +113,7 @@ class FirstRun:
         self._backward_count = 0
         self._counted_backward = 0
         self._counts: Counter[int] = Counter()
+        self._trained: dict[int, weakref.ref[torch.Tensor]] = {}
         self._backward_counts: list[int] = []
         self._passes: list[int] = []
         self._updated_at_s: list[float] = []
@@ -202,6 +205,8 @@ class FirstRun:
     def _after_step(self, optimizer: Any) -> None:
         if not any(each() is optimizer for each in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
+        if len(self._passes) <= CYCLES:
+            self._trained |= {id(weight): weakref.ref(weight) for weight in with_gradient(optimizer)}
         self._backward_counts.append(self._backward_count - self._counted_backward)
         self._counted_backward = self._backward_count
         first = self._optimizers[0]()
@@ -245,10 +250,17 @@ class FirstRun:
         calls.clear()
 
     def _write_record(self, gpu_count: int) -> None:
+        from gpusage.capture.inside.cuda_on_cpu import CudaOnCpu, pretend_cuda
         from gpusage.capture.inside.light import LeftOut
         from gpusage.capture.inside.step import Observation, record_of_step
         from gpusage.graphs.card.file import SUFFIX, write_file
 
+        for each in self._trained.values():
+            if (weight := each()) is not None:
+                weight.requires_grad_()
+        cuda: Any = torch.cuda
+        if cuda.is_initialized():
+            pretend_cuda(gpu_count)  # a fork may not ask it
         optimizers = [optimizer for each in self._optimizers if (optimizer := each()) is not None]
         forget_values([call.module for call in self.observer.calls], optimizers)
         observation = Observation(
@@ -256,14 +268,15 @@ class FirstRun:
             optimizers=optimizers,
             accumulate=min(self._passes[1:]) if len(self._passes) > 1 else None,
             is_full=len(self._passes) > 1,
-            gpu_count=gpu_count,
             left_out=LeftOut(
                 is_compiled=self.observer.is_compiled,
                 is_checkpointed=self.observer.is_checkpointed,
                 strategy=self.observer.strategy,
+                gpu_count=gpu_count,
             ),
         )
-        step, graph = record_of_step(observation)
+        with CudaOnCpu():
+            step, graph = record_of_step(observation)
         job = os.environ.get(os.environ.get("GPUSAGE_LEARN_JOB", ""), "")
         seen = {"schema": SCHEMA, "job": job, "program": program_path(), "program_digest": program_digest(), **step}
         self._record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import wraps
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -21,22 +23,32 @@ _CHECKPOINT_WORDS = ("use_reentrant", "preserve_rng_state", "context_fn", "deter
 
 @dataclass(slots=True)
 class LeftOut:
-    """What the program wanted to do and what was left out here."""
+    """What the program wanted to do and what was left out here.
+
+    Attributes:
+        is_compiled: It compiles a model, or calls one in a function that it compiles.
+        is_checkpointed: It computes activations once more.
+        strategy: How it divides the model, ``None`` if it does not.
+        compiled_depth: Compiled functions that are running: libraries compile some that no program calls.
+        gpu_count: Processes that train together; a program may say so itself.
+    """
 
     is_compiled: bool = False
     is_checkpointed: bool = False
     strategy: str | None = None
+    compiled_depth: int = 0
+    gpu_count: int = 1
 
 
-def make_light(left_out: LeftOut, gpu_count: int) -> None:
+def make_light(left_out: LeftOut) -> None:
     """Replace the heavy functions of PyTorch in this process; *left_out* notes which the program called."""
     _leave_out_initial_values()
     _leave_out_compilation(left_out)
     _load_without_workers()
     _checkpoint_directly(left_out)
     _wrap_alone(left_out)
-    if gpu_count > 1:  # the imports take seconds
-        _join_alone(left_out, gpu_count)
+    if torch.distributed.is_available():
+        _join_alone(left_out)
 
 
 def _leave_out_initial_values() -> None:
@@ -57,8 +69,22 @@ def _leave_out_initial_values() -> None:
 
 def _leave_out_compilation(left_out: LeftOut) -> None:
     def compile_nothing(model: Any = None, *_: Any, **__: Any) -> Any:
-        left_out.is_compiled = True
-        return compile_nothing if model is None else model
+        if model is None:
+            return compile_nothing
+        module = getattr(model, "__self__", model)
+        if isinstance(module, nn.Module):
+            left_out.is_compiled = left_out.is_compiled or next(module.parameters(), None) is not None
+            return model
+
+        @wraps(model)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            left_out.compiled_depth += 1
+            try:
+                return model(*args, **kwargs)
+            finally:
+                left_out.compiled_depth -= 1
+
+        return call
 
     anything: Any = torch
     anything.compile = compile_nothing
@@ -115,21 +141,26 @@ def _wrap_alone(left_out: LeftOut) -> None:
     for place in places:
         place.DataParallel = data_parallel
     places[1].DistributedDataParallel = type("DistributedDataParallel", (SingleProcessModule,), {})
+    synchronized: Any = nn.SyncBatchNorm  # which refuses what is not on a GPU
+    synchronized.forward = nn.BatchNorm1d.forward
 
 
-def _join_alone(left_out: LeftOut, gpu_count: int) -> None:
-    """Let one process believe that it is the first of *gpu_count*: what it sends goes nowhere, FSDP divides nothing."""
+def _join_alone(left_out: LeftOut) -> None:
+    """Let one process believe that it is the first of several: what it sends goes nowhere, FSDP divides nothing."""
     import torch.distributed as dist  # after the other replacements
-
-    if not dist.is_available():
-        return
-    from torch.distributed import fsdp
-    from torch.testing._internal.distributed.fake_pg import FakeStore
+    import torch.multiprocessing as processes
 
     begin = dist.init_process_group
 
     def begin_alone(*_: Any, **__: Any) -> None:
-        begin(backend="fake", store=FakeStore(), rank=0, world_size=gpu_count)
+        from torch.testing._internal.distributed.fake_pg import FakeStore  # takes seconds
+
+        begin(backend="fake", store=FakeStore(), rank=0, world_size=left_out.gpu_count)
+
+    def spawn_one(function: Any, args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> Any:
+        left_out.gpu_count = max(nprocs, left_out.gpu_count)
+        function(0, *args)
+        return SimpleNamespace(join=lambda *_, **__: True)
 
     def shard(module: Any, *_: Any, **__: Any) -> Any:
         left_out.strategy = "fsdp"
@@ -137,5 +168,10 @@ def _join_alone(left_out: LeftOut, gpu_count: int) -> None:
 
     anything: Any = dist
     anything.init_process_group = anything.distributed_c10d.init_process_group = begin_alone
-    anything = fsdp
-    anything.FullyShardedDataParallel = anything.fully_shard = shard
+    anything = processes
+    anything.spawn = spawn_one
+    if left_out.gpu_count > 1:
+        from torch.distributed import fsdp  # takes seconds
+
+        anything = fsdp
+        anything.FullyShardedDataParallel = anything.fully_shard = shard

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 MAXIMUM_CALLS = 64
 _WRAPPERS = {"DistributedDataParallel": "ddp", "DataParallel": "ddp", "FullyShardedDataParallel": "fsdp"}
 """How the model is divided, by the class that wraps it."""
-_AUTOCAST = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+AUTOCAST = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,9 @@ class Observer:
         self._observed = None
 
     def note(self, outer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
-        """Note a call of *outer*; ``None`` if it is not one of a model."""
+        """Note a call of *outer*; ``None`` if it is not one of a model, or draws its graph, as TensorBoard does."""
+        if torch.jit.is_tracing():
+            return None
         module = unwrapped(outer)
         if _has_other_forward(module) or next(module.parameters(), None) is None:
             return None
@@ -172,6 +174,16 @@ def unwrapped(module: Any) -> nn.Module:
             return inner
 
 
+def with_gradient(optimizer: Any) -> list[torch.Tensor]:
+    """Return the weights that *optimizer* updates now: some programs switch ``requires_grad`` off in between."""
+    return [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
+
+
+def is_of_keras(module: nn.Module) -> bool:
+    """Tell whether *module* is one of Keras, whose optimizers and training loop are its own."""
+    return any(each.__module__.partition(".")[0] == "keras" for each in type(module).__mro__)
+
+
 def _has_other_forward(module: nn.Module) -> bool:
     """Return whether *module* passes for another one for a while, as Lightning's does within DDP."""
     return "forward" in vars(module) and hasattr(module, "training_step")
@@ -182,12 +194,7 @@ def _shapes(tree: Any) -> Any:
 
 
 def _autocast_precision() -> str | None:
-    """Return the precision of autocast; accelerate turns it on only inside a model's forward."""
-    if torch.is_autocast_enabled("cuda"):
-        return _AUTOCAST.get(torch.get_autocast_dtype("cuda"))
-    state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
-    word = getattr(state, "_shared_state", {}).get("_mixed_precision")
-    return word if word in _AUTOCAST.values() else None
+    return AUTOCAST.get(torch.get_autocast_dtype("cuda")) if torch.is_autocast_enabled("cuda") else None
 
 
 def _generated() -> tuple[int, int] | None:

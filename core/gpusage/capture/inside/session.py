@@ -11,6 +11,7 @@ import os
 import runpy
 import signal
 import sys
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -21,10 +22,10 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from gpusage.capture.inside.cuda_on_cpu import pretend_cuda
+from gpusage.capture.inside.cuda_on_cpu import CudaOnCpu, pretend_cuda
 from gpusage.capture.inside.hollow import HollowCalls
 from gpusage.capture.inside.light import LeftOut, make_light
-from gpusage.capture.inside.observer import Call, Observer
+from gpusage.capture.inside.observer import Call, Observer, is_of_keras, with_gradient
 from gpusage.capture.inside.step import MAXIMUM_FAILURE_CHARACTERS, Observation, record_of_step
 from gpusage.graphs.card.file import to_document
 
@@ -39,28 +40,30 @@ class Session:
 
     def __init__(self, pipe: int, gpu_count: int) -> None:
         self.observer = Observer(replace=self._replace)
-        self.left_out = LeftOut()
-        self.gpu_count = gpu_count
+        self.left_out = LeftOut(gpu_count=gpu_count)
         self.real_calls: dict[str, str] = {}
         self._pipe = pipe
         self._live: list[Any] = []
         self._optimizers: list[Any] = []
+        self._trained: dict[int, torch.Tensor] = {}
         self._backward_count = 0
+        self._backward_counts: list[int] = []
         self._before: Counter[int] = Counter()
         self._accumulate: int | None = None
         self._is_full = False
+        self._called_at_s: float | None = None
         self._hollow = HollowCalls()
 
     def run(self, program: Sequence[str]) -> NoReturn:
         """Run *program*, a script or ``-m`` and a module with its arguments, and send the record."""
         signal.signal(signal.SIGTERM, lambda *_: self.finish("time"))
         torch.set_num_threads(1)
-        mode = pretend_cuda(self.gpu_count)
-        make_light(self.left_out, self.gpu_count)
+        pretend_cuda(self.left_out.gpu_count)
+        make_light(self.left_out)
         self._hook()
         self.send({"stage": "the program's imports and data"})
         try:
-            with mode:
+            with CudaOnCpu():
                 if program[0] == "-m":
                     sys.argv = list(program[1:])
                     sys.path.insert(0, str(Path.cwd()))
@@ -90,7 +93,7 @@ class Session:
         module_class.__call__ = self.observer.original
         while torch._C._len_torch_function_stack():
             torch._C._pop_torch_function_stack()
-        frameworks = [name for name in ("jax", "tensorflow") if name in sys.modules]
+        frameworks = [name for name in ("jax", "tensorflow", "keras") if name in sys.modules]
         record: dict[str, Any] = {
             "ending": ending,
             "failure": failure[:MAXIMUM_FAILURE_CHARACTERS],
@@ -99,23 +102,26 @@ class Session:
         try:
             if self.observer.calls:
                 self.send({"stage": "the card"})
-                with torch.enable_grad():
+                with torch.enable_grad(), CudaOnCpu():
                     record |= self._observed()
         except BaseException as error:  # what a module raises on shapes is said, not raised
             traceback.print_exc()
             record["graph_failure"] = str(error)[:MAXIMUM_FAILURE_CHARACTERS] or type(error).__name__
+        if self._called_at_s is not None:
+            record["busy_s"] = time.process_time() - self._called_at_s
         self.send({"record": record})
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 
     def _observed(self) -> dict[str, Any]:
+        for weight in self._trained.values():
+            weight.requires_grad_()
         observation = Observation(
             calls=self.observer.calls,
             optimizers=self._optimizers or self._live,
             accumulate=self._accumulate,
             is_full=self._is_full,
-            gpu_count=self.gpu_count,
             left_out=self.left_out,
         )
         record, graph = record_of_step(observation)
@@ -126,6 +132,12 @@ class Session:
         }
 
     def _replace(self, call: Call, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._called_at_s = self._called_at_s or time.process_time()
+        if is_of_keras(call.module):
+            self.observer.calls.clear()
+            self.finish("end")
+        if self.left_out.compiled_depth:
+            self.left_out.is_compiled = True
         is_inference = not call.has_gradient and not self._live
         if is_inference and (call.generated or call.count >= INFERENCE_CALLS):
             self.finish("inference")
@@ -168,6 +180,8 @@ class Session:
         """Finish where the first optimizer has made a full cycle: what lies between two of its steps."""
         if not any(each is optimizer for each in self._optimizers):
             self._optimizers.append(optimizer)
+        self._trained |= {id(weight): weight for weight in with_gradient(optimizer)}
+        self._backward_counts.append(self._backward_count - sum(self._backward_counts))
         if optimizer is not self._optimizers[0]:
             return
         if self._accumulate is not None:
@@ -175,14 +189,17 @@ class Session:
             self.finish("cycle")
         self._accumulate = self._passes()
         self._before, self._backward_count = self._hollow.backward_counts.copy(), 0
+        self._backward_counts.clear()
 
     def _passes(self) -> int:
         """Return how many passes there were since the last update: at most one for each backward pass.
 
-        Of several modules the one with the fewest counts: a GAN's discriminator has more than one in a pass.
+        Of several optimizers the one with the fewest counts, and of several modules: a GAN's discriminator has more
+        than one in a pass.
         """
         counts = self._hollow.backward_counts - self._before
-        return max(min([self._backward_count, *counts.values()]), 1)
+        passes = [each for each in self._backward_counts if each]  # a second optimizer may step after the same pass
+        return min([*passes, *counts.values()], default=1)
 
 
 def _hooked(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +13,9 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from gpusage.capture.inside.light import LeftOut
-from gpusage.capture.inside.observer import Call, Shape
+from gpusage.capture.inside.observer import AUTOCAST, Call, Shape
 from gpusage.devices.precisions import PURE
+from gpusage.graphs.torch.batches import Batch, sample_count
 from gpusage.graphs.torch.module import graph_from_module
 from gpusage.graphs.torch.recording import SEQUENCES_FIRST_NOTE
 from gpusage_hooks.types import ModelGraph
@@ -51,14 +53,12 @@ class Observation:
         optimizers: Those that updated weights; if none did, those that there are.
         accumulate: Passes for one update, ``None`` if there was none.
         is_full: Whether the program made a full cycle, from one update to the next.
-        gpu_count: GPUs that train together.
     """
 
     calls: Sequence[Call]
     optimizers: Sequence[Any] = ()
     accumulate: int | None = None
     is_full: bool = False
-    gpu_count: int = 1
     left_out: LeftOut = field(default_factory=LeftOut)
 
 
@@ -78,8 +78,8 @@ class _Step(nn.Module):
 def step_calls(observation: Observation) -> tuple[bool, list[Call]]:
     """Return whether the program trains, and the calls that make one step, the main one first.
 
-    In training these are the calls with a gradient of modules that an optimizer updates, and the calls of other
-    modules that go along with them, as a teacher's; in inference the most frequent calls.
+    In training these are the calls with a gradient of modules that an optimizer updates, in training mode if some are,
+    and the calls of other modules that go along with them, as a teacher's; in inference the most frequent calls.
     """
     calls = list(observation.calls)
     by_hand = [call for call in calls if call.has_gradient and call.is_training]
@@ -90,9 +90,29 @@ def step_calls(observation: Observation) -> tuple[bool, list[Call]]:
         return False, [call for call in calls if call.count == most][:_MOST_INFERENCE_CALLS]
     trained = {id(p) for each in observation.optimizers for group in each.param_groups for p in group["params"]}
     main = [c for c in calls if c.has_gradient and any(id(p) in trained for p in c.module.parameters())]
-    roots = {id(call.module) for call in main}
-    others = [c for c in calls if id(c.module) not in roots and (c.has_gradient or not c.is_training)]
+    main = [call for call in main if call.is_training] or main  # an evaluation may forget to switch gradients off
+    parts = {id(part) for call in main for part in call.module.modules()}
+    others = [c for c in calls if id(c.module) not in parts and (c.has_gradient or not c.is_training)]
     return True, [*main, *others] if main else calls
+
+
+@contextmanager
+def _autocast_inside() -> Iterator[list[str]]:
+    """Collect the precisions of autocast that models turn on inside their forward pass, as accelerate lets them."""
+    precisions: list[str] = []
+    autocast: Any = torch.autocast
+    enter = autocast.__enter__
+
+    def enter_noted(self: Any) -> Any:
+        if self._enabled and self.fast_dtype in AUTOCAST:
+            precisions.append(AUTOCAST[self.fast_dtype])
+        return enter(self)
+
+    autocast.__enter__ = enter_noted
+    try:
+        yield precisions
+    finally:
+        autocast.__enter__ = enter
 
 
 def modules_of(calls: Sequence[Call]) -> list[nn.Module]:
@@ -110,25 +130,27 @@ def record_of_step(observation: Observation) -> tuple[dict[str, Any], ModelGraph
     """Return what a record has of the step that *observation* shows, and its graph, ``None`` if it cannot be read."""
     _, calls = step_calls(observation)
     graph, failure = None, ""
-    try:
-        graph = step_graph(observation)
-    except Exception as error:  # the keys are worth recording without a graph
-        failure = str(error)[:MAXIMUM_FAILURE_CHARACTERS]
+    with _autocast_inside() as inside:
+        try:
+            graph = step_graph(observation)
+        except Exception as error:  # the keys are worth recording without a graph
+            failure = str(error)[:MAXIMUM_FAILURE_CHARACTERS]
+    keys = job_keys(observation, graph, next(iter(inside), None))
     record = {
-        "keys": {name: [key.value, key.mark] for name, key in job_keys(observation, graph).items()},
+        "keys": {name: [key.value, key.mark] for name, key in keys.items()},
         "modules": [[type(module).__name__, weight_count([module])] for module in modules_of(calls)],
         "graph_failure": failure,
     }
     return record, graph
 
 
-def job_keys(observation: Observation, graph: ModelGraph | None) -> dict[str, Key]:
-    """Return the keys of a job that runs as *observation* shows."""
+def job_keys(observation: Observation, graph: ModelGraph | None, autocast: str | None) -> dict[str, Key]:
+    """Return the keys of a job that runs as *observation* shows; *autocast* is what a model itself turns on."""
     trains, calls = step_calls(observation)
     keys = {"batch": _batch(calls[0], graph), "mode": Key(value="train" if trains else "infer")}
     if observation.accumulate is None:
         keys["mode"] = Key(value=keys["mode"].value, mark=GUESSED)
-    keys["precision"] = _precision(calls)
+    keys["precision"] = _precision(calls, autocast)
     if trains:
         keys |= _training(observation, calls)
     elif calls[0].generated:
@@ -176,21 +198,23 @@ def _batch(call: Call, graph: ModelGraph | None) -> Key:
     if not leads:
         return Key(value="1", mark=GUESSED)
     if graph is None:
-        return Key(value=str(leads[0][0]), mark=GUESSED)
+        lead = Batch(size=leads[0][0])
+        inputs = tree_map(_on_meta, call.args or tuple(call.kwargs.values()))
+        return Key(value=str(sample_count(inputs, lead)), mark=GUESSED)
     if graph.fixed_batch_size is not None:
         return Key(value=str(graph.fixed_batch_size), mark=GUESSED)
     return Key(value=str(leads[0][SEQUENCES_FIRST_NOTE in graph.notes]))
 
 
-def _precision(calls: Sequence[Call]) -> Key:
-    if calls[0].precision is not None:
-        return Key(value=calls[0].precision)
+def _precision(calls: Sequence[Call], autocast: str | None) -> Key:
     counts: Counter[str] = Counter()
     for weight in max(modules_of(calls), key=lambda module: weight_count([module])).parameters():
         counts[str(weight.dtype)] += weight.numel()
     usual = max(counts, key=counts.__getitem__)
     if usual in PURE:
         return Key(value=PURE[usual])
+    if precision := calls[0].precision or autocast:
+        return Key(value=precision)
     matmul = torch.backends.cuda.matmul
     is_tf32 = torch.get_float32_matmul_precision() != "highest" or matmul.allow_tf32
     return Key(value="tf32" if is_tf32 else "fp32")
@@ -210,8 +234,8 @@ def _training(observation: Observation, calls: Sequence[Call]) -> dict[str, Key]
     )
     if observation.left_out.is_checkpointed or has_attribute:
         keys["checkpointing"] = Key(value="on")
-    if observation.gpu_count > 1:
-        keys["gpus"] = Key(value=str(observation.gpu_count))
+    if observation.left_out.gpu_count > 1:
+        keys["gpus"] = Key(value=str(observation.left_out.gpu_count))
         strategy = observation.left_out.strategy
         keys["strategy"] = Key(value=strategy or "ddp", mark=SEEN if strategy else GUESSED)
     return keys

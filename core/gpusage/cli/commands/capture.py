@@ -15,6 +15,7 @@ Examples:
   gpusage capture -- python train.py --epochs 3
   gpusage capture -o resnet.card.json -- torchrun --nproc_per_node 4 train.py
   gpusage capture train.sbatch
+  gpusage capture --submit train.sbatch
   gpusage capture --shell 'cd examples && BATCH=64 python train.py --batch $BATCH'
 """
 
@@ -32,6 +33,9 @@ Examples:
 @click.option("--network", "has_network", is_flag=True, help="Let the program use the network.")
 @click.option("--run-here", "runs_here", is_flag=True, help="Let the program really write files before its first step.")
 @click.option("--shell", "line", metavar="TEXT", help="A command line as one text, with variables and 'cd'.")
+@click.option(
+    "--submit", "submits", is_flag=True, help="Then submit SCRIPT with what was seen, unless it names a model itself."
+)
 @options.json_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT | -- COMMAND...")
 @click.pass_context

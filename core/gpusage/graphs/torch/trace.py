@@ -146,13 +146,20 @@ def outputs_on_meta(module: torch.nn.Module, arguments: tuple[Any, ...], keyword
     return _call(tracer, module, arguments, keywords)
 
 
+_WARNS_OF_PADDING = "warn_if_padding_and_no_attention_mask"
+"""transformers' method that reads tokens, only to warn."""
+
+
 def _call(tracer: _Tracer, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     state = {
         name: tracer.on_meta(tensor)
         for pairs in (module.named_parameters, module.named_buffers)
         for name, tensor in pairs(remove_duplicate=False)
     }
-    with torch.inference_mode(), _META, tracer, _all_elements_selected():
+    for part in module.modules():
+        if hasattr(part, _WARNS_OF_PADDING):
+            vars(part)[_WARNS_OF_PADDING] = lambda *_: None
+    with torch.inference_mode(), _META, tracer, _all_elements_selected(), _autocast_of_any_device():
         return torch.func.functional_call(module, state, arguments, keywords)
 
 
@@ -243,6 +250,32 @@ def _all_elements_selected() -> Iterator[None]:
         yield
     finally:
         _switches.meta_nonzero_assume_all_nonzero = usual
+
+
+@contextmanager
+def _autocast_of_any_device() -> Iterator[None]:
+    """Let a model ask for autocast on the device of its inputs: PyTorch has none for the meta device."""
+    autocast: Any = torch.autocast
+    queries: Any = [(torch, name, "cuda") for name in ("is_autocast_enabled", "get_autocast_dtype")]
+    places = [*queries, (autocast, "__init__", "cpu")]
+    usual = [getattr(owner, name) for owner, name, _ in places]
+
+    def on_another(function: Callable[..., Any], device: str) -> Callable[..., Any]:
+        def call(*args: Any, **keywords: Any) -> Any:
+            return function(*tree_map(mapped, args), **tree_map(mapped, keywords))
+
+        def mapped(value: Any) -> Any:
+            return device if isinstance(value, str) and value == "meta" else value
+
+        return call
+
+    for function, (owner, name, device) in zip(usual, places, strict=True):
+        setattr(owner, name, on_another(function, device))
+    try:
+        yield
+    finally:
+        for function, (owner, name, _) in zip(usual, places, strict=True):
+            setattr(owner, name, function)
 
 
 def _named_tensors(
