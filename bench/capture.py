@@ -77,13 +77,18 @@ def main(*, folder: Path, python: str, only: str) -> None:
             shown = capture(work, run, python)
             seen = {key: each["value"] for key, each in shown.get("keys", {}).items()}
             fields = compare(run, seen, sum(module["parameter_count"] for module in shown.get("modules", ())))
-            differs = [f"{key}: {found} for {value}" for key, (found, value) in fields.items() if found != value]
+            differs = [
+                f"{key}: {value} for {right_value}"
+                for key, (value, right_value) in fields.items()
+                if value != right_value
+            ]
             right.setdefault(run.group, []).append(bool(seen) and not differs)
             captured = "yes" if shown.get("card") else "keys only" if seen else "no"
             count = f"{len(fields) - len(differs)}/{len(fields)}" if seen else ""
             what = ", ".join(differs) if seen else shown["error"]
             busy = f"{shown['busy_s']:.1f}" if seen else ""
             script = " ".join(word for word in run.command.split() if not word.startswith("$"))
+            script = script.replace("-m torch.distributed.run --nproc_per_node", "torchrun")
             place = shorten(f"{run.folder}: {script}", SCRIPT_CHARACTERS, placeholder=" ...").removeprefix(".: ")
             click.echo(f"| {run.repository} | {place} | {captured} | {count} | {what} | {busy} |")
     click.echo(", ".join(f"{repository} {revision}" for repository, revision in revisions.items()))

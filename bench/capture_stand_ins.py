@@ -46,10 +46,10 @@ def write_files(work: Path) -> None:
     (data / "rows.json").write_text("\n".join(rows))
     _write_model(data / "gpt2", GPT2)
     _write_model(data / "bert", BERT)
-    _write_beside_scripts(work, text, random)
+    _write_repository_data(work, text, random)
 
 
-def _write_beside_scripts(work: Path, text: str, random: np.random.Generator) -> None:
+def _write_repository_data(work: Path, text: str, random: np.random.Generator) -> None:
     examples = work / "pytorch" / "examples"
     tokens = random.integers(0, 50_000, 200_000).astype(np.uint16)
     for path in ("karpathy/nanoGPT/data/openwebtext/train.bin", "karpathy/nanoGPT/data/openwebtext/val.bin"):
@@ -130,7 +130,7 @@ def replace_downloads() -> None:
     sys.modules["evaluate"] = metrics
     import requests
 
-    requests.get = _answer
+    requests.get = _open_archive
     try:
         import timm
     except ImportError:
@@ -142,7 +142,7 @@ def replace_downloads() -> None:
 
 
 @contextmanager
-def _answer(*_: object, **__: object) -> Iterator[SimpleNamespace]:
+def _open_archive(*_: object, **__: object) -> Iterator[SimpleNamespace]:
     """Yield what a server would answer."""
     yield SimpleNamespace(raw=io.BytesIO(_papers()))
 
