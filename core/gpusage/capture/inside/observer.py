@@ -106,7 +106,8 @@ class Observer:
 
     def note(self, outer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """Note a call of *outer*; ``None`` if it is not one of a model, or draws its graph, as TensorBoard does."""
-        if torch.jit.is_tracing():
+        jit: Any = torch.jit
+        if jit.is_tracing():
             return None
         module = unwrapped(outer)
         if _has_other_forward(module) or next(module.parameters(), None) is None:
