@@ -5,6 +5,9 @@ set -eu
 without=${GPUSAGE_NO_MAIL:-/etc/gpusage/no_mail}
 [ -e "$without" ] || without=/dev/null
 users='import json, sys; print(*(each["name"] for each in json.load(sys.stdin)["groups"]["user"]), sep="\n")'
-gpusage report --since 7d --json | python3 -c "$users" | grep -vxFf "$without" | while read -r user; do
-    gpusage report --since 7d --user "$user" --text </dev/null | mail -s "Your jobs on GPUs" "$user"
-done
+# Only names that a host may have: clients of a YARN without Kerberos choose theirs, and mail runs what follows a "|".
+gpusage report --since 7d --json | python3 -c "$users" | grep -axE '[A-Za-z_][A-Za-z0-9._-]{0,31}' | grep -avxFf "$without" |
+    while IFS= read -r user; do
+        text=$(gpusage report --since 7d --user "$user" --text </dev/null) || continue
+        printf '%s\n' "$text" | mail -s "Your jobs on GPUs" -- "$user" || echo "gpusage: no mail to $user" >&2
+    done

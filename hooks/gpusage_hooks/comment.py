@@ -15,7 +15,7 @@ from typing import Any
 
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS, QUANTISED, make_workload
-from gpusage_hooks.job_values import refuse
+from gpusage_hooks.job_values import SWITCH, refuse, usual_word
 from gpusage_hooks.types import Mode, ModelRequest, Workload
 
 MODEL_SUFFIXES = (".onnx", ".pt2", ".card.json", "config.json")
@@ -39,7 +39,7 @@ def parse_comment(text: str) -> ModelRequest | None:
     """
     marked = _OURS.search(text)
     only_learn = _ONLY_LEARN.fullmatch(text[marked.end() :] if marked else text)
-    if only_learn:
+    if only_learn and (marked or usual_word(only_learn[1], SWITCH) in SWITCH):
         JOB_KEYS["learn"].kind.parse("learn", only_learn[1].lower())
         return None
     if marked:

@@ -22,6 +22,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+MAXIMUM_DURATION_S = 100 * 365 * 86400.0
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([a-z]*)")
 _COMMENT_ONLY = ("model", "gpusage", "learn", "first_run")
 """Keys without an option of their own: the model is an argument, and the others are about a job that is submitted."""
@@ -100,7 +101,11 @@ def duration_s(text: str) -> float:
     if not match or match[2] not in _SECONDS:
         message = f"a time such as 90s, 25m, 8h or 2d; got {text!r}"
         raise ValueError(message)
-    return float(match[1]) * _SECONDS[match[2]]
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if seconds > MAXIMUM_DURATION_S:
+        message = f"a time of at most 100 years; got {text!r}"
+        raise ValueError(message)
+    return seconds
 
 
 def read_duration(_: click.Context, __: click.Parameter, text: str | None) -> float | None:

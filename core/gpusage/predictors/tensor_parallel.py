@@ -23,11 +23,14 @@ from gpusage.predictors.generation import GenerationWork
 from gpusage.predictors.lowering import Lowering
 from gpusage.predictors.operators import OperatorClass, element_count
 from gpusage.predictors.sequences import Part, sequence_model
+from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
 ALLREDUCE_S = 10e-6
 """What a sum over GPUs takes, however small it is. Published rates hardly decide it: with 2 to 40 us their median
 factor is 1.17 to 1.20."""
+MAXIMUM_LISTED = 64
+"""Numbers of GPUs that an error names go up to this one."""
 _DIVIDED = (OperatorClass.PRODUCT, OperatorClass.BATCHED_PRODUCT, OperatorClass.ATTENTION)
 _OF_HEADS = (OperatorClass.BATCHED_PRODUCT, OperatorClass.ATTENTION)
 
@@ -77,8 +80,20 @@ def exchange_of(graph: ModelGraph, workload: Workload) -> Exchange:
 
 
 def divided(work: GenerationWork, graph: ModelGraph, gpu_count: int) -> GenerationWork:
-    """Return the part of *work* that each of *gpu_count* GPUs does."""
-    cached = min(gpu_count, _key_heads(graph))
+    """Return the part of *work* that each of *gpu_count* GPUs does.
+
+    Raises:
+        GraphError: The model's heads cannot be divided evenly; vLLM and TensorRT-LLM refuse that, too.
+    """
+    heads, key_heads = _heads(graph)
+    if heads % gpu_count:
+        most = ", ".join(str(count) for count in range(2, min(heads, MAXIMUM_LISTED) + 1) if heads % count == 0)
+        message = (
+            f"Model {graph.name!r} must have as many heads on each of its GPUs; got {heads} heads, {gpu_count} GPUs. "
+            f"Write 'gpus=N' with N one of {most}."
+        )
+        raise GraphError(message)
+    cached = min(gpu_count, key_heads)
     return replace(
         work,
         prompt=_divided(work.prompt, gpu_count),
@@ -89,12 +104,14 @@ def divided(work: GenerationWork, graph: ModelGraph, gpu_count: int) -> Generati
     )
 
 
-def _key_heads(graph: ModelGraph) -> int:
-    """Return how many heads of keys there are: with more GPUs, several keep the same ones."""
+def _heads(graph: ModelGraph) -> tuple[int, int]:
+    """Return how many heads of queries there are, and of keys: with more GPUs, several keep the same keys."""
     sequences = sequence_model(graph)
     own = next(one for one in sequences.attentions if sequences.parts[one.values] == Part.DECODER)
-    width = graph.nodes[own.scores].inputs[0][-1]
-    return max(own.key_elements // (sequences.written * width), 1)
+    query = graph.nodes[own.scores].inputs[0]
+    width = query[-1]
+    heads = element_count(query, 1) // (sequences.written * width)
+    return max(heads, 1), max(own.key_elements // (sequences.written * width), 1)
 
 
 def _divided(lowering: Lowering, gpu_count: int) -> Lowering:

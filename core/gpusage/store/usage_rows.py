@@ -48,6 +48,7 @@ class UsageQuery:
         since_s: Those that ended then or later, seconds since 1970.
         job_id: In the manager's own form.
         number: Of the decision.
+        manager: Of this workload manager's jobs; with *job_id*, one of few rows is found by an index.
         least_run_s: Those that ran for so long, or failed.
         count_per_user: Of each user at most so many, those that ended last.
         only_decided: Only those whose jobs carry the number of a decision.
@@ -58,6 +59,7 @@ class UsageQuery:
     user: str | None = None
     job_id: str | None = None
     number: str | None = None
+    manager: str | None = None
     least_run_s: float | None = None
     count_per_user: int | None = None
     only_decided: bool = False
@@ -94,6 +96,7 @@ def usage_query(schema: str, question: UsageQuery) -> tuple[str, Values]:
         "owner": ("u.owner = :owner", question.user),
         "job_id": ("u.job_id = :job_id", question.job_id),
         "number": ("u.number = :number", question.number),
+        "manager": ("u.manager = :manager", question.manager),
         "least_run_s": (_LONG_ENOUGH, question.least_run_s),
     }
     values: Values = {name: value for name, (_, value) in limits.items() if value is not None}

@@ -21,6 +21,7 @@ from gpusage.settings.configuration_file import read_configuration
 from gpusage_lab.simulator import sweep
 from gpusage_lab.simulator.comparison import COLUMNS, RATIO_COLUMNS, page, ratio_row, row
 from gpusage_lab.simulator.last_month import LastMonth, collect_last_month
+from gpusage_lab.simulator.max_min import ROUND_S
 from gpusage_lab.simulator.notes import notes
 from gpusage_lab.simulator.order_settings import PACKING, PREEMPTIVE, OrderSettings, order_notes
 from gpusage_lab.simulator.result import Result
@@ -65,6 +66,13 @@ def compare(
 
 def _orders(how: Mapping[str, Any]) -> Sequence[OrderSettings]:
     error, preemption_s, round_s = how["duration_error"], how["preemption_s"], how["round_s"]
+    fair = next((name for name in how["orders"] if name.startswith("max-min")), None)
+    if fair and not preemption_s < (ROUND_S if round_s is None else round_s):
+        message = (
+            f"Order {fair!r} must have rounds that are longer than a suspended job takes to go on; got "
+            f"{preemption_s:g} s. Use a longer --round-s or a shorter --preemption-s."
+        )
+        raise click.UsageError(message)
     return [
         OrderSettings(name=name, duration_error=error, preemption_s=preemption_s, round_s=round_s)
         for name in dict.fromkeys(how["orders"])

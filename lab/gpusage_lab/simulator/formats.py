@@ -23,6 +23,7 @@ import msgspec
 
 from gpusage.cli.user_file import require_regular
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.job_values import MAXIMUM_COUNT
 from gpusage_hooks.units import WHOLE_PERCENT
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, workload
 from gpusage_lab.simulator.rows import Names, Row, csv_rows, opened_text, read_rows, refuse_cell
@@ -122,8 +123,9 @@ def _json_items(text: str, origin: str) -> Iterator[tuple[int, object]]:
             line, counted = line + text.count("\n", counted, position), position
             item, position = decoder.raw_decode(text, position)
             yield line, item
-    except json.JSONDecodeError as error:
-        message = f"{WHAT} {origin!r} must be a list in JSON; got, on line {error.lineno}: {error.msg}. Fix it."
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no `JSONDecodeError`
+        place = error.lineno if isinstance(error, json.JSONDecodeError) else line
+        message = f"{WHAT} {origin!r} must be a list of jobs in JSON; got, on line {place}: {error}. Fix it."
         raise RequestError(message) from error
 
 
@@ -143,6 +145,7 @@ PAI_STATUSES = {"Running", "Terminated", "Failed", "Waiting", "status"}
 
 
 def _alibaba_2020(path: Path) -> Rows:
+    require_regular(path, WHAT)
     jobs = {str(row["job_name"]): row for _, row in _pai_rows(path.with_name("pai_job_table.csv"), PAI_JOBS)}
     for line, row in _pai_rows(path, PAI_TASKS):
         job = jobs.get(str(row["job_name"]), {})
@@ -229,7 +232,7 @@ def _gavel_row(cells: Sequence[str], rates: Mapping[tuple[str, int], float], pat
         "duration": _number(row, "total_steps", path, line) / rate,
         "gpu_num": count,
         "model": job.key if job else None,
-        "workload": workload(job, float(batch or 1)) if job else None,
+        "workload": workload(job, _batch({"batch size": batch}, "batch size", path, line)) if job else None,
     }
 
 
@@ -254,13 +257,25 @@ LUCID_COLUMNS = {"model", "batchsize", "amp"}
 def _lucid(path: Path) -> Rows:
     for line, row in read_rows(path, WHAT, _with(LUCID_COLUMNS, usual_names)):
         job = LUCID.get(str(row["model"]))
-        batch, amp = (_number(row, name, path, line) for name in ("batchsize", "amp"))
+        batch, amp = _batch(row, "batchsize", path, line), _number(row, "amp", path, line)
         run = workload(job, batch, half=amp > 0) if job else None
         yield line, {**row, "model": job.key if job else None, "workload": run}
 
 
 def _table(path: Path) -> Rows:
     yield from read_rows(path, WHAT, usual_names)
+
+
+def _batch(row: Row, name: str, path: Path, line: int) -> float:
+    """Return a batch size, 1 where none is given.
+
+    Raises:
+        RequestError: It is no number from 1 to 10^9.
+    """
+    number = _number(row, name, path, line) if row[name] else 1.0
+    if not 1 <= number <= MAXIMUM_COUNT:
+        refuse_cell(name, f"{path}, line {line}", "a number from 1 to 10^9", str(row[name]))
+    return number
 
 
 def _number(row: Row, name: str, path: Path, line: int) -> float:

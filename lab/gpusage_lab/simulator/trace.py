@@ -178,7 +178,7 @@ class _Cells:
         """Return how many GPUs the job asks for, and which part of each, in percent."""
         number = self._number("gpu_num")
         if 0 < number < 1:
-            return 1, math.ceil(round(WHOLE_PERCENT * number, 6))
+            return 1, max(math.ceil(round(WHOLE_PERCENT * number, 6)), 1)
         if number != int(number):
             self._refuse("gpu_num", "a whole number of at least 0, or a part of one GPU")
         return int(number), WHOLE_PERCENT

@@ -16,7 +16,10 @@ from gpusage.store.opening import open_store
 from observed import record, usage
 
 SCRIPT = Path(__file__).parents[3] / "examples/mail_reports.sh"
-MAIL = '#!/bin/sh\n[ "$1" = -s ] && cat >"$MAILS/$3"\n'
+MAIL = """#!/bin/sh
+[ "$1" = -s ] && [ "$3" = -- ] && cat >"$MAILS/$4" && [ "$4" != ada ]
+"""
+"""It cannot reach ada: the others must have theirs all the same."""
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def site(tmp_path: Path) -> dict[str, str]:
                     started_at_s=now_s - 7200,
                     ended_at_s=now_s - 3600,
                 )
-                for user in ("ada", "bob")
+                for user in ("ada", "bob", "|touch forged", "-a/etc/passwd", "", "two words")
             ]
         )
     (tmp_path / "c.toml").write_text(f'[store]\nurl = "{url}"\n')

@@ -11,6 +11,7 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.generation import GenerationWork
 from gpusage.predictors.needs import predicted
+from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Engine, Generation, ModelGraph, Workload
 from graphs import language_model
 
@@ -81,3 +82,9 @@ def test_rates_are_told_per_gpu() -> None:
     one, four = (serving_of(LLAMA, run(gpus), A100) for gpus in (1, 4))
     assert four.tokens_per_s < one.tokens_per_s
     assert four.token_s < one.token_s
+
+
+@pytest.mark.parametrize("gpus", [3, 64, 10**9])
+def test_heads_that_gpus_cannot_divide_evenly_are_refused(gpus: int) -> None:
+    with pytest.raises(GraphError, match=f"got 32 heads, {gpus} GPUs. Write 'gpus=N' with N one of 2, 4, 8, 16, 32"):
+        predicted(LLAMA, run(gpus), [A100])

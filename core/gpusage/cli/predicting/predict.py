@@ -57,6 +57,9 @@ def predict(
     if run["serves"]:
         from gpusage.cli.predicting import serve  # few predictions need it, an explanation, or a page
 
+        if explains or output is not None:
+            message = "Option --serve must stand without --explain and -o; got both. Remove one of them."
+            raise click.UsageError(message)
         catalogue = advisor().catalogue
         serve.serve(
             models, [catalogue.find(name) for name in gpu_names] or [*catalogue.generations()], run, as_json=as_json

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "gpusage.serve/1"
 MILLION = 1e6
+_OF_STEPS = {"shares": "--share", "wants_largest": "--max-batch", "steps": "--steps", "must_fit": "--fail-if-not-fits"}
+"""Options of one step, which is not what a server does."""
 LEGEND = (
     "With as many answers side by side as keys and values fit into 90 % of the GPU's memory, batched continuously; "
     "9 of 10 published figures lie within 1.5 times of what the same rules predict."
@@ -34,6 +36,10 @@ def serve(models: Sequence[str], gpus: Sequence[Gpu], run: Mapping[str, Any], *,
     Raises:
         RequestError: A model is to be served, and nobody said how long prompts and answers are.
     """
+    for name, option in _OF_STEPS.items():
+        if run.get(name):
+            message = f"Option {option} must stand without --serve; got both. Remove one of them."
+            raise RequestError(message)
     written = []
     for request in options.read_requests(models, run):
         graph = read_graph(advisor(), request.model, dict(request.workload.shape))

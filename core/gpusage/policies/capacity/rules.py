@@ -60,7 +60,8 @@ class _Room:
         fitting = [ready_s for count, ready_s in self.free.get(option.type, ()) if count >= option.gpu_count]
         if not fitting and self._opens(option) is None:
             return None
-        ready_s = max(self.now_s, min(fitting)) if fitting else self.now_s + option.type.boot_s
+        # Of the nodes that have room, `planning` takes the fullest, which may be the last to be ready.
+        ready_s = max(self.now_s, *fitting) if fitting else self.now_s + option.type.boot_s
         end_s = ready_s + option.time_s
         return end_s if end_s <= option.type.until_s else None
 

@@ -11,7 +11,7 @@ from gpusage.reports.accuracy import runs_with_promise
 from gpusage.reports.amounts import had_share
 from gpusage.service.counters import RunCounters
 from gpusage.store.decisions import DAY_S, DecisionStore
-from gpusage.store.usage_rows import Observation, is_same_run
+from gpusage.store.usage_rows import Observation, UsageQuery, is_same_run
 from gpusage_hooks.types import Usage
 
 HISTORY_DAYS = 90
@@ -41,7 +41,7 @@ def _promise_held(store: DecisionStore, observed: Observation, least_s: float) -
 
 
 def _of_job(store: DecisionStore, usage: Usage) -> tuple[Observation, ...]:
-    return store.usage(job_id=usage.job_id, number=usage.number)
+    return store.observations(UsageQuery(manager=usage.manager, job_id=usage.job_id, number=usage.number))
 
 
 def _is_same(one: Usage, other: Usage) -> bool:

@@ -35,7 +35,7 @@ from gpusage_hooks.errors import RequestError
 MAXIMUM_RUNS, MAXIMUM_RUNS_PER_USER = 20_000, 2_000
 """The newest; a site with more learns nothing else from the rest, and no user's runs displace everyone else's."""
 
-FIRST_RUNS, FIRST_RUNS_PER_USER = 2_000, 100
+FIRST_RUNS, FIRST_RUN_DAYS = 2_000, 7
 """The newest; a job that shows its model in its own run is followed by the next of its script, most often soon."""
 
 RELEARN_S = 3600.0
@@ -70,7 +70,9 @@ def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: fl
     return replace(learned, failures=failures, suspended=learned.suspended if settings.back_off else {})
 
 
-def first_runs_in_store(store: DecisionStore, settings: LearningSettings) -> Mapping[tuple[str, str], float]:
+def first_runs_in_store(
+    store: DecisionStore, settings: LearningSettings, now_s: float
+) -> Mapping[tuple[str, str], float]:
     """Return the utilization of the newest runs in *store* of jobs that named no model.
 
     Raises:
@@ -78,7 +80,7 @@ def first_runs_in_store(store: DecisionStore, settings: LearningSettings) -> Map
     """
     if not settings.enabled or settings.capture == "off":
         return {}
-    newest = store.observations(UsageQuery(count=FIRST_RUNS, count_per_user=FIRST_RUNS_PER_USER))
+    newest = store.observations(UsageQuery(since_s=now_s - FIRST_RUN_DAYS * DAY_S, count=FIRST_RUNS))
     unnamed = (each.usage for each in newest if each.decision is None or each.decision.model is None)
     return first_run_utilizations(unnamed, settings.least_sampled_s)
 
@@ -122,7 +124,7 @@ class Learner(PeriodicTask):
         self._publish = publish
         self._learned_key: object = None
         self._learned = NOTHING_LEARNED
-        self._published: Learned | None = None
+        self._unnamed_key: object = None
 
     def _execute(self) -> None:
         """Learn anew where a run was recorded, or a setting has changed, since the last time."""
@@ -133,11 +135,11 @@ class Learner(PeriodicTask):
             newest = store.observations(UsageQuery(count=1, only_decided=True))
             key = settings, newest, int(now_s / RELEARN_S), modified_ns
             learned = learn_from_store(store, settings, now_s) if key != self._learned_key else self._learned
-            self._learned, self._learned_key = learned, key
-            learned = replace(learned, first_runs=first_runs_in_store(store, settings))
-            if learned != self._published:
-                self._publish(learned)
-                self._published = learned
+            unnamed_key = settings, store.usage(count=1)
+            if (key, unnamed_key) == (self._learned_key, self._unnamed_key):
+                return
+            self._learned, self._learned_key, self._unnamed_key = learned, key, unnamed_key
+            self._publish(replace(learned, first_runs=first_runs_in_store(store, settings, now_s)))
 
     def _interval_s(self) -> float:
         return self._configuration().learning.refresh_s

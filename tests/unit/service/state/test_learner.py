@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from records import RECORD, USAGE
 
 UNMARKED = replace(USAGE, number="", user_id="1000", granted=Allocation(), alone_s=USAGE.sampled_s)
 """The run of a job that named no model, alone on a whole GPU."""
+NOW_S = USAGE.ended_at_s + 60.0
 
 
 def test_the_file_of_history_is_read_once_and_again_when_it_was_written(
@@ -51,9 +53,9 @@ def test_the_utilization_of_a_run_without_a_model_is_known_by_its_user_and_numbe
                 replace(UNMARKED, job_id="12", user_id="1001", gpu_utilization=0.9),
             ]
         )
-        known = learner.first_runs_in_store(store, LearningSettings())
+        known = learner.first_runs_in_store(store, LearningSettings(), NOW_S)
         assert known == {("1000", "7"): 0.31, ("1001", "12"): 0.9}
-        assert learner.first_runs_in_store(store, LearningSettings(capture="off")) == {}
+        assert learner.first_runs_in_store(store, LearningSettings(capture="off"), NOW_S) == {}
 
 
 def test_a_run_without_a_model_is_published_at_once_and_nothing_twice(tmp_path: Path) -> None:
@@ -62,7 +64,7 @@ def test_a_run_without_a_model_is_published_at_once_and_nothing_twice(tmp_path: 
     task = learner.Learner(lambda: configuration, published.append)
     task.run_once()
     with closing(open_store(configuration.store.url)) as store:
-        store.record_usage([UNMARKED])
+        store.record_usage([replace(UNMARKED, started_at_s=time.time() - 3600.0, ended_at_s=time.time())])
     task.run_once()
     task.run_once()
     assert [each.first_runs for each in published] == [{}, {("1000", "7"): 0.31}]
