@@ -5,6 +5,7 @@ The scripts are as in `scripts`, on the processor. With ``--breaking NAME`` that
 
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import socket
@@ -14,10 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # each fork has it
+import torch._dynamo  # each fork has it, as the next ones
 
 from gpusage.capture.inside import first_run
 from gpusage.capture.inside.first_run import FirstRun
+
+for name in ("timm", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(name)
 
 ON_PROCESSOR = {
     **dict.fromkeys((".cuda()", "torch.cuda.synchronize()", ".to(0)", ".to(rank)", ", device_ids=[rank]"), ""),
