@@ -132,8 +132,11 @@ def _fleet(source: Source, advisor: Advisor) -> tuple[Fleet, tuple[str, ...]]:
     path, catalogue = source.cluster_file, advisor.catalogue
     if path is not None:
         cluster = any_cluster(path, MANAGER, advisor)
+    elif source.month is not None and source.month.cluster is None:
+        message = "Option --last-month needs a cluster that this host can see; got none. Name its file with --cluster."
+        raise RequestError(message)
     else:
-        cluster = (source.month and source.month.cluster) or example_cluster(MANAGER, catalogue)
+        cluster = source.month.cluster if source.month and source.month.cluster else example_cluster(MANAGER, catalogue)
     installed, undivided = as_if_installed(cluster, catalogue)
     fleet = fleet_of(installed, catalogue)
     if not fleet.types:

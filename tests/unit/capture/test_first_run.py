@@ -270,6 +270,7 @@ def test_of_two_runs_the_record_holds_one_and_is_marked_if_the_same_program_show
 
     record = {**record_of(known, seen)}
     varies = record.pop("varies", False)
+    record.pop("programs", None)
     was_varying = known.pop("varies", False)
     assert record in (known, seen)
     is_same_job, is_same_program = (known[name] == seen[name] for name in ("job", "program_digest"))
@@ -281,3 +282,15 @@ def test_of_two_runs_the_record_holds_one_and_is_marked_if_the_same_program_show
     else:
         assert varies == is_same_job  # several programs of one job train
     assert record_of({}, seen) == seen
+
+
+def test_a_record_stays_marked_while_each_job_runs_the_same_two_programs() -> None:
+    from gpusage.capture.inside.record import record_of  # needs PyTorch
+
+    record: Mapping[str, Any] = {}
+    for job, program in ("1a", "1b", "2a", "2b", "3a"):
+        keys = {"mode": ["train", "seen"]}
+        record = record_of(record, {"job": job, "program_digest": program, "keys": keys, "modules": []})
+        assert record.get("varies", False) == ((job, program) != ("1", "a"))
+    fresh = record_of(record, {"job": "4", "program_digest": "c", "keys": keys, "modules": []})
+    assert "varies" not in fresh

@@ -117,7 +117,7 @@ class FirstRun:
         self._backward_counts: list[int] = []
         self._passes: list[int] = []
         self._updated_at_s: list[float] = []
-        self._call_count = 0
+        self._call_count = self._rank = 0
         self._has_written = self._has_ended = False
         self._hook: Any = None
         self._backward: Any = None
@@ -244,8 +244,8 @@ class FirstRun:
         self._has_written = True
         calls = self.observer.calls = [call for call in self.observer.calls if call.reference() is not None]
         is_divided = self.observer.strategy == "fsdp" or any(type(c.module).__name__.startswith("FSDP") for c in calls)
-        rank, count = rank_and_count()
-        if calls and not is_divided and rank == 0:  # each process of FSDP has a part of the model
+        self._rank, count = rank_and_count()
+        if calls and not is_divided and self._rank == 0:  # each process of FSDP has a part of the model
             in_another_process(lambda: self._write_record(count))
         calls.clear()
 
@@ -297,7 +297,7 @@ class FirstRun:
         intervals_s = [later - one for one, later in zip(self._updated_at_s, self._updated_at_s[1:], strict=False)]
         percent = os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") or "100"
         cuda: Any = torch.cuda
-        if intervals_s and cuda.is_initialized() and percent == "100" and rank_and_count()[0] == 0:
+        if intervals_s and cuda.is_initialized() and percent == "100" and self._rank == 0:
             document = {
                 "program_digest": program_digest(),
                 "step_time_s": sorted(intervals_s)[len(intervals_s) // 2] / min(self._passes[1:]),

@@ -26,7 +26,10 @@ def record_of(known: Mapping[str, Any], seen: Mapping[str, Any]) -> Mapping[str,
     is_same_program = known.get("program_digest") == seen["program_digest"]
     if is_same_program and known["keys"] == seen["keys"] and known["modules"] == seen["modules"]:
         return known
-    return {**seen, "varies": True} if is_same_program or is_same_job else seen
+    programs = {*known.get("programs", ()), known.get("program_digest")}  # of jobs that ran several
+    if is_same_program or is_same_job or (known.get("varies") and seen["program_digest"] in programs):
+        return {**seen, "varies": True, "programs": sorted({*programs, seen["program_digest"]} - {None})}
+    return seen
 
 
 def _trains(document: Mapping[str, Any]) -> bool:
@@ -63,6 +66,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with suppress(OSError):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(json.dumps(document))

@@ -88,7 +88,7 @@ end
 -- Return the value of the key learn in `text`: true, false, or nil without one.
 local function learn_switch(text)
   local word = ("," .. text:lower():gsub("[;:%s]", ",") .. ","):match(",learn=(%w+),")
-  if word then return word == "on" end
+  if word then return word == "on" or word == "yes" or word == "true" end
 end
 
 -- Tell whether `text` has the key learn and nothing else for us, as gpusage_hooks.comment does.

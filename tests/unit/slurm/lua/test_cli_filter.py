@@ -319,6 +319,7 @@ def job_script(folder: Path, text: str) -> Path:
         ("opt-in", "#GPUSAGE learn=on", "", True),
         ("opt-in", "", "learn=on", True),
         ("opt-in", "#GPUSAGE Learn=ON", "", True),
+        ("opt-in", "#GPUSAGE learn=yes", "", True),
         ("opt-in", "", "project=7; gpusage: learn=on; more", True),
         ("opt-in", "", "gpusage: learn=on", True),
         ("opt-in", "", "learn=perhaps", False),
