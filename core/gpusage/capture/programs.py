@@ -109,8 +109,11 @@ def program_in_script(text: str) -> Program:
                 folder=folder,
             )
     if program is None:
-        nothing = "no line that does"
-        raise _refusal(nothing)
+        message = (
+            "Script must have a line that runs a Python program, as 'python train.py'; got none. For a program, write "
+            "'gpusage capture -- python train.py'."
+        )
+        raise RequestError(message)
     return program
 
 

@@ -106,9 +106,7 @@ class Advisor(Predictor):
         """
         model_request = job.model_request
         if model_request is None or not model_request.enabled:
-            reason = (
-                "the job has no keys for gpusage" if model_request is None else "the job opted out with gpusage=off"
-            )
+            reason = "the job names no model" if model_request is None else "the job opted out with gpusage=off"
             return Decision(code=Code.DECLINE, request=job.request, reasons=(reason,), plugin=__name__)
         if graph is None:
             troubles = (job.card_trouble,) if job.card_trouble else ()

@@ -68,7 +68,7 @@ def test_words_that_a_shell_works_out_are_refused() -> None:
 
 
 def test_a_script_without_a_program_is_refused() -> None:
-    with pytest.raises(RequestError, match="got 'no line that does'"):
+    with pytest.raises(RequestError, match="must have a line that runs a Python program"):
         program_in_script("#!/bin/bash\n# python train.py\necho 'an open quotation\n")
 
 

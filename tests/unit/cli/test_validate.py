@@ -46,7 +46,7 @@ def test_a_job_that_says_nothing_or_opts_out_is_left_alone() -> None:
         "code": "DECLINE",
         "before": "gres/gpu:2",
         "after": "gres/gpu:2",
-        "reasons": ["the job has no keys for gpusage"],
+        "reasons": ["the job names no model"],
         "need": None,
         "notes": [],
         "prices": [],

@@ -141,9 +141,9 @@ def _describe_solo_run(case: PolicyInput) -> str:
     alone = case.workload.alone
     if alone.utilization is not None:
         at = f" at batch {alone.batch_size}" if alone.batch_size else ""
-        return f"by the GPU utilization that you gave, {100 * alone.utilization:.0f} %{at}"
+        return f"by the known GPU utilization, {100 * alone.utilization:.0f} %{at}"
     if alone.step_time_s is not None and any(place.known.step_time_s for place in case.places):
-        return f"by the step time that you gave, {1000 * alone.step_time_s:.3g} ms on {alone.gpu}"
+        return f"by the known step time, {1000 * alone.step_time_s:.3g} ms on {alone.gpu}"
     return ""
 
 

@@ -160,9 +160,14 @@ def refuse(outcome: Outcome) -> DecidedResponse:
 
     The user named a model, though perhaps in a way that cannot be read, so the job is annotated.
     """
-    message = "" if outcome.mode == "observe" else f"{outcome.decision.reasons[0].rstrip('.')}. {_STAYS}"
+    message = "" if outcome.mode == "observe" else f"{ended(outcome.decision.reasons[0])} {_STAYS}"
     return DecidedResponse(code=Code.KEEP, message=message, mark=_mark(outcome), outcome=outcome)
 
 
 def _mark(outcome: Outcome) -> str:
     return annotation_of_decision(outcome.decision, outcome.rendered, outcome.mode).rest
+
+
+def ended(sentence: str) -> str:
+    """Return *sentence* with a full stop, if it has no end yet."""
+    return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."

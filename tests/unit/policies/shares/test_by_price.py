@@ -167,11 +167,11 @@ def test_the_price_list_has_slices_and_says_why_one_is_not_taken() -> None:
 
 def test_what_the_user_told_of_an_earlier_run_is_said() -> None:
     reported = priced(CHEAP, workload=Workload(alone=SoloRun(utilization=0.6)))
-    assert "by the GPU utilization that you gave, 60 %" in decided(reported).reasons
+    assert "by the known GPU utilization, 60 %" in decided(reported).reasons
     timed = priced(CHEAP, workload=Workload(alone=SoloRun(step_time_s=0.03, gpu="a100")))
     used = ObservedFigures(step_time_s=Figure(interval=exactly(0.03), source="what you said"))
     trusted = replace(timed, places=tuple(replace(place, known=used) for place in timed.places))
-    assert "by the step time that you gave, 30 ms on a100" in decided(trusted).reasons
+    assert "by the known step time, 30 ms on a100" in decided(trusted).reasons
     assert not [reason for reason in decided(timed).reasons if "step time" in reason]
 
 

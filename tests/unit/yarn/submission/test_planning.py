@@ -192,7 +192,7 @@ def test_a_label_on_which_nothing_binds_containers_is_left_out() -> None:
 def test_without_a_model_a_whole_gpu_is_asked_for(advisor: Advisor) -> None:
     made = proposed(advisor, None)
     assert made.plan.share == 100
-    assert made.line() == "gpusage.io/share: 100 on a100, then h100, then v100 | the job has no keys for gpusage"
+    assert made.line() == "gpusage.io/share: 100 on a100, then h100, then v100 | the job names no model"
 
 
 def test_a_small_model_that_keeps_its_gpu_takes_an_old_one(advisor: Advisor) -> None:
