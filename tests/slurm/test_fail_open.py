@@ -275,6 +275,7 @@ def test_daemon_of_another_user_that_does_not_trust_slurmctld(daemon: Sandbox) -
             os.chown(folder, os.geteuid(), os.getegid())
 
 
+@pytest.mark.one_release
 def test_disk_full(daemon: Sandbox) -> None:
     end_daemon(daemon)
     for path in daemon.layout.state.glob("decisions.db*"):
@@ -283,6 +284,7 @@ def test_disk_full(daemon: Sandbox) -> None:
     assert_still_rewritten(daemon)
 
 
+@pytest.mark.one_release
 def test_store_corrupt(daemon: Sandbox) -> None:
     end_daemon(daemon)
     (daemon.layout.state / "decisions.db").write_bytes(b"not a database" * 1000)
@@ -290,18 +292,21 @@ def test_store_corrupt(daemon: Sandbox) -> None:
     assert_still_rewritten(daemon)
 
 
+@pytest.mark.one_release
 def test_store_corrupted_while_it_runs(daemon: Sandbox) -> None:
     with (daemon.layout.state / "decisions.db").open("r+b") as file:
         file.write(b"\xff" * 8192)
     assert_still_rewritten(daemon)
 
 
+@pytest.mark.one_release
 def test_configuration_broken_while_it_runs(daemon: Sandbox) -> None:
     configure(daemon, "mode = [broken")
     assert gpusaged_status(daemon)["configuration"]["error"]
     assert_still_rewritten(daemon)
 
 
+@pytest.mark.one_release
 def test_configuration_broken_at_the_start(daemon: Sandbox) -> None:
     end_daemon(daemon)
     (daemon.layout.etc / "gpusage.toml").write_text("mode = [broken")

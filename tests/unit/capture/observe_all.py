@@ -1,6 +1,7 @@
 """Runs each script named on the command line twice in forks of one process, once observed: PyTorch is imported once.
 
-The scripts are as in `scripts`, on the processor. With ``--breaking NAME`` that method of the observation raises.
+The scripts are as in `scripts`, on the processor. With ``--breaking NAME,...`` these methods of the observation raise,
+each in a run of its own.
 """
 
 import contextlib
@@ -59,7 +60,7 @@ def run(script: Path, record: Path | None, breaking: str) -> dict[str, object]:
     if breaking:
 
         def fail(*_: object, **__: object) -> None:
-            script.with_name("breaking").touch()
+            script.with_name(f"{breaking}.called").touch()
             raise ValueError(breaking)
 
         setattr(FirstRun if hasattr(FirstRun, breaking) else first_run, breaking, fail)
@@ -83,11 +84,12 @@ def run(script: Path, record: Path | None, breaking: str) -> dict[str, object]:
 def main() -> None:
     """Write one line for each script."""
     words = sys.argv[1:]
-    breaking = words.pop(1) if words[0] == "--breaking" else ""
+    methods = words.pop(1).split(",") if words[0] == "--breaking" else [""]
     results = os.dup(1)
     os.dup2(2, 1)
     folder = Path(tempfile.mkdtemp())
-    for name in words[bool(breaking) :]:
+    names = words[words[0] == "--breaking" :]
+    for name, breaking in [(name, method) for method in methods for name in names]:
         source = Path(name).read_text()
         for before, after in ON_PROCESSOR.items():
             source = source.replace(before, after)
@@ -98,6 +100,7 @@ def main() -> None:
             receiver, sender = os.pipe()
             if not os.fork():
                 os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GPUSAGE_LEARN": "x"}
+                os.environ |= {"GPUSAGE_LEARN_JOB": "JOB", "JOB": "1"}
                 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
                 os.write(sender, json.dumps(run(script, record, breaking)).encode())
                 os._exit(0)
