@@ -130,7 +130,8 @@ def replace_downloads() -> None:
     sys.modules["evaluate"] = metrics
     import requests
 
-    requests.get = _open_archive
+    library: Any = requests
+    library.get = _open_archive
     try:
         import timm
     except ImportError:
