@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,19 @@ def parse_configuration(text: str) -> Mapping[str, str]:
     return {key.strip().lower(): "" if value.strip() == "(null)" else value.strip() for key, _, value in pairs}
 
 
+def require_slurmdbd() -> None:
+    """Raise unless slurmdbd keeps this cluster's accounting, of which `sacct` tells.
+
+    Raises:
+        RequestError: There is no slurmdbd, or slurmctld does not answer.
+    """
+    kind = configuration().get("accountingstoragetype", "")
+    if not kind.endswith("slurmdbd"):
+        rule = "keep its accounting in slurmdbd: AccountingStorageType must be accounting_storage/slurmdbd"
+        message = f"Slurm must {rule}; got {kind!r}. Set up slurmdbd."
+        raise RequestError(message)
+
+
 def version() -> tuple[int, int]:
     """Return major and minor of the installed commands, for example ``(22, 5)``."""
     return parse_version(run("scontrol", "--version"))
@@ -155,6 +169,11 @@ def quality_of_service(settings: Mapping[str, str]) -> str:
     with suppress(RequestError):
         return run("scontrol", "show", "assoc_mgr", "flags=qos")
     return ""
+
+
+def local_time(time_s: float) -> str:
+    """Return seconds since 1970 as `sacct` takes a time, which is this host's."""
+    return datetime.fromtimestamp(time_s).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def job_id_options(job_ids: Sequence[str]) -> Iterator[str]:

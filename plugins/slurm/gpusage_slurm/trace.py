@@ -70,14 +70,9 @@ def collect_past_jobs(since_s: float) -> tuple[PastJob, ...]:
     Raises:
         RequestError: Slurm keeps no accounting, or does not answer.
     """
-    storage = scontrol.configuration().get("accountingstoragetype", "")
-    if not storage.endswith("slurmdbd"):
-        rule = "keep its accounting in slurmdbd, where sacct finds jobs"
-        message = f"Slurm must {rule}; got AccountingStorageType {storage!r}. Nothing tells of past jobs without it."
-        raise RequestError(message)
-    begin = datetime.fromtimestamp(since_s).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
+    scontrol.require_slurmdbd()
     columns = ",".join((*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS))
-    options = (f"--delimiter={uuid.uuid4()}", f"--starttime={begin}", f"--format={columns}")
+    options = (f"--delimiter={uuid.uuid4()}", f"--starttime={scontrol.local_time(since_s)}", f"--format={columns}")
     return tuple(past_jobs(scontrol.run("sacct", *OPTIONS, *options, deadline_s=DEADLINE_S), "sacct"))
 
 

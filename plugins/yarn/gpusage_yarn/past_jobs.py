@@ -15,7 +15,7 @@ from typing import Any
 from gpusage.adapters.actions import require_regular
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import PastJob
-from gpusage_yarn.cluster.documents import Document, as_list, with_repeated_names
+from gpusage_yarn.cluster.documents import Document, as_list, resource_seconds, with_repeated_names
 from gpusage_yarn.cluster.queues import GPUS
 from gpusage_yarn.plan import SHARE, WHOLE_GPU
 
@@ -39,7 +39,7 @@ def read_past_jobs(path: str) -> Sequence[PastJob] | None:
     except OSError:
         return None  # whoever reads it next says so
     except (ValueError, RecursionError) as error:
-        message = f"File {path!r} must be JSON, as it begins; got: {error}. Write it anew from {QUESTION}."
+        message = f"File {path!r} must be JSON, as it begins; got: {error}. Write it again from {QUESTION}."
         raise RequestError(message) from error
     return [*past_jobs(document, path)] if "apps" in document else None
 
@@ -61,7 +61,7 @@ def past_jobs(document: Document, origin: str, share: str = SHARE) -> Iterator[P
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             name = application.get("id") if isinstance(application, Mapping) else application
             rule = f"be as a ResourceManager writes it; got: {type(error).__name__} {error}"
-            message = f"Application {str(name)[:80]!r} of {origin!r} must {rule}. Write it anew from {QUESTION}."
+            message = f"Application {str(name)[:80]!r} of {origin!r} must {rule}. Write it again from {QUESTION}."
             raise RequestError(message) from error
         if job is not None:
             yield job
@@ -69,10 +69,8 @@ def past_jobs(document: Document, origin: str, share: str = SHARE) -> Iterator[P
 
 def _past_job(application: Mapping[str, Any], share: str) -> PastJob | None:
     """Return the job; ``None`` where it had no GPU, was never launched, or has not ended."""
-    spent_s = {
-        str(entry["key"]): float(entry["value"]) for entry in as_list(application, "resourceSecondsMap", "entry")
-    }
-    gpu_s = spent_s.get(GPUS, 0.0) + spent_s.get(share, 0.0) / WHOLE_GPU
+    seconds = resource_seconds(application)
+    gpu_s = seconds.get(GPUS, 0) + seconds.get(share, 0) / WHOLE_GPU
     launched_ms = int(application.get("launchTime") or application["startedTime"])
     duration_s = (int(application["finishedTime"]) - launched_ms) / MS_PER_S
     if gpu_s <= 0 or duration_s <= 0:

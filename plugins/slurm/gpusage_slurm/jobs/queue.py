@@ -29,20 +29,29 @@ STATES: Mapping[JobState, tuple[str, ...]] = {
 Row = Mapping[str, str]
 
 
-def sacct_rows(job_ids: Sequence[str], fields: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the *fields* of each job that slurmdbd remembers; nothing where there is no slurmdbd.
-
-    Between the fields stands what nobody could know who named a job, so that no name passes for a field or a job.
-    """
-    between = secrets.token_hex(8)
-    form = ("--noheader", "--parsable2", f"--delimiter={between}", f"--format={','.join(fields)}")
+def sacct_rows_of(job_ids: Sequence[str], fields: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the *fields* of each job that slurmdbd remembers; nothing where there is no slurmdbd."""
     for which in scontrol.job_id_options(job_ids):
         try:
-            text = scontrol.run("sacct", "--allocations", which, "--starttime=1970-01-01", *form)
+            rows = sacct_rows(which, "--starttime=1970-01-01", fields=fields)
         except RequestError:
             return
-        cells = (line.split(between) for line in text.split("\n"))
-        yield from (each for each in cells if len(each) == len(fields))
+        yield from rows
+
+
+def sacct_rows(*options: str, fields: Sequence[str], deadline_s: float = scontrol.DEADLINE_S) -> Sequence[list[str]]:
+    """Return the *fields* of each job that `sacct` lists with *options*.
+
+    Between the fields stands what nobody could know who named a job, so that no name passes for a field or a job.
+
+    Raises:
+        RequestError: slurmdbd does not answer within *deadline_s*.
+    """
+    between = secrets.token_hex(8)
+    form = ("--allocations", "--noheader", "--parsable2", f"--delimiter={between}", f"--format={','.join(fields)}")
+    text = scontrol.run("sacct", *options, *form, deadline_s=deadline_s)
+    rows = [line.split(between) for line in text.split("\n")]
+    return [cells for cells in rows if len(cells) == len(fields)]
 
 
 def is_interrupted(exit_code: str) -> bool:
@@ -169,6 +178,6 @@ def _state(code: str) -> JobState:
 
 def _ended_jobs(job_id: str) -> Iterator[AnnotatedJob]:
     """Yield what slurmdbd remembers of a job that slurmctld has forgotten; nothing where there is no slurmdbd."""
-    for listed_id, user, mark in sacct_rows([job_id], ("JobID", "User", "AdminComment")):
+    for listed_id, user, mark in sacct_rows_of([job_id], ("JobID", "User", "AdminComment")):
         if _LISTED_ID.fullmatch(listed_id):
             yield AnnotatedJob(job_id=listed_id, manager=MANAGER, user=user, state="ended", mark=mark)

@@ -5,19 +5,17 @@ A requeued job has one row for each of its runs. A share counts as its part of a
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from gpusage.adapters.annotations import JobAnnotation, parse_annotation
 from gpusage.adapters.text import one_line
-from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Allocation, Usage
 from gpusage_hooks.units import WHOLE_PERCENT
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.pools import read_cluster
-from gpusage_slurm.jobs.queue import Row
+from gpusage_slurm.jobs.queue import Row, sacct_rows
 from gpusage_slurm.settings import MANAGER
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_tres
 from gpusage_slurm.usage.collection import outcome_of_words
@@ -37,19 +35,10 @@ def read_accounting(since_s: float, until_s: float, catalogue: GpuCatalogue) -> 
     Raises:
         RequestError: There is no slurmdbd, or it does not answer.
     """
-    kind = scontrol.configuration().get("accountingstoragetype", "")
-    if not kind.endswith("slurmdbd"):
-        message = f"Slurm's AccountingStorageType must be accounting_storage/slurmdbd; got {kind!r}. Set up slurmdbd."
-        raise RequestError(message)
-    between = secrets.token_hex(8)  # a word that nobody could know who named a job
-    text = scontrol.run(
-        *("sacct", "--allusers", "--allocations", "--duplicates", "--noheader", "--parsable2"),
-        *(f"--starttime={_local(since_s)}", f"--endtime={_local(until_s)}"),
-        *(f"--delimiter={between}", f"--format={','.join(FIELDS)}"),
-        deadline_s=DEADLINE_S,
-    )
-    lines = (line.split(between) for line in text.split("\n"))
-    rows = [dict(zip(FIELDS, cells, strict=True)) for cells in lines if len(cells) == len(FIELDS)]
+    scontrol.require_slurmdbd()
+    times = (f"--starttime={scontrol.local_time(since_s)}", f"--endtime={scontrol.local_time(until_s)}")
+    listed = sacct_rows("--allusers", "--duplicates", *times, fields=FIELDS, deadline_s=DEADLINE_S)
+    rows = [dict(zip(FIELDS, cells, strict=True)) for cells in listed]
     held = [(row, resources) for row in rows if (resources := _resources(row))]
     units = _units(catalogue) if any(is_share(each) for _, resources in held for each in resources) else {}
     return tuple(usage for usage in _usages(held, units, catalogue) if since_s <= usage.ended_at_s <= until_s)
@@ -116,10 +105,6 @@ def _units(catalogue: GpuCatalogue) -> Mapping[str, int]:
 
 def _gpu(kind: str, catalogue: GpuCatalogue) -> str:
     return known_gpu(catalogue, kind) or kind
-
-
-def _local(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s).strftime("%Y-%m-%dT%H:%M:%S")  # noqa: DTZ006 - sacct takes this host's time
 
 
 def _seconds(text: str) -> float | None:

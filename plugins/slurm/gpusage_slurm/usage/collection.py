@@ -17,7 +17,7 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Outcome, Usage
 from gpusage_slurm import scontrol
-from gpusage_slurm.jobs.queue import Row, is_interrupted, sacct_rows, squeue_rows_of
+from gpusage_slurm.jobs.queue import Row, is_interrupted, sacct_rows_of, squeue_rows_of
 
 _COLUMNS = (
     *(("JobArrayID", 64), ("JobID", 16), ("UserName", 64), ("StateCompact", 4), ("exit_code", 16), ("Name", 128)),
@@ -109,6 +109,6 @@ def _queued_rows(job_ids: Sequence[str]) -> Iterator[Row]:
 
 def _accounted_rows(job_ids: Sequence[str]) -> Iterator[Row]:
     whose = ("UID", "Account", "Partition", "AdminComment")
-    for cells in sacct_rows(job_ids, ("JobID", "JobIDRaw", "User", "State", "ExitCode", "JobName", *whose)):
+    for cells in sacct_rows_of(job_ids, ("JobID", "JobIDRaw", "User", "State", "ExitCode", "JobName", *whose)):
         row = dict(zip((name for name, _ in _COLUMNS), cells, strict=True))
         yield row | {"StateCompact": _CODES.get(row["StateCompact"].partition(" ")[0], "")}  # CANCELLED by 1000

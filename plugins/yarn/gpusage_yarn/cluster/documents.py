@@ -36,6 +36,12 @@ def as_list(document: object, *path: str) -> list[Any]:
     return document if isinstance(document, list) else [document]
 
 
+def resource_seconds(application: object) -> dict[str, int]:
+    """Return how long an application held each resource type, in units times seconds."""
+    entries = as_list(application, "resourceSecondsMap", "entry")
+    return {str(entry["key"]): int(entry["value"]) for entry in entries}
+
+
 def resource_amounts(resource: object) -> dict[str, int]:
     """Return how much of each resource type a resource vector holds."""
     entries = as_list(resource, "resourceInformations", "resourceInformation")

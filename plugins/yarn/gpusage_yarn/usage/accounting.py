@@ -14,7 +14,7 @@ from gpusage.adapters.text import one_line
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Allocation, Usage
 from gpusage_hooks.units import WHOLE_PERCENT
-from gpusage_yarn.cluster.documents import Document, as_list
+from gpusage_yarn.cluster.documents import Document, as_list, resource_seconds
 from gpusage_yarn.cluster.queues import GPUS
 from gpusage_yarn.cluster.tags import find_decision_number, parse_plan_tags
 from gpusage_yarn.settings import MANAGER
@@ -37,7 +37,7 @@ def parse_accounting(document: Document, share: str, catalogue: GpuCatalogue) ->
         catalogue: By whose names GPUs are known.
     """
     for application in as_list(document, "apps", "app"):
-        seconds = _resource_seconds(application)
+        seconds = resource_seconds(application)
         begin_ms = int(application.get("launchTime") or application.get("startedTime") or 0)
         duration_s = (int(application.get("finishedTime") or 0) - begin_ms) / 1000
         if duration_s <= 0:
@@ -74,9 +74,3 @@ def _usage(
         started_at_s=begin_ms / 1000,
         ended_at_s=int(application["finishedTime"]) / 1000,
     )
-
-
-def _resource_seconds(application: Mapping[str, Any]) -> Mapping[str, int]:
-    """Return how long each resource was held, in units times seconds."""
-    entries = as_list(application.get("resourceSecondsMap"), "entry")
-    return {str(entry["key"]): int(entry["value"]) for entry in entries}

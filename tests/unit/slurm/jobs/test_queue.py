@@ -8,7 +8,7 @@ import pytest
 
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
-from gpusage_slurm.jobs.queue import sacct_rows, update_job
+from gpusage_slurm.jobs.queue import sacct_rows_of, update_job
 
 WHOLE = f"55_[{','.join(map(str, range(3, 300, 7)))}%2]"
 CUT = WHOLE[:64]
@@ -62,5 +62,5 @@ def test_tens_of_thousands_of_jobs_are_asked_for(tmp_path: Path, monkeypatch: py
     sacct.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     job_ids = [str(number) for number in range(1_000_000, 1_020_000)]
-    assert [*sacct_rows(job_ids, ("JobID", "User"))] == [[job_id, "ada"] for job_id in job_ids]
-    assert [*sacct_rows([], ("JobID", "User"))] == []
+    assert [*sacct_rows_of(job_ids, ("JobID", "User"))] == [[job_id, "ada"] for job_id in job_ids]
+    assert [*sacct_rows_of([], ("JobID", "User"))] == []

@@ -31,7 +31,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return what each command of Slurm's answers; one without an answer does not know the job."""
     answers = {"scontrol": f"NodeName=n1 Comment={append_usage_reports('', [MEASURED], MEASURED.ended_at_s)} Extra="}
 
-    def run(*words: str) -> str:
+    def run(*words: str, **_: float) -> str:
         if words[0] not in answers:
             message = "slurm_load_jobs error: Invalid job id specified"
             raise RequestError(message)
