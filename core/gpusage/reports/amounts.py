@@ -79,6 +79,12 @@ def had_share(observed: Observation) -> bool:
     return carried_out and observed.usage.granted.share_percent < WHOLE_PERCENT
 
 
+def had_whole_gpus(observed: Observation) -> bool:
+    """Tell whether the run had GPUs to itself, neither a share nor a slice."""
+    granted = observed.usage.granted
+    return granted.division == "whole" and granted.share_percent == WHOLE_PERCENT
+
+
 def was_share_withheld(observed: Observation) -> bool:
     """Tell whether a share was decided, and not given because of the site's mode."""
     record = observed.decision

@@ -16,13 +16,14 @@ from typing import Literal
 
 from gpusage.experience.finished_jobs import LEAST_SAMPLED_S
 from gpusage.reports.amounts import Amounts, amounts_of, total
+from gpusage.reports.jobs import count_jobs
 from gpusage.reports.sharing import (
     GpuLookup,
     PossibleShare,
     PossibleShares,
     count_possible_shares,
     joined_shares,
-    nowhere,
+    no_gpu,
     possible_share,
 )
 from gpusage.store.usage_rows import Observation
@@ -44,7 +45,7 @@ class ReportRules:
 
     least_sampled_s: float = LEAST_SAMPLED_S
     sharing: SharingRules = field(default_factory=SharingRules)
-    find_gpu: GpuLookup = nowhere
+    find_gpu: GpuLookup = no_gpu
 
 
 USUAL_RULES = ReportRules()
@@ -146,7 +147,7 @@ def joined(groups: Sequence[GroupTally]) -> GroupTally:
 def _tally(name: str, runs: Sequence[_Run]) -> GroupTally:
     return GroupTally(
         name=name,
-        job_count=len({(run.observed.usage.manager, run.observed.usage.job_id) for run in runs}),
+        job_count=count_jobs(run.observed for run in runs),
         hours=total(run.hours for run in runs),
         possible=count_possible_shares((run.observed, run.hours.booked, run.share) for run in runs if run.share),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpusage.experience.finished_jobs import was_gpu_shared
 from gpusage.reports.accuracy import Promises, count_promises
 from gpusage.reports.amounts import Amounts, amounts_of, had_share, total
+from gpusage.reports.jobs import count_jobs
 from gpusage.store.usage_rows import Observation
 
 JOULES_PER_KWH = 3.6e6
@@ -47,17 +48,13 @@ class PeriodTotals:
 def period_totals(observations: Sequence[Observation], least_s: float) -> PeriodTotals:
     """Return what *observations* add up to."""
     return PeriodTotals(
-        job_count=_job_count(observations),
+        job_count=count_jobs(observations),
         user_count=len({each.usage.user for each in observations}),
-        share_count=_job_count(each for each in observations if had_share(each)),
+        share_count=count_jobs(filter(had_share, observations)),
         hours=total(amounts_of(each, least_s) for each in observations),
         promises=count_promises(observations, least_s)[0],
         energy=_energy(observations, least_s),
     )
-
-
-def _job_count(observations: Iterable[Observation]) -> int:
-    return len({(each.usage.manager, each.usage.job_id) for each in observations})
 
 
 def _energy(observations: Iterable[Observation], least_s: float) -> Energy | None:

@@ -90,6 +90,11 @@ def amount(value: float) -> str:
     return f"{round(value, digits) + 0.0:,.{digits}f}"  # no -0.00
 
 
+def counted(job_count: int) -> str:
+    """Return a number of jobs for people."""
+    return f"{job_count:,} job" + "s" * (job_count != 1)
+
+
 def part(value: float, whole: float) -> str:
     """Return *value* as its part of *whole*; a dash where there is none."""
     return percent(value / whole) if whole else "-"
@@ -235,9 +240,9 @@ def _before(report: Report) -> Section:
     rows = [
         (
             name,
-            amount(now) if is_amount else f"{now:,.0f}",
-            amount(then) if is_amount else f"{then:,.0f}",
-            _change(now, then),
+            _total(now, is_amount=is_amount),
+            _total(then, is_amount=is_amount),
+            f"{100 * (now / then - 1):+.0f} %" if now is not None and then else "-",
         )
         for (name, now, is_amount), (_, then, _) in zip(_totals(report.totals), _totals(report.previous), strict=True)
     ]
@@ -245,8 +250,14 @@ def _before(report: Report) -> Section:
     return Section(title=BEFORE, columns=("", "this time", "before", "change"), rows=rows, notes=notes)
 
 
-def _totals(totals: PeriodTotals) -> Iterator[tuple[str, float, bool]]:
-    """Yield each total with its name, and whether it is an amount rather than a count."""
+def _total(value: float | None, *, is_amount: bool) -> str:
+    if value is None:
+        return "-"
+    return amount(value) if is_amount else f"{value:,.0f}"
+
+
+def _totals(totals: PeriodTotals) -> Iterator[tuple[str, float | None, bool]]:
+    """Yield each total, ``None`` where nobody knows it, with its name, and whether it is an amount and no count."""
     hours, promises = totals.hours, totals.promises
     yield "jobs with GPUs", totals.job_count, False
     yield "users", totals.user_count, False
@@ -259,11 +270,7 @@ def _totals(totals: PeriodTotals) -> Iterator[tuple[str, float, bool]]:
     yield "GPU hours idle", hours.idle, True
     yield "GPU hours not seen", hours.unseen, True
     yield "GPU hours saved by sharing", hours.saved, True
-    yield "kWh of runs alone on their GPUs", totals.energy.kwh if totals.energy else 0.0, True
-
-
-def _change(now: float, then: float) -> str:
-    return f"{100 * (now / then - 1):+.0f} %" if then > 0 else "-"
+    yield "kWh of runs alone on their GPUs", totals.energy.kwh if totals.energy else None, True
 
 
 def _hardly_used(report: Report) -> Section:
@@ -279,9 +286,8 @@ def _hardly_used(report: Report) -> Section:
         )
         for each in hardly.worst
     ]
-    note = (
-        f"{hardly.job_count:,} jobs, {amount(hardly.hours.booked)} GPU hours, {amount(hardly.hours.idle)} of them idle."
-    )
+    booked, idle = amount(hardly.hours.booked), amount(hardly.hours.idle)
+    note = f"{counted(hardly.job_count)}, {booked} GPU hours, {idle} of them idle."
     return Section(
         title=f"Jobs that hold whole GPUs and use them less than {below}",
         columns=("job", "user", "GPU", "booked", "busy", "request next time"),

@@ -20,7 +20,8 @@ from gpusage.experience.learning import MEMORY_MARGINS
 from gpusage.experience.unnamed_jobs import gpu_need, share_prices
 from gpusage.policies.shares.price import can_promise, limits, offers, priced_percents
 from gpusage.predictors.intervals import exactly
-from gpusage.reports.amounts import expected_slowdown, gpu_count, was_share_withheld
+from gpusage.reports.amounts import expected_slowdown, gpu_count, had_whole_gpus, was_share_withheld
+from gpusage.reports.jobs import count_jobs
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import (
     Candidate,
@@ -37,7 +38,7 @@ GpuLookup = Callable[[str], Gpu | None]
 """From the name of a GPU to its row of the catalogue."""
 
 
-def nowhere(_: str) -> Gpu | None:
+def no_gpu(_: str) -> Gpu | None:
     """Know no GPU."""
     return None
 
@@ -86,7 +87,7 @@ def count_possible_shares(shares: Iterable[tuple[Observation, float, PossibleSha
         return None
     slowdowns = [share.slowdown for _, _, share in of_runs]
     return PossibleShares(
-        job_count=len({(observed.usage.manager, observed.usage.job_id) for observed, _, _ in of_runs}),
+        job_count=count_jobs(observed for observed, _, _ in of_runs),
         booked_hours=sum(booked for _, booked, _ in of_runs),
         saved_hours=sum(booked * (1 - share.gpu_time) for _, booked, share in of_runs),
         slowdown_low=min(slowdowns),
@@ -115,9 +116,8 @@ def possible_share(
     if record is not None and was_share_withheld(observed):
         size = record.decision.request.mps_thread_percent or WHOLE_PERCENT
         return PossibleShare(share_percent=size, slowdown=expected_slowdown(observed))
-    has_whole_gpu = usage.granted.division == "whole" and usage.granted.share_percent == WHOLE_PERCENT
     is_seen = usage.outcome in SOUND and own_utilization(usage, least_s) is not None
-    gpu = find_gpu(usage.gpu) if has_whole_gpu and is_seen and gpu_count(observed) == 1 else None
+    gpu = find_gpu(usage.gpu) if had_whole_gpus(observed) and is_seen and gpu_count(observed) == 1 else None
     if gpu is None or gpu.parent_gpu is not None or not usage.memory_bytes or usage.peak_utilization is None:
         return None
     needed_bytes = MEMORY_MARGINS[0] * usage.memory_bytes

@@ -9,7 +9,6 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +22,8 @@ from gpusage.experience.finished_jobs import (
     utilization_key,
 )
 from gpusage.reports.amounts import Amounts, amounts_of, total
-from gpusage.reports.lines import amount, slower
+from gpusage.reports.jobs import newest_seen, runs_by_job
+from gpusage.reports.lines import amount, counted, slower
 from gpusage.reports.report import Report
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.units import percent
@@ -61,12 +61,12 @@ class Writing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    newest: Observation
+    shown: Observation
     hours: Amounts
 
     @property
     def name(self) -> str:
-        return shortened(visible(f"{self.newest.usage.job_id} {self.newest.usage.job_name}".strip()), 40)
+        return shortened(visible(f"{self.shown.usage.job_id} {self.shown.usage.job_name}".strip()), 40)
 
 
 def user_text(report: Report, observations: Sequence[Observation], writing: Writing, least_s: float) -> str:
@@ -87,19 +87,14 @@ def user_text(report: Report, observations: Sequence[Observation], writing: Writ
         lines += ["", "The jobs with the most idle GPU hours:"]
         for job in jobs[:MOST_JOBS]:
             busy = percent(job.hours.used / (job.hours.used + job.hours.idle))
-            gpu = f" on {job.newest.usage.gpu}" if job.newest.usage.gpu else ""
+            gpu = f" on {job.shown.usage.gpu}" if job.shown.usage.gpu else ""
             lines.append(f"  {job.name}{gpu}: {amount(job.hours.booked)} GPU hours, {busy} busy")
     for job in jobs:
-        change = change_of(job.newest, writing, least_s)
+        change = change_of(job.shown, writing, least_s)
         if change is not None:
             what = f"One line to change, for the next job like {job.name}:"
             return _text([*lines, "", what, f"  {change.line}", *change.notes])
     return _text([*lines, "", "There is nothing to change."])
-
-
-def _counted(jobs: int) -> str:
-    """Return a number of jobs for people."""
-    return f"{jobs:,} job" + "s" * (jobs != 1)
 
 
 def _sums(report: Report) -> list[str]:
@@ -107,7 +102,7 @@ def _sums(report: Report) -> list[str]:
     before = f", {amount(report.previous.hours.booked)} in the time before" if report.previous else ""
     used = f"A kernel ran in {amount(hours.used)} of them and none in {amount(hours.idle)}"
     lines = [
-        f"{_counted(report.all_jobs.job_count)} booked {amount(hours.booked)} GPU hours{before}.",
+        f"{counted(report.all_jobs.job_count)} booked {amount(hours.booked)} GPU hours{before}.",
         f"{used}; {amount(hours.unseen)} were not seen.",
     ]
     if report.totals.share_count:
@@ -155,11 +150,11 @@ def _written(keys: str, manager: str, writing: Writing) -> str:
 
 def _jobs(observations: Iterable[Observation], least_s: float) -> list[_Job]:
     """Return the jobs, those with the most idle GPU hours first."""
-    runs: dict[tuple[str, str], list[Observation]] = defaultdict(list)
-    for each in observations:
-        runs[each.usage.manager, each.usage.job_id].append(each)
-    jobs = [_Job(newest=of_job[0], hours=total(amounts_of(run, least_s) for run in of_job)) for of_job in runs.values()]
-    return sorted(jobs, key=lambda job: (-job.hours.idle, job.newest.usage.job_id))
+    jobs = [
+        _Job(shown=newest_seen(runs, least_s), hours=total(amounts_of(run, least_s) for run in runs))
+        for runs in runs_by_job(observations)
+    ]
+    return sorted(jobs, key=lambda job: (-job.hours.idle, job.shown.usage.job_id))
 
 
 def _text(lines: Sequence[str]) -> str:
@@ -167,4 +162,4 @@ def _text(lines: Sequence[str]) -> str:
 
 
 def _day(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
+    return time.strftime("%Y-%m-%d", time.localtime(seconds))

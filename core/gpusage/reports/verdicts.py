@@ -17,10 +17,11 @@ from gpusage.experience.finished_jobs import (
     suggest_next_request,
     was_gpu_shared,
 )
-from gpusage.reports.amounts import Amounts, amounts_of, total
+from gpusage.reports.amounts import Amounts, amounts_of, had_whole_gpus, total
+from gpusage.reports.jobs import newest_seen, runs_by_job
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import Usage
-from gpusage_hooks.units import WHOLE_PERCENT, percent, seconds
+from gpusage_hooks.units import percent, seconds
 
 Verdict = Literal["busy", "waits", "unused", "beside others", "not seen"]
 _RULES: Mapping[Verdict, str] = MappingProxyType(
@@ -130,13 +131,13 @@ def tallied(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_
 
 def worst(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[Wasted, ...]:
     """Return the jobs with most idle GPU hours, the worst first; *observations* have the newest run first."""
-    wasted = (_wasted(runs, least_s) for runs in _jobs(observations))
+    wasted = (_wasted(runs, least_s) for runs in runs_by_job(observations))
     return _most_idle(job for job in wasted if job.verdict in ("waits", "unused"))
 
 
 def hardly_used(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> HardlyUsed:
     """Return the jobs that held whole GPUs and hardly used them, by what was seen; see `worst`."""
-    jobs = [_wasted(runs, least_s) for runs in _jobs(each for each in observations if _is_whole(each.usage))]
+    jobs = [_wasted(runs, least_s) for runs in runs_by_job(filter(had_whole_gpus, observations))]
     hardly = [job for job in jobs if job.hours.used < HARDLY_USED_BELOW * (job.hours.used + job.hours.idle)]
     return HardlyUsed(job_count=len(hardly), hours=total(job.hours for job in hardly), worst=_most_idle(hardly))
 
@@ -144,10 +145,10 @@ def hardly_used(observations: Sequence[Observation], least_s: float = LEAST_SAMP
 def waiting_users(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[WaitingUser, ...]:
     """Return the users whose jobs wait for their hosts, those with the most idle GPU hours first; see `worst`."""
     by_user: dict[str, list[tuple[Wasted, str]]] = defaultdict(list)
-    for runs in _jobs(observations):
+    for runs in runs_by_job(observations):
         job = _wasted(runs, least_s)
         if job.verdict == "waits":
-            by_user[job.user].append((job, describe_host(runs[0].usage)))
+            by_user[job.user].append((job, describe_host(newest_seen(runs, least_s).usage)))
     waiting = [_waiting_user(user, jobs) for user, jobs in by_user.items()]
     return tuple(sorted(waiting, key=lambda each: (-each.hours.idle, each.user))[:WORST_COUNT])
 
@@ -157,24 +158,13 @@ def _waiting_user(user: str, jobs: Sequence[tuple[Wasted, str]]) -> WaitingUser:
     return WaitingUser(user=user, job_count=len(jobs), hours=total(job.hours for job, _ in jobs), waits_for=waits_for)
 
 
-def _is_whole(usage: Usage) -> bool:
-    return usage.granted.division == "whole" and usage.granted.share_percent == WHOLE_PERCENT
-
-
 def _most_idle(jobs: Iterable[Wasted]) -> tuple[Wasted, ...]:
     return tuple(sorted(jobs, key=lambda job: (-job.hours.idle, job.manager, job.job_id))[:WORST_COUNT])
 
 
-def _jobs(observations: Iterable[Observation]) -> Iterable[Sequence[Observation]]:
-    """Return the runs of each job, in the order of *observations*."""
-    jobs: dict[tuple[str, str], list[Observation]] = defaultdict(list)
-    for each in observations:
-        jobs[each.usage.manager, each.usage.job_id].append(each)
-    return jobs.values()
-
-
 def _wasted(runs: Sequence[Observation], least_s: float) -> Wasted:
-    usage, hours = runs[0].usage, total(amounts_of(run, least_s) for run in runs)
+    shown, hours = newest_seen(runs, least_s), total(amounts_of(run, least_s) for run in runs)
+    usage = shown.usage
     return Wasted(
         manager=usage.manager,
         job_id=usage.job_id,
@@ -183,5 +173,5 @@ def _wasted(runs: Sequence[Observation], least_s: float) -> Wasted:
         gpu=usage.gpu,
         verdict=verdict_of(usage, hours, least_s),
         hours=hours,
-        advice=suggest_next_request(usage, runs[0].decision, least_s),
+        advice=suggest_next_request(usage, shown.decision, least_s),
     )

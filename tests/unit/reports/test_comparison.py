@@ -68,6 +68,12 @@ def test_where_nothing_is_kept_of_the_time_before_that_is_said() -> None:
     assert next(iter(sections(report))).notes == ("Nothing is kept of the time before.",)
 
 
+def test_energy_that_no_counter_told_is_not_called_none() -> None:
+    seen = [replace(each, usage=replace(each.usage, energy_j=None)) for each in (*month(), *month_before())]
+    report = report_of([], seen, Rates(), PERIOD)
+    assert next(iter(sections(report))).rows[-1] == ("kWh of runs alone on their GPUs", "-", "-", "-")
+
+
 def test_energy_counts_where_the_counter_is_the_jobs_own() -> None:
     """The counter is the whole GPU's: beside others nobody knows whose joules they are."""
     decided = record(1)

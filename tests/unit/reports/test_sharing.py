@@ -8,7 +8,7 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.reports.amounts import amounts_of
-from gpusage.reports.sharing import PossibleShare, count_possible_shares, nowhere, possible_share
+from gpusage.reports.sharing import PossibleShare, count_possible_shares, no_gpu, possible_share
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import Allocation, Gpu, SharingRules
 from observed import GIB, HALF, record, usage
@@ -56,7 +56,7 @@ def test_what_could_not_have_shared_as_far_as_anybody_knows(changes: dict[str, o
 
 
 def test_a_gpu_of_no_catalogue_has_no_price() -> None:
-    assert possible_share(Observation(usage=UNMARKED, decision=None), RULES, nowhere) is None
+    assert possible_share(Observation(usage=UNMARKED, decision=None), RULES, no_gpu) is None
 
 
 def test_who_accepts_no_slowdown_could_not_have_shared() -> None:
@@ -73,7 +73,7 @@ def test_who_accepts_no_slowdown_could_not_have_shared() -> None:
 def test_a_share_that_was_decided_and_not_given_has_the_price_of_its_decision() -> None:
     advised = record(1, mode="advise", percent=50)
     observed = Observation(usage=usage(advised), decision=advised)
-    assert possible_share(observed, RULES, nowhere) == PossibleShare(share_percent=50, slowdown=1.25)
+    assert possible_share(observed, RULES, no_gpu) == PossibleShare(share_percent=50, slowdown=1.25)
 
 
 def test_shares_are_added_up_by_job_with_the_least_and_the_highest_price() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -16,6 +18,16 @@ from observed import HALF, NOW_S, month, record, usage
 PERIOD = Period(since_s=NOW_S - 7 * 86400, until_s=NOW_S, user="ada")
 SCRIPTS = Writing(managers_of_scripts=("slurm",), learns=True)
 WHOLE = record(1, percent=None)
+
+
+@pytest.fixture(autouse=True)
+def _berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An hour ahead of Greenwich, so that the time of the host is not that of the page."""
+    with monkeypatch.context() as host:
+        host.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 def text_of(observations: list[Observation]) -> str:
@@ -47,6 +59,13 @@ def test_a_month_is_a_short_text_that_ends_with_one_line_to_change() -> None:
         "  Ask for no GPU (it had gres/gpu:1).",
         "It hardly used one.",
     ]
+
+
+def test_a_month_of_the_hosts_time_begins_on_its_first_day() -> None:
+    begin_s = time.mktime((2026, 10, 1, 0, 0, 0, 0, 0, -1))
+    october = replace(PERIOD, since_s=begin_s, until_s=begin_s + 86400)
+    text = user_text(report_of([], [], Rates(), october), [], SCRIPTS, 60.0)
+    assert text.startswith("Your jobs on GPUs, 2026-10-01 to 2026-10-02\n")
 
 
 def test_however_long_and_strange_names_are_every_line_fits_and_prints() -> None:

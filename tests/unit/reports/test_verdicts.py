@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpusage.experience.finished_jobs import describe_host
 from gpusage.reports.amounts import amounts_of
 from gpusage.reports.verdicts import hardly_used, rules, tallied, verdict_of, waiting_users, worst
 from gpusage.store.usage_rows import Observation
@@ -45,6 +46,16 @@ def test_a_job_that_ran_twice_is_one_job_of_all_its_runs() -> None:
     (job,) = worst([again, first])
     # 2 GPUs, two runs of 2 h: 8 GPU hours; idle 4 x 0.9 + 4 x 0.7
     assert (job.hours.booked, job.hours.idle) == (pytest.approx(8.0), pytest.approx(6.4))
+
+
+def test_what_a_job_should_request_is_told_by_its_newest_run_that_was_seen() -> None:
+    """Its last run may be short, or a part of its GPUs on a node without a sampler."""
+    seen = observed(gpu_utilization=0.3)
+    unseen = observed(gpu_utilization=None, sampled_s=0.0, alone_s=0.0, started_at_s=NOW_S - 60, ended_at_s=NOW_S)
+    (alone,), (job,) = worst([seen]), worst([unseen, seen])
+    assert alone.advice
+    assert job.advice == alone.advice
+    assert [user.waits_for for user in waiting_users([unseen, seen])] == [describe_host(seen.usage)]
 
 
 def test_who_holds_whole_gpus_and_hardly_uses_them_is_listed_and_shares_and_the_unseen_are_not() -> None:
