@@ -101,8 +101,7 @@ def read_report(period: Period) -> tuple[Report, Sequence[Observation]]:
     configuration = load_configuration()
     advisor = make_advisor().configured(configuration)
     prices = site_prices(advisor.catalogue)
-    accounted, troubles = _read_accounting(period, advisor)
-    records, observations = _read_store(period, configuration.store.url, accounted)
+    records, observations, troubles = _read_runs(period, configuration.store.url, advisor)
     managers = () if prices else dict.fromkeys(each.usage.manager for each in observations)
     rates = rates_of(prices, _clusters(advisor, managers))
     rules = ReportRules(
@@ -127,15 +126,16 @@ def _read_accounting(period: Period, advisor: Advisor) -> tuple[Sequence[Usage],
     return [usage for usage in accounted if not name or usage.user == name], tuple(troubles)
 
 
-def _read_store(
-    period: Period, url: str, accounted: Sequence[Usage]
-) -> tuple[Sequence[DecisionRecord], Sequence[Observation]]:
-    """Return the decisions and the runs of *period* and of the time before, with those that were *accounted* alone."""
+def _read_runs(
+    period: Period, url: str, advisor: Advisor
+) -> tuple[Sequence[DecisionRecord], Sequence[Observation], Sequence[str]]:
+    """Return the decisions and the runs of *period* and of the time before, and why some could not be read."""
     origins = origins_of(period.user) if period.user else ()
     try:
         with closing(open_store(url)) as store:
             records = store.since(period.previous_since_s, origins)
             seen = store.usage(since_s=period.previous_since_s, user=user_name(period.user) or None)
+            accounted, troubles = _read_accounting(period, advisor)  # takes minutes, so who may not read waits for none
             known = {record.number: record for record in records}
             observations = with_accounting(seen, accounted, lambda number: known.get(number) or store.find(number))
     except (GpuUsageError, OSError) as error:
@@ -148,6 +148,7 @@ def _read_store(
     return (
         [record for record in records if record.decided_at_s <= until_s],
         [each for each in observations if each.usage.ended_at_s <= until_s],
+        troubles,
     )
 
 
