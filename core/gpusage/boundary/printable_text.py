@@ -27,6 +27,11 @@ def ascii_line(text: str) -> str:
     return "".join(character if " " <= character <= "~" else "?" for character in text)
 
 
+def with_end(sentence: str) -> str:
+    """Return *sentence* with a full stop, if it has no end yet."""
+    return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."
+
+
 def shortened(text: str, maximum: int) -> str:
     """Return *text*, no longer than *maximum* characters; an ellipsis ends what was cut off."""
     return text if len(text) <= maximum else text[: maximum - len(ELLIPSIS)] + ELLIPSIS

@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from gpusage.boundary.printable_text import one_line
+from gpusage.boundary.printable_text import one_line, with_end
 from gpusage_hooks.errors import GpuUsageError
 
 INPUT, USAGE, BUG, INTERRUPTED, PIPE_CLOSED = 1, 2, 70, 130, 141
@@ -100,9 +100,8 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 def usage_sentence(error: click.UsageError) -> str:
     """Return what is wrong with a command line, and where the right one is described."""
-    message = error.format_message().rstrip()
-    ended = message if message.endswith((".", "?", "!")) else message + "."
-    return f"{ended} Try '{error.ctx.command_path} --help'." if error.ctx else ended
+    message = with_end(error.format_message().rstrip())
+    return f"{message} Try '{error.ctx.command_path} --help'." if error.ctx else message
 
 
 def output_goes_nowhere() -> None:

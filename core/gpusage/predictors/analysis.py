@@ -51,6 +51,7 @@ from gpusage.predictors.intervals import at_least, scaled
 from gpusage.predictors.kernels import Kernels, is_autocast, kernels_of
 from gpusage.predictors.lowering import Lowering, fused, is_fused, is_fusion_measured, lower
 from gpusage.predictors.memory import Peak, generation_peak, tensor_peak, with_context
+from gpusage.predictors.sequences import SequenceModel, sequence_model
 from gpusage.predictors.step_time import Timing, generation_timing, kernels_on, step_times_s, timing_with
 from gpusage.predictors.structure import Structure, analyze_structure, with_autocast
 from gpusage.predictors.tensor_parallel import Exchange, divided, exchange_of
@@ -229,14 +230,15 @@ class WorkloadAnalysis:
         if generation is None:
             return None
         cache = CacheSizes(cache_bytes(run, FLOAT_BYTES[run.precision]), is_fused=replays_graph(run))
-        work = generation_work(self.graph, self._full_lowering, generation, run.batch_size, cache)
-        return work if run.gpus == 1 else divided(work, self.graph, run.gpus)
+        sequences = self._structures.sequences
+        work = generation_work(self.graph, sequences, self._full_lowering, generation, run.batch_size, cache)
+        return work if run.gpus == 1 else divided(work, self.graph, sequences, run.gpus)
 
     @lazy
     def exchange(self) -> Exchange | None:
         """What GPUs that divide a model's layers sum in a pass; none where one GPU has the whole model."""
         is_divided = self.workload.generate is not None and self.workload.gpus > 1
-        return exchange_of(self.graph, self.workload) if is_divided else None
+        return exchange_of(self.graph, self._structures.sequences, self.workload) if is_divided else None
 
     @lazy
     def checkpoints(self) -> Checkpoints | None:
@@ -334,6 +336,15 @@ class ModelStructures:
     def with_autocast(self) -> Structure:
         """The structure under automatic mixed precision."""
         return with_autocast(self.graph, self.plain)
+
+    @lazy
+    def sequences(self) -> SequenceModel:
+        """Its attentions, and how long the sequences are that it was read with.
+
+        Raises:
+            GraphError: The model does not write on what it reads.
+        """
+        return sequence_model(self.graph)
 
 
 class _GraphCache(NamedTuple):

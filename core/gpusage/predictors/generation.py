@@ -22,7 +22,7 @@ from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.kernels import Kernels
 from gpusage.predictors.lowering import Lowering, split_kinds
 from gpusage.predictors.operators import OperatorClass, element_count
-from gpusage.predictors.sequences import Attention, Part, SequenceModel, sequence_model
+from gpusage.predictors.sequences import Attention, Part, SequenceModel
 from gpusage.predictors.structure import Role
 from gpusage_hooks.types import Generation, ModelGraph
 
@@ -101,21 +101,23 @@ class CacheSizes(NamedTuple):
 
 
 def generation_work(
-    graph: ModelGraph, lowering: Lowering, generation: Generation, batch_size: int, cache: CacheSizes
+    graph: ModelGraph,
+    sequences: SequenceModel,
+    lowering: Lowering,
+    generation: Generation,
+    batch_size: int,
+    cache: CacheSizes,
 ) -> GenerationWork:
     """Return what one answer takes.
 
     Args:
         graph: A language model.
+        sequences: Of *graph*.
         lowering: Of *graph*, at the length that it was read with.
         generation: How many tokens are read and written.
         batch_size: Samples that are answered side by side.
         cache: How attention is computed.
-
-    Raises:
-        GraphError: The model does not write on what it reads.
     """
-    sequences = sequence_model(graph)
     whole, parts = split_kinds(lowering, sequences.parts)
     sizes = _Sizes(graph, sequences, parts, batch_size, cache)
     prompt, new = generation.prompt_tokens, generation.new_tokens

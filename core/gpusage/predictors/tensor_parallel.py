@@ -22,7 +22,7 @@ from gpusage.predictors.data_parallel import allreduce_s_per_byte
 from gpusage.predictors.generation import GenerationWork
 from gpusage.predictors.lowering import Lowering
 from gpusage.predictors.operators import OperatorClass, element_count
-from gpusage.predictors.sequences import Part, sequence_model
+from gpusage.predictors.sequences import Part, SequenceModel
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
@@ -58,14 +58,15 @@ class Exchange:
         return self.prompt_count * prompt_s, self.token_count * (ALLREDUCE_S + self.vector_bytes * byte_s)
 
 
-def exchange_of(graph: ModelGraph, workload: Workload) -> Exchange:
+def exchange_of(graph: ModelGraph, sequences: SequenceModel, workload: Workload) -> Exchange:
     """Return what GPUs sum for an answer of *graph*: after each attention, and after each feed-forward layer.
 
     Args:
         graph: A language model.
+        sequences: Of *graph*.
         workload: With ``generate``.
     """
-    sequences, generation = sequence_model(graph), workload.generate
+    generation = workload.generate
     parts = [sequences.parts[one.values] for one in sequences.attentions]
     own_count = parts.count(Part.DECODER)
     token_count = 2 * own_count + parts.count(Part.CROSS_ATTENTION)  # a feed-forward layer in each block
@@ -79,13 +80,13 @@ def exchange_of(graph: ModelGraph, workload: Workload) -> Exchange:
     )
 
 
-def divided(work: GenerationWork, graph: ModelGraph, gpu_count: int) -> GenerationWork:
+def divided(work: GenerationWork, graph: ModelGraph, sequences: SequenceModel, gpu_count: int) -> GenerationWork:
     """Return the part of *work* that each of *gpu_count* GPUs does.
 
     Raises:
         GraphError: The model's heads cannot be divided evenly; vLLM and TensorRT-LLM refuse that, too.
     """
-    heads, key_heads = _heads(graph)
+    heads, key_heads = _heads(graph, sequences)
     if heads % gpu_count:
         most = ", ".join(str(count) for count in range(2, min(heads, MAXIMUM_LISTED) + 1) if heads % count == 0)
         message = (
@@ -104,9 +105,8 @@ def divided(work: GenerationWork, graph: ModelGraph, gpu_count: int) -> Generati
     )
 
 
-def _heads(graph: ModelGraph) -> tuple[int, int]:
+def _heads(graph: ModelGraph, sequences: SequenceModel) -> tuple[int, int]:
     """Return how many heads of queries there are, and of keys: with more GPUs, several keep the same keys."""
-    sequences = sequence_model(graph)
     own = next(one for one in sequences.attentions if sequences.parts[one.values] == Part.DECODER)
     query = graph.nodes[own.scores].inputs[0]
     width = query[-1]

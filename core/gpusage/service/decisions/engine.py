@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from gpusage.boundary.printable_text import with_end
 from gpusage.decisions.outcome import Outcome, decide_outcome, keep_unchanged
 from gpusage.graphs.card.text import decode_document, parse_document
 from gpusage.plugins.error_text import described, sentence
@@ -160,14 +161,9 @@ def refuse(outcome: Outcome) -> DecidedResponse:
 
     The user named a model, though perhaps in a way that cannot be read, so the job is annotated.
     """
-    message = "" if outcome.mode == "observe" else f"{ended(outcome.decision.reasons[0])} {_STAYS}"
+    message = "" if outcome.mode == "observe" else f"{with_end(outcome.decision.reasons[0])} {_STAYS}"
     return DecidedResponse(code=Code.KEEP, message=message, mark=_mark(outcome), outcome=outcome)
 
 
 def _mark(outcome: Outcome) -> str:
     return annotation_of_decision(outcome.decision, outcome.rendered, outcome.mode).rest
-
-
-def ended(sentence: str) -> str:
-    """Return *sentence* with a full stop, if it has no end yet."""
-    return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."
