@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.properties.test_simulator import Truth, traces
+from tests.properties.test_simulator import Truth
 
 from gpusage_hooks.types import Cluster
 from gpusage_lab.simulator.contract import Backfill
@@ -18,6 +18,7 @@ from gpusage_lab.simulator.jobs import Jobs
 from gpusage_lab.simulator.nodes import Nodes
 from gpusage_lab.simulator.policies import Slots
 from gpusage_lab.simulator.reservation import earliest
+from simulated import traces
 
 START = 5
 SIZES = st.sampled_from([(1, 6), (2, 4), (4, 3), (8, 1)])

@@ -15,7 +15,7 @@ from gpusage_hooks.units import GIB
 from gpusage_lab.simulator.contract import Backfill, Colocation, Demand, JobRequest, Order, Tenant
 from gpusage_lab.simulator.engine import simulate
 from gpusage_lab.simulator.fleet import Fleet, GpuType
-from gpusage_lab.simulator.jobs import Jobs, Kind
+from gpusage_lab.simulator.jobs import Jobs
 from gpusage_lab.simulator.max_min import MaxMin, MaxMinSpeeds
 from gpusage_lab.simulator.ordered import simulate_ordered
 from gpusage_lab.simulator.orders import (
@@ -28,8 +28,9 @@ from gpusage_lab.simulator.orders import (
 from gpusage_lab.simulator.queue_state import Ordering
 from gpusage_lab.simulator.result import Result
 from gpusage_lab.simulator.water_filling import Claims, even_shares, fill, throughput_shares
+from simulated import KINDS, traces
 
-KINDS, USERS = 3, 3
+TRACES = traces(most_jobs=30, users=3)
 SPEEDS = np.array([[1.0, 1.0 + kind] for kind in range(KINDS)])
 FLEET = Fleet(
     types=(
@@ -93,28 +94,6 @@ class Truth:
         return Colocation((1.0,) * len(tenants), 0.5)
 
 
-@st.composite
-def traces(draw: st.DrawFn) -> Jobs:
-    """Draw some jobs, several of which may come at once."""
-    count = draw(st.integers(1, 30))
-
-    def column(values: st.SearchStrategy[float]) -> list[float]:
-        return draw(st.lists(values, min_size=count, max_size=count))
-
-    work_s = np.array(column(st.sampled_from([1.0, 5.0, 20.0, 33.5, 100.0])))
-    return Jobs(
-        ids=[str(number) for number in range(count)],
-        submit_s=np.cumsum(column(st.sampled_from([0.0, 0.0, 1.0, 30.0]))),
-        work_s=work_s,
-        limit_s=work_s * np.array(column(st.sampled_from([0.5, 1.0, 3.0]))),
-        gpu_count=np.array(column(st.sampled_from([1, 1, 1, 2, 3])), dtype=np.int32),
-        kind=np.array(column(st.integers(0, KINDS - 1)), dtype=np.int32),
-        user=np.array(column(st.integers(0, USERS - 1)), dtype=np.int32),
-        kinds=tuple(Kind(name=str(number)) for number in range(KINDS)),
-        users=tuple(str(number) for number in range(USERS)),
-    )
-
-
 def outcome(jobs: Jobs, name: str, policy: Shares) -> Result:
     """Return what becomes of *jobs* where time limits are the predictions."""
     ordering = Ordering(order=ORDERS[name](), predicted_s=jobs.limit_s, preemption_s=PREEMPTION_S)
@@ -123,7 +102,7 @@ def outcome(jobs: Jobs, name: str, policy: Shares) -> Result:
 
 @pytest.mark.parametrize("name", ORDERS)
 @settings(deadline=None, max_examples=60)
-@given(jobs=traces(), shares=st.booleans())
+@given(jobs=TRACES, shares=st.booleans())
 def test_every_job_ends_and_does_exactly_its_work(name: str, jobs: Jobs, shares: bool) -> None:
     """Where nobody is slowed, the runs of a job last as long as its work alone, however often it was suspended."""
     result = outcome(jobs, name, Shares(shares=shares))
@@ -136,7 +115,7 @@ def test_every_job_ends_and_does_exactly_its_work(name: str, jobs: Jobs, shares:
 
 @pytest.mark.parametrize("name", ORDERS)
 @settings(deadline=None, max_examples=60)
-@given(jobs=traces())
+@given(jobs=TRACES)
 def test_gpu_time_is_the_work_and_the_cost_of_suspending(name: str, jobs: Jobs) -> None:
     """No GPU has two jobs that want it alone, and all of its time is somebody's."""
     result = outcome(jobs, name, Shares(shares=False))
@@ -150,7 +129,7 @@ def test_gpu_time_is_the_work_and_the_cost_of_suspending(name: str, jobs: Jobs) 
 
 
 @settings(deadline=None, max_examples=100)
-@given(jobs=traces(), case=st.sampled_from([("fifo", True), ("fifo", False), ("easy", False)]))
+@given(jobs=TRACES, case=st.sampled_from([("fifo", True), ("fifo", False), ("easy", False)]))
 def test_orders_by_age_are_what_happens_without_an_order(jobs: Jobs, case: tuple[str, bool]) -> None:
     """Apart from this: an order by age with backfill holds GPUs anew for an older job that ran out of memory."""
     name, shares = case
@@ -163,7 +142,7 @@ def test_orders_by_age_are_what_happens_without_an_order(jobs: Jobs, case: tuple
 
 
 @settings(deadline=None, max_examples=100)
-@given(jobs=traces())
+@given(jobs=TRACES)
 def test_where_nobody_overtakes_a_job_starts_before_all_longer_ones(jobs: Jobs) -> None:
     result = outcome(jobs, "sjf", Shares(shares=False))
     for job in range(len(jobs)):
@@ -173,7 +152,7 @@ def test_where_nobody_overtakes_a_job_starts_before_all_longer_ones(jobs: Jobs) 
 
 @pytest.mark.parametrize("name", ORDERS)
 @settings(deadline=None, max_examples=20)
-@given(jobs=traces())
+@given(jobs=TRACES)
 def test_the_same_question_has_the_same_answer(name: str, jobs: Jobs) -> None:
     first, second = (outcome(jobs, name, Shares()) for _ in range(2))
     assert np.array_equal(first.end_s, second.end_s)
@@ -181,7 +160,7 @@ def test_the_same_question_has_the_same_answer(name: str, jobs: Jobs) -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(jobs=traces())
+@given(jobs=TRACES)
 def test_on_one_gpu_the_least_left_first_has_the_least_mean_completion_time(jobs: Jobs) -> None:
     """Schrage's theorem, where suspending costs nothing and run times are known."""
     fleet = replace(FLEET, types=(GpuType(name="old", gpu_count=1),))

@@ -14,10 +14,10 @@ from gpusage_hooks.types import Cluster
 from gpusage_lab.simulator.contract import Backfill, Colocation, Demand, JobRequest, Tenant
 from gpusage_lab.simulator.engine import OUT_OF_MEMORY_S, simulate
 from gpusage_lab.simulator.fleet import Fleet, GpuType
-from gpusage_lab.simulator.jobs import Jobs, Kind
+from gpusage_lab.simulator.jobs import Jobs
 from gpusage_lab.simulator.passes import Scheduling
+from simulated import KINDS, traces
 
-KINDS = 3
 MEMORY = (0.2, 0.5, 0.9)
 """Of each kind, in parts of a GPU."""
 PROFILING_S = 7.0
@@ -84,28 +84,6 @@ SCHEDULING = st.builds(
     requeue_s=st.sampled_from([0.0, 11.0]),
     gpus_per_node=st.integers(1, 3),
 )
-
-
-@st.composite
-def traces(draw: st.DrawFn) -> Jobs:
-    """Draw some jobs, several of which may come at once."""
-    count = draw(st.integers(1, 40))
-
-    def column(values: st.SearchStrategy[float]) -> list[float]:
-        return draw(st.lists(values, min_size=count, max_size=count))
-
-    work_s = np.array(column(st.sampled_from([1.0, 5.0, 20.0, 33.5, 100.0])))
-    return Jobs(
-        ids=[str(number) for number in range(count)],
-        submit_s=np.cumsum(column(st.sampled_from([0.0, 0.0, 1.0, 30.0]))),
-        work_s=work_s,
-        limit_s=work_s * np.array(column(st.sampled_from([0.5, 1.0, 3.0]))),
-        gpu_count=np.array(column(st.sampled_from([1, 1, 1, 2, 3])), dtype=np.int32),
-        kind=np.array(column(st.integers(0, KINDS - 1)), dtype=np.int32),
-        user=np.zeros(count, dtype=np.int32),
-        kinds=tuple(Kind(name=str(number)) for number in range(KINDS)),
-        users=("someone",),
-    )
 
 
 @settings(deadline=None, max_examples=150)

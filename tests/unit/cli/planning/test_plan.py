@@ -109,24 +109,31 @@ def test_a_type_with_a_spot_price_is_there_as_a_spot_node_too(tmp_path: Path) ->
     assert "must have 'spot_price_per_hour' and 'interruptions_per_hour' together; got one of them." in result.stderr
 
 
-def test_a_job_that_only_nodes_that_will_be_gone_can_run_is_told(tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text(CLUSTER.replace("count = 1", 'count = 1\nuntil = "8h"'))
+@pytest.mark.parametrize(
+    ("line", "longer", "expected"),
+    [
+        pytest.param(
+            "count = 1",
+            'count = 1\nuntil = "8h"',
+            "must be able to run on a node that stays; got only nodes that have 'until'.",
+            id="a job that only nodes that will be gone can run",
+        ),
+        pytest.param(
+            "price_per_hour = 3.6",
+            "price_per_hour = 3.6, boot = 5",
+            "must be a time with its unit, such as '5m'; got 5.",
+            id="a boot without a unit",
+        ),
+    ],
+)
+def test_nodes_with_which_no_plan_can_be_made_are_told(line: str, longer: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(CLUSTER.replace(line, longer))
     (tmp_path / "j.csv").write_text("job_id,steps,v100:1\na,1000,1\n")
     result = CliRunner().invoke(
         main, ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml")]
     )
     assert result.exit_code == 1
-    assert "must be able to run on a node that stays; got only nodes that have 'until'." in result.stderr
-
-
-def test_a_boot_without_a_unit_is_told(tmp_path: Path) -> None:
-    (tmp_path / "c.toml").write_text(CLUSTER.replace("price_per_hour = 3.6", "price_per_hour = 3.6, boot = 5"))
-    (tmp_path / "j.csv").write_text("job_id,steps,v100:1\na,1000,1\n")
-    result = CliRunner().invoke(
-        main, ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml")]
-    )
-    assert result.exit_code == 1
-    assert "must be a time with its unit, such as '5m'; got 5." in result.stderr
+    assert expected in result.stderr
 
 
 def test_a_job_that_fits_nowhere_is_told_and_nothing_is_written(tmp_path: Path) -> None:
