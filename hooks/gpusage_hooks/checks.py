@@ -251,7 +251,7 @@ def check_jobs_reader(function: Hook) -> None:
     require(answer is None, f"read_past_jobs must leave {samples.NO_FILE!r} to others; got {answer!r:.80}")
 
 
-def check_accounting(function: Hook) -> None:
+def check_past_jobs(function: Hook) -> None:
     """Check what asks the accounting: another manager is left to others."""
     question = {"manager": samples.MANAGER, "since_s": 0.0, "context": samples.context()}
     answer = sound_answer("collect_past_jobs", function, **question)
@@ -303,7 +303,7 @@ def check_collector(function: Hook) -> None:
     require(answer is None, f"collect_usage must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
 
 
-def check_accountant(function: Hook) -> None:
+def check_accounting(function: Hook) -> None:
     """Check an adapter's accounting: another manager is left to others."""
     question = {"manager": samples.MANAGER, "since_s": 0.0, "until_s": 1.0, "context": samples.context()}
     answer = sound_answer("read_accounting", function, **question)
@@ -369,14 +369,14 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "observe_cluster": check_observer,
     "read_cluster": check_cluster_reader,
     "read_past_jobs": check_jobs_reader,
-    "collect_past_jobs": check_accounting,
+    "collect_past_jobs": check_past_jobs,
     "find_jobs": check_finder,
     "find_shared_jobs": check_sharers,
     "restore_request": check_turning,
     "find_out_of_memory_jobs": check_starved,
     "requeue_on_whole_gpu": check_rescue,
     "collect_usage": check_collector,
-    "read_accounting": check_accountant,
+    "read_accounting": check_accounting,
     "read_gpu": check_gauge,
     "add_commands": check_commands,
     "decision_made": check_listener,

@@ -28,7 +28,7 @@ MANAGER = "simulated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a user names; small, so that another process can be told of it.
+    """What a user names, in plain values, so that another process can be told of it.
 
     Attributes:
         jobs_file: A trace.

@@ -9,8 +9,9 @@ Invariants:
    no module is called but by the program. Nothing that it gives up stays alive.
 2. No exception of ours reaches the program: whatever fails ends the observation.
 3. After two full cycles modules are called as before; after `TIMED_UPDATES` updates nothing of ours is left but a hook
-   that returns at once: to remove one while PyTorch calls them all would raise an error. In a program that updates no
-   weights, backward passes are counted until its end.
+   that returns at once (to remove one while PyTorch calls them all would raise an error), and a handler that a fork
+   calls, which Python cannot remove. In a program that updates no weights, the first `BACKWARD_CALLS` backward passes
+   are counted.
 4. The card is made in a process of its own, which has the lowest priority, computes on shapes alone, runs no handler
    of the program's and ends within a minute.
 5. This process imports nothing that PyTorch has not imported: the program's folder may have a module of that name.

@@ -108,7 +108,7 @@ class Plan:
 
 
 def plan_of(assignments: Sequence[Assignment], bound: float) -> Plan:
-    """Return the plan with these *assignments*; nodes are switched on and off for them at the least cost."""
+    """Return the plan with these *assignments*; each node is on as `on_times` has it."""
     by_node: dict[str, list[Assignment]] = {}
     for each in sorted(assignments, key=lambda each: (each.start_s, each.job.name)):
         by_node.setdefault(each.node, []).append(each)

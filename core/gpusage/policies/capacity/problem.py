@@ -16,7 +16,7 @@ from gpusage_hooks.units import HOUR_S
 TOLERANCE_S = 1e-6
 """Times that differ by less are equal: sums of times are inexact."""
 MOST_INTERRUPTIONS = 20.0
-"""Between two checkpoints; with more, a job would run a hundred million times as long."""
+"""Between two checkpoints; with more, a job would run more than twenty million times as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,11 +89,11 @@ def whole_plan(
 
 def _by_program(part: Part, choose: Chooser, watch: Watch) -> Plan:
     own, started = watch.between(0.0, PROGRAM_SHARE), 0
-    in_a_hurry = by_rule(RULES["earliest deadline"])
+    earliest_deadline = by_rule(RULES["earliest deadline"])
 
     def choose_in_time(state: State) -> Choice:
         nonlocal started
-        choice = (in_a_hurry if own.is_over(started / len(part.jobs)) else choose)(state)
+        choice = (earliest_deadline if own.is_over(started / len(part.jobs)) else choose)(state)
         started += len(choice.starts)
         return choice
 
@@ -119,22 +119,23 @@ def divided(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], most_places
     shares = _deal_nodes(groups, count)
     types = [node_types(own) for own in shares]
     different = list(dict.fromkeys(types))
-    sorts = [different.index(kinds) for kinds in types]
+    kinds_of = [different.index(kinds) for kinds in types]
     gpu_counts = [
         sum(group.node_count * max(kind.gpu_count for kind in group.types) for group in own) for own in shares
     ]
     loads_s = [0.0] * count
-    hands: list[list[PlannedJob]] = [[] for _ in shares]
+    dealt: list[list[PlannedJob]] = [[] for _ in shares]
     for job in sorted(jobs, key=lambda job: (job.latest_end_s, job.submitted_s, job.name)):
-        works_s = [_work_s(job, kinds) for kinds in different]
-        place = min((place for place in range(count) if works_s[sorts[place]] < math.inf), key=loads_s.__getitem__)
-        loads_s[place] += works_s[sorts[place]] / gpu_counts[place]
-        hands[place].append(job)
-    return [Part(jobs=hand, groups=own) for hand, own in zip(hands, shares, strict=True) if hand]
+        least_work_s = [_work_s(job, kinds) for kinds in different]
+        possible = (place for place in range(count) if least_work_s[kinds_of[place]] < math.inf)
+        place = min(possible, key=loads_s.__getitem__)
+        loads_s[place] += least_work_s[kinds_of[place]] / gpu_counts[place]
+        dealt[place].append(job)
+    return [Part(jobs=own, groups=nodes) for own, nodes in zip(dealt, shares, strict=True) if own]
 
 
 def _deal_nodes(groups: Sequence[NodeGroup], count: int) -> list[list[NodeGroup]]:
-    """Return the nodes of *groups* in *count* hands: each gets as many of a group as every other, or one more."""
+    """Return the nodes of *groups* in *count* parts: each gets as many of a group as every other, or one more."""
     shares: list[list[NodeGroup]] = [[] for _ in range(count)]
     dealt = 0
     for group in groups:

@@ -125,7 +125,7 @@ def require_no_shares() -> None:
     if jobs:
         names = ", ".join(job.job_id for job in jobs[:5]) + (" ..." if len(jobs) > 5 else "")  # a line
         message = (
-            "No rewritten job must be pending or running when gpusage is removed: each needs cli_filter and the "
+            "No rewritten job may be pending or running when gpusage is removed: each needs cli_filter and the "
             f"task prolog until it ends; got {len(jobs)}: {names}. Run gpusage slurm drain --yes, or add --with-jobs."
         )
         raise RequestError(message)
