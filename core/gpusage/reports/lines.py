@@ -14,7 +14,7 @@ from gpusage.reports.amounts import Amounts
 from gpusage.reports.breakdown import Dimension, GroupTally, joined
 from gpusage.reports.comparison import PeriodTotals
 from gpusage.reports.report import Report
-from gpusage.reports.verdicts import HARDLY_USED_BELOW
+from gpusage.reports.verdicts import HARDLY_USED_BELOW, Wasted
 from gpusage_hooks.units import percent
 
 SAVED_RULE = (
@@ -213,24 +213,18 @@ def _verdicts(report: Report) -> Section:
 
 
 def _worst(report: Report) -> Section:
-    rows = [
-        (
-            f"{each.job_id} {each.job_name}".strip(),
-            each.user,
-            each.gpu or "not known",
-            amount(each.hours.booked),
-            amount(each.hours.idle),
-            each.verdict,
-            each.advice or "-",
-        )
-        for each in report.worst
-    ]
+    rows = [(*_booked_by(each), amount(each.hours.idle), each.verdict, each.advice or "-") for each in report.worst]
     return Section(
         title="Jobs with the most idle GPU hours",
         columns=("job", "user", "GPU", "booked", "idle", "verdict", "request next time"),
         rows=rows,
         notes=() if rows else ("No job was seen idle.",),
     )
+
+
+def _booked_by(job: Wasted) -> Sequence[str]:
+    name = f"{job.job_id} {job.job_name}".strip()
+    return name, job.user, job.gpu or "not known", amount(job.hours.booked)
 
 
 def _before(report: Report) -> Section:
@@ -276,14 +270,7 @@ def _totals(totals: PeriodTotals) -> Iterator[tuple[str, float | None, bool]]:
 def _hardly_used(report: Report) -> Section:
     hardly, below = report.hardly_used, percent(HARDLY_USED_BELOW)
     rows = [
-        (
-            f"{each.job_id} {each.job_name}".strip(),
-            each.user,
-            each.gpu or "not known",
-            amount(each.hours.booked),
-            percent(each.hours.used / (each.hours.used + each.hours.idle)),
-            each.advice or "-",
-        )
+        (*_booked_by(each), percent(each.hours.used / (each.hours.used + each.hours.idle)), each.advice or "-")
         for each in hardly.worst
     ]
     booked, idle = amount(hardly.hours.booked), amount(hardly.hours.idle)
