@@ -1,11 +1,16 @@
-"""Jobs of simulations, as property tests draw them."""
+"""Jobs of simulations: drawn, as property tests have them, or of a file."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
 
+from gpusage_lab.simulator.fleet import Fleet
+from gpusage_lab.simulator.formats import find_format
 from gpusage_lab.simulator.jobs import Jobs, Kind
+from gpusage_lab.simulator.trace import Trace, trace_of
 
 KINDS = 3
 
@@ -30,3 +35,10 @@ def traces(draw: st.DrawFn, *, most_jobs: int = 40, users: int = 1) -> Jobs:
         kinds=tuple(Kind(name=str(number)) for number in range(KINDS)),
         users=tuple(str(number) for number in range(users)),
     )
+
+
+def read_trace(path: Path, fleet: Fleet) -> Trace:
+    """Return the jobs of a file with our own columns."""
+    read = find_format(path, "table").read
+    assert read is not None
+    return trace_of(read(path), str(path), fleet)

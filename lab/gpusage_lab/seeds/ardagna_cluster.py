@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -255,20 +256,10 @@ def _scenario(work: Work, number: int, profiles: Sequence[tuple[str, int]], agai
     truth = {job.name: job.times_s for job in measured}
     for name in times[0] if again is None else (REGRESSION, LINE, AGAIN):
         jobs = [_scenario_job(index, own[name], steps[index]) for index, own in enumerate(times)]
-        jobs = [_with_deadline(job, own.deadline_s) for job, own in zip(jobs, measured, strict=True)]
+        jobs = [replace(job, deadline_s=own.deadline_s) for job, own in zip(jobs, measured, strict=True)]
         predicted[name] = make_plan(jobs, groups, program).cost
         real[name] = make_plan(jobs, groups, program, lasts_s=_lasting(truth)).cost
     return Scenario(predicted, real)
-
-
-def _with_deadline(job: PlannedJob, deadline_s: float | None) -> PlannedJob:
-    return PlannedJob(
-        name=job.name,
-        times_s=job.times_s,
-        submitted_s=job.submitted_s,
-        deadline_s=deadline_s,
-        late_price_per_hour=job.late_price_per_hour,
-    )
 
 
 def _lasting(truth: Mapping[str, Times]) -> Callable[[PlannedJob, Option], float]:

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
@@ -24,7 +23,7 @@ from gpusage_hooks.types import Workload
 from gpusage_hooks.units import WHOLE_PERCENT
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.jobs import UNSAID, Jobs, Kind
-from gpusage_lab.simulator.rows import LONGEST_TEXT, Row, read_rows, refuse_cell
+from gpusage_lab.simulator.rows import LONGEST_TEXT, Row, refuse_cell
 
 ALIASES: Mapping[str, Sequence[str]] = {
     "job_id": ("jobid", "job_name"),
@@ -76,18 +75,8 @@ class _Columns:
     elsewhere: Counter[str] = field(default_factory=Counter)
 
 
-def read_trace(path: Path, fleet: Fleet) -> Trace:
-    """Return the jobs of the file at *path*, in the order of their submission.
-
-    Raises:
-        RequestError: It cannot be read, a cell is not what it may be, or a job fits nowhere; one sentence, with line
-            and column.
-    """
-    return trace_of(read_rows(path, WHAT, usual_names), str(path), fleet)
-
-
 def trace_of(rows: Iterable[tuple[int, Row]], origin: str, fleet: Fleet, *, is_foreign: bool = False) -> Trace:
-    """Return the jobs of *rows*, each with its line.
+    """Return the jobs of *rows*, each with its line, in the order of their submission.
 
     Args:
         rows: With the columns of this module.
@@ -97,7 +86,7 @@ def trace_of(rows: Iterable[tuple[int, Row]], origin: str, fleet: Fleet, *, is_f
             left out, and ids may come twice.
 
     Raises:
-        RequestError: As `read_trace`.
+        RequestError: A cell is not what it may be, or a job fits nowhere; one sentence, with line and column.
     """
     columns, limits = _Columns(), _Limits(fleet, is_foreign=is_foreign)
     for line, row in rows:

@@ -20,7 +20,7 @@ from gpusage_lab.simulator.generated import generated
 from gpusage_lab.simulator.models import drawn_kinds
 from gpusage_lab.simulator.scenario import POLICIES, scenario_of
 from gpusage_lab.simulator.sweep import wilson_interval
-from gpusage_lab.simulator.trace import read_trace
+from simulated import read_trace
 
 ADVISOR = make_advisor()
 FLEET = fleet_of(example_cluster("none", ADVISOR.catalogue), ADVISOR.catalogue)

@@ -20,7 +20,7 @@ from gpusage_lab.simulator.jobs import Kind
 from gpusage_lab.simulator.models import read_models
 from gpusage_lab.simulator.scenario import scenario_of
 from gpusage_lab.simulator.site_pairs import measured_of, read_pairs
-from gpusage_lab.simulator.trace import read_trace
+from simulated import read_trace
 
 ADVISOR = make_advisor()
 FLEET = fleet_of(example_cluster("none", ADVISOR.catalogue), ADVISOR.catalogue)

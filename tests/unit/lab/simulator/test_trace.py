@@ -12,7 +12,8 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster
 from gpusage_lab.simulator.fleet import Fleet, GpuType
 from gpusage_lab.simulator.rows import csv_rows
-from gpusage_lab.simulator.trace import read_trace, trace_of, usual_names
+from gpusage_lab.simulator.trace import trace_of, usual_names
+from simulated import read_trace
 
 FLEET = Fleet(
     types=(GpuType(name="v100", gpu_count=8), GpuType(name="A100", gpu_count=4)),
