@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TypeVar
 
 from gpusage.devices.catalogue import Catalogue
-from gpusage.devices.shares import memory_cap_bytes, shares_of
+from gpusage.devices.shares import memory_cap_bytes, shares_alone_of, shares_of
 from gpusage.experience.learned import NO_FINDING, NOTHING_LEARNED, Finding, Learned
 from gpusage.graphs.model_files import DYNAMIC_BATCH
 from gpusage.plugins.hooks import NOBODY, Hooks
@@ -237,20 +237,24 @@ class Predictor:
         percents: Sequence[int],
         known: Sequence[ObservedFigures],
     ) -> tuple[tuple[Price, ...], ...]:
-        parts = [shares_of(gpu, percents) for gpu in gpus]
+        parts = [(*shares_alone_of(gpu, percents), *shares_of(gpu, percents)) for gpu in gpus]
         answer = require_answer("predict_slowdown", self.hooks.predict_slowdown(graph, workload, gpus, parts, known))
+        count = len(percents)
+        alone, contended = [row[:count] for row in answer], [row[count:] for row in answer]
         experience = self.find(graph, workload).experience
         if experience is not None and experience.slowdown:
             from gpusage.experience.estimates import raise_slowdowns
 
-            answer = [raise_slowdowns(experience, gpu, percents, row) for gpu, row in zip(gpus, answer, strict=True)]
-        rows = zip(gpus, answer, strict=True)
+            alone, contended = (
+                [raise_slowdowns(experience, gpu, percents, row) for gpu, row in zip(gpus, rows, strict=True)]
+                for rows in (alone, contended)
+            )
         return tuple(
             tuple(
-                Price(gpu=gpu.name, share_percent=percent, slowdown=slowdown)
-                for percent, slowdown in zip(percents, slowdowns, strict=True)
+                Price(gpu=gpu.name, share_percent=percent, slowdown=by_itself, contended_slowdown=beside_others)
+                for percent, by_itself, beside_others in zip(percents, *rows, strict=True)
             )
-            for gpu, slowdowns in rows
+            for gpu, *rows in zip(gpus, alone, contended, strict=True)
         )
 
     def colocate(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:

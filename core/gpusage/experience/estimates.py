@@ -25,6 +25,7 @@ from gpusage.experience.trust import PARTNERS, WAITS_FOR_HOST
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.intervals import around, product, ratio
 from gpusage.predictors.known import HOSTS_APART, NOTHING_KNOWN
+from gpusage.predictors.share_growth import growths
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Figure, Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Workload
 from gpusage_hooks.units import WHOLE_PERCENT
@@ -171,8 +172,7 @@ def _step_time(gpu: Gpu, utilization: Interval, analysis: WorkloadAnalysis, sour
 
 def _growth(gpu: Gpu, percent: int, analysis: WorkloadAnalysis) -> float:
     """Return how many times as long the GPU's own time is on a share."""
-    whole_s, share_s = analysis.kernels_s((gpu, *shares_of(gpu, (percent,)))).tolist()
-    return max(float(share_s / whole_s), 1.0)
+    return float(growths(analysis, (gpu,), (shares_of(gpu, (percent,)),))[0])
 
 
 def _by_family(family: FamilyRatio, analysis: WorkloadAnalysis, gpus: Sequence[Gpu]) -> tuple[ObservedFigures, ...]:

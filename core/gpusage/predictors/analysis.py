@@ -15,12 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+
 from gpusage.devices.object_keys import Newest
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.activity import Activity, Work, activities, gaps_of, while_waiting, work_of
 from gpusage.predictors.adapters import with_adapters
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.artifacts import Pretrained, pretrained
+from gpusage.predictors.artifacts import Pretrained, SlowdownRule, pretrained
 from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
 from gpusage.predictors.data_parallel import (
     NO_GRADIENT_TRAFFIC,
@@ -43,11 +45,13 @@ from gpusage.predictors.engines import (
     engine_of,
     replays_graph,
     reserves_memory,
+    times_on,
     with_engine,
 )
 from gpusage.predictors.extrapolation import extrapolation_warnings, gpu_warnings
 from gpusage.predictors.generation import CacheSizes, GenerationWork, generation_work
 from gpusage.predictors.intervals import at_least, scaled
+from gpusage.predictors.kernel_times import KernelTimes
 from gpusage.predictors.kernels import Kernels, is_autocast, kernels_of
 from gpusage.predictors.lowering import Lowering, fused, is_fused, is_fusion_measured, lower
 from gpusage.predictors.memory import Peak, generation_peak, tensor_peak, with_context
@@ -141,6 +145,11 @@ class GpuAnalysis:
         return kernels_on(self.efficiency, self.kernels, self.gpus, self.workload.precision)
 
     @lazy
+    def kernel_times(self) -> KernelTimes:
+        """Seconds of each kernel, to six digits."""
+        return times_on(self.efficiency, self.kernels, self.gpus, self.workload.precision, np.float32).as_run
+
+    @lazy
     def step_time_s(self) -> list[Interval]:
         """Seconds of one step."""
         of_one = step_times_s(self.efficiency, self.graph, self.workload, self.gpus, self.timing)
@@ -203,6 +212,13 @@ class WorkloadAnalysis:
         if self.workload.mode == "train":
             return with_bounded_gradients(efficiency)
         return with_compiler(efficiency) if is_fusion_measured(self.workload) else efficiency
+
+    @lazy
+    def slowdown_rule(self) -> SlowdownRule:
+        """What a part of a GPU costs: measured of kernels that PyTorch launches one by one, else in proportion."""
+        rules = self.pretrained.slowdown
+        is_measured = engine_of(self.workload) == "eager" and not self.workload.generate
+        return rules.eager if is_measured else rules.proportional
 
     @property
     def lowering(self) -> Lowering:

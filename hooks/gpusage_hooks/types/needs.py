@@ -99,11 +99,19 @@ class Price:
         gpu: The GPU, or the slice of one.
         share_percent: The MPS share of it.
         slowdown: As in `GpuNeed`.
+        contended_slowdown: The same if partners leave it no more than its part of the memory's bandwidth; ``None``
+            where that is no more.
     """
 
     gpu: str
     share_percent: int
     slowdown: Interval
+    contended_slowdown: Interval | None = None
+
+    @property
+    def slowdown_beside_partners(self) -> Interval:
+        """Return what partners leave it at most, before what they cost in addition."""
+        return self.contended_slowdown or self.slowdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,7 +97,8 @@ class PredictedTruth:
         return 1 / self._slowdown(tenant, gpu_type, len(partners))
 
     def _slowdown(self, tenant: Tenant, gpu_type: int, partners: int) -> float:
-        price = priced(self.models.prices.get((tenant.kind, gpu_type), ()), tenant.thread_percent)
+        prices = self.models.prices.get((tenant.kind, gpu_type), ())
+        price = priced(prices, tenant.thread_percent, is_alone=not partners)
         alone = max(drawn(price, self.errors[tenant.kind, 3]), 1.0)
         return slowdown_with_partners(Interval(value=alone, low=alone, high=alone), partners).value
 
@@ -146,10 +147,11 @@ def drawn(figure: Interval, deviate: float) -> float:
     return figure.value * exp(abs(deviate) * log(end / figure.value) / NINETY_PERCENT)
 
 
-def priced(prices: Sequence[Price], percent: int) -> Interval:
+def priced(prices: Sequence[Price], percent: int, *, is_alone: bool) -> Interval:
     """Return what a share of *percent* costs, by the next smaller one with a price, else in proportion."""
     known = [price for price in prices if price.share_percent <= percent]
     if known:
-        return max(known, key=lambda price: price.share_percent).slowdown
+        nearest = max(known, key=lambda price: price.share_percent)
+        return nearest.slowdown if is_alone else nearest.slowdown_beside_partners
     slowdown = WHOLE / max(percent, 1)
     return Interval(value=slowdown, low=slowdown, high=slowdown)

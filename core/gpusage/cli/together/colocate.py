@@ -111,7 +111,10 @@ def _fair(jobs: Sequence[Job], together: Colocation) -> Colocation:
     prices = []
     for job in jobs:
         (priced,) = advisor().price(job.graph, job.request.workload, [gpu], sizes)
-        prices.append({price.share_percent: slowdown_with_partners(price.slowdown, len(jobs) - 1) for price in priced})
+        others = len(jobs) - 1
+        prices.append(
+            {each.share_percent: slowdown_with_partners(each.slowdown_beside_partners, others) for each in priced}
+        )
     parts = partition.max_min([{part: price.value for part, price in each.items()} for each in prices])
     throughputs = tuple(inverse(each[part]) for each, part in zip(prices, parts, strict=True))
     total = Interval(
