@@ -41,7 +41,7 @@ _ALIKE = [(each, each) for each in range(len(WORKINGS))]
 EVIDENCE: tuple[BusyShareEvidence, ...] = ("graph", "step_time", "utilization")
 _WORDS = {"graph": "from the graph alone", "step_time": "step time known", "utilization": "utilization known"}
 
-_IN_PROPORTION = "the same, kernels and bandwidth in proportion"
+_IN_PROPORTION = "gpusage, in proportion, step time known"
 
 
 def fit(data: DataFolder) -> Sequence[Artifact]:
