@@ -240,21 +240,21 @@ class Predictor:
         parts = [(*shares_alone_of(gpu, percents), *shares_of(gpu, percents)) for gpu in gpus]
         answer = require_answer("predict_slowdown", self.hooks.predict_slowdown(graph, workload, gpus, parts, known))
         count = len(percents)
-        alone, contended = [row[:count] for row in answer], [row[count:] for row in answer]
+        both: list[list[Sequence[Interval]]] = [[row[:count] for row in answer], [row[count:] for row in answer]]
         experience = self.find(graph, workload).experience
         if experience is not None and experience.slowdown:
             from gpusage.experience.estimates import raise_slowdowns
 
-            alone, contended = (
+            both = [
                 [raise_slowdowns(experience, gpu, percents, row) for gpu, row in zip(gpus, rows, strict=True)]
-                for rows in (alone, contended)
-            )
+                for rows in both
+            ]
         return tuple(
             tuple(
                 Price(gpu=gpu.name, share_percent=percent, slowdown=by_itself, contended_slowdown=beside_others)
                 for percent, by_itself, beside_others in zip(percents, *rows, strict=True)
             )
-            for gpu, *rows in zip(gpus, alone, contended, strict=True)
+            for gpu, *rows in zip(gpus, *both, strict=True)
         )
 
     def colocate(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
