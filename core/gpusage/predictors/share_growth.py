@@ -4,9 +4,9 @@ A kernel of few thread blocks does not fill a GPU, so with fewer SMs it takes no
 for one another. Memory is as fast as the part says: a share alone has all of it, as far as its SMs can draw it, a slice
 its own part. What starts a kernel takes as long as before.
 
-This was measured of kernels that PyTorch launches one by one. Nobody published what engines, compiled passes and
-answers cost on shares. An engine picks its kernels so that they fill the GPU that it is built on. There each kernel is
-predicted anew on the part as a GPU of its own, the memory of a share in proportion (docs/decisions/0014).
+This rule is fitted on kernels that PyTorch launches one by one. Nobody has published what engines, compiled passes and
+text generation cost on shares. An engine picks kernels that fill the GPU that it is built on. So there each kernel is
+predicted anew on the part as a GPU of its own, with bandwidth in proportion (docs/decisions/0014 and 0075).
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def growths(analysis: WorkloadAnalysis, gpus: Sequence[Gpu], parts: Sequence[Seq
 def growths_with(
     filling_blocks: float | None, analysis: WorkloadAnalysis, gpus: Sequence[Gpu], parts: Sequence[Sequence[Gpu]]
 ) -> FloatArray:
-    """Do as `growths`.
+    """Return the same as `growths`, by the rule of *filling_blocks*.
 
     Args:
-        filling_blocks: With so many blocks for each SM a kernel fills a GPU; ``None`` where all is in proportion.
+        filling_blocks: So many blocks per SM fill a GPU; ``None`` where all is in proportion.
             Blocks are counted as in `gpusage.predictors.kernels`, by assumption.
         analysis: As there.
         gpus: As there.
@@ -73,7 +73,7 @@ def _kernel_growths(
 ) -> FloatArray:
     """Return each kernel's time on each part over that on the whole GPU: (kernels, parts).
 
-    The time of the arithmetic is in proportion to the 4-norm of two numbers: the kernel's blocks for each SM, and the
+    The time of the arithmetic is in proportion to the 4-norm of two numbers: the kernel's blocks per SM, and the
     blocks with which it fills the GPU. As on the whole GPU, a kernel takes the 4-norm of arithmetic and traffic.
     """
     whole = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])

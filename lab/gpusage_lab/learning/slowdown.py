@@ -270,7 +270,7 @@ def _artifact(
             errors=_errors(columns.measured, held_out),
             notes=(
                 "Eager: the number of blocks that fill a GPU errs least for the families, each counted alike.",
-                "Proportional: fitted on the same rows, for what no row shows: engines, compiled passes and answers.",
+                "Proportional: fitted on the same rows, for what no row shows: engines, compilers and text generation.",
                 "How a known step time is weighed between host and GPU: for the worst source against its goal.",
                 "PartnerExponents: equal processes without percentages (ParvaGPU).",
             ),

@@ -24,7 +24,7 @@ HOSTS = (0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
 
 
 def fitted_filling(columns: SlowdownColumns, train: IntArray) -> float | None:
-    """Return the blocks for each SM with the least mean error; ``None`` where everything is in proportion.
+    """Return the blocks per SM with the least mean error; ``None`` where everything is in proportion.
 
     Each family of each source counts alike, and each number of blocks with the host that suits it best: RaPP's largest
     families would decide otherwise, or MISO's two models.

@@ -89,7 +89,7 @@ class SlowdownColumns:
         sm_activity: Of the whole GPU.
         kernel_count: Of the step.
         by_step_time: The GPU's own time over the step's, as the known step time tells it.
-        growth_by_filling: The growth by how many blocks for each SM fill a GPU; where there is none, all is in
+        growth_by_filling: The growth by how many blocks per SM fill a GPU; where there is none, all is in
             proportion.
     """
 
