@@ -251,8 +251,8 @@ class Predictor:
             ]
         return tuple(
             tuple(
-                Price(gpu=gpu.name, share_percent=percent, slowdown=by_itself, contended_slowdown=beside_others)
-                for percent, by_itself, beside_others in zip(percents, *rows, strict=True)
+                Price(gpu=gpu.name, share_percent=percent, slowdown=by_itself, contended_slowdown=contended)
+                for percent, by_itself, contended in zip(percents, *rows, strict=True)
             )
             for gpu, *rows in zip(gpus, *both, strict=True)
         )

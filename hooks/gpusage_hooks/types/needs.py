@@ -109,7 +109,7 @@ class Price:
     contended_slowdown: Interval | None = None
 
     @property
-    def slowdown_beside_partners(self) -> Interval:
+    def slowdown_under_contention(self) -> Interval:
         """Return what partners leave it at most, before what they cost in addition."""
         return self.contended_slowdown or self.slowdown
 

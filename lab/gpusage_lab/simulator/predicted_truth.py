@@ -152,6 +152,6 @@ def priced(prices: Sequence[Price], percent: int, *, is_alone: bool) -> Interval
     known = [price for price in prices if price.share_percent <= percent]
     if known:
         nearest = max(known, key=lambda price: price.share_percent)
-        return nearest.slowdown if is_alone else nearest.slowdown_beside_partners
+        return nearest.slowdown if is_alone else nearest.slowdown_under_contention
     slowdown = WHOLE / max(percent, 1)
     return Interval(value=slowdown, low=slowdown, high=slowdown)

@@ -68,9 +68,9 @@ def test_what_nobody_measured_on_a_share_is_in_proportion_alone_and_beside_partn
     graph, workload = convolution_graph(), replace(INFER, precision="fp16", **changes)  # type: ignore[arg-type]
     analysis, half = WorkloadAnalysis(graph, workload), share_of(V100, 50)
     before_s, after_s = analysis.kernels_s([V100, half])
-    alone, beside = growths(analysis, [V100], [[alone_on(half, V100), half]])
+    alone, contended = growths(analysis, [V100], [[alone_on(half, V100), half]])
     assert alone == pytest.approx(after_s / before_s, rel=1e-5)
-    assert beside == pytest.approx(alone, rel=1e-6)
+    assert contended == pytest.approx(alone, rel=1e-6)
     assert alone > growth(graph, V100, alone_on(half, V100), replace(INFER, precision="fp16"))
 
 
@@ -85,12 +85,12 @@ def test_the_step_grows_as_its_kernels_do() -> None:
 def test_a_price_beside_partners_who_use_the_memory_is_no_less_than_alone() -> None:
     prices = advisor().price(activation(), INFER, [V100], (25, 50, 100))[0]
     for price in prices:
-        assert price.slowdown_beside_partners.value >= price.slowdown.value
+        assert price.slowdown_under_contention.value >= price.slowdown.value
     quarter, half, whole = prices
     assert half.slowdown.value == pytest.approx(1.0, abs=0.01)
-    assert half.slowdown_beside_partners.value > 1.9
-    assert quarter.slowdown.value < quarter.slowdown_beside_partners.value
-    assert whole.slowdown_beside_partners.high == 1.0
+    assert half.slowdown_under_contention.value > 1.9
+    assert quarter.slowdown.value < quarter.slowdown_under_contention.value
+    assert whole.slowdown_under_contention.high == 1.0
 
 
 def test_shares_alone_are_the_same_objects_each_time_and_differ_in_the_memory_only() -> None:

@@ -113,7 +113,7 @@ def _fair(jobs: Sequence[Job], together: Colocation) -> Colocation:
         (priced,) = advisor().price(job.graph, job.request.workload, [gpu], sizes)
         others = len(jobs) - 1
         prices.append(
-            {each.share_percent: slowdown_with_partners(each.slowdown_beside_partners, others) for each in priced}
+            {each.share_percent: slowdown_with_partners(each.slowdown_under_contention, others) for each in priced}
         )
     parts = partition.max_min([{part: price.value for part, price in each.items()} for each in prices])
     throughputs = tuple(inverse(each[part]) for each, part in zip(prices, parts, strict=True))

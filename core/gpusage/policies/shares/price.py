@@ -74,7 +74,7 @@ class Offer:
 
         if self.is_slice:
             return self.price.slowdown
-        booked = slowdown_with_partners(self.price.slowdown_beside_partners, partners_of(self.share_percent))
+        booked = slowdown_with_partners(self.price.slowdown_under_contention, partners_of(self.share_percent))
         return replace(booked, low=self.alone.low) if self.threads else booked
 
     @property

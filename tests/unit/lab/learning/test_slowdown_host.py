@@ -1,4 +1,4 @@
-"""When a kernel fills a GPU is found again, each family counted alike; what one family alone shows is not taken."""
+"""The blocks that fill a GPU are fitted, with each family counted alike; one family alone is no evidence."""
 
 from __future__ import annotations
 
@@ -53,8 +53,12 @@ def test_the_blocks_that_made_the_rows_are_found_again() -> None:
     assert fitted_filling(columns(), EVERYTHING) == 2.0
     fitted = fitted_on(columns(), EVERYTHING)
     assert fitted.filling_blocks == 2.0
-    found = columns().filled(fitted.filling_blocks)
-    assert np.allclose(points(found.weighed(fitted_host(found, EVERYTHING)).by_step_time, found.growth), 1.5, rtol=0.05)
+    fitted_columns = columns().filled(fitted.filling_blocks)
+    assert np.allclose(
+        points(fitted_columns.weighed(fitted_host(fitted_columns, EVERYTHING)).by_step_time, fitted_columns.growth),
+        1.5,
+        rtol=0.05,
+    )
 
 
 def test_where_everything_is_in_proportion_no_blocks_are_fitted_and_the_growth_stays() -> None:
