@@ -21,6 +21,8 @@ UNUSED_BELOW = 0.005
 """Below this, 0 % is what people read."""
 FASTER = 2.0
 """A round figure for one generation of GPUs."""
+CLOCK_DIFFERENCE_S = 2.0
+"""A manager counts whole seconds; a sampler is started a little earlier or later, by the clock of its own node."""
 FILLED = 0.95
 """Of a cap on GPU memory: an allocation fails before the last byte is taken."""
 
@@ -119,3 +121,18 @@ def processor_utilization(usage: Usage) -> float:
     """Return how busy the job's processors were, 0 where that is unknown."""
     elapsed_s = usage.ended_at_s - usage.started_at_s
     return (usage.cpu_s or 0.0) / (usage.cpus * elapsed_s) if usage.cpus and elapsed_s > 0 else 0.0
+
+
+def is_same_run(one: Usage, other: Usage) -> bool:
+    """Tell whether both are of one run, where both are of one job: its next run starts after the last has ended."""
+    return max(one.started_at_s, other.started_at_s) < min(one.ended_at_s, other.ended_at_s) + CLOCK_DIFFERENCE_S
+
+
+def is_of_another_node(one: Usage, other: Usage) -> bool:
+    """Tell whether two samplers made these of one run, each of which counted the GPUs of its own node.
+
+    A sampler reports its own start each time. A run on a share has one node.
+    """
+    had_whole_gpus = one.granted.share_percent == other.granted.share_percent == WHOLE_PERCENT
+    are_counted = one.gpu_count is not None and other.gpu_count is not None
+    return had_whole_gpus and are_counted and one.started_at_s != other.started_at_s

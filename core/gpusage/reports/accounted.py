@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from gpusage.experience.finished_jobs import is_same_run
 from gpusage.reports.amounts import gpu_count
-from gpusage.store.usage_rows import Observation, is_record_of, is_same_run
+from gpusage.store.usage_rows import Observation, is_record_of
 from gpusage_hooks.types import DecisionRecord, Usage
 from gpusage_hooks.units import WHOLE_PERCENT
 

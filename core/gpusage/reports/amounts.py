@@ -93,15 +93,15 @@ def was_share_withheld(observed: Observation) -> bool:
 
 
 def gpu_count(observed: Observation) -> float:
-    """Return how many GPUs the run had a part of; where nobody told, one is sure.
+    """Return how many GPUs the run had a part of: those of one node, or of all nodes where the accounting tells.
 
-    A node counts its own GPUs, a decision those of all nodes. The accounting, which samples nothing, knows best.
+    Where nobody counted, as older samplers did not, the decision's are taken, else the one that is sure.
     """
     usage, record = observed.usage, observed.decision
-    known = 1.0 if usage.gpu_count is None else usage.gpu_count
-    is_accounted = usage.gpu_count is not None and not usage.sampled_s
-    whole = usage.granted.share_percent == WHOLE_PERCENT
-    return known if record is None or is_accounted or not whole else max(known, record.decision.request.gpu_count)
+    if usage.gpu_count is not None:
+        return usage.gpu_count
+    is_whole = usage.granted.share_percent == WHOLE_PERCENT
+    return max(1.0, record.decision.request.gpu_count) if record is not None and is_whole else 1.0
 
 
 def _requested_hours(booked: float, observed: Observation) -> float:

@@ -22,8 +22,6 @@ _NEWEST_PER_USER = (
     " (PARTITION BY u.owner ORDER BY u.ended_at_s DESC, u.id DESC) AS turn"
     " FROM {schema}usage u WHERE {where}) turns WHERE turn <= :count_per_user)"
 )
-CLOCK_DIFFERENCE_S = 2.0
-"""A manager counts whole seconds; a sampler is started a little earlier or later, by the clock of its own node."""
 Values = dict[str, float | str]
 
 
@@ -120,11 +118,6 @@ def decode_observations(rows: Iterable[tuple[str, str | None]], store: str) -> t
             own = [record for record in decisions if is_record_of(usage, record)]
             observations.append(Observation(usage=usage, decision=own[0] if own else None))
     return tuple(observations)
-
-
-def is_same_run(one: Usage, other: Usage) -> bool:
-    """Tell whether both are of one run, where both are of one job: its next run starts after the last has ended."""
-    return max(one.started_at_s, other.started_at_s) < min(one.ended_at_s, other.ended_at_s) + CLOCK_DIFFERENCE_S
 
 
 def is_record_of(usage: Usage, record: DecisionRecord) -> bool:

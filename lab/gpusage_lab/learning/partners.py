@@ -21,15 +21,20 @@ def popular(pairs: Pairs, teaches: BoolArray, _: int) -> FloatArray:
 
 def kace(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
     """Return what a linear regression on the sums of both jobs' features says."""
-    first, second = np.nonzero(np.triu(~np.isnan(pairs.sums) & teaches[:, np.newaxis] & teaches))
+    return kace_taught_by(pairs, teaches)(pairs, teaches, target)
+
+
+def kace_taught_by(source: Pairs, teaches: BoolArray) -> Policy:
+    """Return the regression that the jobs of *source* that teach have taught, whoever may teach later."""
+    first, second = np.nonzero(np.triu(~np.isnan(source.sums) & teaches[:, np.newaxis] & teaches))
 
     def design(rows: FloatArray) -> FloatArray:
         return np.concatenate([rows, np.ones((len(rows), 1))], axis=1)
 
     weights, *_ = np.linalg.lstsq(
-        design(pairs.features[first] + pairs.features[second]), pairs.sums[first, second], rcond=None
+        design(source.features[first] + source.features[second]), source.sums[first, second], rcond=None
     )
-    return np.asarray(design(pairs.features[target] + pairs.features) @ weights)
+    return lambda pairs, _, target: np.asarray(design(pairs.features[target] + pairs.features) @ weights)
 
 
 def activities(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:

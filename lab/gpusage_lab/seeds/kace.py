@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpusage_lab.learning.colocation import refitted, shipped
+from gpusage_lab.learning.colocation import as_shipped, refitted
 from gpusage_lab.learning.pairs import Pairs, Policy, gavel, lucid
 from gpusage_lab.learning.partners import RANKING, popular
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.seeds import kace_models, kace_triples
+from gpusage_lab.seeds import kace_across, kace_models, kace_triples
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -42,9 +42,11 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     shown = [_table("Gavel 2020, V100, MPS", pairs, scores, unseen), _by_target(pairs, unseen), _by_size(pairs)]
     if "lucid_pairs.csv" in data:
         others = lucid(data)
-        policies["ours"] = shipped(pairs)
+        policies["ours"] = as_shipped
         named = {name: policy_scores(others, policy, "model") for name, policy in policies.items()}
         shown.append(_table("Lucid, RTX 3090, time slicing; ours was never fitted on it", others, None, named))
+    if all(file in data for file in kace_across.FILES):
+        shown.append(kace_across.table(data))
     return [*shown, *kace_triples.tables(data)]
 
 
