@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 
 SCHEMA = "gpusage.serve/1"
 MILLION = 1e6
-_OF_STEPS = {"shares": "--share", "wants_largest": "--max-batch", "steps": "--steps", "must_fit": "--fail-if-not-fits"}
+_OF_STEPS = {
+    "shares": "--share",
+    "batches": "--batch",
+    "wants_largest": "--max-batch",
+    "steps": "--steps",
+    "must_fit": "--fail-if-not-fits",
+    "utilization": "--utilization",
+    "step_time": "--step-time",
+}
 """Options of one step, which is not what a server does."""
 SERVERS = ("vllm", "tensorrt-llm")
 SERVERS_CAPABILITY = (7, 0)

@@ -76,6 +76,8 @@ def test_a_rate_says_how_many_gpus_or_which_share() -> None:
         (("--rate", "5/s"), "Option --rate needs --serve"),
         (("--serve", "--p99", "1s"), "Option --p99 needs --rate"),
         (("--serve", "--generate", "512+128", "--share", "50"), "Option --share must stand without --serve"),
+        (("--serve", "--generate", "512+128", "--batch", "8"), "Option --batch must stand without --serve"),
+        (("--serve", "--generate", "512+128", "--utilization", "9"), "Option --utilization must stand without"),
         (("--serve", "--generate", "512+128", "--explain"), "must stand without --explain and -o"),
         (("--serve", "--rate", "often"), "must be requests per second above 0; got 'often'"),
         (("--serve", "--rate", "5", "--p99", "soon"), "must be a time above 0 in us, ms or s; got 'soon'"),
