@@ -37,8 +37,8 @@ SERVERS_CAPABILITY = (7, 0)
 """The oldest GPUs on which both run. Source: the installation page of vLLM, the support matrix of TensorRT-LLM."""
 LEGEND = (
     "With as many answers side by side as keys and values fit into 90 % of the GPU's memory, batched continuously; "
-    "9 of 10 published figures lie within 1.5 times of what the same rules predict. Longest: what fits alone; the model "
-    "itself may end earlier."
+    "9 of 10 published figures lie within 1.5 times of what the same rules predict. Longest: what fits alone; the "
+    "model itself may end earlier."
 )
 
 
