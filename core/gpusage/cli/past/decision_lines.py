@@ -11,7 +11,7 @@ import msgspec
 from gpusage.boundary.printable_text import visible
 from gpusage.cli import documents
 from gpusage.cli.past.usage_lines import usage_document, usage_line
-from gpusage.decisions.advice import describe_need
+from gpusage.decisions.advice import describe_change, describe_need
 from gpusage.store.annotation import JobAnnotation, parse_annotation
 from gpusage_hooks.types import AnnotatedJob, DecisionRecord, Usage, Workload
 
@@ -74,7 +74,8 @@ def _body(fields: dict[str, Any], record: DecisionRecord | None) -> Iterator[str
         )
         return
     change = fields["before"] or "its request"
-    change += f" -> {fields['after']}" if fields["after"] != fields["before"] else ""
+    if fields["after"] != fields["before"]:
+        change = describe_change(change, fields["after"])
     yield f"  {change}: {_outcome_text(fields['code'], fields['mode'])}"
     yield from (f"  - {reason}" for reason in fields["reasons"] if reason)
     if fields["model"]:
