@@ -4,9 +4,11 @@
 set -eu
 without=${GPUSAGE_NO_MAIL:-/etc/gpusage/no_mail}
 [ -e "$without" ] || without=/dev/null
-users='import json, sys; print(*(each["name"] for each in json.load(sys.stdin)["groups"]["user"]), sep="\n")'
 # Only names that a host may have: clients of a YARN without Kerberos choose theirs, and mail runs what follows a "|".
-gpusage report --since 7d --json | python3 -c "$users" | grep -axE '[A-Za-z_][A-Za-z0-9._-]{0,31}' | grep -avxFf "$without" |
+users='import json, re, sys
+names = (each["name"] for each in json.load(sys.stdin)["groups"]["user"])
+print(*filter(re.compile("[A-Za-z_][A-Za-z0-9._-]{0,31}").fullmatch, names), sep="\n")'
+gpusage report --since 7d --json | python3 -c "$users" | grep -vxFf "$without" |
     while IFS= read -r user; do
         text=$(gpusage report --since 7d --user "$user" --text </dev/null) || continue
         printf '%s\n' "$text" | mail -s "Your jobs on GPUs" -- "$user" || echo "gpusage: no mail to $user" >&2

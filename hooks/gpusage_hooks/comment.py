@@ -165,10 +165,11 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
     if "generate" in values:  # only a model that answers has tokens to generate, so the mode need not be written
         values.setdefault("mode", "infer")
     mode: Mode = values.get("mode", Workload().mode)
+    why_infer = "'mode=infer'" if "mode" in texts else "'generate'"
     for key, text in texts.items():
         row = JOB_KEYS[key]
         if mode not in row.modes:
-            cure = f"Add 'mode=infer' or remove {key!r}" if mode == "train" else f"Remove {key!r} or 'mode={mode}'"
+            cure = f"Add 'mode=infer' or remove {key!r}" if mode == "train" else f"Remove {key!r} or {why_infer}"
             refuse(key, f"belongs to {_JOBS[row.modes[0]]}", text, cure)
         if row.requires and row.requires not in texts:
             needed = f"{row.requires}={JOB_KEYS[row.requires].example}"

@@ -304,7 +304,8 @@ class Tokens(Text):
         match = re.fullmatch(r"\s*([0-9]{1,7})\s*\+\s*([0-9]{1,7})\s*", text)
         prompt, new = (int(match[1]), int(match[2])) if match else (0, 0)
         if not prompt or not new:
-            refuse(key, "must be tokens of the prompt and new tokens", text, f"Write '{key}=512+128'")
+            rule = "must be tokens of the prompt and new tokens, up to 9999999 each"
+            refuse(key, rule, text, f"Write '{key}=512+128'")
         return Generation(prompt_tokens=prompt, new_tokens=new)
 
 

@@ -169,7 +169,7 @@ def test_without_the_package_jobs_run_and_slurmctld_comes_up(site: Site, wheel: 
     plain = site.sandbox.run(
         "sbatch", "--wait", "--gres=gpu:1", f"--comment={LIGHT}", "--output=plain", "--wrap=echo ran"
     )
-    assert plain.stderr in ("", "sbatch: gpusage: gpusaged did not answer; the request stays as it is\n")
+    assert plain.stderr in ("", "sbatch: gpusage: gpusaged cannot be reached; the request stays as it is\n")
     assert own_output(site.sandbox.layout.jobs / "plain") == "ran\n"
     assert site.end_share(job) == "begun\nstep\nended\n"
     site.require_whole()

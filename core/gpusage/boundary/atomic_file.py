@@ -56,7 +56,13 @@ def _write_to(path: Path, text: str) -> None:
     """Write to a device or a pipe, which must be our own or root's: another user's would take what is private."""
     if path.lstat().st_uid not in (0, os.geteuid()):
         raise PermissionError(errno.EPERM, "It is another user's pipe or device", str(path))
-    descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        raise OSError(errno.ENXIO, "It is a pipe that nobody reads, or no file", str(path)) from error
+    os.set_blocking(descriptor, True)  # a reader may be slow; to open it would have waited for one for ever
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
 

@@ -48,8 +48,8 @@ def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
         return report_failure("usage", usage_sentence(error), USAGE, arguments)
     except click.ClickException as error:
         return report_failure("input", error.format_message(), INPUT, arguments)
-    except click.Abort:
-        return INTERRUPTED
+    except click.Abort as error:  # click takes every EOFError for Ctrl-D, that of a module cut short by a full disk too
+        return bug(error.__cause__, arguments) if isinstance(error.__cause__, EOFError) else INTERRUPTED
     except GpuUsageError as error:
         return report_failure(error.code, str(error), INPUT, arguments)
     except OSError as error:

@@ -34,13 +34,18 @@ def console() -> Console:
     """Return a console on standard output, with its width and its colours."""
     from rich.console import Console  # JSON needs none of it
 
-    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if has_width else WIDTH_WITHOUT_TERMINAL, highlight=False, markup=False, emoji=False)
+    return Console(width=None if has_width() else WIDTH_WITHOUT_TERMINAL, highlight=False, markup=False, emoji=False)
 
 
-def show(*parts: str | Table, style: str = "") -> None:
+def has_width() -> bool:
+    """Tell whether standard output is a terminal, or the caller says how wide it is."""
+    return sys.stdout.isatty() or "COLUMNS" in os.environ
+
+
+def show(*parts: str | Table, style: str = "", least_width: int = 0) -> None:
     """Print *parts* one below the other, through click, so that a closed pipe is an ordinary error."""
     screen = console()
+    screen.width = max(screen.width, least_width)
     with screen.capture() as capture:
         for part in parts:
             screen.print(visible_lines(part) if isinstance(part, str) else part, style=style)
@@ -65,19 +70,27 @@ def show_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print rows in the widest form that the terminal holds.
 
     A line a row; else each interval below its value; else without optional columns, the last one first; else a
-    paragraph of ``title: cell`` lines per row.
+    paragraph of ``title: cell`` lines per row. A file or a pipe holds every column.
 
     Args:
         columns: The first one names the row.
         rows: Cells; an interval is written `` (low-high)`` at a cell's end.
     """
     screen = console()
-    for chosen, table in _forms(columns, rows):
-        if screen.measure(table, options=screen.options.update(max_width=_UNBOUNDED)).maximum <= screen.width:
+    for number, (chosen, table) in enumerate(_forms(columns, rows)):
+        width = screen.measure(table, options=screen.options.update(max_width=_UNBOUNDED)).maximum
+        if width <= screen.width or (number and not has_width()):
             missing = [column.title for column in columns if column not in chosen]
-            show(table, *([f"Not shown, the terminal is too narrow: {', '.join(missing)}."] if missing else []))
+            show(table, least_width=width)
+            show(*([f"Not shown, the terminal is too narrow: {', '.join(missing)}."] if missing else []))
             return
     show("\n\n".join(_paragraph(columns, row) for row in rows))
+
+
+def show_filled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
+    """Print *rows* as `show_rows` does, without columns that are empty throughout."""
+    filled = [number for number in range(len(columns)) if any(row[number] for row in rows)]
+    show_rows([columns[number] for number in filled], [[row[number] for number in filled] for row in rows])
 
 
 def _forms(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[tuple[Sequence[Column], Table]]:

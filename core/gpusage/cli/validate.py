@@ -17,7 +17,7 @@ from gpusage.cli import documents, tables
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.cluster_file import find_cluster
 from gpusage.cli.scripts import Script, manager_of, read_scripts
-from gpusage.decisions.advice import describe_need
+from gpusage.decisions.advice import describe_change, describe_need
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.decisions.outcome import DecisionContext, Outcome, decide_outcome, hold_reason, require_job
 from gpusage.experience.learned import NOTHING_LEARNED, Learned
@@ -41,7 +41,7 @@ COLUMNS = (
 COSTS_NOTE = "Costs: how much longer a step takes than on the whole GPU; in parentheses: the ends for 9 of 10 runs."
 SCHEMA = "gpusage.validate/1"
 _OUTSIDE = "it may run outside the partitions that 'enforce_in' of gpusage.toml names, so it is observed only"
-MODE_NOTE = "Mode: shown is what 'enforce' would do; here {}."
+MODE_NOTE = "Here {}. Below is what mode 'enforce' would do."
 ORIGINS = {
     "file": "Cluster of the file",
     "local": "This machine's cluster",
@@ -206,14 +206,14 @@ def _show(validation: Validation) -> None:
 
 
 def _row(price: SharePrice) -> list[str]:
-    outcome = "taken" if price.taken else price.reason
+    outcome = "taken, if the job starts on this type" if price.taken else price.reason
     share = f"{price.gpu}, {price.share_percent} %"
     return [share, cost(price.slowdown), cost(price.slowdown_with_partners), outcome]
 
 
 def _lines(decision: Decision, rendered: RenderedDecision) -> list[str]:
     change = {
-        Code.REWRITE: f"{rendered.before} -> {rendered.after}",
+        Code.REWRITE: describe_change(rendered.before, rendered.after),
         Code.KEEP: f"{rendered.before} is kept",
         Code.DECLINE: f"{rendered.before} is left as it is",
     }[decision.code]

@@ -25,10 +25,17 @@ def explain(decision: Decision, rendered: RenderedDecision, assumed: Sequence[st
     """
     if decision.code is Code.DECLINE:
         return ""
-    change = f"{rendered.before} -> {rendered.after}" if decision.code is Code.REWRITE else f"{rendered.before} kept"
+    is_rewritten = decision.code is Code.REWRITE
+    change = describe_change(rendered.before, rendered.after) if is_rewritten else f"{rendered.before} kept"
     need = [*_assumptions(assumed), describe_need(decision.need)] if decision.need else []
     line = " | ".join([change, *need, "; ".join(decision.reasons)])
     return shortened(one_line(line), MAXIMUM_LENGTH)
+
+
+def describe_change(before: str, after: str) -> str:
+    """Return how a request is rewritten; one that stays, and gets a preference or a condition, is kept."""
+    added = after.removeprefix(f"{before}, ")
+    return f"{before} -> {after}" if added == after else f"{before} kept, {added}"
 
 
 def _assumptions(assumed: Sequence[str]) -> list[str]:

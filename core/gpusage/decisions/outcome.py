@@ -83,6 +83,7 @@ class Outcome:
         mode: The site's, or ``advise`` where its predictions miss too often for this job; ``observe`` where a job names
             no model, and its history has not earned more, or may run where the site does not enforce.
         history_estimates: What history estimates for such a job, as in `DecisionRecord`; ``None`` for any other.
+        is_exception: Whether the site's mode is ``enforce``, and a reason of this job alone makes it ``advise``.
     """
 
     submission: DecisionRequest
@@ -93,6 +94,7 @@ class Outcome:
     model: JobIdentity | None = None
     predicted_utilization: float | None = None
     history_estimates: Mapping[str, ObservedFigures] | None = None
+    is_exception: bool = False
 
     @property
     def is_annotated(self) -> bool:
@@ -127,7 +129,9 @@ class Outcome:
         if self.history_estimates is not None and self.decision.code is not Code.REWRITE:
             return ""
         line = explain(self.decision, self.rendered, self.model_request.assumed if self.model_request else ())
-        return f"advice only in mode {self.mode}: {line}" if self.held_back_reason else line
+        if not self.held_back_reason:
+            return line
+        return f"advice only: {line}" if self.is_exception else f"advice only in mode {self.mode}: {line}"
 
     def record(
         self, *, origin: str, number: str, decided_at_s: float, fields: Mapping[str, str] | None = None
@@ -240,7 +244,9 @@ def _advised(outcome: Outcome, why: str) -> Outcome:
     if not why or outcome.decision.code is not Code.REWRITE:
         return outcome
     decision = replace(outcome.decision, reasons=(why, *outcome.decision.reasons))
-    return replace(outcome, decision=decision, mode="advise" if outcome.mode == "enforce" else outcome.mode)
+    if outcome.mode != "enforce":
+        return replace(outcome, decision=decision)
+    return replace(outcome, decision=decision, mode="advise", is_exception=True)
 
 
 def keep_unchanged(

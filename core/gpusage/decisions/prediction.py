@@ -35,7 +35,7 @@ from gpusage_hooks.types import (
     Submitter,
     Workload,
 )
-from gpusage_hooks.units import WHOLE_PERCENT
+from gpusage_hooks.units import WHOLE_PERCENT, gib
 
 T = TypeVar("T")
 
@@ -298,14 +298,19 @@ def _with_known(need: GpuNeed, known: ObservedFigures, price: Price) -> GpuNeed:
 
 def _on_share(need: GpuNeed, workload: Workload, gpu: Gpu, price: Price, alone_s: Interval) -> GpuNeed:
     step_time_s = product(alone_s, price.slowdown)
-    is_whole = price.share_percent == WHOLE_PERCENT
-    needed_bytes = need.required_bytes.high if is_whole else need.share_memory_bytes
+    need = replace(need, step_time_s=step_time_s, throughput_samples_per_s=throughput(workload, step_time_s))
+    if price.share_percent == WHOLE_PERCENT:
+        return replace(need, fits=need.required_bytes.high <= gpu.memory_bytes)
+    cap_bytes = memory_cap_bytes(gpu.memory_bytes, price.share_percent)
+    fits = need.share_memory_bytes <= cap_bytes
+    note = (
+        f"A share of {price.share_percent} % of {gpu.name} may use {gib(cap_bytes)}; this job must have "
+        f"{gib(need.share_memory_bytes)} there, which 1 of 1,000 jobs exceeds."
+    )
     return replace(
         need,
-        step_time_s=step_time_s,
-        throughput_samples_per_s=throughput(workload, step_time_s),
-        fits=needed_bytes
-        <= (gpu.memory_bytes if is_whole else memory_cap_bytes(gpu.memory_bytes, price.share_percent)),
+        fits=fits,
         share_percent=price.share_percent,
-        slowdown=need.slowdown if price.share_percent == WHOLE_PERCENT else price.slowdown,
+        slowdown=price.slowdown,
+        notes=need.notes if fits else (*need.notes, note),
     )

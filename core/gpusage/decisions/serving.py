@@ -15,6 +15,7 @@ from math import ceil, inf
 
 from gpusage.devices.shares import share_of
 from gpusage.policies.latency import waited_services
+from gpusage.policies.place import limits_threads
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.engines import RESERVED_SHARE
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
@@ -154,7 +155,7 @@ def fleet_of(graph: ModelGraph, workload: Workload, gpu: Gpu, rate_per_s: float,
         count = max(count + 1, int(count * 1.1))
     if count * workload.gpus > MOST_GPUS:
         return None
-    if count * workload.gpus == 1:
+    if count * workload.gpus == 1 and limits_threads(gpu):
         for percent in SHARE_PERCENTS:
             part = replace(share_of(gpu, percent), memory_bytes=gpu.memory_bytes * percent // 100)
             answers = serving_of(graph, workload, part).answers

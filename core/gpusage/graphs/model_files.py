@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from math import prod
+from pathlib import Path
 
 from gpusage.boundary.printable_text import shortened, visible
 from gpusage_hooks.errors import GraphError
@@ -28,6 +29,13 @@ MAXIMUM_TEXT = 256
 """Characters of a name in a message."""
 
 
+def _starting_folder(path: str) -> str:
+    """Return where a relative *path* starts, for a message: not at the script that names it."""
+    with suppress(OSError):  # this folder may be gone
+        return "" if path.startswith("/") else f" in {quoted(str(Path.cwd()))}"
+    return ""
+
+
 @contextmanager
 def open_regular_file(path: str) -> Iterator[int]:
     """Open the regular file at *path* for reading and yield its descriptor.
@@ -41,7 +49,8 @@ def open_regular_file(path: str) -> Iterator[int]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        message = f"Model {quoted(path)} must be a file that you can read; got: {reason.lower()}. Check the path."
+        rule = f"Model {quoted(path)} must be a file that you can read; got: {reason.lower()}"
+        message = f"{rule}{_starting_folder(path)}. Check the path."
         raise GraphError(message) from error
     try:
         file_type = stat.S_IFMT(os.fstat(descriptor).st_mode)

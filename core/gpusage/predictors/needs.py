@@ -55,7 +55,7 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
         GpuNeed(
             gpu=gpu.name,
             step_time_s=step_time_s,
-            memory_bytes=memory_bytes,
+            memory_bytes=_on_gpu(memory_bytes, required, gpu),
             required_memory_bytes=Interval(value=required.value, low=required.low, high=required.high),
             share_high_bytes=required.share_high,
             gpu_utilization=activity.gpu_utilization,
@@ -75,6 +75,15 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
         )
         for gpu, step_time_s, memory_bytes, required, activity, warnings, notes, waits_s in rows
     ]
+
+
+def _on_gpu(shown: Interval, required: Interval, gpu: Gpu) -> Interval:
+    """Return what a run shows on *gpu*: no more than there is, unless it needs more and so cannot run."""
+    low, value, high = (
+        end if end <= gpu.memory_bytes else max(gpu.memory_bytes, needed)
+        for end, needed in ((shown.low, required.low), (shown.value, required.value), (shown.high, required.high))
+    )
+    return Interval(value=value, low=low, high=high)
 
 
 def _token_notes(analysis: WorkloadAnalysis, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:

@@ -57,7 +57,7 @@ def compare(
         return
     tables.show_title(f"{len(first.jobs)} {'job' if len(first.jobs) == 1 else 'jobs'} on {first.fleet.gpu_count} GPUs")
     tables.show("")
-    tables.show_rows(COLUMNS, [row(one) for one in rows])
+    tables.show_filled(COLUMNS, [row(one) for one in rows])
     if len(rows) > 1:
         tables.show("")
         tables.show_rows(RATIO_COLUMNS, [ratio_row(one, rows[0]) for one in rows[1:]])

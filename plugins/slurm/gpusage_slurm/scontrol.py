@@ -27,6 +27,8 @@ _OWN_VARIABLES = {
 _PROGRAM_FOLDERS = ("/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin")
 """Where sites put a Slurm that they build; a service and a prolog have no PATH of the site's."""
 _CONFIGURATIONS = ("/etc/slurm", "/etc/slurm-llnl", "/usr/local/etc", "/opt/slurm/etc", "/usr/local/slurm/etc")
+SANDBOX_RECORD = "installation.json"
+"""The file beside the file system of a sandbox's Slurm, by which its programs are known."""
 
 Line = Mapping[str, str]
 """What one line of `scontrol show ... --oneliner` says, by Slurm's own names."""
@@ -85,11 +87,16 @@ def environment() -> dict[str, str]:
 
 
 def _daemon_folders() -> Iterator[str]:
-    """Yield where commands lie beside the Slurm daemons of this host; any user may call a program ``slurmd``."""
+    """Yield where commands lie beside the Slurm daemons of this host; any user may call a program ``slurmd``.
+
+    A sandbox's commands know their cluster only in its own shell, which has them on its PATH.
+    """
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if process.stat().st_uid in (0, os.geteuid()) and (process / "comm").read_text().startswith("slurm"):
-                yield str((process / "exe").readlink().parent.parent / "bin")
+                program = (process / "exe").readlink()
+                if not any((folder / SANDBOX_RECORD).is_file() for folder in program.parents):
+                    yield str(program.parent.parent / "bin")
 
 
 def has_commands() -> bool:

@@ -43,6 +43,14 @@ def test_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
+def test_a_pipe_that_nobody_reads_is_refused_at_once(tmp_path: Path) -> None:
+    """To open it would wait for a reader for ever."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="a pipe that nobody reads"):
+        atomic_write(pipe, "page")
+
+
 def test_a_link_is_replaced_and_what_it_leads_to_untouched(tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "page.html"
     target.write_text("untouched")

@@ -104,10 +104,13 @@ def test_with_json_a_failure_is_one_document_too(words: list[str], code: str) ->
     assert result.stderr == f"gpusage: error: {error['message']}\n"
 
 
-def test_our_own_bug_is_status_70_with_a_traceback_and_where_to_report_it() -> None:
+@pytest.mark.parametrize("error", [KeyError("absent"), EOFError("marshal data too short")])
+def test_our_own_bug_is_status_70_with_a_traceback_and_where_to_report_it(error: Exception) -> None:
+    """An EOFError is no Ctrl-D: a full disk may have cut a library short."""
+
     @click.command()
     def broken() -> None:
-        {}["absent"]
+        raise error
 
     result = CliRunner().invoke(_GroupOf(broken), ["broken"])
     assert result.exit_code == 70

@@ -8,7 +8,7 @@ import pytest
 
 from gpusage.boundary.printable_text import visible_lines
 from gpusage.cli.failure import report_failure
-from gpusage.cli.tables import Column, print_json, show, show_rows, show_title
+from gpusage.cli.tables import Column, print_json, show, show_filled, show_rows, show_title
 
 EVIL = "\x1b]0;owned\x07\u202efdp.\x9b31m"
 COLUMNS = (Column("GPU", is_left=True), Column("step time"), Column("GPU busy", is_optional=True))
@@ -50,6 +50,16 @@ def test_a_table_takes_the_widest_form_that_fits(
     monkeypatch.setenv("COLUMNS", str(width))
     show_rows(COLUMNS, ROWS)
     assert capsys.readouterr().out.splitlines() == expected
+
+
+def test_a_file_or_a_pipe_has_every_column(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has no width; those that are empty throughout may be left out."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    many = [Column("job", is_left=True), *(Column(f"column {number}", is_optional=True) for number in range(30))]
+    show_rows(many, [["a", *("12345" for _ in many[1:])]])
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["a", *("12345" for _ in many[1:])]
+    show_filled(COLUMNS, [["v100", "", "97 %"]])
+    assert capsys.readouterr().out.splitlines() == ["GPU   GPU busy", "v100      97 %"]
 
 
 def test_brackets_in_a_models_name_are_no_markup(capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,14 +91,14 @@ def test_what_the_decision_rests_on_beside_the_script_is_said(options: str, note
 @pytest.mark.parametrize("mode", ["observe", "advise"])
 def test_a_mode_that_changes_nothing_is_mentioned(mode: str) -> None:
     Path("gpusage.toml").write_text(f'mode = "{mode}"\n')
-    assert f"what 'enforce' would do; here nothing is changed in mode {mode}." in _validate(SILENT).stdout
+    assert f"Here nothing is changed in mode {mode}. Below is what mode 'enforce' would do." in _validate(SILENT).stdout
 
 
 def test_a_kill_switch_that_is_on_is_mentioned() -> None:
     Path("gpusage.toml").write_text('mode = "enforce"\nkill_switch = "off"\n')
     assert "'enforce'" not in _validate(SILENT).stdout
     Path("off").touch()
-    assert "what 'enforce' would do; here the kill switch is on (off)." in _validate(SILENT).stdout
+    assert "Here the kill switch is on (off). Below is what mode 'enforce' would do." in _validate(SILENT).stdout
 
 
 def test_without_a_slurm_it_says_that_the_cluster_is_an_example(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,7 @@ def test_a_job_that_cannot_be_changed_any_more_is_advised_and_recorded_as_that(a
     assert outcome.settings == {}
     assert outcome.reservation is None
     assert outcome.mark.startswith(" REWRITE (advise) gres/gpu:1 -> gres/mps:")
+    assert outcome.message.startswith("advice only: gres/gpu:1 -> gres/mps:")  # the site's mode is enforce
 
 
 @pytest.mark.parametrize("mode", ["observe", "advise"])

@@ -36,7 +36,7 @@ def site(tmp_path: Path) -> dict[str, str]:
                     started_at_s=now_s - 7200,
                     ended_at_s=now_s - 3600,
                 )
-                for user in ("ada", "bob", "|touch forged", "-a/etc/passwd", "", "two words")
+                for user in ("ada", "bob", "|touch forged", "-a/etc/passwd", "", "two words", "carol\ndave")
             ]
         )
     (tmp_path / "c.toml").write_text(f'[store]\nurl = "{url}"\n')

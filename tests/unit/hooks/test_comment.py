@@ -164,11 +164,12 @@ def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: f
         ("mode=infer,accumulate=8", "belongs to a training job; got '8'. Remove 'accumulate' or 'mode=infer'."),
         ("precision=nf4", "of quantised weights must stand beside adapters in training; got 'nf4'. Add 'lora=16' or"),
         ("lora=16,trainable=0.1", "Key 'lora' must not stand beside 'trainable'; got '16'. Remove one of the two."),
+        ("generate=512+128,lora=16", "belongs to a training job; got '16'. Remove 'lora' or 'generate'."),
         ("mode=infer,lora=16", "belongs to a training job; got '16'. Remove 'lora' or 'mode=infer'."),
         ("trainable=2", "must be a share of the parameters, above 0 and at most 1; got '2'. Write 'trainable=0.02'."),
         (
             "mode=infer,generate=512",
-            "must be tokens of the prompt and new tokens; got '512'.",
+            "must be tokens of the prompt and new tokens, up to 9999999 each; got '512'.",
         ),
         ("mode=train,generate=9+9", "belongs to an inference job; got '9+9'. Add 'mode=infer' or remove 'generate'."),
         ("checkpointing=some", "Key 'checkpointing' must be one of on, off; got 'some'. Choose one of them."),

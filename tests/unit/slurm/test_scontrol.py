@@ -93,6 +93,21 @@ def test_an_odd_path_of_slurm_conf_is_no_fault(conf: str, monkeypatch: pytest.Mo
     assert scontrol.environment()["PATH"].startswith("/usr/bin:")
 
 
+def test_commands_lie_beside_the_sites_daemons_and_not_beside_a_sandboxs(tmp_path: Path) -> None:
+    """Outside of the sandbox its scontrol asks for a cluster that nobody knows."""
+    program = tmp_path / "root" / "usr" / "sbin" / "slurmctld"
+    program.parent.mkdir(parents=True)
+    copy("/bin/sleep", program)
+    commands = str(tmp_path / "root" / "usr" / "bin")
+    with subprocess.Popen([program, "60"]) as daemon:
+        try:
+            assert commands in scontrol._daemon_folders()
+            (tmp_path / scontrol.SANDBOX_RECORD).touch()
+            assert commands not in scontrol._daemon_folders()
+        finally:
+            daemon.kill()
+
+
 def test_a_host_that_has_nothing_of_slurm_is_not_asked_about_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,10 +11,11 @@ import msgspec
 from gpusage.boundary.printable_text import visible
 from gpusage.cli import documents
 from gpusage.cli.past.usage_lines import usage_document, usage_line
-from gpusage.decisions.advice import describe_need
+from gpusage.decisions.advice import describe_change, describe_need
 from gpusage.store.annotation import JobAnnotation, parse_annotation
 from gpusage_hooks.types import AnnotatedJob, DecisionRecord, Usage, Workload
 
+TITLE_JOBS = 3
 _DONE = {
     "REWRITE": "rewritten",
     "KEEP": "kept as requested",
@@ -38,18 +39,29 @@ def document(job: AnnotatedJob | None, record: DecisionRecord | None, runs: Sequ
     return {"job": _of_job(job) if job else None, **fields, "usage": usage}
 
 
-def lines(job: AnnotatedJob | None, record: DecisionRecord | None, runs: Sequence[Usage] = ()) -> Iterator[str]:
-    """Yield what became of a job, and what its *runs* really did, for people."""
+def lines(
+    job: AnnotatedJob | None, record: DecisionRecord | None, runs: Sequence[Usage] = (), job_ids: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield what became of a job, and what its *runs* really did, for people.
+
+    Without one *job*, *job_ids* say of which the decision is.
+    """
     fields = document(job, record)
     before = record.rendered.before if record else fields["before"] or ""
-    for line in _title(job, fields), *_body(fields, record), *(f"  {usage_line(run, record, before)}" for run in runs):
+    for line in (
+        _title(job, fields, job_ids),
+        *_body(fields, record),
+        *(f"  {usage_line(run, record, before)}" for run in runs),
+    ):
         yield visible(line)
 
 
-def _title(job: AnnotatedJob | None, fields: dict[str, Any]) -> str:
+def _title(job: AnnotatedJob | None, fields: dict[str, Any], job_ids: Sequence[str]) -> str:
     if job is None:
+        more = f" and {len(job_ids) - TITLE_JOBS} more" if len(job_ids) > TITLE_JOBS else ""
+        title = f"Job {', '.join(job_ids[:TITLE_JOBS])}{more}: " if job_ids else "Job of unknown id: "
         when = _when(fields["decided_at_s"])
-        return f"{fields['manager']}, {fields['origin']}, {when}, record {fields['number'] or '-'}"
+        return f"{title}{fields['manager']}, {fields['origin']}, {when}, record {fields['number'] or '-'}"
     waiting = f", waits for {job.waits_for}" if job.waits_for else ""
     return f"Job {job.job_id} of {job.user}: {job.state}{waiting}"
 
@@ -62,21 +74,26 @@ def _body(fields: dict[str, Any], record: DecisionRecord | None) -> Iterator[str
         )
         return
     change = fields["before"] or "its request"
-    change += f" -> {fields['after']}" if fields["after"] != fields["before"] else ""
+    if fields["after"] != fields["before"]:
+        change = describe_change(change, fields["after"])
     yield f"  {change}: {_outcome_text(fields['code'], fields['mode'])}"
     yield from (f"  - {reason}" for reason in fields["reasons"] if reason)
     if fields["model"]:
         yield f"  model {fields['model']}" + (f", {_run(record.workload)}" if record and record.workload else "")
     if record and record.decision.need:
         yield f"  predicted {describe_need(record.decision.need)}"
-    if fields["source"] == "mark" and fields["number"]:
+    if fields["job"] and fields["number"]:
         yield f"  record {fields['number']}, {_when(fields['decided_at_s'])}"
 
 
 def _outcome_text(code: str, mode: str) -> str:
     """Return what became of a request; only the mode ``enforce`` rewrites one."""
     if code == "REWRITE" and mode != "enforce":
-        return f"would have been rewritten (mode {mode})"
+        return (
+            "would have been rewritten (advice only)"
+            if mode == "advise"
+            else f"would have been rewritten (mode {mode})"
+        )
     return _DONE[code]
 
 

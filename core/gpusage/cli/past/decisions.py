@@ -42,7 +42,8 @@ def decisions(job_id: str, count: int | None, user: str, profile_folder: Path | 
         raise click.UsageError(message)
     entries = of_job(job_id) if job_id else latest(count or USUAL_COUNT, user)
     if as_json:
-        tables.print_json({"schema": SCHEMA, "decisions": [document(*entry) for entry in entries]})
+        documents = [document(job, record, runs) for job, record, runs, _ in entries]
+        tables.print_json({"schema": SCHEMA, "decisions": documents})
         return
     if not entries:
         where = "" if job_id or user else f" {describe_location(load_configuration().store.url)}"
@@ -51,8 +52,9 @@ def decisions(job_id: str, count: int | None, user: str, profile_folder: Path | 
         tables.show(*lines(*entry))
 
 
-JobHistory = tuple[AnnotatedJob | None, DecisionRecord | None, tuple[Usage, ...]]
-"""A job, what was decided of it, and what its runs really did, as far as each is known."""
+JobHistory = tuple[AnnotatedJob | None, DecisionRecord | None, tuple[Usage, ...], tuple[str, ...]]
+"""A job, what was decided of it, what its runs really did, and the ids of all jobs that this was decided of, as far as
+each is known. Tasks of an array have one decision."""
 
 
 def of_job(job_id: str) -> tuple[JobHistory, ...]:
@@ -81,7 +83,7 @@ def present(state: JobState) -> tuple[tuple[AnnotatedJob, DecisionRecord | None]
         RequestError: There are such jobs, and none of their records can be read.
     """
     jobs = [job for job in _managed_jobs(job_id="", user="") if job.state == state and parse_annotation(job.mark)]
-    known = tuple((job, record) for job, record, _ in _with_records(jobs) if job is not None)
+    known = tuple((job, record) for job, record, *_ in _with_records(jobs) if job is not None)
     if known and not any(record for _, record in known):
         message = (
             f"Jobs that are {state} must have records that you may read; of {len(jobs)} none has. "
@@ -100,7 +102,7 @@ def latest(count: int, user: str) -> tuple[JobHistory, ...]:
     try:
         with closing(_store()) as store:
             records = store.latest(count, origins_of(user) if user else ())
-            return tuple((None, record, _runs(store, record.number)) for record in records)
+            entries = tuple((record, _runs(store, record.number)) for record in records)
     except (GpuUsageError, OSError) as error:
         jobs = [job for job in _managed_jobs(job_id="", user=user) if parse_annotation(job.mark)] if user else []
         if not jobs:
@@ -109,7 +111,25 @@ def latest(count: int, user: str) -> tuple[JobHistory, ...]:
                 "or ask for one job: gpusage decisions JOBID."
             )
             raise RequestError(message) from error
-        return tuple((job, None, ()) for job in jobs[-count:][::-1])
+        return tuple((job, None, (), ()) for job in jobs[-count:][::-1])
+    by_number = _jobs_by_number(user) if any(not runs for _, runs in entries) else {}
+    return tuple(_entry(record, runs, by_number.get(record.number, [])) for record, runs in entries)
+
+
+def _entry(record: DecisionRecord, runs: tuple[Usage, ...], jobs: list[AnnotatedJob]) -> JobHistory:
+    ids = tuple(dict.fromkeys([*(job.job_id for job in jobs), *(run.job_id for run in runs)]))
+    return jobs[0] if len(jobs) == len(ids) == 1 else None, record, runs, ids
+
+
+def _jobs_by_number(user: str) -> dict[str, list[AnnotatedJob]]:
+    """Return the jobs that the workload managers remember, of *user* or of all, by the number of their record."""
+    by_number: dict[str, list[AnnotatedJob]] = {}
+    with suppress(GpuUsageError):  # the store has told of them already
+        for job in _managed_jobs(job_id="", user=user):
+            mark = parse_annotation(job.mark)
+            if mark is not None and mark.number:
+                by_number.setdefault(mark.number, []).append(job)
+    return by_number
 
 
 def _managed_jobs(*, job_id: str, user: str) -> list[AnnotatedJob]:
@@ -146,7 +166,7 @@ def _with_records(jobs: Iterable[AnnotatedJob]) -> Iterator[JobHistory]:
             with suppress(GpuUsageError, OSError):
                 record = store.find(mark.number)
                 runs = _runs(store, mark.number)
-        yield job, record, tuple(run for run in runs if run.job_id == job.job_id)
+        yield job, record, tuple(run for run in runs if run.job_id == job.job_id), (job.job_id,)
     if store is not None:
         store.close()
 

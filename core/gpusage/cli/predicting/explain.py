@@ -10,8 +10,6 @@ from gpusage.cli.predicting import known_words
 from gpusage.predictors.explanation import BOUNDS, NAMES, ClassPart, Explanation, Layer, MemoryPart, Seconds
 
 SHOWN_LAYERS = 12
-SAME_SHARE = 0.05
-"""Two shares of the step that differ by less are not told apart."""
 WAITING = "waiting for launches"
 CLASS_COLUMNS = (
     tables.Column("operator class", is_left=True),
@@ -41,20 +39,14 @@ def show(explanation: Explanation) -> None:
     verb = "is predicted to take" if explanation.known.step_time_s else "takes"
     title = f"On {explanation.gpu} a step {verb} {figures.seconds(explanation.step_time_s)}."
     tables.show(f"{title} {account(explanation)}\n")
-    _show_filled(class_columns(explanation), list(class_rows(explanation)))
+    tables.show_filled(class_columns(explanation), list(class_rows(explanation)))
     layers = merged(explanation.layers)
     tables.show(f"\n{_layers_title(len(explanation.layers), len(layers))}\n")
-    _show_filled(LAYER_COLUMNS, [layer_row(layer, explanation.step_time_s) for layer in layers[:SHOWN_LAYERS]])
+    tables.show_filled(LAYER_COLUMNS, [layer_row(layer, explanation.step_time_s) for layer in layers[:SHOWN_LAYERS]])
     peak = f"{figures.size(memory_bytes(explanation))}{known_words.of_memory(explanation.known)}"
     tables.show(f"\nAt its peak the memory holds {peak}:\n")
     tables.show_rows(MEMORY_COLUMNS, list(memory_rows(explanation)))
     tables.show("")
-
-
-def _show_filled(columns: Sequence[tables.Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print *rows* without columns that are empty throughout: inference has no backward pass and keeps nothing."""
-    filled = [number for number in range(len(columns)) if any(row[number] for row in rows)]
-    tables.show_rows([columns[number] for number in filled], [[row[number] for number in filled] for row in rows])
 
 
 def account(explanation: Explanation) -> str:
@@ -69,16 +61,16 @@ def account(explanation: Explanation) -> str:
 def _account_of_one(explanation: Explanation) -> str:
     step_s = max(explanation.step_time_s, 1e-30)
     parts_s = (explanation.busy_s, explanation.sm_s, explanation.dram_s)
-    kernels, sms, memory = (f"{100 * part_s / step_s:.0f} %" for part_s in parts_s)
+    of_step = [f"{100 * part_s / step_s:.0f} %" for part_s in parts_s]
+    kernels, sms, memory = of_step
     text = f"Kernels run for {kernels} of it; SMs have work for {sms}; the memory is at its peak for {memory}."
     if known := known_words.sentences(explanation):
         return f"{text} {known}"
-    together_s = step_s + explanation.gaps_s
-    if explanation.busy_s / step_s - explanation.busy_s / together_s < SAME_SHARE:
+    of_both = [f"{100 * part_s / (step_s + explanation.gaps_s):.0f} %" for part_s in parts_s]
+    if of_both == of_step:
         return text
-    shares = ", ".join(f"{100 * part_s / together_s:.0f} %" for part_s in parts_s)
     gaps = f"A usual host leaves gaps of {figures.seconds(explanation.gaps_s)} between the kernels beside that"
-    return f"{text} {gaps}: of both together GPU busy, SM activity and DRAM activity are {shares}."
+    return f"{text} {gaps}: of both together GPU busy, SM activity and DRAM activity are {', '.join(of_both)}."
 
 
 def document(explanation: Explanation) -> dict[str, Any]:

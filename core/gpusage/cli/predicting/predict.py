@@ -15,10 +15,12 @@ from gpusage.cli.predicting import batches, money, need_cells, network, serve_op
 from gpusage.cli.predicting.batches import Prediction
 from gpusage.decisions.advisor import advisor
 from gpusage.devices.shares import share_of
-from gpusage.policies.place import limits_threads
+from gpusage.policies.place import limits_threads, why_unlimited
 from gpusage.predictors.data_parallel import GPUS_PER_HOST
 from gpusage.predictors.intervals import scaled
-from gpusage_hooks.types import GpuNeed, ModelGraph, Price, Workload
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import Gpu, GpuNeed, ModelGraph, Price, Workload
+from gpusage_hooks.units import WHOLE_PERCENT
 
 if TYPE_CHECKING:
     from gpusage.predictors.explanation import Explanation
@@ -60,10 +62,7 @@ def predict(
         if explains or output is not None:
             message = "Option --serve must stand without --explain and -o; got both. Remove one of them."
             raise click.UsageError(message)
-        catalogue = advisor().catalogue
-        serve.serve(
-            models, [catalogue.find(name) for name in gpu_names] or [*catalogue.generations()], run, as_json=as_json
-        )
+        serve.serve(models, gpu_names, run, as_json=as_json)
         return
     percents = run["shares"]
     groups = _predictions(models, gpu_names, percents, run)
@@ -95,9 +94,23 @@ def _predictions(
     groups = batches.read_requests(models, run)
     catalogue = advisor().catalogue
     gpus = [catalogue.find(name) for name in names] or list(catalogue.generations())
+    if set(percents) - {WHOLE_PERCENT}:
+        gpus = _divisible(gpus, are_named=bool(names))
     if any(request.workload.gpus > GPUS_PER_HOST for group in groups for request in group):
         gpus = network.of_site(gpus)
     return [batches.predictions(advisor(), group, gpus, percents, largest=run["wants_largest"]) for group in groups]
+
+
+def _divisible(gpus: Sequence[Gpu], *, are_named: bool) -> list[Gpu]:
+    """Return those of *gpus* whose threads MPS can divide; if they are named, all must be such."""
+    for gpu in gpus if are_named else ():
+        if why := why_unlimited(gpu):
+            message = (
+                f"Option --share must be of GPUs whose threads MPS can divide, which are Nvidia's since Volta; got "
+                f"{gpu.name}, which is {why}. Leave out that GPU, or --share."
+            )
+            raise RequestError(message)
+    return [gpu for gpu in gpus if limits_threads(gpu)]
 
 
 def _make_response(

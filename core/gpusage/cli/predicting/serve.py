@@ -22,19 +22,32 @@ if TYPE_CHECKING:
 
 SCHEMA = "gpusage.serve/1"
 MILLION = 1e6
-_OF_STEPS = {"shares": "--share", "wants_largest": "--max-batch", "steps": "--steps", "must_fit": "--fail-if-not-fits"}
+_OF_STEPS = {
+    "shares": "--share",
+    "batches": "--batch",
+    "wants_largest": "--max-batch",
+    "steps": "--steps",
+    "must_fit": "--fail-if-not-fits",
+    "utilization": "--utilization",
+    "step_time": "--step-time",
+}
 """Options of one step, which is not what a server does."""
+SERVERS = ("vllm", "tensorrt-llm")
+SERVERS_CAPABILITY = (7, 0)
+"""The oldest GPUs on which both run. Source: the installation page of vLLM, the support matrix of TensorRT-LLM."""
 LEGEND = (
     "With as many answers side by side as keys and values fit into 90 % of the GPU's memory, batched continuously; "
-    "9 of 10 published figures lie within 1.5 times of what the same rules predict."
+    "9 of 10 published figures lie within 1.5 times of what the same rules predict. Longest: what fits alone; the "
+    "model itself may end earlier."
 )
 
 
-def serve(models: Sequence[str], gpus: Sequence[Gpu], run: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print what each of *gpus* serves of each of *models*.
+def serve(models: Sequence[str], names: Sequence[str], run: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what each GPU of *names* serves of each of *models*; of each generation that can where there are none.
 
     Raises:
-        RequestError: A model is to be served, and nobody said how long prompts and answers are.
+        RequestError: A model is to be served, and nobody said how long prompts and answers are, or its engine is not
+            for a GPU.
     """
     for name, option in _OF_STEPS.items():
         if run.get(name):
@@ -50,7 +63,7 @@ def serve(models: Sequence[str], gpus: Sequence[Gpu], run: Mapping[str, Any], *,
             )
             raise RequestError(message)
         workload = workload if "engine" in request.named else replace(workload, engine="vllm")
-        rows = [_document(graph, workload, gpu, run) for gpu in gpus]
+        rows = [_document(graph, workload, gpu, run) for gpu in _gpus(names, workload.engine)]
         if as_json:
             written.append(
                 {"model": documents.model(graph), "workload": documents.workload(graph, workload), "gpus": rows}
@@ -59,6 +72,21 @@ def serve(models: Sequence[str], gpus: Sequence[Gpu], run: Mapping[str, Any], *,
             _show(graph, workload, rows, run)
     if as_json:
         tables.print_json({"schema": SCHEMA, "models": written})
+
+
+def _gpus(names: Sequence[str], engine: str) -> list[Gpu]:
+    catalogue, least = advisor().catalogue, SERVERS_CAPABILITY if engine in SERVERS else (0, 0)
+    if not names:
+        return [gpu for gpu in catalogue.generations() if gpu.compute_capability >= least]
+    gpus = [catalogue.find(name) for name in names]
+    for gpu in gpus:
+        if gpu.compute_capability < least:
+            message = (
+                f"GPU of engine {engine} must have compute capability 7.0, as Volta has, or a later one; "
+                f"got {gpu.name}. Name another GPU, or add --engine eager."
+            )
+            raise RequestError(message)
+    return gpus
 
 
 def _document(graph: ModelGraph, workload: Workload, gpu: Gpu, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,12 +129,13 @@ def _show(graph: ModelGraph, workload: Workload, rows: Sequence[Mapping[str, Any
     tables.show_title(graph.name)
     manner = ", ".join([workload.precision, *documents.manner_words(workload)])
     tables.show(f"{graph.source}, served in {manner}\n")
-    names = ["GPU", "answers", "KV blocks", "longest", "first token", "tokens/s per user", "tokens/s per GPU"]
+    names = ["answers", "KV blocks", "longest", "first token", "tokens/s per user", "tokens/s per GPU"]
     names += [
         *(["1M tokens cost"] if any("cost_per_million_tokens" in row for row in rows) else []),
         *(["GPUs"] if run["requests_per_s"] else []),
     ]
-    tables.show_rows([tables.Column(name) for name in names], [_cells(row, len(names), run) for row in rows])
+    columns = [tables.Column("GPU", is_left=True), *map(tables.Column, names)]
+    tables.show_rows(columns, [_cells(row, len(columns), run) for row in rows])
     tables.show(f"\n{LEGEND}")
 
 

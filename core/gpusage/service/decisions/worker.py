@@ -19,7 +19,7 @@ from gpusage_hooks.types import DecisionRequest, Job
 
 CLOCKS_APART_S = 5.0
 """A client whose deadline is further away than this has another clock."""
-OVERDUE = "deciding took longer than the limit allows; the next such job may be in time"
+OVERDUE = "deciding took longer than the limit allows; what was computed is kept, so the next such job takes less time"
 LATE_LIMIT = 256
 """Jobs that were answered before the engine came to them, and are still decided, for records and like jobs."""
 

@@ -8,15 +8,16 @@ from importlib import import_module
 from gpusage.decisions.advisor import Advisor
 from gpusage.plugins.error_text import sentence
 from gpusage.predictors.colocation import slowdown_with_partners
-from gpusage_hooks.types import Cluster, Interval, ModelGraph, Node, Workload
+from gpusage_hooks.types import Cluster, DecisionRequest, Interval, ModelGraph, Node, Workload
 
 _log = logging.getLogger(__name__)
 _WORKLOADS = (Workload(), Workload(mode="infer", optimizer="none", precision="fp16"))
 
 
 def warm_up_predictors(advisor: Advisor, cluster: Cluster) -> None:
-    """Import the policies, predict and price a small model on every GPU of *cluster*; failing is for a job to find."""
+    """Import adapter and policies, predict and price a small model on every GPU of *cluster*; failing is for a job."""
     try:
+        advisor.understand(DecisionRequest(manager=cluster.manager, fields={}))
         gpus = [advisor.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu is not None]
         for workload in _WORKLOADS:
             advisor.predict(_small_model(), workload, gpus)

@@ -172,7 +172,8 @@ def late(*, once: bool, as_json: bool) -> None:
     if once:
         _show(decider.decide_all(), as_json=as_json)
         return
-    click.echo(f"gpusage slurm late reads models {reading_rights()}.", err=True)
+    refresh_s = max(1.0, load_configuration().daemon.refresh_s)
+    click.echo(f"gpusage slurm late reads models {reading_rights()}, every {refresh_s:g} s; Ctrl-C ends it.", err=True)
     trouble = ""
     while True:
         trouble = _run_pass(decider, trouble, as_json=as_json)

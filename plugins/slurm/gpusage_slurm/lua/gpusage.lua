@@ -464,12 +464,18 @@ function M.requests_gpu(job)
   return false
 end
 
--- Return the daemon's answer about `job` as a table, or nil and why there is none.
+-- What the user reads of a job without an answer: a daemon that is busy may be in time for the next one.
+local PROBLEMS = {
+  silent = "gpusaged did not answer in time", rest = "gpusaged did not answer in time",
+  unreachable = "gpusaged cannot be reached", strange = "gpusaged's answer cannot be used",
+}
+
+-- Return the daemon's answer about `job` as a table, or nil, why there is none, and which of PROBLEMS that is.
 function M.ask(job)
   local now = require("socket").gettime
   if is_paused(now()) then
     count_missed("rest")
-    return nil, "gpusaged is not asked for a moment, because it did not answer in time"
+    return nil, "gpusaged is not asked for a moment, because it did not answer in time", "rest"
   end
   local begun = now()
   local first_by, deadline = begun + limit_s() * M.first_part, begun + limit_s()
@@ -481,28 +487,29 @@ function M.ask(job)
     local answer = M.decode(line)
     if answer and answer.v == "1" then return answer end
     count_missed("strange")
-    return nil, "the answer is not of the protocol"
+    return nil, "the answer is not of the protocol", "strange"
   end
   problem = "gpusaged at " .. M.socket .. ": " .. tostring(problem)
   if problem:find(TIMED_OUT, 1, true) or problem:find("timeout", 1, true) then
     count_missed("silent")
-    return nil, problem .. pause_after_timeout(now())
+    return nil, problem .. pause_after_timeout(now()), "silent"
   end
   count_missed("unreachable")
-  return nil, problem
+  return nil, problem, "unreachable"
 end
 
 -- Ask about `job` and apply the answer. Return the job's mark, and whether the daemon wrote it: a mark of our own has no
 -- record number.
 local function decide(job)
-  local done, answer, problem = pcall(M.ask, job)
+  local done, answer, problem, kind = pcall(M.ask, job)
   local is_quiet, named = variable(job, QUIET) == "1", from_filter(job, "GPUSAGE_CARD") ~= ""
   pcall(M.clear_variables, job)
   local applied, reason = nil, done and problem or answer
   if done and answer then applied, reason = M.apply(job, answer) end
   if not applied then
     log("job left as it is: " .. tostring(reason))
-    if named and not is_quiet then slurm.log_user("%s", "gpusage: gpusaged did not answer; the request stays as it is") end
+    local told = "gpusage: " .. PROBLEMS[kind or "strange"] .. "; the request stays as it is"
+    if named and not is_quiet then slurm.log_user("%s", told) end
     return "gpusage KEEP | " .. tostring(reason):gsub("[^ -~]", "?"), false
   end
   if answer.message and answer.message ~= "" and not is_quiet then slurm.log_user("%s", "gpusage: " .. answer.message) end

@@ -25,6 +25,7 @@ from gpusage_sandboxes.packages import download, require_apt, unpack
 from gpusage_sandboxes.progress import Report, silent
 from gpusage_sandboxes.sources import choose_source, read_host_sources, read_os_release
 from gpusage_slurm.sandbox.patchelf import prepare_patchelf
+from gpusage_slurm.scontrol import SANDBOX_RECORD
 
 _CACHE = "slurm-3"  # another number for another way of building: sandboxes may still run from what was built before
 _PACKAGES = (
@@ -143,7 +144,7 @@ def prepare_installation(
 def read_installation(folder: Path) -> Installation | None:
     """Return the installation in *folder*, ``None`` where there is none or it was moved."""
     try:
-        record = msgspec.json.decode((folder / "installation.json").read_bytes(), type=_Record)
+        record = msgspec.json.decode((folder / SANDBOX_RECORD).read_bytes(), type=_Record)
     except (OSError, msgspec.MsgspecError):
         return None
     if record.folder != str(folder):
@@ -188,7 +189,7 @@ def _build(folder: Path, release: str, archives: Sequence[Path], report: Report)
     if _major_minor(version) >= _HOLDS_WITHOUT_LOGIN:
         leave_login_alone(partial / (partial / "bin" / "slurmd").readlink().relative_to(folder))
     record = _Record(release=release, version=version, folder=str(folder))
-    (partial / "installation.json").write_bytes(msgspec.json.encode(record))
+    (partial / SANDBOX_RECORD).write_bytes(msgspec.json.encode(record))
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
 

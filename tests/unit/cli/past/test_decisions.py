@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -46,7 +47,7 @@ def show_decisions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[
         store.record_all([NUMBERED, replace(NUMBERED, number="69215f4a0c3f", origin="uid 7")])
 
     def find_jobs(*, job_id: str, user: str) -> list[AnnotatedJob]:
-        return [JOB] if job_id == JOB.job_id or user == JOB.user else []
+        return [JOB] if job_id in ("", JOB.job_id) and user in ("", JOB.user) else []
 
     monkeypatch.setattr(decisions, "_managed_jobs", find_jobs)
 
@@ -92,6 +93,21 @@ def test_the_last_decisions_are_the_stores(show_decisions: Callable[..., dict[st
     assert [decision["number"] for decision in show_decisions("--user", "7")["decisions"]] == ["69215f4a0c3f"]
 
 
+def test_the_last_decisions_name_their_jobs(show_decisions: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    """By the mark of a job that the manager remembers, or by a run; else nobody knows."""
+
+    def titles() -> list[str]:
+        shown = CliRunner().invoke(command, ["--last", "5"], catch_exceptions=False).output
+        return [line.partition(": ")[0] for line in shown.splitlines() if line.startswith("Job ")]
+
+    assert show_decisions("--last", "1")["decisions"][0]["job"] is None
+    assert titles() == ["Job of unknown id", "Job 12_3 of ada"]
+    with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
+        runs = [replace(USAGE, job_id=f"40_{task}", number="69215f4a0c3f") for task in range(5)]
+        store.record_usage([*runs, replace(USAGE, job_id="12_3", number="69215f4a0c3e")])
+    assert titles() == ["Job 40_0, 40_1, 40_2 and 2 more", "Job 12_3"]
+
+
 def test_who_may_not_read_the_store_gets_the_marks(
     show_decisions: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -121,6 +137,7 @@ def test_a_job_is_told_of_in_plain_words() -> None:
         "  - another",
         "  model resnet50.onnx, batch 64, infer, fp32",
         "  predicted on v100-sxm2-16gb: SM activity 50 % (25-75), 0.0 GiB (0.0-0.0)",
+        f"  record 69215f4a0c3e, {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(RECORD.decided_at_s))}",
     ]
     bare = replace(JOB, mark="", waits_for="")
     assert "no mark that this gpusage reads" in list(lines(bare, None))[1]
@@ -144,7 +161,7 @@ def test_what_has_no_number_says_so(show_decisions: Callable[..., dict[str, Any]
     with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
         store.record(RECORD)
     assert show_decisions("--last", "1")["decisions"][0]["number"] is None
-    assert [record for _, record, _ in decisions._with_records([unanswered])] == [None]
+    assert [record for _, record, *_ in decisions._with_records([unanswered])] == [None]
 
 
 def test_what_was_only_recorded_says_so() -> None:
@@ -192,5 +209,5 @@ def test_a_manager_at_fault_is_mentioned_and_the_others_are_asked(
     advisor = replace(make_advisor(), hooks=Hooks())  # type: ignore[arg-type]
     monkeypatch.setattr(decisions, "make_advisor", lambda: advisor)
     monkeypatch.setattr(decisions, "read_configuration", lambda: (Configuration(managers=settings), ""))
-    assert decisions.of_job("12_3") == ((JOB, None, ()),)
+    assert decisions.of_job("12_3") == ((JOB, None, (), ("12_3",)),)
     assert capsys.readouterr().err == f"gpusage: warning: {TROUBLE}\n"

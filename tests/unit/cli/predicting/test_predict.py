@@ -121,6 +121,32 @@ def test_what_is_known_of_a_run_counts_without_a_share() -> None:
     assert any("known from what you said of batch 32" in note for note in of_option["needs"][0]["notes"])
 
 
+def test_shares_are_of_gpus_whose_threads_mps_can_divide() -> None:
+    (prediction,) = _json("predict", RESNET, "--share", "50")["predictions"]
+    assert {"k80", "p100-pcie-16gb"}.isdisjoint(need["gpu"] for need in prediction["needs"])
+    for name, why in (("k80", "older than Volta"), ("mi100", "not of Nvidia")):
+        result = CliRunner().invoke(main, ["predict", RESNET, "--share", "50", "--gpu", name])
+        assert (result.exit_code, why in result.stderr) == (1, True)
+
+
+def test_a_share_that_is_too_small_says_what_it_has_and_what_the_job_must_have() -> None:
+    (prediction,) = _json("predict", RESNET, "--batch", "128", "--gpu", "v100", "--share", "25")["predictions"]
+    (need,) = prediction["needs"]
+    assert not need["fits"]
+    assert need["notes"][-1].startswith("A share of 25 % of v100-sxm2-16gb may use 3.8 GiB; this job must have ")
+
+
+def test_no_run_takes_more_memory_than_the_gpu_has() -> None:
+    (prediction,) = _json("predict", RESNET, "--max-batch", "--gpu", "h100")["predictions"]
+    (need,) = prediction["needs"]
+    (row,) = (row for row in _json("gpus")["gpus"] if row["name"] == need["gpu"])
+    assert need["memory_bytes"]["high"] <= row["memory_bytes"] * (1 + 1e-5)
+    (prediction,) = _json("predict", RESNET, "--batch", "100000", "--gpu", "h100")["predictions"]
+    (need,) = prediction["needs"]
+    assert not need["fits"]
+    assert need["memory_bytes"]["value"] == need["required_memory_bytes"]["value"]
+
+
 def test_a_share_is_shown_with_what_it_costs_beside_the_whole_gpu() -> None:
     (prediction,) = _json("predict", RESNET, "--batch", "64", "--gpu", "v100", "--share", "100", "--share", "50")[
         "predictions"

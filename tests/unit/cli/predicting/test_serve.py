@@ -34,6 +34,15 @@ def test_each_gpu_has_its_answers_and_the_engine_serves() -> None:
     assert "cost_per_million_tokens" not in fast
 
 
+def test_servers_run_on_no_gpu_before_volta_and_such_a_gpu_has_no_share() -> None:
+    assert {"k80", "p100-pcie-16gb"}.isdisjoint(row["gpu"] for row in served()["gpus"])
+    result = CliRunner().invoke(main, [*SERVED, "--gpu", "p100"])
+    assert result.exit_code == 1
+    assert "engine vllm must have compute capability 7.0" in result.stderr
+    (old,) = served("--gpu", "p100", "--engine", "eager", "--rate", "0.01/s")["gpus"]
+    assert (old["gpu_count"], old["share_percent"]) == (1, 100)
+
+
 def test_a_named_engine_stays() -> None:
     assert served("--gpu", "a100", "--engine", "tensorrt-llm")["workload"]["engine"] == "tensorrt-llm"
 
@@ -67,6 +76,8 @@ def test_a_rate_says_how_many_gpus_or_which_share() -> None:
         (("--rate", "5/s"), "Option --rate needs --serve"),
         (("--serve", "--p99", "1s"), "Option --p99 needs --rate"),
         (("--serve", "--generate", "512+128", "--share", "50"), "Option --share must stand without --serve"),
+        (("--serve", "--generate", "512+128", "--batch", "8"), "Option --batch must stand without --serve"),
+        (("--serve", "--generate", "512+128", "--utilization", "9"), "Option --utilization must stand without"),
         (("--serve", "--generate", "512+128", "--explain"), "must stand without --explain and -o"),
         (("--serve", "--rate", "often"), "must be requests per second above 0; got 'often'"),
         (("--serve", "--rate", "5", "--p99", "soon"), "must be a time above 0 in us, ms or s; got 'soon'"),

@@ -109,8 +109,11 @@ def test_what_is_no_model_is_refused_by_its_kind(path: Path, content: bytes, exp
     assert expected in refusal(path)
 
 
-def test_a_missing_file_is_refused(path: Path) -> None:
-    assert "no such file" in refusal(path)
+def test_a_missing_file_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path starts in this folder, which the message names."""
+    assert refusal(path).endswith("got: no such file or directory. Check the path.")
+    monkeypatch.chdir(path.parent)
+    assert f"no such file or directory in '{path.parent}'. Check" in refusal(Path(path.name))
 
 
 def test_a_folder_is_refused(path: Path) -> None:

@@ -451,7 +451,7 @@ def test_a_socket_that_is_none_fails_at_once(drive: Drive, tmp_path: Path, kind:
     assert float(report["seconds"]) < 5
     assert report["logged"].count("\n") == 0
     assert "job left as it is" in report["logged"]
-    assert report["printed"] == "gpusage: gpusaged did not answer; the request stays as it is"
+    assert report["printed"] == "gpusage: gpusaged cannot be reached; the request stays as it is"
 
 
 def test_without_luasocket_every_job_goes_through_and_one_line_says_why(drive: Drive) -> None:
@@ -732,30 +732,38 @@ CARD = "tres_per_node = 'gres:gpu:1', environment = { SLURM_GPUSAGE_CARD = 'QUJD
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "why"),
+    ("behaviour", "why", "told"),
     [
-        (None, "gpusaged at {}: No such file or directory"),
-        (silent, "gpusaged at {}: no answer within 300 ms; it is not asked again for 0.05 s"),
-        (answering(b"nonsense\n"), "the answer is not of the protocol"),
+        (None, "gpusaged at {}: No such file or directory", "gpusaged cannot be reached"),
+        (
+            silent,
+            "gpusaged at {}: no answer within 300 ms; it is not asked again for 0.05 s",
+            "gpusaged did not answer in time",
+        ),
+        (answering(b"nonsense\n"), "the answer is not of the protocol", "gpusaged's answer cannot be used"),
         (
             answering({"v": "1", "code": "KEEP", "message": "", "overdue": "1"}),
             "gpusaged did not come to it in time",
+            "",
         ),
     ],
     ids=["dead", "silent", "strange", "late"],
 )
 def test_a_job_that_names_a_model_and_got_no_decision_says_so_itself(
-    drive: Drive, tmp_path: Path, behaviour: Behaviour | None, why: str
+    drive: Drive, tmp_path: Path, behaviour: Behaviour | None, why: str, told: str
 ) -> None:
     """It has no record, so its mark has no number; without a card nobody knows whether it is ours to mark."""
     path = tmp_path / "s"
     with server(path, behaviour) if behaviour else contextlib.nullcontext():
-        comments = []
+        comments, printed = [], []
         for job in (f"{{ {CARD} }}", f"{{ admin_comment = 'site', {CARD} }}", "{}"):
             body = submit(path, job, limit_ms=300).replace("return {", "return { comment = job.admin_comment,")
-            comments.append(drive(body).get("comment"))
+            report = drive(body)
+            comments.append(report.get("comment"))
+            printed.append(report["printed"])
     mark = f"gpusage KEEP | {why.format(path)}"
     assert comments == [mark, f"site; {mark}", ""]
+    assert printed == [*[f"gpusage: {told}; the request stays as it is" if told else ""] * 2, ""]
     annotation = parse_annotation(mark)
     assert annotation
     assert (annotation.number, annotation.code, annotation.reasons) == ("", "KEEP", why.format(path))
