@@ -109,12 +109,17 @@ def program_in_script(text: str) -> Program:
                 folder=folder,
             )
     if program is None:
-        message = (
-            "Script must have a line that runs a Python program, as 'python train.py'; got none. For a program, write "
-            "'gpusage capture -- python train.py'."
-        )
-        raise RequestError(message)
+        raise no_job_script("a script with none")
     return program
+
+
+def no_job_script(observed: str, program: str = "train.py") -> RequestError:
+    """Return the error for a script that is none of a job that runs Python: a program is named after ``--``."""
+    message = (
+        f"Job script must have a line that runs a Python program, as 'python {program}'; got {observed}. "
+        f"For a program, write 'gpusage capture -- python {program}'."
+    )
+    return RequestError(message)
 
 
 def _is_start(word: str) -> bool:
