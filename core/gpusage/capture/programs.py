@@ -109,15 +109,16 @@ def program_in_script(text: str) -> Program:
                 folder=folder,
             )
     if program is None:
-        raise no_job_script("a script with none")
+        raise no_job_script()
     return program
 
 
-def no_job_script(observed: str, program: str = "train.py") -> RequestError:
-    """Return the error for a script that is none of a job that runs Python: a program is named after ``--``."""
+def no_job_script(program: str = "") -> RequestError:
+    """Return the error for a script that runs no Python program, or for *program*, which is no job script itself."""
+    observed, name = (f"the Python program {program!r}", program) if program else ("a script with none", "train.py")
     message = (
-        f"Job script must have a line that runs a Python program, as 'python {program}'; got {observed}. "
-        f"For a program, write 'gpusage capture -- python {program}'."
+        f"Job script must have a line that runs a Python program, as 'python {name}'; got {observed}. "
+        f"For a program, write 'gpusage capture -- python {name}'."
     )
     return RequestError(message)
 

@@ -142,7 +142,7 @@ def _program(command: tuple[str, ...], line: str | None) -> Program:
         return program_in_script(re.sub(r"&&|;", "\n", line))
     if len(command) == 1:
         if command[0].endswith(".py"):
-            raise no_job_script(f"the Python program {command[0]!r}", command[0])
+            raise no_job_script(command[0])
         return program_in_script(read_script(command[0]))
     return program_of(command)
 
