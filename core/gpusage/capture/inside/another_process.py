@@ -67,6 +67,24 @@ def forget_handlers() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+def undivide(modules: list[nn.Module]) -> list[Any]:
+    """Let *modules* that `fully_shard` has divided compute whole, and return how it casts their weights.
+
+    Their weights are tensors that know the sizes of the whole.
+    """
+    policies = []
+    for part in [part for module in modules for part in module.modules()]:
+        if type(part).__bases__[0].__name__ == "FSDPModule":
+            divided: Any = part
+            policies.append(divided._get_fsdp_state()._mp_policy)
+            part.__class__ = type(part).__bases__[1]
+            for hooks in (part._forward_pre_hooks, part._forward_hooks):
+                for key, hook in list(hooks.items()):
+                    if str(getattr(hook, "__module__", "")).startswith("torch.distributed."):
+                        del hooks[key]
+    return policies
+
+
 _TENSORS: list[Any] = []
 """Tensors that this process must not free: it cannot use the GPU."""
 

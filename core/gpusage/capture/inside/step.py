@@ -150,7 +150,7 @@ def job_keys(observation: Observation, graph: ModelGraph | None, autocast: str |
     keys = {"batch": _batch(calls[0], graph), "mode": Key(value="train" if trains else "infer")}
     if observation.accumulate is None:
         keys["mode"] = Key(value=keys["mode"].value, mark=GUESSED)
-    keys["precision"] = _precision(calls, autocast)
+    keys["precision"] = _precision(calls, autocast or observation.left_out.precision)
     if trains:
         keys |= _training(observation, calls)
     elif calls[0].generated:
