@@ -17,6 +17,7 @@ _LAUNCHERS = {
     "accelerate": frozenset(
         {"--multi_gpu", "--cpu", "--tpu", "--use_deepspeed", "--use_fsdp", "--debug", "--quiet", "-q", "--no_python"}
     ),
+    "deepspeed": frozenset({"--no_python", "--no_local_rank", "--no_ssh", "--force_multi", "--save_pid"}),
 }
 """Programs that start Python programs, each with its options that have no value."""
 _ENVIRONMENTS = frozenset(
@@ -24,7 +25,7 @@ _ENVIRONMENTS = frozenset(
 )
 """Programs that start Python of another environment than that of the command line."""
 _WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
-_PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_processes")
+_PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_processes", "--num_gpus")
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 

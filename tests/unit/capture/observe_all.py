@@ -35,7 +35,7 @@ ON_PROCESSOR = {
 }
 
 
-PROCESS_COUNTS = {"ddp": 2, "fsdp": 2, "fully_sharded": 2}
+PROCESS_COUNTS = {"ddp": 2, "fsdp": 2, "fully_sharded": 2, "with_deepspeed": 2}
 
 
 def digest_of_results(names: dict[str, Any]) -> str:

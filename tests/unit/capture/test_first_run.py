@@ -31,9 +31,11 @@ NEEDS = {
     **dict.fromkeys(("trainer", "accelerated"), "accelerate"),
     "with_timm": "timm",
     "with_lightning": "lightning",
+    "with_deepspeed": "deepspeed",
 }
 """Libraries that scripts import."""
 TRAINS = {"mode": "train", "precision": "fp32"}
+BF16 = {**TRAINS, "precision": "bf16"}
 BY_FSDP = {"gpus": "2", "strategy": "fsdp"}
 SEEN = {
     "plain": {"batch": "32", **TRAINS, "optimizer": "momentum"},
@@ -42,7 +44,7 @@ SEEN = {
     "gan": {"batch": "24", **TRAINS, "optimizer": "adam"},
     "two_optimizers": {"batch": "48", **TRAINS, "optimizer": "adam"},
     "ddp": {"batch": "32", **TRAINS, "optimizer": "sgd", "gpus": "2", "strategy": "ddp"},
-    "fully_sharded": {"batch": "8", **TRAINS, "precision": "bf16", "optimizer": "adamw", "accumulate": "2", **BY_FSDP},
+    "fully_sharded": {"batch": "8", **BF16, "optimizer": "adamw", "accumulate": "2", **BY_FSDP},
     "compiled": {"batch": "8", **TRAINS, "precision": "bf16-pure", "optimizer": "adamw", "compile": "on"},
     "checkpointed": {"batch": "8", **TRAINS, "precision": "tf32", "optimizer": "adamw", "checkpointing": "on"},
     "frozen": {"batch": "8", **TRAINS, "optimizer": "momentum", "trainable": "0.1"},
@@ -67,6 +69,7 @@ SEEN = {
     "with_timm": {"batch": "4", **TRAINS, "optimizer": "adam"},
     "trainer": {"batch": "4", **TRAINS, "optimizer": "adamw", "accumulate": "2"},
     "accelerated": {"batch": "10", **TRAINS, "precision": "bf16", "optimizer": "adamw", "accumulate": "3"},
+    "with_deepspeed": {"batch": "8", **BF16, "optimizer": "adamw", "accumulate": "2", "gpus": "2", "strategy": "zero2"},
     "with_lightning": {"batch": "16", **TRAINS, "optimizer": "momentum", "accumulate": "2"},
 }
 """The keys of each script on a processor, where autocast of a GPU has no say."""
@@ -116,6 +119,10 @@ def test_a_program_shows_its_job(name: str, lines: Mapping[str, Mapping[str, Any
         wait_until(lambda: recorded_keys()["mode"] == "train")
     assert recorded_keys() == SEEN[name]
     assert record.with_name(f"{name}.card.json").exists()
+
+
+def test_a_process_with_a_part_of_its_model_writes_nothing(lines: Mapping[str, Mapping[str, Any]]) -> None:
+    assert not Path(f"{lines['fsdp']['record']}.json").exists()
 
 
 def test_two_processes_of_torchrun_compute_the_same_and_show_their_model(tmp_path: Path) -> None:

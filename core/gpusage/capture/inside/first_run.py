@@ -244,9 +244,9 @@ class FirstRun:
         self.observer.uninstall()
         self._has_written = True
         calls = self.observer.calls = [call for call in self.observer.calls if call.reference() is not None]
-        is_divided = any(is_in_parts(part) for call in calls for part in call.module.modules())
+        inner = any(is_in_parts(part) for call in calls for part in call.module.modules())
         self._rank, count = rank_and_count()
-        if calls and not is_divided and self._rank == 0:
+        if calls and not (inner or self.observer.is_in_parts) and self._rank == 0:
             in_another_process(lambda: self._write_record(count))
         calls.clear()
 
@@ -266,6 +266,11 @@ class FirstRun:
         modules = [call.module for call in self.observer.calls]
         policies = undivide(modules)
         forget_values(modules, optimizers)
+        strategy = "fsdp" if policies else self.observer.strategy
+        if strategy and strategy.startswith("zero"):  # its optimizers update weights that lie in one row
+            weights = [weight for module in modules for weight in module.parameters()]
+            for optimizer in optimizers:
+                optimizer.param_groups[0]["params"] = weights
         observation = Observation(
             calls=self.observer.calls,
             optimizers=optimizers,
@@ -274,8 +279,8 @@ class FirstRun:
             left_out=LeftOut(
                 is_compiled=self.observer.is_compiled,
                 is_checkpointed=self.observer.is_checkpointed,
-                strategy="fsdp" if policies else self.observer.strategy,
-                precision=next(filter(None, map(computed_precision, policies)), None),
+                strategy=strategy,
+                precision=next(filter(None, map(computed_precision, policies)), self.observer.precision),
                 gpu_count=gpu_count,
             ),
         )

@@ -204,4 +204,5 @@ def _divide_nothing(left_out: LeftOut, module_class: Any) -> Callable[..., Any]:
 
 def computed_precision(policy: Any) -> str | None:
     """Return the word for what a divided model's weights are cast to before they are used, ``None`` if they are not."""
-    return AUTOCAST.get(getattr(policy, "param_dtype", None))
+    computed: Any = getattr(policy, "param_dtype", None)
+    return AUTOCAST.get(computed)
