@@ -37,11 +37,9 @@ def parse_comment(text: str) -> ModelRequest | None:
     Raises:
         RequestError: It is addressed to us and malformed.
     """
-    marked = _OURS.search(text)
-    only_learn = _ONLY_LEARN.fullmatch(text[marked.end() :] if marked else text)
-    if only_learn and (marked or usual_word(only_learn[1], SWITCH) in SWITCH):
-        JOB_KEYS["learn"].kind.parse("learn", only_learn[1].lower())
+    if parse_learn(text) is not None:
         return None
+    marked = _OURS.search(text)
     if marked:
         return parse_model(_clause(text[marked.end() :]))
     stripped = text.strip()
@@ -49,6 +47,19 @@ def parse_comment(text: str) -> ModelRequest | None:
         return parse_model(_clause(stripped))
     _refuse_slips(stripped)
     return None
+
+
+def parse_learn(text: str) -> bool | None:
+    """Return the switch ``learn`` of a comment that tells us nothing else; ``None`` of any other comment.
+
+    Raises:
+        RequestError: It is neither on nor off.
+    """
+    marked = _OURS.search(text)
+    only_learn = _ONLY_LEARN.fullmatch(text[marked.end() :] if marked else text)
+    if only_learn is None or not (marked or usual_word(only_learn[1], SWITCH) in SWITCH):
+        return None
+    return bool(JOB_KEYS["learn"].kind.parse("learn", only_learn[1].lower()))
 
 
 def _is_ours(text: str) -> bool:

@@ -17,6 +17,7 @@ _LAUNCHERS = {
     "accelerate": frozenset(
         {"--multi_gpu", "--cpu", "--tpu", "--use_deepspeed", "--use_fsdp", "--debug", "--quiet", "-q", "--no_python"}
     ),
+    "deepspeed": frozenset({"--no_python", "--no_local_rank", "--no_ssh", "--force_multi", "--save_pid"}),
 }
 """Programs that start Python programs, each with its options that have no value."""
 _ENVIRONMENTS = frozenset(
@@ -24,7 +25,7 @@ _ENVIRONMENTS = frozenset(
 )
 """Programs that start Python of another environment than that of the command line."""
 _WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
-_PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_processes")
+_PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_processes", "--num_gpus")
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 
@@ -109,12 +110,18 @@ def program_in_script(text: str) -> Program:
                 folder=folder,
             )
     if program is None:
-        message = (
-            "Script must have a line that runs a Python program, as 'python train.py'; got none. For a program, write "
-            "'gpusage capture -- python train.py'."
-        )
-        raise RequestError(message)
+        raise no_job_script()
     return program
+
+
+def no_job_script(program: str = "") -> RequestError:
+    """Return the error for a script that runs no Python program, or for *program*, which is no job script itself."""
+    observed, name = (f"the Python program {program!r}", program) if program else ("a script with none", "train.py")
+    message = (
+        f"Job script must have a line that runs a Python program, as 'python {name}'; got {observed}. "
+        f"For a program, write 'gpusage capture -- python {name}'."
+    )
+    return RequestError(message)
 
 
 def _is_start(word: str) -> bool:

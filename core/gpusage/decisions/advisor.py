@@ -46,6 +46,7 @@ from gpusage_hooks.types import (
 if TYPE_CHECKING:
     from gpusage.settings.configuration import Configuration
 
+SHOWS_MODEL = "learn=on: this run shows the model"
 NO_CARD = "no description of the model came with the job"
 NO_WORDS = "this cluster cannot express it: its GPUs have different numbers of MPS units, or no features"
 
@@ -105,6 +106,8 @@ class Advisor(Predictor):
             PluginError: A plugin breaks the contract.
         """
         model_request = job.model_request
+        if model_request is None and job.shows_model:
+            return _keep_decision(job, SHOWS_MODEL)
         if model_request is None or not model_request.enabled:
             reason = "the job names no model" if model_request is None else "the job opted out with gpusage=off"
             return Decision(code=Code.DECLINE, request=job.request, reasons=(reason,), plugin=__name__)

@@ -136,6 +136,7 @@ class Job:
         advice_only: Why the job can be judged but not changed any more, one clause; empty where it can be changed.
         submitter: Who submits it.
         dry_run: Nothing is submitted: its user only asks what would become of it. It is answered, not recorded.
+        shows_model: It names no model, and its run shows it, as its user asks by ``learn=on``.
     """
 
     submission: DecisionRequest
@@ -148,6 +149,7 @@ class Job:
     advice_only: str = ""
     submitter: Submitter = Submitter()
     dry_run: bool = False
+    shows_model: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from torch import nn
 
 from gpusage.capture.inside.cuda_on_cpu import CudaOnCpu, pretend_cuda
 from gpusage.capture.inside.hollow import HollowCalls
+from gpusage.capture.inside.libraries import make_libraries_light
 from gpusage.capture.inside.light import LeftOut, make_light
 from gpusage.capture.inside.observer import Call, Observer, is_of_keras, with_gradient
 from gpusage.capture.inside.step import MAXIMUM_FAILURE_CHARACTERS, Observation, record_of_step
@@ -60,6 +61,7 @@ class Session:
         torch.set_num_threads(1)
         pretend_cuda(self.left_out.gpu_count)
         make_light(self.left_out)
+        make_libraries_light(self.left_out)
         self._hook()
         self.send({"stage": "the program's imports and data"})
         try:
@@ -124,6 +126,8 @@ class Session:
             is_full=self._is_full,
             left_out=self.left_out,
         )
+        self.left_out.strategy = self.left_out.strategy or self.observer.strategy
+        self.left_out.precision = self.left_out.precision or self.observer.precision
         record, graph = record_of_step(observation)
         return {
             **record,

@@ -26,7 +26,7 @@ _OPTIMIZERS: Mapping[str, str] = {
     **{name: name.lower() for name in ("SGD", "Adam", "AdamW", "Adafactor", "Adam8bit", "AdamW8bit")},
     **dict.fromkeys(("NAdam", "RAdam", "Adadelta", "Adamax", "Lamb"), "adam"),
     **dict.fromkeys(("RMSprop", "Adagrad", "Lion"), "momentum"),
-    "FusedAdam": "adamw",
+    **dict.fromkeys(("FusedAdam", "DeepSpeedCPUAdam"), "adamw"),
 }
 """By class: the word for an optimizer that keeps as many numbers for each weight."""
 _CACHES = frozenset({"past_key_values", "cache_position", "use_cache"})
@@ -150,7 +150,7 @@ def job_keys(observation: Observation, graph: ModelGraph | None, autocast: str |
     keys = {"batch": _batch(calls[0], graph), "mode": Key(value="train" if trains else "infer")}
     if observation.accumulate is None:
         keys["mode"] = Key(value=keys["mode"].value, mark=GUESSED)
-    keys["precision"] = _precision(calls, autocast)
+    keys["precision"] = _precision(calls, autocast, observation.left_out.precision)
     if trains:
         keys |= _training(observation, calls)
     elif calls[0].generated:
@@ -206,7 +206,9 @@ def _batch(call: Call, graph: ModelGraph | None) -> Key:
     return Key(value=str(leads[0][SEQUENCES_FIRST_NOTE in graph.notes]))
 
 
-def _precision(calls: Sequence[Call], autocast: str | None) -> Key:
+def _precision(calls: Sequence[Call], autocast: str | None, divided: str | None) -> Key:
+    if divided:
+        return Key(value=divided)
     counts: Counter[str] = Counter()
     for weight in max(modules_of(calls), key=lambda module: weight_count([module])).parameters():
         counts[str(weight.dtype)] += weight.numel()

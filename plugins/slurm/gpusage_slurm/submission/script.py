@@ -122,6 +122,7 @@ def read_script(text: str) -> dict[str, str]:
         "het": "0",
         "script_options": incompatible_srun_option(text),
         "script_comment": gpusage_directives(text),
+        "shows_model": "1",
     }
     options: dict[str, str] = {}
     for name, value in read_directives(text):
