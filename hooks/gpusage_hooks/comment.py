@@ -22,6 +22,13 @@ MODEL_SUFFIXES = (".onnx", ".pt2", ".card.json", "config.json")
 MODEL_PREFIXES = ("timm:", "torchvision:", "hf:")
 
 _JOBS: Mapping[Mode, str] = MappingProxyType({"train": "a training job", "infer": "an inference job"})
+_STRATEGIES: Mapping[Mode, tuple[str, str]] = MappingProxyType(
+    {
+        "train": ("must not be pipeline in training, which is not predicted", "Write 'strategy=fsdp'"),
+        "infer": ("must be pipeline in inference", "Remove 'strategy' or write 'strategy=pipeline'"),
+    }
+)
+"""What a strategy must be, and what to write else."""
 _OURS = re.compile(r"(?:^|[\s;,])gpusage:", re.IGNORECASE)
 _ALMOST_OURS = re.compile(r"(?:^|[\s;,])gpusage[\s;,]+model=")
 _ONLY_LEARN = re.compile(r"\s*learn=(\w+)\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
@@ -187,6 +194,9 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
             refuse(key, f"must stand beside {row.requires!r}", text, f"Add '{needed}' or remove {key!r}")
     if values.get("gpus", 1) > 1 and mode == "infer" and "generate" not in values:
         refuse("gpus", "must stand beside 'generate' in inference", texts["gpus"], "Add 'generate=512+128'")
+    if "strategy" in values and (values["strategy"] == "pipeline") != (mode == "infer"):
+        rule, cure = _STRATEGIES[mode]
+        refuse("strategy", rule, texts["strategy"], cure)
     if "lora" in values and "trainable" in values:
         refuse("lora", "must not stand beside 'trainable'", texts["lora"], "Remove one of the two")
     if values.get("precision") in QUANTISED and mode != "infer" and not {"lora", "trainable"} & values.keys():

@@ -40,7 +40,13 @@ def _several(case: PolicyInput) -> tuple[str, ...]:
         return (unchanged_reason,)
     memory = max((place.need.required_bytes for place in places), key=lambda needed: needed.high)
     too_small = names([place for place in places if not place.need.fits])
-    way = f"by {run.strategy}, batch {run.batch_size} each" if run.mode == "train" else "that divide each layer"
+    way = (
+        f"by {run.strategy}, batch {run.batch_size} each"
+        if run.mode == "train"
+        else "that compute one after the other"
+        if run.strategy == "pipeline"
+        else "that divide each layer"
+    )
     return unchanged_reason, f"on {run.gpus} GPUs {way}, a GPU needs {gib(memory.value)} (up to {gib(memory.high)})" + (
         f", more than {too_small} has" if too_small else ""
     )

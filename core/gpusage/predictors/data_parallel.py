@@ -365,6 +365,12 @@ def replica_notes(workload: Workload, gpu: Gpu, step_s: float, waits_s: float) -
             f"All figures are per GPU, samples per second included; {workload.gpus} GPUs train by {workload.strategy}. "
             "The step's interval includes the wait of GPUs for each other."
         )
+    elif workload.strategy == "pipeline":
+        exchanged = "what the GPU before it hands on"
+        note = (
+            f"Memory is that of each of {workload.gpus} GPUs, which hold an equal part of the layers and compute one "
+            "after the other; times and rates are of all, for one batch at a time."
+        )
     else:
         exchanged = "sums over GPUs"
         note = f"Memory is that of each of {workload.gpus} GPUs, which divide each layer; times and rates are of all."

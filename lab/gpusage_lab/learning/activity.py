@@ -131,6 +131,7 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
             ),
             points=_points(rows, held_out, *ends),
         ),
+        _transfer(rows),
         _coverage(rows, groups, *ends),
         *activity_known.tables(data),
     )
@@ -156,6 +157,27 @@ def _scored(rows: Rows, groups: Sequence[Fold]) -> tuple[tuple[Line, ...], Float
             figures = [_errors(rows, predictions[:, column], column) for predictions in (unseen, chance)]
             lines.append((f"{name}, {what}", *figures[0], *figures[1]))
     return tuple(lines), held_out
+
+
+def _transfer(rows: Rows) -> ScoreTable:
+    """Return the errors of what other kinds of network teach, which were run with another program and other data."""
+    folds = leave_one_out(rows.kinds, "kind")
+    methods = {
+        "constant": _constant,
+        "Yeung's features, random forest": _yeung_forest,
+        "Yeung's features, boosting": _yeung_boosting,
+        "ours": _ours,
+    }
+    lines = [
+        (f"{name}, utilization", *_errors(rows, _out_of_fold(rows, folds, method)[:, UTILIZATION], UTILIZATION))
+        for name, method in methods.items()
+    ]
+    return ScoreTable(
+        title="Utilization of random networks, a kind of network held out, RMSLE on percent",
+        columns=("method", *(f"unseen kind: {part}" for part in ("all", "MLP", "CNN"))),
+        rows=tuple(lines),
+        notes=("What the one kind teaches about the other: MLP and CNN ran with programs and data of their own.",),
+    )
 
 
 def _rows(data: DataFolder) -> Rows:

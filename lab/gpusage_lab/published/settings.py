@@ -100,11 +100,18 @@ def divides_layers(row: PublishedRow) -> bool:
     return row.mode == "generate" and bool(re.fullmatch(rf"TP ?{row.gpus}", row.parallelism))
 
 
+def has_layers_in_turn(row: PublishedRow) -> bool:
+    """Tell whether each of the row's GPUs has some of the layers, and they compute one after the other."""
+    return row.mode == "generate" and "layer split" in row.parallelism
+
+
 def strategy_of(row: PublishedRow) -> str | None:
     """Return how the model is divided between the row's GPUs; ``None`` for a way that gpusage has not."""
     text = row.parallelism
     if row.gpus == 1 or not text:
         return "ddp"
+    if has_layers_in_turn(row):
+        return "pipeline"
     if divides_layers(row):
         return "ddp"  # no word of ours says it: on several GPUs, a model that generates has its layers divided
     if row.mode in ("infer", "generate") or re.search(

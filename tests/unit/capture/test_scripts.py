@@ -42,6 +42,7 @@ EXPECTED = {
     "fully_sharded": {"batch": "8", **BF16, "optimizer": "adamw", "accumulate": "2", **BY_FSDP},
     "compiled": {"batch": "8", **TRAINS, "precision": "bf16-pure", "optimizer": "adamw", "compile": "on"},
     "checkpointed": {"batch": "8", **TRAINS, "precision": "tf32", "optimizer": "adamw", "checkpointing": "on"},
+    "channels_last": {"batch": "4", **TRAINS, "optimizer": "sgd", "layout": "channels_last"},
     "frozen": {"batch": "8", **TRAINS, "optimizer": "momentum~", "trainable": "0.1"},  # 1,000 of 10,000
     "inference": {"batch": "5", "mode": "infer?", "precision": "fp16-pure"},
     "generate": {"batch": "2", "mode": "infer?", "precision": "fp32", "generate": "8+16"},

@@ -16,7 +16,7 @@ from gpusage.capture.inside.light import LeftOut
 from gpusage.capture.inside.observer import AUTOCAST, Call, Shape
 from gpusage.devices.precisions import PURE
 from gpusage.graphs.torch.batches import Batch, sample_count
-from gpusage.graphs.torch.module import graph_from_module
+from gpusage.graphs.torch.module import graph_from_module, has_channels_last
 from gpusage.graphs.torch.recording import SEQUENCES_FIRST_NOTE
 from gpusage_hooks.types import ModelGraph
 
@@ -158,6 +158,8 @@ def job_keys(observation: Observation, graph: ModelGraph | None, autocast: str |
         keys["generate"] = Key(value=f"{prompt}+{new}")
     if observation.left_out.is_compiled:
         keys["compile"] = Key(value="on")
+    if any(has_channels_last(module) for module in modules_of(calls)):
+        keys["layout"] = Key(value="channels_last")
     return keys
 
 
