@@ -322,12 +322,12 @@ def check_commands(function: Hook) -> None:
 
 
 def check_listener(function: Hook) -> None:
-    """Check a listener: it hears of a decision and answers nothing."""
+    """Check a listener: it receives a decision and returns nothing."""
     sound_answer("decision_made", function, record=samples.record())
 
 
 def check_witness(function: Hook) -> None:
-    """Check what hears of usage: that of a job that was observed, and of one of which nothing is known."""
+    """Check a listener to usage: of a job that was observed, and of one of which nothing is known."""
     for usage in samples.usages():
         sound_answer("usage_observed", function, usage=usage)
 
@@ -343,7 +343,7 @@ def _check_refusal(function: Hook, source: str) -> None:
 
 
 def _alike(some: Sequence[object], others: Sequence[object]) -> bool:
-    """Tell whether two answers are the same but for the last digits: sums of arrays depend on the arrays' shapes."""
+    """Return whether two answers are the same but for the last digits: sums of arrays depend on the arrays' shapes."""
     return all(_is_alike(one, other) for one, other in zip(some, others, strict=True))
 
 

@@ -52,7 +52,7 @@ def parse_comment(text: str) -> ModelRequest | None:
 
 
 def _is_ours(text: str) -> bool:
-    """Tell whether a comment without `gpusage:` begins with a model or a key of ours, and names a model."""
+    """Return whether a comment without `gpusage:` begins with a model or a key of ours, and names a model."""
     first, _, rest = re.sub(r"[,;]", ",", text).partition(",")
     model_later = re.search(r"(?:^|,)\s*model=", rest)
     begins = is_model_name(first) and (not rest or _key(rest) in JOB_KEYS)
@@ -96,7 +96,7 @@ def _refuse_slips(text: str) -> None:
 
 
 def is_model_name(word: str) -> bool:
-    """Tell whether *word* is a model's path or name and nothing else; `key=x.onnx` is somebody's setting."""
+    """Return whether *word* is a model's path or name and nothing else; `key=x.onnx` is somebody's setting."""
     alone = not re.search(r"[\s,;]|^\w+=", word)
     return alone and (word.endswith(MODEL_SUFFIXES) or word.startswith(MODEL_PREFIXES))
 

@@ -216,7 +216,7 @@ def read_past_jobs(path: str) -> Sequence[PastJob] | None:
 
 @hookspec(firstresult=True)
 def collect_past_jobs(manager: str, since_s: float, context: Context) -> Sequence[PastJob] | None:
-    """Ask a workload manager's accounting for jobs of late; may take minutes; first answer wins.
+    """Ask a workload manager's accounting for recent jobs; may take minutes; first answer wins.
 
     Args:
         manager: Its name.

@@ -30,7 +30,7 @@ class Inside:
     complaint_characters: int | None = None
 
     def run(self, command: Sequence[str], *, check: bool, timeout_s: float) -> subprocess.CompletedProcess[str]:
-        """Run *command* and return what it said.
+        """Run *command* and return its output.
 
         Raises:
             RequestError: It failed, and *check* is true; or it took longer than *timeout_s*.

@@ -23,7 +23,7 @@ def read_pid(path: Path) -> int | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Say whether *pid* runs; a zombie does not."""
+    """Return whether *pid* runs; a zombie does not."""
     return _stat(pid).get("state", "Z") not in "ZX"
 
 
@@ -79,7 +79,7 @@ def find(mark: str, folder: Path, programs: Path) -> list[int]:
 
 
 def _stands_in(pid: int, folder: Path, programs: Path) -> bool:
-    """Say whether *pid* is a program below *programs*, working in *folder*.
+    """Return whether *pid* is a program below *programs*, working in *folder*.
 
     Some are known only by this, because they write a title over the environment that they began with.
     """

@@ -89,7 +89,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     def end_daemons(self) -> None:
-        """End jobs and daemons, each in its turn; what outlives it is ended by `down`."""
+        """End jobs and daemons, one after another; `down` ends what is left."""
 
     @abstractmethod
     def last_words(self, daemons: Iterable[str]) -> str:

@@ -28,7 +28,7 @@ ALIVE = {"v": "1", "code": "OK"}
 
 
 def alive(daemon: Daemon) -> bool:
-    """Tell whether it still rewrites."""
+    """Return whether it still rewrites."""
     return daemon.ask()["code"] == "REWRITE"
 
 

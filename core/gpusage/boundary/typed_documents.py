@@ -36,7 +36,7 @@ _WORDS: Mapping[type[inspect.Type], str] = {
 
 
 class MismatchError(ValueError):
-    """Say where a document is not what it should be.
+    """A document does not have the expected type at some place.
 
     Attributes:
         above: The way to the table that has the key.

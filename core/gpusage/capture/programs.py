@@ -49,7 +49,7 @@ class Program:
 
 
 def program_of(command: Sequence[str]) -> Program:
-    """Return the program that *command* runs, itself or by way of srun, torchrun, accelerate and the like.
+    """Return the program that *command* runs, itself or through srun, torchrun, accelerate or a similar launcher.
 
     Raises:
         RequestError: It runs no Python program that can be run by its name.

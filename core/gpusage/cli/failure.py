@@ -1,4 +1,4 @@
-"""What becomes of a command that fails: one sentence on standard error, an exit status that tells whose fault it is.
+"""How a command fails: with one sentence on standard error, and an exit status that shows whose fault it is.
 
 0   done
 1   the input is at fault, or the answer is no
@@ -33,7 +33,7 @@ REPORT = "This is a bug of gpusage; please report it with the lines above, as CO
 
 
 def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
-    """Run *command* and return its exit status, with a failure told on standard error.
+    """Run *command* and return its exit status; a failure is reported on standard error.
 
     Args:
         command: A click command in non-standalone mode.
@@ -93,7 +93,7 @@ def report_failure(code: str, message: str, status: int, arguments: Sequence[str
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Tell whether ``--json`` is an option among *arguments*: not after ``--``."""
+    """Return whether ``--json`` is an option among *arguments*: not after ``--``."""
     words = list(arguments)
     return "--json" in (words[: words.index("--")] if "--" in words else words)
 

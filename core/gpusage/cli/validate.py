@@ -51,7 +51,7 @@ ORIGINS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """What becomes of one script: a verdict with what shares would cost, or an error of the script."""
+    """The result for one script: a decision with the cost of shares, or an error in the script."""
 
     script: str
     outcome: Outcome | None = None
@@ -105,7 +105,7 @@ def validate_scripts(
 
 
 def validate(script: Script, cluster: Cluster, context: DecisionContext) -> Validation:
-    """Return what becomes of *script* on *cluster*."""
+    """Return the result for *script* on *cluster*."""
     if script.error:
         return Validation(script=script.path, error=script.error)
     try:

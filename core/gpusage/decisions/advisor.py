@@ -1,4 +1,4 @@
-"""Read, decide, render: what becomes of a job, by what is predicted for it.
+"""Read, decide, render: the path from a job to its decision, by predictions.
 
 The advisor is the same for the command line, the daemon and the Python API. It asks plugins and puts their answers
 together; it knows no workload manager and does no I/O of its own.
@@ -204,7 +204,7 @@ class Advisor(Predictor):
         return replace(request, required_gpus=tuple(left)), allowed
 
     def _through_policies(self, case: PolicyInput, stages: Sequence[Stage] = STAGES) -> Decision:
-        """Ask each policy in its turn; each answers on the draft of those before it."""
+        """Ask the policy of each stage in order; each one may change the draft of those before it."""
         draft = Decision(code=Code.KEEP, request=case.request, reasons=(), plugin=__name__)
         for stage in stages:
             draft = self.hooks.decide(stage, case, draft) or draft

@@ -117,7 +117,7 @@ class Predictor:
         return self.learned.why_not_enforced(graph, self.submitter)
 
     def _learned(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Sequence[ObservedFigures]]:
-        """Return what earlier runs show on *gpus*; where the user said more, the memory alone."""
+        """Return what earlier runs show on *gpus*; if the user gave other figures, the memory alone."""
         finding = self.find(graph, workload)
         if finding is NO_FINDING:
             return []

@@ -38,12 +38,12 @@ def own_utilization(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> float | N
 
 
 def was_gpu_shared(usage: Usage) -> bool:
-    """Tell whether others were on the GPU for so long that nobody knows whose kernels ran."""
+    """Return whether others were on the GPU for so long that nobody knows whose kernels ran."""
     return usage.alone_s < LEAST_ALONE * usage.sampled_s
 
 
 def filled_memory_cap(usage: Usage) -> bool:
-    """Tell whether the processes of a run held as much GPU memory, by the driver's account, as its cap allows.
+    """Return whether the processes of a run held as much GPU memory, by the driver's account, as its cap allows.
 
     Of a run that completed this shows nothing: an allocator that keeps what it frees holds all that it may have.
     """
@@ -100,7 +100,7 @@ def utilization_key(usage: Usage, record: DecisionRecord, least_s: float = LEAST
 
 
 def lacks_processors(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> bool:
-    """Tell whether the job waits for its processors, which are busy."""
+    """Return whether the job waits for its processors, which are busy."""
     return processor_utilization(usage) >= BUSY_PROCESSORS and bool(describe_waiting(usage, least_s))
 
 

@@ -28,7 +28,7 @@ def output_aside() -> contextlib.redirect_stdout[TextIO]:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Tell whether *error* is the user's Ctrl-C, which only the main thread gets."""
+    """Return whether *error* is the user's Ctrl-C, which only the main thread gets."""
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 

@@ -48,7 +48,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
 
 
 class UnusableError(Exception):
-    """Say in one clause what a plugin must be, and what it is."""
+    """A plugin cannot be used; the message says in one clause what it must be, and what it is."""
 
 
 @cache

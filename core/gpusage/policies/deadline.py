@@ -40,7 +40,7 @@ class Run(NamedTuple):
         return (True, -self.time_s.value) if self.cost is None else (False, self.cost.value)
 
     def ends_within(self, deadline_s: float) -> bool:
-        """Tell whether it surely ends within *deadline_s* seconds."""
+        """Return whether it surely ends within *deadline_s* seconds."""
         return self.need.fits and self.time_s.high <= deadline_s
 
 

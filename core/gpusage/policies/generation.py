@@ -61,7 +61,7 @@ def speedup(of: Candidate, over: Candidate) -> Interval:
 
 
 def _reason(chosen: Sequence[Candidate], where: Sequence[Candidate], precision: Precision) -> str:
-    """Say what the job gains on the chosen GPUs, or how little it would gain on newer ones.
+    """Return what the job gains on the chosen GPUs, or how little it would gain on newer ones.
 
     Where the slowest GPU has no units for the job's *precision*, the gain says so.
     """

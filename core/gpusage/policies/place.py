@@ -29,7 +29,7 @@ WIDEST_SHARE = 0.5
 
 
 def limits_threads(gpu: Gpu) -> bool:
-    """Tell whether MPS holds a client on *gpu* to its thread percentage."""
+    """Return whether MPS holds a client on *gpu* to its thread percentage."""
     return not why_unlimited(gpu)
 
 
@@ -46,7 +46,7 @@ def admitted(case: PolicyInput) -> tuple[Candidate, ...]:
 
 
 def admits(pool: GpuPool, request: GpuRequest) -> bool:
-    """Tell whether *pool* has GPUs, of the type that *request* insists on."""
+    """Return whether *pool* has GPUs, of the type that *request* insists on."""
     named = (request.gpu_type or "").casefold()
     return pool.gpu_count > 0 and named in ("", pool.site_type.casefold(), (pool.gpu or "").casefold())
 
@@ -75,7 +75,7 @@ def nothing_allowed(names: Sequence[str]) -> RequestError:
 
 
 def _is_called(pool: GpuPool, name: str, catalogue: GpuCatalogue) -> bool:
-    """Tell whether *name* is one of *pool*'s, of the GPU that it is a slice of, or has some words of such a name."""
+    """Return whether *name* is one of *pool*'s, of the GPU that it is a slice of, or has some words of such a name."""
     gpus = [catalogue.find(pool.gpu)] if pool.gpu else []
     gpus += [catalogue.find(gpu.parent_gpu) for gpu in gpus if gpu.parent_gpu]
     kinds = (pool.site_type, *(gpu.name for gpu in gpus))
@@ -84,7 +84,7 @@ def _is_called(pool: GpuPool, name: str, catalogue: GpuCatalogue) -> bool:
 
 
 def _is_kind(words: Sequence[str], kind: str) -> bool:
-    """Tell whether the GPU called *kind* is one of those that *words* mean: its first word is theirs, all are its."""
+    """Return whether the GPU called *kind* is one of those that *words* mean: its first word is theirs, all are its."""
     own = name_words(kind)
     return bool(own and words) and own[0] == words[0] and {*words} <= {*own}
 

@@ -52,7 +52,7 @@ def decide_veto(case: PolicyInput, draft: Decision) -> Decision | None:
 
 
 def _may_steer(case: PolicyInput, draft: Decision) -> bool:
-    """Tell whether the job has a share, and is held back by nothing if it is kept off nodes."""
+    """Return whether the job has a share, and is held back by nothing if it is kept off nodes."""
     is_share = draft.request.mps_thread_percent is not None
     can_be_let_go = draft.request.steerable and case.cluster.releases
     return is_share and can_be_let_go and case.rules.sharing.keep_apart and bool(case.cluster.neighbours)
@@ -112,7 +112,7 @@ def _newcomer(place: Candidate, case: PolicyInput, draft: Decision) -> Neighbour
 
 
 def _is_served(left: Sequence[_Seat], case: PolicyInput, draft: Decision) -> bool:
-    """Tell whether the job could start on one of *left* in each of its partitions, on GPUs that it prefers."""
+    """Return whether the job could start on one of *left* in each of its partitions, on GPUs that it prefers."""
     wished = draft.request.preferred_gpus
     liked = [seat for seat in left if not wished or seat.place.name in wished]
     return all(any(could_run(seat.kind, case.request, name) for seat in liked) for name in _partitions(case))

@@ -29,7 +29,7 @@ _TRAINED_IN_HALF = frozenset({"rtx-3090"})
 
 
 def is_sum_measured(gpu: Gpu, precision: Precision) -> bool:
-    """Tell whether training in *precision* was measured well on *gpu*; in fp32 it was on GPUs of each kind."""
+    """Return whether training in *precision* was measured well on *gpu*; in fp32 it was on GPUs of each kind."""
     return precision not in HALF or gpu.board in _TRAINED_IN_HALF
 
 

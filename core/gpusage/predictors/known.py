@@ -198,7 +198,7 @@ def _utilizations(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) ->
 
 
 def is_same_batch_size(workload: Workload) -> bool:
-    """Tell whether the utilization that the user gave is of the batch size of *workload*."""
+    """Return whether the utilization that the user gave is of the batch size of *workload*."""
     return workload.alone.batch_size in (None, workload.batch_size)
 
 
@@ -222,7 +222,7 @@ def _scale_activity(activity: Interval, factor: float) -> Interval:
 
 
 def share_notes(known: ObservedFigures) -> tuple[str, ...]:
-    """Return what becomes of figures that are known of a whole GPU in the need of a share of it."""
+    """Return how the known figures of a whole GPU count in the need of a share of it."""
     figures = [
         *([f"GPU busy {100 * known.gpu_utilization.interval.value:.0f} %"] if known.gpu_utilization else []),
         *([f"a step of {seconds(known.step_time_s.interval.value)}"] if known.step_time_s else []),

@@ -73,27 +73,27 @@ def amounts_of(observed: Observation, least_s: float = LEAST_SAMPLED_S) -> Amoun
 
 
 def had_share(observed: Observation) -> bool:
-    """Tell whether a whole GPU was asked for, and the run had a share of it in its place."""
+    """Return whether a whole GPU was asked for, and the run had a share of it in its place."""
     record = observed.decision
     carried_out = record is not None and record.decision.code is Code.REWRITE and record.mode == "enforce"
     return carried_out and observed.usage.granted.share_percent < WHOLE_PERCENT
 
 
 def had_whole_gpus(observed: Observation) -> bool:
-    """Tell whether the run had GPUs to itself, neither a share nor a slice."""
+    """Return whether the run had GPUs to itself, neither a share nor a slice."""
     granted = observed.usage.granted
     return granted.division == "whole" and granted.share_percent == WHOLE_PERCENT
 
 
 def was_share_withheld(observed: Observation) -> bool:
-    """Tell whether a share was decided, and not given because of the site's mode."""
+    """Return whether a share was decided, and not given because of the site's mode."""
     record = observed.decision
     decided = record is not None and record.decision.code is Code.REWRITE and record.mode != "enforce"
     return decided and record is not None and record.decision.request.mps_thread_percent is not None
 
 
 def gpu_count(observed: Observation) -> float:
-    """Return how many GPUs the run had a part of; where nobody told, one is sure.
+    """Return how many GPUs the run had a part of; 1, the least possible, if that is unknown.
 
     A node counts its own GPUs, a decision those of all nodes. The accounting, which samples nothing, knows best.
     """

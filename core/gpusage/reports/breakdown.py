@@ -72,7 +72,7 @@ def model_of(observed: Observation) -> str:
 
 
 def account_of(observed: Observation) -> str:
-    """Return the account or queue that pays, as its manager or its submission told; empty where neither did."""
+    """Return the account or queue that pays, as its manager or its submission names it; empty if neither does."""
     record = observed.decision
     return observed.usage.account or (record.identity.account if record and record.identity else "")
 

@@ -135,12 +135,12 @@ class GpuPool:
     node_gpu_counts: tuple[int, ...] = ()
 
     def has_room(self, share_percent: int) -> bool:
-        """Tell whether a share of *share_percent* of one GPU could start here now."""
+        """Return whether a share of *share_percent* of one GPU could start here now."""
         free = self.free_share_percent
         return self.free_gpu_count > 0 or (free is not None and free >= share_percent)
 
     def meets(self, node_features: tuple[tuple[str, ...], ...]) -> bool:
-        """Tell whether one of its nodes may have what a job asks for by `GpuRequest.node_features`."""
+        """Return whether one of its nodes may have what a job asks for by `GpuRequest.node_features`."""
         unknown = not (node_features and self.node_features)
         return unknown or any({*group} <= {*node} for group in node_features for node in self.node_features)
 
@@ -157,7 +157,7 @@ class Cluster:
             have no room any more.
         repeats: Whether a job may run again by itself where a share's memory was too small.
         neighbours: The jobs that run on shares now, as far as they are known.
-        recent_jobs: Of each user's newest job that was decided of late, how long a step takes on GPU types where it
+        recent_jobs: Of each user's newest job among the recent decisions, how long a step takes on GPU types where it
             fits, in seconds by the site's name of the type: they compete for the fast ones. None means not known.
     """
 

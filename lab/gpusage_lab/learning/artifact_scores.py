@@ -121,7 +121,7 @@ def _line(answer: Comparison) -> tuple[str, str]:
 
 
 def _is_seen(name: str, source: str, figure: str) -> bool:
-    """Tell whether the card of the artifact *name* says that it was fitted on *source*."""
+    """Return whether the card of the artifact *name* says that it was fitted on *source*."""
     files = {file for file, kind in random_networks.KINDS.items() if source == f"gpumemnet_{kind}"}
     return figure != "DRAM activity" and not (files or {source}).isdisjoint(_cited(name))
 

@@ -45,7 +45,7 @@ class Pace:
 
 
 def wait_for_device(device: str) -> None:
-    """Return when the device has done all it was told."""
+    """Wait until the device has finished all work in its queue."""
     if device.startswith("cuda"):
         import_library("torch").cuda.synchronize()
 
@@ -98,7 +98,7 @@ def _ends_on_gpu(step: Step, window: Window, pace: Pace) -> list[float]:
 
 
 def _needs_another_step(ends: Sequence[float], window: Window) -> bool:
-    """Tell whether to run another step: a step longer than the window is still seen once, from end to end."""
+    """Return whether to run another step: a step longer than the window is still seen once, from end to end."""
     now = time.monotonic()
     whole = sum(end > window.start for end in ends[1:])
     return now < window.end + TAIL_S or whole <= 1

@@ -96,7 +96,7 @@ def _quantized(row: PublishedRow, text: str) -> str | None:
 
 
 def divides_layers(row: PublishedRow) -> bool:
-    """Tell whether each layer is divided among the row's GPUs, and nothing else is."""
+    """Return whether each layer is divided among the row's GPUs, and nothing else is."""
     return row.mode == "generate" and bool(re.fullmatch(rf"TP ?{row.gpus}", row.parallelism))
 
 

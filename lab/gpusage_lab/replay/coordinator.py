@@ -1,4 +1,4 @@
-"""The one who owns the virtual GPUs: bodies of jobs say where they are, and are told when and how they end.
+"""The owner of the virtual GPUs: jobs' processes report where they run, and learn when and how they end.
 
 One thread, one Unix socket; between events it sleeps. An emulated second takes ``1 / compression`` seconds.
 """
@@ -25,7 +25,7 @@ AS_CALLED: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(slots=True)
 class _Body:
-    """A job's end of the line; its number once it has said it."""
+    """The connection to a job's process; the job's number once the process has sent it."""
 
     connection: socket.socket
     job: int | None = None

@@ -1,4 +1,4 @@
-"""Ardagna et al.: step times told beyond what was measured, by regression on a run's settings, and by ours.
+"""Ardagna et al.: step times extrapolated beyond the measurements, by regression on a run's settings, and by ours.
 
 For every network they fit a linear regression on batch size, number of GPUs and the GPU's rate, with inverse and
 crossed terms, and ask it for what lies beyond the rows that taught it. The same on the public runs of Gavel, Sia, Zeus

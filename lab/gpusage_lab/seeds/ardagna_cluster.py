@@ -1,4 +1,4 @@
-"""Ardagna et al.'s cluster: capacity planned by mixed-integer programs against plain rules, and its cost foretold.
+"""Ardagna et al.'s cluster: capacity planned by mixed-integer programs against plain rules, and its predicted cost.
 
 Random instances as the slides describe them: their virtual machines and servers with their prices, ten jobs per node,
 Poisson arrivals of 30 s and 45 s, five instances each. Their two-node scenario: six jobs, one every 300 s.

@@ -103,7 +103,7 @@ def fitted(teacher: Layers, tested: Layers) -> FloatArray:
 
 
 def left_out(layers: Layers, _: Layers) -> FloatArray:
-    """Return each layer's seconds by a line that the network's other layers taught."""
+    """Return each layer's seconds by a line fitted on the network's other layers."""
     rows = np.arange(len(layers.measured_s))
     parts = [(Layers(*(column[rows != row] for column in layers)), row) for row in rows]
     return np.concatenate([fitted(others, Layers(*(column[[row]] for column in layers))) for others, row in parts])

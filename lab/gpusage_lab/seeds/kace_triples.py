@@ -83,7 +83,7 @@ def linear(triples: Triples, teaches: BoolArray) -> FloatArray:
 
 
 def ours(triples: Triples, _: BoolArray) -> FloatArray:
-    """Return what the shipped predictor says, which no triple taught."""
+    """Return the predictions of the shipped predictor, which was fitted on no triple."""
     predictions = (predict_colocation([triples.needs[job] for job in three], triples.gpu) for three in triples.members)
     return np.array([one.throughput_sum.value for one in predictions])
 

@@ -125,7 +125,7 @@ def drawn_jobs(truth: PairTruth, seed: int, count: int = JOBS, longest_s: float 
 
 
 def policies(truth: PairTruth) -> Iterator[tuple[Policy, Fleet]]:
-    """Yield each policy with the GPUs that it has, and what it is told."""
+    """Yield each policy with its GPUs and the predictions that it gets."""
     fleet, apart = _fleet(truth, GPUS), _fleet(truth, GPUS - 1, 1)
     predicted_loads = {
         (kind, gpu_type): load_of(need) for kind, need in enumerate(truth.needs) for gpu_type in range(len(apart.types))

@@ -82,7 +82,7 @@ def read_models(kinds: Sequence[Kind], fleet: Fleet, advisor: Advisor, folder: P
 
 
 def foresight_of(models: Models, fleet: Fleet, count: int) -> Foresight:
-    """Return what policies are told of *count* kinds."""
+    """Return the predictions for *count* kinds, as policies see them."""
     loads = {key: load_of(need) for key, need in models.needs.items()}
     return Foresight(
         loads=loads, pair_throughputs=tuple(_pairs(models, place, count) for place in range(len(fleet.types)))

@@ -69,7 +69,7 @@ def _model_notes(source: Source, drawn: Scenario) -> Iterator[str]:
 
 
 def _pairs_note(measured: Measured) -> str:
-    """Say how many of a file's pairs are of the jobs; a model that is written otherwise is none of them."""
+    """Return how many of a file's pairs are of the jobs; a model that is written otherwise is none of them."""
     if not measured.used_count:
         return (
             f"None of the {measured.pair_count} measured pairs is of these jobs: 'model' and 'beside' must name their "

@@ -115,5 +115,5 @@ class Rounds:
 
 
 def may_stop(run: Run) -> bool:
-    """Tell whether a run can be suspended: it works, or gets ready for it."""
+    """Return whether a run can be suspended: it works, or gets ready for it."""
     return run.way in ("work", "start")

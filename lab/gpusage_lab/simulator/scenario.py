@@ -47,7 +47,7 @@ class Scenario:
 
     @property
     def measured(self) -> Foresight:
-        """Return what policies would be told by a run alone: utilization and memory as they are."""
+        """Return the true utilization and memory, which a run alone would show to policies."""
         loads = {
             (kind, place): Load(
                 utilization=self.truth.utilization(kind, place), memory_bytes=self.truth.memory_bytes(kind, place)

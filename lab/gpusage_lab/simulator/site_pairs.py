@@ -121,7 +121,7 @@ def _request_of(kind: Kind, workload: Workload) -> ModelRequest:
 
 
 def _is_same(one: ModelRequest, other: ModelRequest) -> bool:
-    """Tell whether both are one job; a shape that only one of them tells is taken for the other's."""
+    """Return whether both are one job; a shape that only one of them tells is taken for the other's."""
     of, over = one.workload, other.workload
     return (
         (one.model, of.batch_size, of.mode, of.precision) == (other.model, over.batch_size, over.mode, over.precision)

@@ -28,7 +28,7 @@ MANAGER = "simulated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a user names, in plain values, so that another process can be told of it.
+    """What a user names, in plain values, so that it can be sent to another process.
 
     Attributes:
         jobs_file: A trace.

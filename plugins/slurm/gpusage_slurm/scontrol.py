@@ -93,12 +93,12 @@ def _daemon_folders() -> Iterator[str]:
 
 
 def has_commands() -> bool:
-    """Tell whether Slurm's commands are on this host."""
+    """Return whether Slurm's commands are on this host."""
     return shutil.which("squeue", path=environment()["PATH"]) is not None
 
 
 def is_slurm_host() -> bool:
-    """Tell whether this host is meant to have Slurm: it has its commands, or its configuration."""
+    """Return whether this host is meant to have Slurm: it has its commands, or its configuration."""
     named = os.environ.get("SLURM_CONF")
     return bool(named) or has_commands() or any(Path(folder, "slurm.conf").is_file() for folder in _CONFIGURATIONS)
 

@@ -181,7 +181,7 @@ def with_gradient(optimizer: Any) -> list[torch.Tensor]:
 
 
 def is_of_keras(module: nn.Module) -> bool:
-    """Tell whether *module* is one of Keras, whose optimizers and training loop are its own."""
+    """Return whether *module* is one of Keras, whose optimizers and training loop are its own."""
     return any(each.__module__.partition(".")[0] == "keras" for each in type(module).__mro__)
 
 

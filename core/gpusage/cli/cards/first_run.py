@@ -59,7 +59,7 @@ def comment_of_run(
 
 
 def _is_program(document: Mapping[str, Any], files: Mapping[str, Path]) -> bool:
-    """Tell whether the main file of the program is still the one that was seen."""
+    """Return whether the main file of the program is still the one that was seen."""
     path = Path(str(document.get("program") or "/"))
     try:
         content = read_bounded_file(str(files.get(path.name, path)), _MAXIMUM_PROGRAM_BYTES)

@@ -161,7 +161,7 @@ def _store() -> DecisionStore:
 
 
 def origins_of(user: str) -> tuple[str, ...]:
-    """Return how records name *user*: by id where the manager told that, else by name."""
+    """Return how records name *user*: by id if the manager gave one, else by name."""
     if user.isdigit():
         return (f"uid {user}",)
     try:

@@ -137,7 +137,7 @@ def _setting_notes(module: Any) -> Iterator[str]:  # torch may not be installed
 
 
 def _is_channels_last(weight: Any) -> bool:  # a tensor
-    """Tell whether the strides of *weight*, an image's filter, are those of ``torch.channels_last`` alone."""
+    """Return whether the strides of *weight*, an image's filter, are those of ``torch.channels_last`` alone."""
     return weight.dim() == _FILTER_RANK and weight.stride()[1] == 1 and not weight.is_contiguous()
 
 

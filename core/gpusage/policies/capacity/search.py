@@ -44,7 +44,7 @@ class _Search:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether enough was tried."""
+        """Return whether enough was tried."""
         return self._is_over(self.scheduler.tries)
 
     def put_back(self, jobs: Sequence[int], node_share: float) -> None:
@@ -118,7 +118,7 @@ def _sequences(jobs: Sequence[int], orders: Sequence[Order]) -> Iterator[Sequenc
 
 
 def _orders(jobs: Sequence[PlannedJob], scheduler: Scheduler) -> list[Order]:
-    """Return ways to sort jobs: by deadline, arrival, price of lateness, and work."""
+    """Return ways to sort jobs: by deadline, arrival, cost of lateness, and work."""
     fastest = [min(option.time_s for option in ways) for ways in scheduler.options]
     work = [min(option.cost for option in ways) for ways in scheduler.options]
     return [

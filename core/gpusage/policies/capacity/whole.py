@@ -46,7 +46,7 @@ class Watch:
         return replace(self, begin=self.begin + begin * length, end=self.begin + end * length)
 
     def is_over(self, done: float) -> bool:
-        """Report that the share *done* of this work is done, and tell whether its time is over."""
+        """Report the share *done* of this work, and return whether its time is over."""
         self.report(self.begin + min(done, 1.0) * (self.end - self.begin))
         return self.spent() >= self.end
 

@@ -60,7 +60,7 @@ def _activity_percent(place: Candidate, rules: SharingRules) -> int:
 
 
 def _too_much(tightest: Candidate, memory_bytes: float, rules: SharingRules) -> str:
-    """Say which of the job's needs, or which of the site's rules, leaves too little of the GPU for others."""
+    """Return which of the job's needs, or which of the site's rules, leaves too little of the GPU for others."""
     if granted_percent(0, rules) > min(rules.maximum_percent, 100):
         return f"the site's rules allow no share ({rules.maximum_partners} jobs per GPU at most)"
     memory = memory_percent(tightest, memory_bytes)

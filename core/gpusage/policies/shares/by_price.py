@@ -37,7 +37,7 @@ def decide(case: PolicyInput, draft: Decision) -> Decision:
 
 
 def may_share(request: GpuRequest, workload: Workload, cluster: Cluster, rules: SharingRules) -> bool:
-    """Tell whether a share comes into question at all, so that prices are worth predicting."""
+    """Return whether a share comes into question at all, so that prices are worth predicting."""
     ours = rules.enabled and rules.rule == "price" and request.gpu_count == 1 and not request.obstacles
     return ours and _obstacle(cluster, rules, limits(rules, workload.slowdown)) is None
 
@@ -137,7 +137,7 @@ def _accepted(within: Limits) -> str:
 
 
 def _describe_solo_run(case: PolicyInput) -> str:
-    """Say what the user stated about a run alone, where that counted."""
+    """Return what the user stated about a run alone, if that counted."""
     alone = case.workload.alone
     if alone.utilization is not None:
         at = f" at batch {alone.batch_size}" if alone.batch_size else ""

@@ -85,7 +85,7 @@ def _source(place: Candidate) -> str:
 
 
 def _too_much(tightest: Candidate, memory_bytes: float, rules: SharingRules) -> str:
-    """Say what leaves too little of the GPU for others."""
+    """Return what leaves too little of the GPU for others."""
     if _least_percent(rules) > min(rules.maximum_percent, WHOLE_PERCENT):
         return f"the site's rules allow no share ({rules.maximum_packed} jobs per GPU at most)"
     memory = memory_percent(tightest, memory_bytes)

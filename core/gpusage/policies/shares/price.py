@@ -59,7 +59,7 @@ class Offer:
 
     @property
     def is_slice(self) -> bool:
-        """Tell whether it is a whole slice, which has no partners."""
+        """Return whether it is a whole slice, which has no partners."""
         return self.share_percent == WHOLE_PERCENT
 
     @property
@@ -100,7 +100,7 @@ class Offer:
 
     @property
     def saves(self) -> bool:
-        """Tell whether it is worth a slowdown; a slice is there whether it is used or not."""
+        """Return whether it is worth a slowdown; a slice is there whether it is used or not."""
         return self.is_slice or self.gpu_time <= MOST_GPU_TIME
 
     @property
@@ -110,7 +110,7 @@ class Offer:
         return memory_bytes if self.is_slice else memory_cap_bytes(memory_bytes, self.share_percent)
 
     def has_memory(self, needed_bytes: float) -> bool:
-        """Tell whether the job may use *needed_bytes* there."""
+        """Return whether the job may use *needed_bytes* there."""
         return needed_bytes <= self.cap_bytes
 
 
@@ -132,7 +132,7 @@ def limits(rules: SharingRules, accepted: float | None) -> Limits:
 
 
 def keeps_promise(offer: Offer, serving: Workload | None) -> bool:
-    """Tell whether the latency that *serving* promises holds on the share, at its pessimistic end."""
+    """Return whether the latency that *serving* promises holds on the share, at its pessimistic end."""
     if serving is None or serving.slo is None:
         return True
     return latency_s(offer.step_time_s.high, serving) <= serving.slo.latency_s
@@ -211,7 +211,7 @@ def need_alone(need: GpuNeed) -> GpuNeed:
 
 
 def can_promise(offer: Offer, within: Limits) -> bool:
-    """Tell whether *offer* can be promised *within* the limits; what is not a number never can."""
+    """Return whether *offer* can be promised *within* the limits; an offer with NaN never can."""
     possible = (
         limits_threads(offer.place.gpu)
         and offer.place.need.familiar

@@ -55,7 +55,7 @@ def _price_of_offer(offer: Offer, case: PolicyInput, decision: Decision) -> Shar
 
 
 def _passed_over(decision: Decision) -> str:
-    """Say why a share is not taken that could have been promised."""
+    """Return why a share was not chosen although it could have been promised."""
     if decision.request.slice_type:
         return "is enough, but a slice has no partners, or takes less GPU time"
     if decision.request.mps_thread_percent is not None:

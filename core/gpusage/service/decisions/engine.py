@@ -57,7 +57,7 @@ class DecidedResponse(Response):
 
     @property
     def is_lasting(self) -> bool:
-        """Tell whether it holds as long as its snapshot; not if room of the moment binds the job or avoids nodes."""
+        """Return whether it is valid as long as its snapshot; not if it depends on the GPUs that are free now."""
         request = self.outcome.decision.request if self.outcome is not None else None
         is_of_the_moment = request is not None and bool(request.bound_types or request.avoided_nodes)
         return not (self.failed or self.over_budget or is_of_the_moment)

@@ -19,7 +19,7 @@ HISTORY_RUNS = 1000
 
 
 def is_new(store: DecisionStore, usage: Usage) -> bool:
-    """Tell whether *store* has no sampled row of *usage*'s run; a requeued run may have one without samples."""
+    """Return whether *store* has no sampled row of *usage*'s run; a requeued run may have one without samples."""
     known = (each.usage for each in _of_job(store, usage))
     return not any(each.sampled_s and is_same_run(each, usage) for each in known)
 
@@ -45,5 +45,5 @@ def _of_job(store: DecisionStore, usage: Usage) -> tuple[Observation, ...]:
 
 
 def _is_same(one: Usage, other: Usage) -> bool:
-    """Tell whether both are of one run, and *one* has been sampled as *other* was."""
+    """Return whether both are of one run, and *one* has been sampled as *other* was."""
     return (one.manager, one.started_at_s, one.sampled_s) == (other.manager, other.started_at_s, other.sampled_s)

@@ -72,7 +72,7 @@ class Recorder:
 
     @property
     def is_behind(self) -> bool:
-        """Tell whether decisions come faster than a store that is there writes them."""
+        """Return whether decisions come faster than a store that is there writes them."""
         return self.counts.waiting >= BEHIND_LIMIT and not self._is_refused
 
     def start(self) -> None:

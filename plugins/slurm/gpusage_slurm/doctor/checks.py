@@ -103,7 +103,7 @@ def rewritten_jobs(evidence: Evidence) -> Finding:
 
 
 def _may_change_no_job(evidence: Evidence) -> bool:
-    """Tell whether gpusaged runs as neither root nor SlurmUser, as far as can be known."""
+    """Return whether gpusaged runs as neither root nor SlurmUser, as far as can be known."""
     uid = evidence.daemon_uid
     return "slurmuser" in evidence.settings and uid is not None and not may_change_jobs(uid, evidence.settings)
 

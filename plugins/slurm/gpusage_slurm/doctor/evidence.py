@@ -48,12 +48,12 @@ def release(settings: Mapping[str, str]) -> tuple[int, int, int] | None:
 
 
 def dry_run_crashes(settings: Mapping[str, str]) -> bool:
-    """Tell whether `sbatch --test-only` could crash this slurmctld."""
+    """Return whether `sbatch --test-only` could crash this slurmctld."""
     return release(settings) in _DRY_RUN_CRASHES
 
 
 def is_vulnerable(settings: Mapping[str, str]) -> bool:
-    """Tell whether this slurmctld's release, as its makers made it, has vulnerabilities that a later one mended."""
+    """Return whether this slurmctld's release, as its makers made it, has vulnerabilities that a later one mended."""
     running = release(settings)
     if running is None:
         return False
@@ -175,7 +175,7 @@ def sampler_python(prolog: str) -> str:
 
 
 def _dry_run(socket: str) -> bool:
-    """Tell whether a dry run of sbatch reaches the daemon at *socket*, if need be after the pause of gpusage.lua."""
+    """Return whether a dry run of sbatch reaches the daemon at *socket*, if need be after the pause of gpusage.lua."""
     command = ["sbatch", "--test-only", "--job-name=gpusage-doctor", "--gres=gpu:1", "--comment=gpusage=off"]
     environment = scontrol.environment() | {"SLURM_GPUSAGE_DRY_RUN": "1"}
     for rest_s in (0, LONGEST_PAUSE_S):

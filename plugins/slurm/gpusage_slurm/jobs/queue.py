@@ -55,7 +55,7 @@ def sacct_rows(*options: str, fields: Sequence[str], deadline_s: float = scontro
 
 
 def is_interrupted(exit_code: str) -> bool:
-    """Tell whether a failed script ended for a reason from outside, so surely not because it lacked GPU memory.
+    """Return whether a failed script ended for a reason from outside, so surely not because it lacked GPU memory.
 
     Args:
         exit_code: ``STATUS:SIGNAL``, or up to 22.05 `squeue`'s one number for both, as wait(2) has it. Of what is

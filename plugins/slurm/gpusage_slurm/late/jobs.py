@@ -158,7 +158,7 @@ def _is_late(row: Row) -> bool:
 
 
 def _is_unnamed(row: Row) -> bool:
-    """Tell whether the job named no model when its mark was written; its user may have named one since."""
+    """Return whether the job named no model when its mark was written; its user may have named one since."""
     mark = parse_annotation(row["admin_comment"])
     return mark is not None and mark.reasons.startswith(UNNAMED)
 
@@ -171,7 +171,7 @@ def _jobs_that_name_a_model() -> Iterator[str]:
 
 
 def names_model(comment: str) -> bool:
-    """Tell whether there is a model to read; what is malformed is for gpusaged to refuse."""
+    """Return whether there is a model to read; what is malformed is for gpusaged to refuse."""
     try:
         model_request = parse_comment(comment)
     except RequestError:

@@ -65,7 +65,7 @@ field() {
     printf '%s\n' "$job_record" | sed -n "s/^ *$1=//p" | sed -n '1s/ *$//p'
 }
 
-# Tell whether a file ends with CUDA's error. A FIFO would wait for a writer; a link leads no further than the user's own rights.
+# Return whether a file ends with CUDA's error. A FIFO would wait for a writer; a link leads no further than the user's own rights.
 ends_out_of_memory() {
     [ -f "$1" ] && tail -c "$tail_bytes" "$1" | grep -aqE "$out_of_memory"
 }

@@ -203,7 +203,7 @@ def _priority_variable(job: Job) -> dict[str, str]:
 
 
 def _may_prefer(fields: Mapping[str, str]) -> bool:
-    """Tell whether a preference can do no harm: slurmctld treats one that no node could ever meet as a demand.
+    """Return whether a preference can do no harm: slurmctld treats one that no node could ever meet as a demand.
 
     Without `ignore_prefer_validation` it refuses such a job, and with it a job that asks for other resources may wait
     for good; `gpusage_slurm.cluster.observation` leaves features only where the site has set that.

@@ -206,7 +206,7 @@ class ResourceManager:
         return True
 
     def _send(self, document: Document) -> None:
-        """Send *document* to a ResourceManager that has just said that it is active."""
+        """Send *document* to a ResourceManager that has just reported that it is active."""
         self._require_active()
         _, trouble = self._request(self._active, "POST", "apps", document)
         if trouble:

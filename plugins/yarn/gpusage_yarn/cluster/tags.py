@@ -27,7 +27,7 @@ _TAG = re.compile(r"gpusage-(share|containers|label)-([0-9a-z_-]+)", re.IGNORECA
 
 
 def require_tags(tags: Sequence[str]) -> None:
-    """Refuse tags of a user that YARN does not take, or that could not be told from ours.
+    """Refuse tags of a user that YARN does not take, or that could be mistaken for gpusage's own.
 
     Raises:
         RequestError: One is such, or they are too many.

@@ -172,7 +172,7 @@ def run_checks(inspection: Inspection) -> tuple[Finding, ...]:
 
 
 def _of_gpusage(inspection: Inspection) -> tuple[Finding, ...]:
-    """Return what is said of gpusage itself, which needs no ResourceManager."""
+    """Return the findings on gpusage itself, which need no ResourceManager."""
     own = inspection.own
     daemon = (_daemon(inspection), _allowed_users(inspection))
     return (settings_file(own), *daemon, store(own), plugins(own), _kill_switch(inspection), *divisions(own))
