@@ -135,9 +135,9 @@ def _check_order(hook: str, function: Hook, question: dict[str, Any], **of_each:
     if answer is None:
         return None
     turned, alone = ask(gpus[::-1]), [ask((gpu,)) for gpu in gpus]
-    require(turned is not None and _alike(turned[::-1], answer), f"{hook} must follow the order of the GPUs")
+    require(turned is not None and _are_nearly_equal(turned[::-1], answer), f"{hook} must follow the order of the GPUs")
     require(
-        None not in alone and _alike([row[0] for row in alone if row], answer),
+        None not in alone and _are_nearly_equal([row[0] for row in alone if row], answer),
         f"{hook} must not depend on which other GPUs are asked for; it does",
     )
     return answer
@@ -326,7 +326,7 @@ def check_listener(function: Hook) -> None:
     sound_answer("decision_made", function, record=samples.record())
 
 
-def check_witness(function: Hook) -> None:
+def check_usage_listener(function: Hook) -> None:
     """Check a listener to usage: of a job that was observed, and of one of which nothing is known."""
     for usage in samples.usages():
         sound_answer("usage_observed", function, usage=usage)
@@ -342,7 +342,7 @@ def _check_refusal(function: Hook, source: str) -> None:
     raise AssertionError(message)
 
 
-def _alike(some: Sequence[object], others: Sequence[object]) -> bool:
+def _are_nearly_equal(some: Sequence[object], others: Sequence[object]) -> bool:
     """Return whether two answers are the same but for the last digits: sums of arrays depend on the arrays' shapes."""
     return all(_is_alike(one, other) for one, other in zip(some, others, strict=True))
 
@@ -380,6 +380,6 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "read_gpu": check_gauge,
     "add_commands": check_commands,
     "decision_made": check_listener,
-    "usage_observed": check_witness,
+    "usage_observed": check_usage_listener,
 }
 """The check of each hook; a test of gpusage's own fails where a hook has none."""

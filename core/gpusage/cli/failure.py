@@ -54,30 +54,34 @@ def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
         return report_failure(error.code, str(error), INPUT, arguments)
     except OSError as error:
         if error.errno != errno.ENOSPC:
-            return bug(error, arguments)
+            return report_bug(error, arguments)
         output_goes_nowhere()
         return report_failure(
             "input", "Output must be written in full; got: no space left. Free some, or write elsewhere.", INPUT, ()
         )
     except Exception as error:  # the last one to hear of it
-        return missing(error, arguments) if isinstance(error, ModuleNotFoundError) else bug(error, arguments)
+        return (
+            report_missing_module(error, arguments)
+            if isinstance(error, ModuleNotFoundError)
+            else report_bug(error, arguments)
+        )
     return status if isinstance(status, int) else 0
 
 
-def missing(error: ModuleNotFoundError, arguments: Sequence[str]) -> int:
+def report_missing_module(error: ModuleNotFoundError, arguments: Sequence[str]) -> int:
     """Report a module that is not there: one of an extra of ours, or else our own bug."""
     library = library_of(error.name or "")
     extra = extra_with(library, next((word for word in arguments if not word.startswith("-")), ""))
-    return lacking(library, extra, arguments) if extra else bug(error, arguments)
+    return report_missing_library(library, extra, arguments) if extra else report_bug(error, arguments)
 
 
-def lacking(library: str, extra: str, arguments: Sequence[str]) -> int:
+def report_missing_library(library: str, extra: str, arguments: Sequence[str]) -> int:
     """Report that a library is not installed, and which extra of ours brings it."""
     rule = f"Library {library} must be there for this command; got: not installed."
     return report_failure("input", f"{rule} Install gpusage with its extra [{extra}].", INPUT, arguments)
 
 
-def bug(error: Exception, arguments: Sequence[str]) -> int:
+def report_bug(error: Exception, arguments: Sequence[str]) -> int:
     """Report our own bug, with the traceback."""
     traceback.print_exception(error)
     return report_failure("internal", f"{REPORT}: {type(error).__name__}: {error}", BUG, arguments)

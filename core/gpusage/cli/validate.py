@@ -122,7 +122,7 @@ def validate(script: Script, cluster: Cluster, context: DecisionContext) -> Vali
 
 
 def _learned(configuration: Configuration) -> Learned:
-    """Return what the runs in this host's store teach."""
+    """Return what the runs in this host's store show."""
     with closing(open_store(configuration.store.url)) as store:
         return learn_from_store(store, configuration.learning, time.time())
 

@@ -40,7 +40,7 @@ def why_unlimited(gpu: Gpu) -> str:
     return "older than Volta" if gpu.compute_capability < LIMITING else ""
 
 
-def admitted(case: PolicyInput) -> tuple[Candidate, ...]:
+def admitted_candidates(case: PolicyInput) -> tuple[Candidate, ...]:
     """Return the places of *case* that have GPUs, of the named type where the user named one."""
     return tuple(place for place in case.places if admits(place.pool, case.request))
 
@@ -63,11 +63,11 @@ def without_forbidden(cluster: Cluster, names: Sequence[str], catalogue: GpuCata
             catalogue.find(name)
     pools = tuple(pool for pool in cluster.pools if not any(_is_called(pool, name, catalogue) for name in names))
     if cluster.pools and not pools:
-        raise nothing_allowed(names)
+        raise no_allowed_type_error(names)
     return cluster if len(pools) == len(cluster.pools) else replace(cluster, pools=pools)
 
 
-def nothing_allowed(names: Sequence[str]) -> RequestError:
+def no_allowed_type_error(names: Sequence[str]) -> RequestError:
     """Return the error for a job that forbids, by *names*, every GPU type that it could get."""
     return RequestError(
         f"Key 'forbid' must leave a GPU type that the job can get; got {'+'.join(names)!r}. Remove one of them."
@@ -91,10 +91,12 @@ def _is_kind(words: Sequence[str], kind: str) -> bool:
 
 def rankable_candidates(case: PolicyInput) -> tuple[Candidate, ...]:
     """Return the places of *case* where the job surely fits, and whose predictions are good enough to choose by."""
-    return tuple(place for place in admitted(case) if place.need.fits and whole_gpu_uncertainty_reason(place) is None)
+    return tuple(
+        place for place in admitted_candidates(case) if place.need.fits and whole_gpu_uncertainty_reason(place) is None
+    )
 
 
-def not_understood(case: PolicyInput) -> tuple[GpuPool, ...]:
+def unknown_pools(case: PolicyInput) -> tuple[GpuPool, ...]:
     """Return the pools that may run the job and whose GPU type the catalogue does not know."""
     return tuple(pool for pool in case.cluster.pools if pool.gpu is None and admits(pool, case.request))
 
@@ -160,11 +162,11 @@ def step_time_s(place: Candidate) -> float:
     return place.need.step_time_s.value
 
 
-def preferable(where: Iterable[Candidate]) -> tuple[str, ...]:
+def preferable_types(where: Iterable[Candidate]) -> tuple[str, ...]:
     """Return the GPU types of *where* that a job can be made to prefer, in that order."""
     return tuple(dict.fromkeys(place.name for place in where if place.pool.feature is not None))
 
 
-def names(where: Iterable[Candidate]) -> str:
+def type_names(where: Iterable[Candidate]) -> str:
     """Return the GPU types of *where*, for people."""
     return ", ".join(dict.fromkeys(place.name for place in where))

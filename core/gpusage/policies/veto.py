@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpusage.policies.partners.company import trouble
-from gpusage.policies.place import admitted
+from gpusage.policies.place import admitted_candidates
 from gpusage.policies.shares.choice import could_run, is_enough
 from gpusage.policies.shares.price import need_on, offers
 from gpusage_hooks.types import Candidate, Decision, Neighbour, NodeKind, PolicyInput
@@ -61,7 +61,7 @@ def _may_steer(case: PolicyInput, draft: Decision) -> bool:
 def _seats(case: PolicyInput, draft: Decision) -> Iterator[_Seat]:
     """Yield the nodes on which the share could start now."""
     request, share_percent = draft.request, draft.request.mps_thread_percent or 0
-    for place in admitted(case):
+    for place in admitted_candidates(case):
         required = not request.bound_types or place.name in request.bound_types
         for kind in place.pool.node_kinds if required and place.pool.mps_per_gpu else ():
             if any(could_run(kind, request, name) for name in _partitions(case)):

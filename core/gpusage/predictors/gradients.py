@@ -33,7 +33,7 @@ def is_sum_measured(gpu: Gpu, precision: Precision) -> bool:
     return precision not in HALF or gpu.board in _TRAINED_IN_HALF
 
 
-def bounded(kernels: Kernels, seconds: FloatArray, keeps_sum: BoolArray) -> FloatArray:
+def bound_backward_passes(kernels: Kernels, seconds: FloatArray, keeps_sum: BoolArray) -> FloatArray:
     """Return *seconds* with the backward passes of convolutions within the bounds.
 
     Args:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from math import prod
 
 from gpusage.devices.precisions import FLOAT_BYTES, HALF
-from gpusage.predictors.intervals import exactly
+from gpusage.predictors.intervals import exact_interval
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import (
     Figure,
@@ -156,12 +156,12 @@ def figures_from_longer_step(known_s: float, there: GpuNeed, here: GpuNeed, of_g
         low=max(own.low, known_s / HOSTS_APART),
         high=max(own.high, known_s * HOSTS_APART),
     )
-    step_time_s = _around(
+    step_time_s = _interval_around(
         _mean(own.low * longer, waiting_s.low, few),
         _mean(own.value * longer, waiting_s.value, of_gpu),
         _mean(own.high * longer, waiting_s.high, many),
     )
-    utilization = _around(
+    utilization = _interval_around(
         _mean(busy.low, busy.low * own.value / waiting_s.high, many),
         _mean(busy.value, busy.value * own.value / waiting_s.value, of_gpu),
         _mean(busy.high, min(busy.high * own.value / waiting_s.low, 1.0), few),
@@ -179,7 +179,7 @@ def _mean(one: float, other: float, odds: float) -> float:
     return odds * one + (1.0 - odds) * other
 
 
-def _around(low: float, value: float, high: float) -> Interval:
+def _interval_around(low: float, value: float, high: float) -> Interval:
     """Return an interval around its point: on a slower GPU one explanation may lie above the other's ends."""
     return Interval(value=value, low=min(low, value), high=max(high, value))
 
@@ -212,7 +212,7 @@ def _user_figures(alone: SoloRun, gpu: Gpu, utilization: Figure | None) -> Obser
 
 
 def _figure(value: float | None) -> Figure | None:
-    return None if value is None else Figure(interval=exactly(value), source=USER)
+    return None if value is None else Figure(interval=exact_interval(value), source=USER)
 
 
 def _scale_activity(activity: Interval, factor: float) -> Interval:

@@ -71,7 +71,7 @@ def sections(report: Report, by: Sequence[Dimension] = ()) -> Iterator[Section]:
         yield _before(report)
         yield _hours(report)
         yield _promises(report)
-        yield _hardly_used(report)
+        yield _hardly_used_section(report)
         yield _waiting(report)
         yield from (_by(dimension, report, is_first=dimension == by[0]) for dimension in by)
         yield _verdicts(report)
@@ -90,7 +90,7 @@ def amount(value: float) -> str:
     return f"{round(value, digits) + 0.0:,.{digits}f}"  # no -0.00
 
 
-def counted(job_count: int) -> str:
+def count_text(job_count: int) -> str:
     """Return a number of jobs for people."""
     return f"{job_count:,} job" + "s" * (job_count != 1)
 
@@ -267,14 +267,14 @@ def _totals(totals: PeriodTotals) -> Iterator[tuple[str, float | None, bool]]:
     yield "kWh of runs alone on their GPUs", totals.energy.kwh if totals.energy else None, True
 
 
-def _hardly_used(report: Report) -> Section:
+def _hardly_used_section(report: Report) -> Section:
     hardly, below = report.hardly_used, percent(HARDLY_USED_BELOW)
     rows = [
         (*_booked_by(each), percent(each.hours.used / (each.hours.used + each.hours.idle)), each.advice or "-")
         for each in hardly.worst
     ]
     booked, idle = amount(hardly.hours.booked), amount(hardly.hours.idle)
-    note = f"{counted(hardly.job_count)}, {booked} GPU hours, {idle} of them idle."
+    note = f"{count_text(hardly.job_count)}, {booked} GPU hours, {idle} of them idle."
     return Section(
         title=f"Jobs that hold whole GPUs and use them less than {below}",
         columns=("job", "user", "GPU", "booked", "busy", "request next time"),

@@ -27,10 +27,10 @@ from gpusage.reports.verdicts import (
     VerdictTally,
     WaitingUser,
     Wasted,
-    hardly_used,
-    tallied,
+    hardly_used_jobs,
+    most_idle_jobs,
+    tally_verdicts,
     waiting_users,
-    worst,
 )
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import DecisionRecord
@@ -199,8 +199,8 @@ def report_of(
         currency=rates.currency if priced else None,
         gpus=gpus,
         bands=_bands(observations, least_s),
-        verdicts=tallied(observations, least_s),
-        worst=worst(observations, least_s),
+        verdicts=tally_verdicts(observations, least_s),
+        worst=most_idle_jobs(observations, least_s),
         trueness=prediction_accuracy(observations, least_s),
         promises_enforced=of_shares,
         promises_withheld=withheld,
@@ -210,7 +210,7 @@ def report_of(
         unseen=breakdown.unseen,
         totals=period_totals(observations, least_s),
         previous=period_totals(previous, least_s) if previous else None,
-        hardly_used=hardly_used(observations, least_s),
+        hardly_used=hardly_used_jobs(observations, least_s),
         waiting=waiting_users(observations, least_s),
     )
 

@@ -23,7 +23,7 @@ from gpusage.experience.finished_jobs import (
 )
 from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.reports.jobs import newest_seen, runs_by_job
-from gpusage.reports.lines import amount, counted, slower
+from gpusage.reports.lines import amount, count_text, slower
 from gpusage.reports.report import Report
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.units import percent
@@ -102,7 +102,7 @@ def _sums(report: Report) -> list[str]:
     before = f", {amount(report.previous.hours.booked)} in the time before" if report.previous else ""
     used = f"A kernel ran in {amount(hours.used)} of them and none in {amount(hours.idle)}"
     lines = [
-        f"{counted(report.all_jobs.job_count)} booked {amount(hours.booked)} GPU hours{before}.",
+        f"{count_text(report.all_jobs.job_count)} booked {amount(hours.booked)} GPU hours{before}.",
         f"{used}; {amount(hours.unseen)} were not seen.",
     ]
     if report.totals.share_count:

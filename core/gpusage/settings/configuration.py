@@ -64,7 +64,7 @@ class LearningSettings:
     Attributes:
         enabled: Whether earlier runs count at all.
         days: How many days a run counts.
-        least_sampled_s: A run that was sampled for fewer seconds teaches nothing.
+        least_sampled_s: A run that was sampled for fewer seconds does not count.
         refresh_s: How often new runs are read from the store, in seconds.
         back_off: Whether shares are only advised where predictions for a user and a kind of model miss too often.
         history: What is done for jobs that name no model: ``observe`` records what their history tells, ``enforce``

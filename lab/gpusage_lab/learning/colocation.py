@@ -1,6 +1,6 @@
 """Co-location under MPS: fitted on Gavel's V100 pairs, scored with the target's model held out; Lucid is a test alone.
 
-Seven models teach little. Whatever was tried on the target's features (the artifact's card lists it) did
+Seven models are few to train on. Whatever was tried on the target's features (the artifact's card lists it) did
 no better than to know the partner; so what is learned is each measured job's own effect, and jobs like it have it too.
 """
 
@@ -25,7 +25,7 @@ from gpusage.predictors.colocation import (
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.pairs import QUEUE_LENGTH, Pairs, Policy, gavel, lucid, lucid_utilizations, scores
-from gpusage_lab.learning.partners import GUESSING, RANKING, seen_as, unacquainted
+from gpusage_lab.learning.partners import GUESSING, RANKING, seen_as, with_partner_held_out
 from gpusage_lab.learning.profiled_pairs import joined, profiled_pairs
 from gpusage_lab.learning.targets import Points, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
@@ -49,7 +49,7 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     parameters = replace(
         parameters, known=deviations["known"], partly=deviations["partly"], unknown=deviations["unknown"]
     )
-    ours, apart = scores(pairs, refitted), scores(pairs, unacquainted(refitted))
+    ours, apart = scores(pairs, refit_sums), scores(pairs, with_partner_held_out(refit_sums))
     card = Card(
         purpose="Throughput of jobs beside each other on one GPU under MPS, relative to running alone.",
         fitted_on=(
@@ -84,8 +84,8 @@ _WHY = (
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
     """Score every policy on both sources."""
     pairs = gavel(data)
-    ours = {"ours": refitted, "ceiling: job effects with the target seen": _seeing}
-    apart = {name: unacquainted(policy) for name, policy in (*GUESSING.items(), ("ours", refitted))}
+    ours = {"ours": refit_sums, "ceiling: job effects with the target seen": _fitted_on_all}
+    apart = {name: with_partner_held_out(policy) for name, policy in (*GUESSING.items(), ("ours", refit_sums))}
     shown = [
         _table("Gavel 2020, V100, MPS", pairs, {**RANKING, **GUESSING, **ours}, _WHY),
         _table("Gavel 2020, V100, MPS, the partner's model held out too", pairs, {**RANKING, **apart}),
@@ -93,14 +93,14 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
         _failures(pairs),
     ]
     if "lucid_pairs.csv" in data:
-        policies = {"ours, fitted on Lucid's other models": refitted, "ours, as shipped": shipped(pairs)}
+        policies = {"ours, fitted on Lucid's other models": refit_sums, "ours, as shipped": shipped(pairs)}
         if "lucid_solo.csv" in data:
             known = lucid(data, lucid_utilizations(data))
             policies["ours, as shipped, utilizations alone known"] = seen_as(known, shipped(pairs))
         title = "Lucid, RTX 3090, time slicing; nothing that is shipped was fitted on it"
         shown.append(_table(title, lucid(data), {**RANKING, **GUESSING, **policies}))
     own = {name: campaign for name, campaign in profiled_pairs(data).items() if len(campaign.jobs) > QUEUE_LENGTH}
-    policies = {**RANKING, **GUESSING, "ours": refitted}
+    policies = {**RANKING, **GUESSING, "ours": refit_sums}
     shown += [_table(f"gpusage profile, {name}, MPS", campaign, policies) for name, campaign in own.items()]
     return shown
 
@@ -141,18 +141,18 @@ def _other_models_factors(pairs: Pairs, predictions: FloatArray) -> FloatArray:
     return factors
 
 
-def refitted(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
-    """Return what ours says of each job as the target's partner, fitted on those that teach alone."""
-    chosen = ~np.isnan(pairs.parts) & teaches[:, np.newaxis] & teaches
-    return np.asarray(_sums(learned_colocation(_fitted(pairs, chosen, teaches)), pairs)[target])
+def refit_sums(pairs: Pairs, train_mask: BoolArray, target: int) -> FloatArray:
+    """Return what ours says of each job as the target's partner, fitted on the training jobs alone."""
+    chosen = ~np.isnan(pairs.parts) & train_mask[:, np.newaxis] & train_mask
+    return np.asarray(_sums(learned_colocation(_fitted(pairs, chosen, train_mask)), pairs)[target])
 
 
-def _seeing(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
+def _fitted_on_all(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
     return shipped(pairs)(pairs, _, target)
 
 
 def shipped(source: Pairs) -> Policy:
-    """Return ours as it is fitted on all of *source*, whoever may teach."""
+    """Return ours as it is fitted on all of *source*, whatever the training jobs are."""
     learned = learned_colocation(_fitted(source, ~np.isnan(source.parts), np.full(len(source.jobs), fill_value=True)))
 
     def policy(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
@@ -170,7 +170,7 @@ def _pair_throughputs(learned: LearnedColocation, pairs: Pairs) -> FloatArray:
     return pair_throughputs(learned, pairs.features, [need.parameter_count for need in pairs.needs])[0]
 
 
-def _fitted(pairs: Pairs, chosen: BoolArray, teaches: BoolArray) -> ColocationParameters:
+def _fitted(pairs: Pairs, chosen: BoolArray, train_mask: BoolArray) -> ColocationParameters:
     """Return the parameters from the *chosen* ordered pairs: throughput = average + victim's part + partner's part.
 
     The parts are drawn to 0 as their variance against the noise demands (ridge regression).
@@ -184,14 +184,14 @@ def _fitted(pairs: Pairs, chosen: BoolArray, teaches: BoolArray) -> ColocationPa
     penalty = (NOISE / SPREAD) ** 2 * np.eye(2 * count)
     effects = np.linalg.solve(design.T @ design + penalty, design.T @ (throughput - average))
     features = pairs.features
-    mean, scale = features[teaches].mean(axis=0), np.maximum(features[teaches].std(axis=0), 1e-6)
+    mean, scale = features[train_mask].mean(axis=0), np.maximum(features[train_mask].std(axis=0), 1e-6)
     return ColocationParameters(
         features=FEATURES,
         mean=mean.tolist(),
         scale=scale.tolist(),
-        jobs=((features - mean) / scale)[teaches].tolist(),
-        sensitivity=effects[:count][teaches].tolist(),
-        pressure=effects[count:][teaches].tolist(),
+        jobs=((features - mean) / scale)[train_mask].tolist(),
+        sensitivity=effects[:count][train_mask].tolist(),
+        pressure=effects[count:][train_mask].tolist(),
         average=float(average),
         near=NEAR,
     )
@@ -202,11 +202,11 @@ def _held_out_models(pairs: Pairs) -> FloatArray:
     unseen = np.full_like(pairs.parts, np.nan)
     measured = ~np.isnan(pairs.parts)
     for model in sorted(set(pairs.models)):
-        teaches = pairs.models != model
+        train_mask = pairs.models != model
         predictions = _pair_throughputs(
-            learned_colocation(_fitted(pairs, measured & teaches[:, np.newaxis] & teaches, teaches)), pairs
+            learned_colocation(_fitted(pairs, measured & train_mask[:, np.newaxis] & train_mask, train_mask)), pairs
         )
-        tested = measured & ~teaches[:, np.newaxis]
+        tested = measured & ~train_mask[:, np.newaxis]
         unseen[tested] = predictions[tested]
     return unseen
 
@@ -216,9 +216,9 @@ def _held_out_both(pairs: Pairs) -> FloatArray:
     unseen = np.full_like(pairs.parts, np.nan)
     measured = ~np.isnan(pairs.parts)
     for first, second in combinations_with_replacement(sorted(set(pairs.models)), 2):
-        teaches = (pairs.models != first) & (pairs.models != second)
+        train_mask = (pairs.models != first) & (pairs.models != second)
         predictions = _pair_throughputs(
-            learned_colocation(_fitted(pairs, measured & teaches[:, np.newaxis] & teaches, teaches)), pairs
+            learned_colocation(_fitted(pairs, measured & train_mask[:, np.newaxis] & train_mask, train_mask)), pairs
         )
         one, other = pairs.models == first, pairs.models == second
         tested = measured & (np.outer(one, other) | np.outer(other, one))

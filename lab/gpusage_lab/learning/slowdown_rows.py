@@ -117,7 +117,7 @@ class SlowdownColumns:
         """Each row's step on the whole GPU."""
         return np.array([row.alone_s for row in self.rows])
 
-    def weighed(self, doubt: HostUncertainty) -> SlowdownColumns:
+    def with_step_time_weight(self, doubt: HostUncertainty) -> SlowdownColumns:
         """Return these columns with known step times weighed by *doubt*."""
         return replace(self, by_step_time=gpu_time_shares(self.busy_s, self.alone_s, self.kernel_count, doubt))
 

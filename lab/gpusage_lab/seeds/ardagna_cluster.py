@@ -193,7 +193,7 @@ def _scenario_table(scenarios: Sequence[Scenario]) -> ScoreTable:
         notes=(
             "Gavel's measured runs; decisions see predicted times, jobs last as measured. A job every 300 s.",
             "Two nodes that can be NC6 (K80) or NV6, NV12, NV24, with P100s in place of M60s, at 4 times the price.",
-            "Regression and line: taught by the network's other batches on the same GPUs. The graph alone: by none.",
+            "Regression and line: fitted on the network's other batches on the same GPUs. The graph alone: by none.",
         ),
     )
 
@@ -258,11 +258,11 @@ def _scenario(work: Work, number: int, profiles: Sequence[tuple[str, int]], agai
         jobs = [_scenario_job(index, own[name], steps[index]) for index, own in enumerate(times)]
         jobs = [replace(job, deadline_s=own.deadline_s) for job, own in zip(jobs, measured, strict=True)]
         predicted[name] = make_plan(jobs, groups, program).cost
-        real[name] = make_plan(jobs, groups, program, lasts_s=_lasting(truth)).cost
+        real[name] = make_plan(jobs, groups, program, lasts_s=_with_durations(truth)).cost
     return Scenario(predicted, real)
 
 
-def _lasting(truth: Mapping[str, Times]) -> Callable[[PlannedJob, Option], float]:
+def _with_durations(truth: Mapping[str, Times]) -> Callable[[PlannedJob, Option], float]:
     return lambda job, option: truth[job.name][option.type.gpu, option.gpu_count]
 
 
@@ -282,8 +282,8 @@ def _predicted_times(work: Work, key: tuple[str, int]) -> dict[str, Times]:
     """Return the step times of *key* as each way tells them: measured, regression, line, graph."""
     times: defaultdict[str, dict[tuple[str, int], float]] = defaultdict(dict)
     for where, run in work[key].items():
-        teach = [own[where] for (network, batch), own in work.items() if network == key[0] and batch != key[1]]
-        (one,) = extrapolate(EXTRAPOLATIONS[0], teach, [run])
+        train = [own[where] for (network, batch), own in work.items() if network == key[0] and batch != key[1]]
+        (one,) = extrapolate(EXTRAPOLATIONS[0], train, [run])
         for name, step_s in (
             *((REGRESSION, one.regression), (LINE, one.ours_with_line)),
             *(("ours, graph alone", one.ours), ("measured", run.step_s)),

@@ -17,7 +17,7 @@ from gpusage_lab.simulator.formats import OWN, Format, find_format
 from gpusage_lab.simulator.generated import generated
 from gpusage_lab.simulator.jobs import Jobs
 from gpusage_lab.simulator.last_month import LastMonth
-from gpusage_lab.simulator.models import drawn_kinds, with_drawn_models
+from gpusage_lab.simulator.models import draw_kinds, with_drawn_models
 from gpusage_lab.simulator.rows import Row
 from gpusage_lab.simulator.scenario import Scenario, scenario_of
 from gpusage_lab.simulator.site_pairs import read_pairs
@@ -152,5 +152,5 @@ def _fleet(source: Source, advisor: Advisor) -> tuple[Fleet, tuple[str, ...]]:
 
 def _jobs(source: Source, files: Files, seed: int) -> Jobs:
     if files.trace is None:
-        return generated(source.count, drawn_kinds(), files.fleet, seed, source.load)
+        return generated(source.count, draw_kinds(), files.fleet, seed, source.load)
     return with_drawn_models(files.trace.jobs, seed) if source.draws_models else files.trace.jobs

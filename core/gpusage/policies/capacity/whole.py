@@ -116,7 +116,7 @@ def divided(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], most_places
     count = min(math.ceil(math.sqrt(len(jobs) * node_count / most_places)), node_count)
     if count <= 1:
         return [Part(jobs=jobs, groups=groups)]
-    shares = _deal_nodes(groups, count)
+    shares = _distribute_nodes(groups, count)
     types = [node_types(own) for own in shares]
     different = list(dict.fromkeys(types))
     kinds_of = [different.index(kinds) for kinds in types]
@@ -134,7 +134,7 @@ def divided(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], most_places
     return [Part(jobs=own, groups=nodes) for own, nodes in zip(dealt, shares, strict=True) if own]
 
 
-def _deal_nodes(groups: Sequence[NodeGroup], count: int) -> list[list[NodeGroup]]:
+def _distribute_nodes(groups: Sequence[NodeGroup], count: int) -> list[list[NodeGroup]]:
     """Return the nodes of *groups* in *count* parts: each gets as many of a group as every other, or one more."""
     shares: list[list[NodeGroup]] = [[] for _ in range(count)]
     dealt = 0

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusage.policies.place import admits, admitted
+from gpusage.policies.place import admits, admitted_candidates
 from gpusage.policies.shares.price import Limits, Offer, can_promise
 from gpusage_hooks.types import Binding, Candidate, GpuRequest, NodeKind, PolicyInput, Price, Room
 from gpusage_hooks.units import WHOLE_PERCENT
@@ -174,7 +174,7 @@ def could_run(kind: NodeKind, request: GpuRequest, partition: str) -> bool:
 
 def slice_offers(case: PolicyInput) -> Iterator[Offer]:
     """Yield the slices that the job of *case* may use, each whole."""
-    for place in admitted(case) if case.request.gpu_type is None else ():
+    for place in admitted_candidates(case) if case.request.gpu_type is None else ():
         if place.gpu.parent_gpu is not None:
             price = Price(gpu=place.gpu.name, share_percent=WHOLE_PERCENT, slowdown=place.need.slowdown)
             yield Offer(place=place, request=case.request, price=price)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from gpusage.boundary.printable_text import with_end
 from gpusage.decisions.outcome import Outcome, decide_outcome, keep_unchanged
 from gpusage.graphs.card.text import decode_document, parse_document
-from gpusage.plugins.error_text import described, sentence
+from gpusage.plugins.error_text import describe_error, sentence
 from gpusage.service.decisions.budget import SPENT, Budget
 from gpusage.service.lru_cache import WeightedLruCache
 from gpusage.service.protocol import Response
@@ -99,7 +99,7 @@ class DecisionEngine:
         except GpuUsageError as error:
             return refuse(keep_unchanged(request, context, sentence(error), job))
         except Exception as error:  # nothing may cost a job
-            reason = described(error)
+            reason = describe_error(error)
             _log.error("%s: kept, because of a fault: %s", request.origin, reason)
             return replace(keep_silently(keep_unchanged(request, context, reason, job)), failed=True)
 

@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: float) -> Learned:
-    """Return what the runs in *store* teach.
+    """Return what the runs in *store* show.
 
     Raises:
         StoreError: It cannot be read.
