@@ -41,12 +41,12 @@ WAITING_RULE = (
     f"Jobs with a kernel in less than {percent(HOST_BOUND_BELOW)} of their time. What they wait for is that of the job "
     "with the most idle GPU hours: its processors, where these are busy, else its loader."
 )
-BEFORE = "This time and the time before"
+BEFORE = "This period and the previous one"
 MOST_GROUPS = 20
 NO_NAME: Mapping[Dimension, str] = MappingProxyType(
     {"user": "not known", "account": "not known", "partition": "not known", "model": "none named"}
 )
-NO_RUN = "No run was observed: no node sampled a run that ended in this time."
+NO_RUN = "No run was observed: no node sampled a run that ended in this period."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def part(value: float, whole: float) -> str:
 
 def _decisions(report: Report) -> Section:
     rows = [(each.code, each.mode, each.manager, f"{each.count:,}") for each in report.decisions]
-    notes = () if rows else ("No decision was recorded in this time.",)
+    notes = () if rows else ("No decision was recorded in this period.",)
     return Section(title="Decisions", columns=("decision", "mode", "manager", "jobs"), rows=rows, notes=notes)
 
 
@@ -228,9 +228,9 @@ def _booked_by(job: Wasted) -> Sequence[str]:
 
 
 def _before(report: Report) -> Section:
-    """Return this time beside the time before, which is as long."""
+    """Return this period beside the previous one, which is as long."""
     if report.previous is None:
-        return Section(title=BEFORE, notes=("Nothing is kept of the time before.",))
+        return Section(title=BEFORE, notes=("The store has nothing from the previous period.",))
     rows = [
         (
             name,
@@ -240,8 +240,8 @@ def _before(report: Report) -> Section:
         )
         for (name, now, is_amount), (_, then, _) in zip(_totals(report.totals), _totals(report.previous), strict=True)
     ]
-    notes = [f"The time before is {_day(report.previous_since_s)} to {_day(report.since_s)}."]
-    return Section(title=BEFORE, columns=("", "this time", "before", "change"), rows=rows, notes=notes)
+    notes = [f"The previous period is {_day(report.previous_since_s)} to {_day(report.since_s)}."]
+    return Section(title=BEFORE, columns=("", "this period", "before", "change"), rows=rows, notes=notes)
 
 
 def _total(value: float | None, *, is_amount: bool) -> str:

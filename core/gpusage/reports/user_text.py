@@ -30,7 +30,7 @@ from gpusage_hooks.units import percent
 
 MOST_LINES, WIDTH = 25, 78
 MOST_JOBS = 5
-NOTHING = "None of your jobs held a GPU in this time."
+NOTHING = "None of your jobs held a GPU in this period."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ def user_text(report: Report, observations: Sequence[Observation], writing: Writ
 
 def _sums(report: Report) -> list[str]:
     hours, possible = report.hours, report.all_jobs.possible
-    before = f", {amount(report.previous.hours.booked)} in the time before" if report.previous else ""
+    before = f", {amount(report.previous.hours.booked)} in the previous period" if report.previous else ""
     used = f"A kernel ran in {amount(hours.used)} of them and none in {amount(hours.idle)}"
     lines = [
         f"{count_text(report.all_jobs.job_count)} booked {amount(hours.booked)} GPU hours{before}.",
