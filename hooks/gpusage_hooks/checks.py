@@ -282,7 +282,7 @@ def check_turning(function: Hook) -> None:
 
 
 def check_starved(function: Hook) -> None:
-    """Check an adapter's list of starved jobs: another manager is left to others."""
+    """Check an adapter's list of out-of-memory jobs: another manager is left to others."""
     answer = sound_answer("find_out_of_memory_jobs", function, manager=samples.MANAGER, context=samples.context())
     require(
         answer is None, f"find_out_of_memory_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}"

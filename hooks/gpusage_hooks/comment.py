@@ -32,7 +32,7 @@ _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""")
 
 
 def parse_comment(text: str) -> ModelRequest | None:
-    """Return what a job's comment tells us, or ``None`` where it is not addressed to us.
+    """Return what a job's comment says, or ``None`` if it does not name gpusage.
 
     Raises:
         RequestError: It is addressed to us and malformed.

@@ -20,7 +20,7 @@ class Inside:
     Attributes:
         environment: All of it.
         folder: Where it starts.
-        logs: Where a refusal tells to look.
+        logs: Where a refusal says to look.
         complaint_characters: How much of the end of a complaint is shown; all of it where ``None``.
     """
 

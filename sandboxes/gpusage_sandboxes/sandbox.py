@@ -3,7 +3,7 @@
 Invariants:
 
 1. Everything lies in one folder that was empty or not there before, and is gone afterwards.
-2. Every process of a sandbox can be told from all others on the host; that is how leftovers are found.
+2. Every process of a sandbox can be distinguished from all others on the host; that is how leftovers are found.
 3. The sandbox goes down with the process that entered it, also where that process is killed.
 """
 

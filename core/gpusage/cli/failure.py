@@ -37,7 +37,7 @@ def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
 
     Args:
         command: A click command in non-standalone mode.
-        arguments: Of the command line: with ``--json`` among them, a failure is told on standard output, too.
+        arguments: Of the command line: with ``--json`` among them, a failure is reported on standard output, too.
     """
     try:
         status = command()

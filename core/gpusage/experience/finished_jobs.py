@@ -88,7 +88,7 @@ def suggest_next_request(usage: Usage, record: DecisionRecord | None, least_s: f
 
 
 def utilization_key(usage: Usage, record: DecisionRecord, least_s: float = LEAST_SAMPLED_S) -> str:
-    """Return the key that tells gpusage what a run showed of its job, ``utilization=20@64``; empty where none helps."""
+    """Return the key that gives gpusage what a run showed of its job, ``utilization=20@64``; empty where none helps."""
     utilization = own_utilization(usage, least_s)
     run = record.workload
     is_whole = usage.granted.thread_percent is None and usage.granted.share_percent == WHOLE_PERCENT

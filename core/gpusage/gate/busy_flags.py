@@ -119,7 +119,7 @@ def process_flags() -> BusyFlags:
     Raises:
         RequestError: Its folder is not this user's own, or has no room.
     """
-    path = own_folder() / f"door-{_shared_by()}"
+    path = own_folder() / f"flags-{_shared_by()}"
     try:
         return flags_at(path)
     except OSError as error:

@@ -159,7 +159,7 @@ class Hooks:
         return self._first(specs.find_out_of_memory_jobs, manager=manager, context=context)
 
     def requeue_on_whole_gpu(self, job: AnnotatedJob, reason: str, context: Context) -> bool | None:
-        """Run a starved job again, with the request that its user made."""
+        """Run an out-of-memory job again, with the request that its user made."""
         return self._first(specs.requeue_on_whole_gpu, job=job, reason=reason, context=context)
 
     def collect_usage(self, manager: str, context: Context) -> Sequence[Usage] | None:

@@ -39,7 +39,7 @@ def decide_generation(case: PolicyInput, draft: Decision) -> Decision | None:
 
 
 def preferred(where: Sequence[Candidate], minimum_speedup: float) -> list[Candidate]:
-    """Return the places to try first, fastest first; none where the predictions do not tell them apart.
+    """Return the places to try first, fastest first; none if the predictions do not distinguish them.
 
     Args:
         where: The places on which the job fits.

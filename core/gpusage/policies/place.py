@@ -25,7 +25,7 @@ LIMITING = (7, 0)
 Source: NVIDIA, Multi-Process Service, "Volta MPS Execution Resource Provisioning".
 """
 WIDEST_SHARE = 0.5
-"""An interval wider than half a GPU does not tell half a GPU from a whole one."""
+"""An interval wider than half a GPU does not distinguish half a GPU from a whole one."""
 
 
 def limits_threads(gpu: Gpu) -> bool:

@@ -8,7 +8,7 @@ Invariants:
 3. A step time below what the GPU's peaks allow (a wrong unit, for example) is not used, and a note says so.
 4. A step that takes longer than its GPU can explain waits for its host, and does so with any GPU; as far as the GPU
    explains it, other GPUs take longer than predicted by the same factor.
-5. A utilization at another batch size tells what the GPU waited there, and so the utilization at this one.
+5. A utilization at another batch size shows what the GPU waited there, and so the utilization at this one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NO_EARLIER_RUN = SoloRun()
 NOTHING_KNOWN = ObservedFigures()
 USER = "what you said"
 HOSTS_APART = 1.5
-"""One host is taken to be at most so many times as fast as another; an assumption, no measurement tells it."""
+"""One host is taken to be at most so many times as fast as another; an assumption, no measurement shows it."""
 _FEW_ODDS, _EVEN = 0.1, 0.5
 """An explanation of fewer odds is in no interval's end; the note names the likelier one."""
 
@@ -94,7 +94,7 @@ def apply_known_figures(
     Args:
         need: As predicted.
         known: Takes the place of what is predicted.
-        working: What a known step time tells of the part of the step in which the GPU works; None without one.
+        working: What a known step time shows about the part of the step in which the GPU works; None without one.
         workload: How the model is run.
         gpu: Where it is run.
     """
@@ -137,7 +137,7 @@ def throughput(workload: Workload, step_time_s: Interval) -> Interval:
 
 
 def figures_from_longer_step(known_s: float, there: GpuNeed, here: GpuNeed, of_gpu: float) -> ObservedFigures:
-    """Return what a longer step than predicted on another GPU tells of a GPU.
+    """Return what a longer step than predicted on another GPU shows about a GPU.
 
     It is the mean of two explanations: kernels take longer than predicted, here as there, or something else than a GPU
     decides, on any GPU. An end is that of an explanation whose odds are a tenth or more.
@@ -185,7 +185,7 @@ def _interval_around(low: float, value: float, high: float) -> Interval:
 
 
 def _utilizations(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Figure | None]:
-    """Return the utilization that the user's tells of each GPU; one of another batch size tells what the GPU waited."""
+    """Return the utilization of each GPU by the user's figure; one of another batch size shows what the GPU waited."""
     alone = workload.alone
     if alone.utilization is None or is_same_batch_size(workload):
         return [_figure(alone.utilization)] * len(gpus)

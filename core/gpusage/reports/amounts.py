@@ -29,7 +29,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True, rename={"requested": "a
         booked: What they had: a share counts as its part of a GPU.
         used: Of this, while a kernel ran.
         idle: Of this, while none ran.
-        unseen: Of this, what nobody can tell.
+        unseen: Of this, the unknown part.
         savable: What shares would have saved that were decided and, in the site's mode, not given.
     """
 
@@ -107,7 +107,7 @@ def gpu_count(observed: Observation) -> float:
 def _requested_hours(booked: float, observed: Observation) -> float:
     """Return what the request as asked would have taken: on the whole GPU the run is shorter, as was predicted.
 
-    A run that its share starved would not have been: all of it is lost.
+    A run that ran out of its share's memory would not have taken place: all of it is lost.
     """
     if not had_share(observed):
         return booked

@@ -56,7 +56,7 @@ class GroupTally:
     """What the jobs of one user, account, partition or model took.
 
     Attributes:
-        name: Empty where nobody told.
+        name: Empty if unknown.
         possible: What shares would have saved of it; ``None`` where none could have shared.
     """
 

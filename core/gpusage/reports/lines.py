@@ -36,7 +36,7 @@ POSSIBLE_RULE = (
     "least to the most; of what only a node saw, kernels are taken to grow as much as they can. Could save: the GPU "
     "hours that these shares would have left to others."
 )
-UNSEEN_RULE = "The row of what was not seen is a part of all: nobody can tell what it used."
+UNSEEN_RULE = "The row of what was not seen is a part of all: what it used is unknown."
 WAITING_RULE = (
     f"Jobs with a kernel in less than {percent(HOST_BOUND_BELOW)} of their time. What they wait for is that of the job "
     "with the most idle GPU hours: its processors, where these are busy, else its loader."

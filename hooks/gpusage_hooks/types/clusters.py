@@ -115,7 +115,7 @@ class GpuPool:
         node_kinds: Its nodes, each kind once; none means not known.
         free_share_percent: The largest part of one of its GPUs that is free now; ``None`` means not known.
         billing_weight: What the site bills for one whole GPU, against other types and resources, per time that it is
-            held; ``None`` where the manager is told none.
+            held; ``None`` if the manager has none.
         node_gpu_counts: How many of these GPUs its nodes have, each number once, the smallest first; none means not
             known.
     """

@@ -62,7 +62,7 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
 def gap_s(rows: Rows, train_rows: npt.NDArray[np.int64]) -> float:
     """Return the idle seconds that a host leaves for each kernel: `GAP_S`, moved to a site's own runs if it has some.
 
-    The random networks do not count: they wait for their data, and so tell nothing of other jobs' hosts.
+    The random networks do not count: they wait for their data, and so show nothing of other jobs' hosts.
     """
     own = train_rows[(np.array(rows.kinds)[train_rows] == REAL) & (rows.steps[train_rows, _GAPS] > 0)]
     busy_s, step_s, gaps = rows.steps[own].T
@@ -182,7 +182,7 @@ def _constant(rows: Rows, fold: Fold) -> FloatArray:
 
 
 def _host_known(rows: Rows, fold: Fold) -> FloatArray:
-    """Return the percents by the host that the other runs of the same campaign tell."""
+    """Return the percents by the host that the other runs of the same campaign show."""
     campaigns, busy = np.array(rows.campaigns), np.zeros(len(rows.kinds))
     for campaign in set(rows.campaigns):
         train, test = (part[campaigns[part] == campaign] for part in (fold.train, fold.test))

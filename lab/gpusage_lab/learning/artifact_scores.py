@@ -1,6 +1,6 @@
 """Artifacts as they are, shipped or named by the user, asked through the predictors for rows that were measured.
 
-Errors on rows that an artifact was fitted on tell how well it fits, not how well it predicts: each line says which.
+Errors on rows that an artifact was fitted on show how well it fits, not how well it predicts: each line says which.
 """
 
 from __future__ import annotations

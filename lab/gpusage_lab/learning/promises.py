@@ -1,6 +1,6 @@
 """How often the promise of a share would be kept on measured prices, by the rule that gives the shares.
 
-Each rule sees what a user could tell it; the measurement says whether the step stayed within the limit. The prices are
+Each rule sees what a user could know; the measurement says whether the step stayed within the limit. The prices are
 of jobs alone on their share: RaPP's percentages of a V100, ParvaGPU's slices of an A100, inference both.
 """
 

@@ -130,7 +130,7 @@ class SlowdownColumns:
         return replace(self, growth_by_filling={})
 
     def working(self, evidence: BusyShareEvidence) -> FloatArray:
-        """Return the GPU's own time over the step's as *evidence* tells it; NaN where that was not measured."""
+        """Return the GPU's own time over the step's by *evidence*; NaN where that was not measured."""
         return self._working[evidence]
 
     @cached_property

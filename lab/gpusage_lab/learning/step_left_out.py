@@ -1,6 +1,6 @@
 """The rows of timm's benchmark that no fit uses: older releases, channels last, compiled; each kind's own error.
 
-They are predicted as they stand, as if eager, by the fit that has not seen their family. So they tell how far the
+They are predicted as they stand, as if eager, by the fit that has not seen their family. So they show how far the
 figures of the other tables reach. One row in `EVERY` is drawn, by its name.
 """
 

@@ -25,7 +25,7 @@ TAIL_S = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The seconds that count, as `time.monotonic` tells them."""
+    """The seconds that count, by `time.monotonic`."""
 
     start: float
     end: float
@@ -51,7 +51,7 @@ def wait_for_device(device: str) -> None:
 
 
 def step_ends(step: Step, device: str, window: Window, pace: Pace) -> list[float]:
-    """Run steps until the window has passed; return when each ended, as `time.monotonic` tells it."""
+    """Run steps until the window has passed; return when each ended, by `time.monotonic`."""
     run = _ends_on_gpu if device.startswith("cuda") else _ends_on_cpu
     return run(_paced(step, device, pace), window, pace)
 

@@ -37,7 +37,7 @@ class Coordinator:
     Attributes:
         gpus: Read them when all jobs are done.
         done: How many jobs have done their work.
-        latest_s: By how much a job was told its end too late in the worst case, in seconds of the real clock.
+        latest_s: By how much a job learned its end too late in the worst case, in seconds of the real clock.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Coordinator:
     def _receive(self, body: _Body) -> None:
         """Let a job in that says where it is; take one off its GPU whose body is gone."""
         if body.connection.fileno() < 0:
-            return  # it was told its end a moment ago
+            return  # it got its end a moment ago
         text = body.connection.recv(MOST_BYTES).decode()
         if text and body.job is None:
             body.job, seat = parsed(text, self._site_types, self._nodes)

@@ -76,7 +76,7 @@ class ReplayTruth:
         return float(self.memory[kind])
 
     def colocation_of(self, tenants: Sequence[Tenant], gpu_type: int, /) -> Colocation:
-        """Return what comes of *tenants*: the pairs. No table tells what a limit on threads does."""
+        """Return what comes of *tenants*: the pairs. No table shows what a limit on threads does."""
         return self.pairs.colocation_of(tenants, gpu_type)
 
 

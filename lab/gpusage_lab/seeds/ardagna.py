@@ -149,7 +149,7 @@ def table(question: Extrapolation, measured: Sequence[MeasuredRun]) -> ScoreTabl
         notes=(
             _SPLITS[question.title],
             "Regression: inverse and crossed terms, stepwise. Line: a + b x ours, learned from the same rows.",
-            f"Plain rule: the nearest run, {_RULES[question.power]}. Sources do not tell the precision: taken as fp32.",
+            f"Plain rule: the nearest run, {_RULES[question.power]}. Sources do not give the precision: taken as fp32.",
         ),
     )
 

@@ -135,8 +135,8 @@ def split(data: DataFolder) -> ScoreTable:
         columns=("jobs are drawn from", "profiles", REGRESSION, LINE, AGAIN),
         rows=tuple(rows),
         notes=(
-            "A profile is a network with a batch size. It is told by the network's other batch sizes on the same GPUs.",
-            "Measured twice: the times of Gavel's other campaign, on real clusters, tell those of the first.",
+            "A profile is a network with a batch size. The network's other batch sizes on the same GPUs predict it.",
+            "Measured twice: the times of Gavel's other campaign, on real clusters, as predictions of the first.",
             "Between: a smaller and a larger batch size of the network were profiled.",
         ),
     )
@@ -279,7 +279,7 @@ def _scenario_job(index: int, step_times_s: Times, steps: float) -> PlannedJob:
 
 
 def _predicted_times(work: Work, key: tuple[str, int]) -> dict[str, Times]:
-    """Return the step times of *key* as each way tells them: measured, regression, line, graph."""
+    """Return the step times of *key* as each way has them: measured, regression, line, graph."""
     times: defaultdict[str, dict[tuple[str, int], float]] = defaultdict(dict)
     for where, run in work[key].items():
         train = [own[where] for (network, batch), own in work.items() if network == key[0] and batch != key[1]]

@@ -123,7 +123,7 @@ def _table(
         rows=tuple(lines),
         notes=(
             f"{len(pairs.jobs)} targets, {measured} pairs. The last two columns: model held out; ties count for each.",
-            f"The paper: {PAPER_TARGETS} targets of its own, known from profiles; here all is told from graphs.",
+            f"The paper: {PAPER_TARGETS} targets of its own, known from profiles; here all is predicted from graphs.",
         ),
     )
 

@@ -27,7 +27,7 @@ from gpusage_lab.simulator.waiting import Waiting
 OUT_OF_MEMORY_S = 30.0
 """From the start of a job that has too little memory to its end: it allocates most of it in its first steps."""
 PROGRESS_REPORTS = 200
-"""Times that the progress is told."""
+"""Times that the progress is reported."""
 
 
 def simulate(
@@ -44,9 +44,9 @@ def simulate(
     Args:
         jobs: At least one.
         fleet: The cluster's GPUs.
-        policy: Is told what is predicted alone.
+        policy: Sees what is predicted alone.
         truth: Speeds, memory and interference.
-        progress: Is told now and then how many jobs have ended.
+        progress: Called now and then with the number of ended jobs.
         scheduling: When jobs start, if not as soon as there is room; the policy's backfill then has no say.
 
     Raises:

@@ -76,4 +76,4 @@ def _pairs_note(measured: Measured) -> str:
             "models with the same options, and 'gpu_type' a type of this cluster."
         )
     count = f"{measured.used_count} of {measured.pair_count} measured pairs"
-    return f"{count} are of these jobs, which are as slow beside each other as measured. Policies are not told."
+    return f"{count} are of these jobs, which are as slow beside each other as measured. Policies do not see this."

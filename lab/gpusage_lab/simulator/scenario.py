@@ -31,8 +31,8 @@ class Scenario:
     """What policies are compared on.
 
     Attributes:
-        foresight: What policies are told.
-        measured_pairs: What the site measured of pairs, of which no policy is told.
+        foresight: What policies see.
+        measured_pairs: What the site measured of pairs, which no policy sees.
         types_of: The GPU types on which each kind runs: its user asks for no others.
     """
 

@@ -115,7 +115,7 @@ def parse_configuration(text: str) -> Mapping[str, str]:
 
 
 def require_slurmdbd() -> None:
-    """Raise unless slurmdbd keeps this cluster's accounting, of which `sacct` tells.
+    """Raise unless slurmdbd keeps this cluster's accounting, which `sacct` reads.
 
     Raises:
         RequestError: There is no slurmdbd, or slurmctld does not answer.
@@ -185,8 +185,8 @@ def job_id_options(job_ids: Sequence[str]) -> Iterator[str]:
 def job(job_id: str, names: Collection[str]) -> Line | None:
     """Return the fields *names* of a job as slurmctld describes it; of an array, those of its first part.
 
-    In this line a user writes texts, such as the job's name and its comment, and nothing tells where they end. ``None``
-    where one of *names* stands twice, so that nobody can tell which is slurmctld's.
+    In this line a user writes texts, such as the job's name and its comment, and nothing marks where they end. ``None``
+    where one of *names* stands twice, so that it cannot be known which is slurmctld's.
     """
     lines = run("scontrol", "show", "job", "--oneliner", job_id).splitlines()
     pairs = [word.split("=", 1) for word in (lines[0].split() if lines else ()) if "=" in word]

@@ -143,7 +143,7 @@ class Session:
             self.finish("inference")
         try:
             return self._hollow.call(call.module, args, kwargs)
-        except Exception as error:  # whatever a module asks that shapes do not tell
+        except Exception as error:  # whatever a module asks that shapes do not show
             name = type(call.module).__name__
             self.real_calls.setdefault(name, f"{type(error).__name__}: {error}"[:MAXIMUM_FAILURE_CHARACTERS])
             return self.observer.original(call.module, *args, **kwargs)

@@ -136,7 +136,7 @@ def _managed_jobs(*, job_id: str, user: str) -> list[AnnotatedJob]:
 
 
 def _with_records(jobs: Iterable[AnnotatedJob]) -> Iterator[JobHistory]:
-    """Yield each job with its record; one that cannot be had leaves the mark to tell."""
+    """Yield each job with its record; for a record that cannot be read, the mark is shown."""
     store: DecisionStore | None = None
     with suppress(GpuUsageError):
         store = _store()

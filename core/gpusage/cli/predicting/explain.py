@@ -11,7 +11,7 @@ from gpusage.predictors.explanation import BOUNDS, NAMES, ClassPart, Explanation
 
 SHOWN_LAYERS = 12
 SAME_SHARE = 0.05
-"""Two shares of the step that differ by less are not told apart."""
+"""Two shares of the step that differ by less count as equal."""
 WAITING = "waiting for launches"
 CLASS_COLUMNS = (
     tables.Column("operator class", is_left=True),

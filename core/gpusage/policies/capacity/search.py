@@ -72,7 +72,7 @@ def best_plan(
         groups: The nodes.
         starts: Plans of these jobs on these nodes.
         most_tries: When the search ends at the latest.
-        is_over: Is told the number of tries, and tells whether the search ends earlier.
+        is_over: Called with the number of tries; returns whether the search ends earlier.
     """
     cheapest = min(starts, key=lambda each: each.cost)
     waiting_price_per_s = WAITING_SHARE * cheapest.cost / max(sum(each.end_s for each in cheapest.assignments), 1.0)

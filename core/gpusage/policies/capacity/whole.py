@@ -30,7 +30,7 @@ class Watch:
 
     Attributes:
         spent: Returns which share of the time is over, 0 where there is no limit.
-        report: Is told which share of the work is done.
+        report: Called with the share of the work that is done.
         begin: The share of work and time at which this watch begins.
         end: The one at which it ends.
     """

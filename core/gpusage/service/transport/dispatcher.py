@@ -102,7 +102,7 @@ class Dispatcher:
             return UNCHANGED.line()
         if isinstance(question, DecisionRequest | FailureNotice):
             self._request_handler.counts.refused += 1
-            self._warn(uid, f"uid {uid} asks where only the status is told")
+            self._warn(uid, f"uid {uid} asks where only the status is given")
             return UNCHANGED.line()
         return self._query(question, uid)
 

@@ -111,7 +111,7 @@ def _may_change_no_job(evidence: Evidence) -> bool:
 def run_checks(evidence: Evidence) -> tuple[Finding, ...]:
     """Return the finding of each check, in the order in which an admin should fix them.
 
-    Where slurmctld does not answer, what it alone could tell is skipped.
+    Where slurmctld does not answer, what it alone could report is skipped.
     """
     first = _slurmctld(evidence)
     if first.verdict == "fail":

@@ -42,7 +42,7 @@ _LUA_FOLDERS = ("/usr/share/lua", "/usr/local/share/lua")
 
 
 def release(settings: Mapping[str, str]) -> tuple[int, int, int] | None:
-    """Return the whole version of the running slurmctld, ``None`` where its *settings* do not tell."""
+    """Return the whole version of the running slurmctld, ``None`` where its *settings* do not have it."""
     match = _PARTS.match(settings.get("slurm_version", ""))
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
@@ -71,9 +71,9 @@ class Evidence:
     Attributes:
         settings: Of `scontrol show config`; empty where slurmctld does not answer, and *trouble* says why.
         scripts: Texts of slurm.conf, job_submit.lua and cli_filter.lua, by name.
-        outdated: Names of the files that installing again would change; ``None`` where that cannot be told.
+        outdated: Names of the files that installing again would change; ``None`` if that cannot be known.
         own: Of gpusage itself.
-        daemon_uid: As whom gpusaged runs, which owns its socket; ``None`` where that cannot be told.
+        daemon_uid: As whom gpusaged runs, which owns its socket; ``None`` if that cannot be known.
         partitions: As slurmctld describes them.
         sampler: The Python that samples what jobs do, where this host is a node; empty where there is none.
         dry_run_arrived: Whether a dry-run submission reached the daemon; ``None`` where it was not tried.

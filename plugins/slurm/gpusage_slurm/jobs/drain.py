@@ -115,7 +115,7 @@ def require_no_shares() -> None:
     """Refuse to uninstall while jobs with shares need gpusage.
 
     Raises:
-        RequestError: There are such jobs, or slurmctld does not tell.
+        RequestError: There are such jobs, or slurmctld does not answer.
     """
     try:
         jobs = find_shared_jobs(("waiting", "running"))

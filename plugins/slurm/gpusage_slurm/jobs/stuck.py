@@ -94,7 +94,7 @@ def _pending_rows(job_ids: Sequence[str]) -> Iterable[Row]:
 def _line(row: Row, pending: Row) -> scontrol.Line:
     """Return what `scontrol show job` says of a job that `squeue` shows as *row* and as *pending*.
 
-    Where a job says nothing of memory, ``tres-alloc`` has all of a node's. Nothing tells whether ``MinMemory`` is of a
+    Where a job says nothing of memory, ``tres-alloc`` has all of a node's. Nothing shows whether ``MinMemory`` is of a
     core or of a node; ``tres-alloc`` has the sum of either.
     """
     wants_memory = pending["MinMemory"].strip("0KMGTP") != ""

@@ -190,7 +190,7 @@ def _fields(row: Row, line: scontrol.Line) -> dict[str, str]:
     fields |= {name: line.get(word, "") for name, word in _LINE_OF.items()}
     fields["max_nodes"] = fields["min_nodes"].rpartition("-")[2]
     fields["min_nodes"] = fields["min_nodes"].partition("-")[0]
-    # From 26.05 on OverSubscribe tells only what partitions do, and the job has a word of its own.
+    # From 26.05 on OverSubscribe shows only what partitions do, and the job has a word of its own.
     is_exclusive = line["Exclusive"] != "NO" if "Exclusive" in line else row["OverSubscribe"] == _WHOLE_NODE
     fields["shared"] = EXCLUSIVE if is_exclusive else ""
     fields["script"] = row["BatchFlag"]

@@ -1,4 +1,4 @@
-"""Why no description of a model came with a job, as one sentence, from all that the job itself tells."""
+"""Why no description of a model came with a job, as one sentence, from all that the job itself shows."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def _gpu_replacement(fields: Mapping[str, str], part: str) -> dict[str, str]:
 
 
 def _limit_variables(request: GpuRequest) -> dict[str, str]:
-    """Return the variables that tell what the processes on a share may take, and whether they may run again."""
+    """Return the variables that say what the processes on a share may take, and whether they may run again."""
     variables = {}
     if request.memory_cap_bytes is not None:
         # Device 0, for the job sees only the device that it shares.

@@ -1,4 +1,4 @@
-"""Shares that were submitted a moment ago and wait for their containers: their applications' tags tell.
+"""Shares that were submitted a moment ago and wait for their containers: their applications' tags show them.
 
 So whoever submits next, on whatever host, knows of room that is given away and that no node shows as used yet.
 """
@@ -73,7 +73,7 @@ def parse_plan_tags(tags: str) -> tuple[int, tuple[str, ...]]:
 
 
 def read_pending_claims(get: Callable[[str], Document], labels: Iterable[str]) -> tuple[Reservation, ...]:
-    """Return what waiting applications were given of nodes with *labels*; nothing where YARN does not tell.
+    """Return what waiting applications were given of nodes with *labels*; nothing if YARN does not report it.
 
     Args:
         get: Asks for a path below ``/ws/v1/cluster``.
