@@ -20,7 +20,7 @@ from gpusage.predictors.slowdown import BusyShareEvidence, SlowdownDeviations, s
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_host import GOALS, fitted_filling, fitted_host
-from gpusage_lab.learning.slowdown_partners import with_observed_costs, fitted_partners, partners_rows, partners_table
+from gpusage_lab.learning.slowdown_partners import fitted_partners, partners_rows, partners_table, with_observed_costs
 from gpusage_lab.learning.slowdown_rows import FILES, SlowdownColumns, SlowdownRow, slowdown_rows, with_predictions
 from gpusage_lab.learning.splits import LEAST_GROUPS, by_group, check_enough
 from gpusage_lab.learning.targets import Points, ScoreTable
