@@ -1,5 +1,5 @@
 #!/bin/sh
-# gpusage's TaskEpilog: runs as the user after every task, before slurmctld hears of its end. In a job of ours that holds a
+# gpusage's TaskEpilog: runs as the user after every task, before slurmctld learns of its end. In a job of ours that holds a
 # share and failed, it looks for CUDA's "out of memory" at the end of what the batch script wrote. If it is there, the job
 # is requeued with the whole GPU that its user asked for, so that slurmctld and whoever waits for the job see one end, the
 # last. It needs gpusaged for nothing, has the rights of the job's user alone, and never fails.
@@ -21,8 +21,8 @@ out_of_memory='(CUDA|cuda runtime|CUDA runtime) error.*: *out of memory|CUDA out
 out_of_memory="$out_of_memory|cudaErrorMemoryAllocation|(torch|cupy)\\.([a-z]+\\.)*OutOfMemoryError|OOM when allocating tensor"
 out_of_memory="$out_of_memory|RESOURCE_EXHAUSTED.*([Oo]ut of memory|[Aa]llocat|OOM)|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED"
 
-# Print how the batch script ended, as wait(2) tells it; nothing if nobody knows. Slurm does not tell a TaskEpilog, but
-# slurmstepd, which started it, tells anybody who asks on its socket, as `scontrol listpids` does (REQUEST_STEP_TASK_INFO).
+# Print how the batch script ended, as wait(2) has it; nothing if it is unknown. Slurm does not pass it to a TaskEpilog, but
+# slurmstepd, which started it, answers anybody on its socket, as `scontrol listpids` does (REQUEST_STEP_TASK_INFO).
 wait_status() {
     for python in /usr/bin/python3 python3; do
         ! command -v "$python" >/dev/null || break
