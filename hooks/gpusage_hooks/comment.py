@@ -39,7 +39,7 @@ _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""")
 
 
 def parse_comment(text: str) -> ModelRequest | None:
-    """Return what a job's comment tells us, or ``None`` where it is not addressed to us.
+    """Return what a job's comment says, or ``None`` if it does not name gpusage.
 
     Raises:
         RequestError: It is addressed to us and malformed.
@@ -70,7 +70,7 @@ def parse_learn(text: str) -> bool | None:
 
 
 def _is_ours(text: str) -> bool:
-    """Tell whether a comment without `gpusage:` begins with a model or a key of ours, and names a model."""
+    """Return whether a comment without `gpusage:` begins with a model or a key of ours, and names a model."""
     first, _, rest = re.sub(r"[,;]", ",", text).partition(",")
     model_later = re.search(r"(?:^|,)\s*model=", rest)
     begins = is_model_name(first) and (not rest or _key(rest) in JOB_KEYS)
@@ -114,7 +114,7 @@ def _refuse_slips(text: str) -> None:
 
 
 def is_model_name(word: str) -> bool:
-    """Tell whether *word* is a model's path or name and nothing else; `key=x.onnx` is somebody's setting."""
+    """Return whether *word* is a model's path or name and nothing else; `key=x.onnx` is somebody's setting."""
     alone = not re.search(r"[\s,;]|^\w+=", word)
     return alone and (word.endswith(MODEL_SUFFIXES) or word.startswith(MODEL_PREFIXES))
 

@@ -48,7 +48,7 @@ def put_history(daemon: Daemon) -> None:
 
 
 def put_checked(daemon: Daemon, reported: DecisionRecord, users: int = 5, count: int = 40) -> None:
-    """Put into the store that jobs of several users did what *told* says."""
+    """Put into the store that jobs of several users did what *reported* says."""
     records, usages, now_s = [], [], time.time()
     for user in range(1000, 1000 + users):
         for run in range(count):

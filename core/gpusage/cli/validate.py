@@ -51,7 +51,7 @@ ORIGINS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """What becomes of one script: a verdict with what shares would cost, or an error of the script."""
+    """The result for one script: a decision with the cost of shares, or an error in the script."""
 
     script: str
     outcome: Outcome | None = None
@@ -125,7 +125,7 @@ def validate(script: Script, cluster: Cluster, context: DecisionContext, *, is_o
 
 
 def _learned(configuration: Configuration) -> Learned:
-    """Return what the runs in this host's store teach."""
+    """Return what the runs in this host's store show."""
     with closing(open_store(configuration.store.url)) as store:
         return learn_from_store(store, configuration.learning, time.time())
 

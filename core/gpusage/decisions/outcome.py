@@ -46,7 +46,7 @@ ReadModel = Callable[[Job, ModelRequest], ModelGraph | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionContext:
-    """What every outcome of the moment rests on.
+    """What all outcomes of one snapshot rest on.
 
     Attributes:
         advisor: Its rules are the site's.
@@ -72,7 +72,7 @@ class DecisionContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What becomes of a submission.
+    """The result of a submission.
 
     Attributes:
         job: What was understood of it; ``None`` where nothing was.
@@ -98,7 +98,7 @@ class Outcome:
 
     @property
     def is_annotated(self) -> bool:
-        """Tell whether the job carries an annotation: it says something to us, or its site observes its history."""
+        """Return whether the job carries an annotation: it says something to us, or its site observes its history."""
         is_ours = self.model_request is not None or self._shows_model or self.history_estimates is not None
         return is_ours and self.applied_code is not Code.DECLINE
 
@@ -113,7 +113,7 @@ class Outcome:
 
     @property
     def is_dry_run(self) -> bool:
-        """Tell whether nothing was submitted."""
+        """Return whether nothing was submitted."""
         return self.job is not None and self.job.dry_run
 
     @property
@@ -193,7 +193,7 @@ def require_job(submission: DecisionRequest, advisor: Advisor) -> Job:
 
 
 def decide_outcome(job: Job, cluster: Cluster, context: DecisionContext, read_model: ReadModel) -> Outcome:
-    """Return what becomes of *job* on *cluster*.
+    """Return the outcome of *job* on *cluster*.
 
     Raises:
         GpuUsageError: Its model cannot be read, or a plugin is at fault.
@@ -221,7 +221,7 @@ def decide_outcome(job: Job, cluster: Cluster, context: DecisionContext, read_mo
 
 
 def _by_history(job: Job, cluster: Cluster, context: DecisionContext) -> Outcome:
-    """Return what becomes of *job*, which names no model: observed only, until its history has earned more."""
+    """Return the outcome of *job*, which names no model: observed only, until its history has earned trust."""
     advisor = context.advisor.for_submitter(job.submitter)
     decision, history_estimates = advisor.decide_by_history(job, cluster)
     decision, rendered = advisor.render(job, decision, cluster)

@@ -117,7 +117,7 @@ class Predictor:
         return self.learned.why_not_enforced(graph, self.submitter)
 
     def _learned(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Sequence[ObservedFigures]]:
-        """Return what earlier runs show on *gpus*; where the user said more, the memory alone."""
+        """Return what earlier runs show on *gpus*; if the user gave other figures, the memory alone."""
         finding = self.find(graph, workload)
         if finding is NO_FINDING:
             return []
@@ -133,12 +133,12 @@ class Predictor:
         self, finding: Finding, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
     ) -> Sequence[ObservedFigures]:
         """Return what other users' runs in *finding* show on *gpus*, within what the graph shows; nothing on slices."""
-        from gpusage.experience.estimates import others_figures
+        from gpusage.experience.estimates import other_users_figures
 
         whole = [gpu for gpu in gpus if not gpu.parent_gpu]
         needs = self._needs(graph, workload, whole, (NOTHING_KNOWN,) * len(whole))
         rows = list(zip(whole, needs, strict=True))
-        known = others_figures(finding, graph, workload, rows, self.catalogue.find)
+        known = other_users_figures(finding, graph, workload, rows, self.catalogue.find)
         by_name = dict(zip((gpu.name for gpu in whole), known, strict=True))
         return [by_name.get(gpu.name, NOTHING_KNOWN) for gpu in gpus]
 

@@ -175,7 +175,7 @@ def fleet_of(graph: ModelGraph, workload: Workload, gpu: Gpu, rate_per_s: float,
 
 
 def _keeps(server: _Server, rate_per_s: float, first_token_s: float, most: int) -> bool:
-    """Tell whether 99 of 100 requests have their first token in time where one GPU has *rate_per_s* of them.
+    """Return whether 99 of 100 requests have their first token in time where one GPU has *rate_per_s* of them.
 
     A prompt waits for the pass that runs, and for the prompts before it: one server that takes the same time for each.
     """

@@ -40,12 +40,12 @@ def own_utilization(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> float | N
 
 
 def was_gpu_shared(usage: Usage) -> bool:
-    """Tell whether others were on the GPU for so long that nobody knows whose kernels ran."""
+    """Return whether others were on the GPU for so long that nobody knows whose kernels ran."""
     return usage.alone_s < LEAST_ALONE * usage.sampled_s
 
 
 def filled_memory_cap(usage: Usage) -> bool:
-    """Tell whether the processes of a run held as much GPU memory, by the driver's account, as its cap allows.
+    """Return whether the processes of a run held as much GPU memory, by the driver's account, as its cap allows.
 
     Of a run that completed this shows nothing: an allocator that keeps what it frees holds all that it may have.
     """
@@ -90,7 +90,7 @@ def suggest_next_request(usage: Usage, record: DecisionRecord | None, least_s: f
 
 
 def utilization_key(usage: Usage, record: DecisionRecord, least_s: float = LEAST_SAMPLED_S) -> str:
-    """Return the key that tells gpusage what a run showed of its job, ``utilization=20@64``; empty where none helps."""
+    """Return the key that gives gpusage what a run showed of its job, ``utilization=20@64``; empty where none helps."""
     utilization = own_utilization(usage, least_s)
     run = record.workload
     is_whole = usage.granted.thread_percent is None and usage.granted.share_percent == WHOLE_PERCENT
@@ -102,7 +102,7 @@ def utilization_key(usage: Usage, record: DecisionRecord, least_s: float = LEAST
 
 
 def lacks_processors(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> bool:
-    """Tell whether the job waits for its processors, which are busy."""
+    """Return whether the job waits for its processors, which are busy."""
     return processor_utilization(usage) >= BUSY_PROCESSORS and bool(describe_waiting(usage, least_s))
 
 
@@ -124,12 +124,12 @@ def processor_utilization(usage: Usage) -> float:
 
 
 def is_same_run(one: Usage, other: Usage) -> bool:
-    """Tell whether both are of one run, where both are of one job: its next run starts after the last has ended."""
+    """Return whether both are of one run, where both are of one job: its next run starts after the last has ended."""
     return max(one.started_at_s, other.started_at_s) < min(one.ended_at_s, other.ended_at_s) + CLOCK_DIFFERENCE_S
 
 
 def is_of_another_node(one: Usage, other: Usage) -> bool:
-    """Tell whether two samplers made these of one run, each of which counted the GPUs of its own node.
+    """Return whether two samplers made these of one run, each of which counted the GPUs of its own node.
 
     A sampler reports its own start each time. A run on a share has one node.
     """

@@ -125,7 +125,7 @@ class ForestParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActivityParameters:
-    """What tells utilization and SM activity.
+    """What utilization and SM activity are predicted from.
 
     Attributes:
         features: Names of the columns that the trees speak of.

@@ -134,7 +134,7 @@ def throughputs(
 ) -> list[float]:
     """Return each job's throughput relative to running alone; *percents* limits the SMs that each may use.
 
-    For two jobs, `pair_throughputs` gives it. For more, the partners' delays add up: no public data tells better.
+    For two jobs, `pair_throughputs` gives it. For more, the partners' delays add up: public data shows no better rule.
     """
     pairs, known = pair_throughputs(learned, rows, models)
     delays = 1.0 / pairs - 1.0

@@ -82,7 +82,7 @@ UNSHARDED = Sharding()
 
 
 def is_replicated(workload: Workload) -> bool:
-    """Tell whether several GPUs train together; in generation each has a part of every layer (`tensor_parallel`)."""
+    """Return whether several GPUs train together; in generation each has a part of every layer (`tensor_parallel`)."""
     return workload.gpus > 1 and workload.mode == "train"
 
 

@@ -16,7 +16,7 @@ from gpusage_hooks.types import Workload
 
 
 def has_layers_in_turn(workload: Workload) -> bool:
-    """Tell whether the GPUs of *workload* compute one after the other."""
+    """Return whether the GPUs of *workload* compute one after the other."""
     return workload.strategy == "pipeline" and workload.gpus > 1 and workload.generate is not None
 
 

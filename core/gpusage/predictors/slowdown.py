@@ -2,7 +2,7 @@
 
 Both step times miss alike by what is the model's own, so their ratio is known far better than either. On the share the
 GPU's own time grows; what the host does (the loader, launches, Python) takes as long as before. So the cost depends on
-how much of the step the GPU works, which the graph tells, or an earlier run alone on the whole GPU
+how much of the step the GPU works, which the graph shows, or an earlier run alone on the whole GPU
 (`gpusage.predictors.host`).
 """
 
@@ -27,7 +27,7 @@ from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Figure, Gpu, Interval, ModelGraph, ObservedFigures, Workload
 
 BusyShareEvidence = Literal["graph", "step_time", "utilization"]
-"""What tells how much of the step the GPU works."""
+"""Where the part of the step that the GPU works comes from."""
 _NO_SLOWDOWN = Interval(value=1.0, low=1.0, high=1.0)
 _DIRECTIONS = np.array([[-1.0], [0.0], [1.0]])
 """Where the low end, the point and the high end lie on a logarithmic scale, as rows."""
@@ -40,7 +40,7 @@ class SlowdownDeviations:
     Attributes:
         growth: Of the growth of the GPU's time, as a part of its logarithm.
         noise: Of any measured ratio.
-        working: Of the part of the step that the GPU works, downwards and upwards, by what tells it.
+        working: Of the part of the step that the GPU works, downwards and upwards, by its source.
         host: How a known step time is weighed between the host and the GPU.
         filling_blocks: The rule of the point that all of this is of: `gpusage.predictors.share_growth`.
     """
@@ -98,7 +98,7 @@ def share_interval(working: FloatArray, evidence: BusyShareEvidence, deviations:
 
     Args:
         working: The GPU's own time over the step's, alone on the whole GPU; or its low ends, points and high ends.
-        evidence: What tells it.
+        evidence: Its source.
         deviations: How far the truths lie from the point.
     """
     less, more = deviations.working[evidence]
@@ -120,7 +120,7 @@ def _working(timing: Timing, known: Sequence[ObservedFigures], deviations: Slowd
 def busy_shares(
     graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]
 ) -> list[Interval | None]:
-    """Return for each of *gpus* what a known step time tells of the GPU's part of the step; None without one."""
+    """Return for each of *gpus* what a known step time shows about the GPU's part of the step; None without one."""
     if not any(of_gpu.step_time_s for of_gpu in known):
         return [None] * len(gpus)
     analysis = analyze(graph, workload)
@@ -153,7 +153,7 @@ def _busy_share(step_time_s: Figure, timing: Timing, index: int, deviations: Slo
 
 
 def _shares_from_step_time(step_time_s: Figure, timing: Timing, index: int, host: HostUncertainty) -> FloatArray:
-    """Return low end, point and high end of what *step_time_s* tells of the GPU's part of the step."""
+    """Return low end, point and high end of what *step_time_s* shows about the GPU's part of the step."""
     count = np.exp(timing.features[[index], KERNEL_COUNT])
     low, value, high = gpu_time_shares(timing.busy_s[[index]], _ends(step_time_s)[:, 0], count, host).tolist()
     return np.array([[min(low, value, high)], [value], [max(low, value, high)]])

@@ -155,7 +155,7 @@ def read_alone(utilization: float | tuple[float, int] | None, step_time_s: float
 
 
 def _read_utilization(value: float | tuple[float, int] | None) -> tuple[float | None, int | None]:
-    """Return a part of 1, and the batch size that it is of, where that is told."""
+    """Return a utilization, 0 to 1, and its batch size if one was given."""
     is_pair = isinstance(value, tuple) and len(value) == 2  # a pair
     share, batch_size = value if isinstance(value, tuple) and is_pair else (value, None)
     if share is None:

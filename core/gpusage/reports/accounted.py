@@ -52,7 +52,7 @@ def with_accounting(
 
 def _joined(usage: Usage, seen: Sequence[Observation]) -> Iterator[Observation]:
     """Yield what nodes saw of a run, and the rest of what the accounting has of it in *usage*."""
-    # An older release's sampler did not tell how many GPUs it saw.
+    # An older release's sampler did not report how many GPUs it saw.
     is_uncounted = len(seen) == 1 and seen[0].usage.gpu_count is None
     counted = 0.0
     for each in seen:

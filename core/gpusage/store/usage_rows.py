@@ -121,7 +121,7 @@ def decode_observations(rows: Iterable[tuple[str, str | None]], store: str) -> t
 
 
 def is_record_of(usage: Usage, record: DecisionRecord) -> bool:
-    """Tell whether *record* may be of the job: where users name the number themselves, they may name another's."""
+    """Return whether *record* may be of the job: where users name the number themselves, they may name another's."""
     user = record.identity.user if record.identity else ""
     is_same = user.isdecimal() if usage.user_id is None else user == usage.user_id
     return record.manager == usage.manager and (user in ("", usage.user) or is_same)

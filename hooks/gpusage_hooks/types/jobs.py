@@ -62,7 +62,7 @@ class PastJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitter:
-    """Who submits a job, and under what name: with the model, what tells that a job comes again.
+    """Who submits a job, and under what name: with the model, what identifies a job that comes again.
 
     Each is read from the submission when it is asked for; from then on the answer counts as one that rests on it.
 
@@ -103,13 +103,13 @@ class Submitter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobIdentity:
-    """What tells, when all of it is known, that a job came before.
+    """What identifies a job that came before, if all of it is known.
 
     Attributes:
         user: As in `Submitter`.
         fingerprint: Equal for models that do the same work, whatever their files are called.
         family: Of the model, by its name: ``resnet`` for ``resnet50``.
-        script_digest: Equal for scripts that differ in numbers, comments and blanks alone; tells nothing else of them.
+        script_digest: Equal for scripts that differ in numbers, comments and blanks alone; shows nothing else of them.
         request: What the job asks for, in a few words that are equal for equal requests.
     """
 

@@ -1,6 +1,6 @@
 """Utilization of real models: from the graph alone, and with one figure of an earlier run known.
 
-Nothing is fitted on these rows. What a graph can tell at most is scored as well: a job that waits for its data looks
+Nothing is fitted on these rows. What a graph can show at most is scored as well: a job that waits for its data looks
 like one that does not.
 """
 
@@ -54,7 +54,7 @@ def known_table(tests: Sequence[Test]) -> ScoreTable:
             "Constant of other sources: the mean of their constants; nothing of the source is known.",
             "Step time known: as `step_time=` gives it. At another batch: `utilization=60@32`, of the nearest other.",
             "Host known: fitted on the campaign's other models; a job that parses its files spoils it (decision 49).",
-            "Ceiling: what a graph could tell at most, every model told exactly but one that waits for its data,",
+            "Ceiling: what a graph could show at most, every model exact but one that waits for its data,",
             "which is taken for one that does not. Of PPO and TD3 no step time is known.",
         ),
     )

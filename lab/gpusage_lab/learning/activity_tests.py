@@ -34,7 +34,7 @@ LAMBDA_JOBS = {
 }
 """By task: the job, and its batch size in fp32 on a V100 of 16 GB; in half precision it is twice as large."""
 LAMBDA_FOLDERS = ("V100", "p3.2xlarge")
-"""Those whose batch sizes are told."""
+"""Those whose batch sizes are published."""
 LEFT_OUT_NOTE = "Constant: the best one for the other models of the same source."
 STEADY_SAMPLES = 20
 """With fewer, a mean says little."""
@@ -95,9 +95,9 @@ def tables(data: DataFolder) -> tuple[ScoreTable, ...]:
                 "Lucid's PointNet parses text files: its steps last 7 to 14 times as long as its kernels.",
                 "Its small networks of images of 32 x 32 wait for two loading processes, PPO and TD3 for their games.",
                 "nvidia-smi's memory figure is the share of time in which memory is accessed at all; gpulets' SM is",
-                "a profiler's throughput: neither is quite the figure beside it, so that the ranks tell more.",
+                "a profiler's throughput: neither is quite the figure beside it, so the ranks say more.",
                 "Takayama's jobs are whole MLPerf tasks, with evaluation and loading of data.",
-                "Left out: Alnair (maxima alone, image sizes not told), Lambda's other GPUs (no batch sizes), and",
+                "Left out: Alnair (maxima alone, image sizes not published), Lambda's other GPUs (no batch sizes), and",
                 "MISO's other models (sizes that neither its code nor its paper settles).",
             ),
         ),

@@ -35,7 +35,7 @@ from gpusage_lab.learning.pairs import (
     lucid_utilizations,
     scores,
 )
-from gpusage_lab.learning.partners import GUESSING, RANKING, activities, seen_as, unacquainted
+from gpusage_lab.learning.partners import GUESSING, RANKING, activities, seen_as, with_partner_held_out
 from gpusage_lab.learning.profiled_pairs import joined, profiled_pairs
 from gpusage_lab.learning.targets import Points, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
@@ -77,7 +77,7 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
         partly=deviations["partly"],
         unknown=deviations["unknown"],
     )
-    ours, rule = scores(pairs, refitted), scores(pairs, activities)
+    ours, rule = scores(pairs, refit_sums), scores(pairs, activities)
     card = Card(
         purpose="Throughput of jobs beside each other on one GPU under MPS, relative to running alone.",
         fitted_on=(
@@ -110,8 +110,8 @@ _WHY = (
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
     """Score every policy on both sources."""
     pairs = gavel(data)
-    ours = {"ours": refitted, "ceiling: job effects with the target seen": _seeing}
-    apart = {name: unacquainted(policy) for name, policy in (*GUESSING.items(), ("ours", refitted))}
+    ours = {"ours": refit_sums, "ceiling: job effects with the target seen": _fitted_with_target}
+    apart = {name: with_partner_held_out(policy) for name, policy in (*GUESSING.items(), ("ours", refit_sums))}
     shown = [
         _table("Gavel 2020, V100, MPS", pairs, {**RANKING, **GUESSING, **ours}, _WHY),
         _table("Gavel 2020, V100, MPS, the partner's model held out too", pairs, {**RANKING, **apart}),
@@ -119,14 +119,17 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
         _failures(pairs),
     ]
     if "lucid_pairs.csv" in data:
-        policies: dict[str, Policy] = {"ours, fitted on Lucid's other models": refitted, "ours, as shipped": as_shipped}
+        policies: dict[str, Policy] = {
+            "ours, fitted on Lucid's other models": refit_sums,
+            "ours, as shipped": as_shipped,
+        }
         if "lucid_solo.csv" in data:
             for figure, alone in (("utilizations", lucid_utilizations(data)), ("step times", lucid_step_times(data))):
                 policies[f"ours, as shipped, {figure} alone known"] = seen_as(lucid(data, alone), as_shipped)
         title = "Lucid, RTX 3090, time slicing; nothing that is shipped was fitted on it"
         shown.append(_table(title, lucid(data), {**RANKING, **GUESSING, **policies}))
     own = {name: campaign for name, campaign in profiled_pairs(data).items() if len(campaign.jobs) > QUEUE_LENGTH}
-    policies = {**RANKING, **GUESSING, "ours": refitted}
+    policies = {**RANKING, **GUESSING, "ours": refit_sums}
     shown += [_table(f"gpusage profile, {name}, MPS", campaign, policies) for name, campaign in own.items()]
     return shown
 
@@ -167,13 +170,13 @@ def _other_models_factors(pairs: Pairs, predictions: FloatArray) -> FloatArray:
     return factors
 
 
-def refitted(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
-    """Return what ours says of each job as the target's partner, fitted on those that teach alone."""
-    chosen = ~np.isnan(pairs.parts) & teaches[:, np.newaxis] & teaches
-    return np.asarray(_sums(learned_colocation(_fitted(pairs, chosen, teaches)), pairs)[target])
+def refit_sums(pairs: Pairs, train_mask: BoolArray, target: int) -> FloatArray:
+    """Return what ours says of each job as the target's partner, fitted on the training jobs alone."""
+    chosen = ~np.isnan(pairs.parts) & train_mask[:, np.newaxis] & train_mask
+    return np.asarray(_sums(learned_colocation(_fitted(pairs, chosen, train_mask)), pairs)[target])
 
 
-def _seeing(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
+def _fitted_with_target(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
     return fitted_on(pairs)(pairs, _, target)
 
 
@@ -201,7 +204,7 @@ def _fitted_on_all(pairs: Pairs) -> ColocationParameters:
     return _fitted(pairs, ~np.isnan(pairs.parts), np.full(len(pairs.jobs), fill_value=True))
 
 
-def _fitted(pairs: Pairs, chosen: BoolArray, teaches: BoolArray) -> ColocationParameters:
+def _fitted(pairs: Pairs, chosen: BoolArray, train_mask: BoolArray) -> ColocationParameters:
     """Return the parameters from the *chosen* ordered pairs: throughput = average + victim's part + partner's part.
 
     The parts are drawn to 0 as their variance against the noise demands (ridge regression).
@@ -215,14 +218,14 @@ def _fitted(pairs: Pairs, chosen: BoolArray, teaches: BoolArray) -> ColocationPa
     penalty = (NOISE / SPREAD) ** 2 * np.eye(2 * count)
     effects = np.linalg.solve(design.T @ design + penalty, design.T @ (throughput - average))
     features = pairs.features
-    mean, scale = features[teaches].mean(axis=0), np.maximum(features[teaches].std(axis=0), 1e-6)
+    mean, scale = features[train_mask].mean(axis=0), np.maximum(features[train_mask].std(axis=0), 1e-6)
     return ColocationParameters(
         features=FEATURES,
         mean=mean.tolist(),
         scale=scale.tolist(),
-        jobs=((features - mean) / scale)[teaches].tolist(),
-        sensitivity=effects[:count][teaches].tolist(),
-        pressure=effects[count:][teaches].tolist(),
+        jobs=((features - mean) / scale)[train_mask].tolist(),
+        sensitivity=effects[:count][train_mask].tolist(),
+        pressure=effects[count:][train_mask].tolist(),
         average=float(average),
         near=NEAR,
     )
@@ -233,11 +236,11 @@ def _held_out_models(pairs: Pairs) -> FloatArray:
     unseen = np.full_like(pairs.parts, np.nan)
     measured = ~np.isnan(pairs.parts)
     for model in sorted(set(pairs.models)):
-        teaches = pairs.models != model
+        train_mask = pairs.models != model
         predictions = _pair_throughputs(
-            learned_colocation(_fitted(pairs, measured & teaches[:, np.newaxis] & teaches, teaches)), pairs
+            learned_colocation(_fitted(pairs, measured & train_mask[:, np.newaxis] & train_mask, train_mask)), pairs
         )
-        tested = measured & ~teaches[:, np.newaxis]
+        tested = measured & ~train_mask[:, np.newaxis]
         unseen[tested] = predictions[tested]
     return unseen
 

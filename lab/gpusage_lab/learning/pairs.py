@@ -171,7 +171,7 @@ def _pairs(
 
 
 Policy = Callable[[Pairs, npt.NDArray[np.bool_], int], FloatArray]
-"""(pairs, which jobs may teach, target) -> how good each job would be as the target's partner."""
+"""(pairs, training jobs, target) -> how good each job would be as the target's partner."""
 
 
 def scores(pairs: Pairs, policy: Policy) -> dict[str, Any]:

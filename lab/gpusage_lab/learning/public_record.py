@@ -51,7 +51,7 @@ class Compared:
 
     @property
     def is_inside(self) -> bool:
-        """Tell whether the published figure lies in our 90 % interval."""
+        """Return whether the published figure lies in our 90 % interval."""
         return self.ours.low <= self.run.row.value <= self.ours.high
 
 

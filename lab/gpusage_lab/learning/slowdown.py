@@ -20,7 +20,7 @@ from gpusage.predictors.slowdown import BusyShareEvidence, SlowdownDeviations, s
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_host import GOALS, fitted_filling, fitted_host
-from gpusage_lab.learning.slowdown_partners import cautious, fitted_partners, partners_rows, partners_table
+from gpusage_lab.learning.slowdown_partners import fitted_partners, partners_rows, partners_table, with_observed_costs
 from gpusage_lab.learning.slowdown_rows import FILES, SlowdownColumns, SlowdownRow, slowdown_rows, with_predictions
 from gpusage_lab.learning.splits import LEAST_GROUPS, by_group, check_enough
 from gpusage_lab.learning.targets import Points, ScoreTable
@@ -50,7 +50,7 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     columns = columns_of(data, zoo)
     everything = np.arange(len(columns.rows))
     eager, proportional = fitted_on(columns, everything), fitted_on(columns.in_proportion(), everything)
-    partners = cautious(*(fitted_partners(partners_rows(data, zoo, rule)) for rule in (eager, proportional)))
+    partners = with_observed_costs(*(fitted_partners(partners_rows(data, zoo, rule)) for rule in (eager, proportional)))
     parameters = SlowdownParameters(
         eager=_rule(eager),
         proportional=_rule(proportional),
@@ -98,7 +98,7 @@ def fitted_on(columns: SlowdownColumns, train: IntArray) -> SlowdownDeviations:
     filling_blocks = fitted_filling(columns, train)
     columns = columns.filled(filling_blocks)
     host = fitted_host(columns, train)
-    columns = columns.weighed(host)
+    columns = columns.with_step_time_weight(host)
     plain = SlowdownDeviations(growth=0.0, noise=0.0, working={}, host=host, filling_blocks=filling_blocks)
     common = _narrowest(
         columns,
@@ -159,7 +159,7 @@ def held_out(columns: SlowdownColumns) -> dict[BusyShareEvidence, FloatArray]:
     predicted = {evidence: np.full((3, len(columns.rows)), np.nan) for evidence in EVIDENCE}
     for fold in by_group([row.family for row in columns.rows], FOLDS, "family"):
         fitted = fitted_on(columns, fold.train)
-        weighed = columns.filled(fitted.filling_blocks).weighed(fitted.host)
+        weighed = columns.filled(fitted.filling_blocks).with_step_time_weight(fitted.host)
         for evidence, ends in predicted.items():
             ends[:, fold.test] = _predicted(weighed, evidence, fitted, fold.test)
     return predicted

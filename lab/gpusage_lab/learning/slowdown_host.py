@@ -29,7 +29,7 @@ def fitted_filling(columns: SlowdownColumns, train: IntArray) -> float | None:
     Each family of each source counts alike, and each number of blocks with the host that suits it best: RaPP's largest
     families would decide otherwise, or MISO's two models.
     """
-    weighed = [columns.weighed(host).by_step_time[train] for host in _hosts()]
+    weighed = [columns.with_step_time_weight(host).by_step_time[train] for host in _hosts()]
     families = np.array([f"{row.source} {row.family}" for row in columns.rows])[train]
     members = [families == family for family in np.unique(families)]
 

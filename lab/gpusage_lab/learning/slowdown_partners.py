@@ -73,7 +73,7 @@ def fitted_partners(rows: Sequence[PartnersRow]) -> PartnerExponents:
     return PartnerExponents(average=float(average), bad=float(max(min(enough, default=POWERS[-1]), average)))
 
 
-def cautious(*fitted: PartnerExponents) -> PartnerExponents:
+def with_observed_costs(*fitted: PartnerExponents) -> PartnerExponents:
     """Return the worst of *fitted*, no milder than what pairs with percentages were seen to pay."""
     averages, bads = zip(*fitted, strict=True)
     return PartnerExponents(average=max(*averages, PAIRS_POWER), bad=max(*bads, PAIRS_POWER))

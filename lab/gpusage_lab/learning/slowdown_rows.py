@@ -117,7 +117,7 @@ class SlowdownColumns:
         """Each row's step on the whole GPU."""
         return np.array([row.alone_s for row in self.rows])
 
-    def weighed(self, doubt: HostUncertainty) -> SlowdownColumns:
+    def with_step_time_weight(self, doubt: HostUncertainty) -> SlowdownColumns:
         """Return these columns with known step times weighed by *doubt*."""
         return replace(self, by_step_time=gpu_time_shares(self.busy_s, self.alone_s, self.kernel_count, doubt))
 
@@ -130,7 +130,7 @@ class SlowdownColumns:
         return replace(self, growth_by_filling={})
 
     def working(self, evidence: BusyShareEvidence) -> FloatArray:
-        """Return the GPU's own time over the step's as *evidence* tells it; NaN where that was not measured."""
+        """Return the GPU's own time over the step's by *evidence*; NaN where that was not measured."""
         return self._working[evidence]
 
     @cached_property

@@ -145,7 +145,7 @@ def _unusable(row: PublishedRow) -> str:
 
 
 def _is_replaced(row: PublishedRow) -> bool:
-    """Tell whether AutoAWQ has replaced the kernel that a prompt was measured with, or advises against it.
+    """Return whether AutoAWQ has replaced the kernel that a prompt was measured with, or advises against it.
 
     The figures are of November 2023; since January 2024 (its pull request 316) 1,024 tokens and more are multiplied by
     widened weights. GEMV is for one token.

@@ -96,12 +96,12 @@ def _quantized(row: PublishedRow, text: str) -> str | None:
 
 
 def divides_layers(row: PublishedRow) -> bool:
-    """Tell whether each layer is divided among the row's GPUs, and nothing else is."""
+    """Return whether each layer is divided among the row's GPUs, and nothing else is."""
     return row.mode == "generate" and bool(re.fullmatch(rf"TP ?{row.gpus}", row.parallelism))
 
 
 def has_layers_in_turn(row: PublishedRow) -> bool:
-    """Tell whether each of the row's GPUs has some of the layers, and they compute one after the other."""
+    """Return whether each of the row's GPUs has some of the layers, and they compute one after the other."""
     return row.mode == "generate" and "layer split" in row.parallelism
 
 

@@ -26,7 +26,7 @@ from gpusage_lab.learning.pairs import (
     lucid_utilizations,
     scores,
 )
-from gpusage_lab.learning.partners import activities, kace_taught_by, popular, seen_as
+from gpusage_lab.learning.partners import activities, kace_taught_by, mean_sums, seen_as
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 
@@ -95,7 +95,7 @@ def at_most_alone(pairs: Pairs) -> Pairs:
 
 def _policies(campaign: Campaign, teachers: dict[str, Pairs]) -> Iterator[tuple[tuple[str, str], list[Policy]]]:
     yield ("random", "nothing"), [partial(_by_chance, seed) for seed in range(DRAWS)]
-    yield ("popular partner", "the campaign's pairs"), [popular]
+    yield ("popular partner", "the campaign's pairs"), [mean_sums]
     for known, pairs in campaign.known.items():
         teacher = teachers.get(known, teachers[STEP_TIMES])
         everyone = np.full(len(teacher.jobs), fill_value=True)

@@ -96,13 +96,13 @@ def experiment(data: DataFolder, truth: str, seed: int = 0) -> list[Outcome]:
     runs: dict[str, list[Figures]] = {}
     for repetition in range(REPETITIONS):
         actual = TRUTHS[truth](data, seed + repetition)
-        jobs = drawn_jobs(actual, seed + repetition)
+        jobs = draw_jobs(actual, seed + repetition)
         for policy, fleet in policies(actual):
             runs.setdefault(policy.name, []).append(simulate(jobs, fleet, policy, actual).figures)
     return [_outcome(name, figures, runs[SLOTS]) for name, figures in runs.items()]
 
 
-def drawn_jobs(truth: PairTruth, seed: int, count: int = JOBS, longest_s: float = LONGEST_S) -> Jobs:
+def draw_jobs(truth: PairTruth, seed: int, count: int = JOBS, longest_s: float = LONGEST_S) -> Jobs:
     """Return the *count* jobs of one repetition, of which none takes longer alone than *longest_s*."""
     generator = np.random.default_rng([seed, 1])
     work_s = np.exp(generator.uniform(np.log(SHORTEST_S), np.log(longest_s), count))
@@ -120,7 +120,7 @@ def drawn_jobs(truth: PairTruth, seed: int, count: int = JOBS, longest_s: float 
 
 
 def policies(truth: PairTruth) -> Iterator[tuple[Policy, Fleet]]:
-    """Yield each policy with the GPUs that it has, and what it is told."""
+    """Yield each policy with its GPUs and the predictions that it gets."""
     fleet, apart = _fleet(truth, GPUS), _fleet(truth, GPUS - 1, 1)
     predicted_loads, busy = (
         {(kind, gpu_type): load_of(need) for kind, need in enumerate(needs) for gpu_type in range(len(apart.types))}

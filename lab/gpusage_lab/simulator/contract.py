@@ -88,7 +88,7 @@ class Policy(Protocol):
         """Return whether a kind of which one job ran out of memory beside others is no longer put beside others."""
 
     def demand(self, ask: JobRequest, /) -> Demand:
-        """Return what becomes of a job that asks for whole GPUs."""
+        """Return the demand of a job that asks for whole GPUs."""
 
     def rank(self, ask: JobRequest, gpu_type: int, /) -> float:
         """Return the place in the queue for GPUs of *gpu_type*, the least first; the older job among equals."""
@@ -217,7 +217,7 @@ class AtOnce(Protocol):
 
 
 class Truth(Protocol):
-    """What really happens; no policy is told of it."""
+    """What really happens; no policy sees it."""
 
     def speed(self, kind: int, gpu_type: int, /) -> float:
         """Return the work that is done in a second, alone on whole GPUs of the type."""

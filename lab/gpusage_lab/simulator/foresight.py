@@ -1,4 +1,4 @@
-"""What is predicted of each kind of jobs on each GPU type: all that a policy is told."""
+"""The predictions for each kind of jobs on each GPU type: all that a policy sees."""
 
 from __future__ import annotations
 

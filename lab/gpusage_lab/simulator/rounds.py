@@ -167,5 +167,5 @@ def _open_entries(lane: Lane, entries: Sequence[tuple[float, int]], closed: set[
 
 
 def may_stop(run: Run) -> bool:
-    """Tell whether a run can be suspended: it works, or gets ready for it."""
+    """Return whether a run can be suspended: it works, or gets ready for it."""
     return run.way in ("work", "start")

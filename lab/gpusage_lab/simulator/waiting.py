@@ -27,7 +27,7 @@ class Waiting:
         return role in self._heaps
 
     def add(self, role: int, job: int) -> bool:
-        """Let *job* wait; tell whether no other job of *role* did."""
+        """Add *job* to the queue; return whether it is the only one of *role*."""
         heap = self._heaps.get(role)
         if heap is None:
             self._heaps[role] = [job]
@@ -77,7 +77,7 @@ class Ranked(Waiting):
         self._next_s = queue.now_s + self._order.period_s
 
     def add(self, role: int, job: int) -> bool:
-        """Let *job* wait; tell whether it is the first one of *role*."""
+        """Add *job* to the queue; return whether it is the first one of *role*."""
         queue = self._queue
         entry = self._order.rank(queue.enter(job, role), queue.now_s, queue), job
         heap = self._heaps.setdefault(role, [])

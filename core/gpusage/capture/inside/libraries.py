@@ -114,7 +114,7 @@ class DeepSpeedEngine(nn.Module):
             self.optimizer.zero_grad()
 
     def is_gradient_accumulation_boundary(self) -> bool:
-        """Tell whether the weights are updated after this pass."""
+        """Return whether the weights are updated after this pass."""
         is_last = self._passes % self.gradient_accumulation_steps() == 0
         return is_last if self._is_boundary is None else self._is_boundary
 
@@ -136,11 +136,11 @@ class DeepSpeedEngine(nn.Module):
         return int(self.config.get("zero_optimization", {}).get("stage", 0))
 
     def bfloat16_enabled(self) -> bool:
-        """Tell whether the real engine casts the weights to bf16."""
+        """Return whether the real engine casts the weights to bf16."""
         return bool(self.config.get("bf16", {}).get("enabled"))
 
     def fp16_enabled(self) -> bool:
-        """Tell whether the real engine casts the weights to fp16."""
+        """Return whether the real engine casts the weights to fp16."""
         return bool(self.config.get("fp16", {}).get("enabled"))
 
     def train_micro_batch_size_per_gpu(self) -> int:

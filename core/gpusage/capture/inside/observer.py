@@ -194,12 +194,12 @@ def with_gradient(optimizer: Any) -> list[torch.Tensor]:
 
 
 def is_in_parts(module: nn.Module) -> bool:
-    """Tell whether this process has a part of *module* that does not show the whole."""
+    """Return whether this process has a part of *module* that does not show the whole."""
     return type(module).__name__ == "FullyShardedDataParallel"
 
 
 def is_of_keras(module: nn.Module) -> bool:
-    """Tell whether *module* is one of Keras, whose optimizers and training loop are its own."""
+    """Return whether *module* is one of Keras, whose optimizers and training loop are its own."""
     return any(each.__module__.partition(".")[0] == "keras" for each in type(module).__mro__)
 
 

@@ -181,7 +181,7 @@ def step_graph(observation: Observation) -> ModelGraph:
 
 
 def _is_cache(name: str, value: Any) -> bool:
-    """Tell whether an argument is what a generating model keeps; transformers 5.24 calls a `DynamicCache` ``cache``."""
+    """Return whether an argument is a generating model's cache; transformers 5.24 calls a `DynamicCache` ``cache``."""
     return name in _CACHES or type(value).__name__.endswith("Cache")
 
 

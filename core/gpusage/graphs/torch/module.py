@@ -137,7 +137,7 @@ def _setting_notes(module: Any) -> Iterator[str]:  # torch may not be installed
 
 
 def has_channels_last(module: Any) -> bool:  # torch may not be installed
-    """Tell whether the strides of a filter for images in *module* are those of ``torch.channels_last`` alone."""
+    """Return whether the strides of a filter for images in *module* are those of ``torch.channels_last`` alone."""
     return any(
         weight.dim() == _FILTER_RANK and weight.stride()[1] == 1 and not weight.is_contiguous()
         for weight in module.parameters()

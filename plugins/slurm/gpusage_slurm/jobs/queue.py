@@ -57,7 +57,7 @@ def sacct_rows(*options: str, fields: Sequence[str], deadline_s: float = scontro
 
 
 def is_interrupted(exit_code: str, comment: str = "") -> bool:
-    """Tell whether a failed script ended for a reason from outside, so surely not because it lacked GPU memory.
+    """Return whether a failed script ended for a reason from outside, so surely not because it lacked GPU memory.
 
     Args:
         comment: Where the task epilog notes that a program is missing: srun's status does not tell.

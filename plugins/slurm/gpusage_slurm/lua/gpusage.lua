@@ -456,7 +456,7 @@ local function set_mark(job, mark)
   if marked ~= earlier then job.admin_comment = marked end
 end
 
--- Tell whether `job` asks for a GPU in any of the four places; nothing else is asked about.
+-- Return whether `job` asks for a GPU in any of the four places; nothing else is asked about.
 function M.requests_gpu(job)
   for _, name in ipairs({ "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task" }) do
     local value = get(job, name)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# gpusage's TaskEpilog: runs as the user after every task, before slurmctld hears of its end. In a job of ours that holds a
+# gpusage's TaskEpilog: runs as the user after every task, before slurmctld learns of its end. In a job of ours that holds a
 # share and failed, it looks for CUDA's "out of memory" at the end of what the batch script wrote. If it is there, the job
 # is requeued with the whole GPU that its user asked for, so that slurmctld and whoever waits for the job see one end, the
 # last. It needs gpusaged for nothing, has the rights of the job's user alone, and never fails.
@@ -25,8 +25,8 @@ out_of_memory="$out_of_memory|RESOURCE_EXHAUSTED.*([Oo]ut of memory|[Aa]llocat|O
 missing="slurmstepd[^ ]*: error: execve\\(\\): .*: (No such file or directory|Permission denied|Exec format error)"
 missing="$missing|python[0-9.]*: can't open file"
 
-# Print how the batch script ended, as wait(2) tells it; nothing if nobody knows. Slurm does not tell a TaskEpilog, but
-# slurmstepd, which started it, tells anybody who asks on its socket, as `scontrol listpids` does (REQUEST_STEP_TASK_INFO).
+# Print how the batch script ended, as wait(2) has it; nothing if it is unknown. Slurm does not pass it to a TaskEpilog, but
+# slurmstepd, which started it, answers anybody on its socket, as `scontrol listpids` does (REQUEST_STEP_TASK_INFO).
 wait_status() {
     for python in /usr/bin/python3 python3; do
         ! command -v "$python" >/dev/null || break
@@ -69,7 +69,7 @@ field() {
     printf '%s\n' "$job_record" | sed -n "s/^ *$1=//p" | sed -n '1s/ *$//p'
 }
 
-# Tell whether a file ends with CUDA's error. A FIFO would wait for a writer; a link leads no further than the user's own rights.
+# Return whether a file ends with CUDA's error. A FIFO would wait for a writer; a link leads no further than the user's own rights.
 ends_out_of_memory() {
     [ -f "$1" ] && tail -c "$tail_bytes" "$1" | grep -aqE "$out_of_memory"
 }

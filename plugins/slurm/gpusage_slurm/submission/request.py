@@ -98,7 +98,7 @@ def _read_model_request(fields: Mapping[str, str]) -> ModelRequest | None:
 
 
 def _asks_to_learn(fields: Mapping[str, str]) -> bool:
-    """Tell whether the user's words are ``learn=on``; a site may observe jobs that say nothing, too."""
+    """Return whether the user's words are ``learn=on``; a site may observe jobs that say nothing, too."""
     switches = (parse_learn(fields.get(channel, "")) for channel in _CHANNELS)
     return next((switch for switch in switches if switch is not None), False)
 
@@ -224,7 +224,7 @@ def _range_length(first: str, last: str | None, step: str | None) -> int:
 
 
 def _is_bindable(fields: Mapping[str, str], *, may_exclude: bool = False) -> bool:
-    """Tell whether the job can be bound to a GPU type, and nothing unknown to us ties it to other nodes.
+    """Return whether the job can be bound to a GPU type, and nothing unknown to us ties it to other nodes.
 
     slurmctld refuses a job that none of its nodes could ever run, and one that waits for a node beyond its reservation
     waits for ever.
@@ -247,7 +247,7 @@ def _excluded_nodes(fields: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _is_steerable(fields: Mapping[str, str]) -> bool:
-    """Tell whether nodes can be excluded for the job: it is bindable, or its user excludes nodes by name."""
+    """Return whether nodes can be excluded for the job: it is bindable, or its user excludes nodes by name."""
     known = bool(_excluded_nodes(fields)) or not fields.get("exc_nodes")
     return known and _is_bindable(fields, may_exclude=True)
 
@@ -299,6 +299,6 @@ def _request_obstacles(
 
 
 def _binding_is_implied(fields: Mapping[str, str]) -> bool:
-    """Tell whether `--gpu-bind` is absent, or only what `--gpus-per-task` implies from 23.11 on."""
+    """Return whether `--gpu-bind` is absent, or only what `--gpus-per-task` implies from 23.11 on."""
     binding = fields.get("tres_bind", "").replace("gres/", "gres:").removeprefix("gres:")
     return binding in ("", "(null)") or ("gpu" in fields.get("tres_per_task", "") and binding == "gpu:per_task:1")

@@ -39,7 +39,7 @@ OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
 )
 """By Slurm's codes; its OUT_OF_MEMORY is the host's memory, not the GPU's."""
 _COMPLETING = "CG"
-"""An epilog still runs, and nothing tells how the job ended; the letter stays for a later look."""
+"""An epilog still runs, and nothing shows yet how the job ended; the report stays for the next pass."""
 _CODES: Mapping[str, str] = MappingProxyType(
     {"COMPLETED": "CD", "CANCELLED": "CA", "PREEMPTED": "PR", "TIMEOUT": "TO", "DEADLINE": "DL", "FAILED": "F"}
     | {"NODE_FAIL": "NF", "BOOT_FAIL": "BF", "OUT_OF_MEMORY": "OOM"}

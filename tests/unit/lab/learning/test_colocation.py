@@ -13,9 +13,9 @@ from gpusage.predictors.colocation import (
     throughputs,
 )
 from gpusage_hooks.types import GpuNeed, Interval
-from gpusage_lab.learning.colocation import NOTHING_MEASURED, SAME_MODEL, _fitted, as_shipped, refitted
+from gpusage_lab.learning.colocation import NOTHING_MEASURED, SAME_MODEL, _fitted, as_shipped, refit_sums
 from gpusage_lab.learning.pairs import Pairs, scores
-from gpusage_lab.learning.partners import activities, kace, popular, seen_as, unacquainted
+from gpusage_lab.learning.partners import activities, kace, mean_sums, seen_as, with_partner_held_out
 
 V100 = builtin_catalogue().find("v100")
 MODELS = (1, 2, 3, 4, 5)
@@ -67,16 +67,16 @@ def test_what_was_measured_is_what_is_said_of_a_pair_that_taught() -> None:
 
 def test_a_target_never_seen_avoids_the_partner_that_made_others_slow() -> None:
     pairs = five_jobs()
-    output = refitted(pairs, pairs.models != "a", 0)
+    output = refit_sums(pairs, pairs.models != "a", 0)
     assert output[1] < min(output[2], output[3])
-    assert scores(pairs, popular)["all"] == pytest.approx(100.0)
+    assert scores(pairs, mean_sums)["all"] == pytest.approx(100.0)
 
 
 def test_each_target_that_has_a_queue_of_candidates_is_scored_by_itself() -> None:
     pairs = five_jobs()
     sums = pairs.sums.copy()
     sums[4, 3] = sums[3, 4] = np.nan  # which leaves these two with three candidates
-    actual = scores(replace(pairs, sums=sums), popular)
+    actual = scores(replace(pairs, sums=sums), mean_sums)
     assert [target for target, _, _ in actual["targets"]] == [0, 1, 2]
     assert actual["all"] == pytest.approx(np.mean([best for _, best, _ in actual["targets"]]))
     assert actual["queue"] == pytest.approx(np.mean([queue for _, _, queue in actual["targets"]]))
@@ -84,7 +84,7 @@ def test_each_target_that_has_a_queue_of_candidates_is_scored_by_itself() -> Non
 
 def test_what_a_partner_did_to_others_is_not_known_where_its_model_is_held_out() -> None:
     pairs = five_jobs()
-    output = unacquainted(refitted)(pairs, pairs.models != "a", 0)
+    output = with_partner_held_out(refit_sums)(pairs, pairs.models != "a", 0)
     assert output[1] == pytest.approx(output[2], rel=0.05)
 
 

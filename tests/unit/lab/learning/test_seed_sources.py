@@ -85,7 +85,7 @@ def test_layers_that_take_time_by_their_complexity_are_told_from_any_network(tmp
             times = {"fwd_ms": 0.1 + forward * 1e-9, "bwd_inputs_ms": "N/A*", "bwd_params_ms": backward * 1e-9}
             rows.append({"gpu": gpu, "precision": "fp32", "application": named} | shape | times)
     actual = ardagna_layers.table(written(tmp_path, ardagna_layers.FILE, rows))
-    assert [row[0] for row in actual.rows[:5]] == [f"taught by {name}" for name in ardagna_layers.NETWORKS]
+    assert [row[0] for row in actual.rows[:5]] == [f"fitted on {name}" for name in ardagna_layers.NETWORKS]
     assert np.array([row[1:] for row in actual.rows[:5]], dtype=float) == pytest.approx(0.0, abs=1e-6)
     assert all(isinstance(cell, float) and cell > 0 for cell in actual.rows[5][1:])  # ours, from the graph alone
 
@@ -100,7 +100,7 @@ def test_lucids_runs_carry_what_the_shipped_predictor_says(tmp_path: Path) -> No
     assert actual.measured.tolist() == [98.0, 12.0]
     assert actual.shipped is not None
     assert actual.shipped[0] > actual.shipped[1]
-    assert yeung.chosen(actual, np.array([1])).shipped == actual.shipped[1]
+    assert yeung.select_runs(actual, np.array([1])).shipped == actual.shipped[1]
 
 
 @pytest.mark.parametrize("name", ["random forest, grid search", "neural network", "AutoML-like search"])

@@ -55,7 +55,10 @@ def test_the_blocks_that_made_the_rows_are_found_again() -> None:
     assert fitted.filling_blocks == 2.0
     fitted_columns = columns().filled(fitted.filling_blocks)
     assert np.allclose(
-        points(fitted_columns.weighed(fitted_host(fitted_columns, EVERYTHING)).by_step_time, fitted_columns.growth),
+        points(
+            fitted_columns.with_step_time_weight(fitted_host(fitted_columns, EVERYTHING)).by_step_time,
+            fitted_columns.growth,
+        ),
         1.5,
         rtol=0.05,
     )
