@@ -8,7 +8,7 @@ Invariants:
    makes it. A share that was full shows only how busy the job is at least: unless more is known, it may be so busy that
    it gets a whole GPU once, which shows the rest.
 3. Other users' runs never move a figure beyond the interval that the graph predicts (`other_users`).
-4. Shares get dearer by what was observed, never cheaper than predicted: a slow host makes them cheap by itself.
+4. Observed runs make shares more expensive, never cheaper than predicted: a slow host makes them cheap by itself.
 """
 
 from __future__ import annotations

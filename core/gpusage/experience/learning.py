@@ -30,7 +30,7 @@ from gpusage_hooks.units import WHOLE_PERCENT
 REMEMBERED_RUNS = 50
 """On one share, or on the whole GPU: bounds what learning takes."""
 LEFT_MARGIN = 1.1
-"""How much dearer a share counts that was left for the whole GPU after it was known how long it takes."""
+"""How much more expensive a share counts that was given up for the whole GPU after its time was known."""
 FULL, NOT_FULL, LEAST_FULL = 0.95, 0.8, 2
 """A share that is this busy is full; one that can be at most so busy is not; so many runs show a change."""
 CHANGED = 0.2
@@ -198,10 +198,10 @@ def _whole_utilization(runs: Sequence[Run]) -> float | None:
 
 
 def _slowdowns(runs: Iterable[Run]) -> Mapping[GpuShare, float]:
-    """Return how many times as long each share took, by the worst that was ever observed: dear once is dear for good.
+    """Return how many times as long each share took, by the worst ever observed: once expensive, always expensive.
 
     Else a share that is at the site's limit would be taken and left by the chance of a few runs, on it or on the whole
-    GPU. One that was left counts as a little dearer than observed, so that it is not taken again by a hair.
+    GPU. One that was given up counts as a little more expensive than observed, so that it is not taken again by a hair.
     """
     durations_s: dict[GpuShare, list[float]] = defaultdict(list)
     worst: dict[GpuShare, float] = {}

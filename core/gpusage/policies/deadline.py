@@ -35,7 +35,7 @@ class Run(NamedTuple):
     cost: Interval | None
 
     @property
-    def dearness(self) -> tuple[bool, float]:
+    def cost_order(self) -> tuple[bool, float]:
         """Return what to sort by: those with a price first, and of those without one the slowest."""
         return (True, -self.time_s.value) if self.cost is None else (False, self.cost.value)
 
@@ -77,7 +77,7 @@ def decide_deadline(case: PolicyInput, draft: Decision) -> Decision | None:
         fastest = min(where, key=step_time_s)
         reason = f"no GPU here certainly finishes it by its deadline; {fastest.name} is the fastest with a prediction"
         return _with_preference(draft, [fastest], reason)
-    ordered = sorted(in_time, key=lambda place: runs[place.name].dearness)
+    ordered = sorted(in_time, key=lambda place: runs[place.name].cost_order)
     roomy = [place for place in ordered if place.pool.has_room(WHOLE_PERCENT)][:1]
     if not roomy:
         return _with_preference(draft, ordered, f"ends by its deadline on {type_names(ordered)}")

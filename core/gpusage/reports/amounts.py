@@ -141,7 +141,7 @@ class Rates:
 
 
 def rates_of(prices: Mapping[str, float], clusters: Iterable[Cluster]) -> Rates:
-    """Return *prices* where there are any, else the dearest weight of each GPU type in *clusters*."""
+    """Return *prices* where there are any, else the highest weight of each GPU type in *clusters*."""
     if prices:
         return Rates(per_hour=prices)
     weights: dict[str, float] = {}

@@ -176,7 +176,7 @@ def _rate_notes(report: Report) -> list[str]:
         return []
     missing = ", ".join(each.gpu for each in report.gpus if each.money is None)
     if report.currency == "weights":
-        rule = "The row in weights is what the workload manager bills in the dearest partition: [money] has no price."
+        rule = "The row in weights is what the manager bills in the most expensive partition: [money] has no price."
         return [rule, f"GPUs without a weight: {missing}."] if missing else [rule]
     return [f"The row in money has only GPUs with a price in [money]; without one: {missing}."] if missing else []
 

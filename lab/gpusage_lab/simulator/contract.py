@@ -94,7 +94,7 @@ class Policy(Protocol):
         """Return the place in the queue for GPUs of *gpu_type*, the least first; the older job among equals."""
 
     def cost(self, gpu_type: int, tenants: Sequence[JobRequest], newcomer: JobRequest, /) -> float | None:
-        """Return how dear it is to put *newcomer* beside *tenants* (at least none), ``None`` if it must not be."""
+        """Return what it costs to put *newcomer* beside *tenants* (at least none), ``None`` if it must not be."""
 
 
 @runtime_checkable

@@ -69,7 +69,7 @@ class Gpus:
         self._counted_s = now_s
 
     def cheapest(self, gpu_type: int, role: int) -> int | None:
-        """Return the GPU of a type on which *role* is least dear, the first among equals; ``None`` where none is."""
+        """Return the GPU of a type on which *role* costs least, the first among equals; ``None`` where none is."""
         heaps, roles = self._open[gpu_type], self._roles
         best = self._empty_one(gpu_type, role)
         gone = []

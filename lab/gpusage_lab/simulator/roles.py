@@ -68,7 +68,7 @@ class Roles:
         return rank
 
     def cost(self, gpu_type: int, here: GpuSet, role: int) -> float | None:
-        """Return how dear it is to put *role* beside the set *here*, ``None`` where it must not be."""
+        """Return what it costs to put *role* beside the set *here*, ``None`` where it must not be."""
         costs = self.costs(gpu_type, here)
         return costs[role] if role in costs else self.ask_cost(gpu_type, here, role)
 

@@ -155,7 +155,7 @@ def test_where_the_site_names_no_price_hours_count_by_the_weights_that_it_bills_
     (hours,) = (section for section in sections(report) if section.title == "GPU hours")
     assert hours.rows[-1][0] == "in weights"
     assert (
-        "The row in weights is what the workload manager bills in the dearest partition: [money] has no price."
+        "The row in weights is what the manager bills in the most expensive partition: [money] has no price."
         in hours.notes
     )
     assert "GPUs without a weight: t4." in hours.notes

@@ -83,7 +83,7 @@ def _verdict(bill: Bill, *, is_priced: bool) -> str:
 def _cheapest(runs: Sequence[Run], deadline_s: float) -> str | None:
     """Return the GPU that meets the deadline for least; one without a price counts only where none has a price."""
     in_time = (run for run in runs if run.ends_within(deadline_s))
-    first = min(in_time, key=lambda run: run.dearness, default=None)
+    first = min(in_time, key=lambda run: run.cost_order, default=None)
     if first is None or (first.cost is None and any(run.cost for run in runs)):
         return None
     return first.need.gpu

@@ -90,7 +90,7 @@ def _reach(case: PolicyInput, draft: Decision) -> Reach:
 
 
 def _decide_share(draft: Decision, choice: Choice, within: Limits, case: PolicyInput) -> Decision:
-    dearest, shown = _most_expensive(choice.offers), _displayed_offer(choice, draft)
+    most_expensive, shown = _most_expensive(choice.offers), _displayed_offer(choice, draft)
     where = [offer.place for offer in choice.offers]
     types = tuple(dict.fromkeys(place.name for place in where))
     request = replace(
@@ -103,8 +103,8 @@ def _decide_share(draft: Decision, choice: Choice, within: Limits, case: PolicyI
         required_gpus=types if choice.binding else draft.request.required_gpus,
     )
     reasons = [] if choice.binding else [*draft.reasons]
-    price = cost(dearest.slowdown)
-    there = "" if price == cost(shown.slowdown) else f" on {dearest.place.name}"
+    price = cost(most_expensive.slowdown)
+    there = "" if price == cost(shown.slowdown) else f" on {most_expensive.place.name}"
     reasons += [f"beside partners {price}{there}, {_accepted_slowdown(within)}"]
     if choice.thread_cap_percent:
         reasons += [f"{choice.thread_cap_percent} % of the threads where partners leave them"]
@@ -114,7 +114,7 @@ def _decide_share(draft: Decision, choice: Choice, within: Limits, case: PolicyI
 
 
 def _displayed_offer(choice: Choice, draft: Decision) -> Offer:
-    """Return the offer whose price the user reads first: of the GPU type to be tried first, else the dearest."""
+    """Return the offer whose price the user reads first: of the GPU type to be tried first, else the most_expensive."""
     preferred = () if choice.binding else draft.request.preferred_gpus
     named = {offer.place.name: offer for offer in choice.offers}
     return next((named[name] for name in preferred if name in named), _most_expensive(choice.offers))
@@ -178,7 +178,7 @@ def _share_name(offer: Offer) -> str:
 
 
 def _distance(offer: Offer, within: Limits) -> tuple[bool, bool, float]:
-    """Order refused shares: first those refused for a promise alone, then the too dear ones, the least dear first.
+    """Order refused shares: first those refused for a promise alone, then those that cost too much, the cheapest first.
 
     *within* has no promise.
     """

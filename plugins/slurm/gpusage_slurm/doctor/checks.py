@@ -42,7 +42,7 @@ _TYPED_UNITS = re.compile(r"^\s*NodeName=[^#\n]*\bmps:[^:,\s#]+:\d", re.IGNORECA
 def wrong_weights(partitions: Sequence[scontrol.Line], pools: Sequence[GpuPool]) -> Iterator[str]:
     """Yield the weight to set for each partition that bills GPUs, but not shares in proportion.
 
-    A GPU of several types is billed by its dearest weight, for a share names no type.
+    A GPU of several types is billed by its highest weight, for a share names no type.
 
     Args:
         partitions: As `scontrol show partitions` describes them.
