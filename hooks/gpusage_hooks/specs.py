@@ -350,9 +350,9 @@ def add_commands() -> Sequence[object] | None:
 
 @hookspec
 def decision_made(record: DecisionRecord) -> None:
-    """Hear of a decision, soon after its answer has left; an exception here is logged and has no other effect."""
+    """Receive a decision, soon after its response was sent; an exception here is logged and has no other effect."""
 
 
 @hookspec
 def usage_observed(usage: Usage) -> None:
-    """Hear of what a job really did, soon after it ended; an exception here is logged and has no other effect."""
+    """Receive the usage of a job, soon after it ended; an exception here is logged and has no other effect."""

@@ -13,7 +13,7 @@ Report = Callable[[str, int, int], None]
 
 
 def silent(stage: str, done: int, total: int) -> None:
-    """Report to nobody."""
+    """Report nothing."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A file that is written whole or not at all."""
+"""Files that are written atomically."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OWN_OUTPUT = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
 
 
 def atomic_write(path: Path, text: str) -> None:
-    """Write *text* to *path* by way of a file beside it, so that nothing half-written is ever there.
+    """Write *text* to *path* through a temporary file, so that no reader sees a part of it.
 
     No link is followed: one that stands at *path* is replaced, for whoever may write to the folder may have put it
     there. A file that was there keeps its mode, so that what was private stays private, and its owner where we may give

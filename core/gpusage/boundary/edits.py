@@ -73,7 +73,7 @@ def make_edits(edits: Iterable[Edit]) -> None:
 
 
 def edit_of(path: Path, after: str | None, *, mode: int = 0o644) -> Edit:
-    """Return the edit by which the file at *path* becomes *after*, which may be what it is."""
+    """Return the edit that makes *after* of the file at *path*; it may change nothing."""
     return Edit(path=path, before=read_text(path), after=after, mode=mode)
 
 

@@ -28,7 +28,7 @@ def ascii_line(text: str) -> str:
 
 
 def with_end(sentence: str) -> str:
-    """Return *sentence* with a full stop, if it has no end yet."""
+    """Return *sentence* with a full stop, if it ends without one."""
     return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."
 
 

@@ -1,4 +1,4 @@
-"""Documents from outside -> typed values: msgspec checks them, and what it refuses becomes one of our sentences.
+"""Documents from outside -> typed values: msgspec checks them, and each refusal becomes one sentence.
 
 Invariants:
 
@@ -133,7 +133,7 @@ def _bare(kind: inspect.Type) -> inspect.Type:
 
 
 def _words(kind: inspect.Type) -> str:
-    """Return what a *kind* is in words: its own, or ours."""
+    """Return a *kind* in words: its own description, or ours."""
     if isinstance(kind, inspect.UnionType):
         return _words(kind.types[0])
     if isinstance(kind, inspect.Metadata):

@@ -30,6 +30,6 @@ def run_by(place: str) -> Callable[[Callable[[], None]], Callable[..., Any]]:
 
 
 def place_of(command: click.Command) -> str | None:
-    """Return where the work of *command* stands, ``module:function``; ``None`` where it stands beside its signature."""
+    """Return where *command* is implemented, ``module:function``; ``None`` if next to its signature."""
     place: str | None = getattr(command.callback, "place", None)
     return place

@@ -69,7 +69,7 @@ def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
 
 
 def report_missing_module(error: ModuleNotFoundError, arguments: Sequence[str]) -> int:
-    """Report a module that is not there: one of an extra of ours, or else our own bug."""
+    """Report a missing module: one of our extras, or else our own bug."""
     library = library_of(error.name or "")
     extra = extra_with(library, next((word for word in arguments if not word.startswith("-")), ""))
     return report_missing_library(library, extra, arguments) if extra else report_bug(error, arguments)

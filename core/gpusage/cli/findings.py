@@ -26,12 +26,12 @@ class Finding:
 
 
 def passed(check: str, observation: str) -> Finding:
-    """Return a finding that needs nothing."""
+    """Return a finding that needs no action."""
     return Finding(check=check, verdict="pass", observation=observation)
 
 
 def warned(check: str, observation: str, todo: str) -> Finding:
-    """Return a finding that something is missing that may be missing."""
+    """Return a finding that an optional part is missing."""
     return Finding(check=check, verdict="warn", observation=observation, todo=todo)
 
 
@@ -41,7 +41,7 @@ def failed(check: str, observation: str, todo: str) -> Finding:
 
 
 def skipped(check: str, observation: str, todo: str = "") -> Finding:
-    """Return a finding that nothing could be found out."""
+    """Return a finding that a check could not be made."""
     return Finding(check=check, verdict="skip", observation=observation, todo=todo)
 
 

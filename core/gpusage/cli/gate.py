@@ -1,4 +1,4 @@
-"""What `gpusage gate` does: it becomes the command, with the gate's runner in between."""
+"""The work of `gpusage gate`: it runs the command in its own process, under the gate's runner."""
 
 from __future__ import annotations
 

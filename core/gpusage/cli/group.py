@@ -1,4 +1,4 @@
-"""The main command group: built-in commands imported when called, plugins' commands asked for when wanted."""
+"""The main command group: it imports built-in commands when they are called, and loads plugins for theirs."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ class LazyGroup(click.Group):
     """Knows its commands by name, and loads plugins only where no built-in command is meant."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return every command that there is; plugins are asked, and a broken one is only mentioned."""
+        """Return all commands, those of plugins included; a broken plugin is only mentioned."""
         return [*BUILT_IN, *sorted(set(plugin_commands(ctx)) - set(BUILT_IN))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of this name; plugins are asked only for a name that is not built in."""
+        """Return the command of this name; plugins are loaded only for a name that is not built in."""
         if cmd_name not in BUILT_IN:
             return namesake_command(cmd_name) or plugin_commands(ctx).get(cmd_name)
         module, _, attribute = BUILT_IN[cmd_name].place.partition(":")
@@ -119,7 +119,7 @@ class LazyGroup(click.Group):
 
 
 def namesake_command(name: str) -> click.Command | None:
-    """Return the command *name* of the plugin *name*, so that nobody waits for the commands of other plugins."""
+    """Return the command *name* of the plugin *name*, without loading the commands of other plugins."""
     commands = _commands(_hooks().commands_of(name))
     return next((command for command in commands if command.name == name), None)
 

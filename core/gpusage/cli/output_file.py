@@ -1,4 +1,4 @@
-"""The file that a command writes beside what it prints: a page, which says what made it, or JSON."""
+"""The output file of a command: a page, which names the command that made it, or JSON."""
 
 from __future__ import annotations
 

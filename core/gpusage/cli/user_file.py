@@ -39,7 +39,7 @@ def read_text(path: Path, name: str, maximum_bytes: int = MAXIMUM_BYTES) -> str:
 
 
 def require_regular(path: Path, name: str) -> None:
-    """Refuse what would be waited for, such as a named pipe; what is not there is for whoever opens it to say.
+    """Refuse a file that blocks its reader, such as a named pipe; opening reports a missing one.
 
     Raises:
         RequestError: There is something else than a file or a folder.

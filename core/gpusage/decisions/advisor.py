@@ -53,7 +53,7 @@ NO_WORDS = "this cluster cannot express it: its GPUs have different numbers of M
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advisor(Predictor):
-    """Answers what a job should ask for, by what its model needs.
+    """Decides what a job should request, by what its model needs.
 
     Attributes:
         rules: The site's, for policies.
@@ -92,7 +92,7 @@ class Advisor(Predictor):
         return graph
 
     def understand(self, submission: DecisionRequest) -> Job | None:
-        """Return what a plugin understands of *submission*; ``None`` where none is for its manager.
+        """Return *submission* as its manager's plugin parses it; ``None`` if there is no such plugin.
 
         Raises:
             RequestError: The user's words to us are malformed.
@@ -100,7 +100,7 @@ class Advisor(Predictor):
         return self.hooks.parse_submission(submission, self.context(submission.manager))
 
     def decide(self, job: Job, graph: ModelGraph | None, cluster: Cluster) -> Decision:
-        """Return what is to become of *job*; an expected refusal is a decision, not an error.
+        """Return the decision on *job*; an expected refusal is a decision, not an error.
 
         Raises:
             PluginError: A plugin breaks the contract.
@@ -125,7 +125,7 @@ class Advisor(Predictor):
         return replace(decision, reasons=(*decision.reasons, doubt)) if doubt else decision
 
     def decide_by_history(self, job: Job, cluster: Cluster) -> tuple[Decision, Mapping[str, ObservedFigures]]:
-        """Return what is to become of *job*, which names no model, and the estimates of it on each GPU, by its name.
+        """Return the decision on *job*, which names no model, and its estimates by the name of each GPU.
 
         Raises:
             PluginError: A plugin breaks the contract.

@@ -123,7 +123,7 @@ class Outcome:
 
     @property
     def applied_code(self) -> Code:
-        """What is done to the job."""
+        """The code that is applied to the job."""
         return Code.KEEP if self.held_back_reason else self.decision.code
 
     @property
@@ -140,7 +140,7 @@ class Outcome:
     def record(
         self, *, origin: str, number: str, decided_at_s: float, fields: Mapping[str, str] | None = None
     ) -> DecisionRecord:
-        """Return what is recorded of it.
+        """Return its record for the store.
 
         Args:
             origin: Who submitted, for people.
@@ -177,7 +177,7 @@ class Outcome:
 
 
 def require_job(submission: DecisionRequest, advisor: Advisor) -> Job:
-    """Return what a plugin understands of *submission*.
+    """Return *submission* as its manager's plugin parses it.
 
     Raises:
         GpuUsageError: It is malformed where it is addressed to us, a plugin is at fault, or none knows its manager.

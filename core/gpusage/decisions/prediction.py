@@ -1,4 +1,4 @@
-"""What a workload needs on GPUs, and what shares of them cost: plugins are asked, and their answers put together."""
+"""What a workload needs on GPUs, and what shares of them cost: the predictions of all plugins, merged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictor:
-    """Answers what a workload needs.
+    """Predicts what a workload needs.
 
     Attributes:
         hooks: By which every plugin is asked.

@@ -94,7 +94,7 @@ class _Server:
         return answers * self.prefill_s() + (generation.new_tokens if generation else 0) * self.token_s(answers)
 
     def answers_for(self, rate_per_s: float, most: int) -> int | None:
-        """Return the fewest answers side by side, at most *most*, that keep up with a rate; ``None`` for none."""
+        """Return the smallest batch of answers, at most *most*, that keeps up with a rate; ``None`` if none does."""
         if most < 1 or most / self.residence_s(most) < rate_per_s:
             return None
         low, high = 0, most

@@ -60,7 +60,7 @@ def unusual_settings(workload: Workload) -> dict[str, float | str]:
 def job_identity(
     submitter: Submitter, *, graph: ModelGraph | None = None, request: GpuRequest | None = None
 ) -> JobIdentity:
-    """Return by what a job of *submitter* is recognized.
+    """Return the identity by which a later job of *submitter* is recognized.
 
     Args:
         submitter: Who submits it, under what name and with which script.

@@ -19,7 +19,7 @@ class Serving:
         self._calls = threading.local()
 
     def begin(self) -> None:
-        """Report from now on; whoever trains sees at once that somebody serves."""
+        """Start to report; training processes see at once that this process serves."""
         with self._flags.request():
             pass
         modules.register_module_forward_pre_hook(self._begin)

@@ -77,7 +77,7 @@ def replace_invalid_unicode(text: str) -> str:
 
 
 def _encodable(value: object) -> object:
-    """Return what msgspec does not know as something that it does."""
+    """Return a value of a type that msgspec lacks as one of a type that it has."""
     if isinstance(value, Mapping):
         return dict(value)
     message = f"Objects of type {type(value).__name__} are not supported"

@@ -39,7 +39,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
-    """Which jobs' usage is asked for; what is ``None`` limits nothing.
+    """The jobs whose usage is requested; ``None`` in a field is no limit.
 
     Attributes:
         count: At most so many, those that ended last.

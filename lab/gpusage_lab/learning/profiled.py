@@ -36,7 +36,7 @@ _FIGURES = (
 
 
 class ProfiledRun(NamedTuple):
-    """One side of a measurement that went well.
+    """One side of a measurement that succeeded.
 
     Attributes:
         item: What the table calls the measurement; its sides have the same.

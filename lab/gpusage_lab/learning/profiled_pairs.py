@@ -81,7 +81,7 @@ def _pairs(runs: Sequence[ProfiledRun]) -> Pairs | None:
 
 
 def _complete_pairs(runs: Iterable[ProfiledRun]) -> Iterator[Together]:
-    """Yield both sides of each pair that went well on both."""
+    """Yield both sides of each pair that succeeded on both."""
     for _, sides in groupby((run for run in runs if run.kind == "pair"), key=lambda run: run.item):
         pair = tuple(sides)
         if len(pair) == 2:  # a pair

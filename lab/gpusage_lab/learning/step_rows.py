@@ -102,7 +102,7 @@ def row_counts(data: DataFolder, zoo: Zoo) -> Counter[str]:
 
 
 def left_out(data: DataFolder, zoo: Zoo) -> str:
-    """Return, for people, how many rows are not looked at, and why."""
+    """Return, for people, how many rows are left out, and why."""
     count = sum(row.key not in zoo for row in _all_rows(data, zoo))
     table = data.read("timm_benchmark.csv")
     others = len(table) - len(eager_rows(table))

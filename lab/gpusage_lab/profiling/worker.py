@@ -149,7 +149,7 @@ def _version(name: str) -> str | None:
 
 
 def _read(lines: TextIO, inbox: queue.Queue[str]) -> None:
-    """Hand on what the parent says; where it says no more, end this process at once, whatever it is doing."""
+    """Forward the parent's messages; when the parent closes the pipe, end this process at once."""
     for line in lines:
         inbox.put(line)
     os._exit(0)

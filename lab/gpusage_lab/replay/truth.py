@@ -68,7 +68,7 @@ class ReplayTruth:
         return self.pairs.kinds
 
     def speed(self, kind: int, gpu_type: int, /) -> float:
-        """Return the work that is done in a second, alone on the whole GPU."""
+        """Return the work per second alone on the whole GPU."""
         return float(self.speeds[kind, gpu_type])
 
     def memory_bytes(self, kind: int, _: int, /) -> float:

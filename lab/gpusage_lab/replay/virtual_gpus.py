@@ -121,7 +121,7 @@ class VirtualGpus:
         return own > seat.memory_cap_bytes or own + sum(others) > self._memory_bytes[seat.gpu_type]
 
     def _retime(self, seat: Seat, now_s: float) -> None:
-        """Work out how fast the jobs of one GPU go from now on."""
+        """Compute the speed of each job on one GPU from now on."""
         place = (seat.node, seat.device)
         since_s, busy = self._busy.get(place, (now_s, 0.0))
         self.busy_s += (now_s - since_s) * busy

@@ -81,7 +81,7 @@ class Runs:
             self._retime(gpu, now_s)
 
     def _retime(self, gpu: int, now_s: float) -> None:
-        """Work out anew when the jobs on *gpu* end, on which somebody came or went at *now_s*."""
+        """Compute again when the jobs on *gpu* end, after one came or left at *now_s*."""
         gpus = self._gpus
         jobs = gpus.jobs[gpu]
         if not jobs:

@@ -149,7 +149,7 @@ def _request(row: Row, name: str, where: str) -> ModelRequest:
 
 
 def _profiled(rows: Sequence[tuple[str, Row]]) -> Iterator[Pair]:
-    """Yield both sides of each pair that went well on both, of jobs that were measured alone as well."""
+    """Yield both sides of each pair that succeeded on both, of jobs that were measured alone as well."""
     fine = [(where, row) for where, row in rows if _text(row, "status") == "ok" and _text(row, "sharing") != "cpu"]
     alone = {
         (sharing, _job(row), _text(row, "gpu")): _above_zero(row, "steps_per_s", where)

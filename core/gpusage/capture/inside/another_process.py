@@ -18,7 +18,7 @@ LIMIT_S = 60
 
 
 def in_another_process(function: Callable[[], None]) -> None:
-    """Call *function* in a process of its own, which nobody waits for and which prints nothing.
+    """Call *function* in a detached process that prints nothing.
 
     A process between the two ends at once, so that the program never waits for a child that it did not start.
     """

@@ -106,7 +106,7 @@ class Observer:
         module_class.__call__ = self._observed = call
 
     def uninstall(self) -> None:
-        """Observe no more; whoever replaced the call after us keeps what they put there."""
+        """Stop observing; a replacement of the call that came after ours stays."""
         module_class: Any = nn.Module
         if module_class.__call__ is self._observed:
             module_class.__call__ = self.original

@@ -70,7 +70,7 @@ def _document(graph: ModelGraph) -> dict[str, Any]:
 
 
 def summarize(graph: ModelGraph) -> dict[str, Any]:
-    """Return what a person or a program wants to know of *graph*, ready for JSON."""
+    """Return a summary of *graph*, ready for JSON."""
     return {
         "name": graph.name,
         "source": graph.source,

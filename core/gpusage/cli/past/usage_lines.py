@@ -1,4 +1,4 @@
-"""What a job really did, as JSON and on one line for people: asked, granted, used, and what to ask for next time."""
+"""What a job really did, as JSON and on one line for people: requested, granted, used, and the next request."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class MergedLayer(NamedTuple):
 
 
 def merge_layers(layers: Sequence[Layer]) -> list[MergedLayer]:
-    """Return layers with those alike put together, what takes longest first."""
+    """Return *layers* with equal ones merged, the longest first."""
     alike: dict[tuple[object, ...], list[Layer]] = {}
     for layer in layers:
         alike.setdefault((layer.operator, layer.weight, layer.output), []).append(layer)

@@ -40,7 +40,7 @@ Reply = Callable[[bytes], None]
 
 
 class LineCounts(msgspec.Struct, rename={"requests": "asked"}):
-    """Lines since the start, by what became of them."""
+    """Counts of lines since the start, by their outcome."""
 
     requests: int = 0
     rewrite: int = 0

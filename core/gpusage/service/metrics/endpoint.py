@@ -66,7 +66,7 @@ class Endpoint:
 
 
 class _Server(ThreadingMixIn, HTTPServer):
-    """Accepts a request, then pauses; each has a thread of its own, so that a slow one delays nobody."""
+    """Accepts a request, then pauses; each one has its own thread, so that a slow client delays no other."""
 
     request_queue_size = 8
     daemon_threads = True

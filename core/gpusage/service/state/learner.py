@@ -127,7 +127,7 @@ class Learner(PeriodicTask):
         self._unnamed_key: object = None
 
     def _execute(self) -> None:
-        """Learn anew where a run was recorded, or a setting has changed, since the last time."""
+        """Learn again if a run was recorded or a setting changed since the last time."""
         configuration = self._configuration()
         settings, now_s = configuration.learning, time.time()
         with closing(open_store(configuration.store.url)) as store:

@@ -65,7 +65,7 @@ class ServerSocket:
                 self._set_permissions(file)
 
     async def restore(self) -> None:
-        """Make the file again, where it is gone."""
+        """Recreate the file if it was deleted."""
         present = _file_identity(self.path)
         if self._serve is None or present is not None:
             self._report_replaced(present)
@@ -81,7 +81,7 @@ class ServerSocket:
         _log.warning("socket %s was deleted; it is there again", self.path)
 
     def _report_replaced(self, present: FileIdentity | None) -> None:
-        """Log once that clients reach somebody else; nobody else would notice."""
+        """Log once that another process has replaced the socket; clients do not notice."""
         if present not in (None, self._identity, self._reported):
             _log.warning("socket %s is not ours any more; remove what stands there, and it is made again", self.path)
         self._reported = present

@@ -335,7 +335,7 @@ def authentication_hint() -> str:
 
 
 def describe_connection_error(error: Exception) -> str:
-    """Return in a few words why nobody answers."""
+    """Return in a few words why there is no answer."""
     text = str(error)
     if type(error) is requests.RequestException:  # our own words
         return text

@@ -123,7 +123,7 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Con
 
 
 def _placement_fields(job: Job, decision: Decision) -> dict[str, str]:
-    """Return what whoever decides on neighbours must know, and the nodes whose jobs are none for it."""
+    """Return what a later decision on neighbours must know, and the nodes that the job avoids."""
     avoid = usable_nodes(decision.request.avoided_nodes)
     need = describe_need(decision, job.model_request.workload) if job.model_request else ""
     return {f"set.{name}": text for name, text in (("need", need), ("avoid", ",".join(avoid))) if text}
