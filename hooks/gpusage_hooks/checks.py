@@ -32,21 +32,21 @@ __all__ = [
     "check_graph",
     "check_interval",
     "check_jobs_reader",
-    "check_knowledge",
     "check_listener",
     "check_manager",
+    "check_observed_figures",
     "check_observer",
+    "check_out_of_memory_jobs",
     "check_parser",
     "check_plugin",
     "check_policy",
     "check_predictor",
     "check_reader",
     "check_renderer",
-    "check_rescue",
-    "check_sharers",
+    "check_requeue",
+    "check_restore_request",
+    "check_shared_jobs",
     "check_slowdown",
-    "check_starved",
-    "check_turning",
     "implemented",
 ]
 
@@ -92,7 +92,7 @@ def check_gpus(function: Hook) -> None:
     sound_answer("describe_gpus", function)
 
 
-def check_knowledge(function: Hook) -> None:
+def check_observed_figures(function: Hook) -> None:
     """Check what a plugin knows: sound figures with their sources, one entry for each GPU, in their order."""
     for workload in samples.workloads():
         _check_order(
@@ -265,7 +265,7 @@ def check_finder(function: Hook) -> None:
     require(answer is None, f"find_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
 
 
-def check_sharers(function: Hook) -> None:
+def check_shared_jobs(function: Hook) -> None:
     """Check an adapter's list of shared jobs: another manager is left to others."""
     answer = sound_answer(
         "find_shared_jobs", function, manager=samples.MANAGER, states=("waiting",), context=samples.context()
@@ -273,7 +273,7 @@ def check_sharers(function: Hook) -> None:
     require(answer is None, f"find_shared_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
 
 
-def check_turning(function: Hook) -> None:
+def check_restore_request(function: Hook) -> None:
     """Check an adapter's way back: another manager's job is left to others."""
     answer = sound_answer(
         "restore_request", function, job=samples.marked_job(), reason="it cannot start", context=samples.context()
@@ -281,7 +281,7 @@ def check_turning(function: Hook) -> None:
     require(answer is None, f"restore_request must leave another manager's job to others; got {answer!r:.80}")
 
 
-def check_starved(function: Hook) -> None:
+def check_out_of_memory_jobs(function: Hook) -> None:
     """Check an adapter's list of out-of-memory jobs: another manager is left to others."""
     answer = sound_answer("find_out_of_memory_jobs", function, manager=samples.MANAGER, context=samples.context())
     require(
@@ -289,7 +289,7 @@ def check_starved(function: Hook) -> None:
     )
 
 
-def check_rescue(function: Hook) -> None:
+def check_requeue(function: Hook) -> None:
     """Check an adapter's requeue_on_whole_gpu: another manager's job is left to others."""
     answer = sound_answer(
         "requeue_on_whole_gpu", function, job=samples.marked_job(), reason="out of memory", context=samples.context()
@@ -358,7 +358,7 @@ def _is_alike(one: object, other: object) -> bool:
 CHECKS: Mapping[str, Callable[..., None]] = {
     "read_model": check_reader,
     "describe_gpus": check_gpus,
-    "find_observed_figures": check_knowledge,
+    "find_observed_figures": check_observed_figures,
     "predict_needs": check_predictor,
     "predict_slowdown": check_slowdown,
     "predict_colocation": check_colocation,
@@ -371,10 +371,10 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "read_past_jobs": check_jobs_reader,
     "collect_past_jobs": check_past_jobs,
     "find_jobs": check_finder,
-    "find_shared_jobs": check_sharers,
-    "restore_request": check_turning,
-    "find_out_of_memory_jobs": check_starved,
-    "requeue_on_whole_gpu": check_rescue,
+    "find_shared_jobs": check_shared_jobs,
+    "restore_request": check_restore_request,
+    "find_out_of_memory_jobs": check_out_of_memory_jobs,
+    "requeue_on_whole_gpu": check_requeue,
     "collect_usage": check_collector,
     "read_accounting": check_accounting,
     "read_gpu": check_gauge,
