@@ -149,8 +149,8 @@ PAI_STATUSES = {"Running", "Terminated", "Failed", "Waiting", "status"}
 
 def _alibaba_2020(path: Path) -> Rows:
     require_regular(path, WHAT)
-    beside = path.with_name("pai_job_table.csv")
-    jobs = {str(row["job_name"]): row for _, row in _pai_rows(beside, PAI_JOBS)} if path.exists() else {}
+    job_table = path.with_name("pai_job_table.csv")
+    jobs = {str(row["job_name"]): row for _, row in _pai_rows(job_table, PAI_JOBS)} if path.exists() else {}
     for line, row in _pai_rows(path, PAI_TASKS):
         job = jobs.get(str(row["job_name"]), {})
         start_s, end_s, instances, percent = (

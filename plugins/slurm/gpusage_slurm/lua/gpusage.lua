@@ -508,8 +508,8 @@ local function decide(job)
   if done and answer then applied, reason = M.apply(job, answer) end
   if not applied then
     log("job left as it is: " .. tostring(reason))
-    local told = "gpusage: " .. PROBLEMS[kind or "strange"] .. "; the request stays as it is"
-    if named and not is_quiet then slurm.log_user("%s", told) end
+    local message = "gpusage: " .. PROBLEMS[kind or "strange"] .. "; the request stays as it is"
+    if named and not is_quiet then slurm.log_user("%s", message) end
     return "gpusage KEEP | " .. tostring(reason):gsub("[^ -~]", "?"), false
   end
   if answer.message and answer.message ~= "" and not is_quiet then slurm.log_user("%s", "gpusage: " .. answer.message) end

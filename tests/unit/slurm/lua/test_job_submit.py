@@ -732,7 +732,7 @@ CARD = "tres_per_node = 'gres:gpu:1', environment = { SLURM_GPUSAGE_CARD = 'QUJD
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "why", "told"),
+    ("behaviour", "why", "message"),
     [
         (None, "gpusaged at {}: No such file or directory", "gpusaged cannot be reached"),
         (
@@ -750,7 +750,7 @@ CARD = "tres_per_node = 'gres:gpu:1', environment = { SLURM_GPUSAGE_CARD = 'QUJD
     ids=["dead", "silent", "strange", "late"],
 )
 def test_a_job_that_names_a_model_and_got_no_decision_says_so_itself(
-    drive: Drive, tmp_path: Path, behaviour: Behaviour | None, why: str, told: str
+    drive: Drive, tmp_path: Path, behaviour: Behaviour | None, why: str, message: str
 ) -> None:
     """It has no record, so its mark has no number; without a card nobody knows whether it is ours to mark."""
     path = tmp_path / "s"
@@ -763,7 +763,7 @@ def test_a_job_that_names_a_model_and_got_no_decision_says_so_itself(
             printed.append(report["printed"])
     mark = f"gpusage KEEP | {why.format(path)}"
     assert comments == [mark, f"site; {mark}", ""]
-    assert printed == [*[f"gpusage: {told}; the request stays as it is" if told else ""] * 2, ""]
+    assert printed == [*[f"gpusage: {message}; the request stays as it is" if message else ""] * 2, ""]
     annotation = parse_annotation(mark)
     assert annotation
     assert (annotation.number, annotation.code, annotation.reasons) == ("", "KEEP", why.format(path))
