@@ -97,6 +97,7 @@ clean:  ## remove what the targets made; downloads in .cache stay
 
 comma := ,
 define install
+@command -v uv >/dev/null || echo "make: uv is installed for this user, with pip" >&2
 @command -v uv >/dev/null || $(PYTHON) -m pip install --quiet --user uv 2>/dev/null \
   || $(PYTHON) -m pip install --quiet --user --break-system-packages uv 2>/dev/null \
   || { echo "make: uv is needed to set up .venv, and pip could not install it; install the package python3-pip, or uv" >&2; exit 1; }

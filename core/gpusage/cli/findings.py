@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 import click
@@ -56,7 +57,10 @@ def show_findings(findings: Sequence[Finding], configuration: Configuration, *, 
         }
         click.echo(json.dumps(document, indent=1))
     else:
-        click.echo("\n".join(map(_described, findings)))
+        for (verdict, observation, todo), same in groupby(
+            findings, lambda one: (one.verdict, one.observation, one.todo)
+        ):
+            click.echo(_described(verdict, ", ".join(each.check for each in same), observation, todo))
         click.echo("\nSettings (key = value, origin):")
         for key, value, origin in settings:
             click.echo(f"  {key} = {value!r}  ({origin})")
@@ -72,7 +76,7 @@ def _document(finding: Finding) -> dict[str, str]:
     }
 
 
-def _described(finding: Finding) -> str:
-    verdict = click.style(finding.verdict.upper(), fg=_STYLES[finding.verdict])
-    todo = f"\n      {finding.todo}" if finding.todo else ""
-    return f"{verdict}  {finding.check}: {finding.observation}{todo}"
+def _described(verdict: Grade, checks: str, observation: str, todo: str) -> str:
+    name = click.style(verdict.upper(), fg=_STYLES[verdict])
+    more = f"\n      {todo}" if todo else ""
+    return f"{name}  {checks}: {observation}{more}"

@@ -67,9 +67,10 @@ def show_local(present: Sequence[LocalGpu], *, as_json: bool) -> None:
 
 
 def _cells(row: Gpu) -> Iterator[str]:
-    shortest = min(row.aliases, key=len, default="")
+    shorter = sorted((alias for alias in row.aliases if len(alias) < len(row.name)), key=len)
+    family = row.name.partition("-")[0]  # a100-80gb, not its twin a800
     yield row.name
-    yield shortest if len(shortest) < len(row.name) else ""
+    yield next((alias for alias in shorter if alias.startswith(family)), next(iter(shorter), ""))
     yield row.generation
     yield gib(row.memory_bytes)
     yield f"{row.bandwidth_bytes_per_s / GB:.0f}"

@@ -10,13 +10,16 @@ from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 
+import click
+
 from gpusage.boundary.atomic_file import atomic_write
+from gpusage.boundary.printable_text import one_line
 from gpusage.reports.pages.html import Origin
 from gpusage_hooks.errors import RequestError
 
 
 def write_output(path: Path, text: str) -> None:
-    """Write *text* to *path*, whole or not at all.
+    """Write *text* to *path*, whole or not at all, and say so on standard error.
 
     Raises:
         RequestError: *path* cannot be written.
@@ -26,6 +29,7 @@ def write_output(path: Path, text: str) -> None:
     except OSError as error:
         message = f"Output {str(path)!r} must be a file that you may write; got: {error.strerror}. Name another one."
         raise RequestError(message) from error
+    click.echo(one_line(f"Written: {path}"), err=True)
 
 
 def page_origin() -> Origin:

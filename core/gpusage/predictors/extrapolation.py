@@ -129,7 +129,8 @@ def _model_warnings(graph: ModelGraph, limits: Mapping[str, Any]) -> Iterator[st
     if len(graph.nodes) > MAXIMUM_NODE_COUNT:
         yield f"The model has {len(graph.nodes)} operations, more than any measured model."
     if (most := _upper_limit(limits, "parameter_count")) < graph.parameter_count:
-        yield f"The model has {graph.parameter_count:.3g} parameters; no measured one has more than {most:.3g}."
+        own, largest = (f"{count / 1e6:,.0f} million" for count in (graph.parameter_count, most))
+        yield f"The model has {own} parameters; no measured one has more than {largest}."
 
 
 def _run_warnings(lowering: Lowering, workload: Workload, limits: Mapping[str, Any]) -> Iterator[str]:

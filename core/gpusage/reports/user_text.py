@@ -94,7 +94,7 @@ def user_text(report: Report, observations: Sequence[Observation], writing: Writ
         if change is not None:
             what = f"One line to change, for the next job like {job.name}:"
             return _text([*lines, "", what, f"  {change.line}", *change.notes])
-    return _text([*lines, "", "There is nothing to change."])
+    return _text([*lines, "", "Nothing that was measured asks for a change."])
 
 
 def _sums(report: Report) -> list[str]:

@@ -127,6 +127,9 @@ def _json_items(text: str, origin: str) -> Iterator[tuple[int, object]]:
         place = error.lineno if isinstance(error, json.JSONDecodeError) else line
         message = f"{WHAT} {origin!r} must be a list of jobs in JSON; got, on line {place}: {error}. Fix it."
         raise RequestError(message) from error
+    if rest := text[position + 1 :].strip():
+        message = f"{WHAT} {origin!r} must end with its list of jobs; got {rest[:20]!r} behind it. Take that out."
+        raise RequestError(message)
 
 
 def _end(pattern: re.Pattern[str], text: str, position: int) -> int:
@@ -146,7 +149,8 @@ PAI_STATUSES = {"Running", "Terminated", "Failed", "Waiting", "status"}
 
 def _alibaba_2020(path: Path) -> Rows:
     require_regular(path, WHAT)
-    jobs = {str(row["job_name"]): row for _, row in _pai_rows(path.with_name("pai_job_table.csv"), PAI_JOBS)}
+    job_table = path.with_name("pai_job_table.csv")
+    jobs = {str(row["job_name"]): row for _, row in _pai_rows(job_table, PAI_JOBS)} if path.exists() else {}
     for line, row in _pai_rows(path, PAI_TASKS):
         job = jobs.get(str(row["job_name"]), {})
         start_s, end_s, instances, percent = (
@@ -300,7 +304,9 @@ def _with(names: set[str], rest: Names = lambda columns, _: columns) -> Names:
     def check(columns: Sequence[str], origin: str) -> Sequence[str]:
         missing = sorted(names - {*columns})
         if missing:
-            message = f"{WHAT} {origin!r} must have a column {missing[0]!r}; got {', '.join(columns)}. Add it."
+            message = (
+                f"{WHAT} {origin!r} must have a column {missing[0]!r}; got {', '.join(columns) or 'none'}. Add it."
+            )
             raise RequestError(message)
         return rest(columns, origin)
 

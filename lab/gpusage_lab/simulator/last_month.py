@@ -60,6 +60,11 @@ def collect_last_month(advisor: Advisor, now_s: float, cluster_file: Path | None
             return LastMonth(title=manager.title, jobs=tuple(jobs), cluster=cluster)
         if jobs is not None:
             idle_managers.append(manager.title)
-    got = f"none that {' or '.join(idle_managers)} shows you" if idle_managers else "no workload manager on this host"
-    message = f"Jobs must have run on GPUs in the last {DAYS} days; got {got}. Name a file of another host by --jobs."
+    names = " or ".join(idle_managers)
+    rule = (
+        f"Jobs must have run on GPUs in the last {DAYS} days; got none that {names} shows you"
+        if idle_managers
+        else "Option --last-month must be used on a host with a workload manager; got a host without one"
+    )
+    message = f"{rule}. Name a file of another host by --jobs."
     raise RequestError(message)

@@ -266,7 +266,7 @@ def test_what_only_a_small_share_of_the_work_is_strange_in_is_familiar() -> None
     [
         (strange_graph(), Workload(), A100, "Fourier (1)"),
         (convolution_graph(), Workload(batch_size=10**6), A100, "1000000 samples"),
-        (replace(convolution_graph(), parameter_count=10**12), Workload(), A100, "1e+12 parameters"),
+        (replace(convolution_graph(), parameter_count=10**12), Workload(), A100, "1,000,000 million parameters"),
         (convolution_graph(), Workload(), replace(A100, generation="rubin"), "'rubin'"),
         (convolution_graph(), Workload(), replace(A100, launch_year=2014), "of 2014"),
         (convolution_graph(), Workload(precision="tf32"), A100, "tf32"),

@@ -82,7 +82,7 @@ def test_who_had_no_job_is_told_so() -> None:
 
 def test_where_nothing_was_idle_there_is_nothing_to_change() -> None:
     busy = Observation(usage=usage(WHOLE, gpu_utilization=1.0), decision=WHOLE)
-    assert text_of([busy]).endswith("There is nothing to change.")
+    assert text_of([busy]).endswith("Nothing that was measured asks for a change.")
 
 
 @pytest.mark.parametrize(

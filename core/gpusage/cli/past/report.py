@@ -88,8 +88,6 @@ def show_report(period: Period, output: Path | None, *, by: Sequence[Dimension] 
     show(made, by)
     if not made.decisions and not made.run_count:
         tables.show(describe_location(load_configuration().store.url))
-    if output is not None:
-        tables.show(f"The page is {output}.")
 
 
 def read_report(period: Period) -> tuple[Report, Sequence[Observation]]:

@@ -25,6 +25,10 @@ from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import AnnotatedJob, Colocation, DecisionRecord, Gpu, GpuNeed, JobState, ModelRequest
 
 SCHEMA = "gpusage.partners/1"
+LEGEND = (
+    "Work together: of both on one GPU, against one after the other; target, partner's own: what each keeps of its "
+    "throughput alone on the GPU. In parentheses: the ends for 9 of 10 pairs."
+)
 COLUMNS = (
     tables.Column("partner", is_left=True),
     tables.Column("work together"),
@@ -181,5 +185,6 @@ def _show(target: ModelRequest, ranked: Sequence[Partner], gpu: Gpu, missed: str
             for each in ranked
         ],
     )
+    tables.show("", LEGEND)
     if missed:
         tables.show("", missed)

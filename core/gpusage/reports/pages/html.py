@@ -25,6 +25,9 @@ NARROW_COLUMNS = 4
 """A table of so many has room on a telephone's screen."""
 SCREEN = "<meta name='viewport' content='width=device-width'>"
 """A telephone's screen counts as narrow as it is; a table that is wider scrolls by itself."""
+_UNSEEN = dict.fromkeys((*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "?")
+"""Control characters in the names of users and models, and those that turn the writing; `cat` shows pages, too."""
+del _UNSEEN[ord("\n")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,7 @@ def page(title: str, body: str, origin: Origin | None = None) -> str:
     """Return a whole page; *body* is HTML."""
     head = f"<meta charset='utf-8'>{SCREEN}<title>{escape(title)}</title><style>{STYLE}</style>"
     top = f"<h1>{escape(title)}</h1>{_origin(origin) if origin else ''}"
-    return f"<!doctype html><html lang='en'><head>{head}</head><body>{top}{body}</body></html>\n"
+    return f"<!doctype html><html lang='en'><head>{head}</head><body>{top}{body}</body></html>\n".translate(_UNSEEN)
 
 
 def _origin(origin: Origin) -> str:

@@ -174,6 +174,7 @@ def test_gavel_s_jobs_take_their_steps_at_gavel_s_rate(tmp_path: Path) -> None:
         ("philly", PHILLY.replace('"user": "ce"},', '"user": ?},'), "in JSON; got, on line 8: Expecting value"),
         ("philly", PHILLY.replace("01:00:20", "noon"), "line 2 .* must be one of Philly's; got: .*noon"),
         ("philly", "[", "on line 1: Expecting value"),
+        ("philly", "[]\n junk", "must end with its list of jobs; got 'junk' behind it"),
         ("helios", HELIOS.replace(",60,60", ",x,60", 1), "'duration' .*line 2 must be a number.* got 'x'"),
         ("lucid", LUCID.replace(",64,1,", ",many,1,"), "'batchsize' .*line 2 must be a number.* got 'many'"),
         ("alibaba-2020", PAI_TASKS.replace(",50.0,", ",-1,"), "'plan_gpu' .*line 3 must be a number.* got '-1'"),

@@ -56,7 +56,7 @@ def test_jobs_and_cluster_are_what_the_workload_manager_tells() -> None:
 @pytest.mark.parametrize(
     ("advisor", "words"),
     [
-        (replace(ADVISOR, hooks=make_hooks()), "got no workload manager on this host. Name a file"),
+        (replace(ADVISOR, hooks=make_hooks()), "got a host without one. Name a file"),
         (site(()), "in the last 30 days; got none that PBS shows you. Name a file"),
     ],
 )
