@@ -24,6 +24,9 @@ NEEDS = {
     "with_timm": "timm",
     "with_lightning": "lightning",
     "with_deepspeed": "deepspeed",
+    **dict.fromkeys(("with_keras", "keras_loop"), "keras"),
+    "with_jax": "jax",
+    "with_tensorflow": "tensorflow",
 }
 """Libraries that scripts import."""
 TRAINS = {"mode": "train", "precision": "fp32"}
@@ -65,6 +68,8 @@ EXPECTED = {
     "trainer": {"batch": "4", **TRAINS, "precision": "bf16", "optimizer": "adamw", "accumulate": "2"},
     "accelerated": {"batch": "10", **TRAINS, "precision": "bf16", "optimizer": "adamw", "accumulate": "3"},
     "with_deepspeed": {"batch": "8", **BF16, "optimizer": "adamw", "accumulate": "2", "gpus": "2", "strategy": "zero2"},
+    "with_keras": {"batch": "16", **BF16, "optimizer": "momentum"},
+    "keras_loop": {"batch": "24", **TRAINS, "optimizer": "adam", "accumulate": "2"},
     "with_lightning": {"batch": "16", **TRAINS, "precision": "bf16", "optimizer": "momentum", "accumulate": "2"},
 }
 """The keys of each script; ``?`` marks what is guessed, ``~`` what is mapped."""
@@ -79,6 +84,7 @@ MODULES = {
     "teacher": [("Linear", 84), ("Sequential", 21 * 256 + 257 * 4)],
     "own_loss": [("Linear", 65 * 16), ("Linear", 9 * 64)],
 }
+OTHER_FRAMEWORKS = ("with_jax", "with_tensorflow")
 ENDINGS = {
     **dict.fromkeys(EXPECTED, "cycle"),
     "lstm": "by hand",
@@ -91,7 +97,7 @@ ENDINGS = {
 @pytest.fixture(scope="module")
 def records() -> Mapping[str, Mapping[str, Any]]:
     """Return the record of each script."""
-    names = [name for name in [*EXPECTED, "no_model"] if name not in NEEDS or find_spec(NEEDS[name])]
+    names = [name for name in [*EXPECTED, "no_model", *OTHER_FRAMEWORKS] if name not in NEEDS or find_spec(NEEDS[name])]
     command = [sys.executable, str(HERE / "capture_all.py"), *(str(HERE / "scripts" / f"{name}.py") for name in names)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     return {record["name"]: record for record in map(json.loads, done.stdout.splitlines())}
@@ -116,6 +122,14 @@ def test_a_script_shows_its_job(name: str, records: Mapping[str, Mapping[str, An
 
 def test_a_program_without_a_model_shows_nothing(records: Mapping[str, Mapping[str, Any]]) -> None:
     assert records["no_model"] == {"name": "no_model", "ending": "end", "failure": "", "frameworks": []}
+
+
+@pytest.mark.parametrize("name", OTHER_FRAMEWORKS)
+def test_a_program_of_another_framework_is_named(name: str, records: Mapping[str, Mapping[str, Any]]) -> None:
+    if name not in records:
+        pytest.skip(f"{NEEDS[name]} is not installed")
+    assert "keys" not in records[name]
+    assert records[name]["frameworks"][:1] == [NEEDS[name]]
 
 
 @pytest.mark.parametrize(

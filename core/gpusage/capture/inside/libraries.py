@@ -53,9 +53,18 @@ class LibraryFinder:
         return spec
 
 
-def make_libraries_light(left_out: LeftOut) -> None:
-    """Change each library that the program imports from now on; *left_out* notes what it wants of them."""
-    finder: Any = LibraryFinder({"deepspeed": lambda deepspeed: _run_deepspeed_alone(deepspeed, left_out)})
+def make_libraries_light(left_out: LeftOut, after_step: Callable[[Any], None]) -> None:
+    """Change each library that the program imports from now on.
+
+    Args:
+        left_out: Notes what the program wants of them.
+        after_step: Called with an optimizer in the form of PyTorch's in the place of an update by another one.
+    """
+    changes: Mapping[str, Callable[[ModuleType], None]] = {
+        "deepspeed": lambda deepspeed: _run_deepspeed_alone(deepspeed, left_out),
+        "keras": lambda keras: _observe_keras(keras, left_out, after_step),
+    }
+    finder: Any = LibraryFinder(changes)
     sys.meta_path.insert(0, finder)
 
 
@@ -191,3 +200,32 @@ def _run_deepspeed_alone(deepspeed: Any, left_out: LeftOut) -> None:
 
 def _inert(name: str) -> Any:
     return type(name, (InertOptimizer,), {})
+
+
+def _observe_keras(keras: Any, left_out: LeftOut, after_step: Callable[[Any], None]) -> None:
+    """Let Keras' optimizers update nothing, and its layers take tensors without values as they are."""
+    if keras.config.backend() != "torch":
+        return
+    optimizers: dict[int, Any] = {}
+
+    def apply(optimizer: Any, gradients: Any, trainable_variables: Any = None) -> None:
+        variables = trainable_variables or optimizer._trainable_variables
+        group = {"params": [each.value for each in variables], "momentum": getattr(optimizer, "momentum", 0)}
+        known = optimizers.setdefault(id(optimizer), type(type(optimizer).__name__, (), {})())
+        known.param_groups = [group]
+        policy = keras.config.dtype_policy().name
+        left_out.precision = {"mixed_bfloat16": "bf16", "mixed_float16": "fp16"}.get(policy)
+        after_step(known)
+
+    keras.optimizers.Optimizer.apply = apply
+    convert = sys.modules["keras.src.backend.torch.core"].convert_to_tensor
+
+    def convert_to_tensor(x: Any, dtype: Any = None, **words: Any) -> Any:
+        if not (isinstance(x, torch.Tensor) and x.is_meta):
+            return convert(x, dtype, **words)
+        return x if dtype is None else x.to(getattr(torch, keras.backend.standardize_dtype(dtype)))
+
+    for module in [each for name, each in sys.modules.items() if name.startswith("keras.")]:
+        names: Any = module
+        if getattr(names, "convert_to_tensor", None) is convert:
+            names.convert_to_tensor = convert_to_tensor

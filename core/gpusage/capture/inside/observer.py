@@ -120,6 +120,8 @@ class Observer:
         module = unwrapped(outer)
         if _has_other_forward(module) or next(module.parameters(), None) is None:
             return None
+        if is_of_keras(module) and not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, kwargs))):
+            return None  # a layer that is put into a model
         if module is not outer:
             self._note_wrappers(outer)
         return self._note(module, args, kwargs)

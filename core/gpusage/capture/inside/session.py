@@ -26,7 +26,7 @@ from gpusage.capture.inside.cuda_on_cpu import CudaOnCpu, pretend_cuda
 from gpusage.capture.inside.hollow import HollowCalls
 from gpusage.capture.inside.libraries import make_libraries_light
 from gpusage.capture.inside.light import LeftOut, make_light
-from gpusage.capture.inside.observer import Call, Observer, is_of_keras, with_gradient
+from gpusage.capture.inside.observer import Call, Observer, with_gradient
 from gpusage.capture.inside.step import MAXIMUM_FAILURE_CHARACTERS, Observation, record_of_step
 from gpusage.graphs.card.file import to_document
 
@@ -61,7 +61,7 @@ class Session:
         torch.set_num_threads(1)
         pretend_cuda(self.left_out.gpu_count)
         make_light(self.left_out)
-        make_libraries_light(self.left_out)
+        make_libraries_light(self.left_out, self._after_other_step)
         self._hook()
         self.send({"stage": "the program's imports and data"})
         try:
@@ -137,9 +137,6 @@ class Session:
 
     def _replace(self, call: Call, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._called_at_s = self._called_at_s or time.process_time()
-        if is_of_keras(call.module):
-            self.observer.calls.clear()
-            self.finish("end")
         if self.left_out.compiled_depth:
             self.left_out.is_compiled = True
         is_inference = not call.has_gradient and not self._live
@@ -179,6 +176,12 @@ class Session:
         scaler.step = lambda _, optimizer, *args, **kwargs: optimizer.step(*args, **kwargs)
         scaler.unscale_ = scaler.update = lambda *_, **__: None
         _as_any(torch.autograd).backward = count_backward
+
+    def _after_other_step(self, optimizer: Any) -> None:
+        """Note an update by an optimizer of a library's own."""
+        if not any(each is optimizer for each in self._live):
+            self._live.append(optimizer)
+        self._after_step(optimizer)
 
     def _after_step(self, optimizer: Any) -> None:
         """Finish where the first optimizer has made a full cycle: what lies between two of its steps."""

@@ -24,7 +24,7 @@ SEEN, MAPPED, GUESSED = "seen", "mapped", "guessed"
 """How a key is known: as the program has it; as the nearest word that gpusage knows; or by what is usual."""
 _OPTIMIZERS: Mapping[str, str] = {
     **{name: name.lower() for name in ("SGD", "Adam", "AdamW", "Adafactor", "Adam8bit", "AdamW8bit")},
-    **dict.fromkeys(("NAdam", "RAdam", "Adadelta", "Adamax", "Lamb"), "adam"),
+    **dict.fromkeys(("NAdam", "Nadam", "RAdam", "Adadelta", "Adamax", "Lamb"), "adam"),
     **dict.fromkeys(("RMSprop", "Adagrad", "Lion"), "momentum"),
     **dict.fromkeys(("FusedAdam", "DeepSpeedCPUAdam"), "adamw"),
 }
@@ -32,6 +32,8 @@ _OPTIMIZERS: Mapping[str, str] = {
 _CACHES = frozenset({"past_key_values", "cache_position", "use_cache"})
 """What a generating model hands itself from call to call: played anew, it would be filled twice."""
 _CHECKPOINTS = ("gradient_checkpointing", "grad_checkpointing")
+_ALMOST_ALL = 0.995
+"""Of the weights: Keras counts moving averages as weights that are not trained."""
 _MOST_INFERENCE_CALLS = 8
 MAXIMUM_FAILURE_CHARACTERS = 300
 
@@ -231,7 +233,7 @@ def _training(observation: Observation, calls: Sequence[Call]) -> dict[str, Key]
         keys["accumulate"] = Key(value=str(observation.accumulate), mark=SEEN if observation.is_full else GUESSED)
     modules = modules_of(calls)
     total, trained = weight_count(modules), weight_count(modules, only_trained=True)
-    if 0 < trained < total:
+    if 0 < trained < _ALMOST_ALL * total:
         keys["trainable"] = Key(value=f"{trained / total:.4g}")
     has_attribute = any(
         getattr(part, name, False) is True for module in modules for part in module.modules() for name in _CHECKPOINTS
