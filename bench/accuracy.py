@@ -92,7 +92,9 @@ MAIN = (
     Goal("memory, more than the high end: % of rows", MEMORY, "gpusage, unseen", "above high %", (0, 1), ""),
     Goal(f"{SLOWDOWN}RaPP, {KNOWN}: MAPE %", f"{ON_A_PART}rapp", "gpusage, step", "MAPE %", (0, 15), "rows"),
     Goal(f"{SLOWDOWN}ParvaGPU, {KNOWN}: MAPE %", f"{ON_A_PART}parva", "gpusage, step", "MAPE %", (0, 12), "rows"),
-    Goal("partner on Gavel's V100, of all: % of Oracle", GAVEL, "ours", ALL, (97, 100), "rows"),
+    Goal(
+        "partner on Gavel's V100, its other models measured, of all: % of Oracle", GAVEL, "ours", ALL, (97, 100), "rows"
+    ),
     Goal("partner in Lucid's data, of all: % of Oracle", LUCID, "ours, as shipped", ALL, (96, 100), "rows"),
 )
 """What stands on the front page: what users rely on, and what is missed by most."""
@@ -122,7 +124,14 @@ OTHERS = (
         f"SM activity of random networks, type unseen, {INSIDE}", ACTIVITY_COVERAGE, "SM activity", "all", COVERED, ""
     ),
     Goal(f"sum of two throughputs, model unseen, {INSIDE}", COLOCATION_COVERAGE, "one job", "sum", COVERED, ""),
-    Goal("partner on Gavel's V100, of four: % of Oracle", GAVEL, "ours", QUEUE, (95, 100), "rows"),
+    Goal(
+        "partner on Gavel's V100, its other models measured, of four: % of Oracle",
+        GAVEL,
+        "ours",
+        QUEUE,
+        (95, 100),
+        "rows",
+    ),
     Goal("partner in Lucid's data, of four: % of Oracle", LUCID, "ours, as shipped", QUEUE, (98.5, 100), "rows"),
     Goal(f"{SLOWDOWN}MISO, {KNOWN}: MAPE %", f"{ON_A_PART}miso", "gpusage, step", "MAPE %", (0, 12), "rows"),
     Goal(f"{SLOWDOWN}RaPP, {KNOWN}, {INSIDE}", f"{ON_A_PART}rapp", "gpusage, step", "coverage %", COVERED, ""),
