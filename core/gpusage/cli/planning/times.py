@@ -10,7 +10,15 @@ from gpusage.cli import options
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.planning.jobs import Line
 from gpusage.decisions.model_defaults import settled
-from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob, node_types, stays
+from gpusage.policies.capacity.problem import (
+    LONGEST_DAYS,
+    LONGEST_S,
+    NodeGroup,
+    NodeType,
+    PlannedJob,
+    node_types,
+    stays,
+)
 from gpusage.policies.capacity.problem import options as ways
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.units import HOUR_S
@@ -18,9 +26,8 @@ from gpusage_hooks.units import HOUR_S
 if TYPE_CHECKING:
     from gpusage.decisions.advisor import Advisor
 
-Times = Mapping[tuple[str, int], float]
-LONGEST_DAYS = 366
 DAY_S = 24 * HOUR_S
+Times = Mapping[tuple[str, int], float]
 
 
 def planned(lines: Sequence[Line], groups: Sequence[NodeGroup], advisor: Advisor, folder: Path) -> list[PlannedJob]:
@@ -61,7 +68,7 @@ def _refuse(line: Line, types: Sequence[NodeType], *, is_draining: bool) -> None
 def _require_short(line: Line, times_s: Times) -> None:
     """Refuse a job that runs for years: a column is in another unit."""
     (gpu, count), time_s = min(times_s.items(), key=lambda item: item[1])
-    if time_s > LONGEST_DAYS * DAY_S:
+    if time_s > LONGEST_S:
         column = f"{gpu}:{count}" if (gpu, count) in line.step_times_s else "steps"
         message = (
             f"Column {column!r} on {line.where} must be such that the job ends within {LONGEST_DAYS} days; got "
