@@ -12,6 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
+from gpusage.cli.planning import times
+from gpusage.cli.planning.jobs import read_lines
+from gpusage.cli.planning.nodes import read_nodes
+from gpusage.decisions.advisor import make_advisor
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = ["plan", "--jobs", "examples/plan/jobs.csv", "--cluster", "examples/plan/cluster.toml"]
@@ -168,6 +172,31 @@ def test_a_plan_above_the_budget_is_shown_with_its_cost_and_status_1(tmp_path: P
     assert (within.exit_code, "budget" in within.stdout) == (0, False)
     unclear = CliRunner().invoke(main, [*words, "--budget", "nan"])
     assert (unclear.exit_code, "'nan' is not a number." in unclear.stderr) == (2, True)
+
+
+def test_parts_of_gpus_are_places_with_the_predicted_price(tmp_path: Path) -> None:
+    """A step on a share is as long as `gpusage predict --share` says, beside partners; no job has several parts."""
+    types = {"whole": ("v100", 1), "halves": ("v100:50%", 2), "slices": ("a100-sxm4-80gb:1g.10gb", 7)}
+    rows = (
+        f'{{ name = "{name}", gpu = "{gpu}", gpus = {gpus}, price_per_hour = 7.0 }}'
+        for name, (gpu, gpus) in types.items()
+    )
+    (tmp_path / "c.toml").write_text(f'[[nodes]]\nname = "n"\ncount = 3\ntypes = [{", ".join(rows)}]\n')
+    model = str(ROOT / "examples" / "models" / "resnet50.onnx") + ",batch=8"
+    jobs = "".join(f'j{number},"{model}",10000,4,\n' for number in range(7))
+    (tmp_path / "j.csv").write_text(f"job_id,model,steps,max_gpus,v100:50%:1\n{jobs}m,,,,50\n")
+    words = ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml"), "--json"]
+    planned = {each["job"]: each for each in json.loads(CliRunner().invoke(main, words).stdout)["jobs"]}
+    assert (planned["m"]["gpu"], planned["m"]["end_s"] - planned["m"]["start_s"]) == ("v100:50%", 50.0)
+    assert {planned[f"j{number}"]["gpu"] for number in range(7)} == {"a100-sxm4-80gb:1g.10gb"}
+    assert {each["gpus"] for each in planned.values()} == {1}
+    lines = read_lines(tmp_path / "j.csv")
+    (job, *_) = times.planned(lines, read_nodes(tmp_path / "c.toml"), make_advisor(), tmp_path)
+    assert set(job.times_s) == {("v100", 1), ("v100", 2), ("v100", 4), *((types[name][0], 1) for name in types)}
+    predicted = CliRunner().invoke(main, ["predict", model, "--gpu", "v100", "--share", "50", "--json"]).stdout
+    (share,) = json.loads(predicted)["predictions"][0]["needs"]
+    alone_s, worst_s = (10_000 * share["step_time_s"][end] for end in ("value", "high"))
+    assert job.times_s["v100", 1] < alone_s < job.times_s["v100:50%", 1] < worst_s
 
 
 def test_a_spot_node_is_left_out_where_interruptions_make_a_run_longer_than_a_year(tmp_path: Path) -> None:
