@@ -114,11 +114,11 @@ def _step_times_s(
             advisor.predict_shares(graph, run, gpus, [int(share[2])]) if share else advisor.predict(graph, run, gpus)
         )
         if need.fits:
-            fitting[name] = _beside_partners_s(need) if share else need.step_time_s.value
+            fitting[name] = _with_partners_s(need) if share else need.step_time_s.value
     return fitting, run.steps
 
 
-def _beside_partners_s(need: GpuNeed) -> float:
+def _with_partners_s(need: GpuNeed) -> float:
     """Return the step time on a share whose GPU is full of others: the plan fills it."""
     from gpusage.predictors.colocation import slowdown_with_partners  # numpy, which a plan of step times does not need
 
