@@ -1,28 +1,53 @@
-"""Gavel's own water filling beside ours, on claims that are drawn by chance: users, jobs, GPU types and speeds.
+"""Gavel's own simulator beside ours, first come first served; and its water filling, on claims drawn by chance.
 
-Gavel's solvers (cvxpy with ECOS and GLPK) are no dependency of gpusage, so another Python that has them runs its
-policy. Each instance has a process of its own, which GLPK ends where it is given an empty program.
+Gavel's solvers (cvxpy with ECOS and GLPK) are no dependency of gpusage, so another Python that has them runs its code.
+Each case has a process of its own, which GLPK ends where it is given an empty program.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
+from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
+from gpusage_lab.simulator.orders import ByAge
 from gpusage_lab.simulator.water_filling import Claims, throughput_shares
-from simulating.lucid import read_text
+from simulating.lucid import GPUS_PER_NODE, NODE_COUNT, Figures, Whole, our_figures, read_text
 
-FILES = (
-    "policies/max_min_fairness_water_filling.py",
-    "policies/policy.py",
-    "policies/proportional.py",
-    "job_id_pair.py",
-)
+FILES = ("scheduler/*.py", "scheduler/policies/*.py", "scheduler/simulation_throughputs.json")
+JOB_COUNT, ROUND_S, LOAD = 200, 10, 1.2
+MEDIAN_S, SPREAD, SHORTEST_S, LONGEST_S = 700.0, 0.8, 60.0, 6000.0
+"""Of the drawn jobs' run times: a logarithmic normal distribution."""
+SIZES = {"one GPU": (1,), "1 to 4 GPUs": (1, 1, 1, 1, 2, 4)}
+"""How many GPUs a job has, drawn evenly."""
+SIMULATION = """
+import json, logging, sys, types
+sys.path[:0] = [sys.argv[1]]
+for name in ("psutil", "matrix_completion", "runtime", "runtime.rpc"):  # for real clusters, and for unknown rates
+    sys.modules[name] = types.ModuleType(name)
+sys.modules["runtime.rpc"].scheduler_server = sys.modules["runtime.rpc"].scheduler_client = None
+logging.disable(logging.CRITICAL)
+import scheduler, utils
+from job import Job
+case = json.load(sys.stdin)
+jobs = [
+    Job(job_id=None, job_type=kind, command="", working_directory="", needs_data_dir=False, num_steps_arg="",
+        total_steps=steps, duration=None, scale_factor=gpus, priority_weight=1.0, SLO=-1.0)
+    for kind, steps, gpus in case["jobs"]]
+simulated = scheduler.Scheduler(
+    utils.get_policy("fifo", solver="ECOS", seed=0), throughputs_file=sys.argv[1] + "/simulation_throughputs.json",
+    simulate=True, time_per_iteration=case["round_s"], minimum_time_between_allocation_resets=0)
+simulated.simulate({"v100": case["gpus"]}, case["submit_s"], jobs, num_gpus_per_server={"v100": case["per_node"]})
+times = simulated._job_completion_times
+print("seconds", json.dumps([times[job] for job in sorted(times)]))
+"""
 INSTANCES = 60
 EQUAL = 1e-3
 PROGRAM = """
@@ -82,13 +107,54 @@ def our_levels(claims: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     return levels
 
 
+def drawn_jobs(sizes: Sequence[int], rates: dict[tuple[str, int], float]) -> tuple[Whole, Whole, Whole, list[str]]:
+    """Return when jobs are submitted, how long they run, their GPUs, and each one's type, of which Gavel has rates."""
+    generator = np.random.default_rng(0)
+    kinds = sorted({kind for kind, _ in rates if all(rates.get((kind, size), 0.0) > 0 for size in sizes)})
+    gpus = generator.choice(sizes, size=JOB_COUNT)
+    drawn_s = MEDIAN_S * np.exp(SPREAD * generator.standard_normal(JOB_COUNT))
+    work_s = drawn_s.clip(SHORTEST_S, LONGEST_S).astype(np.int64)
+    gap_s = float(work_s @ gpus) / JOB_COUNT / (NODE_COUNT * GPUS_PER_NODE * LOAD)
+    submit_s = np.cumsum(generator.exponential(gap_s, size=JOB_COUNT)).astype(np.int64)
+    return submit_s - submit_s[0], work_s, gpus, [str(kind) for kind in generator.choice(kinds, size=JOB_COUNT)]
+
+
+def compare_fifo(folder: Path, python: Path) -> None:
+    """Print mean JCT and makespan of Gavel's simulator in rounds, and how far ours are from them, in one pool."""
+    table = json.loads((folder / "simulation_throughputs.json").read_text())["v100"]
+    rates = {ast.literal_eval(name): rate["null"] for name, rate in table.items()}
+    print(f"{JOB_COUNT} jobs on {NODE_COUNT * GPUS_PER_NODE} GPUs, fifo, rounds of {ROUND_S} s in Gavel's simulator")
+    for name, sizes in SIZES.items():
+        submit_s, work_s, gpus, kinds = drawn_jobs(sizes, rates)
+        jobs = [
+            (kind, round(seconds * rates[kind, count]), count)
+            for kind, seconds, count in zip(kinds, work_s.tolist(), gpus.tolist(), strict=True)
+        ]
+        case = {"jobs": jobs, "submit_s": submit_s.tolist(), "round_s": ROUND_S, "gpus": NODE_COUNT * GPUS_PER_NODE}
+        output = subprocess.run(
+            [str(python), "-W", "ignore", "-c", SIMULATION, str(folder)],
+            input=json.dumps({**case, "per_node": GPUS_PER_NODE}), capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+        (line,) = (line for line in output.splitlines() if line.startswith("seconds "))
+        times_s = np.array(json.loads(line.removeprefix("seconds ")))
+        theirs = Figures(float(times_s.mean()), float((submit_s + times_s).max()), 0)
+        ours = our_figures(ByAge(name="fifo", backfill="none"), None, submit_s, work_s, gpus)
+        print(
+            f"jobs on {name}: Gavel's mean JCT {theirs.jct_s:.0f} s, ours {100 * (ours.jct_s / theirs.jct_s - 1):+.2f} "
+            f"%; makespan {theirs.makespan_s:.0f} s, ours {100 * (ours.makespan_s / theirs.makespan_s - 1):+.2f} %"
+        )
+
+
 def compare(gavel: Path, python: Path) -> None:
-    """Print in how many instances both agree."""
+    """Print how far the whole simulators are apart, and in how many instances of water filling both agree."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "policies").mkdir()
-        for path in FILES:
-            (folder / path).write_text(read_text(gavel, f"scheduler/{path}"))
+        listing = ["git", "-C", str(gavel), "ls-tree", "-r", "--name-only", "HEAD", "scheduler"]
+        for path in subprocess.run(listing, capture_output=True, text=True, check=True).stdout.splitlines():
+            if any(fnmatch(path, pattern) and path.count("/") == pattern.count("/") for pattern in FILES):
+                (folder / path.removeprefix("scheduler/")).write_text(read_text(gavel, path))
+        compare_fifo(folder, python)
         pairs = []
         for seed in range(INSTANCES):
             claims = drawn_claims(seed)

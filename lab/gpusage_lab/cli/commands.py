@@ -214,24 +214,28 @@ def profile() -> None:
 )
 @click.option(
     "--duration-error",
-    type=click.FloatRange(0, 10),
+    type=options.NumberRange(0, 10),
     help="For sjf and srtf: predict run times with such a deviation of the logarithm.  [default: by time limits]",
 )
 @click.option(
     "--preemption-s",
-    type=click.FloatRange(0, 86400),
+    type=options.NumberRange(0, 86400),
     default=PREEMPTION_S,
     show_default=True,
     help="Seconds that a suspended job's next start takes.",
 )
 @click.option(
     "--round-s",
-    type=click.FloatRange(1, 86400),
+    type=options.NumberRange(1, 86400),
     help="From one choice of the jobs that run to the next.  [default: 60 for las, 360 for max-min]",
 )
 @click.option("--generate", type=click.IntRange(1, 10_000_000), help="How many jobs to draw.  [default: 1000]")
 @click.option(
-    "--load", type=click.FloatRange(0.01, 100), default=1.0, show_default=True, help="GPU time that drawn jobs ask for."
+    "--load",
+    type=options.NumberRange(0.01, 100),
+    default=1.0,
+    show_default=True,
+    help="GPU time that drawn jobs ask for.",
 )
 @click.option("--draw-models", is_flag=True, help="Draw a model for jobs of which the file names none.")
 @click.option(

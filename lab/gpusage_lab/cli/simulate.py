@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import Progress
 
@@ -23,7 +24,7 @@ from gpusage_lab.simulator.comparison import COLUMNS, RATIO_COLUMNS, page, ratio
 from gpusage_lab.simulator.last_month import LastMonth, collect_last_month
 from gpusage_lab.simulator.max_min import ROUND_S
 from gpusage_lab.simulator.notes import notes
-from gpusage_lab.simulator.order_settings import PACKING, PREEMPTIVE, OrderSettings, order_notes
+from gpusage_lab.simulator.order_settings import PACKING, PREDICTED, PREEMPTIVE, ROUNDS, OrderSettings, order_notes
 from gpusage_lab.simulator.result import Result
 from gpusage_lab.simulator.scenario import USUAL
 from gpusage_lab.simulator.source import Source, scenario
@@ -42,6 +43,7 @@ def compare(
 ) -> None:
     """Simulate each policy in each order on the same jobs, and show the figures side by side."""
     source, orders = _source(how), _orders(how)
+    _require_used(how, {one.name for one in orders})
     chosen = [(policy, order) for policy in _policies(policies, orders) for order in orders or (None,)]
     first = scenario(source, seed)  # what is wrong with a file is said here, before other processes begin
     seeds = range(seed, seed + how["repetitions"])
@@ -77,6 +79,24 @@ def _orders(how: Mapping[str, Any]) -> Sequence[OrderSettings]:
         OrderSettings(name=name, duration_error=error, preemption_s=preemption_s, round_s=round_s)
         for name in dict.fromkeys(how["orders"])
     ]
+
+
+def _require_used(how: Mapping[str, Any], orders: set[str]) -> None:
+    """Refuse an option that would change nothing."""
+    is_drawn = how["jobs_file"] is None and not how["last_month"]
+    uses = {
+        "format_name": (how["jobs_file"] is not None, "--jobs"),
+        "load": (is_drawn, "jobs drawn by chance"),
+        "round_s": (orders & {*ROUNDS}, f"--order {', '.join(ROUNDS)}"),
+        "preemption_s": (orders & {*PREEMPTIVE}, f"--order {', '.join(PREEMPTIVE)}"),
+        "duration_error": (orders & {*PREDICTED}, f"--order {', '.join(PREDICTED)}"),
+    }
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        is_used, partner = uses.get(parameter.name or "", (True, ""))
+        if not is_used and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
+            message = f"Option {parameter.opts[0]} must be with {partner}; got it without. Leave it out, or add that."
+            raise click.UsageError(message)
 
 
 def _policies(policies: Sequence[str], orders: Sequence[OrderSettings]) -> Sequence[str]:

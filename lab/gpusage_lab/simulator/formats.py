@@ -15,24 +15,22 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from gpusage.cli.user_file import require_regular
+from gpusage.cli.user_file import require_readable, require_regular
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_values import MAXIMUM_COUNT
 from gpusage_hooks.units import WHOLE_PERCENT
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, workload
 from gpusage_lab.simulator.rows import Names, Row, csv_rows, opened_text, read_rows, refuse_cell
-from gpusage_lab.simulator.trace import WHAT, seconds_of, usual_names
+from gpusage_lab.simulator.trace import LARGEST, WHAT, seconds_of, usual_names
 
 Rows = Iterator[tuple[int, Row]]
 HEAD_CHARACTERS = 4096
-LARGEST = 1e12
-"""Of a number in a cell; so no product of two is without end."""
 OWN = "table"
 """The format with our own columns."""
 
@@ -116,14 +114,14 @@ def _philly_row(item: object, where: str) -> Row:
 
 def _json_items(text: str, origin: str) -> Iterator[tuple[int, object]]:
     """Yield each item of the list that *text* is, with its line, one after the other: such files are large."""
-    decoder, between = json.JSONDecoder(), re.compile(r"[\s,]*")
+    decoder, between = json.JSONDecoder(parse_int=float), re.compile(r"[\s,]*")
     line, counted, position = 1, 0, text.find("[") + 1
     try:
         while not text.startswith("]", position := _end(between, text, position)):
             line, counted = line + text.count("\n", counted, position), position
             item, position = decoder.raw_decode(text, position)
             yield line, item
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits is no `JSONDecodeError`
+    except (json.JSONDecodeError, RecursionError) as error:
         place = error.lineno if isinstance(error, json.JSONDecodeError) else line
         message = f"{WHAT} {origin!r} must be a list of jobs in JSON; got, on line {place}: {error}. Fix it."
         raise RequestError(message) from error
@@ -148,9 +146,8 @@ PAI_STATUSES = {"Running", "Terminated", "Failed", "Waiting", "status"}
 
 
 def _alibaba_2020(path: Path) -> Rows:
-    require_regular(path, WHAT)
-    job_table = path.with_name("pai_job_table.csv")
-    jobs = {str(row["job_name"]): row for _, row in _pai_rows(job_table, PAI_JOBS)} if path.exists() else {}
+    require_readable(path, WHAT)
+    jobs = {str(row["job_name"]): row for _, row in _pai_rows(path.with_name("pai_job_table.csv"), PAI_JOBS)}
     for line, row in _pai_rows(path, PAI_TASKS):
         job = jobs.get(str(row["job_name"]), {})
         start_s, end_s, instances, percent = (
@@ -225,8 +222,8 @@ def _gavel_row(cells: Sequence[str], rates: Mapping[tuple[str, int], float], pat
     steps, gpus, submit = (cells[place] for place in ((4, 6, 5) if short else (5, 6, 9)))
     row: Row = {"total_steps": steps, "scale_factor": gpus}
     count = _number(row, "scale_factor", path, line)
-    rate = rates.get((cells[0], 1 if short else int(count)))
-    if not rate:
+    rate = rates.get((cells[0], 1 if short else int(count)), 0.0)
+    if not 0 < rate < inf:
         refuse_cell("job_type", f"{path}, line {line}", f"one that has a rate in {RATES}", cells[0])
     model, batch = JOB_TYPE.fullmatch(cells[0]).groups()  # type: ignore[union-attr]  # any text matches
     job = GAVEL.get(model)
@@ -247,9 +244,13 @@ def _gavel_rates(path: Path) -> Mapping[tuple[str, int], float]:
     with opened_text(table, "Gavel's table of rates") as file:
         text = file.read()
     try:
-        return {ast.literal_eval(name): float(rate["null"]) for name, rate in json.loads(text)["v100"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
-        message = f"File {str(table)!r} must be Gavel's {RATES}; got: {error}. Take it from Gavel's repository."
+        return {
+            ast.literal_eval(name): float(rate["null"])
+            for name, rate in json.loads(text, parse_int=float)["v100"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, RecursionError, MemoryError) as error:
+        got = str(error) or type(error).__name__
+        message = f"File {str(table)!r} must be Gavel's {RATES}; got: {got}. Take it from Gavel's repository."
         raise RequestError(message) from error
 
 
@@ -304,9 +305,8 @@ def _with(names: set[str], rest: Names = lambda columns, _: columns) -> Names:
     def check(columns: Sequence[str], origin: str) -> Sequence[str]:
         missing = sorted(names - {*columns})
         if missing:
-            message = (
-                f"{WHAT} {origin!r} must have a column {missing[0]!r}; got {', '.join(columns) or 'none'}. Add it."
-            )
+            got = ", ".join(columns) or "an empty file"
+            message = f"{WHAT} {origin!r} must have a column {missing[0]!r}; got {got}. Add it."
             raise RequestError(message)
         return rest(columns, origin)
 

@@ -33,8 +33,9 @@ ORDERS: Mapping[str, Callable[[Scenario], Order]] = {
     "multifactor": lambda _: Multifactor(),
 }
 PREEMPTIVE = ("srtf", "las", "max-min", "max-min-speeds")
+PREDICTED = ("sjf", "srtf")
 ROUNDS = ("las", "max-min", "max-min-speeds")
-"""Orders that suspend running jobs, and those of them that do so in rounds."""
+"""Orders that suspend running jobs, those that go by predicted run times, and those that suspend in rounds."""
 PACKING = ("packing", "packing-observed", "reactive", "sets")
 """Policies that know how much of a GPU a job takes only from who stands there, so that no room can be counted."""
 DURATION_STREAM = 1
@@ -85,7 +86,7 @@ def predicted_speeds(scenario: Scenario) -> FloatArray:
 def order_notes(orders: Sequence[OrderSettings]) -> Iterator[str]:
     """Yield what the figures of *orders* rest on."""
     names = [one.name for one in orders]
-    if {"sjf", "srtf"} & {*names}:
+    if {*PREDICTED} & {*names}:
         error = orders[0].duration_error
         if error is None:
             yield "Run times are predicted by time limits; a job without one is predicted exactly."

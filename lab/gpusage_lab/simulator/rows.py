@@ -103,9 +103,10 @@ def _parquet_rows(path: Path, what: str, names_of: Names) -> Iterator[tuple[int,
         raise RequestError(message) from error
     try:
         table = parquet.read_table(path)
-    except pa.ArrowException as error:
+        columns = [column.to_pylist() for column in table.columns]
+    except (pa.ArrowException, OSError, ArithmeticError) as error:  # a damaged page, a date that Python does not have
         message = f"{what} {str(path)!r} must be Parquet; got: {error}. Write it again."
         raise RequestError(message) from error
     names = names_of(table.column_names, str(path))
-    for line, cells in enumerate(zip(*(column.to_pylist() for column in table.columns), strict=True), start=1):
+    for line, cells in enumerate(zip(*columns, strict=True), start=1):
         yield line, dict(zip(names, cells, strict=True))

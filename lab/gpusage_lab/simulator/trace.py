@@ -18,6 +18,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from gpusage.policies.capacity.problem import LONGEST_DAYS, LONGEST_S
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import WHOLE_PERCENT
@@ -39,6 +40,8 @@ ALIASES: Mapping[str, Sequence[str]] = {
 }
 """Each column with its other names; its own goes first."""
 WHAT = "Jobs file"
+LARGEST = 1e12
+"""Of a number in a cell; so no product of two is without end."""
 
 
 _KindKey = tuple[str, str, int, Workload | None]
@@ -124,6 +127,9 @@ class _Cells:
         """Add the job, or count it as left out."""
         (gpu_count, share_percent), submit_s = self._request(), self._time("submit_time")
         work_s = self._duration()
+        if work_s > LONGEST_S:
+            name = "duration" if self._text("duration") else "end_time"
+            self._refuse(name, f"such that the job runs for at most {LONGEST_DAYS} days, in seconds")
         if gpu_count == 0 or work_s == 0:
             columns.left_out += 1
             return
@@ -178,7 +184,7 @@ class _Cells:
             number = float(self._text(name))
         except ValueError:
             self._refuse(name, rule)
-        if not (0 <= number < math.inf) or (above is not None and number <= above):
+        if not 0 <= number <= LARGEST or (above is not None and number <= above):
             self._refuse(name, rule)
         return number
 

@@ -37,7 +37,7 @@ Examples:
 @click.option(
     "--limit",
     "limit_s",
-    type=click.FloatRange(0.01, 3600),
+    type=options.NumberRange(0.01, 3600),
     default=5.0,
     show_default=True,
     help="Seconds that each decision may take.",
@@ -47,6 +47,9 @@ Examples:
     "time_limit_s",
     callback=options.read_duration,
     help="How long planning may take, such as 10m: then the best plan so far counts.  [default: until it is done]",
+)
+@click.option(
+    "--budget", type=options.NumberRange(0, 1e12), help="What the whole plan may cost; status 1 where none found does."
 )
 @options.json_option
 @run_by("gpusage.cli.planning.run:plan")

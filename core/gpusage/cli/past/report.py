@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from gpusage.boundary.printable_text import visible
 from gpusage.cli import tables
@@ -46,6 +47,9 @@ def report(
     now_s = time.time()
     if month is None:
         period = Period(since_s=now_s - since_s, until_s=now_s, user=user)
+    elif click.get_current_context().get_parameter_source("since_s") is ParameterSource.COMMANDLINE:
+        message = "Option '--month' must be without '--since'; got both. Leave one of them out."
+        raise click.UsageError(message)
     else:
         period = replace(_read_month(month, now_s), user=user)
     if form == "text":

@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 from gpusage.boundary.typed_documents import MismatchError, read_as
 from gpusage.cli.options import duration_s
 from gpusage.cli.user_file import read_document, refusal
-from gpusage.policies.capacity.problem import NodeGroup, NodeType
+from gpusage.policies.capacity.problem import LONGEST_DAYS, LONGEST_S, NodeGroup, NodeType
 from gpusage_hooks.errors import RequestError
 
 W_PER_KW = 1000.0
@@ -100,16 +100,24 @@ def _node_group(group: _Group, energy_price_per_kwh: float | None, origin: str) 
         got = "neither" if group.count is None else "both"
         message = f"Kind {group.name!r} of cluster {origin!r} must have 'count' or 'names'; got {got}. Write one."
         raise RequestError(message)
-    return NodeGroup(
-        name=group.name,
-        node_count=group.count or len(names),
-        types=tuple(
-            replace(kind, until_s=math.inf if group.until is None else duration_s(group.until))
-            for written in group.types
-            for kind in _types(written, energy_price_per_kwh, origin)
-        ),
-        names=names,
+    types = tuple(
+        replace(kind, until_s=math.inf if group.until is None else _seconds("until", group.until, origin))
+        for written in group.types
+        for kind in _types(written, energy_price_per_kwh, origin)
     )
+    _require_single("name", f"type to type of kind {group.name!r}", [kind.name for kind in types], origin)
+    return NodeGroup(name=group.name, node_count=group.count or len(names), types=types, names=names)
+
+
+def _seconds(key: str, text: str, origin: str) -> float:
+    try:
+        seconds = duration_s(text)
+    except ValueError:  # longer than any
+        seconds = math.inf
+    if seconds > LONGEST_S:
+        message = f"Key {key!r} of cluster {origin!r} must be at most {LONGEST_DAYS} days; got {text!r}. Fix it."
+        raise RequestError(message)
+    return seconds
 
 
 def _require_single(key: str, places: str, names: Iterable[str], origin: str) -> None:
@@ -153,7 +161,7 @@ def _type(kind: _Type, energy_price_per_kwh: float | None, origin: str) -> NodeT
         gpu=kind.gpu,
         gpu_count=kind.gpus,
         price_per_hour=price,
-        boot_s=duration_s(kind.boot),
-        minimum_billing_s=duration_s(kind.minimum_billing),
-        billing_step_s=duration_s(kind.billing_step),
+        boot_s=_seconds("boot", kind.boot, origin),
+        minimum_billing_s=_seconds("minimum_billing", kind.minimum_billing, origin),
+        billing_step_s=_seconds("billing_step", kind.billing_step, origin),
     )

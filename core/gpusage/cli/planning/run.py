@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.progress import Progress
 
@@ -39,12 +40,13 @@ COLUMNS = (
 )
 
 
-def plan(
+def plan(  # noqa: PLR0913 - an option each
     jobs_file: Path,
     cluster_file: Path,
     output: Path | None,
     limit_s: float,
     time_limit_s: float | None,
+    budget: float | None,
     *,
     as_json: bool,
 ) -> None:
@@ -58,11 +60,16 @@ def plan(
     with _watch(time_limit_s) as watch:
         best, others = whole_plan(jobs, groups, lambda state: decide(state, limits), watch)
     if output is not None:
-        _write(output, best, others)
+        _write(output, best, _summary(best, others, budget))
     if as_json:
-        tables.print_json(_document(best, others, groups))
+        tables.print_json({**_document(best, others, groups), "budget": budget})
     else:
-        _show(best, others)
+        _show(best, _summary(best, others, budget))
+    click.get_current_context().exit(0 if _is_within(best, budget) else 1)
+
+
+def _is_within(best: Plan, budget: float | None) -> bool:
+    return budget is None or best.cost <= budget
 
 
 @contextmanager
@@ -122,7 +129,7 @@ def _assignment(each: Assignment) -> dict[str, Any]:
     }
 
 
-def _show(best: Plan, others: Mapping[str, Plan]) -> None:
+def _show(best: Plan, summary: Sequence[str]) -> None:
     nodes = len({each.node for each in best.active})
     jobs = len(best.assignments)
     tables.show_title(f"{jobs} job{'s' * (jobs != 1)} on {nodes} node{'s' * (nodes != 1)}")
@@ -130,7 +137,7 @@ def _show(best: Plan, others: Mapping[str, Plan]) -> None:
     tables.show_rows(COLUMNS, [_cells(each) for each in best.assignments[:SHOWN_JOBS]])
     if len(best.assignments) > SHOWN_JOBS:
         tables.show(f"... and {len(best.assignments) - SHOWN_JOBS} more; --json has them all.")
-    tables.show("", *_summary(best, others))
+    tables.show("", *summary)
 
 
 def _cells(each: Assignment) -> list[str]:
@@ -150,7 +157,7 @@ def _time(value_s: float) -> str:
     return figures.seconds(value_s) if value_s else "0 s"
 
 
-def _summary(best: Plan, others: Mapping[str, Plan]) -> list[str]:
+def _summary(best: Plan, others: Mapping[str, Plan], budget: float | None) -> list[str]:
     """Return what the plan costs, how good it is, and what the plain rules would cost, one line each."""
     rules = ", ".join(f"{name}: {others[name].cost:.2f}" for name in RULES)
     lines = [
@@ -161,6 +168,10 @@ def _summary(best: Plan, others: Mapping[str, Plan]) -> list[str]:
     if best.gap is not None:
         bound = f"No plan can cost less than {best.bound:.2f}, which is {100 * best.gap:.1f} % less (optimality gap)."
         lines.insert(2, bound)
+    if not _is_within(best, budget):
+        lines.insert(
+            0, f"No plan was found within the budget of {budget:.2f}; the least cost found is {best.cost:.2f}."
+        )
     return lines
 
 
@@ -171,7 +182,7 @@ def _bill(best: Plan) -> str:
     return f" ({words})" if words else ""
 
 
-def _write(path: Path, best: Plan, others: Mapping[str, Plan]) -> None:
+def _write(path: Path, best: Plan, summary: Sequence[str]) -> None:
     bars = [
         gantt.Bar(
             row=each.node, label=each.job.name, start_s=each.start_s, end_s=each.end_s, height=each.option.gpu_count
@@ -181,7 +192,7 @@ def _write(path: Path, best: Plan, others: Mapping[str, Plan]) -> None:
     line_counts: dict[str, int] = {}
     for on in best.active:
         line_counts[on.node] = max(line_counts.get(on.node, 0), on.type.gpu_count)
-    body = html.notes(_summary(best, others))
+    body = html.notes(summary)
     body += html.figure(
         html.wide(gantt.chart(bars, line_counts)), "Each line is a GPU of an active node; the time runs to the right."
     )

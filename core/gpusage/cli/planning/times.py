@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,17 +11,29 @@ from gpusage.cli import options
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.planning.jobs import Line
 from gpusage.decisions.model_defaults import settled
-from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob, node_types, stays
+from gpusage.policies.capacity.problem import (
+    LONGEST_DAYS,
+    LONGEST_S,
+    NodeGroup,
+    NodeType,
+    PlannedJob,
+    node_types,
+    stays,
+)
 from gpusage.policies.capacity.problem import options as ways
+from gpusage.policies.shares.price import partners_of
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import GpuNeed
 from gpusage_hooks.units import HOUR_S
 
 if TYPE_CHECKING:
     from gpusage.decisions.advisor import Advisor
 
-Times = Mapping[tuple[str, int], float]
-LONGEST_DAYS = 366
 DAY_S = 24 * HOUR_S
+PART = ":"
+"""In the name of a part of a GPU: a slice of the catalogue, or a share such as ``v100:50%``. No job has several."""
+_SHARE = re.compile(r"(.+):(10|20|25|50)%")
+Times = Mapping[tuple[str, int], float]
 
 
 def planned(lines: Sequence[Line], groups: Sequence[NodeGroup], advisor: Advisor, folder: Path) -> list[PlannedJob]:
@@ -61,7 +74,7 @@ def _refuse(line: Line, types: Sequence[NodeType], *, is_draining: bool) -> None
 def _require_short(line: Line, times_s: Times) -> None:
     """Refuse a job that runs for years: a column is in another unit."""
     (gpu, count), time_s = min(times_s.items(), key=lambda item: item[1])
-    if time_s > LONGEST_DAYS * DAY_S:
+    if time_s > LONGEST_S:
         column = f"{gpu}:{count}" if (gpu, count) in line.step_times_s else "steps"
         message = (
             f"Column {column!r} on {line.where} must be such that the job ends within {LONGEST_DAYS} days; got "
@@ -78,7 +91,11 @@ def _times(line: Line, predicted_s: Mapping[str, float], model_steps: int | None
     """
     steps = line.steps or model_steps or 1.0
     counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= line.max_gpus]
-    predicted = {(gpu, count): steps * step_s / count for gpu, step_s in predicted_s.items() for count in counts}
+    predicted = {
+        (gpu, count): steps * step_s / count
+        for gpu, step_s in predicted_s.items()
+        for count in (counts if PART not in gpu else [1])
+    }
     measured = {key: steps * step_s for key, step_s in line.step_times_s.items() if key[1] & (key[1] - 1) == 0}
     return {**predicted, **measured}
 
@@ -89,8 +106,21 @@ def _step_times_s(
     """Return the predicted step time on one GPU of each type on which the model fits, and the steps that it names."""
     (request,) = options.read_requests([model], {})
     graph = read_graph(advisor, options.resolve_model_path(folder, request.model), dict(request.workload.shape))
-    names = list(dict.fromkeys(kind.gpu for kind in types))
-    run = settled(request.workload, request.named, graph)
-    needs = advisor.predict(graph, run, [advisor.catalogue.find(name) for name in names])
-    fitting = {name: need.step_time_s.value for name, need in zip(names, needs, strict=True) if need.fits}
+    run, fitting = settled(request.workload, request.named, graph), {}
+    for name in dict.fromkeys(kind.gpu for kind in types):
+        share = _SHARE.fullmatch(name)
+        gpus = [advisor.catalogue.find(share[1] if share else name)]
+        (need,) = (
+            advisor.predict_shares(graph, run, gpus, [int(share[2])]) if share else advisor.predict(graph, run, gpus)
+        )
+        if need.fits:
+            fitting[name] = _with_partners_s(need) if share else need.step_time_s.value
     return fitting, run.steps
+
+
+def _with_partners_s(need: GpuNeed) -> float:
+    """Return the step time on a share whose GPU is full of others: the plan fills it."""
+    from gpusage.predictors.colocation import slowdown_with_partners  # numpy, which a plan of step times does not need
+
+    among = slowdown_with_partners(need.slowdown, partners_of(need.share_percent))
+    return need.step_time_s.value * among.value / need.slowdown.value

@@ -15,6 +15,9 @@ from gpusage_hooks.units import HOUR_S
 
 TOLERANCE_S = 1e-6
 """Times that differ by less are equal: sums of times are inexact."""
+LONGEST_DAYS = 366
+LONGEST_S = LONGEST_DAYS * 24 * HOUR_S
+"""Of a job, and of any time in a cluster file: a longer one is in another unit."""
 MOST_INTERRUPTIONS = 20.0
 """Between two checkpoints; with more, a job would run more than twenty million times as long."""
 
@@ -170,5 +173,5 @@ def options(job: PlannedJob, types: Iterable[NodeType]) -> tuple[Option, ...]:
         for (gpu, gpu_count), time_s in job.times_s.items()
         if gpu == kind.gpu
         and gpu_count <= kind.gpu_count
-        and (expected_s := kind.expected_s(time_s, job.checkpoint_s)) < math.inf
+        and (expected_s := kind.expected_s(time_s, job.checkpoint_s)) <= max(time_s, LONGEST_S)
     )

@@ -71,6 +71,11 @@ def test_what_is_no_month_that_has_begun_is_refused(month: str) -> None:
     assert (done.exit_code, "must be a month that has begun, such as 2026-10" in done.output) == (2, True)
 
 
+def test_a_month_and_a_time_are_not_both_reported() -> None:
+    done = run("--month", "2023-11", "--since", "3d")
+    assert (done.exit_code, "must be without '--since'; got both." in done.output) == (2, True)
+
+
 def test_a_user_is_reported_alone(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(open_store(url)) as store:
         fill(store)

@@ -12,6 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
+from gpusage.cli.planning import times
+from gpusage.cli.planning.jobs import read_lines
+from gpusage.cli.planning.nodes import read_nodes
+from gpusage.decisions.advisor import make_advisor
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = ["plan", "--jobs", "examples/plan/jobs.csv", "--cluster", "examples/plan/cluster.toml"]
@@ -124,6 +128,25 @@ def test_a_type_with_a_spot_price_is_there_as_a_spot_node_too(tmp_path: Path) ->
             "must be a time with its unit, such as '5m'; got 5.",
             id="a boot without a unit",
         ),
+        pytest.param(
+            "price_per_hour = 3.6",
+            'price_per_hour = 3.6, boot = "999999d"',
+            "Key 'boot' of cluster 'C' must be at most 366 days; got '999999d'.",
+            id="a boot of centuries",
+        ),
+        pytest.param(
+            "types = [",
+            'types = [{ name = "t", gpu = "v100", gpus = 1, price_per_hour = 1.0 }, ',
+            "Key 'name' of cluster 'C' must differ from type to type of kind 'n'; got 't' twice.",
+            id="two types of one name",
+        ),
+        pytest.param(
+            "price_per_hour = 3.6",
+            "price_per_hour = 3.6, spot_price_per_hour = 1.0, interruptions_per_hour = 1.0 },"
+            '{ name = "t spot", gpu = "v100", gpus = 1, price_per_hour = 1.0',
+            "Key 'name' of cluster 'C' must differ from type to type of kind 'n'; got 't spot' twice.",
+            id="a type with a spot node's name",
+        ),
     ],
 )
 def test_nodes_with_which_no_plan_can_be_made_are_told(line: str, longer: str, expected: str, tmp_path: Path) -> None:
@@ -133,7 +156,55 @@ def test_nodes_with_which_no_plan_can_be_made_are_told(line: str, longer: str, e
         main, ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml")]
     )
     assert result.exit_code == 1
-    assert expected in result.stderr
+    assert expected in result.stderr.replace(str(tmp_path / "c.toml"), "C")
+
+
+def test_a_plan_above_the_budget_is_shown_with_its_cost_and_status_1(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(CLUSTER)
+    (tmp_path / "j.csv").write_text("job_id,steps,v100:1\na,1000,1\n")
+    words = ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml")]
+    above = CliRunner().invoke(main, [*words, "--budget", "0.5"])
+    assert above.exit_code == 1
+    assert "No plan was found within the budget of 0.50; the least cost found is 1.00." in above.stdout
+    document = json.loads(CliRunner().invoke(main, [*words, "--budget", "0.5", "--json"]).stdout)
+    assert document["cost"] > document["budget"] == 0.5
+    within = CliRunner().invoke(main, [*words, "--budget", "1.5"])
+    assert (within.exit_code, "budget" in within.stdout) == (0, False)
+    unclear = CliRunner().invoke(main, [*words, "--budget", "nan"])
+    assert (unclear.exit_code, "'nan' is not a number." in unclear.stderr) == (2, True)
+
+
+def test_parts_of_gpus_are_places_with_the_predicted_price(tmp_path: Path) -> None:
+    """A step on a share is as long as `gpusage predict --share` says, beside partners; no job has several parts."""
+    types = {"whole": ("v100", 1), "halves": ("v100:50%", 2), "slices": ("a100-sxm4-80gb:1g.10gb", 7)}
+    rows = (
+        f'{{ name = "{name}", gpu = "{gpu}", gpus = {gpus}, price_per_hour = 7.0 }}'
+        for name, (gpu, gpus) in types.items()
+    )
+    (tmp_path / "c.toml").write_text(f'[[nodes]]\nname = "n"\ncount = 3\ntypes = [{", ".join(rows)}]\n')
+    model = str(ROOT / "examples" / "models" / "resnet50.onnx") + ",batch=8"
+    jobs = "".join(f'j{number},"{model}",10000,4,\n' for number in range(7))
+    (tmp_path / "j.csv").write_text(f"job_id,model,steps,max_gpus,v100:50%:1\n{jobs}m,,,,50\n")
+    words = ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml"), "--json"]
+    planned = {each["job"]: each for each in json.loads(CliRunner().invoke(main, words).stdout)["jobs"]}
+    assert (planned["m"]["gpu"], planned["m"]["end_s"] - planned["m"]["start_s"]) == ("v100:50%", 50.0)
+    assert {planned[f"j{number}"]["gpu"] for number in range(7)} == {"a100-sxm4-80gb:1g.10gb"}
+    assert {each["gpus"] for each in planned.values()} == {1}
+    lines = read_lines(tmp_path / "j.csv")
+    (job, *_) = times.planned(lines, read_nodes(tmp_path / "c.toml"), make_advisor(), tmp_path)
+    assert set(job.times_s) == {("v100", 1), ("v100", 2), ("v100", 4), *((types[name][0], 1) for name in types)}
+    predicted = CliRunner().invoke(main, ["predict", model, "--gpu", "v100", "--share", "50", "--json"]).stdout
+    (share,) = json.loads(predicted)["predictions"][0]["needs"]
+    alone_s, worst_s = (10_000 * share["step_time_s"][end] for end in ("value", "high"))
+    assert job.times_s["v100", 1] < alone_s < job.times_s["v100:50%", 1] < worst_s
+
+
+def test_a_spot_node_is_left_out_where_interruptions_make_a_run_longer_than_a_year(tmp_path: Path) -> None:
+    spot = "price_per_hour = 3600.0, spot_price_per_hour = 0.1, interruptions_per_hour = 1"
+    (tmp_path / "c.toml").write_text(CLUSTER.replace("price_per_hour = 3.6", spot))
+    (tmp_path / "j.csv").write_text("job_id,v100:1\na,36000\n")
+    words = ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml"), "--json"]
+    assert {each["type"] for each in json.loads(CliRunner().invoke(main, words).stdout)["nodes"]} == {"t"}
 
 
 def test_a_job_that_fits_nowhere_is_told_and_nothing_is_written(tmp_path: Path) -> None:

@@ -173,12 +173,15 @@ def test_gavel_s_jobs_take_their_steps_at_gavel_s_rate(tmp_path: Path) -> None:
         ("philly", PHILLY.replace('"user": "ce"},', '"user": 3},'), "line 2 .* must be one of Philly's; got: .*user"),
         ("philly", PHILLY.replace('"user": "ce"},', '"user": ?},'), "in JSON; got, on line 8: Expecting value"),
         ("philly", PHILLY.replace("01:00:20", "noon"), "line 2 .* must be one of Philly's; got: .*noon"),
+        ("philly", "[" * 5000, "in JSON; got, on line 1: maximum recursion"),
+        ("philly", '[{"jobid": ' + "9" * 5000 + "}]", "line 1 .* must be one of Philly's; got: .*jobid"),
         ("philly", "[", "on line 1: Expecting value"),
         ("philly", "[]\n junk", "must end with its list of jobs; got 'junk' behind it"),
         ("helios", HELIOS.replace(",60,60", ",x,60", 1), "'duration' .*line 2 must be a number.* got 'x'"),
         ("lucid", LUCID.replace(",64,1,", ",many,1,"), "'batchsize' .*line 2 must be a number.* got 'many'"),
         ("alibaba-2020", PAI_TASKS.replace(",50.0,", ",-1,"), "'plan_gpu' .*line 3 must be a number.* got '-1'"),
         ("alibaba-2020", PAI_TASKS + "j4,ps\n", "10; got 2 on line 7"),
+        ("alibaba-2023", "", "must have a column 'creation_time'; got an empty file"),
         ("alibaba-2023", OPENB.replace(",460,", ",nan,"), "'gpu_milli' .*line 2 must be a number.* got 'nan'"),
         ("alibaba-2023", OPENB.replace("gpu_milli", "milli"), "must have a column 'gpu_milli'"),
         ("gavel", GAVEL + "LM\t1\n", "Line 3 .*must have 7 or 10 cells, by tabs; got 2"),
@@ -203,6 +206,16 @@ def test_what_belongs_beside_a_trace_is_asked_for(tmp_path: Path) -> None:
     for path, words in ((tasks, "pai_job_table.csv' must be a readable"), (gavel, f"{RATES}' must be a readable")):
         with pytest.raises(RequestError, match=words):
             list((find_format(path).read or pytest.fail)(path))
+    for path in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(RequestError, match=f"{path}' must be a readable"):
+            list((find_format(path, "alibaba-2020").read or pytest.fail)(path))
+    name = "('ResNet-18 (batch size 64)', 2)"
+    deep, minus = '{"v100": ' + "[" * 5000, '{"v100": {"' + "-" * 200_000 + '1": {"null": 1}}}'
+    large = json.dumps({"v100": {name: {"null": 0}}}).replace(": 0}", ": " + "9" * 5000 + "}")
+    for text, words in ((deep, "must be Gavel's"), (minus, "must be Gavel's"), (large, "'job_type' .*line 1")):
+        (tmp_path / RATES).write_text(text)
+        with pytest.raises(RequestError, match=words):
+            list((find_format(gavel).read or pytest.fail)(gavel))
     (tmp_path / RATES).write_text("{}")
     with pytest.raises(RequestError, match=f"must be Gavel's {RATES}; got: 'v100'"):
         list((find_format(gavel).read or pytest.fail)(gavel))

@@ -209,6 +209,24 @@ def test_jobs_come_from_one_place(tmp_path: Path) -> None:
     assert "none.txt' must be a readable file; got: No such file or directory." in str(none.exception)
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--format", "philly"], "Option --format must be with --jobs;"),
+        (["--jobs", "none.csv", "--load", "2"], "Option --load must be with jobs drawn by chance;"),
+        (["--order", "fifo", "--round-s", "5"], "Option --round-s must be with --order las, max-min, max-min-speeds;"),
+        (["--order", "fifo", "--preemption-s", "5"], "Option --preemption-s must be with --order srtf, las,"),
+        (["--order", "las", "--duration-error", "1"], "Option --duration-error must be with --order sjf, srtf;"),
+        (["--load", "nan"], "Invalid value for '--load': 'nan' is not a number."),
+        (["--order", "las", "--round-s", "nan"], "Invalid value for '--round-s': 'nan' is not a number."),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(words: list[str], sentence: str) -> None:
+    result = CliRunner().invoke(commands.simulate, words)
+    assert result.exit_code == 2
+    assert sentence in " ".join(result.output.split())
+
+
 def test_energy_is_of_measured_power_alone(tmp_path: Path) -> None:
     """One of two GPUs works for two hours on a job without a model, whose busy share is 0.5."""
     jobs = tmp_path / "jobs.csv"

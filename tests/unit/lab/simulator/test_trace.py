@@ -71,6 +71,8 @@ HEAD = "job_id,submit_time,duration,gpu_num,gpu_type\n"
         pytest.param(HEAD + "a,0,60,1,\na,1,60,1,\n", ["'job_id'", "line 3", "'a' as on line 2"], id="duplicate"),
         pytest.param(HEAD + ",0,60,1,\n", ["'job_id'", "line 2", "got nothing"], id="no name"),
         pytest.param(HEAD + "a,0,60\n", ["5; got 3 on line 2"], id="too few cells"),
+        pytest.param(HEAD + "a,1e308,60,1,\n", ["'submit_time'", "line 2", "'1e308'"], id="no such year"),
+        pytest.param(HEAD + "a,0,60000000,1,\n", ["'duration'", "at most 366 days, in seconds"], id="milliseconds"),
         pytest.param(HEAD + "a,nan,60,1,\n", ["'submit_time'", "'nan'"], id="not a number"),
     ],
 )
@@ -90,6 +92,15 @@ def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
     parquet.write_table(arrow.table({**columns, "gpu_type": ["A100", None]}), path)
     jobs = read_trace(path, FLEET).jobs
     assert (list(jobs.ids), jobs.work_s.tolist()) == (["b", "a"], [70, 60])
+    damaged = bytearray(path.read_bytes())
+    damaged[20:60] = b"\xff" * 40
+    path.write_bytes(damaged)
+    with pytest.raises(RequestError, match="must be Parquet"):
+        read_trace(path, FLEET)
+    never = arrow.array([2**60, 0], type=arrow.timestamp("ms"))
+    parquet.write_table(arrow.table({**columns, "submit_time": never}), path)
+    with pytest.raises(RequestError, match="must be Parquet"):
+        read_trace(path, FLEET)
     path.write_bytes(b"no Parquet")
     with pytest.raises(RequestError, match="must be Parquet"):
         read_trace(path, FLEET)
