@@ -20,8 +20,9 @@ import numpy.typing as npt
 
 from gpusage.predictors import engines
 from gpusage_hooks.types import Engine
-from gpusage_lab.learning.public_record import Compared, compare
+from gpusage_lab.learning.public_record import compare
 from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.published.compared import Compared
 from gpusage_lab.published.rows import LANGUAGE, VISION
 from gpusage_lab.zoo.cards import Zoo, load_zoo
 

@@ -159,6 +159,8 @@ _ELEMENTWISE_SAVING_INPUTS = (
     "BiasGelu Where"
 )
 _ELEMENTWISE_SAVING_OUTPUT = "Relu Sigmoid Tanh Sqrt Exp Reciprocal"
+_IN_PLACE_SAVING_OUTPUT = "LeakyReluInPlace EluInPlace CeluInPlace SeluInPlace"
+"""PyTorch's derivatives of these read the result where it has overwritten the input; they are no operators of ONNX."""
 _VIEWS = (
     "Reshape Flatten Squeeze Unsqueeze Identity Transpose Slice Split SplitToSequence Expand Shape Size Constant "
     "ConstantOfShape Range SequenceConstruct SequenceAt QuantizeLinear DequantizeLinear"
@@ -200,6 +202,7 @@ RULES: dict[str, OperatorRule] = {
     **_rows(_ELEMENTWISE_SAVING_NOTHING, _Rule(operator_class=_C.ELEMENTWISE)),
     **_rows(_ELEMENTWISE_SAVING_INPUTS, _Rule(operator_class=_C.ELEMENTWISE, saves=_S.INPUTS, flop_per_output=4.0)),
     **_rows(_ELEMENTWISE_SAVING_OUTPUT, _Rule(operator_class=_C.ELEMENTWISE, saves=_S.OUTPUT)),
+    **_rows(_IN_PLACE_SAVING_OUTPUT, _Rule(operator_class=_C.ELEMENTWISE, saves=_S.OUTPUT, flop_per_output=4.0)),
     "Dropout": _Rule(operator_class=_C.ELEMENTWISE, saves=_S.MASK),
     **_rows(_GATHERS, _Rule(operator_class=_C.GATHER, flop_per_output=0.0)),
     **_rows(_COPIES, _Rule(operator_class=_C.COPY, flop_per_output=0.0)),

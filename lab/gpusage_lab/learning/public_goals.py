@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gpusage_lab.learning.targets import Cell, ScoreTable
-
-if TYPE_CHECKING:
-    from gpusage_lab.learning.public_record import Compared
+from gpusage_lab.published.compared import Compared
 
 LEAST_ROWS = 10
 """A kind of fewer rows is not looked at alone."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from gpusage_hooks.types import Generation, Gpu, GpuNeed, Interval, Workload
 from gpusage_lab.learning.public_goals import goals_table
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.published.compared import Compared
 from gpusage_lab.published.rows import published_rows
 from gpusage_lab.published.runs import TIMES, Left, Run, run_of
 from gpusage_lab.zoo.cards import Zoo, load_zoo
@@ -28,31 +29,6 @@ SUMMARY = ("rows of", *FIGURES, *(f"unstarred: {name}" for name in FIGURES))
 RATIO = "Ratio: predicted over published time or memory, so above 1 is too slow or too large."
 FACTOR = "Factor: the larger of ratio and 1 over ratio. Inside: the published value lies in the 90 % interval."
 STARRED = "Starred: gpusage says itself that the model, GPU or setting is unlike those that it was fitted on."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """A published figure beside ours, in the publisher's unit.
-
-    Attributes:
-        ratio: Predicted over published time or memory.
-        star: Why the prediction is not familiar; empty where it is.
-    """
-
-    run: Run
-    ours: Interval
-    ratio: float
-    star: str
-
-    @property
-    def factor(self) -> float:
-        """Return how far the prediction is off, in either direction; 1 where it is right."""
-        return max(self.ratio, 1.0 / self.ratio)
-
-    @property
-    def is_inside(self) -> bool:
-        """Return whether the published figure lies in our 90 % interval."""
-        return self.ours.low <= self.run.row.value <= self.ours.high
 
 
 class Record(NamedTuple):

@@ -43,6 +43,9 @@ def needed(graph: ModelGraph, batch_size: int = 8, optimizer: Optimizer = "momen
         (("Relu", "Neg"), ROW_BYTES),
         # a sigmoid linear unit keeps what it read
         (("Neg", "Swish"), ROW_BYTES),
+        # in place a leaky rectifier keeps what it wrote, and not what it read
+        (("Neg", "LeakyReluInPlace", "Gelu"), ROW_BYTES),
+        (("Neg", "LeakyRelu", "Gelu"), 2 * ROW_BYTES),
         # what a rectifier wrote and the next operation reads again is one tensor
         (("Relu", "Gelu"), ROW_BYTES),
         # a dropout keeps one byte an element

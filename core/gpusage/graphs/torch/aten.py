@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from gpusage.graphs.torch.aten_names import FREE, OP_TYPES, VIEWS
+from gpusage.graphs.torch.aten_names import FREE, IN_PLACE, OP_TYPES, VIEWS
 from gpusage.graphs.torch.recording import AtenCall, Recording, Rule, Tensor, functional_name, iter_tensors
 from gpusage_hooks.types import Attribute
 
@@ -111,7 +111,8 @@ def record(recording: Recording, call: AtenCall) -> None:
     else:
         if name not in OP_TYPES:
             recording.unknown[name] += 1
-        recording.add(OP_TYPES.get(name, name), call.tensors(), call.outputs, _axis(call))
+        op_type = IN_PLACE.get(call.name) or OP_TYPES.get(name, name)
+        recording.add(op_type, call.tensors(), call.outputs, _axis(call))
     if name != call.name:
         recording.mark_in_place()
 

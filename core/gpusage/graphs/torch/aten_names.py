@@ -132,3 +132,6 @@ VIEWS = frozenset(name for names in _VIEWS.values() for name in names.split()) -
 
 OP_TYPES: dict[str, str] = _SPREAD
 """ONNX operator type by aten name."""
+
+IN_PLACE = {f"{name}_": f"{OP_TYPES[name]}InPlace" for name in ("leaky_relu", "rrelu", "elu", "celu", "selu")}
+"""Operators that keep another tensor for the backward pass where they write in place: their result."""

@@ -11,6 +11,7 @@ import pytest
 from gpusage.graphs.torch.libraries import import_library
 from gpusage.graphs.torch.module import ONES_NOTE, graph_from_module
 from gpusage.predictors.lowering import forward_flop
+from gpusage.predictors.operators import SavedTensors, rule_of
 from gpusage_hooks.errors import GraphError
 
 torch = pytest.importorskip("torch")
@@ -69,6 +70,17 @@ def test_patches_are_cut_out_and_put_together_by_copies() -> None:
     module = nn.Sequential(nn.Unfold(2, stride=2), nn.Fold(8, 2, stride=2))
     graph = graph_from_module(module, (torch.zeros(2, 3, 8, 8),))
     assert [node.op_type for node in graph.nodes] == ["Im2Col", "Col2Im"]
+
+
+@pytest.mark.parametrize("name", ["leaky_relu", "elu", "celu", "selu", "rrelu"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_activation_in_place_keeps_what_pytorch_keeps_of_it(name: str, *, in_place: bool) -> None:
+    function = getattr(nn.functional, name)
+    layer = Built(lambda x: function(x + 1, inplace=in_place))
+    keeps_result = hasattr(layer(torch.ones(2, 4, requires_grad=True)).grad_fn, "_saved_result")
+    graph = graph_from_module(layer, (torch.ones(2, 4),))
+    assert keeps_result == in_place == graph.nodes[-1].op_type.endswith("InPlace")
+    assert (rule_of(graph.nodes[-1]).saves == SavedTensors.OUTPUT) == keeps_result
 
 
 def test_a_weight_used_twice_is_counted_once() -> None:
