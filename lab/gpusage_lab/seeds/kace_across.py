@@ -60,14 +60,14 @@ def table(data: DataFolder) -> ScoreTable:
     of_lucid[UTILIZATIONS] = lucid(data, lucid_utilizations(data))
     capped = {name: at_most_alone(pairs) for name, pairs in of_lucid.items()}
     of_gavel = {GRAPHS: gavel(data), STEP_TIMES: gavel(data, gavel_step_times(data))}
-    judged = (
+    exchanges = (
         (Campaign("Lucid", of_lucid), of_gavel),
         (Campaign("Lucid, capped", capped), of_gavel),
         (Campaign("Gavel", of_gavel), of_lucid),
     )
-    columns = [f"{campaign.name}, {which}" for campaign, _ in judged for which in WHICH]
+    columns = [f"{campaign.name}, {which}" for campaign, _ in exchanges for which in WHICH]
     reached: dict[tuple[str, str], dict[str, float]] = {}
-    for campaign, teachers in judged:
+    for campaign, teachers in exchanges:
         for line, policies in _policies(campaign, teachers):
             figures = [scores(campaign.truth, policy) for policy in policies]
             for key, which in WHICH.items():
