@@ -113,3 +113,11 @@ def test_training_with_frozen_weights_is_another_manner_and_no_row_for_predictor
     assert settings_key(writing) == "infer,8,fp32,momentum,generate=512+128"
     assert settings_key(replace(plain, compile=True)).endswith("compile=True")
     assert profile_row(USAGE, replace(DECIDED, workload=writing), 60) is None
+
+
+def test_a_run_on_two_nodes_is_one_run_with_the_memory_of_the_fuller_one() -> None:
+    first = replace(USAGE, number="1", gpu_count=4)
+    second = replace(first, started_at_s=USAGE.started_at_s + 0.2, memory_bytes=2 * 10**9)
+    again = replace(first, started_at_s=USAGE.ended_at_s + 9, ended_at_s=USAGE.ended_at_s + 609)
+    observations = [Observation(usage=each, decision=DECIDED) for each in (again, second, first)]
+    assert sorted(run.memory_bytes or 0 for _, run in model_runs(observations, 60)) == [10**9, 2 * 10**9]

@@ -112,10 +112,11 @@ def test_other_words_are_not(node: Node, line: str) -> None:
 
 
 SRUN = "slurmstepd: error: execve(): serve: No such file or directory\nsrun: error: n1: task 0: Exited with exit code 2"
+SRUN_26_05 = SRUN.replace("slurmstepd:", "[2026-11-28T13:39:41.366]")
 PYTHON = "python3: can't open file '/home/ada/trian.py': [Errno 2] No such file or directory"
 
 
-@pytest.mark.parametrize("words", [SRUN, PYTHON])
+@pytest.mark.parametrize("words", [SRUN, SRUN_26_05, PYTHON])
 def test_a_program_that_is_missing_is_noted_and_the_share_is_not_blamed(node: Node, words: str) -> None:
     output = written(node, f"starting\n{words}\n")
     assert node.end(output) == f"update\nJobId=7\nComment=model=a.onnx {PROGRAM_MISSING}\n"

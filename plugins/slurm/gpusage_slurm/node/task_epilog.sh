@@ -21,8 +21,8 @@ out_of_memory='(CUDA|cuda runtime|CUDA runtime) error.*: *out of memory|CUDA out
 out_of_memory="$out_of_memory|cudaErrorMemoryAllocation|(torch|cupy)\\.([a-z]+\\.)*OutOfMemoryError|OOM when allocating tensor"
 out_of_memory="$out_of_memory|RESOURCE_EXHAUSTED.*([Oo]ut of memory|[Aa]llocat|OOM)|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED"
 
-# slurmstepd, where srun's program is not there or cannot be run; Python, where its script is not.
-missing="slurmstepd[^ ]*: error: execve\\(\\): .*: (No such file or directory|Permission denied|Exec format error)"
+# Of slurmstepd (26.05 puts the time in front, not its name), where srun cannot run its program; of Python without its script.
+missing="error: execve\\(\\): .*: (No such file or directory|Permission denied|Exec format error)"
 missing="$missing|python[0-9.]*: can't open file"
 
 # Print how the batch script ended, as wait(2) has it; nothing if it is unknown. Slurm does not pass it to a TaskEpilog, but
