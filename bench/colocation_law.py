@@ -3,7 +3,7 @@
 The law has one parameter for each resource that two jobs contend for. A job's step, beside a partner that runs at the
 share x of its speed, takes 1 + x * sum(parameter * own demand * partner's demand) of its time alone; both shares are
 solved together. On top, as in what is shipped, each measured job has an effect on its own throughput and one on its
-partner's. Which resources take part is chosen by folds inside the models that teach.
+partner's. Which resources take part is chosen by folds inside the training models.
 
 Example: python bench/colocation_law.py --data ../shared/data
 """
@@ -17,10 +17,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gpusage_lab.learning.colocation import refitted
+from gpusage_lab.learning.colocation import refit_sums
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob
 from gpusage_lab.learning.pairs import QUEUE_LENGTH, Name, Pairs, Policy, gavel, lucid, scores
-from gpusage_lab.learning.partners import DRAM, SM, popular, unacquainted
+from gpusage_lab.learning.partners import DRAM, SM, mean_sums, with_partner_held_out
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds.command import command_of
@@ -81,11 +81,11 @@ def throughput_losses(parameters: FloatArray, demands: FloatArray) -> FloatArray
     return shares
 
 
-def fitted(pairs: Pairs, demands: FloatArray, teaches: BoolArray) -> Law:
+def fitted(pairs: Pairs, demands: FloatArray, train_mask: BoolArray) -> Law:
     """Return the law by least squares; for whatever parameters, the effects are those of a ridge regression."""
     from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore]
 
-    chosen = ~np.isnan(pairs.parts) & teaches[:, np.newaxis] & teaches
+    chosen = ~np.isnan(pairs.parts) & train_mask[:, np.newaxis] & train_mask
     own, partner = np.nonzero(chosen)
     measured, count, rows = np.minimum(pairs.parts[chosen], 1.0), len(pairs.jobs), np.arange(len(own))
     design = np.zeros((len(own), 2 * count + 1))
@@ -109,12 +109,12 @@ def following(form: Form, demands: Demands) -> Policy:
     """Return the law of *form* as a policy; each set of teachers is fitted once."""
     known: dict[tuple[tuple[Name, ...], bytes], FloatArray] = {}
 
-    def policy(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
-        key = pairs.jobs, teaches.tobytes()
+    def policy(pairs: Pairs, train_mask: BoolArray, target: int) -> FloatArray:
+        key = pairs.jobs, train_mask.tobytes()
         if key not in known:
             rows = np.array([[demands[job][resource] for resource in form] for job in pairs.jobs])
             rows = rows.reshape(len(pairs.jobs), len(form))
-            law = fitted(pairs, rows, teaches)
+            law = fitted(pairs, rows, train_mask)
             losses = throughput_losses(law.parameters, rows) + law.average
             losses = losses + law.own[:, np.newaxis] + law.partner
             known[key] = losses + losses.T
@@ -127,13 +127,13 @@ def following(form: Form, demands: Demands) -> Policy:
 def choosing(laws: Mapping[Form, Policy], chosen: dict[str, Form]) -> Policy:
     """Return the law of the form that does best on folds inside the teaching models; *chosen* notes which."""
 
-    def policy(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
+    def policy(pairs: Pairs, train_mask: BoolArray, target: int) -> FloatArray:
         model = str(pairs.models[target])
         if model not in chosen:
-            inner = _of(pairs, teaches)
+            inner = _of(pairs, train_mask)
             figures = {form: scores(inner, law) for form, law in laws.items()}
             chosen[model] = max(laws, key=lambda form: figures[form]["all"] + figures[form]["queue"])
-        losses: FloatArray = laws[chosen[model]](pairs, teaches, target)
+        losses: FloatArray = laws[chosen[model]](pairs, train_mask, target)
         return losses
 
     return policy
@@ -153,16 +153,16 @@ def _of(pairs: Pairs, jobs: BoolArray) -> Pairs:
     )
 
 
-def siblings(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
+def siblings(pairs: Pairs, train_mask: BoolArray, target: int) -> FloatArray:
     """Return the measured sums of the target's model in other batch sizes, which no prediction may know."""
     same = pairs.models == pairs.models[target]
     same[target] = False
-    return _mean_or(pairs.sums[same], popular(pairs, teaches, target))
+    return _mean_or(pairs.sums[same], mean_sums(pairs, train_mask, target))
 
 
-def sibling_models(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
+def sibling_models(pairs: Pairs, train_mask: BoolArray, target: int) -> FloatArray:
     """Return the same, averaged over each partner's batch sizes as well: all that is of models."""
-    sums = siblings(pairs, teaches, target)
+    sums = siblings(pairs, train_mask, target)
     same = pairs.models == pairs.models[target]
     same[target] = False
     for model in set(pairs.models):
@@ -211,18 +211,18 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     laws = {form: following(form, demands_of(pairs, GAVEL)) for form in FORMS}
     chosen: dict[str, Form] = {}
     policies = {
-        "popular partner": popular,
+        "popular partner": mean_sums,
         "law, chosen by inner folds": choosing(laws, chosen),
         "law of SMs and input": laws[FIXED],
     }
     compared = _compared("Gavel 2020, V100, MPS, target's model held out", pairs, {**policies, **LIMITS})
     forms = "; ".join(f"{model}: {' and '.join(form) or 'effects alone'}" for model, form in sorted(chosen.items()))
     notes = ("Gain over the first line, with its 90 % interval by drawing targets anew.", f"Chosen: {forms}.")
-    both = {"ours": unacquainted(refitted), "law of SMs and input": unacquainted(laws[FIXED])}
+    both = {"ours": with_partner_held_out(refit_sums), "law of SMs and input": with_partner_held_out(laws[FIXED])}
     shown = [replace(compared, notes=notes), _compared("Gavel 2020, the partner's model held out too", pairs, both)]
     if "lucid_pairs.csv" in data:
         others = lucid(data)
-        known = {"popular partner": popular, "ours, fitted on Lucid's others": refitted}
+        known = {"popular partner": mean_sums, "ours, fitted on Lucid's others": refit_sums}
         own = {"law, fitted on Lucid's others": following(FIXED, demands_of(others, LUCID))}
         shown.append(_compared("Lucid, time slicing, target's model held out", others, {**known, **own, **LIMITS}))
     return shown

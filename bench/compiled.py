@@ -145,7 +145,7 @@ def _fold(runs: Runs) -> Array:
 
 
 def _held_out(runs: Runs, predicted: Callable[[Array], Array]) -> Array:
-    """Return what *predicted*, told which rows teach, says of the families that do not."""
+    """Return what *predicted*, fitted on the other families, says of each family."""
     fold, result = _fold(runs), np.zeros(len(runs.measured_s))
     for number in range(FOLDS):
         result[fold == number] = predicted(fold != number)[fold == number]
@@ -162,11 +162,11 @@ def _predicted(runs: Runs, compiler: CompilerEffect) -> Array:
 
 
 def _fitted(runs: Runs, train: Array) -> CompilerEffect:
-    """Return the compiler by which the logarithms of the rows that teach err least."""
-    taught = Runs(*(column[train] for column in runs))
+    """Return the compiler by which the logarithms of the training rows err least."""
+    train_runs = Runs(*(column[train] for column in runs))
 
     def error(logarithms: Array) -> float:
-        wrong = np.abs(np.log(_predicted(taught, _compiler(logarithms)) / taught.measured_s)).mean()
+        wrong = np.abs(np.log(_predicted(train_runs, _compiler(logarithms)) / train_runs.measured_s)).mean()
         return float(wrong + TOWARDS_ONE * np.mean(logarithms**2))
 
     return _compiler(minimize(error, np.zeros(len(GROUPS)), method="Powell", options={"maxiter": 3000}).x)

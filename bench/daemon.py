@@ -39,7 +39,7 @@ from gpusage_hooks.types import Cluster, GpuPool, Workload
 
 MODELS = Path(__file__).parent.parent / "examples" / "models"
 GOAL_PER_S, GOAL_BYTES = 10_000, 100e6
-WISHES = ("batch=1,mode=infer", "batch=8,mode=infer,precision=fp16", "batch=64")
+COMMENTS = ("batch=1,mode=infer", "batch=8,mode=infer,precision=fp16", "batch=64")
 MARK = 987654321
 CONFIGURATION = """
 mode = "enforce"
@@ -136,14 +136,14 @@ def measured(folder: Path, pid: int, cards: Sequence[str], duration_s: float) ->
 
 def new_lines(cards: Sequence[str]) -> Iterator[bytes]:
     """Yield questions of which no two are alike."""
-    halves = [submission_line(card, keys, MARK).split(str(MARK).encode()) for card in cards for keys in WISHES]
+    halves = [submission_line(card, keys, MARK).split(str(MARK).encode()) for card in cards for keys in COMMENTS]
     for number, parts in enumerate(itertools.cycle(halves)):
         yield str(number).encode().join(parts)
 
 
 def again_lines(cards: Sequence[str]) -> Iterator[bytes]:
     """Yield the same questions over and over."""
-    return itertools.cycle([submission_line(card, keys, 0) for card in cards for keys in WISHES])
+    return itertools.cycle([submission_line(card, keys, 0) for card in cards for keys in COMMENTS])
 
 
 def submission_line(card: str, keys: str, number: int) -> bytes:

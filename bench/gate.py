@@ -47,7 +47,7 @@ SETTINGS: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
     "priority": (_WHOLE | {"GPUSAGE_PRIORITY": "0"}, _WHOLE | {"GPUSAGE_PRIORITY": "1"}),
     "gate": (_WHOLE, _WHOLE),
 }
-"""By name what `gpusage-mps` is told of who serves, and of who trains."""
+"""The options of `gpusage-mps` for the job that serves, and for the one that trains, by name."""
 WITHOUT_MPS = ("plain", "gate")
 
 
@@ -117,7 +117,7 @@ def overhead(step: Callable[[], None]) -> float:
     """Return what the gate adds to a step while nobody serves, as a part of it: the median of alternated rounds."""
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
-        gate = Training(BusyFlags(Path(folder) / "door"))
+        gate = Training(BusyFlags(Path(folder) / "flags"))
         for number in range(ROUNDS):
             spans = {}
             for is_gated in (number % 2 == 0, number % 2 == 1):

@@ -29,11 +29,12 @@ from example_runs import RUNS
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.decisions.outcome import DecisionContext, decide_outcome
 from gpusage.decisions.outcome import Outcome as Decided
-from gpusage.devices.shares import shares_of
+from gpusage.devices.shares import shares_alone_of
 from gpusage.experience.learning import learn
 from gpusage.experience.runs import Run, run_of
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.host import SHARPNESS
+from gpusage.predictors.share_growth import growths
 from gpusage_hooks.types import (
     Allocation,
     Cluster,
@@ -146,11 +147,9 @@ class Site:
         )
 
     def _job(self, graph: ModelGraph, run: Workload, utilizations: Sequence[float], chance: random.Random) -> Recurring:
-        kernels_s = analyze(graph, run).kernels_s((self.gpu, *shares_of(self.gpu, SIZES)))
+        predicted = growths(analyze(graph, run), [self.gpu], [shares_alone_of(self.gpu, SIZES)])
         missed = chance.lognormvariate(0, GROWTH_ERROR)
-        growth = {
-            size: max(1 + (s / kernels_s[0] - 1) * missed, 1) for size, s in zip(SIZES, kernels_s[1:], strict=True)
-        }
+        growth = {size: max(1 + (times - 1) * missed, 1) for size, times in zip(SIZES, predicted, strict=True)}
         truth = Truth(
             utilization=chance.choice(utilizations), growth=growth, whole_s=3600 * chance.lognormvariate(0, 1)
         )

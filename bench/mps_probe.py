@@ -110,7 +110,7 @@ def cases(node: Node) -> Iterator[Row]:
 
 
 def second_partition(node: Node) -> Row:
-    """Tell whether a second partition can be cut while a client is on the GPU: v3's page says no, v2's nothing."""
+    """Return whether a second partition can be cut while a client is on the GPU: v3's page says no, v2's nothing."""
     settings = {"GPUSAGE_SHARE_PERCENT": "25", "GPUSAGE_DIVISION": "partition"}
     node.call("enter", 90, **settings)
     with held(node.client(90, **settings)):

@@ -30,7 +30,7 @@ from gpusage_lab.replay.page import page, simulated_stays
 from gpusage_lab.replay.prediction import Predictor, fleet
 from gpusage_lab.replay.truth import FILES, lucid
 from gpusage_lab.replay.virtual_gpus import Stay, VirtualGpus
-from gpusage_lab.seeds.yeung_cluster import drawn_jobs
+from gpusage_lab.seeds.yeung_cluster import draw_jobs
 from gpusage_lab.simulator.jobs import Jobs
 from gpusage_lab.simulator.result import Result
 from replaying.request import Manager, request_of
@@ -95,7 +95,7 @@ def main(
                 site=manager.site,
                 compression=draw["compression"],
             )
-            jobs = drawn_jobs(predictor.truth.pairs, number, int(draw["count"]), 60 * draw["longest_min"])
+            jobs = draw_jobs(predictor.truth.pairs, number, int(draw["count"]), 60 * draw["longest_min"])
             runs = {state: replay(manager, state, jobs, predictor) for state in STATES}
             done.append(repetition(runs, jobs, predictor))
             charts = charts or _charts(manager.name, runs, predictor.predicted(jobs), predictor)

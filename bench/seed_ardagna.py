@@ -1,4 +1,4 @@
-"""Ardagna et al., remade: regressions on layers and on a run's settings, asked beyond what taught them, beside ours.
+"""Ardagna et al., remade: regressions on layers and on a run's settings, asked beyond their training rows, beside ours.
 
 Example: python bench/seed_ardagna.py --data ../shared/data
 """

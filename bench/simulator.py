@@ -28,7 +28,7 @@ from gpusage.decisions.advisor import make_advisor
 from gpusage_lab.simulator.engine import simulate
 from gpusage_lab.simulator.fleet import fleet_of, with_nodes
 from gpusage_lab.simulator.generated import generated
-from gpusage_lab.simulator.models import drawn_kinds
+from gpusage_lab.simulator.models import draw_kinds
 from gpusage_lab.simulator.order_settings import OrderSettings, ordering_of
 from gpusage_lab.simulator.ordered import simulate_ordered
 from gpusage_lab.simulator.scenario import POLICIES, scenario_of
@@ -51,7 +51,7 @@ def measure(name: str, count: int, load: float) -> dict[str, float]:
     pools = [{"site_type": name, "gpu_count": count // JOBS_PER_GPU // 4} for name in ("t4", "v100", "a100", "h100")]
     fleet = fleet_of(parse_cluster({"pools": pools}, "bench", advisor.catalogue, origin="bench"), advisor.catalogue)
     fleet = with_nodes(fleet, GPUS_PER_NODE)
-    jobs = generated(count, drawn_kinds(), fleet, 0, load)
+    jobs = generated(count, draw_kinds(), fleet, 0, load)
     scenario = scenario_of(jobs, fleet, advisor, folder=Path(), seed=0)
     started_s, wall_s = time.process_time(), time.monotonic()
     policy_name, _, order_name = name.partition("+")

@@ -46,7 +46,7 @@ def trace(path: Path, module: str, arguments: list[str]) -> None:
 
 
 def is_of_import(frame: FrameType) -> bool:
-    """Tell whether *frame* is the body of a module or a class, or was called by one while it was imported."""
+    """Return whether *frame* is the body of a module or a class, or was called by one while it was imported."""
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         return True
     caller: FrameType | None = frame

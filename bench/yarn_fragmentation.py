@@ -68,7 +68,7 @@ def hold_share(sandbox: Sandbox, place: Path, share: int) -> None:
 
 
 def run_shell(sandbox: Sandbox, command: str, share: int) -> bool:
-    """Run *command* in one container of Hadoop's distributed shell with *share*; tell whether that succeeded."""
+    """Run *command* in one container of Hadoop's distributed shell with *share*; return whether that succeeded."""
     jar = next(sandbox.hadoop.jars.glob("hadoop-yarn-applications-distributedshell-*.jar"))
     options = ("-num_containers", "1", "-master_memory", "128", "-node_label_expression", "v100")
     resources = ("-container_resources", f"memory-mb=64,vcores=1,gpusage.io/share={share}")
@@ -78,7 +78,7 @@ def run_shell(sandbox: Sandbox, command: str, share: int) -> bool:
 
 
 def run_spark(sandbox: Sandbox, folder: Path) -> bool:
-    """Run a job in one executor that asks for a GPU, which its plan makes a share of 50; tell whether it succeeded."""
+    """Run a job in one executor with a GPU, which its plan makes a share of 50; return whether it succeeded."""
     program = str(shutil.which("spark-submit"))
     python = Path(program).resolve().with_name("python")
     python = python if python.exists() else Path(program).with_name("python")
@@ -107,7 +107,7 @@ def run_spark(sandbox: Sandbox, folder: Path) -> bool:
 
 
 def run_distributed_shell(sandbox: Sandbox, folder: Path) -> bool:
-    """Run one container of 50; tell whether that succeeded."""
+    """Run one container of 50; return whether that succeeded."""
     return run_shell(sandbox, NOTE.format(notes=folder / "notes"), 50)
 
 

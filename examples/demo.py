@@ -88,7 +88,7 @@ class Job:
     """One job that was submitted.
 
     Attributes:
-        seen: What the job itself saw: its node, and CUDA's variables; empty before it has begun.
+        report: What the job itself saw: its node, and CUDA's variables; empty before it has begun.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Job:
 
     @property
     def gpu(self) -> tuple[str, str]:
-        """Node and device. A client of MPS sees one device, number 0: its daemon's folder tells which one that is."""
+        """Node and device. A client of MPS sees one device, number 0: its daemon's folder shows which one that is."""
         served = re.search(r"gpu-(\w+)/pipe$", self.report.get("CUDA_MPS_PIPE_DIRECTORY", ""))
         return self.report.get("node", ""), served[1] if served else self.report.get("CUDA_VISIBLE_DEVICES", "")
 
@@ -129,7 +129,7 @@ def main() -> None:
         print_headline("Where they run")
         jobs = begun(cluster, names)
         show_places(jobs)
-        print_headline("Two training jobs on one GPU: what MPS was told of each")
+        print_headline("Two training jobs on one GPU: the limits of each under MPS")
         show_pair(cluster, jobs)
         (cluster.layout.jobs / "seen").touch()
         print_headline("A job that needs more memory than its share has: it fails, and runs again with a whole GPU")

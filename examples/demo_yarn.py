@@ -182,12 +182,12 @@ def release(cluster: Sandbox, numbers: Iterable[int], jobs: list[str]) -> None:
 
 
 def is_running(cluster: Sandbox, job: str) -> bool:
-    """Tell whether the ResourceManager says so."""
+    """Return whether the ResourceManager says so."""
     return bool(application(cluster, job)["state"] == "RUNNING")
 
 
 def has_ended(cluster: Sandbox, job: str) -> bool:
-    """Tell whether the ResourceManager says so."""
+    """Return whether the ResourceManager says so."""
     return bool(application(cluster, job)["state"] == "FINISHED")
 
 

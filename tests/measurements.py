@@ -141,7 +141,7 @@ def _pairs() -> Rows:
         rows.append(
             {"source_file_tag": "simulation_2020", "gpu": "V100", "model_a": first, "batch_size_a": batch_a}
             | {"model_b": second, "batch_size_b": batch_b, "norm_a": 0.5 + number / 40, "norm_b": 0.9 - number / 40}
-            | {"usable": int(number > 0)}
+            | {"usable": int(number > 0), "solo_a_steps_per_s": 5.0, "solo_b_steps_per_s": 5.0}
         )
     return rows
 

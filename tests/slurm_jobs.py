@@ -51,12 +51,12 @@ class HeldJob:
 
     @property
     def was_in_time(self) -> bool:
-        """Tell whether gpusaged, and the description of the model, came in time."""
+        """Return whether gpusaged, and the description of the model, came in time."""
         return is_timely(f"{self.output}\n{self.mark}")
 
 
 def is_timely(text: str) -> bool:
-    """Tell whether what a user was told, or a mark, does not say that somebody was late."""
+    """Return whether what a user was told, or a mark, does not say that somebody was late."""
     return not _LATE.search(text)
 
 

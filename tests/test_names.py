@@ -155,3 +155,44 @@ def test_a_banned_word_is_seen_in_another_language(name: str, source: str, expec
     path = tmp_path / name
     path.write_text(source, encoding="utf-8")
     assert banned_names_elsewhere(path) == expected
+
+
+def stale_names(path: Path) -> set[str]:
+    """Return what docstrings of the module at *path* call an argument or an attribute although there is none."""
+    return set(_stale_names(ast.parse(path.read_text(encoding="utf-8")), frozenset()))
+
+
+def _stale_names(node: ast.AST, known: frozenset[str]) -> Iterator[str]:
+    """Yield them below *node*, in a function with the arguments *known*."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        known |= {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+        named = re.findall(r"(?<![\w*])\*([a-z_]\w*)\*(?![\w*])", ast.get_docstring(node) or "")
+        yield from (name for name in named if not known & {name, f"_{name}"})
+    elif isinstance(node, ast.ClassDef):
+        _, _, section = (ast.get_docstring(node) or "").partition("\nAttributes:\n")
+        body = "\n".join(map(ast.unparse, node.body[1:]))
+        named = re.findall(r"^ {4}(\w+): ", section.partition("\n\n")[0], flags=re.MULTILINE)
+        yield from (name for name in named if not re.search(rf"\b{name}\b", body))
+    for child in ast.iter_child_nodes(node):
+        yield from _stale_names(child, known)
+
+
+def test_a_docstring_names_arguments_and_attributes_that_exist() -> None:
+    paths = (path for root in ROOTS for path in (ROOT / root).rglob("*.py") if ".venv" not in path.parts)
+    assert [f"{path.relative_to(ROOT)} {name}" for path in paths for name in sorted(stale_names(path))] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ('def f(a):\n    """Return *b*."""', {"b"}),
+        ('def f(a):\n    """Return *a* and **b**."""', set()),
+        ('def f(a):\n    def g():\n        """Return *a*."""', set()),
+        ('class C:\n    """One.\n\n    Attributes:\n        b: Of it.\n    """\n\n    a: int', {"b"}),
+        ('class C:\n    """One.\n\n    Attributes:\n        a: Of it.\n    """\n\n    a: int', set()),
+    ],
+)
+def test_a_stale_name_is_seen_in_a_docstring(source: str, expected: set[str], tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(source, encoding="utf-8")
+    assert stale_names(path) == expected

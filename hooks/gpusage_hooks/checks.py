@@ -135,9 +135,9 @@ def _check_order(hook: str, function: Hook, question: dict[str, Any], **of_each:
     if answer is None:
         return None
     turned, alone = ask(gpus[::-1]), [ask((gpu,)) for gpu in gpus]
-    require(turned is not None and _alike(turned[::-1], answer), f"{hook} must follow the order of the GPUs")
+    require(turned is not None and _are_nearly_equal(turned[::-1], answer), f"{hook} must follow the order of the GPUs")
     require(
-        None not in alone and _alike([row[0] for row in alone if row], answer),
+        None not in alone and _are_nearly_equal([row[0] for row in alone if row], answer),
         f"{hook} must not depend on which other GPUs are asked for; it does",
     )
     return answer
@@ -282,7 +282,7 @@ def check_turning(function: Hook) -> None:
 
 
 def check_starved(function: Hook) -> None:
-    """Check an adapter's list of starved jobs: another manager is left to others."""
+    """Check an adapter's list of out-of-memory jobs: another manager is left to others."""
     answer = sound_answer("find_out_of_memory_jobs", function, manager=samples.MANAGER, context=samples.context())
     require(
         answer is None, f"find_out_of_memory_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}"
@@ -322,12 +322,12 @@ def check_commands(function: Hook) -> None:
 
 
 def check_listener(function: Hook) -> None:
-    """Check a listener: it hears of a decision and answers nothing."""
+    """Check a listener: it receives a decision and returns nothing."""
     sound_answer("decision_made", function, record=samples.record())
 
 
-def check_witness(function: Hook) -> None:
-    """Check what hears of usage: that of a job that was observed, and of one of which nothing is known."""
+def check_usage_listener(function: Hook) -> None:
+    """Check a listener to usage: of a job that was observed, and of one of which nothing is known."""
     for usage in samples.usages():
         sound_answer("usage_observed", function, usage=usage)
 
@@ -342,8 +342,8 @@ def _check_refusal(function: Hook, source: str) -> None:
     raise AssertionError(message)
 
 
-def _alike(some: Sequence[object], others: Sequence[object]) -> bool:
-    """Tell whether two answers are the same but for the last digits: sums of arrays depend on the arrays' shapes."""
+def _are_nearly_equal(some: Sequence[object], others: Sequence[object]) -> bool:
+    """Return whether two answers are the same but for the last digits: sums of arrays depend on the arrays' shapes."""
     return all(_is_alike(one, other) for one, other in zip(some, others, strict=True))
 
 
@@ -380,6 +380,6 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "read_gpu": check_gauge,
     "add_commands": check_commands,
     "decision_made": check_listener,
-    "usage_observed": check_witness,
+    "usage_observed": check_usage_listener,
 }
 """The check of each hook; a test of gpusage's own fails where a hook has none."""

@@ -22,6 +22,13 @@ MODEL_SUFFIXES = (".onnx", ".pt2", ".card.json", "config.json")
 MODEL_PREFIXES = ("timm:", "torchvision:", "hf:")
 
 _JOBS: Mapping[Mode, str] = MappingProxyType({"train": "a training job", "infer": "an inference job"})
+_STRATEGIES: Mapping[Mode, tuple[str, str]] = MappingProxyType(
+    {
+        "train": ("must not be pipeline in training, which is not predicted", "Write 'strategy=fsdp'"),
+        "infer": ("must be pipeline in inference", "Remove 'strategy' or write 'strategy=pipeline'"),
+    }
+)
+"""What a strategy must be, and what to write else."""
 _OURS = re.compile(r"(?:^|[\s;,])gpusage:", re.IGNORECASE)
 _ALMOST_OURS = re.compile(r"(?:^|[\s;,])gpusage[\s;,]+model=")
 _ONLY_LEARN = re.compile(r"\s*learn=(\w+)\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
@@ -32,16 +39,14 @@ _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""")
 
 
 def parse_comment(text: str) -> ModelRequest | None:
-    """Return what a job's comment tells us, or ``None`` where it is not addressed to us.
+    """Return what a job's comment says, or ``None`` if it does not name gpusage.
 
     Raises:
         RequestError: It is addressed to us and malformed.
     """
-    marked = _OURS.search(text)
-    only_learn = _ONLY_LEARN.fullmatch(text[marked.end() :] if marked else text)
-    if only_learn and (marked or usual_word(only_learn[1], SWITCH) in SWITCH):
-        JOB_KEYS["learn"].kind.parse("learn", only_learn[1].lower())
+    if parse_learn(text) is not None:
         return None
+    marked = _OURS.search(text)
     if marked:
         return parse_model(_clause(text[marked.end() :]))
     stripped = text.strip()
@@ -51,8 +56,21 @@ def parse_comment(text: str) -> ModelRequest | None:
     return None
 
 
+def parse_learn(text: str) -> bool | None:
+    """Return the switch ``learn`` of a comment that tells us nothing else; ``None`` of any other comment.
+
+    Raises:
+        RequestError: It is neither on nor off.
+    """
+    marked = _OURS.search(text)
+    only_learn = _ONLY_LEARN.fullmatch(text[marked.end() :] if marked else text)
+    if only_learn is None or not (marked or usual_word(only_learn[1], SWITCH) in SWITCH):
+        return None
+    return bool(JOB_KEYS["learn"].kind.parse("learn", only_learn[1].lower()))
+
+
 def _is_ours(text: str) -> bool:
-    """Tell whether a comment without `gpusage:` begins with a model or a key of ours, and names a model."""
+    """Return whether a comment without `gpusage:` begins with a model or a key of ours, and names a model."""
     first, _, rest = re.sub(r"[,;]", ",", text).partition(",")
     model_later = re.search(r"(?:^|,)\s*model=", rest)
     begins = is_model_name(first) and (not rest or _key(rest) in JOB_KEYS)
@@ -96,7 +114,7 @@ def _refuse_slips(text: str) -> None:
 
 
 def is_model_name(word: str) -> bool:
-    """Tell whether *word* is a model's path or name and nothing else; `key=x.onnx` is somebody's setting."""
+    """Return whether *word* is a model's path or name and nothing else; `key=x.onnx` is somebody's setting."""
     alone = not re.search(r"[\s,;]|^\w+=", word)
     return alone and (word.endswith(MODEL_SUFFIXES) or word.startswith(MODEL_PREFIXES))
 
@@ -176,6 +194,9 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
             refuse(key, f"must stand beside {row.requires!r}", text, f"Add '{needed}' or remove {key!r}")
     if values.get("gpus", 1) > 1 and mode == "infer" and "generate" not in values:
         refuse("gpus", "must stand beside 'generate' in inference", texts["gpus"], "Add 'generate=512+128'")
+    if "strategy" in values and (values["strategy"] == "pipeline") != (mode == "infer"):
+        rule, cure = _STRATEGIES[mode]
+        refuse("strategy", rule, texts["strategy"], cure)
     if "lora" in values and "trainable" in values:
         refuse("lora", "must not stand beside 'trainable'", texts["lora"], "Remove one of the two")
     if values.get("precision") in QUANTISED and mode != "infer" and not {"lora", "trainable"} & values.keys():

@@ -19,25 +19,25 @@ class GpuUsageError(Exception):
 
 
 class GraphError(GpuUsageError):
-    """Say that a model cannot be read."""
+    """A model cannot be read."""
 
     code = "model"
 
 
 class DeviceError(GpuUsageError):
-    """Say that a GPU is not known."""
+    """A GPU is not known."""
 
     code = "gpu"
 
 
 class RequestError(GpuUsageError):
-    """Say that a request or a setting is malformed."""
+    """A request or a setting is malformed."""
 
     code = "request"
 
 
 class PluginError(GpuUsageError):
-    """Say that a plugin broke the contract."""
+    """A plugin broke the contract."""
 
     code = "plugin"
 

@@ -219,7 +219,8 @@ _ROWS = (
         unit="GPUs",
         default="1",
         help="Training: GPUs that train together, each with its own batch; figures are per GPU. With generate: GPUs "
-        "that divide each layer (tensor parallelism); memory is per GPU, times and rates are of all.",
+        "that divide each layer (tensor parallelism), or the layers (`strategy=pipeline`); memory is per GPU, times "
+        "and rates are of all.",
         details="The request stays as it is.",
         example="4",
     ),
@@ -229,9 +230,10 @@ _ROWS = (
         kind=Words(get_args(Strategy)),
         targets=("strategy",),
         default="ddp",
-        modes=TRAINING,
         requires="gpus",
-        help="Training on several GPUs: how they divide the model.",
+        help="How several GPUs divide the model: in training any but pipeline; with generate pipeline alone.",
+        details="With pipeline, each GPU holds some of the layers and they compute one after the other, as with "
+        "transformers' `device_map`; without it, they divide each layer.",
         example="fsdp",
     ),
     JobKey(

@@ -74,7 +74,7 @@ class Manager:
     users: tuple[str, ...] = ()
 
     def has_lines_in(self, script: str) -> bool:
-        """Tell whether *script* has a line that is for this manager."""
+        """Return whether *script* has a line that is for this manager."""
         directive = self.directive
         return directive is not None and any(line.split(None, 1)[:1] == [directive] for line in script.splitlines())
 

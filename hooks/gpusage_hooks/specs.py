@@ -216,7 +216,7 @@ def read_past_jobs(path: str) -> Sequence[PastJob] | None:
 
 @hookspec(firstresult=True)
 def collect_past_jobs(manager: str, since_s: float, context: Context) -> Sequence[PastJob] | None:
-    """Ask a workload manager's accounting for jobs of late; may take minutes; first answer wins.
+    """Ask a workload manager's accounting for recent jobs; may take minutes; first answer wins.
 
     Args:
         manager: Its name.
@@ -303,7 +303,7 @@ def requeue_on_whole_gpu(job: AnnotatedJob, reason: str, context: Context) -> bo
 def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
     """Return what jobs that ended lately really did, as their nodes observed it; first answer wins.
 
-    Runs in the background, every so often, and may take seconds; the same job may be told several times.
+    Runs in the background, every so often, and may take seconds; the same job may be reported several times.
 
     Raises:
         RequestError: The manager does not answer.

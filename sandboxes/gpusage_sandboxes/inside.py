@@ -20,7 +20,7 @@ class Inside:
     Attributes:
         environment: All of it.
         folder: Where it starts.
-        logs: Where a refusal tells to look.
+        logs: Where a refusal says to look.
         complaint_characters: How much of the end of a complaint is shown; all of it where ``None``.
     """
 
@@ -30,7 +30,7 @@ class Inside:
     complaint_characters: int | None = None
 
     def run(self, command: Sequence[str], *, check: bool, timeout_s: float) -> subprocess.CompletedProcess[str]:
-        """Run *command* and return what it said.
+        """Run *command* and return its output.
 
         Raises:
             RequestError: It failed, and *check* is true; or it took longer than *timeout_s*.

@@ -27,7 +27,7 @@ def read_nodes(text: str, *, most_nodes: int, fewest_gpus: int, example: str) ->
         text: Groups of ``COUNTxTYPE:GPUS``, separated by commas; a count of 1 may be left out.
         most_nodes: How many a sandbox of this kind can hold.
         fewest_gpus: Of a node; 0 where a node may have none.
-        example: What a refusal tells to write.
+        example: What a refusal says to write.
 
     Raises:
         RequestError: *text* is not of this form, or describes more than a sandbox can hold.

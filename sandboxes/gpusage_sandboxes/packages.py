@@ -111,7 +111,7 @@ def _apt(arguments: Sequence[str], source: PackageSource) -> str:
 
 
 def _apt_error(source: PackageSource, output: str) -> RequestError:
-    """Return what apt said, as one sentence with its first complaint in it."""
+    """Return apt's output as one sentence with its first error."""
     complaints = re.findall(r"^[EW]: *(.+?)\.?$", output, flags=re.MULTILINE)
     complaint = complaints[0] if complaints else "no word from apt-get"
     message = (

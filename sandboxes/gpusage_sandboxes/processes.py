@@ -23,7 +23,7 @@ def read_pid(path: Path) -> int | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Say whether *pid* runs; a zombie does not."""
+    """Return whether *pid* runs; a zombie does not."""
     return _stat(pid).get("state", "Z") not in "ZX"
 
 
@@ -72,14 +72,14 @@ def find(mark: str, folder: Path, programs: Path) -> list[int]:
     """
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     parents = {pid: int(_stat(pid).get("parent", "0")) for pid in pids}
-    marked = {pid for pid in pids if mark.encode() in _environment(pid) or _stands_in(pid, folder, programs)}
+    marked = {pid for pid in pids if mark.encode() in _environment(pid) or _is_sandbox_process(pid, folder, programs)}
     spared = _line(os.getpid(), parents)
     belongs = (pid for pid in pids if pid not in spared and (marked & _line(pid, parents)))
     return sorted(pid for pid in belongs if is_alive(pid))
 
 
-def _stands_in(pid: int, folder: Path, programs: Path) -> bool:
-    """Say whether *pid* is a program below *programs*, working in *folder*.
+def _is_sandbox_process(pid: int, folder: Path, programs: Path) -> bool:
+    """Return whether *pid* is a program below *programs*, working in *folder*.
 
     Some are known only by this, because they write a title over the environment that they began with.
     """

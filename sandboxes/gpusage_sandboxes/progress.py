@@ -1,4 +1,4 @@
-"""How far a sandbox has come: told by those who work, shown on a terminal."""
+"""The progress of a sandbox's build, shown on a terminal."""
 
 from __future__ import annotations
 

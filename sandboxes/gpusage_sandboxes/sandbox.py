@@ -3,7 +3,7 @@
 Invariants:
 
 1. Everything lies in one folder that was empty or not there before, and is gone afterwards.
-2. Every process of a sandbox can be told from all others on the host; that is how leftovers are found.
+2. Every process of a sandbox can be distinguished from all others on the host; that is how leftovers are found.
 3. The sandbox goes down with the process that entered it, also where that process is killed.
 """
 
@@ -89,7 +89,7 @@ class Sandbox(ABC):
 
     @abstractmethod
     def end_daemons(self) -> None:
-        """End jobs and daemons, each in its turn; what outlives it is ended by `down`."""
+        """End jobs and daemons, one after another; `down` ends what is left."""
 
     @abstractmethod
     def last_words(self, daemons: Iterable[str]) -> str:

@@ -60,7 +60,7 @@ def render_deb822(source: PackageSource) -> str:
 
 
 def read_host_sources(folder: Path = Path("/etc/apt")) -> tuple[PackageSource, ...]:
-    """Return every archive that the host's apt is told of, in the order in which apt reads them."""
+    """Return every archive in the host's apt configuration, in the order in which apt reads them."""
     lists = [folder / "sources.list", *sorted((folder / "sources.list.d").glob("*.list"))]
     sources = [source for path in lists if path.is_file() for source in parse_one_line(_text(path))]
     for path in sorted((folder / "sources.list.d").glob("*.sources")):
@@ -103,7 +103,7 @@ def choose_source(
 
 
 def _is_distribution(source: PackageSource) -> bool:
-    """Say whether *source* is a release's main archive: not its updates, not a third party's, not a disc."""
+    """Return whether *source* is a release's main archive: not its updates, not a third party's, not a disc."""
     return "main" in source.components and not re.search(r"[-/]", source.suite) and not source.uri.startswith("cdrom")
 
 

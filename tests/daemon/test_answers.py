@@ -149,6 +149,12 @@ def test_a_job_that_names_no_model_or_meets_the_kill_switch_carries_no_mark(daem
     daemon.wait(lambda: daemon.ask() == KEEP_ANSWER)
 
 
+def test_a_job_whose_run_shows_its_model_carries_a_mark_that_says_so(daemon: Daemon) -> None:
+    answer = daemon.ask(daemon.question(comment="learn=on", shows_model="1"))
+    assert answer["message"] == "gres/gpu:1 kept | learn=on: this run shows the model"
+    assert answer["mark"].endswith(" KEEP gres/gpu:1 | learn=on: this run shows the model")
+
+
 def test_a_card_that_is_none_is_kept(daemon: Daemon) -> None:
     """Anyone can put anything into an environment variable."""
     for forged in ("x", "AAAA" * 100, "\u2603", daemon.card()[:-8]):

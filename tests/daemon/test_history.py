@@ -48,7 +48,7 @@ def put_history(daemon: Daemon) -> None:
 
 
 def put_checked(daemon: Daemon, reported: DecisionRecord, users: int = 5, count: int = 40) -> None:
-    """Put into the store that jobs of several users did what *told* says."""
+    """Put into the store that jobs of several users did what *reported* says."""
     records, usages, now_s = [], [], time.time()
     for user in range(1000, 1000 + users):
         for run in range(count):
@@ -78,6 +78,8 @@ def test_observed_jobs_get_a_mark_and_nothing_else(idle: Daemon) -> None:
     assert answer == {"v": "1", "code": "KEEP", "message": ""}
     assert mark.startswith(f"gpusage {record.number} KEEP gres/gpu:1 | the job names no model; ")
     assert record.identity == replace(ADA, job_name="train_4", request="1 any, 1 cores, 0 GiB")
+    shown = request_decision(idle, script_comment="learn=on", shows_model="1")
+    assert shown["message"].endswith("; learn=on: this run shows the model")
     for left_alone in ({"comment": "gpusage=off"}, {"tres_per_node": ""}):
         assert "mark" not in request_decision(idle, **left_alone)
 

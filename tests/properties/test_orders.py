@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -181,6 +182,28 @@ class OneGpu(Shares):
         return Demand(types=(0,))
 
 
+class RankAlone(NamedTuple):
+    """An order of which nobody knows how its ranks change."""
+
+    rank: Callable[..., float]
+    period_s: float
+    name: str = "rank"
+    backfill: Backfill = "none"
+    preempts: bool = True
+
+
+@pytest.mark.parametrize("name", ["srtf", "las", "max-min"])
+@settings(deadline=None, max_examples=60)
+@given(jobs=TRACES, shares=st.booleans())
+def test_what_an_order_says_of_its_ranks_saves_time_and_changes_nothing(name: str, jobs: Jobs, shares: bool) -> None:
+    order = ORDERS[name]()
+    plain = Ordering(order=RankAlone(order.rank, order.period_s), predicted_s=jobs.limit_s, preemption_s=PREEMPTION_S)
+    expected = simulate_ordered(jobs, FLEET, Shares(shares=shares), Truth(), plain)
+    result = outcome(jobs, name, Shares(shares=shares))
+    assert np.array_equal(result.end_s, expected.end_s)
+    assert result.figures == expected.figures
+
+
 CLAIMS = st.lists(
     st.tuples(st.integers(0, 3), st.integers(1, 5), st.sampled_from([0.25, 1.0, 2.0, 4.0])), min_size=1, max_size=12
 )
@@ -194,7 +217,8 @@ def claims_of(rows: list[tuple[int, int, float]], speeds: np.ndarray) -> Claims:
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20), st.floats(0.01, 300))
 def test_water_is_all_spent_and_rises_evenly(most: list[float], capacity: float) -> None:
-    shares = fill(capacity, most)
+    together = np.zeros(len(most), dtype=np.int32)
+    shares = fill(np.array([capacity]), together, np.array(most), np.ones_like(together))
     assert np.isclose(shares.sum(), min(capacity, sum(most)))
     level = shares.max()
     assert all(np.isclose(share, one) or np.isclose(share, level) for share, one in zip(shares, most, strict=True))
@@ -208,6 +232,24 @@ def test_with_one_type_both_ways_of_filling_agree(rows: list[tuple[int, int, flo
     assert np.allclose(throughput_shares(claims, [gpu_count])[:, 0], even, atol=1e-4)
     assert (even * claims.jobs * claims.gpus).sum() <= gpu_count * (1 + 1e-9)
     assert (even <= 1 + 1e-9).all()
+
+
+@settings(deadline=None)
+@given(CLAIMS, st.lists(st.integers(1, 9), min_size=2, max_size=3), st.integers(2, 5))
+def test_alike_users_may_be_counted_together(rows: list[tuple[int, int, float]], counts: list[int], users: int) -> None:
+    """Each of so many users has the same as all others; together or one by one, throughputs are equal."""
+    speeds = np.array([[1.0 + (row + place) % 3 for place in range(len(counts))] for row in range(len(rows))])
+    claims = claims_of(rows, speeds)
+    alike = replace(claims, alike=np.full(len(rows), users))
+    together = throughput_shares(alike, counts)
+    copies = Claims(
+        users=np.concatenate([claims.users + 10 * copy for copy in range(users)]).astype(np.int32),
+        jobs=np.tile(claims.jobs, users),
+        gpus=np.tile(claims.gpus, users),
+        speeds=np.tile(speeds, (users, 1)),
+    )
+    single = (throughput_shares(copies, counts) * copies.speeds).sum(axis=1)
+    assert np.allclose(np.tile((together * speeds).sum(axis=1), users), single, rtol=1e-3)
 
 
 @settings(deadline=None)

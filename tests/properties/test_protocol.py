@@ -29,7 +29,7 @@ FIELDS = st.dictionaries(st.sampled_from("abcd"), st.sampled_from(["", "0", "1"]
 
 
 def accepted(line: bytes) -> bool:
-    """Tell whether *line* is a question; any other error than the documented one goes through."""
+    """Return whether *line* is a question; any other error than the documented one goes through."""
     try:
         question = parse_line(line)
     except ProtocolError:

@@ -72,7 +72,7 @@ def test_every_byte_comes_back(main: str, other: str, mode: SiteMode | None, *, 
 
 
 def in_force(site: Site, key: str) -> bool:
-    """Tell whether a file sets *key* to a script of ours."""
+    """Return whether a file sets *key* to a script of ours."""
     values = [setting(text, key) for text in read_files(site.slurm_conf).values()]
     return any("gpusage" in value for value in values if value)
 

@@ -155,7 +155,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def listens(path: Path) -> bool:
-    """Tell whether anybody listens at *path*, which is there a moment before."""
+    """Return whether anybody listens at *path*, which is there a moment before."""
     with socket.socket(socket.AF_UNIX) as connection:
         return connection.connect_ex(str(path)) == 0
 

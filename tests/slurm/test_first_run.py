@@ -67,6 +67,7 @@ def test_the_second_job_of_a_script_is_decided_by_what_the_first_one_showed(sand
     script, cache = write_job(tmp_path), tmp_path / "cache"
     first = run_and_learn(sandbox, script, cache)
     assert "mps" not in show_job(sandbox, first)["TresPerNode"]
+    assert "learn=on: this run shows the model" in sandbox.run("gpusage", "decisions", first).stdout
     (record,) = cache.glob("gpusage/runs/*[0-9].json")
     assert record.stat().st_mode & 0o777 == 0o600
     keys = json.loads(record.read_text())["keys"]

@@ -16,6 +16,7 @@ import pytest
 from gpusage.store.opening import open_store
 from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
 from gpusage_slurm.jobs.out_of_memory import OUT_OF_MEMORY
+from gpusage_slurm.jobs.queue import PROGRAM_MISSING
 from gpusage_slurm.late.decisions import CHANGES_PENDING_GRES
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.sandbox.trial import install_plugin
@@ -155,6 +156,17 @@ def test_the_next_try_of_a_job_that_failed_is_whole_even_if_it_comes_at_once(san
     assert wait_for_state(sandbox, next_job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED"
     assert "failed in its share of a GPU, so this one has the whole GPU" in show_job(sandbox, next_job)["AdminComment"]
     assert f"--comment={show_job(sandbox, job)['Comment']}" == named  # the epilog's note went to gpusaged
+
+
+def test_a_program_that_is_missing_takes_no_share_from_the_next_try(sandbox: Sandbox) -> None:
+    name, script = unlike("srun --gres=gpu:1 serve-that-is-mistyped")
+    named = f"--comment={LIGHT.replace('batch=8', 'batch=3')}"  # nothing was learned of it
+    job = submit_share(sandbox, "--no-requeue", named, name, wrap=script)
+    release(sandbox, job)
+    failed = wait_for_state(sandbox, job, "FAILED", restarts=0)
+    assert failed["ExitCode"] == "2:0"
+    assert failed["Comment"].endswith(PROGRAM_MISSING), output(sandbox, job)
+    submit_share(sandbox, "--no-requeue", named, name, wrap=script)  # which sees to it that it became a share
 
 
 def test_a_site_that_rescues_no_job_has_the_miss_recorded(sandbox: Sandbox) -> None:

@@ -72,7 +72,7 @@ def wait_for_saved_jobs(sandbox: Sandbox) -> None:
 
 
 def in_charge(sandbox: Sandbox) -> bool:
-    """Tell whether some slurmctld answers questions."""
+    """Return whether some slurmctld answers questions."""
     return sandbox.run("timeout", "2", "squeue", "-h", check=False).returncode == 0
 
 

@@ -44,7 +44,7 @@ def shared(sandbox: Sandbox, comment: str, *options: str, wrap: str = "sleep 100
 
 
 def training(sandbox: Sandbox, *, excluded: bool) -> str:
-    """Return a held training job, once gpusaged knows who runs where: *kept_off* a node or not."""
+    """Return a held training job, once gpusaged knows who runs where: with a node *excluded* or not."""
     options = ("--gres=gpu:1", f"--comment={TRAINING}", f"--exclude={OWN}")
 
     def is_wanted(job: HeldJob) -> bool:

@@ -16,7 +16,7 @@ _NOT_STARTED = frozenset({126, 127})
 
 
 def is_interrupted(status: int, number: int = 0) -> bool:
-    """Tell whether a failed script ended for a reason from outside, so surely not because it lacked GPU memory.
+    """Return whether a failed script ended for a reason from outside, so surely not because it lacked GPU memory.
 
     Args:
         status: The exit status, 0 to 255.

@@ -68,7 +68,7 @@ def _write_to(path: Path, text: str) -> None:
 
 
 def _is_to_keep(folder: Path, present: os.stat_result) -> bool:
-    """Tell whether the rights of the file *present* in *folder* are those that its writer wants."""
+    """Return whether the rights of the file *present* in *folder* are those that its writer wants."""
     is_own = present.st_uid == os.geteuid() or not folder.stat().st_mode & stat.S_IWOTH
     return stat.S_ISREG(present.st_mode) and is_own
 

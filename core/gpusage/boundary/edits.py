@@ -100,7 +100,7 @@ def _require_unchanged(edit: Edit) -> None:
 
 
 def _undo(edit: Edit) -> bool:
-    """Make the file what it was before, and tell whether it is; what somebody else wrote there meanwhile stays."""
+    """Restore the file unless somebody else has written to it since; return whether it is as it was before."""
     try:
         text = read_text(edit.path)
         if text == edit.after:

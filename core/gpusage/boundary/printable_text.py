@@ -11,7 +11,7 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """Return *text* likewise, its line breaks left as they are."""
+    """Return *text* as `visible` does, but with its line breaks."""
     return "\n".join(map(visible, text.split("\n")))
 
 

@@ -36,7 +36,7 @@ _WORDS: Mapping[type[inspect.Type], str] = {
 
 
 class MismatchError(ValueError):
-    """Say where a document is not what it should be.
+    """A document does not have the expected type at some place.
 
     Attributes:
         above: The way to the table that has the key.
@@ -61,7 +61,7 @@ def read_as(kind: type[T], document: object, prefix: str = "") -> T:
     Args:
         kind: A `msgspec.Struct` or a dataclass.
         document: Mappings with texts as keys, lists, texts, numbers, truth values and ``None``.
-        prefix: What stands before a key where people are told its full name, for example ``daemon.``.
+        prefix: What stands before a key where its full name is shown, for example ``daemon.``.
 
     Raises:
         MismatchError: It is none.
@@ -104,7 +104,7 @@ def _path_steps(complaint: str) -> tuple[tuple[Step, ...], bool]:
 
 
 def _value(value: object, step: Step) -> object:
-    """Return what lies one *step* below *value*, ``None`` where nothing does or nobody can tell."""
+    """Return what lies one *step* below *value*, ``None`` if nothing does or it cannot be known."""
     if isinstance(value, Mapping):
         return value.get(step)
     return value[step] if isinstance(value, (list, tuple)) and isinstance(step, int) else None

@@ -15,7 +15,7 @@ from gpusage_hooks.errors import GraphError, RequestError
 from gpusage_hooks.types import ModelGraph
 
 MARKS = ("seen", "mapped", "guessed")
-_RUN = ("batch", "mode", "precision", "generate", "compile", "gpus", "strategy")
+_RUN = ("batch", "mode", "precision", "generate", "compile", "layout", "gpus", "strategy")
 KEYS = frozenset((*_RUN, "optimizer", "accumulate", "trainable", "checkpointing"))
 _VALUE = re.compile(r"[\w.+-]{1,40}", re.ASCII)
 _MAXIMUM_TEXT = 300

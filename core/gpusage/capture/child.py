@@ -156,6 +156,7 @@ def _variables(program: Program) -> dict[str, str]:
         **(launched if program.gpu_count > 1 else {}),
         "CUDA_VISIBLE_DEVICES": "",
         "WANDB_MODE": "disabled",
+        "DS_ACCELERATOR": "cpu",
         "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": "1",

@@ -17,6 +17,7 @@ _LAUNCHERS = {
     "accelerate": frozenset(
         {"--multi_gpu", "--cpu", "--tpu", "--use_deepspeed", "--use_fsdp", "--debug", "--quiet", "-q", "--no_python"}
     ),
+    "deepspeed": frozenset({"--no_python", "--no_local_rank", "--no_ssh", "--force_multi", "--save_pid"}),
 }
 """Programs that start Python programs, each with its options that have no value."""
 _ENVIRONMENTS = frozenset(
@@ -24,7 +25,7 @@ _ENVIRONMENTS = frozenset(
 )
 """Programs that start Python of another environment than that of the command line."""
 _WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
-_PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_processes")
+_PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_processes", "--num_gpus")
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 
@@ -49,7 +50,7 @@ class Program:
 
 
 def program_of(command: Sequence[str]) -> Program:
-    """Return the program that *command* runs, itself or by way of srun, torchrun, accelerate and the like.
+    """Return the program that *command* runs, itself or through srun, torchrun, accelerate or a similar launcher.
 
     Raises:
         RequestError: It runs no Python program that can be run by its name.
@@ -65,9 +66,9 @@ def program_of(command: Sequence[str]) -> Program:
             )
             raise RequestError(message)
         if _PYTHON.fullmatch(name):
-            return _of_python(command[place:], variables)
+            return _python_program(command[place:], variables)
         if name in _LAUNCHERS:
-            return _of_launcher(command[place:], variables)
+            return _launcher_program(command[place:], variables)
         if assigned is not None:
             variables[assigned[1]] = assigned[2]
     raise _refusal(shlex.join(command))
@@ -86,7 +87,7 @@ def program_in_script(text: str) -> Program:
         words = _words(line)
         if not words:
             continue
-        words = [_expanded(word, variables) for word in words]
+        words = [_expand_variables(word, variables) for word in words]
         assigned = [_ASSIGNMENT.fullmatch(word) for word in words if word != "export"]
         if all(assigned):
             variables |= {each[1]: each[2] for each in assigned if each is not None}
@@ -109,12 +110,18 @@ def program_in_script(text: str) -> Program:
                 folder=folder,
             )
     if program is None:
-        message = (
-            "Script must have a line that runs a Python program, as 'python train.py'; got none. For a program, write "
-            "'gpusage capture -- python train.py'."
-        )
-        raise RequestError(message)
+        raise no_job_script()
     return program
+
+
+def no_job_script(program: str = "") -> RequestError:
+    """Return the error for a script that runs no Python program, or for *program*, which is no job script itself."""
+    observed, name = (f"the Python program {program!r}", program) if program else ("a script with none", "train.py")
+    message = (
+        f"Job script must have a line that runs a Python program, as 'python {name}'; got {observed}. "
+        f"For a program, write 'gpusage capture -- python {name}'."
+    )
+    return RequestError(message)
 
 
 def _is_start(word: str) -> bool:
@@ -137,7 +144,7 @@ def _words(line: str) -> list[str]:
     return words[:-1] if words and line.rstrip().endswith("\\") else words
 
 
-def _expanded(word: str, variables: Mapping[str, str]) -> str:
+def _expand_variables(word: str, variables: Mapping[str, str]) -> str:
     """Return *word* with its variables replaced as a shell does it; those that nobody set are empty."""
 
     def value(match: re.Match[str]) -> str:
@@ -147,7 +154,7 @@ def _expanded(word: str, variables: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value, word)
 
 
-def _of_python(command: Sequence[str], variables: Mapping[str, str]) -> Program:
+def _python_program(command: Sequence[str], variables: Mapping[str, str]) -> Program:
     place = 1
     while place < len(command) and command[place].startswith("-") and command[place] != "-m":
         if command[place] in ("-", "-c"):
@@ -155,15 +162,15 @@ def _of_python(command: Sequence[str], variables: Mapping[str, str]) -> Program:
         place += 2 if command[place] in _WITH_VALUE else 1
     python, words = tuple(command[:place]), tuple(command[place:])
     if words[:2] in (("-m", "torch.distributed.run"), ("-m", "torch.distributed.launch")):
-        return _of_launcher(("torchrun", *words[2:]), variables, python)
+        return _launcher_program(("torchrun", *words[2:]), variables, python)
     if words[:2] == ("-m", "accelerate.commands.launch"):
-        return _of_launcher(("accelerate", *words[2:]), variables, python)
+        return _launcher_program(("accelerate", *words[2:]), variables, python)
     if len(words) < (2 if words[:1] == ("-m",) else 1):
         raise _refusal(shlex.join(command))
     return Program(python=python, words=words, variables=dict(variables))
 
 
-def _of_launcher(
+def _launcher_program(
     command: Sequence[str], variables: Mapping[str, str], python: tuple[str, ...] = ("python",)
 ) -> Program:
     """Return the program behind torchrun's or accelerate's own options, and how many processes they start."""

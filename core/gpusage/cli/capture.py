@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,12 +19,12 @@ import click
 from gpusage.boundary.printable_text import visible
 from gpusage.capture.captured import Captured, check_record
 from gpusage.capture.child import Limits, Outcome, run_program
-from gpusage.capture.programs import Program, program_in_script, program_of
+from gpusage.capture.programs import Program, no_job_script, program_in_script, program_of
 from gpusage.cli import figures, tables
 from gpusage.cli.cards.cache import user_cache
 from gpusage.cli.cards.card import SUFFIX, summarize
 from gpusage.cli.scripts import manager_of, read_script, read_scripts
-from gpusage.graphs.card.file import write_file
+from gpusage.graphs.card.file import to_document, write_file
 from gpusage.graphs.card.text import encode
 from gpusage.plugins.managers import installed_managers
 from gpusage_hooks.errors import GraphError, RequestError
@@ -36,6 +39,7 @@ MARKS: Mapping[str, str] = {
     "seen": "seen",
     "mapped": "mapped: the nearest word that gpusage knows",
     "guessed": "guessed: check it",
+    "given": "given by --gpus",
 }
 ENDINGS: Mapping[str, str] = {
     "cycle": "after one full step",
@@ -74,17 +78,18 @@ def capture(  # noqa: PLR0913 - an option each
     limits = Limits(time_s=time_s, is_apart=not runs_here, has_network=has_network)
     outcome = run_program(program, limits, lambda stage: click.echo(f"gpusage capture: {visible(stage)} ...", err=True))
     captured = _captured(outcome)
-    card = _card_path(captured, output)
-    if job is not None and output is None:
-        card = user_cache() / "captured" / card.name
-        card.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    is_saved = captured.graph is not None and (job is not None or output is not None)
-    if captured.graph is not None and is_saved:
+    if gpu_count is not None and "gpus" in captured.keys:
+        captured = replace(captured, keys={**captured.keys, "gpus": (captured.keys["gpus"][0], "given")})
+    card = output or _usual_card(captured)
+    if captured.graph is not None:
+        if output is None:
+            with suppress(OSError):  # `write_file` says it
+                card.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_file(captured.graph, card)
     if as_json:
         tables.print_json(_document(captured, card, outcome))
     else:
-        _show(captured, card, outcome, is_saved=is_saved)
+        _show(captured, card, outcome)
     if captured.graph is None:
         context.exit(1)
     if job is not None:
@@ -136,6 +141,8 @@ def _program(command: tuple[str, ...], line: str | None) -> Program:
     if line is not None:
         return program_in_script(re.sub(r"&&|;", "\n", line))
     if len(command) == 1:
+        if command[0].endswith(".py"):
+            raise no_job_script(command[0])
         return program_in_script(read_script(command[0]))
     return program_of(command)
 
@@ -149,7 +156,8 @@ def _captured(outcome: Outcome) -> Captured:
     if tail:
         click.echo(f"The program's last lines:\n{tail}", err=True)
     if record.get("ending") == "no torch":
-        message = "Python of the program must be able to import torch; got: not installed. Activate its environment."
+        message = "Python of the program must be able to import torch; got: not installed. "
+        message += "Activate its environment, or install gpusage with its extra [torch]: 'make extras EXTRAS=torch'."
     elif outcome.limit or record.get("ending") == "time":
         limit = outcome.limit or "its time"
         message = f"Program must call a model within its limits; got {limit} first. Give it more with --time."
@@ -164,14 +172,15 @@ def _captured(outcome: Outcome) -> Captured:
     raise RequestError(message)
 
 
-def _card_path(captured: Captured, output: Path | None) -> Path:
-    if output is not None:
-        return output
+def _usual_card(captured: Captured) -> Path:
+    """Return where a card lies that its user gave no place: two models of one name have two files."""
     name = "+".join(re.sub(r"\W", "", each) for each, _ in captured.modules[:2]) or "captured"
-    return Path(f"{name}{SUFFIX}")
+    content = json.dumps(to_document(captured.graph)) if captured.graph is not None else ""
+    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
+    return user_cache() / "captured" / f"{name}-{digest}{SUFFIX}"
 
 
-def _show(captured: Captured, card: Path, outcome: Outcome, *, is_saved: bool) -> None:
+def _show(captured: Captured, card: Path, outcome: Outcome) -> None:
     models = " and ".join(f"{name} with {figures.count(count)} parameters" for name, count in captured.modules)
     tables.show_title(f"{models}; it ended {ENDINGS.get(captured.ending, captured.ending)} ({outcome.elapsed_s:.0f} s)")
     rows = [[name, value, MARKS[mark]] for name, (value, mark) in captured.keys.items()]
@@ -183,8 +192,7 @@ def _show(captured: Captured, card: Path, outcome: Outcome, *, is_saved: bool) -
         return
     for note in captured.graph.notes:
         tables.show(note)
-    where = f"Card: {card}" if is_saved else f"Card: not saved; -o {card} saves it"
-    click.echo(f"{where}\n--comment={captured.comment(str(card))}")
+    click.echo(f"Card: {card}\n--comment={captured.comment(str(card))}")
 
 
 def _document(captured: Captured, card: Path, outcome: Outcome) -> dict[str, Any]:

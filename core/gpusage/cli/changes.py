@@ -22,7 +22,7 @@ def show_and_make(edits: Iterable[Edit], *, schema: str, yes: bool, as_json: boo
         click.echo(json.dumps({"schema": schema, "applied": yes, "files": files}, indent=1))
         return
     for edit in changing:
-        click.echo(_coloured(edit.diff()), nl=False)
+        click.echo(_with_colours(edit.diff()), nl=False)
     if not changing:
         click.echo("Nothing to change.")
     elif yes:
@@ -35,5 +35,5 @@ def _files(edits: Sequence[object]) -> str:
     return "1 file" if len(edits) == 1 else f"{len(edits)} files"
 
 
-def _coloured(diff: str) -> str:
+def _with_colours(diff: str) -> str:
     return "".join(click.style(line, fg=_COLOURS.get(line[:1])) for line in diff.splitlines(keepends=True))

@@ -176,7 +176,7 @@ def _table(document: object, manager: str) -> Mapping[str, object]:
 
 
 def _pool(row: _Pool, catalogue: Catalogue) -> GpuPool:
-    feature = _or(row.feature, row.site_type)
+    feature = _text_or(row.feature, row.site_type)
     return GpuPool(
         gpu=_gpu(row, catalogue),
         site_type=row.site_type,
@@ -184,7 +184,7 @@ def _pool(row: _Pool, catalogue: Catalogue) -> GpuPool:
         free_gpu_count=row.gpu_count if row.free_gpu_count is None else row.free_gpu_count,
         mps_per_gpu=row.mps_per_gpu,
         feature=feature,
-        exact_feature=_or(row.exact_feature, feature),
+        exact_feature=_text_or(row.exact_feature, feature),
         partitions=row.partitions,
         node_features=row.node_features,
         node_kinds=row.node_kinds,
@@ -194,14 +194,14 @@ def _pool(row: _Pool, catalogue: Catalogue) -> GpuPool:
     )
 
 
-def _or(text: str | UnsetType | None, usual: str | None) -> str | None:
+def _text_or(text: str | UnsetType | None, usual: str | None) -> str | None:
     """Return *text*, or the *usual* one where none was written; ``null`` is one that was."""
     return usual if isinstance(text, UnsetType) else text
 
 
 def _gpu(row: _Pool, catalogue: Catalogue) -> str | None:
     """Return the catalogue's name; a type that only the site knows is no error, a wrong ``gpu`` is one."""
-    name = _or(row.gpu, row.site_type)
+    name = _text_or(row.gpu, row.site_type)
     try:
         return None if name is None else catalogue.find(name).name
     except DeviceError:

@@ -16,7 +16,7 @@ from gpusage.settings.configuration import Configuration, DaemonSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnEvidence:
-    """What a host tells of gpusage itself.
+    """What a host shows about gpusage itself.
 
     Attributes:
         configuration: Where the file is broken, what gpusaged says of the settings that it goes on with.
@@ -39,7 +39,7 @@ class OwnEvidence:
 
 
 def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str]) -> OwnEvidence:
-    """Return what this host tells of gpusage; gathering never fails.
+    """Return what this host shows about gpusage; gathering never fails.
 
     Args:
         configuration: As `gpusage.settings.configuration_file.read_configuration` returns it.

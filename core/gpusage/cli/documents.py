@@ -134,7 +134,7 @@ def colocation(names: Sequence[str], predicted: Colocation) -> dict[str, Any]:
 
 
 def decision(script: str, chosen: Decision, rendered: RenderedDecision) -> dict[str, Any]:
-    """Return what becomes of one job script, before and after in the workload manager's own words."""
+    """Return the decision on one job script, with the request before and after in the workload manager's syntax."""
     return {
         "script": script,
         "code": chosen.code.value,
@@ -182,7 +182,7 @@ def speedup(predicted: GpuNeed, first: GpuNeed) -> Interval:
 
 
 def _on_whole_gpu(predicted: GpuNeed) -> GpuNeed:
-    """Return the need on the whole GPU, of which only the step time is told."""
+    """Return the need on the whole GPU, with the step time alone."""
     if predicted.share_percent == WHOLE_PERCENT:
         return predicted
     return replace(predicted, step_time_s=other_factor(predicted.step_time_s, predicted.slowdown))

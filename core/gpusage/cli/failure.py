@@ -1,4 +1,4 @@
-"""What becomes of a command that fails: one sentence on standard error, an exit status that tells whose fault it is.
+"""How a command fails: with one sentence on standard error, and an exit status that shows whose fault it is.
 
 0   done
 1   the input is at fault, or the answer is no
@@ -33,11 +33,11 @@ REPORT = "This is a bug of gpusage; please report it with the lines above, as CO
 
 
 def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
-    """Run *command* and return its exit status, with a failure told on standard error.
+    """Run *command* and return its exit status; a failure is reported on standard error.
 
     Args:
         command: A click command in non-standalone mode.
-        arguments: Of the command line: with ``--json`` among them, a failure is told on standard output, too.
+        arguments: Of the command line: with ``--json`` among them, a failure is reported on standard output, too.
     """
     try:
         status = command()
@@ -49,35 +49,39 @@ def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         return report_failure("input", error.format_message(), INPUT, arguments)
     except click.Abort as error:  # click takes every EOFError for Ctrl-D, that of a module cut short by a full disk too
-        return bug(error.__cause__, arguments) if isinstance(error.__cause__, EOFError) else INTERRUPTED
+        return report_bug(error.__cause__, arguments) if isinstance(error.__cause__, EOFError) else INTERRUPTED
     except GpuUsageError as error:
         return report_failure(error.code, str(error), INPUT, arguments)
     except OSError as error:
         if error.errno != errno.ENOSPC:
-            return bug(error, arguments)
+            return report_bug(error, arguments)
         output_goes_nowhere()
         return report_failure(
             "input", "Output must be written in full; got: no space left. Free some, or write elsewhere.", INPUT, ()
         )
     except Exception as error:  # the last one to hear of it
-        return missing(error, arguments) if isinstance(error, ModuleNotFoundError) else bug(error, arguments)
+        return (
+            report_missing_module(error, arguments)
+            if isinstance(error, ModuleNotFoundError)
+            else report_bug(error, arguments)
+        )
     return status if isinstance(status, int) else 0
 
 
-def missing(error: ModuleNotFoundError, arguments: Sequence[str]) -> int:
+def report_missing_module(error: ModuleNotFoundError, arguments: Sequence[str]) -> int:
     """Report a module that is not there: one of an extra of ours, or else our own bug."""
     library = library_of(error.name or "")
     extra = extra_with(library, next((word for word in arguments if not word.startswith("-")), ""))
-    return lacking(library, extra, arguments) if extra else bug(error, arguments)
+    return report_missing_library(library, extra, arguments) if extra else report_bug(error, arguments)
 
 
-def lacking(library: str, extra: str, arguments: Sequence[str]) -> int:
+def report_missing_library(library: str, extra: str, arguments: Sequence[str]) -> int:
     """Report that a library is not installed, and which extra of ours brings it."""
     rule = f"Library {library} must be there for this command; got: not installed."
     return report_failure("input", f"{rule} Install gpusage with its extra [{extra}].", INPUT, arguments)
 
 
-def bug(error: Exception, arguments: Sequence[str]) -> int:
+def report_bug(error: Exception, arguments: Sequence[str]) -> int:
     """Report our own bug, with the traceback."""
     traceback.print_exception(error)
     return report_failure("internal", f"{REPORT}: {type(error).__name__}: {error}", BUG, arguments)
@@ -93,7 +97,7 @@ def report_failure(code: str, message: str, status: int, arguments: Sequence[str
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Tell whether ``--json`` is an option among *arguments*: not after ``--``."""
+    """Return whether ``--json`` is an option among *arguments*: not after ``--``."""
     words = list(arguments)
     return "--json" in (words[: words.index("--")] if "--" in words else words)
 

@@ -1,4 +1,4 @@
-"""Findings: what the checks of an installation tell an admin, and how they are shown."""
+"""Findings: what the checks of an installation report to an admin, and how they are shown."""
 
 from __future__ import annotations
 

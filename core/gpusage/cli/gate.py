@@ -30,7 +30,7 @@ def gate(command: tuple[str, ...], gpu: str | None, *, serve: bool) -> None:
 
 
 def _has_gate(python: str) -> bool:
-    """Tell whether *python* can import the gate; one that is not there is told of when it is run."""
+    """Return whether *python* can import the gate; a missing interpreter is reported when it is run."""
     try:
         answer = subprocess.run(
             [python, "-c", "import gpusage.gate"], capture_output=True, check=False, timeout=PROBE_TIMEOUT_S

@@ -38,7 +38,7 @@ def console() -> Console:
 
 
 def has_width() -> bool:
-    """Tell whether standard output is a terminal, or the caller says how wide it is."""
+    """Return whether standard output is a terminal, or the caller says how wide it is."""
     return sys.stdout.isatty() or "COLUMNS" in os.environ
 
 

@@ -51,7 +51,7 @@ ORIGINS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """What becomes of one script: a verdict with what shares would cost, or an error of the script."""
+    """The result for one script: a decision with the cost of shares, or an error in the script."""
 
     script: str
     outcome: Outcome | None = None
@@ -89,7 +89,8 @@ def validate_scripts(
     decision_context = DecisionContext(
         advisor=advisor, mode="enforce", enforce_in=configuration.enforce_in, history=history
     )
-    validations = [validate(script, cluster, decision_context) for script in read]
+    is_observed = configuration.learning.capture != "off"
+    validations = [validate(script, cluster, decision_context, is_observed=is_observed) for script in read]
     if as_json:
         tables.print_json(_document(validations, cluster, origin, configuration.mode))
     else:
@@ -104,13 +105,15 @@ def validate_scripts(
     context.exit(1 if any(validation.error for validation in validations) else 0)
 
 
-def validate(script: Script, cluster: Cluster, context: DecisionContext) -> Validation:
-    """Return what becomes of *script* on *cluster*."""
+def validate(script: Script, cluster: Cluster, context: DecisionContext, *, is_observed: bool = True) -> Validation:
+    """Return what becomes of *script* on *cluster*; *is_observed* tells whether jobs may show their models there."""
     if script.error:
         return Validation(script=script.path, error=script.error)
     try:
         submission = DecisionRequest(manager=cluster.manager, script=script.text, origin=script.path)
         job = require_job(submission, context.advisor)
+        if not is_observed:
+            job = replace(job, shows_model=False)
         if context.advisor.learned is not NOTHING_LEARNED:
             job = replace(job, submitter=_caller(job.submitter, script.path))
         graph = _graph(context.advisor, job)
@@ -122,7 +125,7 @@ def validate(script: Script, cluster: Cluster, context: DecisionContext) -> Vali
 
 
 def _learned(configuration: Configuration) -> Learned:
-    """Return what the runs in this host's store teach."""
+    """Return what the runs in this host's store show."""
     with closing(open_store(configuration.store.url)) as store:
         return learn_from_store(store, configuration.learning, time.time())
 

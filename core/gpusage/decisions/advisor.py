@@ -1,4 +1,4 @@
-"""Read, decide, render: what becomes of a job, by what is predicted for it.
+"""Read, decide, render: the path from a job to its decision, by predictions.
 
 The advisor is the same for the command line, the daemon and the Python API. It asks plugins and puts their answers
 together; it knows no workload manager and does no I/O of its own.
@@ -16,7 +16,7 @@ from gpusage.devices.catalogue import Catalogue
 from gpusage.experience.unnamed_jobs import BY_HISTORY, NO_GRAPH, estimates_by_gpu, policy_input, reasons_of
 from gpusage.graphs.model_files import folder_rejection
 from gpusage.plugins.loading import load_hooks
-from gpusage.policies.place import admits, nothing_allowed, step_times_s, without_forbidden
+from gpusage.policies.place import admits, no_allowed_type_error, step_times_s, without_forbidden
 from gpusage.policies.shares.by_price import may_share
 from gpusage.policies.shares.price import priced_percents
 from gpusage.policies.shares.price_list import SharePrice, price_list
@@ -46,6 +46,7 @@ from gpusage_hooks.types import (
 if TYPE_CHECKING:
     from gpusage.settings.configuration import Configuration
 
+SHOWS_MODEL = "learn=on: this run shows the model"
 NO_CARD = "no description of the model came with the job"
 NO_WORDS = "this cluster cannot express it: its GPUs have different numbers of MPS units, or no features"
 
@@ -105,6 +106,8 @@ class Advisor(Predictor):
             PluginError: A plugin breaks the contract.
         """
         model_request = job.model_request
+        if model_request is None and job.shows_model:
+            return _keep_decision(job, SHOWS_MODEL)
         if model_request is None or not model_request.enabled:
             reason = "the job names no model" if model_request is None else "the job opted out with gpusage=off"
             return Decision(code=Code.DECLINE, request=job.request, reasons=(reason,), plugin=__name__)
@@ -200,11 +203,11 @@ class Advisor(Predictor):
         if left == reached or not request.gpu_count:
             return request, allowed
         if not left:
-            raise nothing_allowed(names)
+            raise no_allowed_type_error(names)
         return replace(request, required_gpus=tuple(left)), allowed
 
     def _through_policies(self, case: PolicyInput, stages: Sequence[Stage] = STAGES) -> Decision:
-        """Ask each policy in its turn; each answers on the draft of those before it."""
+        """Ask the policy of each stage in order; each one may change the draft of those before it."""
         draft = Decision(code=Code.KEEP, request=case.request, reasons=(), plugin=__name__)
         for stage in stages:
             draft = self.hooks.decide(stage, case, draft) or draft

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gpusage.decisions.advice import explain
-from gpusage.decisions.advisor import Advisor
+from gpusage.decisions.advisor import SHOWS_MODEL, Advisor
 from gpusage.decisions.model_defaults import settled_request
 from gpusage.experience.failures import why_whole
 from gpusage.experience.identity import job_identity
@@ -46,7 +46,7 @@ ReadModel = Callable[[Job, ModelRequest], ModelGraph | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionContext:
-    """What every outcome of the moment rests on.
+    """What all outcomes of one snapshot rest on.
 
     Attributes:
         advisor: Its rules are the site's.
@@ -72,7 +72,7 @@ class DecisionContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What becomes of a submission.
+    """The result of a submission.
 
     Attributes:
         job: What was understood of it; ``None`` where nothing was.
@@ -98,10 +98,13 @@ class Outcome:
 
     @property
     def is_annotated(self) -> bool:
-        """Tell whether the job carries an annotation: it says something to us, or its site observes its history."""
-        return (
-            self.model_request is not None or self.history_estimates is not None
-        ) and self.applied_code is not Code.DECLINE
+        """Return whether the job carries an annotation: it says something to us, or its site observes its history."""
+        is_ours = self.model_request is not None or self._shows_model or self.history_estimates is not None
+        return is_ours and self.applied_code is not Code.DECLINE
+
+    @property
+    def _shows_model(self) -> bool:
+        return self.job is not None and self.job.shows_model
 
     @property
     def model_request(self) -> ModelRequest | None:
@@ -110,7 +113,7 @@ class Outcome:
 
     @property
     def is_dry_run(self) -> bool:
-        """Tell whether nothing was submitted."""
+        """Return whether nothing was submitted."""
         return self.job is not None and self.job.dry_run
 
     @property
@@ -126,7 +129,8 @@ class Outcome:
     @property
     def line(self) -> str:
         """The outcome for its user, on one line; empty where it is not ours, or says nothing and is kept."""
-        if self.history_estimates is not None and self.decision.code is not Code.REWRITE:
+        is_silent = self.history_estimates is not None and not self._shows_model
+        if is_silent and self.decision.code is not Code.REWRITE:
             return ""
         line = explain(self.decision, self.rendered, self.model_request.assumed if self.model_request else ())
         if not self.held_back_reason:
@@ -189,7 +193,7 @@ def require_job(submission: DecisionRequest, advisor: Advisor) -> Job:
 
 
 def decide_outcome(job: Job, cluster: Cluster, context: DecisionContext, read_model: ReadModel) -> Outcome:
-    """Return what becomes of *job* on *cluster*.
+    """Return the outcome of *job* on *cluster*.
 
     Raises:
         GpuUsageError: Its model cannot be read, or a plugin is at fault.
@@ -217,7 +221,7 @@ def decide_outcome(job: Job, cluster: Cluster, context: DecisionContext, read_mo
 
 
 def _by_history(job: Job, cluster: Cluster, context: DecisionContext) -> Outcome:
-    """Return what becomes of *job*, which names no model: observed only, until its history has earned more."""
+    """Return the outcome of *job*, which names no model: observed only, until its history has earned trust."""
     advisor = context.advisor.for_submitter(job.submitter)
     decision, history_estimates = advisor.decide_by_history(job, cluster)
     decision, rendered = advisor.render(job, decision, cluster)
@@ -226,7 +230,8 @@ def _by_history(job: Job, cluster: Cluster, context: DecisionContext) -> Outcome
         may_earn = context.history == "enforce"
         why = advisor.learned.trust.why_not(job.submitter.user) if may_earn else OBSERVED_ONLY
         why = why or why_whole(advisor.learned.failures, "", job.submitter)
-    decision = replace(decision, reasons=(*decision.reasons, why)) if why else decision
+    shows = SHOWS_MODEL if job.shows_model else ""
+    decision = replace(decision, reasons=(*decision.reasons, *filter(None, (why, shows))))
     outcome = Outcome(
         submission=job.submission,
         job=job,

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TypeVar
 
 from gpusage.devices.catalogue import Catalogue
-from gpusage.devices.shares import memory_cap_bytes, shares_of
+from gpusage.devices.shares import memory_cap_bytes, shares_alone_of, shares_of
 from gpusage.experience.learned import NO_FINDING, NOTHING_LEARNED, Finding, Learned
 from gpusage.graphs.model_files import DYNAMIC_BATCH
 from gpusage.plugins.hooks import NOBODY, Hooks
@@ -117,7 +117,7 @@ class Predictor:
         return self.learned.why_not_enforced(graph, self.submitter)
 
     def _learned(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Sequence[ObservedFigures]]:
-        """Return what earlier runs show on *gpus*; where the user said more, the memory alone."""
+        """Return what earlier runs show on *gpus*; if the user gave other figures, the memory alone."""
         finding = self.find(graph, workload)
         if finding is NO_FINDING:
             return []
@@ -133,12 +133,12 @@ class Predictor:
         self, finding: Finding, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
     ) -> Sequence[ObservedFigures]:
         """Return what other users' runs in *finding* show on *gpus*, within what the graph shows; nothing on slices."""
-        from gpusage.experience.estimates import others_figures
+        from gpusage.experience.estimates import other_users_figures
 
         whole = [gpu for gpu in gpus if not gpu.parent_gpu]
         needs = self._needs(graph, workload, whole, (NOTHING_KNOWN,) * len(whole))
         rows = list(zip(whole, needs, strict=True))
-        known = others_figures(finding, graph, workload, rows, self.catalogue.find)
+        known = other_users_figures(finding, graph, workload, rows, self.catalogue.find)
         by_name = dict(zip((gpu.name for gpu in whole), known, strict=True))
         return [by_name.get(gpu.name, NOTHING_KNOWN) for gpu in gpus]
 
@@ -237,20 +237,24 @@ class Predictor:
         percents: Sequence[int],
         known: Sequence[ObservedFigures],
     ) -> tuple[tuple[Price, ...], ...]:
-        parts = [shares_of(gpu, percents) for gpu in gpus]
+        parts = [(*shares_alone_of(gpu, percents), *shares_of(gpu, percents)) for gpu in gpus]
         answer = require_answer("predict_slowdown", self.hooks.predict_slowdown(graph, workload, gpus, parts, known))
+        count = len(percents)
+        both: list[list[Sequence[Interval]]] = [[row[:count] for row in answer], [row[count:] for row in answer]]
         experience = self.find(graph, workload).experience
         if experience is not None and experience.slowdown:
             from gpusage.experience.estimates import raise_slowdowns
 
-            answer = [raise_slowdowns(experience, gpu, percents, row) for gpu, row in zip(gpus, answer, strict=True)]
-        rows = zip(gpus, answer, strict=True)
+            both = [
+                [raise_slowdowns(experience, gpu, percents, row) for gpu, row in zip(gpus, rows, strict=True)]
+                for rows in both
+            ]
         return tuple(
             tuple(
-                Price(gpu=gpu.name, share_percent=percent, slowdown=slowdown)
-                for percent, slowdown in zip(percents, slowdowns, strict=True)
+                Price(gpu=gpu.name, share_percent=percent, slowdown=by_itself, contended_slowdown=contended)
+                for percent, by_itself, contended in zip(percents, *rows, strict=True)
             )
-            for gpu, slowdowns in rows
+            for gpu, *rows in zip(gpus, *both, strict=True)
         )
 
     def colocate(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:

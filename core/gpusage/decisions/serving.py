@@ -18,6 +18,7 @@ from gpusage.policies.latency import waited_services
 from gpusage.policies.place import limits_threads
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.engines import RESERVED_SHARE
+from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
 BLOCK_TOKENS = 16
@@ -110,7 +111,16 @@ def serving_of(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Serving:
         graph: A language model.
         workload: In inference, with ``generate``; its batch does not count.
         gpu: A whole GPU, or a part of one.
+
+    Raises:
+        RequestError: The GPUs compute one after the other.
     """
+    if workload.strategy == "pipeline":
+        message = (
+            "GPUs that serve must divide each layer, because a server that computes several batches in turn is not "
+            "predicted; got strategy=pipeline. Remove 'strategy'."
+        )
+        raise RequestError(message)
     alone = analyze(graph, replace(workload, batch_size=1))
     generation = alone.generation
     if generation is None:
@@ -165,7 +175,7 @@ def fleet_of(graph: ModelGraph, workload: Workload, gpu: Gpu, rate_per_s: float,
 
 
 def _keeps(server: _Server, rate_per_s: float, first_token_s: float, most: int) -> bool:
-    """Tell whether 99 of 100 requests have their first token in time where one GPU has *rate_per_s* of them.
+    """Return whether 99 of 100 requests have their first token in time where one GPU has *rate_per_s* of them.
 
     A prompt waits for the pass that runs, and for the prompts before it: one server that takes the same time for each.
     """

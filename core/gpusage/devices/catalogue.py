@@ -90,7 +90,7 @@ def name_key(name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def name_words(name: str) -> tuple[str, ...]:
-    """Return the words of *name* that tell GPUs apart: ``a100``, ``sxm4`` and ``40gb`` of ``NVIDIA_A100-SXM4-40GB``."""
+    """Return the words of *name* that identify a GPU: ``a100``, ``sxm4`` and ``40gb`` of ``NVIDIA_A100-SXM4-40GB``."""
     return tuple(_SEPARATORS.sub(" ", _VENDOR_WORDS.sub(" ", name.lower().replace("_", " "))).split())
 
 

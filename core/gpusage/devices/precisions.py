@@ -35,7 +35,7 @@ INT8_UNITS = (7, 5)
 
 
 def has_narrow_units(gpu: Gpu, precision: Precision) -> bool:
-    """Tell whether tensor cores of *gpu* multiply numbers of 1 byte in *precision*, at twice the rate of fp16.
+    """Return whether tensor cores of *gpu* multiply numbers of 1 byte in *precision*, at twice the rate of fp16.
 
     Source: NVIDIA's data sheets of T4 (65 and 130), A100 (312 and 624), L40S (362 and 733) and H100 (989 and 1,979
     TFLOP/s or TOP/s, dense).

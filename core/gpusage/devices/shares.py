@@ -1,7 +1,8 @@
 """A share of a GPU as a GPU of its own, the same one with fewer SMs, and the part of the memory that the share may use.
 
-An MPS thread percentage takes SMs away, and with them the arithmetic and, since each SM has only so many requests under
-way, the bandwidth. The cache stays whole, and so does the clock.
+An MPS thread percentage takes SMs away, and with them the arithmetic. The cache stays whole, and so does the clock. The
+memory is there for all: a share has its part of the bandwidth beside partners who use it as much, and all of it alone,
+as far as its SMs can draw it.
 
 Invariants of the memory cap:
 
@@ -89,9 +90,28 @@ def shares_of(gpu: Gpu, percents: Sequence[int]) -> tuple[Gpu, ...]:
     return _shares(Identity(gpu), tuple(percents))
 
 
+def shares_alone_of(gpu: Gpu, percents: Sequence[int]) -> tuple[Gpu, ...]:
+    """Return what `shares_of` does as each is while no partner uses the memory.
+
+    Raises:
+        DeviceError: One of *percents* is not from 1 to 100.
+    """
+    return _shares_alone(Identity(gpu), tuple(percents))
+
+
 @lru_cache(maxsize=256)
 def _shares(gpu: Identity[Gpu], percents: tuple[int, ...]) -> tuple[Gpu, ...]:
     return tuple(share_of(gpu.value, percent) for percent in percents)
+
+
+@lru_cache(maxsize=256)
+def _shares_alone(gpu: Identity[Gpu], percents: tuple[int, ...]) -> tuple[Gpu, ...]:
+    return tuple(alone_on(share, gpu.value) for share in shares_of(gpu.value, percents))
+
+
+def alone_on(share: Gpu, gpu: Gpu) -> Gpu:
+    """Return *share* of *gpu* while no partner uses the memory."""
+    return share if share is gpu else replace(share, bandwidth_bytes_per_s=gpu.bandwidth_bytes_per_s)
 
 
 def part_of(gpu: Gpu, part: float) -> Gpu:

@@ -19,12 +19,13 @@ from math import sqrt
 from gpusage.devices.shares import shares_of
 from gpusage.experience.history import GpuLookup
 from gpusage.experience.learned import Experience, FamilyRatio, Finding, run_count
-from gpusage.experience.learning import at_most_one
+from gpusage.experience.learning import clip_to_one
 from gpusage.experience.other_users import narrowed
 from gpusage.experience.trust import PARTNERS, WAITS_FOR_HOST
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
-from gpusage.predictors.intervals import around, product, ratio
+from gpusage.predictors.intervals import interval_around, product, ratio
 from gpusage.predictors.known import HOSTS_APART, NOTHING_KNOWN
+from gpusage.predictors.share_growth import growths
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Figure, Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Workload
 from gpusage_hooks.units import WHOLE_PERCENT
@@ -53,7 +54,7 @@ def own_figures(
     return (NOTHING_KNOWN,) * len(gpus)
 
 
-def others_figures(
+def other_users_figures(
     finding: Finding, graph: ModelGraph, workload: Workload, needs: Sequence[tuple[Gpu, GpuNeed]], find_gpu: GpuLookup
 ) -> tuple[ObservedFigures, ...]:
     """Return the figures of a job alone on each of some whole GPUs by other users' runs in *finding*.
@@ -141,7 +142,7 @@ def _host_floors(experience: Experience, analysis: WorkloadAnalysis, find_gpu: G
             floors.append((gpu, utilization))
         elif utilization.value < WAITS_FOR_HOST:
             growth = _growth(gpu, percent, analysis)
-            floors.append((gpu, product(utilization, around(1.0 / growth, GROWTH_FACTOR))))
+            floors.append((gpu, product(utilization, interval_around(1.0 / growth, GROWTH_FACTOR))))
         elif not floors:
             least = utilization.value / _growth(gpu, percent, analysis)
             floors.append((gpu, Interval(value=sqrt(least), low=least, high=1.0)))
@@ -152,12 +153,12 @@ def _utilization_on(gpu: Gpu, floors: Sequence[tuple[Gpu, Interval]], analysis: 
     """Return the utilization on *gpu*, or ``None`` where runs on other GPUs do not show it."""
     for floor_gpu, utilization in floors:
         if floor_gpu.name == gpu.name:
-            return at_most_one(utilization)
+            return clip_to_one(utilization)
     floor_gpu, utilization = floors[0]
     if utilization.value >= WAITS_FOR_HOST:
         return None
     floor_s, busy_s = analysis.timing((floor_gpu, gpu)).busy_s.tolist()
-    return at_most_one(product(utilization, around(busy_s / floor_s, HOSTS_APART)))
+    return clip_to_one(product(utilization, interval_around(busy_s / floor_s, HOSTS_APART)))
 
 
 def _step_time(gpu: Gpu, utilization: Interval, analysis: WorkloadAnalysis, source: str) -> Figure | None:
@@ -171,8 +172,7 @@ def _step_time(gpu: Gpu, utilization: Interval, analysis: WorkloadAnalysis, sour
 
 def _growth(gpu: Gpu, percent: int, analysis: WorkloadAnalysis) -> float:
     """Return how many times as long the GPU's own time is on a share."""
-    whole_s, share_s = analysis.kernels_s((gpu, *shares_of(gpu, (percent,)))).tolist()
-    return max(float(share_s / whole_s), 1.0)
+    return float(growths(analysis, (gpu,), (shares_of(gpu, (percent,)),))[0])
 
 
 def _by_family(family: FamilyRatio, analysis: WorkloadAnalysis, gpus: Sequence[Gpu]) -> tuple[ObservedFigures, ...]:
@@ -181,7 +181,7 @@ def _by_family(family: FamilyRatio, analysis: WorkloadAnalysis, gpus: Sequence[G
     return tuple(
         NOTHING_KNOWN
         if gpu.parent_gpu
-        else ObservedFigures(gpu_utilization=Figure(interval=at_most_one(_times(family.ratio, value)), source=source))
+        else ObservedFigures(gpu_utilization=Figure(interval=clip_to_one(_times(family.ratio, value)), source=source))
         for gpu, value in zip(gpus, predicted, strict=True)
     )
 

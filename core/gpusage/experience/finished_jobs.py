@@ -21,6 +21,8 @@ UNUSED_BELOW = 0.005
 """Below this, 0 % is what people read."""
 FASTER = 2.0
 """A round figure for one generation of GPUs."""
+CLOCK_DIFFERENCE_S = 2.0
+"""A manager counts whole seconds; a sampler is started a little earlier or later, by the clock of its own node."""
 FILLED = 0.95
 """Of a cap on GPU memory: an allocation fails before the last byte is taken."""
 
@@ -38,12 +40,12 @@ def own_utilization(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> float | N
 
 
 def was_gpu_shared(usage: Usage) -> bool:
-    """Tell whether others were on the GPU for so long that nobody knows whose kernels ran."""
+    """Return whether others were on the GPU for so long that nobody knows whose kernels ran."""
     return usage.alone_s < LEAST_ALONE * usage.sampled_s
 
 
 def filled_memory_cap(usage: Usage) -> bool:
-    """Tell whether the processes of a run held as much GPU memory, by the driver's account, as its cap allows.
+    """Return whether the processes of a run held as much GPU memory, by the driver's account, as its cap allows.
 
     Of a run that completed this shows nothing: an allocator that keeps what it frees holds all that it may have.
     """
@@ -88,7 +90,7 @@ def suggest_next_request(usage: Usage, record: DecisionRecord | None, least_s: f
 
 
 def utilization_key(usage: Usage, record: DecisionRecord, least_s: float = LEAST_SAMPLED_S) -> str:
-    """Return the key that tells gpusage what a run showed of its job, ``utilization=20@64``; empty where none helps."""
+    """Return the key that gives gpusage what a run showed of its job, ``utilization=20@64``; empty where none helps."""
     utilization = own_utilization(usage, least_s)
     run = record.workload
     is_whole = usage.granted.thread_percent is None and usage.granted.share_percent == WHOLE_PERCENT
@@ -100,7 +102,7 @@ def utilization_key(usage: Usage, record: DecisionRecord, least_s: float = LEAST
 
 
 def lacks_processors(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> bool:
-    """Tell whether the job waits for its processors, which are busy."""
+    """Return whether the job waits for its processors, which are busy."""
     return processor_utilization(usage) >= BUSY_PROCESSORS and bool(describe_waiting(usage, least_s))
 
 
@@ -119,3 +121,18 @@ def processor_utilization(usage: Usage) -> float:
     """Return how busy the job's processors were, 0 where that is unknown."""
     elapsed_s = usage.ended_at_s - usage.started_at_s
     return (usage.cpu_s or 0.0) / (usage.cpus * elapsed_s) if usage.cpus and elapsed_s > 0 else 0.0
+
+
+def is_same_run(one: Usage, other: Usage) -> bool:
+    """Return whether both are of one run, where both are of one job: its next run starts after the last has ended."""
+    return max(one.started_at_s, other.started_at_s) < min(one.ended_at_s, other.ended_at_s) + CLOCK_DIFFERENCE_S
+
+
+def is_of_another_node(one: Usage, other: Usage) -> bool:
+    """Return whether two samplers made these of one run, each of which counted the GPUs of its own node.
+
+    A sampler reports its own start each time. A run on a share has one node.
+    """
+    had_whole_gpus = one.granted.share_percent == other.granted.share_percent == WHOLE_PERCENT
+    are_counted = one.gpu_count is not None and other.gpu_count is not None
+    return had_whole_gpus and are_counted and one.started_at_s != other.started_at_s

@@ -57,7 +57,7 @@ class Experience:
     memory_bytes: Interval | None
 
     def contradicts(self, utilization: float | None) -> bool:
-        """Tell whether many runs on whole GPUs rule out *utilization*, or any where it is ``None``."""
+        """Return whether many runs on whole GPUs rule out *utilization*, or any where it is ``None``."""
         observed = [
             interval
             for (gpu, percent), interval in self.utilization.items()

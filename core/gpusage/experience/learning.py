@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 def learn(runs: Iterable[Run]) -> Learned:
-    """Return what *runs* of models, in any order, teach."""
+    """Return what *runs* of models, in any order, show."""
     runs = sorted(runs, key=lambda run: run.ended_at_s)
     jobs = {key: _newest_of_each_share(of_job) for key, of_job in _grouped(runs, lambda run: run.job).items()}
     by_user = _grouped(runs, lambda run: run.job[:-1])
@@ -162,7 +162,7 @@ def job_experience(runs: Sequence[Run]) -> Experience:
     newest = {share: values[-WINDOW_RUNS:] for share, values in by_share.items()}
     return Experience(
         run_count=min(len(runs), WINDOW_RUNS),
-        utilization={share: at_most_one(median_interval(values)) for share, values in newest.items()},
+        utilization={share: clip_to_one(median_interval(values)) for share, values in newest.items()},
         utilization_runs={share: len(values) for share, values in newest.items()},
         slowdown=_slowdowns(runs),
         memory_bytes=_memory(runs),
@@ -249,6 +249,6 @@ def median_interval(values: Sequence[float]) -> Interval:
     return Interval(value=exp(center), low=exp(center - spread), high=exp(center + spread))
 
 
-def at_most_one(interval: Interval) -> Interval:
+def clip_to_one(interval: Interval) -> Interval:
     """Return *interval* with no end above 1."""
     return Interval(value=min(interval.value, 1.0), low=min(interval.low, 1.0), high=min(interval.high, 1.0))

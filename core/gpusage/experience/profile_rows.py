@@ -1,4 +1,4 @@
-"""Jobs that ran alone on a whole GPU as rows of a table of `gpusage profile`, so that they teach predictors, too.
+"""Jobs that ran alone on a whole GPU as rows of a table of `gpusage profile`, for the training of predictors.
 
 Invariants:
 

@@ -11,12 +11,14 @@ Invariants:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 from typing import TYPE_CHECKING
 
-from gpusage.experience.finished_jobs import LEAST_UTILIZATION, SOUND, own_utilization, was_gpu_shared
+from gpusage.experience.finished_jobs import LEAST_UTILIZATION, SOUND, is_same_run, own_utilization, was_gpu_shared
 from gpusage.experience.identity import settings_key
 from gpusage_hooks.types import Allocation, Code, DecisionRecord, JobIdentity, ObservedFigures, Usage
 from gpusage_hooks.units import WHOLE_PERCENT
@@ -91,8 +93,16 @@ class Run:
 
 
 def runs_of(observations: Iterable[Observation], least_sampled_s: float) -> Iterator[tuple[Observation, Run]]:
-    """Yield each of *observations* that shows something, with its run; see `run_of`."""
-    for observation in observations:
+    """Yield each of *observations* that shows something, with its run; see `run_of`.
+
+    Of a run on several nodes, that of the node counts whose GPUs held most.
+    """
+    by_job: dict[tuple[str, str, str], list[Observation]] = defaultdict(list)
+    for each in sorted(observations, key=lambda each: each.usage.memory_bytes or 0, reverse=True):
+        job = by_job[each.usage.manager, each.usage.job_id, each.usage.number]
+        if each.usage.gpu_count is None or not any(is_same_run(each.usage, other.usage) for other in job):
+            job.append(each)
+    for observation in chain.from_iterable(by_job.values()):
         run = run_of(observation.usage, observation.decision, least_sampled_s) if observation.decision else None
         if run is not None:
             yield observation, run

@@ -67,7 +67,7 @@ class Check:
 
 
 def promise_held(run: Run, runs: Sequence[Run]) -> bool | None:
-    """Tell whether *run* did, or would have done, as well on its share as promised; ``None`` where nothing shows it.
+    """Return whether *run* did, or would have done, as well on its share as promised; ``None`` where nothing shows it.
 
     Args:
         run: One run of a job that names a model.
@@ -110,7 +110,7 @@ def suspensions(jobs: Iterable[Sequence[Run]]) -> Mapping[tuple[str, ...], str]:
 
 
 def is_suspended(held: Iterable[bool]) -> bool:
-    """Tell whether after promises that were *held* or not, oldest first, no share should be enforced for now."""
+    """Return whether after promises that were *held* or not, oldest first, no share should be enforced for now."""
     suspended, window = False, deque[bool](maxlen=PROMISE_WINDOW)
     for each in held:
         window.append(each)
@@ -168,7 +168,7 @@ NO_TRUST = HistoryTrust()
 
 
 def estimate_held(estimate: ObservedFigures, run: Run) -> bool | None:
-    """Tell whether *run* stayed below all upper ends of *estimate*; ``None`` where nothing of it was observed."""
+    """Return whether *run* stayed below all upper ends of *estimate*; ``None`` where nothing of it was observed."""
     memory_bytes = float("inf") if run.out_of_memory else run.memory_bytes
     pairs = ((estimate.memory_bytes, memory_bytes), (estimate.gpu_utilization, run.peak_utilization))
     held = [value <= figure.interval.high for figure, value in pairs if figure is not None and value is not None]

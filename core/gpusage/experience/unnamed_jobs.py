@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from gpusage.experience.identity import job_identity
 from gpusage.policies.shares.price import priced_percents
-from gpusage.predictors.intervals import exactly
+from gpusage.predictors.intervals import exact_interval
 from gpusage.predictors.known import first_known
 from gpusage.store.annotation import UNNAMED
 from gpusage_hooks.types import (
@@ -47,7 +47,7 @@ NO_GRAPH = ModelGraph(name="", source="", nodes=(), producers=(), inputs=(), par
 NO_ESTIMATE = "its history shows nothing yet"
 SHARPNESS = 8.0
 """As in `gpusage.predictors.host`, which needs numpy: a step takes this norm of the GPU's time and the host's."""
-OWN_STEP = exactly(1.0)
+OWN_STEP = exact_interval(1.0)
 """No step time is known: the job's own step is the unit."""
 
 

@@ -68,11 +68,11 @@ class BusyFlags:
                 self._set_state(PRESENT)
 
     def is_busy(self) -> bool:
-        """Tell whether a request of another living process is in flight."""
+        """Return whether a request of another living process is in flight."""
         return self._memory.find(_BUSY) >= 0 and any(self._alive(place, BUSY) for place in range(PLACES))
 
     def is_served(self) -> bool:
-        """Tell whether another living process serves here, busy or not."""
+        """Return whether another living process serves here, busy or not."""
         return self._memory[:] != _EMPTY and any(self._alive(place, PRESENT) for place in range(PLACES))
 
     def _open(self) -> None:
@@ -95,7 +95,7 @@ class BusyFlags:
             self._memory[self._place] = state
 
     def _alive(self, place: int, least: int) -> bool:
-        """Tell whether another process is at *place*; the byte of one that is gone is cleared."""
+        """Return whether another process is at *place*; the byte of one that is gone is cleared."""
         if self._memory[place] < least or place == self._place:
             return False
         if not self._locked(place):
@@ -105,7 +105,7 @@ class BusyFlags:
         return False
 
     def _locked(self, place: int) -> bool:
-        """Take the lock of *place*; tell whether nobody else had it."""
+        """Try to lock *place*; return whether nobody else held the lock."""
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
         except OSError:
@@ -119,7 +119,7 @@ def process_flags() -> BusyFlags:
     Raises:
         RequestError: Its folder is not this user's own, or has no room.
     """
-    path = own_folder() / f"door-{_shared_by()}"
+    path = own_folder() / f"flags-{_shared_by()}"
     try:
         return flags_at(path)
     except OSError as error:

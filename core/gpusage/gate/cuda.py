@@ -6,7 +6,7 @@ import torch
 
 
 def is_used() -> bool:
-    """Tell whether this process computes on a GPU; a look that starts nothing there."""
+    """Return whether this process computes on a GPU; a look that starts nothing there."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 

@@ -29,5 +29,5 @@ class Part:
 
     @property
     def is_heavy(self) -> bool:
-        """Tell whether inference beside it would wait for it; a long part that nothing predicts is heavy."""
+        """Return whether inference beside it would wait for it; a long part that nothing predicts is heavy."""
         return self.seconds >= SHORT_S and (self.half_price is None or self.half_price > LIGHT_PRICE)

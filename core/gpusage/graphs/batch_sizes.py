@@ -90,7 +90,8 @@ def scale_one_batch(run: ModelRun, batch_size: int) -> ModelRun | None:
             if any(shape[:1] != (batch_size,) for shape in (*read, *node.outputs)):
                 return None
             inputs = (_free(shape) if scaled else shape for shape, scaled in zip(node.inputs, follows, strict=True))
-            node = replace(node, inputs=tuple(inputs), outputs=tuple(map(_free, node.outputs)))  # noqa: PLW2901
+            outputs = tuple(map(_free, node.outputs))
+            node = replace(node, inputs=tuple(inputs), outputs=outputs)  # noqa: PLW2901 - the same node, of any batch
         nodes.append(node)
     if any(shape[:1] != (batch_size,) for _, shape in run.inputs):
         return None

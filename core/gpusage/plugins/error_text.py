@@ -9,11 +9,11 @@ from gpusage_hooks.errors import GpuUsageError
 
 
 def sentence(error: BaseException) -> str:
-    """Return what *error* says: one of ours its own sentence, any other as `described` has it."""
-    return _words(error) if isinstance(error, GpuUsageError) else described(error)
+    """Return what *error* says: one of ours its own sentence, any other as `describe_error` has it."""
+    return _words(error) if isinstance(error, GpuUsageError) else describe_error(error)
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return what kind of error *error* is, what it says, and where it was raised, on one line."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     words = " ".join(_words(error).split())

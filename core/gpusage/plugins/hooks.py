@@ -68,7 +68,7 @@ class Hooks:
         return {**self._faults, **aside}
 
     def are_ours(self, *hooks: str) -> bool:
-        """Tell whether nobody but gpusage itself implements *hooks*."""
+        """Return whether nobody but gpusage itself implements *hooks*."""
         return all(implementation.is_ours for hook in hooks for implementation in self._of(hook))
 
     def read_model(self, source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
@@ -137,7 +137,7 @@ class Hooks:
         return self._first(specs.read_past_jobs, path=path)
 
     def collect_past_jobs(self, manager: str, since_s: float, context: Context) -> Sequence[PastJob] | None:
-        """Ask a workload manager's accounting for jobs of late."""
+        """Ask a workload manager's accounting for recent jobs."""
         return self._first(specs.collect_past_jobs, manager=manager, since_s=since_s, context=context)
 
     def find_jobs(self, manager: str, job_id: str, user: str, context: Context) -> Sequence[AnnotatedJob] | None:
@@ -159,7 +159,7 @@ class Hooks:
         return self._first(specs.find_out_of_memory_jobs, manager=manager, context=context)
 
     def requeue_on_whole_gpu(self, job: AnnotatedJob, reason: str, context: Context) -> bool | None:
-        """Run a starved job again, with the request that its user made."""
+        """Run an out-of-memory job again, with the request that its user made."""
         return self._first(specs.requeue_on_whole_gpu, job=job, reason=reason, context=context)
 
     def collect_usage(self, manager: str, context: Context) -> Sequence[Usage] | None:

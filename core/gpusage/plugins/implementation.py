@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from gpusage.plugins.error_text import described
+from gpusage.plugins.error_text import describe_error
 from gpusage_hooks.answers import check_answer
 from gpusage_hooks.errors import GpuUsageError, PluginError
 
@@ -28,7 +28,7 @@ def output_aside() -> contextlib.redirect_stdout[TextIO]:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Tell whether *error* is the user's Ctrl-C, which only the main thread gets."""
+    """Return whether *error* is the user's Ctrl-C, which only the main thread gets."""
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
@@ -67,7 +67,7 @@ class Implementation:
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            rule = f"raise nothing but a GpuUsageError; it raised {described(error)}"
+            rule = f"raise nothing but a GpuUsageError; it raised {describe_error(error)}"
             raise self._fault(rule) from error
         try:
             check_answer(self.hook, question, answer)
@@ -77,7 +77,7 @@ class Implementation:
         except BaseException as error:  # what it answered runs code of its own, a property
             if is_interrupt(error):
                 raise
-            rule = f"answer as the contract says; checking its answer raised {described(error)}"
+            rule = f"answer as the contract says; checking its answer raised {describe_error(error)}"
             raise self._fault(rule) from error
         return answer
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pluggy
 
-from gpusage.plugins.error_text import described
+from gpusage.plugins.error_text import describe_error
 from gpusage.plugins.hooks import Hooks, warn
 from gpusage.plugins.implementation import Implementation, is_interrupt, output_aside
 from gpusage.plugins.plugin import Plugin
@@ -48,7 +48,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
 
 
 class UnusableError(Exception):
-    """Say in one clause what a plugin must be, and what it is."""
+    """A plugin cannot be used; the message says in one clause what it must be, and what it is."""
 
 
 @cache
@@ -134,7 +134,7 @@ def _register(manager: pluggy.PluginManager, point: EntryPoint) -> tuple[str, ..
     except BaseException as error:
         if is_interrupt(error):
             raise
-        message = f"be imported without an error; it raised {described(error)}"
+        message = f"be imported without an error; it raised {describe_error(error)}"
         raise UnusableError(message) from error
     try:
         check_api(plugin)

@@ -53,7 +53,7 @@ def preferred(where: Sequence[Candidate], recent_jobs: Sequence[JobSpeeds]) -> l
 
 
 def gives_way(gain: float, gains: Sequence[float], least: float) -> bool:
-    """Tell whether a job that gains so much on a fast GPU leaves it to jobs like those of *gains*.
+    """Return whether a job that gains so much on a fast GPU leaves it to jobs like those of *gains*.
 
     Args:
         gain: Time on the slower GPU over time on the faster one.
@@ -77,7 +77,7 @@ def least_rank(free_count: int, gpu_count: int, slower_count: int) -> float:
 
 
 def reason(chosen: Sequence[Candidate], where: Sequence[Candidate]) -> str:
-    """Say why the job prefers the *chosen* of the places *where* it fits."""
+    """Return why the job prefers the *chosen* of the places *where* it fits."""
     best = chosen[0]
     others = [place for place in where if place not in chosen]
     fastest = min(others, key=step_time_s)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpusage.devices.catalogue import name_key
-from gpusage.policies.place import names, preferable, rankable_candidates, step_time_s
+from gpusage.policies.place import preferable_types, rankable_candidates, step_time_s, type_names
 from gpusage.predictors.intervals import scaled
 from gpusage_hooks.types import Candidate, Decision, Gpu, GpuNeed, Interval, PolicyInput
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
@@ -40,7 +40,7 @@ class Run(NamedTuple):
         return (True, -self.time_s.value) if self.cost is None else (False, self.cost.value)
 
     def ends_within(self, deadline_s: float) -> bool:
-        """Tell whether it surely ends within *deadline_s* seconds."""
+        """Return whether it surely ends within *deadline_s* seconds."""
         return self.need.fits and self.time_s.high <= deadline_s
 
 
@@ -76,13 +76,15 @@ def decide_deadline(case: PolicyInput, draft: Decision) -> Decision | None:
     if not in_time:
         fastest = min(where, key=step_time_s)
         reason = f"no GPU here certainly finishes it by its deadline; {fastest.name} is the fastest with a prediction"
-        return _preferring(draft, [fastest], reason)
+        return _with_preference(draft, [fastest], reason)
     ordered = sorted(in_time, key=lambda place: runs[place.name].dearness)
     roomy = [place for place in ordered if place.pool.has_room(WHOLE_PERCENT)][:1]
     if not roomy:
-        return _preferring(draft, ordered, f"ends by its deadline on {names(ordered)}")
+        return _with_preference(draft, ordered, f"ends by its deadline on {type_names(ordered)}")
     kind = "slowest" if runs[roomy[0].name].cost is None else "cheapest"
-    return _preferring(draft, roomy, f"{names(roomy)} is the {kind} with room now that ends it by its deadline")
+    return _with_preference(
+        draft, roomy, f"{type_names(roomy)} is the {kind} with room now that ends it by its deadline"
+    )
 
 
 def _runs(case: PolicyInput, where: Sequence[Candidate]) -> Mapping[str, Run]:
@@ -91,9 +93,9 @@ def _runs(case: PolicyInput, where: Sequence[Candidate]) -> Mapping[str, Run]:
     return {place.name: run_of(place.need, steps, price(place.gpu, prices)) for place in where}
 
 
-def _preferring(draft: Decision, wished: Sequence[Candidate], reason: str) -> Decision | None:
+def _with_preference(draft: Decision, wished: Sequence[Candidate], reason: str) -> Decision | None:
     """Return *draft* with the preference for *wished*; ``None`` where none of them can be asked for."""
-    preferred = preferable(wished)
+    preferred = preferable_types(wished)
     if not preferred:
         return None
     request = replace(draft.request, preferred_gpus=preferred)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpusage.policies.place import admitted, memory_share, names
+from gpusage.policies.place import admitted_candidates, memory_share, type_names
 from gpusage_hooks.types import Candidate, Code, Decision, PolicyInput
 from gpusage_hooks.units import gib
 
@@ -14,21 +14,21 @@ def decide_fit(case: PolicyInput, draft: Decision) -> Decision | None:
 
     A job that may not fit is not held back: a prediction is not a proof, and the user may know better.
     """
-    where = admitted(case)
+    where = admitted_candidates(case)
     if not where:
         return None
     tightest = max(where, key=lambda place: memory_share(place).high)
     too_small = tuple(place for place in where if not place.need.fits)
     if len(too_small) == len(where):
-        return _fits_nowhere(case, draft, where)
+        return _refuse(case, draft, where)
     reasons = draft.reasons
     if too_small:
         high = max(place.need.required_bytes.high for place in too_small)
-        reasons = (*reasons, f"may need up to {gib(high)}, more than {names(too_small)} has")
+        reasons = (*reasons, f"may need up to {gib(high)}, more than {type_names(too_small)} has")
     return replace(draft, need=tightest.need, reasons=reasons, plugin=__name__)
 
 
-def _fits_nowhere(case: PolicyInput, draft: Decision, where: tuple[Candidate, ...]) -> Decision:
+def _refuse(case: PolicyInput, draft: Decision, where: tuple[Candidate, ...]) -> Decision:
     largest = max(where, key=lambda place: place.gpu.memory_bytes)
     reason = (
         f"may need up to {gib(largest.need.required_bytes.high)}, more than any GPU that it may use has "

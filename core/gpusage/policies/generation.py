@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from gpusage.devices.precisions import missing_units
 from gpusage.policies import competition
-from gpusage.policies.place import admitted, names, preferable, rankable_candidates, step_time_s
+from gpusage.policies.place import admitted_candidates, preferable_types, rankable_candidates, step_time_s, type_names
 from gpusage.predictors import intervals
 from gpusage_hooks.types import Candidate, Decision, Interval, PolicyInput, Precision
 
@@ -25,10 +25,12 @@ def decide_generation(case: PolicyInput, draft: Decision) -> Decision | None:
     where = rankable_candidates(case)
     competed = competition.preferred(where, case.cluster.recent_jobs) if rules.by_rivals else []
     chosen = competed or preferred(where, rules.minimum_speedup)
-    worse = [place for place in admitted(case) if place not in chosen and (place in where or not place.need.fits)]
+    worse = [
+        place for place in admitted_candidates(case) if place not in chosen and (place in where or not place.need.fits)
+    ]
     if not chosen or not worse:
         return None
-    request = replace(draft.request, preferred_gpus=preferable(chosen))
+    request = replace(draft.request, preferred_gpus=preferable_types(chosen))
     reasons = (
         *draft.reasons,
         competition.reason(chosen, where) if competed else _reason(chosen, where, case.workload.precision),
@@ -37,7 +39,7 @@ def decide_generation(case: PolicyInput, draft: Decision) -> Decision | None:
 
 
 def preferred(where: Sequence[Candidate], minimum_speedup: float) -> list[Candidate]:
-    """Return the places to try first, fastest first; none where the predictions do not tell them apart.
+    """Return the places to try first, fastest first; none if the predictions do not distinguish them.
 
     Args:
         where: The places on which the job fits.
@@ -61,14 +63,14 @@ def speedup(of: Candidate, over: Candidate) -> Interval:
 
 
 def _reason(chosen: Sequence[Candidate], where: Sequence[Candidate], precision: Precision) -> str:
-    """Say what the job gains on the chosen GPUs, or how little it would gain on newer ones.
+    """Return what the job gains on the chosen GPUs, or how little it would gain on newer ones.
 
     Where the slowest GPU has no units for the job's *precision*, the gain says so.
     """
     best = chosen[0]
     others = [place for place in where if place not in chosen]
     if not others:
-        return f"fits on {names(chosen)}"
+        return f"fits on {type_names(chosen)}"
     fastest = min(others, key=step_time_s)
     if fastest.gpu.launch_year > best.gpu.launch_year or step_time_s(fastest) < step_time_s(best):
         return f"only {_times(speedup(fastest, best))} on {fastest.name}, which is left to jobs that gain more"

@@ -25,11 +25,11 @@ LIMITING = (7, 0)
 Source: NVIDIA, Multi-Process Service, "Volta MPS Execution Resource Provisioning".
 """
 WIDEST_SHARE = 0.5
-"""An interval wider than half a GPU does not tell half a GPU from a whole one."""
+"""An interval wider than half a GPU does not distinguish half a GPU from a whole one."""
 
 
 def limits_threads(gpu: Gpu) -> bool:
-    """Tell whether MPS holds a client on *gpu* to its thread percentage."""
+    """Return whether MPS holds a client on *gpu* to its thread percentage."""
     return not why_unlimited(gpu)
 
 
@@ -40,13 +40,13 @@ def why_unlimited(gpu: Gpu) -> str:
     return "older than Volta" if gpu.compute_capability < LIMITING else ""
 
 
-def admitted(case: PolicyInput) -> tuple[Candidate, ...]:
+def admitted_candidates(case: PolicyInput) -> tuple[Candidate, ...]:
     """Return the places of *case* that have GPUs, of the named type where the user named one."""
     return tuple(place for place in case.places if admits(place.pool, case.request))
 
 
 def admits(pool: GpuPool, request: GpuRequest) -> bool:
-    """Tell whether *pool* has GPUs, of the type that *request* insists on."""
+    """Return whether *pool* has GPUs, of the type that *request* insists on."""
     named = (request.gpu_type or "").casefold()
     return pool.gpu_count > 0 and named in ("", pool.site_type.casefold(), (pool.gpu or "").casefold())
 
@@ -63,11 +63,11 @@ def without_forbidden(cluster: Cluster, names: Sequence[str], catalogue: GpuCata
             catalogue.find(name)
     pools = tuple(pool for pool in cluster.pools if not any(_is_called(pool, name, catalogue) for name in names))
     if cluster.pools and not pools:
-        raise nothing_allowed(names)
+        raise no_allowed_type_error(names)
     return cluster if len(pools) == len(cluster.pools) else replace(cluster, pools=pools)
 
 
-def nothing_allowed(names: Sequence[str]) -> RequestError:
+def no_allowed_type_error(names: Sequence[str]) -> RequestError:
     """Return the error for a job that forbids, by *names*, every GPU type that it could get."""
     return RequestError(
         f"Key 'forbid' must leave a GPU type that the job can get; got {'+'.join(names)!r}. Remove one of them."
@@ -75,7 +75,7 @@ def nothing_allowed(names: Sequence[str]) -> RequestError:
 
 
 def _is_called(pool: GpuPool, name: str, catalogue: GpuCatalogue) -> bool:
-    """Tell whether *name* is one of *pool*'s, of the GPU that it is a slice of, or has some words of such a name."""
+    """Return whether *name* is one of *pool*'s, of the GPU that it is a slice of, or has some words of such a name."""
     gpus = [catalogue.find(pool.gpu)] if pool.gpu else []
     gpus += [catalogue.find(gpu.parent_gpu) for gpu in gpus if gpu.parent_gpu]
     kinds = (pool.site_type, *(gpu.name for gpu in gpus))
@@ -84,17 +84,19 @@ def _is_called(pool: GpuPool, name: str, catalogue: GpuCatalogue) -> bool:
 
 
 def _is_kind(words: Sequence[str], kind: str) -> bool:
-    """Tell whether the GPU called *kind* is one of those that *words* mean: its first word is theirs, all are its."""
+    """Return whether the GPU called *kind* is one of those that *words* mean: its first word is theirs, all are its."""
     own = name_words(kind)
     return bool(own and words) and own[0] == words[0] and {*words} <= {*own}
 
 
 def rankable_candidates(case: PolicyInput) -> tuple[Candidate, ...]:
     """Return the places of *case* where the job surely fits, and whose predictions are good enough to choose by."""
-    return tuple(place for place in admitted(case) if place.need.fits and whole_gpu_uncertainty_reason(place) is None)
+    return tuple(
+        place for place in admitted_candidates(case) if place.need.fits and whole_gpu_uncertainty_reason(place) is None
+    )
 
 
-def not_understood(case: PolicyInput) -> tuple[GpuPool, ...]:
+def unknown_pools(case: PolicyInput) -> tuple[GpuPool, ...]:
     """Return the pools that may run the job and whose GPU type the catalogue does not know."""
     return tuple(pool for pool in case.cluster.pools if pool.gpu is None and admits(pool, case.request))
 
@@ -160,11 +162,11 @@ def step_time_s(place: Candidate) -> float:
     return place.need.step_time_s.value
 
 
-def preferable(where: Iterable[Candidate]) -> tuple[str, ...]:
+def preferable_types(where: Iterable[Candidate]) -> tuple[str, ...]:
     """Return the GPU types of *where* that a job can be made to prefer, in that order."""
     return tuple(dict.fromkeys(place.name for place in where if place.pool.feature is not None))
 
 
-def names(where: Iterable[Candidate]) -> str:
+def type_names(where: Iterable[Candidate]) -> str:
     """Return the GPU types of *where*, for people."""
     return ", ".join(dict.fromkeys(place.name for place in where))

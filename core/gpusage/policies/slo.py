@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.policies.latency import latency_s
-from gpusage.policies.place import admitted, names, preferable, rankable_candidates, step_time_s
+from gpusage.policies.place import admitted_candidates, preferable_types, rankable_candidates, step_time_s, type_names
 from gpusage_hooks.types import Candidate, Decision, PolicyInput, Slo
 from gpusage_hooks.units import seconds
 
@@ -35,10 +35,10 @@ def _protect(case: PolicyInput, slo: Slo, draft: Decision) -> Decision:
     if draft.need is not None and draft.need.share_percent == draft.request.mps_thread_percent:
         return draft
     margin = min(case.rules.slo.latency_margin, 1.0)
-    where = [place for place in admitted(case) if place.pool.mps_per_gpu]
+    where = [place for place in admitted_candidates(case) if place.pool.mps_per_gpu]
     worst = max(where, key=lambda place: place.need.step_time_s.high, default=None)
     if worst is None:
-        return _taken_back(case, draft, "the promised latency could not be checked")
+        return _without_share(case, draft, "the promised latency could not be checked")
     slowed_s = worst.need.step_time_s.high / margin if margin > 0 else math.inf
     expected_s = latency_s(slowed_s, case.workload)
     if expected_s <= slo.latency_s:
@@ -47,10 +47,10 @@ def _protect(case: PolicyInput, slo: Slo, draft: Decision) -> Decision:
         reason = f"beside partners {worst.name} might not keep up with {slo.rate_per_s:g} requests/s"
     else:
         reason = f"beside partners the promised {seconds(slo.latency_s)} might not hold on {worst.name}"
-    return _taken_back(case, draft, reason)
+    return _without_share(case, draft, reason)
 
 
-def _taken_back(case: PolicyInput, draft: Decision, reason: str) -> Decision:
+def _without_share(case: PolicyInput, draft: Decision, reason: str) -> Decision:
     whole = replace(
         draft.request,
         gpu_count=case.request.gpu_count,
@@ -72,7 +72,7 @@ def _prefer_those_that_meet(case: PolicyInput, slo: Slo, draft: Decision) -> Dec
         fastest = _by_speed(case, where)[:1] if len(where) > 1 else ()
         request = replace(draft.request, preferred_gpus=fastest)
         return replace(draft, request=request, reasons=(reason,))
-    missed = names(place for place in where if place not in met)
+    missed = type_names(place for place in where if place not in met)
     reason = f"the promised {seconds(slo.latency_s)} may not hold on {missed}"
     preferred = [name for name in draft.request.preferred_gpus if name in {place.name for place in met}]
     wished = tuple(preferred) or _by_speed(case, met)
@@ -83,4 +83,4 @@ def _by_speed(case: PolicyInput, where: Sequence[Candidate]) -> tuple[str, ...]:
     """Return the types of *where* that can be asked for, fastest first; none where the user named a type."""
     if case.request.gpu_type is not None or not case.rules.generation.enabled:
         return ()
-    return preferable(sorted(where, key=step_time_s))
+    return preferable_types(sorted(where, key=step_time_s))

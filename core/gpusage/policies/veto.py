@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpusage.policies.partners.company import trouble
-from gpusage.policies.place import admitted
+from gpusage.policies.place import admitted_candidates
 from gpusage.policies.shares.choice import could_run, is_enough
 from gpusage.policies.shares.price import need_on, offers
 from gpusage_hooks.types import Candidate, Decision, Neighbour, NodeKind, PolicyInput
@@ -52,7 +52,7 @@ def decide_veto(case: PolicyInput, draft: Decision) -> Decision | None:
 
 
 def _may_steer(case: PolicyInput, draft: Decision) -> bool:
-    """Tell whether the job has a share, and is held back by nothing if it is kept off nodes."""
+    """Return whether the job has a share, and is held back by nothing if it is kept off nodes."""
     is_share = draft.request.mps_thread_percent is not None
     can_be_let_go = draft.request.steerable and case.cluster.releases
     return is_share and can_be_let_go and case.rules.sharing.keep_apart and bool(case.cluster.neighbours)
@@ -61,7 +61,7 @@ def _may_steer(case: PolicyInput, draft: Decision) -> bool:
 def _seats(case: PolicyInput, draft: Decision) -> Iterator[_Seat]:
     """Yield the nodes on which the share could start now."""
     request, share_percent = draft.request, draft.request.mps_thread_percent or 0
-    for place in admitted(case):
+    for place in admitted_candidates(case):
         required = not request.bound_types or place.name in request.bound_types
         for kind in place.pool.node_kinds if required and place.pool.mps_per_gpu else ():
             if any(could_run(kind, request, name) for name in _partitions(case)):
@@ -112,7 +112,7 @@ def _newcomer(place: Candidate, case: PolicyInput, draft: Decision) -> Neighbour
 
 
 def _is_served(left: Sequence[_Seat], case: PolicyInput, draft: Decision) -> bool:
-    """Tell whether the job could start on one of *left* in each of its partitions, on GPUs that it prefers."""
+    """Return whether the job could start on one of *left* in each of its partitions, on GPUs that it prefers."""
     wished = draft.request.preferred_gpus
     liked = [seat for seat in left if not wished or seat.place.name in wished]
     return all(any(could_run(seat.kind, case.request, name) for seat in liked) for name in _partitions(case))

@@ -210,13 +210,23 @@ def while_waiting(activity: Activity, step_s: float, waits_s: float) -> Activity
     share = waits_s / (step_s + activity.gaps_s + waits_s)
     return replace(
         activity,
-        gpu_utilization=_encoder_decoder(activity.gpu_utilization, share, 1.0),
-        sm_activity=_encoder_decoder(activity.sm_activity, share, 0.0),
-        dram_activity=_encoder_decoder(activity.dram_activity, share, 0.0),
+        gpu_utilization=_mean_with(activity.gpu_utilization, share, 1.0),
+        sm_activity=_mean_with(activity.sm_activity, share, 0.0),
+        dram_activity=_mean_with(activity.dram_activity, share, 0.0),
     )
 
 
-def _encoder_decoder(mean: Interval, share: float, other: float) -> Interval:
+def while_idle(activity: Activity, share: float) -> Activity:
+    """Return the activity of a GPU that is idle for a *share* of a step, while others have their turn."""
+    return replace(
+        activity,
+        gpu_utilization=_mean_with(activity.gpu_utilization, share, 0.0),
+        sm_activity=_mean_with(activity.sm_activity, share, 0.0),
+        dram_activity=_mean_with(activity.dram_activity, share, 0.0),
+    )
+
+
+def _mean_with(mean: Interval, share: float, other: float) -> Interval:
     """Return the mean over a time of which a *share* has *other*."""
     low, value, high = ((1.0 - share) * each + share * other for each in (mean.low, mean.value, mean.high))
     return Interval(value=value, low=low, high=high)

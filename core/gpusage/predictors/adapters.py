@@ -61,7 +61,7 @@ def _is_linear(node: Node) -> bool:
 def _adapter(read: Shape, written: Shape, rank: int) -> tuple[Node, Node, Node, Node]:
     """Return the nodes beside a layer that reads and writes tensors of these shapes: two products, scale and sum.
 
-    Equal layers share them, as nodes of one kind are told by being the same object.
+    Equal layers share them, as nodes of one kind are recognized as the same object.
     """
     thin = (*read[:-1], rank)
     down, up = (

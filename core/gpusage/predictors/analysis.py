@@ -15,12 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+
 from gpusage.devices.object_keys import Newest
 from gpusage.devices.precisions import FLOAT_BYTES
-from gpusage.predictors.activity import Activity, Work, activities, gaps_of, while_waiting, work_of
+from gpusage.predictors.activity import Activity, Work, activities, gaps_of, while_idle, while_waiting, work_of
 from gpusage.predictors.adapters import with_adapters
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.artifacts import Pretrained, pretrained
+from gpusage.predictors.artifacts import Pretrained, SlowdownRule, pretrained
 from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
 from gpusage.predictors.data_parallel import (
     NO_GRADIENT_TRAFFIC,
@@ -43,12 +45,15 @@ from gpusage.predictors.engines import (
     engine_of,
     replays_graph,
     reserves_memory,
+    times_on,
     with_engine,
 )
 from gpusage.predictors.extrapolation import extrapolation_warnings, gpu_warnings
 from gpusage.predictors.generation import CacheSizes, GenerationWork, generation_work
 from gpusage.predictors.intervals import at_least, scaled
+from gpusage.predictors.kernel_times import KernelTimes
 from gpusage.predictors.kernels import Kernels, is_autocast, kernels_of
+from gpusage.predictors.layers_in_turn import handed_on, has_layers_in_turn, held
 from gpusage.predictors.lowering import Lowering, fused, is_fused, is_fusion_measured, lower
 from gpusage.predictors.memory import Peak, generation_peak, tensor_peak, with_context
 from gpusage.predictors.sequences import SequenceModel, sequence_model
@@ -141,6 +146,11 @@ class GpuAnalysis:
         return kernels_on(self.efficiency, self.kernels, self.gpus, self.workload.precision)
 
     @lazy
+    def kernel_times(self) -> KernelTimes:
+        """Seconds of each kernel, to six digits."""
+        return times_on(self.efficiency, self.kernels, self.gpus, self.workload.precision, np.float32).as_run
+
+    @lazy
     def step_time_s(self) -> list[Interval]:
         """Seconds of one step."""
         of_one = step_times_s(self.efficiency, self.graph, self.workload, self.gpus, self.timing)
@@ -167,6 +177,8 @@ class GpuAnalysis:
         """How busy the workload keeps each GPU when alone there."""
         gaps_s = gaps_of(self.pretrained.activity, self.workload.mode, float(self.kernels.counts.sum()))
         alone = activities(self.pretrained.activity, self.graph, self.work, self.timing, gaps_s)
+        if has_layers_in_turn(self.workload):
+            return [while_idle(activity, 1.0 - 1.0 / self.workload.gpus) for activity in alone]
         each = zip(alone, self.timing.step_s.tolist(), self.waiting_s, strict=True)
         return [while_waiting(activity, step_s, waits_s) for activity, step_s, waits_s in each]
 
@@ -204,6 +216,13 @@ class WorkloadAnalysis:
             return with_bounded_gradients(efficiency)
         return with_compiler(efficiency) if is_fusion_measured(self.workload) else efficiency
 
+    @lazy
+    def slowdown_rule(self) -> SlowdownRule:
+        """What a part of a GPU costs: measured of kernels that PyTorch launches one by one, else in proportion."""
+        rules = self.pretrained.slowdown
+        is_measured = engine_of(self.workload) == "eager" and not self.workload.generate
+        return rules.eager if is_measured else rules.proportional
+
     @property
     def lowering(self) -> Lowering:
         """The work of each kind of node; where the workload generates, of the prefill."""
@@ -232,13 +251,21 @@ class WorkloadAnalysis:
         cache = CacheSizes(cache_bytes(run, FLOAT_BYTES[run.precision]), is_fused=replays_graph(run))
         sequences = self._structures.sequences
         work = generation_work(self.graph, sequences, self._full_lowering, generation, run.batch_size, cache)
-        return work if run.gpus == 1 else divided(work, self.graph, sequences, run.gpus)
+        return work if run.gpus == 1 or has_layers_in_turn(run) else divided(work, self.graph, sequences, run.gpus)
+
+    @lazy
+    def held(self) -> GenerationWork | None:
+        """What one GPU holds of `generation`; its passes then are for memory alone."""
+        work, run = self.generation, self.workload
+        return held(work, run.gpus) if work and has_layers_in_turn(run) else work
 
     @lazy
     def exchange(self) -> Exchange | None:
-        """What GPUs that divide a model's layers sum in a pass; none where one GPU has the whole model."""
-        is_divided = self.workload.generate is not None and self.workload.gpus > 1
-        return exchange_of(self.graph, self._structures.sequences, self.workload) if is_divided else None
+        """What GPUs that divide a model sum or hand on in a pass; none where one GPU has the whole model."""
+        if self.workload.generate is None or self.workload.gpus == 1:
+            return None
+        sums = exchange_of(self.graph, self._structures.sequences, self.workload)
+        return handed_on(sums, self.workload.gpus) if has_layers_in_turn(self.workload) else sums
 
     @lazy
     def checkpoints(self) -> Checkpoints | None:
@@ -269,8 +296,8 @@ class WorkloadAnalysis:
     @lazy
     def peak(self) -> Peak:
         """Peak bytes without the CUDA context."""
-        if self.generation:
-            return generation_peak(self.pretrained.memory, self.graph, self.generation, self.workload)
+        if self.held:
+            return generation_peak(self.pretrained.memory, self.graph, self.held, self.workload)
         return tensor_peak(self.pretrained.memory, self.graph, self.lowering, self.workload, self.checkpoints)
 
     @lazy

@@ -125,7 +125,7 @@ class ForestParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActivityParameters:
-    """What tells utilization and SM activity.
+    """What utilization and SM activity are predicted from.
 
     Attributes:
         features: Names of the columns that the trees speak of.
@@ -178,18 +178,34 @@ class ColocationParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SlowdownParameters:
-    """See `gpusage.predictors.slowdown.SlowdownDeviations` and `gpusage.predictors.colocation.Partners`.
+class SlowdownRule:
+    """See `gpusage.predictors.slowdown.SlowdownDeviations`, whose fields have the names of the first three.
 
-    Their fields have these names; *partners* are the latter's, *host* are those of
-    `gpusage.predictors.host.HostUncertainty`.
+    Attributes:
+        host: The fields of `gpusage.predictors.host.HostUncertainty`.
+        filling_blocks: As in `gpusage.predictors.share_growth.kernel_growths`; ``None`` where all is in proportion.
     """
 
     growth: float
     noise: float
     working: Mapping[Literal["graph", "step_time", "utilization"], Vector]
-    partners: Mapping[Literal["average", "bad"], float]
     host: Mapping[Literal["launch_s", "host", "own"], float]
+    filling_blocks: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SlowdownParameters:
+    """What a share costs.
+
+    Attributes:
+        eager: Of kernels that PyTorch launches one by one.
+        proportional: Of all others, which nobody measured on a share.
+        partners: The fields of `gpusage.predictors.colocation.PartnerExponents`.
+    """
+
+    eager: SlowdownRule
+    proportional: SlowdownRule
+    partners: Mapping[Literal["average", "bad"], float]
 
 
 Parameters = StepTimeParameters | MemoryParameters | ActivityParameters | ColocationParameters | SlowdownParameters
@@ -246,8 +262,10 @@ class Pretrained:
 
     @cached_property
     def slowdown(self) -> SlowdownParameters:
-        """Widths of the intervals of what a share costs."""
-        return _decode(SlowdownParameters, self._parameters("slowdown"))
+        """What a share costs: when a kernel fills a GPU, what is expected of hosts, and the intervals' widths."""
+        values = self._parameters("slowdown")
+        rules = {name: _decode(SlowdownRule, values[name]) for name in ("eager", "proportional")}
+        return _decode(SlowdownParameters, values, **rules)
 
     def _parameters(self, name: str) -> Mapping[str, Any]:
         parameters = self._document(name)["parameters"]

@@ -1,9 +1,10 @@
-"""How jobs on one GPU slow each other down under MPS: from measured jobs, else from a rule on activities.
+"""How jobs on one GPU slow each other down under MPS: by a rule on activities, or from pairs that this site measured.
 
-A job that resembles a measured one suffers and slows others as that one did, on average over its partners. A job that
-resembles none counts as average. If two jobs both resemble none, a rule decides: while the sums of SM activity and of
-DRAM activity stay below 1, both jobs fit and slow each other a little; above 1 they share what there is. A job cannot
-use more SMs than its thread percentage allows.
+A job that resembles one that the site measured suffers and slows others as that one did, on average over its partners.
+gpusage comes without measured jobs: what those of one campaign did to each other holds in no other. Where no job
+resembles a measured one, a rule decides: while the sums of SM activity and of DRAM activity stay below 1, all jobs fit
+and slow each other a little; above 1 they share what there is. A job cannot use more SMs than its thread percentage
+allows.
 
 Jobs share memory bandwidth and cache whatever the percentages are, so the price of a share grows with the number of
 partners (`slowdown_with_partners`). They slow only the GPU's own time: a job that waits for its host pays almost
@@ -133,7 +134,7 @@ def throughputs(
 ) -> list[float]:
     """Return each job's throughput relative to running alone; *percents* limits the SMs that each may use.
 
-    For two jobs, `pair_throughputs` gives it. For more, the partners' delays add up: no public data tells better.
+    For two jobs, `pair_throughputs` gives it. For more, the partners' delays add up: public data shows no better rule.
     """
     pairs, known = pair_throughputs(learned, rows, models)
     delays = 1.0 / pairs - 1.0

@@ -82,7 +82,7 @@ UNSHARDED = Sharding()
 
 
 def is_replicated(workload: Workload) -> bool:
-    """Tell whether several GPUs train together; in generation each has a part of every layer (`tensor_parallel`)."""
+    """Return whether several GPUs train together; in generation each has a part of every layer (`tensor_parallel`)."""
     return workload.gpus > 1 and workload.mode == "train"
 
 
@@ -364,6 +364,12 @@ def replica_notes(workload: Workload, gpu: Gpu, step_s: float, waits_s: float) -
         note = (
             f"All figures are per GPU, samples per second included; {workload.gpus} GPUs train by {workload.strategy}. "
             "The step's interval includes the wait of GPUs for each other."
+        )
+    elif workload.strategy == "pipeline":
+        exchanged = "what the GPU before it hands on"
+        note = (
+            f"Memory is that of each of {workload.gpus} GPUs, which hold an equal part of the layers and compute one "
+            "after the other; times and rates are of all, for one batch at a time."
         )
     else:
         exchanged = "sums over GPUs"

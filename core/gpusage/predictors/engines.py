@@ -72,7 +72,7 @@ def engine_of(workload: Workload) -> Engine:
 
 
 def replays_graph(workload: Workload) -> bool:
-    """Tell whether an engine runs *workload* as a recorded list of kernels; a compiled pass alone is launched."""
+    """Return whether an engine runs *workload* as a recorded list of kernels; a compiled pass alone is launched."""
     engine = engine_of(workload)
     return workload.mode == "infer" and engine != "eager" and (engine != "compile" or workload.generate is not None)
 
@@ -85,7 +85,7 @@ Source: the defaults of vLLM's ``--gpu-memory-utilization`` and of ``KvCacheConf
 
 
 def reserves_memory(workload: Workload) -> bool:
-    """Tell whether an engine takes what is free of a GPU's memory for blocks of its cache."""
+    """Return whether an engine takes what is free of a GPU's memory for blocks of its cache."""
     rules = ENGINES.get(workload.engine)
     return rules is not None and rules.reserves_cache and workload.generate is not None
 

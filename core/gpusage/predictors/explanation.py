@@ -22,6 +22,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES
+from gpusage.devices.shares import alone_on
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.data_parallel import sharding_of
@@ -40,6 +41,7 @@ from gpusage.predictors.memory import (
     weight_share,
 )
 from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.share_growth import kernel_growths
 from gpusage.predictors.structure import Role
 from gpusage_hooks.types import Gpu, ModelGraph, ObservedFigures, Shape, Workload
 
@@ -59,8 +61,8 @@ REST = "workspace and allocator"
 def memory_parts(analysis: WorkloadAnalysis, gpu: Gpu) -> list[MemoryPart]:
     """Return the parts of the predicted peak on *gpu*; they add up to it."""
     lowering, workload, cached_bytes = analysis.lowering, analysis.workload, 0.0
-    if analysis.generation:
-        lowering, cached_bytes = peak_pass(analysis.graph, analysis.generation, workload.batch_size)
+    if analysis.held:
+        lowering, cached_bytes = peak_pass(analysis.graph, analysis.held, workload.batch_size)
     tensors = step_walk(analysis.graph, lowering, workload, analysis.checkpoints)
     known = [*(_training if lowering.train else _inference)(lowering, tensors, workload)]
     known.append(MemoryPart(name="keys and values", memory_bytes=cached_bytes))
@@ -254,12 +256,12 @@ def explanation_of(
     """
     analysis = analyze(graph, workload)
     timing, kernels, lowering = analysis.timing([gpu]), analysis.kernels, analysis.executed
-    gpus = [gpu, *shares.values()]
-    times = times_on(analysis.efficiency, kernels, gpus, workload.precision).as_run
+    times = times_on(analysis.efficiency, kernels, [gpu], workload.precision).as_run
     busy_s = float(timing.busy_s[0])
     factor = busy_s / max(float(kernels.counts @ times.total_s[:, 0]), 1e-30)
     bounds = np.stack([times.compute_s[:, 0], times.traffic_s[:, 0], times.launch_s[:, 0]]).argmax(axis=0)
     total_s = times.total_s[:, 0] * factor
+    growths = kernel_growths(analysis, gpu, [alone_on(share, gpu) for share in shares.values()])
     step_s, activity = float(timing.step_s[0]), analysis.activity([gpu])[0]
     return Explanation(
         gpu=gpu.name,
@@ -269,18 +271,12 @@ def explanation_of(
         gaps_s=activity.gaps_s,
         sm_s=activity.sm_s,
         dram_s=min(float(timing.dram_s[0]), busy_s),
-        classes=tuple(_classes(kernels, total_s * kernels.counts, bounds, _growths(times.total_s))),
+        classes=tuple(_classes(kernels, total_s * kernels.counts, bounds, growths)),
         layers=tuple(_layers(analysis.graph, workload, lowering, _by_kind(kernels, total_s, bounds, lowering))),
         memory=tuple(memory_parts(analysis, gpu)),
         share_percents=tuple(shares),
         exchange_s=analysis.on([gpu]).waiting_s[0],
     )
-
-
-def _growths(total_s: FloatArray) -> FloatArray:
-    """Return each kernel's time on the shares over that on the whole GPU, which is the first column; at least 1."""
-    growths: FloatArray = np.maximum(total_s[:, 1:] / np.maximum(total_s[:, :1], 1e-30), 1.0)
-    return growths
 
 
 def _classes(kernels: Kernels, total_s: FloatArray, bounds: IntArray, growths: FloatArray) -> list[ClassPart]:

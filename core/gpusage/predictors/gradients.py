@@ -29,11 +29,11 @@ _TRAINED_IN_HALF = frozenset({"rtx-3090"})
 
 
 def is_sum_measured(gpu: Gpu, precision: Precision) -> bool:
-    """Tell whether training in *precision* was measured well on *gpu*; in fp32 it was on GPUs of each kind."""
+    """Return whether training in *precision* was measured well on *gpu*; in fp32 it was on GPUs of each kind."""
     return precision not in HALF or gpu.board in _TRAINED_IN_HALF
 
 
-def bounded(kernels: Kernels, seconds: FloatArray, keeps_sum: BoolArray) -> FloatArray:
+def bound_backward_passes(kernels: Kernels, seconds: FloatArray, keeps_sum: BoolArray) -> FloatArray:
     """Return *seconds* with the backward passes of convolutions within the bounds.
 
     Args:

@@ -37,7 +37,7 @@ def unknown_deviation(graph: ModelGraph) -> float:
     return share + 0.1 * (share > 0)
 
 
-def around(value: float, factor: float) -> Interval:
+def interval_around(value: float, factor: float) -> Interval:
     """Return the interval from *value* / *factor* to *value* x *factor*."""
     return Interval(value=value, low=value / factor, high=value * factor)
 
@@ -58,7 +58,7 @@ def ratio(over: Interval, under: Interval, shared: float = 0.0) -> Interval:
     return Interval(value=value, low=value * exp(-down), high=value * exp(up))
 
 
-def exactly(value: float) -> Interval:
+def exact_interval(value: float) -> Interval:
     """Return the interval of a figure that is known."""
     return Interval(value=value, low=value, high=value)
 

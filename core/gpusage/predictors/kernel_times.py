@@ -21,7 +21,7 @@ from gpusage.devices.object_keys import Identity
 from gpusage.devices.precisions import ARITHMETIC, HALF
 from gpusage.predictors.arrays import BoolArray, FloatArray
 from gpusage.predictors.efficiency import FEATURES, Efficiency, KernelFeatures
-from gpusage.predictors.gradients import bounded, is_sum_measured
+from gpusage.predictors.gradients import bound_backward_passes, is_sum_measured
 from gpusage.predictors.kernels import Kernels
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Precision
@@ -182,7 +182,9 @@ def kernel_times(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> Kern
     launch_s = (efficiency.latency_s * kernels.launches + LOAD_LATENCY_S * kernels.dependent_loads)[:, np.newaxis]
     learned_s = busy_s + launch_s
     return KernelTimes(
-        total_s=bounded(kernels, learned_s, ideal.keeps_sum) if efficiency.bounds_gradients else learned_s,
+        total_s=bound_backward_passes(kernels, learned_s, ideal.keeps_sum)
+        if efficiency.bounds_gradients
+        else learned_s,
         learned_s=learned_s,
         compute_s=compute_s,
         traffic_s=traffic_s,

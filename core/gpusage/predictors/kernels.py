@@ -352,7 +352,7 @@ def _single(operator_class: OperatorClass, flop: float, traffic_bytes: float, el
 
 
 def is_autocast(workload: Workload) -> bool:
-    """Tell whether weights of 4 bytes are cast for each product; ZeRO and FSDP run the whole module in two bytes."""
+    """Return whether weights of 4 bytes are cast for each product; ZeRO and FSDP run the whole module in two bytes."""
     is_sharded = workload.gpus > 1 and workload.strategy != "ddp"
     return workload.precision in AUTOCAST and workload.generate is None and not is_sharded
 

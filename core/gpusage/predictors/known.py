@@ -8,7 +8,7 @@ Invariants:
 3. A step time below what the GPU's peaks allow (a wrong unit, for example) is not used, and a note says so.
 4. A step that takes longer than its GPU can explain waits for its host, and does so with any GPU; as far as the GPU
    explains it, other GPUs take longer than predicted by the same factor.
-5. A utilization at another batch size tells what the GPU waited there, and so the utilization at this one.
+5. A utilization at another batch size shows what the GPU waited there, and so the utilization at this one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 from math import prod
 
 from gpusage.devices.precisions import FLOAT_BYTES, HALF
-from gpusage.predictors.intervals import exactly
+from gpusage.predictors.intervals import exact_interval
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import (
     Figure,
@@ -38,7 +38,7 @@ NO_EARLIER_RUN = SoloRun()
 NOTHING_KNOWN = ObservedFigures()
 USER = "what you said"
 HOSTS_APART = 1.5
-"""One host is taken to be at most so many times as fast as another; an assumption, no measurement tells it."""
+"""One host is taken to be at most so many times as fast as another; an assumption, no measurement shows it."""
 _FEW_ODDS, _EVEN = 0.1, 0.5
 """An explanation of fewer odds is in no interval's end; the note names the likelier one."""
 
@@ -94,7 +94,7 @@ def apply_known_figures(
     Args:
         need: As predicted.
         known: Takes the place of what is predicted.
-        working: What a known step time tells of the part of the step in which the GPU works; None without one.
+        working: What a known step time shows about the part of the step in which the GPU works; None without one.
         workload: How the model is run.
         gpu: Where it is run.
     """
@@ -137,7 +137,7 @@ def throughput(workload: Workload, step_time_s: Interval) -> Interval:
 
 
 def figures_from_longer_step(known_s: float, there: GpuNeed, here: GpuNeed, of_gpu: float) -> ObservedFigures:
-    """Return what a longer step than predicted on another GPU tells of a GPU.
+    """Return what a longer step than predicted on another GPU shows about a GPU.
 
     It is the mean of two explanations: kernels take longer than predicted, here as there, or something else than a GPU
     decides, on any GPU. An end is that of an explanation whose odds are a tenth or more.
@@ -156,12 +156,12 @@ def figures_from_longer_step(known_s: float, there: GpuNeed, here: GpuNeed, of_g
         low=max(own.low, known_s / HOSTS_APART),
         high=max(own.high, known_s * HOSTS_APART),
     )
-    step_time_s = _around(
+    step_time_s = _interval_around(
         _mean(own.low * longer, waiting_s.low, few),
         _mean(own.value * longer, waiting_s.value, of_gpu),
         _mean(own.high * longer, waiting_s.high, many),
     )
-    utilization = _around(
+    utilization = _interval_around(
         _mean(busy.low, busy.low * own.value / waiting_s.high, many),
         _mean(busy.value, busy.value * own.value / waiting_s.value, of_gpu),
         _mean(busy.high, min(busy.high * own.value / waiting_s.low, 1.0), few),
@@ -179,13 +179,13 @@ def _mean(one: float, other: float, odds: float) -> float:
     return odds * one + (1.0 - odds) * other
 
 
-def _around(low: float, value: float, high: float) -> Interval:
+def _interval_around(low: float, value: float, high: float) -> Interval:
     """Return an interval around its point: on a slower GPU one explanation may lie above the other's ends."""
     return Interval(value=value, low=min(low, value), high=max(high, value))
 
 
 def _utilizations(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> Sequence[Figure | None]:
-    """Return the utilization that the user's tells of each GPU; one of another batch size tells what the GPU waited."""
+    """Return the utilization of each GPU by the user's figure; one of another batch size shows what the GPU waited."""
     alone = workload.alone
     if alone.utilization is None or is_same_batch_size(workload):
         return [_figure(alone.utilization)] * len(gpus)
@@ -198,7 +198,7 @@ def _utilizations(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) ->
 
 
 def is_same_batch_size(workload: Workload) -> bool:
-    """Tell whether the utilization that the user gave is of the batch size of *workload*."""
+    """Return whether the utilization that the user gave is of the batch size of *workload*."""
     return workload.alone.batch_size in (None, workload.batch_size)
 
 
@@ -212,7 +212,7 @@ def _user_figures(alone: SoloRun, gpu: Gpu, utilization: Figure | None) -> Obser
 
 
 def _figure(value: float | None) -> Figure | None:
-    return None if value is None else Figure(interval=exactly(value), source=USER)
+    return None if value is None else Figure(interval=exact_interval(value), source=USER)
 
 
 def _scale_activity(activity: Interval, factor: float) -> Interval:
@@ -222,7 +222,7 @@ def _scale_activity(activity: Interval, factor: float) -> Interval:
 
 
 def share_notes(known: ObservedFigures) -> tuple[str, ...]:
-    """Return what becomes of figures that are known of a whole GPU in the need of a share of it."""
+    """Return how the known figures of a whole GPU count in the need of a share of it."""
     figures = [
         *([f"GPU busy {100 * known.gpu_utilization.interval.value:.0f} %"] if known.gpu_utilization else []),
         *([f"a step of {seconds(known.step_time_s.interval.value)}"] if known.step_time_s else []),

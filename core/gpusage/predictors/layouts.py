@@ -93,7 +93,7 @@ def _keeps_channels_last(node: Node, makers: tuple[int, ...], orders: Mapping[in
 
 
 def _is_non_contiguous_read(node: Node, makers: tuple[int, ...], orders: Mapping[int, Order]) -> bool:
-    """Tell whether a node has to copy an operand, or to read one in another order than it writes."""
+    """Return whether a node has to copy an operand, or to read one in another order than it writes."""
     own = class_of(node)
     if own == OperatorClass.ELEMENTWISE:
         written = node.outputs[:_MOST_OUTPUTS]

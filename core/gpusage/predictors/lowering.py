@@ -243,14 +243,14 @@ MEASURED = (*AUTOCAST, *PURE.values())
 
 
 def is_fusion_measured(workload: Workload) -> bool:
-    """Tell whether *workload* is compiled and of a kind that was measured compiled."""
+    """Return whether *workload* is compiled and of a kind that was measured compiled."""
     plain = workload.mode == "infer" and workload.generate is None
     compiled = workload.compile or workload.engine == "compile"
     return compiled and plain and workload.precision in MEASURED
 
 
 def is_fused(workload: Workload) -> bool:
-    """Tell whether a compiler fuses the operators of *workload*: of a plain pass, or of a training step."""
+    """Return whether a compiler fuses the operators of *workload*: of a plain pass, or of a training step."""
     trains = workload.mode == "train" and workload.compile and workload.precision in MEASURED
     return trains or is_fusion_measured(workload)
 

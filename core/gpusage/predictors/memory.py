@@ -25,7 +25,7 @@ from gpusage.predictors.artifacts import MemoryParameters
 from gpusage.predictors.checkpoints import Checkpoints
 from gpusage.predictors.data_parallel import Sharding, sharding_of
 from gpusage.predictors.generation import GenerationWork, Pass
-from gpusage.predictors.intervals import around, spread
+from gpusage.predictors.intervals import interval_around, spread
 from gpusage.predictors.liveness import (
     GRADIENT_BYTES,
     TRAINING_TERMS,
@@ -195,7 +195,7 @@ def _passing_bytes(tensors: Walk) -> float:
 
 
 def _inference(graph: ModelGraph, value: float) -> Interval:
-    return around(value, spread(INFERENCE_DEVIATION, graph))
+    return interval_around(value, spread(INFERENCE_DEVIATION, graph))
 
 
 def _training(graph: ModelGraph, ends: Sequence[float], least_value: float) -> Interval:

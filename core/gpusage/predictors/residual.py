@@ -106,7 +106,7 @@ class Residual:
 
     @cached_property
     def _table(self) -> FloatArray:
-        """The same, one row for each of *by_gpu*, and zeros as the last one."""
+        """The same, one row for each GPU of `by_gpu`, and zeros as the last one."""
         return np.array([*self.by_gpu.values(), np.zeros(len(self.anchors) + 1)])
 
     @cached_property

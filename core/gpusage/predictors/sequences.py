@@ -65,7 +65,7 @@ def find_attentions(graph: ModelGraph) -> list[Attention]:
 
 
 def raise_generation_error(graph: ModelGraph, rule: str) -> NoReturn:
-    """Say that *graph* breaks a *rule* of models that write.
+    """Raise the error of a *graph* that breaks a *rule* of models that generate.
 
     Raises:
         GraphError: Always.
@@ -75,7 +75,7 @@ def raise_generation_error(graph: ModelGraph, rule: str) -> NoReturn:
 
 
 def is_language_model(graph: ModelGraph) -> bool:
-    """Tell whether a model gives, for each token that it reads, a row of numbers for all words that it knows."""
+    """Return whether a model gives, for each token that it reads, a row of numbers for all words that it knows."""
     sequences = [shape for _, shape in graph.inputs if len(shape) == SEQUENCE_RANK]
     last = graph.nodes[-1].outputs if graph.nodes else ()
     rows: set[int] = {node.parameters[0][0] for node in graph.nodes if node.op_type == "Gather" and node.parameters}
@@ -219,7 +219,7 @@ def _reachable_nodes(graph: ModelGraph) -> list[BoolArray]:
 
 
 def _is_cross_attention(graph: ModelGraph, attention: Attention, decoder: BoolArray) -> bool:
-    """Tell whether an attention's queries follow from a *decoder*'s input, and its keys do not."""
+    """Return whether an attention's queries follow from a *decoder*'s input, and its keys do not."""
     query, key = (bool(one >= 0 and decoder[one]) for one in graph.producers[attention.scores][:2])
     return query and not key
 
@@ -269,7 +269,7 @@ def _encoder_decoder(
 
 
 def is_speech_model(graph: ModelGraph) -> bool:
-    """Tell whether *graph* has an encoder whose input is sound, not only what an encoder in another file has written.
+    """Return whether *graph* has an encoder whose input is sound, not only what an encoder in another file has written.
 
     Raises:
         GraphError: As `sequence_model`.

@@ -2,7 +2,7 @@
 
 Both step times miss alike by what is the model's own, so their ratio is known far better than either. On the share the
 GPU's own time grows; what the host does (the loader, launches, Python) takes as long as before. So the cost depends on
-how much of the step the GPU works, which the graph tells, or an earlier run alone on the whole GPU
+how much of the step the GPU works, which the graph shows, or an earlier run alone on the whole GPU
 (`gpusage.predictors.host`).
 """
 
@@ -18,15 +18,16 @@ import numpy as np
 
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.artifacts import SlowdownParameters, pretrained
+from gpusage.predictors.artifacts import SlowdownRule
 from gpusage.predictors.host import SHARPNESS, HostUncertainty, gpu_bound_probability, gpu_time_shares
 from gpusage.predictors.residual import KERNEL_COUNT
+from gpusage.predictors.share_growth import growths
 from gpusage.predictors.step_time import Timing
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Figure, Gpu, Interval, ModelGraph, ObservedFigures, Workload
 
 BusyShareEvidence = Literal["graph", "step_time", "utilization"]
-"""What tells how much of the step the GPU works."""
+"""Where the part of the step that the GPU works comes from."""
 _NO_SLOWDOWN = Interval(value=1.0, low=1.0, high=1.0)
 _DIRECTIONS = np.array([[-1.0], [0.0], [1.0]])
 """Where the low end, the point and the high end lie on a logarithmic scale, as rows."""
@@ -39,14 +40,16 @@ class SlowdownDeviations:
     Attributes:
         growth: Of the growth of the GPU's time, as a part of its logarithm.
         noise: Of any measured ratio.
-        working: Of the part of the step that the GPU works, downwards and upwards, by what tells it.
+        working: Of the part of the step that the GPU works, downwards and upwards, by its source.
         host: How a known step time is weighed between the host and the GPU.
+        filling_blocks: The rule of the point that all of this is of: `gpusage.predictors.share_growth`.
     """
 
     growth: float
     noise: float
     working: Mapping[BusyShareEvidence, tuple[float, float]]
     host: HostUncertainty
+    filling_blocks: float | None = None
 
 
 @hookimpl(trylast=True)
@@ -58,14 +61,11 @@ def predict_slowdown(
     known: Sequence[ObservedFigures],
 ) -> Sequence[Sequence[Interval]]:
     """Predict the step time on each of a GPU's *parts* against that on the whole of it, for all *gpus* at once."""
-    analysis, deviations = analyze(graph, workload), _deviations(pretrained().slowdown)
-    timing = analysis.timing(gpus)
-    kernels_s = analysis.kernels_s([part for of_gpu in parts for part in of_gpu])
+    analysis = analyze(graph, workload)
+    deviations = _deviations(analysis.slowdown_rule)
     gpu_of = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])
-    working = _working(timing, known, deviations)
-    whole_s = timing.kernels_s[gpu_of]
-    growth = np.divide(kernels_s, whole_s, out=np.ones_like(whole_s), where=whole_s > 0)  # 0 where all nodes are views
-    ends = slowdowns(working[:, gpu_of], growth, deviations)
+    working = _working(analysis.timing(gpus), known, deviations)
+    ends = slowdowns(working[:, gpu_of], growths(analysis, gpus, parts), deviations)
     rows = iter(ends.T.tolist())
     return [
         [
@@ -98,7 +98,7 @@ def share_interval(working: FloatArray, evidence: BusyShareEvidence, deviations:
 
     Args:
         working: The GPU's own time over the step's, alone on the whole GPU; or its low ends, points and high ends.
-        evidence: What tells it.
+        evidence: Its source.
         deviations: How far the truths lie from the point.
     """
     less, more = deviations.working[evidence]
@@ -120,10 +120,11 @@ def _working(timing: Timing, known: Sequence[ObservedFigures], deviations: Slowd
 def busy_shares(
     graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]
 ) -> list[Interval | None]:
-    """Return for each of *gpus* what a known step time tells of the GPU's part of the step; None without one."""
+    """Return for each of *gpus* what a known step time shows about the GPU's part of the step; None without one."""
     if not any(of_gpu.step_time_s for of_gpu in known):
         return [None] * len(gpus)
-    timing, deviations = analyze(graph, workload).timing(gpus), _deviations(pretrained().slowdown)
+    analysis = analyze(graph, workload)
+    timing, deviations = analysis.timing(gpus), _deviations(analysis.slowdown_rule)
     return [
         _busy_share(of_gpu.step_time_s, timing, index, deviations) if of_gpu.step_time_s else None
         for index, of_gpu in enumerate(known)
@@ -135,7 +136,8 @@ def gpu_bound_odds(graph: ModelGraph, workload: Workload, gpu: Gpu, step_time_s:
 
     The rest is the odds of a host, or of data, that the GPU waits for.
     """
-    timing, doubt = analyze(graph, workload).timing([gpu]), _deviations(pretrained().slowdown).host
+    analysis = analyze(graph, workload)
+    timing, doubt = analysis.timing([gpu]), _deviations(analysis.slowdown_rule).host
     count, predicted_s = np.exp(timing.features[[0, 0], KERNEL_COUNT]), float(timing.step_s[0])
     steps_s = np.array([max(step_time_s, predicted_s), predicted_s])
     known, predicted = gpu_bound_probability(timing.busy_s[[0, 0]], steps_s, count, doubt).tolist()
@@ -151,7 +153,7 @@ def _busy_share(step_time_s: Figure, timing: Timing, index: int, deviations: Slo
 
 
 def _shares_from_step_time(step_time_s: Figure, timing: Timing, index: int, host: HostUncertainty) -> FloatArray:
-    """Return low end, point and high end of what *step_time_s* tells of the GPU's part of the step."""
+    """Return low end, point and high end of what *step_time_s* shows about the GPU's part of the step."""
     count = np.exp(timing.features[[index], KERNEL_COUNT])
     low, value, high = gpu_time_shares(timing.busy_s[[index]], _ends(step_time_s)[:, 0], count, host).tolist()
     return np.array([[min(low, value, high)], [value], [max(low, value, high)]])
@@ -170,10 +172,11 @@ def _joined(working: FloatArray, growth: FloatArray) -> FloatArray:
 
 
 @lru_cache(maxsize=4)
-def _deviations(parameters: SlowdownParameters) -> SlowdownDeviations:
-    """Return the deviations of an artifact's *parameters*."""
-    working = {evidence: parameters.working[evidence] for evidence in get_args(BusyShareEvidence)}
+def _deviations(rule: SlowdownRule) -> SlowdownDeviations:
+    """Return the deviations of a *rule* of an artifact."""
+    working = {evidence: rule.working[evidence] for evidence in get_args(BusyShareEvidence)}
     ends = {evidence: (float(down), float(up)) for evidence, (down, up) in working.items()}
-    doubt = parameters.host
-    host = HostUncertainty(launch_s=doubt["launch_s"], host=doubt["host"], own=doubt["own"])
-    return SlowdownDeviations(growth=parameters.growth, noise=parameters.noise, working=ends, host=host)
+    host = HostUncertainty(launch_s=rule.host["launch_s"], host=rule.host["host"], own=rule.host["own"])
+    return SlowdownDeviations(
+        growth=rule.growth, noise=rule.noise, working=ends, host=host, filling_blocks=rule.filling_blocks
+    )

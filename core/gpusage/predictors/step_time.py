@@ -12,7 +12,7 @@ from gpusage.devices.precisions import HALF
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.efficiency import OVERLAP, Efficiency
 from gpusage.predictors.engines import times_on
-from gpusage.predictors.intervals import around, unknown_share
+from gpusage.predictors.intervals import interval_around, unknown_share
 from gpusage.predictors.kernel_times import min_streaming_s
 from gpusage.predictors.kernels import Kernels
 from gpusage.predictors.residual import KernelSeconds, features_of
@@ -106,7 +106,7 @@ def step_times_s(
     least = 1.0 if workload.lora else min_trained_share(workload.trainable)
     unknown = 2.0 * unknown_share(graph)
     intervals = [
-        around(step_s, exp(_distance(efficiency, gpu, short_share, unknown)))
+        interval_around(step_s, exp(_distance(efficiency, gpu, short_share, unknown)))
         for gpu, step_s, short_share in zip(gpus, timing.step_s.tolist(), timing.short_share.tolist(), strict=True)
     ]
     return [replace(interval, low=interval.low * least) for interval in intervals] if least < 1 else intervals

@@ -270,7 +270,7 @@ def _attention_roles(
 
 
 def _is_scaled_query(graph: ModelGraph, scores: int) -> bool:
-    """Tell whether the first factor of *scores* is a tensor times a number, and the second one is not."""
+    """Return whether the first factor of *scores* is a tensor times a number, and the second one is not."""
     query, key, *_ = (*graph.producers[scores], -1, -1)
     if key >= 0 and graph.nodes[key].op_type == "Transpose":
         key = graph.producers[key][0] if graph.producers[key] else -1

@@ -41,7 +41,8 @@ class Run(TypedDict, total=False):
         checkpointing: Training: whether the activations of repeated blocks are computed once more, not kept.
         gpus: Training: GPUs that each compute ``batch_size`` samples of a step; figures are per GPU. With *generate*:
             GPUs that divide each layer; memory is per GPU, times and rates are of all.
-        strategy: Training on several GPUs: ``ddp``, ``zero1``, ``zero2``, ``zero3`` or ``fsdp``.
+        strategy: Training on several GPUs: ``ddp``, ``zero1``, ``zero2``, ``zero3`` or ``fsdp``. Beside ``generate``:
+            ``pipeline``, where each GPU holds some of the layers.
         network_bytes_per_s: Training on more than 8 GPUs: what the network between hosts carries for each GPU, one way.
         generate: Inference: tokens of a language model's prompt, and tokens that it writes, as ``(512, 128)``.
         compile: Whether `torch.compile` fuses the model's operators, as is predicted of half precision.
@@ -93,6 +94,9 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
         require(f"Argument {name!r}", f"stand beside {row.requires!r}", value, right=right)
     right = workload.gpus == 1 or workload.mode == "train" or workload.generate is not None
     require("Argument 'gpus'", "stand beside 'generate' in inference", workload.gpus, right=right)
+    is_pipeline = workload.strategy == "pipeline"
+    right = "strategy" not in known or is_pipeline == (workload.mode == "infer")
+    require("Argument 'strategy'", "be 'pipeline' in inference alone", workload.strategy, right=right)
     right = workload.lora is None or workload.trainable == 1
     require("Argument 'lora'", "not stand beside 'trainable'", workload.lora, right=right)
     has_adapters = workload.lora is not None or workload.trainable < 1
@@ -151,7 +155,7 @@ def read_alone(utilization: float | tuple[float, int] | None, step_time_s: float
 
 
 def _read_utilization(value: float | tuple[float, int] | None) -> tuple[float | None, int | None]:
-    """Return a part of 1, and the batch size that it is of, where that is told."""
+    """Return a utilization, 0 to 1, and its batch size if one was given."""
     is_pair = isinstance(value, tuple) and len(value) == 2  # a pair
     share, batch_size = value if isinstance(value, tuple) and is_pair else (value, None)
     if share is None:

@@ -16,7 +16,7 @@ class Examples(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether there is none."""
+        """Return whether there is none."""
         return not self.positional and not self.named
 
 

@@ -1,1 +1,1 @@
-"""What a site's store tells of a time: tallies, verdicts with their rules, lines and a page."""
+"""What a site's store shows about a period: tallies, verdicts with their rules, lines and a page."""

@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from gpusage.experience.finished_jobs import is_same_run
 from gpusage.reports.amounts import gpu_count
-from gpusage.store.usage_rows import Observation, is_record_of, is_same_run
+from gpusage.store.usage_rows import Observation, is_record_of
 from gpusage_hooks.types import DecisionRecord, Usage
 from gpusage_hooks.units import WHOLE_PERCENT
 
@@ -51,7 +52,7 @@ def with_accounting(
 
 def _joined(usage: Usage, seen: Sequence[Observation]) -> Iterator[Observation]:
     """Yield what nodes saw of a run, and the rest of what the accounting has of it in *usage*."""
-    # An older release's sampler did not tell how many GPUs it saw.
+    # An older release's sampler did not report how many GPUs it saw.
     is_uncounted = len(seen) == 1 and seen[0].usage.gpu_count is None
     counted = 0.0
     for each in seen:

@@ -29,7 +29,7 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True, rename={"requested": "a
         booked: What they had: a share counts as its part of a GPU.
         used: Of this, while a kernel ran.
         idle: Of this, while none ran.
-        unseen: Of this, what nobody can tell.
+        unseen: Of this, the unknown part.
         savable: What shares would have saved that were decided and, in the site's mode, not given.
     """
 
@@ -73,41 +73,41 @@ def amounts_of(observed: Observation, least_s: float = LEAST_SAMPLED_S) -> Amoun
 
 
 def had_share(observed: Observation) -> bool:
-    """Tell whether a whole GPU was asked for, and the run had a share of it in its place."""
+    """Return whether a whole GPU was asked for, and the run had a share of it in its place."""
     record = observed.decision
     carried_out = record is not None and record.decision.code is Code.REWRITE and record.mode == "enforce"
     return carried_out and observed.usage.granted.share_percent < WHOLE_PERCENT
 
 
 def had_whole_gpus(observed: Observation) -> bool:
-    """Tell whether the run had GPUs to itself, neither a share nor a slice."""
+    """Return whether the run had GPUs to itself, neither a share nor a slice."""
     granted = observed.usage.granted
     return granted.division == "whole" and granted.share_percent == WHOLE_PERCENT
 
 
 def was_share_withheld(observed: Observation) -> bool:
-    """Tell whether a share was decided, and not given because of the site's mode."""
+    """Return whether a share was decided, and not given because of the site's mode."""
     record = observed.decision
     decided = record is not None and record.decision.code is Code.REWRITE and record.mode != "enforce"
     return decided and record is not None and record.decision.request.mps_thread_percent is not None
 
 
 def gpu_count(observed: Observation) -> float:
-    """Return how many GPUs the run had a part of; where nobody told, one is sure.
+    """Return how many GPUs the run had a part of: those of one node, or of all nodes as the accounting has them.
 
-    A node counts its own GPUs, a decision those of all nodes. The accounting, which samples nothing, knows best.
+    Where nobody counted, as older samplers did not, the decision's are taken, else the one that is sure.
     """
     usage, record = observed.usage, observed.decision
-    known = 1.0 if usage.gpu_count is None else usage.gpu_count
-    is_accounted = usage.gpu_count is not None and not usage.sampled_s
-    whole = usage.granted.share_percent == WHOLE_PERCENT
-    return known if record is None or is_accounted or not whole else max(known, record.decision.request.gpu_count)
+    if usage.gpu_count is not None:
+        return usage.gpu_count
+    is_whole = usage.granted.share_percent == WHOLE_PERCENT
+    return max(1.0, record.decision.request.gpu_count) if record is not None and is_whole else 1.0
 
 
 def _requested_hours(booked: float, observed: Observation) -> float:
     """Return what the request as asked would have taken: on the whole GPU the run is shorter, as was predicted.
 
-    A run that its share starved would not have been: all of it is lost.
+    A run that ran out of its share's memory would not have taken place: all of it is lost.
     """
     if not had_share(observed):
         return booked

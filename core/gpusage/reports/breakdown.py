@@ -56,7 +56,7 @@ class GroupTally:
     """What the jobs of one user, account, partition or model took.
 
     Attributes:
-        name: Empty where nobody told.
+        name: Empty if unknown.
         possible: What shares would have saved of it; ``None`` where none could have shared.
     """
 
@@ -72,7 +72,7 @@ def model_of(observed: Observation) -> str:
 
 
 def account_of(observed: Observation) -> str:
-    """Return the account or queue that pays, as its manager or its submission told; empty where neither did."""
+    """Return the account or queue that pays, as its manager or its submission names it; empty if neither does."""
     record = observed.decision
     return observed.usage.account or (record.identity.account if record and record.identity else "")
 

@@ -1,4 +1,4 @@
-"""What a time adds up to, so that it can be set beside the time before."""
+"""The totals of a period, to compare them with those of the previous one."""
 
 from __future__ import annotations
 

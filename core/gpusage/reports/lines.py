@@ -36,17 +36,17 @@ POSSIBLE_RULE = (
     "least to the most; of what only a node saw, kernels are taken to grow as much as they can. Could save: the GPU "
     "hours that these shares would have left to others."
 )
-UNSEEN_RULE = "The row of what was not seen is a part of all: nobody can tell what it used."
+UNSEEN_RULE = "The row of what was not seen is a part of all: what it used is unknown."
 WAITING_RULE = (
     f"Jobs with a kernel in less than {percent(HOST_BOUND_BELOW)} of their time. What they wait for is that of the job "
     "with the most idle GPU hours: its processors, where these are busy, else its loader."
 )
-BEFORE = "This time and the time before"
+BEFORE = "This period and the previous one"
 MOST_GROUPS = 20
 NO_NAME: Mapping[Dimension, str] = MappingProxyType(
     {"user": "not known", "account": "not known", "partition": "not known", "model": "none named"}
 )
-NO_RUN = "No run was observed: no node sampled a run that ended in this time."
+NO_RUN = "No run was observed: no node sampled a run that ended in this period."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ def sections(report: Report, by: Sequence[Dimension] = ()) -> Iterator[Section]:
         yield _before(report)
         yield _hours(report)
         yield _promises(report)
-        yield _hardly_used(report)
+        yield _hardly_used_section(report)
         yield _waiting(report)
         yield from (_by(dimension, report, is_first=dimension == by[0]) for dimension in by)
         yield _verdicts(report)
@@ -90,7 +90,7 @@ def amount(value: float) -> str:
     return f"{round(value, digits) + 0.0:,.{digits}f}"  # no -0.00
 
 
-def counted(job_count: int) -> str:
+def count_text(job_count: int) -> str:
     """Return a number of jobs for people."""
     return f"{job_count:,} job" + "s" * (job_count != 1)
 
@@ -102,7 +102,7 @@ def part(value: float, whole: float) -> str:
 
 def _decisions(report: Report) -> Section:
     rows = [(each.code, each.mode, each.manager, f"{each.count:,}") for each in report.decisions]
-    notes = () if rows else ("No decision was recorded in this time.",)
+    notes = () if rows else ("No decision was recorded in this period.",)
     return Section(title="Decisions", columns=("decision", "mode", "manager", "jobs"), rows=rows, notes=notes)
 
 
@@ -228,9 +228,9 @@ def _booked_by(job: Wasted) -> Sequence[str]:
 
 
 def _before(report: Report) -> Section:
-    """Return this time beside the time before, which is as long."""
+    """Return this period beside the previous one, which is as long."""
     if report.previous is None:
-        return Section(title=BEFORE, notes=("Nothing is kept of the time before.",))
+        return Section(title=BEFORE, notes=("The store has nothing from the previous period.",))
     rows = [
         (
             name,
@@ -240,8 +240,8 @@ def _before(report: Report) -> Section:
         )
         for (name, now, is_amount), (_, then, _) in zip(_totals(report.totals), _totals(report.previous), strict=True)
     ]
-    notes = [f"The time before is {_day(report.previous_since_s)} to {_day(report.since_s)}."]
-    return Section(title=BEFORE, columns=("", "this time", "before", "change"), rows=rows, notes=notes)
+    notes = [f"The previous period is {_day(report.previous_since_s)} to {_day(report.since_s)}."]
+    return Section(title=BEFORE, columns=("", "this period", "before", "change"), rows=rows, notes=notes)
 
 
 def _total(value: float | None, *, is_amount: bool) -> str:
@@ -267,14 +267,14 @@ def _totals(totals: PeriodTotals) -> Iterator[tuple[str, float | None, bool]]:
     yield "kWh of runs alone on their GPUs", totals.energy.kwh if totals.energy else None, True
 
 
-def _hardly_used(report: Report) -> Section:
+def _hardly_used_section(report: Report) -> Section:
     hardly, below = report.hardly_used, percent(HARDLY_USED_BELOW)
     rows = [
         (*_booked_by(each), percent(each.hours.used / (each.hours.used + each.hours.idle)), each.advice or "-")
         for each in hardly.worst
     ]
     booked, idle = amount(hardly.hours.booked), amount(hardly.hours.idle)
-    note = f"{counted(hardly.job_count)}, {booked} GPU hours, {idle} of them idle."
+    note = f"{count_text(hardly.job_count)}, {booked} GPU hours, {idle} of them idle."
     return Section(
         title=f"Jobs that hold whole GPUs and use them less than {below}",
         columns=("job", "user", "GPU", "booked", "busy", "request next time"),

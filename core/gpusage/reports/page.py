@@ -64,8 +64,8 @@ def _hours(report: Report) -> Iterator[bars.Bar]:
 
 def _before(report: Report) -> Iterator[bars.Bar]:
     if report.previous is not None:
-        yield _hours_bar("this time", report.totals.hours)
-        yield _hours_bar("the time before", report.previous.hours)
+        yield _hours_bar("this period", report.totals.hours)
+        yield _hours_bar("the previous period", report.previous.hours)
 
 
 def _groups(dimension: Dimension, report: Report) -> Iterator[bars.Bar]:

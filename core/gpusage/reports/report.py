@@ -27,10 +27,10 @@ from gpusage.reports.verdicts import (
     VerdictTally,
     WaitingUser,
     Wasted,
-    hardly_used,
-    tallied,
+    hardly_used_jobs,
+    most_idle_jobs,
+    tally_verdicts,
     waiting_users,
-    worst,
 )
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import DecisionRecord
@@ -90,7 +90,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename={"promises_enforc
     """What happened from *since_s* to *until_s*, seconds since 1970.
 
     Attributes:
-        previous_since_s: When the time before began, which ended at *since_s*.
+        previous_since_s: When the previous period began, which ended at *since_s*.
         user: Whose jobs alone; empty for everybody's.
         money: Of the GPU types that have a price, or else a weight; ``None`` where none has.
         currency: Which of the two that is.
@@ -101,7 +101,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename={"promises_enforc
         all_jobs: The same of all jobs.
         unseen: The same of what nobody saw.
         totals: Of the time.
-        previous: Of the time before, as long as this one; ``None`` where nothing is kept of it.
+        previous: Of the previous period, as long as this one; ``None`` where nothing is kept of it.
         hardly_used: The jobs that held whole GPUs and hardly used them.
         waiting: The users whose jobs wait for their hosts.
         unaccounted: Why the accounting of a manager was not read, a sentence each.
@@ -140,7 +140,7 @@ class Period:
     """The time that a report is of, seconds since 1970, and whose jobs; an empty *user* is everybody.
 
     Attributes:
-        before_since_s: When the time before began; ``None`` where it is as long as this one.
+        before_since_s: When the previous period began; ``None`` where it is as long as this one.
     """
 
     since_s: float
@@ -150,7 +150,7 @@ class Period:
 
     @property
     def previous_since_s(self) -> float:
-        """Return when the time before began."""
+        """Return when the previous period began."""
         return 2 * self.since_s - self.until_s if self.before_since_s is None else self.before_since_s
 
 
@@ -172,8 +172,8 @@ def report_of(
     """Return the report.
 
     Args:
-        records: The decisions of that time, and maybe of the time before.
-        observations: The runs that ended in that time, and maybe of the time before, the newest first.
+        records: The decisions of that period, and maybe of the previous one.
+        observations: The runs that ended in that period, and maybe of the previous one, the newest first.
         rates: By the names of GPUs as nodes report them.
         period: Which time that is, and whose jobs they are.
         rules: What counts as seen, and by what shares are priced.
@@ -199,8 +199,8 @@ def report_of(
         currency=rates.currency if priced else None,
         gpus=gpus,
         bands=_bands(observations, least_s),
-        verdicts=tallied(observations, least_s),
-        worst=worst(observations, least_s),
+        verdicts=tally_verdicts(observations, least_s),
+        worst=most_idle_jobs(observations, least_s),
         trueness=prediction_accuracy(observations, least_s),
         promises_enforced=of_shares,
         promises_withheld=withheld,
@@ -210,7 +210,7 @@ def report_of(
         unseen=breakdown.unseen,
         totals=period_totals(observations, least_s),
         previous=period_totals(previous, least_s) if previous else None,
-        hardly_used=hardly_used(observations, least_s),
+        hardly_used=hardly_used_jobs(observations, least_s),
         waiting=waiting_users(observations, least_s),
     )
 

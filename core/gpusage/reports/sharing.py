@@ -19,7 +19,7 @@ from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, SOUND, own_utiliza
 from gpusage.experience.learning import MEMORY_MARGINS
 from gpusage.experience.unnamed_jobs import gpu_need, share_prices
 from gpusage.policies.shares.price import can_promise, limits, offers, priced_percents
-from gpusage.predictors.intervals import exactly
+from gpusage.predictors.intervals import exact_interval
 from gpusage.reports.amounts import expected_slowdown, gpu_count, had_whole_gpus, was_share_withheld
 from gpusage.reports.jobs import count_jobs
 from gpusage.store.usage_rows import Observation
@@ -147,8 +147,8 @@ def _promised_shares(
     """
     gpu = find_gpu(gpu_name)
     known = ObservedFigures(
-        gpu_utilization=Figure(interval=exactly(utilization_percent / 100), source=""),
-        memory_bytes=Figure(interval=exactly(0), source=""),
+        gpu_utilization=Figure(interval=exact_interval(utilization_percent / 100), source=""),
+        memory_bytes=Figure(interval=exact_interval(0), source=""),
     )
     need = gpu_need(known, gpu) if gpu else None
     if gpu is None or need is None:

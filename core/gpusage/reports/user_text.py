@@ -23,14 +23,14 @@ from gpusage.experience.finished_jobs import (
 )
 from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.reports.jobs import newest_seen, runs_by_job
-from gpusage.reports.lines import amount, counted, slower
+from gpusage.reports.lines import amount, count_text, slower
 from gpusage.reports.report import Report
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.units import percent
 
 MOST_LINES, WIDTH = 25, 78
 MOST_JOBS = 5
-NOTHING = "None of your jobs held a GPU in this time."
+NOTHING = "None of your jobs held a GPU in this period."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +99,10 @@ def user_text(report: Report, observations: Sequence[Observation], writing: Writ
 
 def _sums(report: Report) -> list[str]:
     hours, possible = report.hours, report.all_jobs.possible
-    before = f", {amount(report.previous.hours.booked)} in the time before" if report.previous else ""
+    before = f", {amount(report.previous.hours.booked)} in the previous period" if report.previous else ""
     used = f"A kernel ran in {amount(hours.used)} of them and none in {amount(hours.idle)}"
     lines = [
-        f"{counted(report.all_jobs.job_count)} booked {amount(hours.booked)} GPU hours{before}.",
+        f"{count_text(report.all_jobs.job_count)} booked {amount(hours.booked)} GPU hours{before}.",
         f"{used}; {amount(hours.unseen)} were not seen.",
     ]
     if report.totals.share_count:

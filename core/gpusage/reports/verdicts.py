@@ -111,7 +111,7 @@ def rules(least_s: float = LEAST_SAMPLED_S) -> Mapping[Verdict, str]:
     return {**_RULES, "not seen": unseen}
 
 
-def tallied(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[VerdictTally, ...]:
+def tally_verdicts(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[VerdictTally, ...]:
     """Return the runs by their verdict, in the order of `rules`."""
     by_verdict: dict[Verdict, list[Amounts]] = defaultdict(list)
     for each in observations:
@@ -129,21 +129,21 @@ def tallied(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_
     )
 
 
-def worst(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[Wasted, ...]:
+def most_idle_jobs(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[Wasted, ...]:
     """Return the jobs with most idle GPU hours, the worst first; *observations* have the newest run first."""
     wasted = (_wasted(runs, least_s) for runs in runs_by_job(observations))
     return _most_idle(job for job in wasted if job.verdict in ("waits", "unused"))
 
 
-def hardly_used(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> HardlyUsed:
-    """Return the jobs that held whole GPUs and hardly used them, by what was seen; see `worst`."""
+def hardly_used_jobs(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> HardlyUsed:
+    """Return the jobs that held whole GPUs and hardly used them, by what was seen."""
     jobs = [_wasted(runs, least_s) for runs in runs_by_job(filter(had_whole_gpus, observations))]
     hardly = [job for job in jobs if job.hours.used < HARDLY_USED_BELOW * (job.hours.used + job.hours.idle)]
     return HardlyUsed(job_count=len(hardly), hours=total(job.hours for job in hardly), worst=_most_idle(hardly))
 
 
 def waiting_users(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[WaitingUser, ...]:
-    """Return the users whose jobs wait for their hosts, those with the most idle GPU hours first; see `worst`."""
+    """Return the users whose jobs wait for their hosts, those with the most idle GPU hours first."""
     by_user: dict[str, list[tuple[Wasted, str]]] = defaultdict(list)
     for runs in runs_by_job(observations):
         job = _wasted(runs, least_s)

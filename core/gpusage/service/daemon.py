@@ -1,4 +1,4 @@
-"""gpusaged, the process: it starts, listens until it is told to stop, and leaves nothing behind."""
+"""gpusaged, the process: it starts, listens until a signal stops it, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def serve(advisor: Advisor, config: Path | None) -> None:
 
 
 async def _maintain_sockets(request_socket: ServerSocket, status_socket: ServerSocket, state: State) -> None:
-    """Let in those whom a newer configuration names, and make deleted sockets again."""
+    """Admit the users of the current configuration, and recreate deleted sockets."""
     granted = state.snapshot.trusted_uids
     while True:
         await asyncio.sleep(MAINTENANCE_INTERVAL_S)

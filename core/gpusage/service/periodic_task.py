@@ -57,7 +57,7 @@ class PeriodicTask(ABC):
         """Return how long to wait before the next run."""
 
     def _is_due(self) -> bool:
-        """Tell whether there is anything to do."""
+        """Return whether there is anything to do."""
         return True
 
     def _loop(self) -> None:

@@ -32,7 +32,7 @@ answer that is not valid."""
 
 
 class ProtocolError(ValueError):
-    """Say that a line is not of the protocol."""
+    """A line breaks the protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

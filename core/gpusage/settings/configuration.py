@@ -3,7 +3,7 @@
 Invariants:
 
 1. Every key has a default, so that no file is a valid configuration.
-2. `origins` tells for each key where its value came from.
+2. `origins` shows for each key where its value came from.
 3. Each workload manager that a plugin describes has a section, of the type that the plugin names.
 """
 
@@ -64,10 +64,10 @@ class LearningSettings:
     Attributes:
         enabled: Whether earlier runs count at all.
         days: How many days a run counts.
-        least_sampled_s: A run that was sampled for fewer seconds teaches nothing.
+        least_sampled_s: A run that was sampled for fewer seconds does not count.
         refresh_s: How often new runs are read from the store, in seconds.
         back_off: Whether shares are only advised where predictions for a user and a kind of model miss too often.
-        history: What is done for jobs that name no model: ``observe`` records what their history tells, ``enforce``
+        history: What is done for jobs that name no model: ``observe`` records what their history shows, ``enforce``
             also acts on it where it has earned that. Such jobs then carry an annotation.
         history_file: Where `gpusage train --history` writes, and gpusaged reads.
         capture: Whose own runs show their models to the next job of the same script: ``opt-in`` those that say

@@ -109,7 +109,7 @@ def _configuration(document: Mapping[str, object], source: Source, managers: Man
 
 
 def _without_those_set_aside(document: Mapping[str, object], known: tuple[str, ...]) -> Mapping[str, object]:
-    """Return *document* without the sections of plugins that cannot be used; people are told of these elsewhere."""
+    """Return *document* without the sections of plugins that cannot be used; these are reported elsewhere."""
     strange = {name for name, value in document.items() if isinstance(value, dict)} - {*known}
     aside = strange & load_hooks().troubles().keys() if strange else strange
     return {name: value for name, value in document.items() if name not in aside}

@@ -40,7 +40,7 @@ class Source:
         return Source(origin=self.origin, prefix=f"{self.prefix}{name}.")
 
     def refuse(self, name: str, expected: str, value: object, cure: str = "Change it.") -> NoReturn:
-        """Say that the key *name* must be what is *expected*."""
+        """Raise the error that the key *name* must be what is *expected*."""
         key = f"Key {self.prefix + name!r} of configuration {self.origin!r}"
         message = f"{key} must be {expected}; got {value!r}. {cure}"
         raise RequestError(message)
@@ -98,7 +98,7 @@ def _checked(hint: Hint) -> Hint:
 
 
 def _number(kind: type[float], limits: Range | None) -> Hint:
-    """Return the annotation of a number, which is at least 0 where nothing else is said."""
+    """Return the annotation of a number, which is at least 0 if no other limit is given."""
     what = "a whole number" if kind is int else "a number"
     if limits is None:
         most = None if kind is int else sys.float_info.max  # `inf` is TOML

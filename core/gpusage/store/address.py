@@ -1,4 +1,4 @@
-"""Where a PostgreSQL database is, and whom it must prove itself to be."""
+"""The address of a PostgreSQL database, and how its server must prove its identity."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ DAY_S = 86_400.0
 
 
 class StoreError(GpuUsageError):
-    """Say that the store cannot be read or written."""
+    """The store cannot be read or written."""
 
     code = "store"
 

@@ -59,16 +59,16 @@ def encode_record(record: DecisionRecord | Usage) -> str:
         return _ENCODER.encode(record).decode()
     except UnicodeEncodeError:  # a user's text that is no Unicode: keep the columns, and the record in ASCII
         plain = msgspec.to_builtins(record, enc_hook=_encodable)
-        return _ENCODER.encode(_cleaned(plain)).decode()
+        return _ENCODER.encode(_with_valid_unicode(plain)).decode()
 
 
-def _cleaned(value: object) -> object:
+def _with_valid_unicode(value: object) -> object:
     """Return a JSON value with every text made valid Unicode."""
     if isinstance(value, str):
         return replace_invalid_unicode(value)
     if isinstance(value, Mapping):
-        return {replace_invalid_unicode(key): _cleaned(item) for key, item in value.items()}
-    return [_cleaned(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {replace_invalid_unicode(key): _with_valid_unicode(item) for key, item in value.items()}
+    return [_with_valid_unicode(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def replace_invalid_unicode(text: str) -> str:

@@ -247,5 +247,5 @@ def _inode(path: Path) -> int | None:
 
 
 def _is_corrupt(error: Exception) -> bool:
-    """Tell whether SQLite found the file itself unsound; CPython gives these two codes the bare class."""
+    """Return whether SQLite found the file itself unsound; CPython gives these two codes the bare class."""
     return type(error) in {sqlite3.DatabaseError, UnicodeDecodeError}

@@ -22,8 +22,6 @@ _NEWEST_PER_USER = (
     " (PARTITION BY u.owner ORDER BY u.ended_at_s DESC, u.id DESC) AS turn"
     " FROM {schema}usage u WHERE {where}) turns WHERE turn <= :count_per_user)"
 )
-CLOCK_DIFFERENCE_S = 2.0
-"""A manager counts whole seconds; a sampler is started a little earlier or later, by the clock of its own node."""
 Values = dict[str, float | str]
 
 
@@ -122,13 +120,8 @@ def decode_observations(rows: Iterable[tuple[str, str | None]], store: str) -> t
     return tuple(observations)
 
 
-def is_same_run(one: Usage, other: Usage) -> bool:
-    """Tell whether both are of one run, where both are of one job: its next run starts after the last has ended."""
-    return max(one.started_at_s, other.started_at_s) < min(one.ended_at_s, other.ended_at_s) + CLOCK_DIFFERENCE_S
-
-
 def is_record_of(usage: Usage, record: DecisionRecord) -> bool:
-    """Tell whether *record* may be of the job: where users name the number themselves, they may name another's."""
+    """Return whether *record* may be of the job: where users name the number themselves, they may name another's."""
     user = record.identity.user if record.identity else ""
     is_same = user.isdecimal() if usage.user_id is None else user == usage.user_id
     return record.manager == usage.manager and (user in ("", usage.user) or is_same)

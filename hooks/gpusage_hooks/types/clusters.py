@@ -115,7 +115,7 @@ class GpuPool:
         node_kinds: Its nodes, each kind once; none means not known.
         free_share_percent: The largest part of one of its GPUs that is free now; ``None`` means not known.
         billing_weight: What the site bills for one whole GPU, against other types and resources, per time that it is
-            held; ``None`` where the manager is told none.
+            held; ``None`` if the manager has none.
         node_gpu_counts: How many of these GPUs its nodes have, each number once, the smallest first; none means not
             known.
     """
@@ -135,12 +135,12 @@ class GpuPool:
     node_gpu_counts: tuple[int, ...] = ()
 
     def has_room(self, share_percent: int) -> bool:
-        """Tell whether a share of *share_percent* of one GPU could start here now."""
+        """Return whether a share of *share_percent* of one GPU could start here now."""
         free = self.free_share_percent
         return self.free_gpu_count > 0 or (free is not None and free >= share_percent)
 
     def meets(self, node_features: tuple[tuple[str, ...], ...]) -> bool:
-        """Tell whether one of its nodes may have what a job asks for by `GpuRequest.node_features`."""
+        """Return whether one of its nodes may have what a job asks for by `GpuRequest.node_features`."""
         unknown = not (node_features and self.node_features)
         return unknown or any({*group} <= {*node} for group in node_features for node in self.node_features)
 
@@ -157,7 +157,7 @@ class Cluster:
             have no room any more.
         repeats: Whether a job may run again by itself where a share's memory was too small.
         neighbours: The jobs that run on shares now, as far as they are known.
-        recent_jobs: Of each user's newest job that was decided of late, how long a step takes on GPU types where it
+        recent_jobs: Of each user's newest job among the recent decisions, how long a step takes on GPU types where it
             fits, in seconds by the site's name of the type: they compete for the fast ones. None means not known.
     """
 

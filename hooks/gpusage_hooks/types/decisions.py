@@ -113,7 +113,7 @@ class DecisionRecord:
         number: Twelve hexadecimal digits, no record's but this one's; the job carries them in its annotation.
         identity: By which a later submission is known to be the same job; ``None`` where neither a model was read
             nor a history is kept.
-        predicted_utilization: The GPU utilization on the need's GPU as the model alone tells it, 0 to 1, without
+        predicted_utilization: The GPU utilization on the need's GPU as predicted from the model alone, 0 to 1, without
             anything that was said or learned.
         history_estimates: What history predicts for a job that names no model, alone on each GPU that it might have,
             by the GPU's name.

@@ -62,7 +62,7 @@ class PastJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitter:
-    """Who submits a job, and under what name: with the model, what tells that a job comes again.
+    """Who submits a job, and under what name: with the model, what identifies a job that comes again.
 
     Each is read from the submission when it is asked for; from then on the answer counts as one that rests on it.
 
@@ -103,13 +103,13 @@ class Submitter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobIdentity:
-    """What tells, when all of it is known, that a job came before.
+    """What identifies a job that came before, if all of it is known.
 
     Attributes:
         user: As in `Submitter`.
         fingerprint: Equal for models that do the same work, whatever their files are called.
         family: Of the model, by its name: ``resnet`` for ``resnet50``.
-        script_digest: Equal for scripts that differ in numbers, comments and blanks alone; tells nothing else of them.
+        script_digest: Equal for scripts that differ in numbers, comments and blanks alone; shows nothing else of them.
         request: What the job asks for, in a few words that are equal for equal requests.
     """
 
@@ -136,6 +136,7 @@ class Job:
         advice_only: Why the job can be judged but not changed any more, one clause; empty where it can be changed.
         submitter: Who submits it.
         dry_run: Nothing is submitted: its user only asks what would become of it. It is answered, not recorded.
+        shows_model: It names no model, and its run shows it, as its user asks by ``learn=on``.
     """
 
     submission: DecisionRequest
@@ -148,6 +149,7 @@ class Job:
     advice_only: str = ""
     submitter: Submitter = Submitter()
     dry_run: bool = False
+    shows_model: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,10 +22,10 @@ class GpuNeed:
         share_percent: The part of the GPU that the figures are for; activities are of the share's own SMs.
         slowdown: The step time against that on the whole GPU, at least 1: an interval of the ratio itself. For a slice
             (MIG), against the GPU that it is cut from.
-        required_memory_bytes: Without which a run fails, CUDA context included; ``None`` where nothing tells it apart
+        required_memory_bytes: Without which a run fails, CUDA context included; ``None`` where nothing separates it
             from `memory_bytes`.
         share_high_bytes: The second upper end of the required memory, above which 1 of 1,000 jobs lies at most.
-        source: ``history`` where the job names no model and its earlier runs tell: of memory and utilization alone. Its
+        source: ``history`` where the job names no model and its earlier runs show it: memory and utilization alone. Its
             step time and throughput are 1 then, and its activities anything up to its utilization.
     """
 
@@ -48,7 +48,7 @@ class GpuNeed:
 
     @property
     def required_bytes(self) -> Interval:
-        """Return the memory without which a run fails, as far as it is told apart from what a run takes."""
+        """Return the memory without which a run fails, as far as it is known apart from what a run takes."""
         return self.required_memory_bytes or self.memory_bytes
 
     @property
@@ -99,11 +99,19 @@ class Price:
         gpu: The GPU, or the slice of one.
         share_percent: The MPS share of it.
         slowdown: As in `GpuNeed`.
+        contended_slowdown: The same if partners leave it no more than its part of the memory's bandwidth; ``None``
+            where that is no more.
     """
 
     gpu: str
     share_percent: int
     slowdown: Interval
+    contended_slowdown: Interval | None = None
+
+    @property
+    def slowdown_under_contention(self) -> Interval:
+        """Return what partners leave it at most, before what they cost in addition."""
+        return self.contended_slowdown or self.slowdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

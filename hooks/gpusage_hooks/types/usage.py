@@ -41,12 +41,12 @@ class Usage:
         manager: The workload manager's name, as in `Manager`.
         job_id: In the manager's own form.
         user: By name.
-        user_id: What the manager's submissions call the same user, maybe a number; ``None`` where nobody told, as
+        user_id: What the manager's submissions call the same user, maybe a number; ``None`` if unknown, as
             in what older releases kept.
-        account: The account or queue that pays; empty where nobody told.
-        partition: Where it ran, by the manager's own name; empty where nobody told.
+        account: The account or queue that pays; empty if unknown.
+        partition: Where it ran, by the manager's own name; empty if unknown.
         gpu: The catalogue's name, or the device's own words where the catalogue does not know it.
-        gpu_count: How many GPUs it had: on the node that sampled it, or of all nodes where the accounting tells; the
+        gpu_count: How many GPUs it had: on the node that sampled it, or of all nodes where the accounting has it; the
             mean over its time where that changed.
         started_at_s: When the job started, seconds since 1970.
         ended_at_s: When it ended.
@@ -101,7 +101,7 @@ class GpuReading:
         dram_activity: Mean share of the memory bandwidth since the last reading, 0 to 1.
         energy_j: A counter that only grows; where it begins does not matter.
         process_memory_bytes: What each process on the GPU holds, by its number on this machine; ``None`` where the
-            driver does not tell.
+            driver does not report it.
     """
 
     name: str

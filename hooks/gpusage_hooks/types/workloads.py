@@ -10,7 +10,7 @@ Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp16-pure", "bf16-pure", "i
 Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw", "adafactor", "adam8bit", "adamw8bit"]
 Layout = Literal["channels_first", "channels_last"]
 
-Strategy = Literal["ddp", "zero1", "zero2", "zero3", "fsdp"]
+Strategy = Literal["ddp", "zero1", "zero2", "zero3", "fsdp", "pipeline"]
 Engine = Literal["eager", "compile", "vllm", "tensorrt-llm", "tensorrt"]
 """What runs a model in inference: PyTorch operator by operator, its compiler, or a program that serves."""
 
@@ -68,8 +68,9 @@ class Workload:
         network_bytes_per_s: Training on several hosts: what the network carries for each GPU, one way; ``None`` is the
             site's, or what hosts with such GPUs commonly have.
         gpus: Training: GPUs that each compute ``batch_size`` samples of a step, and sum their gradients. Generation:
-            GPUs among which each layer is divided (tensor parallelism).
-        strategy: Training on several GPUs: what each of them holds of weights, gradients and state.
+            GPUs among which each layer is divided (tensor parallelism), or the layers with ``pipeline``.
+        strategy: Training on several GPUs: what each of them holds of weights, gradients and state. Generation:
+            ``pipeline``, some of the layers; with any other, which is then a default, a part of each layer.
         compile: Whether a compiler fuses the model's operators, as `torch.compile` does.
         layout: How images lie in memory: channel after channel, or with the channels of each pixel side by side.
         engine: Inference: what runs the model; ``eager`` beside *compile* means the compiler.

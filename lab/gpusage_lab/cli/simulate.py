@@ -159,7 +159,7 @@ def _repetitions(rows: Sequence[Repeated]) -> Iterator[str]:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Yield what is told how many jobs have ended: a bar on a terminal, nothing elsewhere."""
+    """Yield a function that takes the number of ended jobs and shows it as a bar, if this is a terminal."""
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bars:
         task = bars.add_task("jobs", total=total)

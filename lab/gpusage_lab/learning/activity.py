@@ -1,7 +1,7 @@
 """Utilization and SM activity of a workload alone: the artifact's fit, and its scores on architectures never seen.
 
-GPUMemNet's random networks teach the SMs' part and the intervals. Real models (Lucid's solo runs, MISO's, gpulets') are
-a test alone: their licences or their number forbid fitting.
+The SMs' part and the intervals are fitted on GPUMemNet's random networks. Real models (Lucid's solo runs, MISO's,
+gpulets') are a test alone: their licences or their number forbid fitting.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def fit(data: DataFolder) -> Sequence[Artifact]:
     return (Artifact(name="activity", card=_card(data, rows, held_out), parameters=parameters),)
 
 
-def gap_s(rows: Rows, taught: npt.NDArray[np.int64]) -> float:
+def gap_s(rows: Rows, train_rows: npt.NDArray[np.int64]) -> float:
     """Return the idle seconds that a host leaves for each kernel: `GAP_S`, moved to a site's own runs if it has some.
 
-    The random networks do not count: they wait for their data, and so tell nothing of other jobs' hosts.
+    The random networks do not count: they wait for their data, and so show nothing of other jobs' hosts.
     """
-    own = taught[(np.array(rows.kinds)[taught] == REAL) & (rows.steps[taught, _GAPS] > 0)]
+    own = train_rows[(np.array(rows.kinds)[train_rows] == REAL) & (rows.steps[train_rows, _GAPS] > 0)]
     busy_s, step_s, gaps = rows.steps[own].T
     idle_s = 100.0 * busy_s / rows.measured[own, UTILIZATION] - step_s
     apart = np.log(np.maximum(idle_s / gaps, LEAST_GAP_S) / GAP_S)
@@ -77,11 +77,11 @@ def _utilization(rows: Rows, gap_s: float) -> FloatArray:
     return np.asarray(100.0 * np.minimum(busy_s / (step_s + gaps * gap_s), GREATEST_SHARE))
 
 
-def _sm_share(rows: Rows, taught: npt.NDArray[np.int64]) -> ForestParameters:
+def _sm_share(rows: Rows, train_rows: npt.NDArray[np.int64]) -> ForestParameters:
     """Return the trees of the percent of the kernels' time in which SMs have work: in it waits cancel."""
-    measured = rows.measured[taught]
+    measured = rows.measured[train_rows]
     percents = 100.0 * np.minimum(measured[:, SM] / measured[:, UTILIZATION], 1.0)
-    return boosting.fit_trees(rows.features[taught], np.log1p(percents))
+    return boosting.fit_trees(rows.features[train_rows], np.log1p(percents))
 
 
 def _card(data: DataFolder, rows: Rows, held_out: FloatArray) -> Card:
@@ -131,6 +131,7 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
             ),
             points=_points(rows, held_out, *ends),
         ),
+        _transfer(rows),
         _coverage(rows, groups, *ends),
         *activity_known.tables(data),
     )
@@ -158,6 +159,27 @@ def _scored(rows: Rows, groups: Sequence[Fold]) -> tuple[tuple[Line, ...], Float
     return tuple(lines), held_out
 
 
+def _transfer(rows: Rows) -> ScoreTable:
+    """Return the errors of what other kinds of network teach, which were run with another program and other data."""
+    folds = leave_one_out(rows.kinds, "kind")
+    methods = {
+        "constant": _constant,
+        "Yeung's features, random forest": _yeung_forest,
+        "Yeung's features, boosting": _yeung_boosting,
+        "ours": _ours,
+    }
+    lines = [
+        (f"{name}, utilization", *_errors(rows, _out_of_fold(rows, folds, method)[:, UTILIZATION], UTILIZATION))
+        for name, method in methods.items()
+    ]
+    return ScoreTable(
+        title="Utilization of random networks, a kind of network held out, RMSLE on percent",
+        columns=("method", *(f"unseen kind: {part}" for part in ("all", "MLP", "CNN"))),
+        rows=tuple(lines),
+        notes=("What the one kind teaches about the other: MLP and CNN ran with programs and data of their own.",),
+    )
+
+
 def _rows(data: DataFolder) -> Rows:
     """Return the rows, once there are enough to leave a kind of network out, and to say where another lies."""
     rows = rows_of(data)
@@ -182,7 +204,7 @@ def _constant(rows: Rows, fold: Fold) -> FloatArray:
 
 
 def _host_known(rows: Rows, fold: Fold) -> FloatArray:
-    """Return the percents by the host that the other runs of the same campaign tell."""
+    """Return the percents by the host that the other runs of the same campaign show."""
     campaigns, busy = np.array(rows.campaigns), np.zeros(len(rows.kinds))
     for campaign in set(rows.campaigns):
         train, test = (part[campaigns[part] == campaign] for part in (fold.train, fold.test))
@@ -223,13 +245,13 @@ def _errors(rows: Rows, predictions: FloatArray, column: int) -> tuple[float, fl
     return first, second, third
 
 
-def _misses(rows: Rows, predictions: FloatArray, taught: npt.NDArray[np.int64]) -> FloatArray:
+def _misses(rows: Rows, predictions: FloatArray, train_rows: npt.NDArray[np.int64]) -> FloatArray:
     """Return how far truths lie below and above *predictions*: beyond each end are at most 5 % of any kind.
 
     Kinds with fewer than `LEAST_ROWS` do not count.
     """
-    kinds = np.array(rows.kinds)[taught]
-    apart = (_odds(rows.measured) - _odds(predictions))[taught]
+    kinds = np.array(rows.kinds)[train_rows]
+    apart = (_odds(rows.measured) - _odds(predictions))[train_rows]
     many = [kind for kind, count in Counter(kinds.tolist()).items() if count >= LEAST_ROWS]
     lows, highs = np.transpose([np.quantile(apart[kinds == kind], (0.05, 0.95), axis=0) for kind in many], (1, 0, 2))
     return np.asarray(np.maximum(np.stack([-lows.min(axis=0), highs.max(axis=0)], axis=1), 0.0))

@@ -1,6 +1,6 @@
 """Utilization of real models: from the graph alone, and with one figure of an earlier run known.
 
-Nothing is fitted on these rows. What a graph can tell at most is scored as well: a job that waits for its data looks
+Nothing is fitted on these rows. What a graph can show at most is scored as well: a job that waits for its data looks
 like one that does not.
 """
 
@@ -18,13 +18,14 @@ from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray
 from gpusage_hooks.types import Interval, SoloRun
 from gpusage_lab.learning import activity_tests
-from gpusage_lab.learning.activity_tests import Test, real_tests
+from gpusage_lab.learning.activity_tests import LEFT_OUT_NOTE, Test, error_of_constant, real_tests
 from gpusage_lab.learning.hosts import Loads, held_out, load_of
 from gpusage_lab.learning.scores import rank_correlation, rmsle
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 
 TITLE = "Utilization of real models, none of them fitted on: RMSLE on percent"
+OTHER_SOURCES = "constant of other sources"
 WAITS = ("PointNet",)
 """Their steps last 7 to 14 times as long as their kernels, for a parser of text files; no graph shows it."""
 GREATEST, LEAST = 1.0, 1e-3
@@ -40,49 +41,49 @@ def known_table(tests: Sequence[Test]) -> ScoreTable:
     """Return the errors by source and by what is known; each of *tests* has a utilization."""
     return ScoreTable(
         title=TITLE,
-        columns=("source", "rows", "ours", "constant", "coverage %", "rank correlation"),
+        columns=("source", "rows", "ours", "constant", OTHER_SOURCES, "coverage %", "rank correlation"),
         rows=tuple(
             line
             for source in sorted({test.source for test in tests})
-            for line in _source_lines(source, [test for test in tests if test.source == source])
+            for line in _source_lines(
+                source, [test for test in tests if test.source == source], _usual_percent(tests, but=source)
+            )
         ),
         notes=(
-            "'constant' is the best constant for these very rows.",
+            LEFT_OUT_NOTE,
+            "Constant of other sources: the mean of their constants; nothing of the source is known.",
             "Step time known: as `step_time=` gives it. At another batch: `utilization=60@32`, of the nearest other.",
             "Host known: fitted on the campaign's other models; a job that parses its files spoils it (decision 49).",
-            "Ceiling: what a graph could tell at most, every model told exactly but one that waits for its data,",
+            "Ceiling: what a graph could show at most, every model exact but one that waits for its data,",
             "which is taken for one that does not. Of PPO and TD3 no step time is known.",
         ),
     )
 
 
-def _source_lines(source: str, tests: Sequence[Test]) -> Iterator[tuple[Cell, ...]]:
+def _source_lines(source: str, tests: Sequence[Test], usual: float | None) -> Iterator[tuple[Cell, ...]]:
+    """Yield the lines of one source; *usual* is the utilization elsewhere, in percent."""
     truth = _percents(tests)
-    yield _line(f"{source}, from the graph", truth, [_predicted(test, SoloRun()) for test in tests])
+    yield _line(f"{source}, from the graph", tests, [_predicted(test, SoloRun()) for test in tests], usual)
     waits = np.array([test.model in WAITS for test in tests], dtype=bool)
     if waits.any():
         fed = [test for test in tests if test.model not in WAITS]
-        yield _line(f"{source}, without PointNet", _percents(fed), [_predicted(test, SoloRun()) for test in fed])
-        most = np.where(waits, 100.0, truth)
-        level = _constant(truth)
-        yield f"{source}, ceiling of graphs", len(truth), rmsle(truth, most), level, None, rank_correlation(truth, most)
-    yield _host_line(f"{source}, host known", truth, tests)
+        yield _line(f"{source}, without PointNet", fed, [_predicted(test, SoloRun()) for test in fed], usual)
+        yield _scores(f"{source}, ceiling of graphs", tests, np.where(waits, 100.0, truth), usual)
+    yield _host_line(f"{source}, host known", tests, usual)
     timed = [test for test in tests if test.step_s is not None]
     if timed:
         predictions = [_predicted(test, SoloRun(step_time_s=test.step_s)) for test in timed]
-        yield _line(f"{source}, step time known", _percents(timed), predictions)
+        yield _line(f"{source}, step time known", timed, predictions, usual)
     batch_pairs = [(test, other) for test in tests if (other := other_batch(test, tests)) is not None]
     if batch_pairs:
         predictions = [_predicted(test, solo_run(other)) for test, other in batch_pairs]
-        yield _line(
-            f"{source}, utilization at another batch known", _percents([test for test, _ in batch_pairs]), predictions
-        )
+        known = [test for test, _ in batch_pairs]
+        yield _line(f"{source}, utilization at another batch known", known, predictions, usual)
 
 
-def _host_line(name: str, truth: FloatArray, tests: Sequence[Test]) -> tuple[Cell, ...]:
+def _host_line(name: str, tests: Sequence[Test], usual: float | None) -> tuple[Cell, ...]:
     loads = Loads(*np.array([load_of(WorkloadAnalysis(test.graph, test.workload), test.gpu) for test in tests]).T)
-    predictions = held_out(loads, truth, [test.model for test in tests])
-    return name, len(truth), rmsle(truth, predictions), _constant(truth), None, rank_correlation(truth, predictions)
+    return _scores(name, tests, held_out(loads, _percents(tests), [test.model for test in tests]), usual)
 
 
 def _predicted(test: Test, alone: SoloRun) -> Interval:
@@ -116,16 +117,28 @@ def _percents(tests: Sequence[Test]) -> FloatArray:
     return np.array([test.utilization for test in tests], dtype=float)
 
 
-def _line(name: str, truth: FloatArray, predictions: Sequence[Interval]) -> tuple[Cell, ...]:
-    ours = 100.0 * np.array([one.value for one in predictions])
-    inside = [100 * one.low <= value <= 100 * one.high for one, value in zip(predictions, truth, strict=True)]
+def _line(name: str, tests: Sequence[Test], predictions: Sequence[Interval], usual: float | None) -> tuple[Cell, ...]:
+    each = zip(predictions, _percents(tests), strict=True)
+    inside = [100 * one.low <= value <= 100 * one.high for one, value in each]
     is_known = all(one.low == one.high for one in predictions)
     coverage = None if is_known else 100.0 * float(np.mean(inside))
-    return name, len(truth), rmsle(truth, ours), _constant(truth), coverage, rank_correlation(truth, ours)
+    return _scores(name, tests, 100.0 * np.array([one.value for one in predictions]), usual, coverage)
 
 
-def _constant(truth: FloatArray) -> float:
-    return rmsle(truth, np.full(len(truth), np.expm1(np.log1p(truth).mean())))
+def _scores(
+    name: str, tests: Sequence[Test], ours: FloatArray, usual: float | None, coverage: float | None = None
+) -> tuple[Cell, ...]:
+    truth = _percents(tests)
+    elsewhere = None if usual is None else rmsle(truth, np.full(len(truth), usual))
+    constant = error_of_constant(truth, [test.model for test in tests])
+    return name, len(truth), rmsle(truth, ours), constant, elsewhere, coverage, rank_correlation(truth, ours)
+
+
+def _usual_percent(tests: Sequence[Test], *, but: str) -> float | None:
+    """Return the utilization that is usual in all sources *but* one, each source alike; ``None`` without another."""
+    others = sorted({test.source for test in tests} - {but})
+    logs = [np.log1p(_percents([test for test in tests if test.source == source])).mean() for source in others]
+    return float(np.expm1(np.mean(logs))) if logs else None
 
 
 _ADVISOR = Advisor(hooks=make_hooks(), catalogue=builtin_catalogue())

@@ -1,6 +1,6 @@
 """Artifacts as they are, shipped or named by the user, asked through the predictors for rows that were measured.
 
-Errors on rows that an artifact was fitted on tell how well it fits, not how well it predicts: each line says which.
+Errors on rows that an artifact was fitted on show how well it fits, not how well it predicts: each line says which.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpusage.plugins.loading import make_hooks
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.artifacts import pretrained
 from gpusage.predictors.colocation import predict_colocation
-from gpusage.predictors.intervals import exactly, speedup
+from gpusage.predictors.intervals import exact_interval, speedup
 from gpusage.predictors.slowdown import predict_slowdown
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Figure, Interval, ObservedFigures, SoloRun, Workload
@@ -76,7 +76,7 @@ def check_readable(paths: Mapping[str, Path]) -> None:
 
 def _read_artifact(name: str) -> None:
     """Let the built-in predictors read all that they ever do of the artifact *name*."""
-    _cited(name)
+    _training_files(name)
     advisor = Advisor(hooks=make_hooks(), catalogue=builtin_catalogue())
     graph = load_zoo().graph(TRIED)
     needs = advisor.predict(graph, Workload(), list(advisor.catalogue))
@@ -121,12 +121,12 @@ def _line(answer: Comparison) -> tuple[str, str]:
 
 
 def _is_seen(name: str, source: str, figure: str) -> bool:
-    """Tell whether the card of the artifact *name* says that it was fitted on *source*."""
+    """Return whether the card of the artifact *name* says that it was fitted on *source*."""
     files = {file for file, kind in random_networks.KINDS.items() if source == f"gpumemnet_{kind}"}
-    return figure != "DRAM activity" and not (files or {source}).isdisjoint(_cited(name))
+    return figure != "DRAM activity" and not (files or {source}).isdisjoint(_training_files(name))
 
 
-def _cited(name: str) -> set[str]:
+def _training_files(name: str) -> set[str]:
     """Return what stands before the colon of each line of "fitted on"; of several files, each."""
     lines = [line for line in pretrained().card(name).fitted_on if not line.startswith("left out")]
     heads = {line.partition(": ")[0] for line in lines}
@@ -219,7 +219,7 @@ def _colocation(data: DataFolder) -> Iterator[Comparison]:
 def _slowdown(data: DataFolder) -> Iterator[Comparison]:
     zoo = load_zoo()
     for row in slowdown_rows(data, zoo):
-        known = ObservedFigures(step_time_s=Figure(interval=exactly(row.alone_s), source=row.source))
+        known = ObservedFigures(step_time_s=Figure(interval=exact_interval(row.alone_s), source=row.source))
         predicted = predict_slowdown(zoo.graph(row.key), row.workload, [row.gpu], [[row.share]], [known])[0][0]
         yield Comparison(row.source, "step time known", row.key, row.slowdown, predicted)
 

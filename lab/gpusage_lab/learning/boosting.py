@@ -17,7 +17,7 @@ MAXIMUM_DEPTH = 6
 
 
 def fit_trees(rows: FloatArray, target: FloatArray, *, trees: int = 100) -> ForestParameters:
-    """Return the parameters of *trees* trees that tell *target* from *rows*; the same rows give the same trees."""
+    """Return the parameters of *trees* trees that predict *target* from *rows*; the same rows give the same trees."""
     model = HistGradientBoostingRegressor(
         max_iter=trees,
         learning_rate=0.1,

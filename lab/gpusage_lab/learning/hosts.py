@@ -22,7 +22,7 @@ from gpusage_hooks.types import Gpu
 from gpusage_lab.learning.splits import leave_one_out
 
 NOISE = 0.2
-"""Of the logarithm of a measured percent, beside what the account tells."""
+"""Of the logarithm of a measured percent, beside what the account explains."""
 
 
 class Host(NamedTuple):
@@ -93,7 +93,7 @@ def fit_host(loads: Loads, measured: FloatArray) -> Host:
 
 
 def held_out(loads: Loads, measured: FloatArray, families: Sequence[str]) -> FloatArray:
-    """Return the GPU utilization of each run by the host that the other *families* of its campaign tell."""
+    """Return the GPU utilization of each run by the host that the other *families* of its campaign show."""
     predicted = np.zeros_like(measured)
     for fold in leave_one_out(families, "family"):
         predicted[fold.test] = percents(fit_host(loads.of(fold.train), measured[fold.train]), loads.of(fold.test))

@@ -147,7 +147,7 @@ def _held_out(rows: MemoryRows, own: OwnPeaks, folds: Sequence[Fold], name: str)
 
 
 def _own_table(rows: MemoryRows, own: OwnPeaks) -> list[ScoreTable]:
-    """Return how well peaks of gpusage profile are told from the public ones, and from its own other families."""
+    """Return how well peaks of gpusage profile are predicted from the public ones, and from its own other families."""
     if not len(own.measured):
         return []
     predicted = np.full((ENDS, len(own.measured)), np.nan)

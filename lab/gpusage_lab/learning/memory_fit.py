@@ -18,7 +18,7 @@ from gpusage_lab.learning.splits import by_group
 LOW_SHARE = 0.07
 """Of the rows lie below the low end: with the one in a hundred above the high end, the interval holds nine in ten."""
 HIGH_SHARE = 0.985
-"""Of the rows that teach lie below the high end."""
+"""Of the training rows lie below the high end."""
 CALIBRATED_SHARE = 0.9925
 """Of the rows that no fold has seen lie below the high end after calibration."""
 HIGH_TERMS = tuple(map(TRAINING_TERMS.index, ("weights", "pointwise", "spatial", "batched", "grouped")))

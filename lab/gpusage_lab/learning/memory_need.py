@@ -1,8 +1,9 @@
 """What a run needs of memory, learned where it could take no more than that.
 
-cuDNN takes scratch memory for convolutions as far as it finds room. So only rows teach in which that hardly counts: of
-models whose convolutions write less than `FEW_CONVOLUTIONS` of all that is written, and of those whose tensors take
-half of the GPU. Even their peaks have what the allocator keeps beyond need, so they bound the need from above.
+cuDNN takes scratch memory for convolutions as far as it finds room. So the fit uses only rows in which that hardly
+counts: of models whose convolutions write less than `FEW_CONVOLUTIONS` of all that is written, and of those whose
+tensors take half of the GPU. Even their peaks have what the allocator keeps beyond need, so they bound the need from
+above.
 
 The last end is above every row that a fit without its family predicts: with more than 1,000 rows, by the conformal
 argument, fewer than 1 of 1,000 jobs of unseen families need more.
@@ -40,7 +41,7 @@ class NeedFit:
     """What a run needs: *constants* and *factors* of its tensors, for low end, point, high end and a share's high end.
 
     Attributes:
-        ratios: Of each row that taught, measured over the point of a fit without its family.
+        ratios: Of each training row, measured over the point of a fit without its family.
         families: Of each row.
     """
 

@@ -108,7 +108,7 @@ class OwnPeaks(NamedTuple):
 
 
 def is_described(run: ProfiledRun) -> bool:
-    """Tell whether the learned weights describe the run's peak: training in fp32 with momentum."""
+    """Return whether the learned weights describe the run's peak: training in fp32 with momentum."""
     workload = run.workload
     return (workload.mode, workload.optimizer) == ("train", "momentum") and workload.precision in ("fp32", "tf32")
 

@@ -63,7 +63,7 @@ def _in_half(graph: ModelGraph, roles: Sequence[int]) -> ModelGraph:
 
 
 def _is_scores(graph: ModelGraph, index: int, roles: list[int]) -> bool:
-    """Tell whether a node is the product before a softmax of an attention."""
+    """Return whether a node is the product before a softmax of an attention."""
     if roles[index] == Role.UNFUSED and graph.nodes[index].op_type == "MatMul":
         return not any(producer >= 0 and roles[producer] == Role.UNFUSED for producer in graph.producers[index])
     return roles[index] == Role.SCORES

@@ -22,7 +22,8 @@ from gpusage_lab.zoo.cards import load_zoo
 
 Name = tuple[str, int, bool]
 """Model, batch size, whether in mixed precision."""
-NOTHING_KNOWN: Mapping[Name, float] = MappingProxyType({})
+NOTHING_KNOWN: Mapping[Name, SoloRun] = MappingProxyType({})
+GAVEL_GPU, LUCID_GPU = "v100-sxm2-16gb", "rtx-3090"
 QUEUE_LENGTH = 4
 QUEUES = 200
 
@@ -51,8 +52,12 @@ class Pairs:
         return np.array([job[0] for job in self.jobs])
 
 
-def gavel(data: DataFolder) -> Pairs:
+def gavel(data: DataFolder, alone: Mapping[Name, SoloRun] = NOTHING_KNOWN) -> Pairs:
     """Return Gavel's V100 pairs of 2020, the only ones under MPS; equal values of the two campaigns counted once.
+
+    Args:
+        data: The folder.
+        alone: What is known of jobs alone; their needs follow from it.
 
     Raises:
         RequestError: There are too few to leave a model out.
@@ -67,23 +72,50 @@ def gavel(data: DataFolder) -> Pairs:
         )
         for row in rows.to_dict("records")
     ]
-    pairs = _pairs(lines, GAVEL, "v100-sxm2-16gb")
+    pairs = _pairs(lines, GAVEL, GAVEL_GPU, alone)
     check_enough(pairs.models[~np.isnan(pairs.sums).all(axis=1)].tolist(), "models")
     return pairs
 
 
-def lucid_utilizations(data: DataFolder) -> dict[Name, float]:
-    """Return what nvidia-smi showed of each of Lucid's jobs alone, 0 to 1."""
+def gavel_step_times(data: DataFolder) -> dict[Name, SoloRun]:
+    """Return the step time of each of Gavel's jobs alone on a V100: all that was measured of them alone."""
+    rows = data.read("gavel_pairs.csv")
+    rows = rows[(rows["source_file_tag"] == "simulation_2020") & (rows["gpu"] == "V100")]
+    sides = (("model_a", "batch_size_a", "solo_a_steps_per_s"), ("model_b", "batch_size_b", "solo_b_steps_per_s"))
+    return {
+        (row[model], _batch(row[batch]), False): SoloRun(step_time_s=1 / row[rate], gpu=GAVEL_GPU)
+        for row in rows.to_dict("records")
+        for model, batch, rate in sides
+        if row[rate] > 0
+    }
+
+
+def lucid_step_times(data: DataFolder) -> dict[Name, SoloRun]:
+    """Return the step time of each of Lucid's jobs alone."""
     rows = data.read("lucid_solo.csv").to_dict("records")
-    return {(row["model"], int(row["batch_size"]), bool(row["amp"])): row["gpu_util_pct"] / 100 for row in rows}
+    return {
+        (row["model"], int(row["batch_size"]), bool(row["amp"])): SoloRun(
+            step_time_s=row["batch_size"] / row["speed_samples_per_s"], gpu=LUCID_GPU
+        )
+        for row in rows
+    }
 
 
-def lucid(data: DataFolder, utilizations: Mapping[Name, float] = NOTHING_KNOWN) -> Pairs:
+def lucid_utilizations(data: DataFolder) -> dict[Name, SoloRun]:
+    """Return the utilization that nvidia-smi showed of each of Lucid's jobs alone."""
+    rows = data.read("lucid_solo.csv").to_dict("records")
+    return {
+        (row["model"], int(row["batch_size"]), bool(row["amp"])): SoloRun(utilization=row["gpu_util_pct"] / 100)
+        for row in rows
+    }
+
+
+def lucid(data: DataFolder, alone: Mapping[Name, SoloRun] = NOTHING_KNOWN) -> Pairs:
     """Return Lucid's pairs: time slicing, non-commercial licence, for evaluation only.
 
     Args:
         data: The folder.
-        utilizations: What is known of jobs alone, 0 to 1; the needs of these jobs follow from it.
+        alone: What is known of jobs alone; their needs follow from it.
     """
     rows = data.read("lucid_pairs.csv")
     lines = [
@@ -94,7 +126,7 @@ def lucid(data: DataFolder, utilizations: Mapping[Name, float] = NOTHING_KNOWN) 
         )
         for row in rows[(rows["gpu_num1"] == 1) & (rows["gpu_num2"] == 1)].to_dict("records")
     ]
-    return _pairs(lines, LUCID, "rtx-3090", utilizations)
+    return _pairs(lines, LUCID, LUCID_GPU, alone)
 
 
 def _batch(size: float) -> int:
@@ -105,7 +137,7 @@ def _pairs(
     lines: Iterable[tuple[Name, Name, tuple[float, float] | None]],
     jobs: Mapping[str, NamedJob],
     gpu_name: str,
-    utilizations: Mapping[Name, float] = NOTHING_KNOWN,
+    alone: Mapping[Name, SoloRun],
 ) -> Pairs:
     lines = list(lines)
     names = sorted({name for first, second, _ in lines for name in (first, second)})
@@ -115,7 +147,7 @@ def _pairs(
     for name in names:
         model, batch, half = name
         graph = load_zoo().graph(jobs[model].key)
-        run = replace(workload(jobs[model], batch, half=half), alone=SoloRun(utilization=utilizations.get(name)))
+        run = replace(workload(jobs[model], batch, half=half), alone=alone.get(name, SoloRun()))
         needs.append(advisor.predict(graph, run, [gpu])[0])
     index = {name: number for number, name in enumerate(names)}
     sums, parts = np.full((2, len(names), len(names)), np.nan)
@@ -139,7 +171,7 @@ def _pairs(
 
 
 Policy = Callable[[Pairs, npt.NDArray[np.bool_], int], FloatArray]
-"""(pairs, which jobs may teach, target) -> how good each job would be as the target's partner."""
+"""(pairs, training jobs, target) -> how good each job would be as the target's partner."""
 
 
 def scores(pairs: Pairs, policy: Policy) -> dict[str, Any]:

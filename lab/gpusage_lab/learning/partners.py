@@ -12,24 +12,29 @@ SM, DRAM, MEMORY = map(JobFeatures._fields.index, ("sm_activity", "dram_activity
 """Columns of `gpusage.predictors.colocation.features_of`."""
 
 
-def popular(pairs: Pairs, teaches: BoolArray, _: int) -> FloatArray:
-    """Return the mean sum of each job beside all that teach; the mean of all sums where it does not teach itself."""
-    known = np.where(teaches[:, np.newaxis] & teaches, pairs.sums, np.nan)
+def mean_sums(pairs: Pairs, train_mask: BoolArray, _: int) -> FloatArray:
+    """Return the mean sum of each job beside all training jobs; the mean of all sums for any other job."""
+    known = np.where(train_mask[:, np.newaxis] & train_mask, pairs.sums, np.nan)
     counts = (~np.isnan(known)).sum(axis=1)
     return np.where(counts > 0, np.nansum(known, axis=1) / np.maximum(counts, 1), np.nanmean(known))
 
 
-def kace(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
+def kace(pairs: Pairs, train_mask: BoolArray, target: int) -> FloatArray:
     """Return what a linear regression on the sums of both jobs' features says."""
-    first, second = np.nonzero(np.triu(~np.isnan(pairs.sums) & teaches[:, np.newaxis] & teaches))
+    return kace_taught_by(pairs, train_mask)(pairs, train_mask, target)
+
+
+def kace_taught_by(source: Pairs, train_mask: BoolArray) -> Policy:
+    """Return the regression that the jobs of *source* that teach have taught, whoever may teach later."""
+    first, second = np.nonzero(np.triu(~np.isnan(source.sums) & train_mask[:, np.newaxis] & train_mask))
 
     def design(rows: FloatArray) -> FloatArray:
         return np.concatenate([rows, np.ones((len(rows), 1))], axis=1)
 
     weights, *_ = np.linalg.lstsq(
-        design(pairs.features[first] + pairs.features[second]), pairs.sums[first, second], rcond=None
+        design(source.features[first] + source.features[second]), source.sums[first, second], rcond=None
     )
-    return np.asarray(design(pairs.features[target] + pairs.features) @ weights)
+    return lambda pairs, _, target: np.asarray(design(pairs.features[target] + pairs.features) @ weights)
 
 
 def activities(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
@@ -45,20 +50,20 @@ RANKING: dict[str, Policy] = {
 }
 """Policies that order partners and predict nothing."""
 GUESSING: dict[str, Policy] = {
-    "popular partner": popular,
+    "popular partner": mean_sums,
     "KACE: linear regression on sums": kace,
     "rule from activities alone": activities,
 }
 
 
-def unacquainted(policy: Policy) -> Policy:
+def with_partner_held_out(policy: Policy) -> Policy:
     """Return *policy* with the partner's model held out as well as the target's."""
 
-    def both(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
+    def both(pairs: Pairs, train_mask: BoolArray, target: int) -> FloatArray:
         predictions = np.zeros(len(pairs.jobs))
         for model in sorted(set(pairs.models)):
             own = pairs.models == model
-            predictions[own] = policy(pairs, teaches & ~own, target)[own]
+            predictions[own] = policy(pairs, train_mask & ~own, target)[own]
         return predictions
 
     return both
@@ -66,4 +71,4 @@ def unacquainted(policy: Policy) -> Policy:
 
 def seen_as(known: Pairs, policy: Policy) -> Policy:
     """Return *policy* with the features of *known*, the same jobs of which more is known."""
-    return lambda _, teaches, target: policy(known, teaches, target)
+    return lambda _, train_mask, target: policy(known, train_mask, target)

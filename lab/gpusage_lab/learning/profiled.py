@@ -1,6 +1,6 @@
 """What `gpusage profile` measured, read as the public measurements are: each table is a campaign of its own.
 
-Tables are the files of the folder ``profile`` in the data folder, and those that come with gpusage. What cannot teach
+Tables are the files of the folder ``profile`` in the data folder, and those that come with gpusage. What no fit can use
 is left out and counted by reason, most of all a trial without a GPU, however its rows look.
 """
 

@@ -1,6 +1,6 @@
 """How often the promise of a share would be kept on measured prices, by the rule that gives the shares.
 
-Each rule sees what a user could tell it; the measurement says whether the step stayed within the limit. The prices are
+Each rule sees what a user could know; the measurement says whether the step stayed within the limit. The prices are
 of jobs alone on their share: RaPP's percentages of a V100, ParvaGPU's slices of an A100, inference both.
 """
 
@@ -78,7 +78,7 @@ def promise_scores(jobs: Sequence[Measured], rules: Mapping[str, Rule], limit: f
 def rules_at(limit: float, constants: Sequence[int], sizes: Sequence[int]) -> dict[str, Rule]:
     """Return every rule by name: the price, the activity, the same size for all, and one that knows the measurement."""
     within = limits(SharingRules(), limit)
-    same = {f"always {size} %": _always(size) for size in constants}
+    same = {f"always {size} %": _fixed_share(size) for size in constants}
     return {
         "price, step time known": lambda job: _by_price(job.known, within),
         "price, nothing known": lambda job: _by_price(job.unknown, within),
@@ -90,7 +90,7 @@ def rules_at(limit: float, constants: Sequence[int], sizes: Sequence[int]) -> di
     }
 
 
-def _always(size: int) -> Rule:
+def _fixed_share(size: int) -> Rule:
     return lambda job: size if size in job.slowdowns else WHOLE
 
 

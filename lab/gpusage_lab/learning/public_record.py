@@ -16,6 +16,7 @@ from gpusage.predictors.memory import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
 from gpusage.predictors.needs import predicted
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Generation, Gpu, GpuNeed, Interval, Workload
+from gpusage_lab.learning.public_goals import goals_table
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.published.rows import published_rows
@@ -50,7 +51,7 @@ class Compared:
 
     @property
     def is_inside(self) -> bool:
-        """Tell whether the published figure lies in our 90 % interval."""
+        """Return whether the published figure lies in our 90 % interval."""
         return self.ours.low <= self.run.row.value <= self.ours.high
 
 
@@ -134,7 +135,7 @@ def _star(need: GpuNeed) -> str:
 
 
 def summaries(record: Record) -> list[ScoreTable]:
-    """Return the tables of all rows, of each kind of rows, of each source, and of what is left out."""
+    """Return the tables of all rows, of the goals, of each kind of rows, of each source, and of what is left out."""
     of_time = [one for one in record.compared if one.run.memory is None]
     of_memory = [one for one in record.compared if one.run.memory is not None]
     parts = (("time", of_time), ("memory", of_memory), ("all", record.compared))
@@ -142,6 +143,7 @@ def summaries(record: Record) -> list[ScoreTable]:
     notes = (RATIO, FACTOR, STARRED)
     return [
         ScoreTable(title="The public record", columns=SUMMARY, rows=whole, notes=notes),
+        goals_table(record.compared),
         _grouped("The public record by kinds of rows", record.compared, lambda one: one.run.group),
         _grouped("The public record by source", record.compared, lambda one: one.run.row.source),
         _grouped("The public record by GPU", record.compared, lambda one: one.run.gpu.name),

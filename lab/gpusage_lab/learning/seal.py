@@ -17,7 +17,7 @@ PART = 4
 
 
 def is_sealed(family: str) -> bool:
-    """Tell whether *family* is sealed: its name alone decides, so that no score could draw it."""
+    """Return whether *family* is sealed: its name alone decides, so that no score could draw it."""
     return int(hashlib.sha256(f"sealed {family}".encode()).hexdigest()[:8], 16) % PART == 0
 
 

@@ -1,29 +1,28 @@
 """The target ``slowdown``: how far the truth lies from what a part of a GPU is predicted to cost.
 
-The point is the ratio of two predictions of the step-time predictor, with nothing of its own to learn. What is learned
-is how a known step time is weighed (`slowdown_host`), and the width of the point's interval: in the worst of the
-sources 90 % of the measurements lie inside, and 5 % above, for a promise rests on the upper end.
+The point is a ratio of the times of the step-time predictor's kernels (`gpusage.predictors.share_growth`). Learned are
+how many blocks fill a GPU, how a known step time is weighed (`slowdown_host`), and the width of the point's interval:
+in the worst of the sources 90 % of the measurements lie inside, and 5 % above, for a promise rests on the upper end.
+The rule by which all is in proportion is fitted on the same rows; it is shipped for what nobody measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from gpusage.predictors.arrays import FloatArray, IntArray
-from gpusage.predictors.artifacts import Card, SlowdownParameters
-from gpusage.predictors.colocation import PartnerExponents
-from gpusage.predictors.host import HostUncertainty
+from gpusage.predictors.artifacts import Card, SlowdownParameters, SlowdownRule
 from gpusage.predictors.slowdown import BusyShareEvidence, SlowdownDeviations, share_interval, slowdowns
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score
-from gpusage_lab.learning.slowdown_host import GOALS, fitted_host
-from gpusage_lab.learning.slowdown_partners import cautious, fitted_partners, partners_rows, partners_table
+from gpusage_lab.learning.slowdown_host import GOALS, fitted_filling, fitted_host
+from gpusage_lab.learning.slowdown_partners import fitted_partners, partners_rows, partners_table, with_observed_costs
 from gpusage_lab.learning.slowdown_rows import FILES, SlowdownColumns, SlowdownRow, slowdown_rows, with_predictions
-from gpusage_lab.learning.splits import by_group, check_enough
+from gpusage_lab.learning.splits import LEAST_GROUPS, by_group, check_enough
 from gpusage_lab.learning.targets import Points, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import Zoo, load_zoo
@@ -35,17 +34,29 @@ ABOVE = 0.05
 GROWTHS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 NOISES = (0.04, 0.06, 0.08, 0.10, 0.12)
 WORKINGS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
+_DIGITS = 9
+"""Two parts of the rows that differ by less are alike."""
+_ALIKE = [(each, each) for each in range(len(WORKINGS))]
+"""Both ends as far from the point."""
 EVIDENCE: tuple[BusyShareEvidence, ...] = ("graph", "step_time", "utilization")
 _WORDS = {"graph": "from the graph alone", "step_time": "step time known", "utilization": "utilization known"}
+
+_IN_PROPORTION = "gpusage, in proportion, step time known"
 
 
 def fit(data: DataFolder) -> Sequence[Artifact]:
     """Fit the widths on every row, and what partners add."""
     zoo = load_zoo()
     columns = columns_of(data, zoo)
-    fitted = fitted_on(columns, np.arange(len(columns.rows)))
-    partners = cautious(fitted_partners(partners_rows(data, zoo, fitted)))
-    return [_artifact(columns, fitted, partners, held_out(columns))]
+    everything = np.arange(len(columns.rows))
+    eager, proportional = fitted_on(columns, everything), fitted_on(columns.in_proportion(), everything)
+    partners = with_observed_costs(*(fitted_partners(partners_rows(data, zoo, rule)) for rule in (eager, proportional)))
+    parameters = SlowdownParameters(
+        eager=_rule(eager),
+        proportional=_rule(proportional),
+        partners={"average": partners.average, "bad": partners.bad},
+    )
+    return [_artifact(columns, parameters, held_out(columns))]
 
 
 def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
@@ -64,7 +75,8 @@ def tables_of(
 ) -> Sequence[ScoreTable]:
     """Score what is *predicted* of *columns*, one table a source, and what partners add."""
     fitted = fitted_on(columns, np.arange(len(columns.rows)))
-    tables = [_table(columns, source, predicted) for source in FILES]
+    proportional = held_out(columns.in_proportion())["step_time"]
+    tables = [_table(columns, source, predicted, proportional) for source in FILES]
     partner_rows = partners_rows(data, zoo, fitted)
     return [*tables, partners_table(partner_rows)] if partner_rows else tables
 
@@ -79,56 +91,60 @@ def columns_of(data: DataFolder, zoo: Zoo) -> SlowdownColumns:
 def fitted_on(columns: SlowdownColumns, train: IntArray) -> SlowdownDeviations:
     """Return the narrowest widths at which 90 % of the rows *train* lie inside, whatever is known of the job.
 
-    First, how a known step time is weighed between host and GPU is fitted on the same rows.
+    First, how many blocks fill a GPU and how a known step time is weighed are fitted on the same rows.
     What a share does to the GPU's own time, and noise, are fitted where the step time is known; then, for each kind of
     knowledge, how far the part of the step that the GPU works may lie from what is known.
     """
+    filling_blocks = fitted_filling(columns, train)
+    columns = columns.filled(filling_blocks)
     host = fitted_host(columns, train)
-    columns = columns.weighed(host)
-    common = min(
-        (_common(host, *each) for each in product(GROWTHS, NOISES, WORKINGS)),
-        key=lambda tried: _loss(columns, train, "step_time", tried),
+    columns = columns.with_step_time_weight(host)
+    plain = SlowdownDeviations(growth=0.0, noise=0.0, working={}, host=host, filling_blocks=filling_blocks)
+    common = _narrowest(
+        columns,
+        train,
+        "step_time",
+        (replace(plain, growth=growth, noise=noise) for growth, noise in product(GROWTHS, NOISES)),
     )
     working = dict(common.working)
     for evidence in EVIDENCE:
-        if evidence not in working:
-            working[evidence] = _around(columns, train, evidence, common)
-    return replace(common, working=working)
+        if evidence not in working and _family_count(columns, train, evidence) >= LEAST_GROUPS:
+            working |= _narrowest(columns, train, evidence, [common]).working
+    return replace(common, working={evidence: working.get(evidence, working["step_time"]) for evidence in EVIDENCE})
 
 
-def _around(
-    columns: SlowdownColumns, train: IntArray, evidence: BusyShareEvidence, common: SlowdownDeviations
-) -> tuple[float, float]:
-    """Return how far the part of the step that the GPU works may lie from what *evidence* says."""
-    return min(
-        product(WORKINGS, WORKINGS),
-        key=lambda each: _loss(columns, train, evidence, replace(common, working={evidence: each})),
-    )
+def _family_count(columns: SlowdownColumns, train: IntArray, evidence: BusyShareEvidence) -> int:
+    """Return of how many families the rows with *evidence* are: one alone tells nothing of others."""
+    return len({columns.rows[row].family for row in train if np.isfinite(columns.working(evidence)[row])})
 
 
-def _common(host: HostUncertainty, growth: float, noise: float, busy_share: float) -> SlowdownDeviations:
-    return SlowdownDeviations(growth=growth, noise=noise, working={"step_time": (busy_share, busy_share)}, host=host)
+def _narrowest(
+    columns: SlowdownColumns, train: IntArray, evidence: BusyShareEvidence, tried: Iterable[SlowdownDeviations]
+) -> SlowdownDeviations:
+    """Return the best of *tried*, with how far the part of the step that the GPU works lies from what *evidence* says.
 
+    The best has the worst source miss 90 % inside or 5 % above by the least, and then has the least mean width. No row
+    is both below and above: low ends and high ends are predicted once each, and paired then. Where everything is in
+    proportion, a known step time's ends lie alike far from the point: its narrowest ends hold less of an unseen family.
+    """
+    known = train[np.isfinite(columns.working(evidence)[train])]
+    measured, sources = columns.measured[known], columns.source[known]
+    means = np.array([(sources == source) / (sources == source).sum() for source in np.unique(sources)])
 
-def _loss(
-    columns: SlowdownColumns, train: IntArray, evidence: BusyShareEvidence, deviations: SlowdownDeviations
-) -> tuple[float, float]:
-    """Return by how much the worst source misses 90 % inside or 5 % above, then the mean width; the least is best."""
-    sources = [train[columns.source[train] == source] for source in FILES]
-    known = [rows[np.isfinite(columns.working(evidence)[rows])] for rows in sources]
-    scores = [_covered(columns, evidence, deviations, rows) for rows in known if len(rows)]
-    misses = (max(COVERAGE - covered, above - ABOVE, 0.0) for covered, above, _ in scores)
-    return max(misses, default=0.0), sum(width for _, _, width in scores)
+    def paired(each: SlowdownDeviations) -> tuple[float, float, SlowdownDeviations]:
+        both = [replace(each, working={evidence: (end, end)}) for end in WORKINGS]
+        ends = np.array([_predicted(columns, evidence, one, known) for one in both])
+        low, high = ends[:, 0], ends[:, 2]
+        below, above = means @ (low > measured).T, means @ (high < measured).T
+        lows, highs = ((means @ np.log(side).T).sum(axis=0) for side in (low, high))
+        outside = below[:, :, np.newaxis] + above[:, np.newaxis] - (1.0 - COVERAGE)
+        missed = np.maximum(outside, above[:, np.newaxis] - ABOVE).max(axis=0).clip(min=0.0).round(_DIGITS)
+        pairs = np.ndindex(missed.shape) if columns.growth_by_filling or evidence != "step_time" else _ALIKE
+        down, up = min(pairs, key=lambda pair: (missed[pair], highs[pair[1]] - lows[pair[0]]))
+        chosen = replace(each, working={evidence: (WORKINGS[down], WORKINGS[up])})
+        return float(missed[down, up]), float(highs[up] - lows[down]), chosen
 
-
-def _covered(
-    columns: SlowdownColumns, evidence: BusyShareEvidence, deviations: SlowdownDeviations, rows: IntArray
-) -> tuple[float, float, float]:
-    """Return the parts of *rows* inside the interval and above it, and the mean logarithm of its width."""
-    low, _, high = _predicted(columns, evidence, deviations, rows)
-    measured = columns.measured[rows]
-    inside, above = (low <= measured) & (measured <= high), measured > high
-    return float(inside.mean()), float(above.mean()), float(np.log(high / low).mean())
+    return min(map(paired, tried), key=lambda best: best[:2])[2]
 
 
 def _predicted(
@@ -143,7 +159,7 @@ def held_out(columns: SlowdownColumns) -> dict[BusyShareEvidence, FloatArray]:
     predicted = {evidence: np.full((3, len(columns.rows)), np.nan) for evidence in EVIDENCE}
     for fold in by_group([row.family for row in columns.rows], FOLDS, "family"):
         fitted = fitted_on(columns, fold.train)
-        weighed = columns.weighed(fitted.host)
+        weighed = columns.filled(fitted.filling_blocks).with_step_time_weight(fitted.host)
         for evidence, ends in predicted.items():
             ends[:, fold.test] = _predicted(weighed, evidence, fitted, fold.test)
     return predicted
@@ -160,18 +176,23 @@ def baselines(columns: SlowdownColumns) -> Iterator[tuple[str, FloatArray]]:
 _COLUMNS = ("predictor", "rows", "MAPE %", "median %", "bias %", "coverage %", "high/low")
 
 
-def _table(columns: SlowdownColumns, source: str, predicted: Mapping[BusyShareEvidence, FloatArray]) -> ScoreTable:
+def _table(
+    columns: SlowdownColumns,
+    source: str,
+    predicted: Mapping[BusyShareEvidence, FloatArray],
+    proportional: FloatArray,
+) -> ScoreTable:
+    """Return the scores of *predicted*, and of what would be predicted if everything were *proportional*."""
     measured, of_source = columns.measured, columns.source == source
     lines: list[tuple[str | float | None, ...]] = []
-    for evidence, ends in predicted.items():
+    named = {f"gpusage, {_WORDS[evidence]}": ends for evidence, ends in predicted.items()}
+    for name, ends in (named | {_IN_PROPORTION: proportional}).items():
         which = of_source & np.isfinite(ends[1])
         if which.any():
             low, point, high = ends[:, which]
             scored = score(measured[which], point, low, high)
             cells = (scored.mape, scored.median, scored.bias, scored.coverage or 0.0)
-            lines.append(
-                (f"gpusage, {_WORDS[evidence]}", scored.row_count, *(100 * cell for cell in cells), scored.width)
-            )
+            lines.append((name, scored.row_count, *(100 * cell for cell in cells), scored.width))
     for name, point in baselines(columns):
         scored = score(measured[of_source], point[of_source])
         errors = (scored.mape, scored.median, scored.bias)
@@ -220,18 +241,26 @@ def _errors(measured: FloatArray, held_out: Mapping[BusyShareEvidence, FloatArra
     return errors
 
 
+def _rule(fitted: SlowdownDeviations) -> SlowdownRule:
+    return SlowdownRule(
+        growth=fitted.growth,
+        noise=fitted.noise,
+        working=dict(fitted.working),
+        host={"launch_s": fitted.host.launch_s, "host": fitted.host.host, "own": fitted.host.own},
+        filling_blocks=fitted.filling_blocks,
+    )
+
+
 def _artifact(
-    columns: SlowdownColumns,
-    fitted: SlowdownDeviations,
-    partners: PartnerExponents,
-    held_out: Mapping[BusyShareEvidence, FloatArray],
+    columns: SlowdownColumns, parameters: SlowdownParameters, held_out: Mapping[BusyShareEvidence, FloatArray]
 ) -> Artifact:
     counts = {source: sum(row.source == source for row in columns.rows) for source in FILES}
     return Artifact(
         name="slowdown",
         card=Card(
-            purpose="How far the truth lies from the predicted slowdown of a job on a part of a GPU, alone there; "
-            "and by which power of the number of jobs on the GPU its own time grows.",
+            purpose="When a kernel fills a GPU, and what is expected of hosts; how far the truth lies from the "
+            "predicted slowdown of a job on a part of a GPU, alone there; and by which power of the number of jobs on "
+            "the GPU its own time grows.",
             fitted_on=tuple(f"{source}: {count} rows" for source, count in counts.items()),
             licences=("RaPP: Apache-2.0", "ParvaGPU: MIT", "MISO: MIT"),
             ranges={
@@ -240,16 +269,11 @@ def _artifact(
             },
             errors=_errors(columns.measured, held_out),
             notes=(
-                "The point is a ratio of two predicted step times, with nothing of its own to learn.",
+                "Eager: the number of blocks that fill a GPU errs least for the families, each counted alike.",
+                "Proportional: fitted on the same rows, for what no row shows: engines, compilers and text generation.",
                 "How a known step time is weighed between host and GPU: for the worst source against its goal.",
                 "PartnerExponents: equal processes without percentages (ParvaGPU).",
             ),
         ),
-        parameters=SlowdownParameters(
-            growth=fitted.growth,
-            noise=fitted.noise,
-            working=dict(fitted.working),
-            partners={"average": partners.average, "bad": partners.bad},
-            host={"launch_s": fitted.host.launch_s, "host": fitted.host.host, "own": fitted.host.own},
-        ),
+        parameters=parameters,
     )

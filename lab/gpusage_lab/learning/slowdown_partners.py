@@ -18,6 +18,7 @@ from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.colocation import PartnerExponents, apply_partners
 from gpusage.predictors.host import gpu_time_shares
 from gpusage.predictors.residual import KERNEL_COUNT
+from gpusage.predictors.share_growth import growths_with
 from gpusage.predictors.slowdown import SlowdownDeviations, share_interval, slowdowns
 from gpusage_hooks.types import Interval, Workload
 from gpusage_lab.learning.scores import score
@@ -72,9 +73,10 @@ def fitted_partners(rows: Sequence[PartnersRow]) -> PartnerExponents:
     return PartnerExponents(average=float(average), bad=float(max(min(enough, default=POWERS[-1]), average)))
 
 
-def cautious(fitted: PartnerExponents) -> PartnerExponents:
-    """Return *fitted*, no milder than what pairs with percentages were seen to pay."""
-    return PartnerExponents(average=max(fitted.average, PAIRS_POWER), bad=max(fitted.bad, PAIRS_POWER))
+def with_observed_costs(*fitted: PartnerExponents) -> PartnerExponents:
+    """Return the worst of *fitted*, no milder than what pairs with percentages were seen to pay."""
+    averages, bads = zip(*fitted, strict=True)
+    return PartnerExponents(average=max(*averages, PAIRS_POWER), bad=max(*bads, PAIRS_POWER))
 
 
 def partners_table(rows: Sequence[PartnersRow]) -> ScoreTable:
@@ -111,14 +113,14 @@ def _rows(data: DataFolder, zoo: Zoo, deviations: SlowdownDeviations) -> Iterato
         if jobs == 1 or alone is None or f"torchvision:{name}@224" not in zoo:
             continue
         whole, workload = slice_of(gpu, slices), Workload(batch_size=int(batch_size), mode="infer")
-        timing = WorkloadAnalysis(zoo.graph(f"torchvision:{name}@224"), workload).timing(
-            [whole, part_of(whole, 1 / jobs)]
-        )
-        alone_s, count = np.array([batch_size / alone]), np.exp(timing.features[:1, KERNEL_COUNT])
+        analysis = WorkloadAnalysis(zoo.graph(f"torchvision:{name}@224"), workload)
+        timing = analysis.timing([whole])
+        growth = growths_with(deviations.filling_blocks, analysis, [whole], [[part_of(whole, 1 / jobs)]])
+        alone_s, count = np.array([batch_size / alone]), np.exp(timing.features[:, KERNEL_COUNT])
         working = share_interval(
-            gpu_time_shares(timing.busy_s[:1], alone_s, count, deviations.host), "step_time", deviations
+            gpu_time_shares(timing.busy_s, alone_s, count, deviations.host), "step_time", deviations
         )
-        low, value, high = slowdowns(working, timing.kernels_s[1:] / timing.kernels_s[0], deviations)[:, 0].tolist()
+        low, value, high = slowdowns(working, growth, deviations)[:, 0].tolist()
         price = Interval(value=value, low=low, high=high)
         # The rate is of one process.
         yield PartnersRow(family=family_of(name), jobs=int(jobs), price=price, slowdown=max(alone / rate, 1.0))

@@ -12,8 +12,8 @@ What each source's caveats ask for:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -21,11 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.devices.shares import part_of, share_of
+from gpusage.devices.shares import alone_on, part_of, share_of
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.host import HostUncertainty, gpu_time_shares
 from gpusage.predictors.residual import KERNEL_COUNT
+from gpusage.predictors.share_growth import growths_with
 from gpusage.predictors.slowdown import BusyShareEvidence
 from gpusage_hooks.types import Gpu, Workload
 from gpusage_lab.learning.splits import family_of
@@ -44,6 +45,8 @@ SLICE_MEMORY_EIGHTHS = MappingProxyType({1: 1, 2: 2, 3: 4, 4: 4, 7: 8})
 
 Source: NVIDIA Multi-Instance GPU User Guide, "A100 MIG Profiles".
 """
+FILLING_BLOCKS = (0.5, 1.0, 2.0, 4.0)
+"""For each SM, with which a kernel may fill a GPU: those that are tried."""
 PARVAGPU_NAMES = MappingProxyType({"inceptionv3": "inception_v3", "mobilenetv2": "mobilenet_v2"})
 MISO_KEYS = MappingProxyType({"bert": "lucid:bert@384", "cyclegan": "gavel:cyclegan@256"})
 
@@ -82,10 +85,12 @@ class SlowdownColumns:
     Attributes:
         busy_s: The GPU's own time on the whole GPU.
         step_s: The step there.
-        growth: The GPU's own time on the part over that on the whole GPU.
+        growth: The GPU's own time on the part over that on the whole GPU, in proportion or as `filled` has it.
         sm_activity: Of the whole GPU.
         kernel_count: Of the step.
         by_step_time: The GPU's own time over the step's, as the known step time tells it.
+        growth_by_filling: The growth by how many blocks per SM fill a GPU; where there is none, all is in
+            proportion.
     """
 
     rows: tuple[SlowdownRow, ...]
@@ -95,6 +100,7 @@ class SlowdownColumns:
     sm_activity: FloatArray
     kernel_count: FloatArray
     by_step_time: FloatArray
+    growth_by_filling: Mapping[float, FloatArray] = field(default_factory=dict)
 
     @cached_property
     def source(self) -> npt.NDArray[np.str_]:
@@ -111,12 +117,20 @@ class SlowdownColumns:
         """Each row's step on the whole GPU."""
         return np.array([row.alone_s for row in self.rows])
 
-    def weighed(self, doubt: HostUncertainty) -> SlowdownColumns:
+    def with_step_time_weight(self, doubt: HostUncertainty) -> SlowdownColumns:
         """Return these columns with known step times weighed by *doubt*."""
         return replace(self, by_step_time=gpu_time_shares(self.busy_s, self.alone_s, self.kernel_count, doubt))
 
+    def filled(self, filling_blocks: float | None) -> SlowdownColumns:
+        """Return these columns with the growth of *filling_blocks*; ``None`` leaves them in proportion."""
+        return self if filling_blocks is None else replace(self, growth=self.growth_by_filling[filling_blocks])
+
+    def in_proportion(self) -> SlowdownColumns:
+        """Return these columns for the rule by which all is in proportion."""
+        return replace(self, growth_by_filling={})
+
     def working(self, evidence: BusyShareEvidence) -> FloatArray:
-        """Return the GPU's own time over the step's as *evidence* tells it; NaN where that was not measured."""
+        """Return the GPU's own time over the step's by *evidence*; NaN where that was not measured."""
         return self._working[evidence]
 
     @cached_property
@@ -136,33 +150,38 @@ def slowdown_rows(data: DataFolder, zoo: Zoo) -> tuple[SlowdownRow, ...]:
 
 def with_predictions(rows: tuple[SlowdownRow, ...], zoo: Zoo) -> SlowdownColumns:
     """Return *rows* as columns with what is predicted of them."""
-    columns = np.empty((5, len(rows)))
+    columns, growth = np.empty((4, len(rows))), np.empty((1 + len(FILLING_BLOCKS), len(rows)))
     for index, row in enumerate(rows):
-        timing = WorkloadAnalysis(zoo.graph(row.key), row.workload).timing([row.gpu, row.share])
+        analysis = WorkloadAnalysis(zoo.graph(row.key), row.workload)
+        timing = analysis.timing([row.gpu])
         columns[:, index] = (
             timing.busy_s[0],
             timing.step_s[0],
-            timing.kernels_s[1] / timing.kernels_s[0],
             timing.sm_s[0] / timing.step_s[0],
             np.exp(timing.features[0, KERNEL_COUNT]),
         )
-    busy_s, step_s, growth, sm_activity, kernel_count = columns
+        for blocks, of_rule in zip((None, *FILLING_BLOCKS), growth, strict=True):
+            of_rule[index] = growths_with(blocks, analysis, [row.gpu], [[row.share]])[0]
+    busy_s, step_s, sm_activity, kernel_count = columns
     return SlowdownColumns(
         rows=rows,
         busy_s=busy_s,
         step_s=step_s,
-        growth=growth,
+        growth=growth[0],
         sm_activity=sm_activity,
         kernel_count=kernel_count,
         by_step_time=busy_s / np.array([row.alone_s for row in rows]),
+        growth_by_filling=dict(zip(FILLING_BLOCKS, growth[1:], strict=True)),
     )
 
 
 def slice_of(gpu: Gpu, slices: int) -> Gpu:
-    """Return a MIG slice of an A100 as a GPU of the same name."""
+    """Return a MIG slice of an A100 as a GPU."""
     memory = SLICE_MEMORY_EIGHTHS[slices] / SLICE_MEMORY_EIGHTHS[WHOLE_SLICES]
     return replace(
         part_of(gpu, SLICE_SMS[slices] / gpu.sm_count),
+        name=f"{gpu.name}:{slices}g",
+        parent_gpu=gpu.name,
         bandwidth_bytes_per_s=gpu.bandwidth_bytes_per_s * memory,
         l2_bytes=int(gpu.l2_bytes * memory),
         memory_bytes=int(gpu.memory_bytes * memory),
@@ -184,7 +203,7 @@ def _rapp(data: DataFolder) -> Iterator[SlowdownRow]:
                     family=family_of(model),
                     workload=Workload(batch_size=int(batch_size), mode="infer"),
                     gpu=gpu,
-                    share=share_of(gpu, int(percent)),
+                    share=alone_on(share_of(gpu, int(percent)), gpu),
                     part=percent / 100,
                     alone_s=whole_ms / 1e3,
                     slowdown=max(float(part_ms) / whole_ms, 1.0),

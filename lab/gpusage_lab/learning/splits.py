@@ -1,4 +1,4 @@
-"""Which rows teach and which test: whole groups change sides, so that nothing of a tested family was learned.
+"""The split into training and test rows: whole groups change sides, so that nothing of a tested family was learned.
 
 Invariants:
 
@@ -29,7 +29,7 @@ class Fold:
 
     Attributes:
         name: ``unseen family``, ``unseen GPU`` or ``random rows``, and which fold or group it is.
-        train: Indices of the rows that teach.
+        train: Indices of the training rows.
         test: Indices of the rows that test.
     """
 
@@ -39,12 +39,12 @@ class Fold:
 
 
 def check_enough(groups: Sequence[str], kind: str, *, least_rows: int = 1) -> None:
-    """See that one of *groups* can be left out while another teaches.
+    """Require that one of *groups* can be left out while another is in training.
 
     Args:
-        groups: Of each row that may teach.
+        groups: Of each possible training row.
         kind: What a group is, for people.
-        least_rows: With fewer, a group teaches nothing.
+        least_rows: A group with fewer is not used.
 
     Raises:
         RequestError: There are not two groups that can.
@@ -76,7 +76,7 @@ def by_group(groups: Sequence[str], fold_count: int, kind: str) -> list[Fold]:
 
 
 def leave_one_out(groups: Sequence[str], kind: str) -> list[Fold]:
-    """Return one fold a group: all others teach."""
+    """Return one fold a group: all others train."""
     names = np.array(groups)
     return [_fold(names == group, f"unseen {kind} {group}") for group in sorted(set(groups))]
 

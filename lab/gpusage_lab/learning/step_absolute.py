@@ -55,7 +55,7 @@ class Side(NamedTuple):
 
 
 def side(rows: Sequence[StepRow], samples: Sequence[Sample], ours: Array, factor: Array, forest_s: Array) -> Side:
-    """Return *rows* with what is said of them; *ours* is as `step_time.held_out_families` gives it."""
+    """Return *rows* with their predictions; *ours* is as `step_time.held_out_families` gives it."""
     families = np.array([row.family for row in rows], dtype=str)
     measured_s = np.array([row.measured_s for row in rows])
     plain_s = constant_roofline(samples)

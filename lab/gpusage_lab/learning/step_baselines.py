@@ -43,7 +43,7 @@ def graph_features(measured: Measurements, indices: Array) -> Array:
 def throughput_forest(measurements: Measurements, folds: Sequence[Fold]) -> Array:
     """Return seconds by a random forest on the graph's sums and the GPU's figures, each row when its family is unseen.
 
-    It learns the logarithm of the time over the ideal time at the GPU's peaks, or it could not tell one GPU's rows
+    It learns the logarithm of the time over the ideal time at the GPU's peaks, or it could not separate one GPU's rows
     from another's.
     """
     gpus = [row.gpu for row in measurements.rows]

@@ -231,8 +231,8 @@ class _Objective:
             features @ values["first"][index].astype(np.float32) + values["first_bias"][index].astype("f4")
         )
         out = hidden @ values["second"][index].astype(np.float32) + values["second_bias"][index].astype("f4")
-        compute = _fourth(flat.compute_us[part] * np.exp(-out[:, 0]))
-        traffic = _fourth(flat.traffic_us[part] * np.exp(-out[:, 1]))
+        compute = _fourth_power(flat.compute_us[part] * np.exp(-out[:, 0]))
+        traffic = _fourth_power(flat.traffic_us[part] * np.exp(-out[:, 1]))
         total = compute + traffic
         return np.sqrt(np.sqrt(total)), hidden, compute / total
 
@@ -252,7 +252,7 @@ class _Objective:
         gradient["first_bias"][index] += d_hidden.sum(axis=0)
 
 
-def _fourth(values: Array) -> Array:
+def _fourth_power(values: Array) -> Array:
     """Return the fourth powers: a kernel takes the 4-norm of two times, and a general power is slow."""
     squares: Array = values * values
     fourth: Array = squares * squares

@@ -1,6 +1,6 @@
-"""The rows of timm's benchmark that teach nothing: older releases, channels last, compiled; each kind's own error.
+"""The rows of timm's benchmark that no fit uses: older releases, channels last, compiled; each kind's own error.
 
-They are predicted as they stand, as if eager, by the fit that has not seen their family. So they tell how far the
+They are predicted as they stand, as if eager, by the fit that has not seen their family. So they show how far the
 figures of the other tables reach. One row in `EVERY` is drawn, by its name.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.learning.step_flat import Array, Sample
-from gpusage_lab.learning.step_rows import TIMM_DEVICES, TIMM_PRECISIONS, StepRow, eager, timm_row
+from gpusage_lab.learning.step_rows import TIMM_DEVICES, TIMM_PRECISIONS, StepRow, eager_rows, timm_row
 from gpusage_lab.learning.step_samples import sample_of
 from gpusage_lab.measurements.tables import DataFolder, Table
 from gpusage_lab.zoo.cards import Zoo
@@ -33,7 +33,7 @@ class LeftOut(NamedTuple):
 def left_out_rows(data: DataFolder, zoo: Zoo) -> LeftOut:
     """Return the drawn rows whose model is in the zoo."""
     table = data.read("timm_benchmark.csv")
-    used = eager(table).index
+    used = eager_rows(table).index
     others = table[table.device.isin(list(TIMM_DEVICES)) & table.precision.isin(list(TIMM_PRECISIONS))].drop(index=used)
     rows = [timm_row(row, zoo, f", {_kind(row)}") for row in others[_is_sampled(others)].to_dict("records")]
     rows = [row for row in rows if row.key in zoo and not (data.is_sealed and is_sealed(row.family))]

@@ -3,7 +3,7 @@
 TF32 was off, which the source does not say: its A100 runs convolutions at 0.7 to 2.1 times the peak of FP32 (Winograd),
 as its GPUs without TF32 do, and TF32 has eight times that peak. So no kernel of these has matrix units.
 
-A fixed part of each operator and GPU is drawn, spread evenly over the measured times; the rest teaches nothing new.
+A fixed part of each operator and GPU is drawn, spread evenly over the measured times; the rest adds nothing new.
 AMD's GPUs are left out: the catalogue has none.
 """
 

@@ -105,7 +105,7 @@ def left_out(data: DataFolder, zoo: Zoo) -> str:
     """Return, for people, how many rows are not looked at, and why."""
     count = sum(row.key not in zoo for row in _all_rows(data, zoo))
     table = data.read("timm_benchmark.csv")
-    others = len(table) - len(eager(table))
+    others = len(table) - len(eager_rows(table))
     ours = profiled(data, zoo).note
     reasons = f"{count} rows of models without a card, {others} of timm's other campaigns and settings"
     return f"{reasons}; of gpusage profile {ours}" if ours else reasons
@@ -116,7 +116,7 @@ def _all_rows(data: DataFolder, zoo: Zoo) -> list[StepRow]:
     return [row for row in rows if not (data.is_sealed and is_sealed(row.family))]
 
 
-def eager(table: Table) -> Table:
+def eager_rows(table: Table) -> Table:
     """Return timm's rows of the releases that are some GPU's newest in a mode: eager, AMP, NCHW, no processors."""
     chosen = table[
         (table.precision == "amp")
@@ -135,7 +135,7 @@ def eager(table: Table) -> Table:
 
 
 def _timm(data: DataFolder, zoo: Zoo) -> Iterator[StepRow]:
-    for row in eager(data.read("timm_benchmark.csv")).to_dict("records"):
+    for row in eager_rows(data.read("timm_benchmark.csv")).to_dict("records"):
         yield timm_row(row, zoo)
 
 

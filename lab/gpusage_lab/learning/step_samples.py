@@ -52,7 +52,8 @@ class Measurements:
     Attributes:
         operators: NeuSight's.
         products: DeepBench's.
-        fitted: Which rows may teach: each of timm's inference models in two of its campaigns, which halves the time.
+        fitted: Which rows may be training rows: of each of timm's inference models those of two campaigns, which halves
+            the time.
         left_out: What was not looked at and why, for people.
     """
 
@@ -105,17 +106,17 @@ def sample_of(row: StepRow, zoo: Zoo) -> Sample:
 def _fitted(rows: Sequence[StepRow]) -> Array:
     campaigns = sorted({row.campaign for row in rows if row.source == "timm infer"})
 
-    def teaches(row: StepRow) -> bool:
+    def is_training_row(row: StepRow) -> bool:
         if row.source != "timm infer":
             return True
         turn = int(hashlib.sha256(row.key.encode()).hexdigest()[:8], 16)
         return (campaigns.index(row.campaign) - turn) % len(campaigns) in (0, len(campaigns) // 2)
 
-    return np.array([teaches(row) for row in rows], dtype=bool)
+    return np.array([is_training_row(row) for row in rows], dtype=bool)
 
 
 def weighted(measured: Measurements, indices: Array) -> list[Sample]:
-    """Return the samples of the rows *indices* that teach; a family counts by the root of its size."""
+    """Return the samples of the training rows *indices*; a family counts by the root of its size."""
     fitted = [int(index) for index in indices if measured.fitted[index]]
     sizes = Counter((measured.rows[index].source, measured.rows[index].family) for index in fitted)
     totals: dict[str, float] = {}

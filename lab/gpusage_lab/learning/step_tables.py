@@ -18,6 +18,7 @@ GPU_COLUMNS = (
     *("ours, host as others", "constant roofline"),
 )
 NEIGHBOURS = (("rtx-3090", "rtx-4090"), ("rtx-4090", "rtx-5090"), ("rtx-4090", "rtx-pro-6000-max-q"))
+HALF, WITHOUT_MATRIX_UNITS = "fp16-pure", "titan-xp"
 WIDE = (
     ("titan-xp", "titan-rtx"),
     ("titan-xp", "rtx-2080-ti"),
@@ -89,18 +90,42 @@ def _speedups(
                 return (step_s[slow] / samples[slow]) / (step_s[fast] / samples[fast])
 
             rows.append(_speedup(f"{pair[0]} -> {pair[1]}{label}", measurements, matched, unseen, gain))
-    if rows:
-        means = np.array([row[2:] for row in rows], dtype=float).mean(axis=0).tolist()
-        rows.append(("mean", None, *means))
     return ScoreTable(
         title=title,
         columns=("pair", "n", "ours", "ours, calibrated", "constant", "random forest"),
-        rows=tuple(rows),
+        rows=(*rows, *mean_rows(rows)),
         notes=(
             "MAPE % of the ratio of samples per second.",
             "All but ours learn from the other families' ratios of the same pair of GPUs.",
         ),
     )
+
+
+def mean_rows(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
+    """Return the means over *rows*: of all and, where the precision is in their names, of each kind of precision.
+
+    A Titan Xp has no matrix units. In half precision it is as slow as in fp32, so it stands apart (decision 54).
+    """
+    names = [str(row[0]) for row in rows]
+    is_half = [name.endswith(HALF) for name in names]
+    is_old = [name.startswith(WITHOUT_MATRIX_UNITS) for name in names]
+    parts = {
+        "mean": [True] * len(rows),
+        "mean of fp32": [name.endswith("fp32") for name in names],
+        "mean of half precision, Titan Xp left out": [
+            half and not old for half, old in zip(is_half, is_old, strict=True)
+        ],
+        "mean of half precision, Titan Xp": [half and old for half, old in zip(is_half, is_old, strict=True)],
+    }
+    return [
+        (
+            name,
+            None,
+            *np.array([row[2:] for row, is_in in zip(rows, part, strict=True) if is_in], float).mean(0).tolist(),
+        )
+        for name, part in parts.items()
+        if any(part)
+    ]
 
 
 def _speedup(

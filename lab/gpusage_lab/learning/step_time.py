@@ -141,7 +141,7 @@ def deviations(
 ) -> StepTimeDeviations:
     """Return how far 90 % of the truths lie from the point, on the logarithmic scale.
 
-    Where there are no rows to tell it from, it is what the fit begins with.
+    Where there are no rows to fit it on, it is what the fit begins with.
 
     Args:
         measured: The measurements.

@@ -34,13 +34,16 @@ COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
             "gpumemnet_cnn.csv": _NETWORKS,
             "gavel_pairs.csv": (
                 *("source_file_tag", "gpu", "model_a", "batch_size_a", "model_b", "batch_size_b"),
-                *("norm_a", "norm_b", "usable"),
+                *("norm_a", "norm_b", "usable", "solo_a_steps_per_s", "solo_b_steps_per_s"),
             ),
             "lucid_pairs.csv": (
                 *("gpu_num1", "model1", "batch_size_1", "amp1", "norm_speed_1"),
                 *("gpu_num2", "model2", "batch_size_2", "amp2", "norm_speed_2"),
             ),
-            "lucid_solo.csv": ("model", "batch_size", "amp", "gpu_util_pct", "gmem_util_pct", "gmem_MiB"),
+            "lucid_solo.csv": (
+                *("model", "batch_size", "amp", "speed_samples_per_s"),
+                *("gpu_util_pct", "gmem_util_pct", "gmem_MiB"),
+            ),
             "glet_util.csv": ("model", "gpu", "batch_size", "sm_util_pct", "mem_util_pct"),
             "miso_a100_mig.csv": (
                 *("mig_slice", "model", "batch_size", "iter_time_median_s"),

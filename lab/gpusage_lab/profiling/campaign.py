@@ -57,7 +57,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announcement:
-    """What a campaign tells while it runs.
+    """What a campaign reports while it runs.
 
     Attributes:
         done: Items that were measured, of *total*.

@@ -28,7 +28,7 @@ class Gauges(Protocol):
         ...
 
     def watch(self, until: float, pids: Sequence[int]) -> Readings:
-        """Return at *until*, as `time.monotonic` tells it, with what was read."""
+        """Return at *until*, by `time.monotonic`, with what was read."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Kernel times of one step by operator, as torch's profiler tells them; runs in the worker alone."""
+"""Kernel times of one step by operator, as torch's profiler measures them; runs in the worker alone."""
 
 from __future__ import annotations
 

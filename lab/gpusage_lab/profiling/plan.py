@@ -79,7 +79,7 @@ def _job(side: Side) -> tuple[str, str, str, float, int]:
 
 
 def is_too_large(item: Item, rows: Iterable[Row]) -> bool:
-    """Tell whether a smaller batch of the same job, alone, did not fit or was slow already."""
+    """Return whether a smaller batch of the same job, alone, did not fit or was slow already."""
     if item.kind == "memory":
         return False
     return any(_is_below(side, row) for row in rows if row["kind"] == "solo" for side in item.sides)

@@ -92,7 +92,7 @@ class WorkerProcess:
     def close(self) -> None:
         """End the process."""
         assert self._process.stdin is not None  # noqa: S101 - as above
-        with suppress(OSError):  # what it was to be told last is of no use any more
+        with suppress(OSError):  # the last message is of no use any more
             self._process.stdin.close()
         try:
             self._process.wait(END_S)
@@ -103,7 +103,7 @@ class WorkerProcess:
         self._output.close()
 
     def _lost(self) -> WorkerLostError:
-        """Return what to tell of a worker that has ended: its last words."""
+        """Return the last words of a worker that has ended, for a message."""
         try:
             code = self._process.wait(END_S)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""The rows of one measurement: what was asked, what the workers told, what was read of the GPU."""
+"""The rows of one measurement: its settings, the workers' results, and the readings of the GPU."""
 
 from __future__ import annotations
 

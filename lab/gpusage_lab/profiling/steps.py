@@ -26,7 +26,7 @@ class Settings:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether *error* says that the device's memory does not suffice."""
+    """Return whether *error* says that the device's memory does not suffice."""
     kind = type(error).__name__
     return (
         isinstance(error, MemoryError)

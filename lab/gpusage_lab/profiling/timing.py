@@ -25,7 +25,7 @@ TAIL_S = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The seconds that count, as `time.monotonic` tells them."""
+    """The seconds that count, by `time.monotonic`."""
 
     start: float
     end: float
@@ -45,13 +45,13 @@ class Pace:
 
 
 def wait_for_device(device: str) -> None:
-    """Return when the device has done all it was told."""
+    """Wait until the device has finished all work in its queue."""
     if device.startswith("cuda"):
         import_library("torch").cuda.synchronize()
 
 
 def step_ends(step: Step, device: str, window: Window, pace: Pace) -> list[float]:
-    """Run steps until the window has passed; return when each ended, as `time.monotonic` tells it."""
+    """Run steps until the window has passed; return when each ended, by `time.monotonic`."""
     run = _ends_on_gpu if device.startswith("cuda") else _ends_on_cpu
     return run(_paced(step, device, pace), window, pace)
 
@@ -98,7 +98,7 @@ def _ends_on_gpu(step: Step, window: Window, pace: Pace) -> list[float]:
 
 
 def _needs_another_step(ends: Sequence[float], window: Window) -> bool:
-    """Tell whether to run another step: a step longer than the window is still seen once, from end to end."""
+    """Return whether to run another step: a step longer than the window is still seen once, from end to end."""
     now = time.monotonic()
     whole = sum(end > window.start for end in ends[1:])
     return now < window.end + TAIL_S or whole <= 1

@@ -9,7 +9,15 @@ from typing import Any, Literal, NamedTuple
 from gpusage_hooks.types import Generation, Gpu, Workload
 from gpusage_lab.published import models
 from gpusage_lab.published.rows import PublishedRow
-from gpusage_lab.published.settings import divides_layers, engine_of, engine_settings, gpu_of, precision_of, strategy_of
+from gpusage_lab.published.settings import (
+    divides_layers,
+    engine_of,
+    engine_settings,
+    gpu_of,
+    has_layers_in_turn,
+    precision_of,
+    strategy_of,
+)
 
 Kind = Literal["allocated", "reserved", "process"]
 """Of memory: what tensors have, what the allocator holds, or what nvidia-smi shows."""
@@ -27,7 +35,7 @@ MEMORY_KINDS: dict[str, Kind] = {
     **dict.fromkeys(("bigscience-workshop/bigscience", "casper-hansen/AutoAWQ", "QwenLM/Qwen"), "process"),
 }
 """By the note of each source; all others count what tensors have."""
-SUMMED_MEMORY = ("QwenLM/Qwen",)
+SUMMED_MEMORY = ("QwenLM/Qwen", "QwenLM/Qwen2.5", "casper-hansen/AutoAWQ")
 """Sources whose memory is that of all GPUs together."""
 WITHOUT_UPDATE = ("yeatscircle/myTransformers",)
 """Sources that time and measure the forward and the backward pass: with 128 tokens there is room for no state."""
@@ -137,7 +145,7 @@ def _unusable(row: PublishedRow) -> str:
 
 
 def _is_replaced(row: PublishedRow) -> bool:
-    """Tell whether AutoAWQ has replaced the kernel that a prompt was measured with, or advises against it.
+    """Return whether AutoAWQ has replaced the kernel that a prompt was measured with, or advises against it.
 
     The figures are of November 2023; since January 2024 (its pull request 316) 1,024 tokens and more are multiplied by
     widened weights. GEMV is for one token.
@@ -164,7 +172,9 @@ def _workload(row: PublishedRow, precision: str, strategy: str) -> Workload:
     if row.mode in ("infer", "generate"):
         lengths = _lengths(row) if row.mode == "generate" else None
         generation = Generation(prompt_tokens=lengths[0], new_tokens=lengths[1]) if lengths else None
-        return Workload(mode="infer", generate=generation, gpus=row.gpus if divides_layers(row) else 1, **settings)
+        if _is_divided(row):
+            settings |= {"gpus": row.gpus, "strategy": strategy}
+        return Workload(mode="infer", generate=generation, **settings)
     accumulate = 1
     if row.global_batch and row.batch:
         accumulate = max(round(row.global_batch / row.batch / row.gpus), 1)
@@ -217,8 +227,12 @@ def _units(row: PublishedRow, workload: Workload) -> float:
             has_prompt = "prompt + generated" in row.note
             tokens = generation.new_tokens + (generation.prompt_tokens if has_prompt else 0)
     if row.metric.endswith("/GPU"):
-        return batch * tokens / (row.gpus if divides_layers(row) else 1)
-    return batch * tokens * (1 if divides_layers(row) else row.gpus)
+        return batch * tokens / (row.gpus if _is_divided(row) else 1)
+    return batch * tokens * (1 if _is_divided(row) else row.gpus)
+
+
+def _is_divided(row: PublishedRow) -> bool:
+    return divides_layers(row) or has_layers_in_turn(row)
 
 
 def _group(row: PublishedRow) -> str:

@@ -96,8 +96,13 @@ def _quantized(row: PublishedRow, text: str) -> str | None:
 
 
 def divides_layers(row: PublishedRow) -> bool:
-    """Tell whether each layer is divided among the row's GPUs, and nothing else is."""
+    """Return whether each layer is divided among the row's GPUs, and nothing else is."""
     return row.mode == "generate" and bool(re.fullmatch(rf"TP ?{row.gpus}", row.parallelism))
+
+
+def has_layers_in_turn(row: PublishedRow) -> bool:
+    """Return whether each of the row's GPUs has some of the layers, and they compute one after the other."""
+    return row.mode == "generate" and "layer split" in row.parallelism
 
 
 def strategy_of(row: PublishedRow) -> str | None:
@@ -105,6 +110,8 @@ def strategy_of(row: PublishedRow) -> str | None:
     text = row.parallelism
     if row.gpus == 1 or not text:
         return "ddp"
+    if has_layers_in_turn(row):
+        return "pipeline"
     if divides_layers(row):
         return "ddp"  # no word of ours says it: on several GPUs, a model that generates has its layers divided
     if row.mode in ("infer", "generate") or re.search(

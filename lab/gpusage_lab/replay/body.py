@@ -1,4 +1,4 @@
-"""The body of an emulated job: says where it is, waits until the coordinator tells how it ended, and ends so.
+"""The body of an emulated job: says where it is, waits until the coordinator sends how it ended, and ends so.
 
 It runs with the standard library alone, ``python -I -S body.py SOCKET JOB``, so that it starts quickly.
 """

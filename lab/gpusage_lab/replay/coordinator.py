@@ -1,4 +1,4 @@
-"""The one who owns the virtual GPUs: bodies of jobs say where they are, and are told when and how they end.
+"""The owner of the virtual GPUs: jobs' processes report where they run, and learn when and how they end.
 
 One thread, one Unix socket; between events it sleeps. An emulated second takes ``1 / compression`` seconds.
 """
@@ -25,7 +25,7 @@ AS_CALLED: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(slots=True)
 class _Body:
-    """A job's end of the line; its number once it has said it."""
+    """The connection to a job's process; the job's number once the process has sent it."""
 
     connection: socket.socket
     job: int | None = None
@@ -37,7 +37,7 @@ class Coordinator:
     Attributes:
         gpus: Read them when all jobs are done.
         done: How many jobs have done their work.
-        latest_s: By how much a job was told its end too late in the worst case, in seconds of the real clock.
+        latest_s: By how much a job learned its end too late in the worst case, in seconds of the real clock.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Coordinator:
     def _receive(self, body: _Body) -> None:
         """Let a job in that says where it is; take one off its GPU whose body is gone."""
         if body.connection.fileno() < 0:
-            return  # it was told its end a moment ago
+            return  # it got its end a moment ago
         text = body.connection.recv(MOST_BYTES).decode()
         if text and body.job is None:
             body.job, seat = parsed(text, self._site_types, self._nodes)

@@ -40,7 +40,7 @@ class Predictor:
     compression: float
 
     def predicted(self, jobs: Jobs, *, at_once: bool = False) -> Mapping[str, Result]:
-        """Return what becomes of *jobs* without gpusage and with it.
+        """Return the outcomes of *jobs* without gpusage and with it.
 
         Args:
             jobs: All of this repetition.

@@ -23,7 +23,7 @@ class Timing:
         limit_s: The time limit of jobs whose users named none.
         first_s: From the release to the first job that is in the queue.
         next_s: From one job that is in the queue to the next: on YARN, each job's master must run first.
-        prefers: Whether each job's generation is chosen among the jobs of late.
+        prefers: Whether each job's generation is chosen among the recent jobs.
     """
 
     poll_interval_s: float

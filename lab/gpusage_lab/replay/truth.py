@@ -23,7 +23,7 @@ from gpusage_lab.simulator import pair_truth
 from gpusage_lab.simulator.contract import Colocation, Tenant
 from gpusage_lab.simulator.jobs import FloatArray, Kind
 from gpusage_lab.simulator.pair_truth import PairTruth
-from gpusage_lab.simulator.predicted_truth import drawn
+from gpusage_lab.simulator.predicted_truth import draw_value
 from gpusage_lab.zoo.cards import load_zoo
 
 MEASURED = "rtx_3090"
@@ -76,7 +76,7 @@ class ReplayTruth:
         return float(self.memory[kind])
 
     def colocation_of(self, tenants: Sequence[Tenant], gpu_type: int, /) -> Colocation:
-        """Return what comes of *tenants*: the pairs. No table tells what a limit on threads does."""
+        """Return what comes of *tenants*: the pairs. No table shows what a limit on threads does."""
         return self.pairs.colocation_of(tenants, gpu_type)
 
 
@@ -91,9 +91,9 @@ def lucid(data: DataFolder, advisor: Advisor, seed: int, site_types: Sequence[st
     for number, (known, (of_speed, of_memory)) in enumerate(zip(runs, deviates.tolist(), strict=True)):
         needs = advisor.predict(known.graph, known.run, gpus)
         ratios = [intervals.speedup(need, needs[place]) for need in needs]
-        speeds[number] = [drawn(ratio, of_speed) for ratio in ratios]
+        speeds[number] = [draw_value(ratio, of_speed) for ratio in ratios]
         speeds[number, place] = 1.0
-        memory[number] = drawn(needs[place].memory_bytes, of_memory)
+        memory[number] = draw_value(needs[place].memory_bytes, of_memory)
     return ReplayTruth(pairs=here, runs=runs, speeds=speeds, memory=memory)
 
 

@@ -1,8 +1,8 @@
-"""Ardagna et al.: step times told beyond what was measured, by regression on a run's settings, and by ours.
+"""Ardagna et al.: step times extrapolated beyond the measurements, by regression on a run's settings, and by ours.
 
 For every network they fit a linear regression on batch size, number of GPUs and the GPU's rate, with inverse and
-crossed terms, and ask it for what lies beyond the rows that taught it. The same on the public runs of Gavel, Sia, Zeus
-and torchvision, each network by itself, beside ours: from the graph alone, and with a line that the same rows taught.
+crossed terms, and ask it for what lies beyond its training rows. The same on the public runs of Gavel, Sia, Zeus
+and torchvision, each network by itself, beside ours: from the graph alone, and with a line fitted on the same rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FloatArray = npt.NDArray[np.float64]
 FILES = ("gavel_solo.csv", "sia_step_times.csv", "torchvision_gpu_bench.csv", "timm_benchmark.csv")
 LEAST_ROWS = 3
 SMALL = 0.5
-"""Batches up to this share of the largest one teach."""
+"""Batches up to this share of the largest one train."""
 
 
 class Extrapolation(NamedTuple):
@@ -133,7 +133,7 @@ def tables(data: DataFolder) -> list[ScoreTable]:
 
 def table(question: Extrapolation, measured: Sequence[MeasuredRun]) -> ScoreTable:
     """Return one question's table: a row a source and network, the mean, and the paper's figures."""
-    answers = [one for teach, test in splits(question, measured) for one in extrapolate(question, teach, test)]
+    answers = [one for train, test in splits(question, measured) for one in extrapolate(question, train, test)]
     rows: list[tuple[str | float | None, ...]] = []
     for name in sorted({_name(question, one.run) for one in answers}):
         own = [one for one in answers if _name(question, one.run) == name]
@@ -149,16 +149,16 @@ def table(question: Extrapolation, measured: Sequence[MeasuredRun]) -> ScoreTabl
         notes=(
             _SPLITS[question.title],
             "Regression: inverse and crossed terms, stepwise. Line: a + b x ours, learned from the same rows.",
-            f"Plain rule: the nearest run, {_RULES[question.power]}. Sources do not tell the precision: taken as fp32.",
+            f"Plain rule: the nearest run, {_RULES[question.power]}. Sources do not give the precision: taken as fp32.",
         ),
     )
 
 
 _SPLITS = {
-    "batch size": "A network on one type and number of GPUs: batches up to half the largest teach, larger ones test.",
-    "number of GPUs": "A network on one type of GPU: the largest number tests, the smaller ones teach.",
-    "compute power": "A network: the GPU of the highest fp32 peak tests, the others teach.",
-    "inner modules": "Networks of one kind on one type of GPU: the deepest tests, the shallower ones teach.",
+    "batch size": "A network on one type and number of GPUs: batches up to half the largest train, larger ones test.",
+    "number of GPUs": "A network on one type of GPU: the largest number tests, the smaller ones train.",
+    "compute power": "A network: the GPU of the highest fp32 peak tests, the others train.",
+    "inner modules": "Networks of one kind on one type of GPU: the deepest tests, the shallower ones train.",
 }
 _RULES = {1.0: "in proportion", 0.0: "as it is", -1.0: "in inverse proportion"}
 
@@ -166,9 +166,9 @@ _RULES = {1.0: "in proportion", 0.0: "as it is", -1.0: "in inverse proportion"}
 def splits(
     question: Extrapolation, measured: Sequence[MeasuredRun]
 ) -> Iterator[tuple[list[MeasuredRun], list[MeasuredRun]]]:
-    """Yield the runs that teach and those that test, for each group in which both are enough.
+    """Yield the training runs and those that test, for each group in which both are enough.
 
-    Only one setting is extrapolated: in the others a run that tests lies within those that teach.
+    Only one setting is extrapolated: in the others a tested run lies within the training runs.
     """
     first, *others = question.known
     groups: dict[tuple[object, ...], list[MeasuredRun]] = {}
@@ -178,34 +178,34 @@ def splits(
     for group in groups.values():
         values = np.array([float(getattr(run, first)) for run in group])
         limit = SMALL * values.max() if question.title == "batch size" else values.max() * (1.0 - 1e-9)
-        teach = [run for run, value in zip(group, values, strict=True) if value <= limit]
+        train = [run for run, value in zip(group, values, strict=True) if value <= limit]
         beyond = [run for run, value in zip(group, values, strict=True) if value > limit]
-        test = [run for run in beyond if all(_is_inside_taught_range(run, teach, name) for name in others)]
-        if test and len({getattr(run, first) for run in teach}) > 1 and len(teach) >= LEAST_ROWS:
-            yield teach, test
+        test = [run for run in beyond if all(_is_inside_training_range(run, train, name) for name in others)]
+        if test and len({getattr(run, first) for run in train}) > 1 and len(train) >= LEAST_ROWS:
+            yield train, test
 
 
-def _is_inside_taught_range(run: MeasuredRun, teach: Sequence[MeasuredRun], name: str) -> bool:
-    known = [getattr(other, name) for other in teach]
+def _is_inside_training_range(run: MeasuredRun, train: Sequence[MeasuredRun], name: str) -> bool:
+    known = [getattr(other, name) for other in train]
     return bool(known) and min(known) <= getattr(run, name) <= max(known)
 
 
 def extrapolate(
-    question: Extrapolation, teach: Sequence[MeasuredRun], test: Sequence[MeasuredRun]
+    question: Extrapolation, train: Sequence[MeasuredRun], test: Sequence[MeasuredRun]
 ) -> list[Extrapolated]:
-    """Return what each way says of the runs *test*, knowing the runs *teach*."""
-    line = regression.fitted(_terms(question, teach), np.array([run.step_s for run in teach]))
+    """Return what each way says of the runs *test*, knowing the runs *train*."""
+    line = regression.fitted(_terms(question, train), np.array([run.step_s for run in train]))
     predictions = regression.predicted(line, _terms(question, test)).tolist()
     return [
-        Extrapolated(run, value, _rule(question, teach, run), run.ours_s, _with_line(teach, run))
+        Extrapolated(run, value, _rule(question, train, run), run.ours_s, _with_line(train, run))
         for run, value in zip(test, predictions, strict=True)
     ]
 
 
-def _with_line(teach: Sequence[MeasuredRun], run: MeasuredRun) -> float:
+def _with_line(train: Sequence[MeasuredRun], run: MeasuredRun) -> float:
     """Return ours put on the line of the runs with as many GPUs, or of all where these are too few for one."""
-    alike = [other for other in teach if other.gpu_count == run.gpu_count]
-    by = alike if len(alike) > 1 else teach
+    alike = [other for other in train if other.gpu_count == run.gpu_count]
+    by = alike if len(alike) > 1 else train
     known, target = (np.array([getattr(other, name) for other in by]) for name in ("ours_s", "step_s"))
     return float(with_line(known, target, np.array([run.ours_s]))[0])
 
@@ -221,7 +221,7 @@ def _terms(question: Extrapolation, measured: Sequence[MeasuredRun]) -> FloatArr
     return regression.augmented(np.array([[float(getattr(run, name)) for name in question.known] for run in measured]))
 
 
-def _rule(question: Extrapolation, teach: Sequence[MeasuredRun], run: MeasuredRun) -> float:
+def _rule(question: Extrapolation, train: Sequence[MeasuredRun], run: MeasuredRun) -> float:
     """Return the nearest known run's time, scaled by the setting that is extrapolated."""
     first, *others = question.known
 
@@ -229,7 +229,7 @@ def _rule(question: Extrapolation, teach: Sequence[MeasuredRun], run: MeasuredRu
         apart = sum(abs(np.log(getattr(other, name) / getattr(run, name))) for name in others)
         return float(apart), -float(getattr(other, first))
 
-    nearest = min(teach, key=distance)
+    nearest = min(train, key=distance)
     return float(nearest.step_s * (getattr(run, first) / getattr(nearest, first)) ** question.power)
 
 

@@ -1,4 +1,4 @@
-"""Ardagna et al.'s cluster: capacity planned by mixed-integer programs against plain rules, and its cost foretold.
+"""Ardagna et al.'s cluster: capacity planned by mixed-integer programs against plain rules, and its predicted cost.
 
 Random instances as the slides describe them: their virtual machines and servers with their prices, ten jobs per node,
 Poisson arrivals of 30 s and 45 s, five instances each. Their two-node scenario: six jobs, one every 300 s.
@@ -135,8 +135,8 @@ def split(data: DataFolder) -> ScoreTable:
         columns=("jobs are drawn from", "profiles", REGRESSION, LINE, AGAIN),
         rows=tuple(rows),
         notes=(
-            "A profile is a network with a batch size. It is told by the network's other batch sizes on the same GPUs.",
-            "Measured twice: the times of Gavel's other campaign, on real clusters, tell those of the first.",
+            "A profile is a network with a batch size. The network's other batch sizes on the same GPUs predict it.",
+            "Measured twice: the times of Gavel's other campaign, on real clusters, as predictions of the first.",
             "Between: a smaller and a larger batch size of the network were profiled.",
         ),
     )
@@ -193,7 +193,7 @@ def _scenario_table(scenarios: Sequence[Scenario]) -> ScoreTable:
         notes=(
             "Gavel's measured runs; decisions see predicted times, jobs last as measured. A job every 300 s.",
             "Two nodes that can be NC6 (K80) or NV6, NV12, NV24, with P100s in place of M60s, at 4 times the price.",
-            "Regression and line: taught by the network's other batches on the same GPUs. The graph alone: by none.",
+            "Regression and line: fitted on the network's other batches on the same GPUs. The graph alone: by none.",
         ),
     )
 
@@ -258,11 +258,11 @@ def _scenario(work: Work, number: int, profiles: Sequence[tuple[str, int]], agai
         jobs = [_scenario_job(index, own[name], steps[index]) for index, own in enumerate(times)]
         jobs = [replace(job, deadline_s=own.deadline_s) for job, own in zip(jobs, measured, strict=True)]
         predicted[name] = make_plan(jobs, groups, program).cost
-        real[name] = make_plan(jobs, groups, program, lasts_s=_lasting(truth)).cost
+        real[name] = make_plan(jobs, groups, program, lasts_s=_with_durations(truth)).cost
     return Scenario(predicted, real)
 
 
-def _lasting(truth: Mapping[str, Times]) -> Callable[[PlannedJob, Option], float]:
+def _with_durations(truth: Mapping[str, Times]) -> Callable[[PlannedJob, Option], float]:
     return lambda job, option: truth[job.name][option.type.gpu, option.gpu_count]
 
 
@@ -279,11 +279,11 @@ def _scenario_job(index: int, step_times_s: Times, steps: float) -> PlannedJob:
 
 
 def _predicted_times(work: Work, key: tuple[str, int]) -> dict[str, Times]:
-    """Return the step times of *key* as each way tells them: measured, regression, line, graph."""
+    """Return the step times of *key* as each way has them: measured, regression, line, graph."""
     times: defaultdict[str, dict[tuple[str, int], float]] = defaultdict(dict)
     for where, run in work[key].items():
-        teach = [own[where] for (network, batch), own in work.items() if network == key[0] and batch != key[1]]
-        (one,) = extrapolate(EXTRAPOLATIONS[0], teach, [run])
+        train = [own[where] for (network, batch), own in work.items() if network == key[0] and batch != key[1]]
+        (one,) = extrapolate(EXTRAPOLATIONS[0], train, [run])
         for name, step_s in (
             *((REGRESSION, one.regression), (LINE, one.ours_with_line)),
             *(("ours, graph alone", one.ours), ("measured", run.step_s)),

@@ -36,18 +36,18 @@ class Layers(NamedTuple):
 
 
 def table(data: DataFolder) -> ScoreTable:
-    """Return the errors of a network's convolutions together, for each network that teaches."""
+    """Return the errors of a network's convolutions together, for each network that a line was fitted on."""
     layers = load(data)
     rows: list[tuple[str | float | None, ...]] = []
-    for teacher in NETWORKS:
+    for trained_on in NETWORKS:
         cells: list[float] = []
         for tested in NETWORKS:
-            pairs = [(layers[teacher, gpu], layers[tested, gpu]) for gpu in DEVICES]
-            say = left_out if tested == teacher else fitted
+            pairs = [(layers[trained_on, gpu], layers[tested, gpu]) for gpu in DEVICES]
+            say = left_out if tested == trained_on else fitted
             cells.append(float(np.mean([network_error(theirs, say(known, theirs)) for known, theirs in pairs])))
-        others = [cell for cell, tested in zip(cells, NETWORKS, strict=True) if tested != teacher]
-        rows.append((f"taught by {teacher}", *cells, float(np.mean(others))))
-    rows += [_graph_only_row(layers), *(_scaled(layers, teacher) for teacher in NETWORKS)]
+        others = [cell for cell, tested in zip(cells, NETWORKS, strict=True) if tested != trained_on]
+        rows.append((f"fitted on {trained_on}", *cells, float(np.mean(others))))
+    rows += [_graph_only_row(layers), *(_scaled(layers, trained_on) for trained_on in NETWORKS)]
     rows.append(("the paper: AlexNet by AlexNet; AlexNet and GoogLeNet", *(None,) * 4, PAPER_SAME, PAPER_OTHER))
     return ScoreTable(
         title="Ardagna, per layer: time of a network's convolutions, forward and backward, error %",
@@ -55,8 +55,8 @@ def table(data: DataFolder) -> ScoreTable:
         rows=tuple(rows),
         notes=(
             f"DeepBench, fp32, the mean of {', '.join(DEVICES)}: a regression a GPU, forward and backward apart.",
-            "A network that teaches itself: each layer by the others.",
-            "Ours: as shipped; matrix products of the same GPUs taught it, none of these rows.",
+            "A network fitted on itself: each layer by the others.",
+            "Ours: as shipped; fitted on matrix products of the same GPUs, on none of these rows.",
             "Ours scaled: one factor a GPU, by which that network's convolutions took longer than ours says.",
             "DeepBench takes the fastest of cuDNN's algorithms for each convolution, which frameworks rarely do.",
         ),
@@ -93,17 +93,17 @@ def complexities(row: Table) -> tuple[float, float]:
     return float(inner * outputs), float((2 * inner + 1) * outputs)
 
 
-def fitted(teacher: Layers, tested: Layers) -> FloatArray:
-    """Return the seconds of *tested* by a line over the complexity, learned on *teacher*, for each pass."""
+def fitted(trained_on: Layers, tested: Layers) -> FloatArray:
+    """Return the seconds of *tested* by a line over the complexity, fitted on *trained_on*, for each pass."""
     times_s = np.zeros_like(tested.measured_s)
     for part in range(tested.measured_s.shape[1]):
-        slope, start = np.polyfit(teacher.complexity[:, part], teacher.measured_s[:, part], 1)
+        slope, start = np.polyfit(trained_on.complexity[:, part], trained_on.measured_s[:, part], 1)
         times_s[:, part] = np.maximum(start + slope * tested.complexity[:, part], LEAST_S)
     return times_s
 
 
 def left_out(layers: Layers, _: Layers) -> FloatArray:
-    """Return each layer's seconds by a line that the network's other layers taught."""
+    """Return each layer's seconds by a line fitted on the network's other layers."""
     rows = np.arange(len(layers.measured_s))
     parts = [(Layers(*(column[rows != row] for column in layers)), row) for row in rows]
     return np.concatenate([fitted(others, Layers(*(column[[row]] for column in layers))) for others, row in parts])
@@ -119,16 +119,16 @@ def _graph_only_row(layers: dict[tuple[str, str], Layers]) -> tuple[str | float 
     return ("ours, from the graph alone", *cells, float(np.mean(cells)))
 
 
-def _scaled(layers: dict[tuple[str, str], Layers], teacher: str) -> tuple[str | float | None, ...]:
+def _scaled(layers: dict[tuple[str, str], Layers], trained_on: str) -> tuple[str | float | None, ...]:
     cells: list[float | None] = []
     for tested in NETWORKS:
         errors = []
         for gpu in DEVICES:
-            factor = layers[teacher, gpu].measured_s.sum() / layers[teacher, gpu].ours_s.sum()
+            factor = layers[trained_on, gpu].measured_s.sum() / layers[trained_on, gpu].ours_s.sum()
             errors.append(network_error(layers[tested, gpu], layers[tested, gpu].ours_s * factor))
-        cells.append(float(np.mean(errors)) if tested != teacher else None)
+        cells.append(float(np.mean(errors)) if tested != trained_on else None)
     others = [cell for cell in cells if cell is not None]
-    return (f"ours, scaled by {teacher}", *cells, float(np.mean(others)))
+    return (f"ours, scaled by {trained_on}", *cells, float(np.mean(others)))
 
 
 def _layers(rows: Sequence[Table], gpu: Gpu) -> Layers:

@@ -1,8 +1,8 @@
 """Measured training steps by batch size, number of GPUs and a GPU's peak, in one form, with what ours says of each.
 
-Gavel, Sia and Zeus time whole steps, with loader and exchange of gradients, and never taught our predictors.
-torchvision's rows on one GPU did: for them the step time is refitted without the A100s and without the deepest network
-of each kind, as these are what the regressions are asked for.
+Gavel, Sia and Zeus time whole steps, with loader and exchange of gradients, and no predictor of ours is fitted on
+them. The shipped step time is fitted on torchvision's rows on one GPU: for them the step time is refitted without the
+A100s and without the deepest network of each kind, as these are what the regressions are asked for.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ INNER_MODULES = {
 class MeasuredRun(NamedTuple):
     """One measured configuration; *batch_size* is that of one GPU, *modules* None where the network is of no series.
 
-    *ours_s* comes of a predictor that was never taught what is asked: see the module.
+    *ours_s* comes of a predictor that was not fitted on any such run: see the module.
     """
 
     source: str
@@ -139,9 +139,9 @@ def ours(job: NamedJob, gpu: str, gpu_count: int, batch_size: int) -> float:
     return float(there.timing.step_s[0]) + there.waiting_s[0]
 
 
-def untaught(data: DataFolder) -> Efficiency:
+def extrapolating_efficiency(data: DataFolder) -> Efficiency:
     """Return the step time's efficiencies, learned without A100s and `DEEPEST`, and from a sixth of timm's models."""
-    chosen = {key: card for key, card in load_zoo().cards.items() if _teaches(key)}
+    chosen = {key: card for key, card in load_zoo().cards.items() if _is_in_training(key)}
     rows = measurements(data, Zoo(chosen))
     left_out = tuple(
         sorted({gpu.name for gpu in builtin_catalogue() if gpu.name.startswith("a100") and not gpu.parent_gpu})
@@ -149,7 +149,7 @@ def untaught(data: DataFolder) -> Efficiency:
     return refit(rows, np.arange(len(rows.rows)), without=left_out).efficiency
 
 
-def _teaches(key: str) -> bool:
+def _is_in_training(key: str) -> bool:
     if key.startswith("timm:"):
         return int(hashlib.sha256(key.encode()).hexdigest()[:8], 16) % TIMM_SHARE == 0
     return key.startswith(("neusight:", "torchvision:")) and not key.startswith(DEEPEST)
@@ -160,7 +160,7 @@ def _torchvision(data: DataFolder) -> Iterator[MeasuredRun]:
     rows = data.read("torchvision_gpu_bench.csv")
     chosen = (rows["num_iterations"] == TORCHVISION_ITERATIONS) & (rows["mode"] == "train")
     chosen &= rows["precision"].isin(list(TORCHVISION_PRECISIONS)) & rows["gpu"].isin(list(TORCHVISION_GPUS))
-    efficiency = untaught(data)
+    efficiency = extrapolating_efficiency(data)
     for row in rows[chosen].drop_duplicates(["gpu", "num_gpus", "precision", "model"]).to_dict("records"):
         gpu = builtin_catalogue().find(TORCHVISION_GPUS[row["gpu"]])
         graph, count = load_zoo().graph(f"torchvision:{row['model']}@224"), int(row["num_gpus"])

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpusage_lab.learning.colocation import refitted, shipped
+from gpusage_lab.learning.colocation import as_shipped, refit_sums
 from gpusage_lab.learning.pairs import Pairs, Policy, gavel, lucid
-from gpusage_lab.learning.partners import RANKING, popular
+from gpusage_lab.learning.partners import RANKING, mean_sums
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.seeds import kace_models, kace_triples
+from gpusage_lab.seeds import kace_across, kace_models, kace_triples
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -36,15 +36,17 @@ SHARES, DRAWS, LEAST_PAIRS = (0.1, 0.3, 1.0), 2, 8
 def tables(data: DataFolder) -> list[ScoreTable]:
     """Return the experiment's tables; Lucid's where its file is there."""
     pairs = gavel(data)
-    policies: dict[str, Policy] = {**rules(), "popular partner": popular, **learners(), "ours": refitted}
+    policies: dict[str, Policy] = {**rules(), "popular partner": mean_sums, **learners(), "ours": refit_sums}
     scores = {name: policy_scores(pairs, policy, "workload") for name, policy in policies.items()}
     unseen = {name: policy_scores(pairs, policy, "model") for name, policy in policies.items()}
     shown = [_table("Gavel 2020, V100, MPS", pairs, scores, unseen), _by_target(pairs, unseen), _by_size(pairs)]
     if "lucid_pairs.csv" in data:
         others = lucid(data)
-        policies["ours"] = shipped(pairs)
+        policies["ours"] = as_shipped
         named = {name: policy_scores(others, policy, "model") for name, policy in policies.items()}
         shown.append(_table("Lucid, RTX 3090, time slicing; ours was never fitted on it", others, None, named))
+    if all(file in data for file in kace_across.FILES):
+        shown.append(kace_across.table(data))
     return [*shown, *kace_triples.tables(data)]
 
 
@@ -54,11 +56,11 @@ def rules() -> dict[str, Policy]:
 
 
 def learners() -> Mapping[str, Policy]:
-    """Return KACE's four: each learns sums of throughputs from the aggregated features of the pairs that teach."""
+    """Return KACE's four: each learns sums of throughputs from the aggregated features of the training pairs."""
     return {name: _learned(partial(kace_models.fitted, make)) for name, make in kace_models.MODELS.items()}
 
 
-def aggregated(features: FloatArray, first: Any, second: Any) -> FloatArray:  # indices, one or many
+def aggregate_features(features: FloatArray, first: Any, second: Any) -> FloatArray:  # indices, one or many
     """Return KACE's features of pairs: sums of amounts, means of shares; the sums as logarithms."""
     amounts = np.exp(features[:, ABSOLUTE])
     shares = features[:, PERCENT]
@@ -66,16 +68,16 @@ def aggregated(features: FloatArray, first: Any, second: Any) -> FloatArray:  # 
     return np.concatenate([sums, (shares[first] + shares[second]) / 2], axis=-1)
 
 
-def policy_scores(pairs: Pairs, policy: Policy, held_out: str, taught: Pairs | None = None) -> FloatArray:
+def policy_scores(pairs: Pairs, policy: Policy, held_out: str, train_pairs: Pairs | None = None) -> FloatArray:
     """Return each target's % of Oracle, NaN where it has fewer than two candidates.
 
     Args:
         pairs: What was measured.
         policy: Says how good each job would be as the target's partner.
-        held_out: ``workload``: the target's own pairs teach nothing; ``model``: nor do those of its other batch sizes.
-        taught: The pairs that may teach, where not all may.
+        held_out: ``workload``: the target's own pairs are held out; ``model``: those of its other batch sizes, too.
+        train_pairs: The training pairs, if not all are.
     """
-    predictions = _predictions(taught or pairs, policy, held_out)
+    predictions = _predictions(train_pairs or pairs, policy, held_out)
     result = np.full(len(pairs.jobs), np.nan)
     for target, truth in enumerate(pairs.sums):
         candidates = np.flatnonzero(~np.isnan(truth))
@@ -86,12 +88,12 @@ def policy_scores(pairs: Pairs, policy: Policy, held_out: str, taught: Pairs | N
 
 
 def _predictions(pairs: Pairs, policy: Policy, held_out: str) -> list[FloatArray]:
-    def teaches(target: int) -> BoolArray:
+    def train_mask(target: int) -> BoolArray:
         if held_out == "model":
             return np.asarray(pairs.models != pairs.models[target])
         return np.asarray(np.arange(len(pairs.jobs)) != target)
 
-    return [policy(pairs, teaches(target), target) for target in range(len(pairs.jobs))]
+    return [policy(pairs, train_mask(target), target) for target in range(len(pairs.jobs))]
 
 
 def by_chance(pairs: Pairs) -> FloatArray:
@@ -123,7 +125,7 @@ def _table(
         rows=tuple(lines),
         notes=(
             f"{len(pairs.jobs)} targets, {measured} pairs. The last two columns: model held out; ties count for each.",
-            f"The paper: {PAPER_TARGETS} targets of its own, known from profiles; here all is told from graphs.",
+            f"The paper: {PAPER_TARGETS} targets of its own, known from profiles; here all is predicted from graphs.",
         ),
     )
 
@@ -168,21 +170,21 @@ def _by_size(pairs: Pairs) -> ScoreTable:
     names = ("KACE: linear regression", "KACE: random forest, grid search")
     policies: dict[str, Policy] = {
         **{name: learners()[name] for name in names},
-        "popular partner": popular,
-        "ours": refitted,
+        "popular partner": mean_sums,
+        "ours": refit_sums,
     }
     measured = int((~np.isnan(pairs.sums)).sum() / 2)
     rows: list[tuple[str | float | None, ...]] = []
     for share in SHARES:
         draws = [some_of(pairs, share, seed) for seed in range(DRAWS)]
         cells = [
-            float(np.mean([np.nanmean(policy_scores(pairs, policy, "workload", taught)) for taught in draws]))
+            float(np.mean([np.nanmean(policy_scores(pairs, policy, "workload", train_pairs)) for train_pairs in draws]))
             for policy in policies.values()
         ]
         rows.append((f"{round(share * measured)} pairs", *cells))
     return ScoreTable(
-        title="KACE: % of Oracle by how many pairs teach, Gavel, target's pairs held out",
-        columns=("taught by", *(name.removeprefix("KACE: ") for name in policies)),
+        title="KACE: % of Oracle by the number of training pairs, Gavel, target's pairs held out",
+        columns=("fitted on", *(name.removeprefix("KACE: ") for name in policies)),
         rows=tuple(rows),
         notes=(f"The mean of {DRAWS} draws. The paper finds a small set enough for a linear regression.",),
     )
@@ -191,14 +193,14 @@ def _by_size(pairs: Pairs) -> ScoreTable:
 def _learned(fit: Callable[[FloatArray, FloatArray], Any]) -> Policy:
     known: dict[bytes, Any] = {}
 
-    def policy(pairs: Pairs, teaches: BoolArray, target: int) -> FloatArray:
-        key = teaches.tobytes() + pairs.sums.tobytes()
+    def policy(pairs: Pairs, train_mask: BoolArray, target: int) -> FloatArray:
+        key = train_mask.tobytes() + pairs.sums.tobytes()
         if key not in known:
-            first, second = np.nonzero(np.triu(~np.isnan(pairs.sums) & teaches[:, np.newaxis] & teaches))
-            rows = aggregated(pairs.features, first, second)
+            first, second = np.nonzero(np.triu(~np.isnan(pairs.sums) & train_mask[:, np.newaxis] & train_mask))
+            rows = aggregate_features(pairs.features, first, second)
             known[key] = fit(rows, pairs.sums[first, second])
         partners = np.arange(len(pairs.jobs))
-        features = aggregated(pairs.features, np.full_like(partners, target), partners)
+        features = aggregate_features(pairs.features, np.full_like(partners, target), partners)
         return np.asarray(known[key].predict(features), dtype=np.float64)
 
     return policy

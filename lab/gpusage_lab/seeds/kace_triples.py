@@ -39,7 +39,7 @@ class Triples(NamedTuple):
 
 
 Say = Callable[[Triples, BoolArray], FloatArray]
-"""(triples, which of them teach) -> how good each triple would be."""
+"""(triples, which of them train) -> how good each triple would be."""
 
 
 def tables(data: DataFolder) -> list[ScoreTable]:
@@ -73,29 +73,29 @@ def triples_of(runs: Sequence[ProfiledRun]) -> Triples | None:
     )
 
 
-def linear(triples: Triples, teaches: BoolArray) -> FloatArray:
-    """Return what KACE's regression on aggregated features says; the mean where too few teach."""
-    rows = _aggregated(triples)
-    if teaches.sum() <= rows.shape[1]:
-        return np.full(len(rows), float(triples.sums[teaches].mean()) if teaches.any() else 0.0)
-    weights, *_ = np.linalg.lstsq(rows[teaches], triples.sums[teaches], rcond=None)
+def linear(triples: Triples, train_mask: BoolArray) -> FloatArray:
+    """Return what KACE's regression on aggregated features says; the mean if there are too few training triples."""
+    rows = _aggregate_features(triples)
+    if train_mask.sum() <= rows.shape[1]:
+        return np.full(len(rows), float(triples.sums[train_mask].mean()) if train_mask.any() else 0.0)
+    weights, *_ = np.linalg.lstsq(rows[train_mask], triples.sums[train_mask], rcond=None)
     return np.asarray(rows @ weights)
 
 
 def ours(triples: Triples, _: BoolArray) -> FloatArray:
-    """Return what the shipped predictor says, which no triple taught."""
+    """Return the predictions of the shipped predictor, which was fitted on no triple."""
     predictions = (predict_colocation([triples.needs[job] for job in three], triples.gpu) for three in triples.members)
     return np.array([one.throughput_sum.value for one in predictions])
 
 
 def reached(triples: Triples, say: Say) -> FloatArray:
-    """Return each target's % of Oracle; no triple with the target's model teaches. One triple is no choice."""
+    """Return each target's % of Oracle; triples with the target's model are held out. One triple is no choice."""
     models, result = np.array(triples.models), []
     for target in range(len(models)):
         own = np.flatnonzero((triples.members == target).any(axis=1))
         if len(own) > 1:
-            teaches = ~(models[triples.members] == models[target]).any(axis=1)
-            best = own[say(triples, teaches)[own].argmax()]
+            train_mask = ~(models[triples.members] == models[target]).any(axis=1)
+            best = own[say(triples, train_mask)[own].argmax()]
             result.append(100.0 * triples.sums[best] / triples.sums[own].max())
     return np.array(result)
 
@@ -105,7 +105,7 @@ def _by_chance(triples: Triples) -> FloatArray:
     return np.array([100.0 * sums.mean() / sums.max() for sums in with_target if len(sums) > 1])
 
 
-def _aggregated(triples: Triples) -> FloatArray:
+def _aggregate_features(triples: Triples) -> FloatArray:
     features = features_of(triples.needs)[triples.members]
     amounts = np.log(np.exp(features[:, :, AMOUNTS]).sum(axis=1))
     return np.concatenate([amounts, features[:, :, SHARES].mean(axis=1), np.ones((len(features), 1))], axis=1)
@@ -113,9 +113,9 @@ def _aggregated(triples: Triples) -> FloatArray:
 
 def _table(campaign: str, triples: Triples) -> ScoreTable:
     rules: dict[str, Say] = {
-        "MEMCAP (least memory)": lambda pairs, _: -_aggregated(pairs)[:, 2],
-        "SM% (highest)": lambda pairs, _: _aggregated(pairs)[:, 4],
-        "MEM% (lowest)": lambda pairs, _: -_aggregated(pairs)[:, 5],
+        "MEMCAP (least memory)": lambda pairs, _: -_aggregate_features(pairs)[:, 2],
+        "SM% (highest)": lambda pairs, _: _aggregate_features(pairs)[:, 4],
+        "MEM% (lowest)": lambda pairs, _: -_aggregate_features(pairs)[:, 5],
         "KACE: linear regression": linear,
         "ours as shipped": ours,
     }

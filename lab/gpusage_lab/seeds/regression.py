@@ -18,7 +18,7 @@ LEAST_SHARE = 0.05
 
 
 class Line(NamedTuple):
-    """The terms that were chosen, their weights, the constant first, and the least that is ever said."""
+    """The terms that were chosen, their weights, the constant first, and the lowest prediction."""
 
     terms: tuple[int, ...]
     weights: FloatArray

@@ -88,10 +88,10 @@ class ByGain:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AmongRecentJobs(ByGain):
-    """GPUs are preferred by the rule of gpusaged: each job is compared with those of late when it comes.
+    """GPUs are preferred by the rule of gpusaged: each job is compared with recent ones when it arrives.
 
     Attributes:
-        late: What the jobs of late gain, the newest last.
+        late: The gains of recent jobs, the newest last.
     """
 
     ordered: bool = False

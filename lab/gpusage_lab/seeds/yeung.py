@@ -58,7 +58,7 @@ class Runs(NamedTuple):
 
 
 Method = Callable[[Runs, IntArray, IntArray], FloatArray]
-"""(runs, which teach, which test) -> percent."""
+"""(runs, training runs, tested runs) -> percent."""
 
 
 def tables(data: DataFolder) -> list[ScoreTable]:
@@ -93,7 +93,7 @@ def real_runs(data: DataFolder) -> Runs:
 
 
 def methods() -> Mapping[str, Method]:
-    """Return what is compared; each learns from the rows that teach alone."""
+    """Return what is compared; each learns from the training rows alone."""
     return {
         "constant": _constant,
         "Yeung's features, random forest": _searched(_forest, "yeung"),
@@ -104,7 +104,7 @@ def methods() -> Mapping[str, Method]:
 
 
 def random_split(count: int, seed: int) -> Fold:
-    """Return 80 % of *count* rows that teach and 20 % that test, by chance, as in the paper."""
+    """Return 80 % of *count* rows for training and 20 % for tests, by chance, as in the paper."""
     order = np.random.default_rng(seed).permutation(count)
     tested = max(1, round(TESTED_SHARE * count))
     return Fold(name="random 80/20", train=np.sort(order[tested:]), test=np.sort(order[:tested]))
@@ -117,7 +117,7 @@ def some_of_each(kinds: Sequence[str], most: int) -> IntArray:
     return np.sort(np.concatenate(drawn))
 
 
-def chosen(runs: Runs, rows: IntArray) -> Runs:
+def select_runs(runs: Runs, rows: IntArray) -> Runs:
     """Return the runs *rows*."""
     shipped = None if runs.shipped is None else runs.shipped[rows]
     kinds = tuple(runs.kinds[row] for row in rows)
@@ -132,7 +132,7 @@ def error(runs: Runs, method: Method, folds: Sequence[Fold]) -> float:
 
 def _networks_table(everything: Runs) -> ScoreTable:
     some = some_of_each(everything.kinds, A_TYPE)
-    runs = chosen(everything, some)
+    runs = select_runs(everything, some)
     unseen = leave_one_out(runs.kinds, "architecture type")
     chance = [random_split(len(runs.measured), seed) for seed in range(SPLITS)]
     draws = [_draw(runs, seed) for seed in range(DRAWS)]
@@ -142,7 +142,7 @@ def _networks_table(everything: Runs) -> ScoreTable:
         lines.append((name, len(runs.measured), small, error(runs, method, chance), error(runs, method, unseen)))
     lines.append(
         (
-            "ours, taught by all other networks",
+            "ours, fitted on all other networks",
             len(everything.measured),
             None,
             _with_all(everything, some, [fold.test for fold in chance], by_kind=False),
@@ -156,7 +156,7 @@ def _networks_table(everything: Runs) -> ScoreTable:
         rows=tuple(lines),
         notes=(
             f"At most {A_TYPE} networks of each of {len(set(runs.kinds))} types; 81 runs: the mean of {DRAWS} draws.",
-            f"Both tree methods by grid search with {GRID_FOLDS} folds among the rows that teach.",
+            f"Both tree methods by grid search with {GRID_FOLDS} folds among the training rows.",
             "The last line is of other models and another GPU. A random split has a type on both sides.",
         ),
     )
@@ -177,30 +177,30 @@ def _real_table(runs: Runs) -> ScoreTable:
         if method is not _ours
     ]
     shipped = (error(runs, _shipped, chance), error(runs, _shipped, unseen), _rank(runs, _shipped, unseen))
-    lines.append(("ours as shipped, taught by none of them", *shipped))
+    lines.append(("ours as shipped, fitted on none of them", *shipped))
     lines.append(("the paper: random forest, own 81 runs", PAPER_RMSLE, None, None))
     return ScoreTable(
         title=f"Yeung: utilization of {count} runs of {len(set(runs.kinds))} real models (Lucid, RTX 3090), RMSLE",
         columns=("method", "random 80/20", "unseen model", "rank correlation, unseen model"),
         rows=tuple(lines),
         notes=(
-            f"Random 80/20: {DRAWS} splits. Unseen model: all batch sizes of one model test, the 13 others teach.",
+            f"Random 80/20: {DRAWS} splits. Unseen model: all batch sizes of one model test, the 13 others train.",
             "Lucid's licence is non-commercial: these fits are for this table alone.",
         ),
     )
 
 
 def _draw(runs: Runs, seed: int) -> Runs:
-    return chosen(runs, np.random.default_rng(seed).permutation(len(runs.measured))[:PAPER_RUNS])
+    return select_runs(runs, np.random.default_rng(seed).permutation(len(runs.measured))[:PAPER_RUNS])
 
 
 def _with_all(everything: Runs, some: IntArray, tested: Sequence[IntArray], *, by_kind: bool) -> float:
-    """Return our RMSLE where all networks teach but those that are tested, or but those of their type."""
+    """Return our RMSLE if all networks but the tested ones, or but those of their type, are in training."""
     kinds, measured, predictions = np.array(everything.kinds), [], []
     for rows in tested:
         test = some[rows]
-        teaches = ~np.isin(kinds, kinds[test]) if by_kind else ~np.isin(np.arange(len(kinds)), test)
-        predictions.append(_ours(everything, np.flatnonzero(teaches), test))
+        train_mask = ~np.isin(kinds, kinds[test]) if by_kind else ~np.isin(np.arange(len(kinds)), test)
+        predictions.append(_ours(everything, np.flatnonzero(train_mask), test))
         measured.append(everything.measured[test])
     return rmsle(np.concatenate(measured), np.concatenate(predictions))
 
@@ -223,7 +223,7 @@ def _ours(runs: Runs, train: IntArray, test: IntArray) -> FloatArray:
 
 def _shipped(runs: Runs, _: IntArray, test: IntArray) -> FloatArray:
     if runs.shipped is None:
-        message = "Runs that taught the shipped predictor cannot test it."
+        message = "Runs that the shipped predictor was fitted on cannot test it."
         raise ValueError(message)
     return runs.shipped[test]
 

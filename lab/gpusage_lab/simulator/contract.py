@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from gpusage_lab.simulator.fleet import Fleet
+from gpusage_lab.simulator.jobs import FloatArray, IntArray
 
 Stage = Literal["first", "profiled", "rescued"]
 """Of a job: new, after its profiling run, or after it ran out of memory."""
@@ -87,7 +88,7 @@ class Policy(Protocol):
         """Return whether a kind of which one job ran out of memory beside others is no longer put beside others."""
 
     def demand(self, ask: JobRequest, /) -> Demand:
-        """Return what becomes of a job that asks for whole GPUs."""
+        """Return the demand of a job that asks for whole GPUs."""
 
     def rank(self, ask: JobRequest, gpu_type: int, /) -> float:
         """Return the place in the queue for GPUs of *gpu_type*, the least first; the older job among equals."""
@@ -125,6 +126,14 @@ class QueuedJob(NamedTuple):
     predicted_s: float
 
 
+class Columns(NamedTuple):
+    """What a `QueuedJob` has, by number; roles and GPUs of jobs that have not come yet are 0."""
+
+    user: IntArray
+    role: IntArray
+    gpus: FloatArray
+
+
 class QueueState(Protocol):
     """What an order may look at, at one moment."""
 
@@ -140,6 +149,10 @@ class QueueState(Protocol):
     def user_count(self) -> int:
         """Return how many users the trace has."""
 
+    @property
+    def columns(self) -> Columns:
+        """Return columns of all jobs of the trace."""
+
     def left_s(self, job: QueuedJob, /) -> float:
         """Return the rest of its predicted run time, and the time that its next start costs if it was suspended."""
 
@@ -148,6 +161,9 @@ class QueueState(Protocol):
 
     def run_s(self, job: QueuedJob, gpu_type: int, /) -> float:
         """Return for how long it has been on GPUs of the type."""
+
+    def run_times_s(self, numbers: IntArray, /) -> FloatArray:
+        """Return for how long each job has been on GPUs, a row for each and a column for each type."""
 
     def usage_share(self, user: int, /) -> float:
         """Return the user's part of the GPU time that all users had, where older time counts less."""
@@ -181,15 +197,27 @@ class Order(Protocol):
 
 
 @runtime_checkable
-class ByGpuType(Protocol):
-    """What an order has, beside, for which a job's place depends on the GPU type."""
+class Steady(Protocol):
+    """What an order has, beside, for which a job keeps its rank as long as it waits."""
 
-    def rank_on(self, job: QueuedJob, gpu_type: int, now_s: float, state: QueueState, /) -> float:
-        """Return the place in the queue for GPUs of *gpu_type*, one of the job's; used in place of `rank`."""
+    def next_change_s(self, job: QueuedJob, now_s: float, state: QueueState, /) -> float:
+        """Return when *job*, if it runs from now on, falls behind in the queue; infinite where it never does."""
+
+
+@runtime_checkable
+class AtOnce(Protocol):
+    """What an order has, beside, that ranks many jobs at once; used in place of `rank`."""
+
+    @property
+    def is_by_gpu_type(self) -> bool:
+        """Return whether a job's place depends on the GPU type."""
+
+    def ranks(self, numbers: IntArray, now_s: float, state: QueueState, /) -> FloatArray:
+        """Return the places of jobs, a row for each; one column, or one for each GPU type."""
 
 
 class Truth(Protocol):
-    """What really happens; no policy is told of it."""
+    """What really happens; no policy sees it."""
 
     def speed(self, kind: int, gpu_type: int, /) -> float:
         """Return the work that is done in a second, alone on whole GPUs of the type."""

@@ -27,7 +27,7 @@ from gpusage_lab.simulator.waiting import Waiting
 OUT_OF_MEMORY_S = 30.0
 """From the start of a job that has too little memory to its end: it allocates most of it in its first steps."""
 PROGRESS_REPORTS = 200
-"""Times that the progress is told."""
+"""Times that the progress is reported."""
 
 
 def simulate(
@@ -39,14 +39,14 @@ def simulate(
     *,
     scheduling: Scheduling | None = None,
 ) -> Result:
-    """Return what becomes of *jobs* on *fleet* where *policy* decides and *truth* is what happens.
+    """Return the result of *jobs* on *fleet* if *policy* decides and *truth* is what happens.
 
     Args:
         jobs: At least one.
         fleet: The cluster's GPUs.
-        policy: Is told what is predicted alone.
+        policy: Sees what is predicted alone.
         truth: Speeds, memory and interference.
-        progress: Is told now and then how many jobs have ended.
+        progress: Called now and then with the number of ended jobs.
         scheduling: When jobs start, if not as soon as there is room; the policy's backfill then has no say.
 
     Raises:
@@ -186,7 +186,7 @@ class Engine:
                 return
 
     def _place(self, role: int, now_s: float) -> bool:
-        """Start the oldest job of *role* where it is welcome; tell whether it could."""
+        """Start the oldest job of *role* if there is room for it; return whether there was."""
         for gpu_type in self.roles.demands[role].types:
             if gpus := self._allocate(role, gpu_type):
                 self._start(role, gpus, now_s)
@@ -268,11 +268,11 @@ class Engine:
         return None if best is None else best[2]
 
     def _may_stand(self, role: int, gpu: int, now_s: float) -> bool:
-        """Tell whether *gpu* is not held for another, or the oldest job of *role* is gone from it in time."""
+        """Return whether *gpu* is not held for another, or the oldest job of *role* is gone from it in time."""
         return gpu not in self.gpus.reserved or self._ends_in_time(role, gpu, now_s)
 
     def _ends_in_time(self, role: int, gpu: int, now_s: float) -> bool:
-        """Tell whether the oldest job of *role* is gone from *gpu* when that is needed."""
+        """Return whether the oldest job of *role* is gone from *gpu* when that is needed."""
         until_s = self.until_s if self.passes is None else self.passes.until_s
         return now_s + self._expected_s(self.waiting.head(role), role, gpu) <= until_s
 

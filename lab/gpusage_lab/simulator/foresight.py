@@ -1,4 +1,4 @@
-"""What is predicted of each kind of jobs on each GPU type: all that a policy is told."""
+"""The predictions for each kind of jobs on each GPU type: all that a policy sees."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gpusage.policies.partners.packing import Load
 from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.colocation import features_of, learned_colocation, pair_throughputs, throughputs_by_rule
+from gpusage.predictors.colocation import features_of, learned_colocation, pair_throughputs
 from gpusage_hooks.types import GpuNeed
 
 FloatArray = npt.NDArray[np.float64]
@@ -43,14 +43,6 @@ def pairs_of(needs: Sequence[GpuNeed]) -> FloatArray:
         learned_colocation(pretrained().colocation), features_of(needs), [need.parameter_count for need in needs]
     )
     return matrix
-
-
-def pairs_by_rule(needs: Sequence[GpuNeed]) -> FloatArray:
-    """Return the same by the activities alone, which were fitted on no pair."""
-    rows = features_of(needs)
-    return np.array(
-        [[throughputs_by_rule(rows[[one, other]])[0] for other in range(len(rows))] for one in range(len(rows))]
-    )
 
 
 def load_of(need: GpuNeed) -> Load:

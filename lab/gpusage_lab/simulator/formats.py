@@ -97,7 +97,7 @@ def _philly(path: Path) -> Rows:
 
 
 def _philly_row(item: object, where: str) -> Row:
-    """Return the job; the attempts of which both times are known count, and the first of them tells the GPUs."""
+    """Return the job; the attempts of which both times are known count, and the first of them has the GPUs."""
     try:
         job = msgspec.convert(item, _PhillyJob)
         ended = [one for one in job.attempts if not {one.start_time, one.end_time} & {None, "", "None"}]

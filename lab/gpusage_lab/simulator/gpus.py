@@ -94,7 +94,7 @@ class Gpus:
         return None if cost is None or gpu is None else (cost, gpu)
 
     def fits(self, gpu_type: int, role: int) -> bool:
-        """Tell whether *role*, a job on several GPUs, has room on empty ones of a type that are not reserved."""
+        """Return whether *role*, a job on several GPUs, has room on empty ones of a type that are not reserved."""
         return self.nodes[gpu_type].fits(self._roles.counts[role])
 
     def allocate(self, gpu_type: int, role: int) -> list[int]:

@@ -29,7 +29,7 @@ class Kind:
 
     Attributes:
         name: For people.
-        model: What the advisor reads, or the key of a card of the zoo; ``None`` where the trace tells no model.
+        model: What the advisor reads, or the key of a card of the zoo; ``None`` where the trace has no model.
         workload: How the model is run.
         gpu_type: The site's name of the GPU type that the jobs insist on.
         share_percent: The part of one GPU that the jobs ask for themselves; 100 where they ask for whole ones.

@@ -1,4 +1,4 @@
-"""What a workload manager of this host tells of the last month: its cluster, and the jobs in its accounting."""
+"""What a workload manager of this host has of the last month: its cluster, and the jobs in its accounting."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LastMonth:
 
     @property
     def note(self) -> str:
-        """Return how many jobs there are: a site may hide other users' jobs, and nothing tells that it does."""
+        """Return how many jobs there are: a site may hide other users' jobs, and nothing shows that it does."""
         users = {job.user for job in self.jobs}
         limit = f", all of user {min(users)}: a site may hide other users' jobs from you" if len(users) == 1 else ""
         return f"{self.origin} has {len(self.jobs)} jobs on GPUs in the last {DAYS} days{limit}."

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from gpusage_lab.simulator.contract import Backfill, QueuedJob, QueueState
-from gpusage_lab.simulator.jobs import FloatArray
+from gpusage_lab.simulator.jobs import FloatArray, IntArray
 from gpusage_lab.simulator.water_filling import Claims, even_shares, throughput_shares
 
 ROUND_S = 360.0
 """Gavel's time_per_iteration."""
-Group = tuple[int, int]
-"""User and role of alike jobs."""
 
 
 @dataclass(slots=True)
@@ -22,43 +19,88 @@ class _Parts:
     """The fair parts of the time at present, and what they have come to by now for each job.
 
     Attributes:
-        jobs: Those among which the GPUs are divided.
-        parts: Of each group, the part of the time for each GPU type; one column where any GPU counts as any other.
-        due_s: Of each job, how long it should have run on each GPU type.
+        numbers, roles: Of the jobs among which the GPUs are divided.
+        parts: Of each job, by number, the part of the time for each GPU type; one column where any counts as any other.
+        due_s: Of each job, by number, how long it should have run on each GPU type.
     """
 
     now_s: float = -1.0
-    jobs: dict[int, Group] = field(default_factory=dict)
-    parts: dict[Group, FloatArray] = field(default_factory=dict)
-    due_s: dict[int, FloatArray] = field(default_factory=dict)
+    numbers: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    roles: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    parts: FloatArray = field(default_factory=lambda: np.zeros((0, 1)))
+    due_s: FloatArray = field(default_factory=lambda: np.zeros((0, 1)))
 
-    def advance(self, now_s: float) -> None:
-        """Let the time pass up to *now_s*."""
-        for number, group in self.jobs.items():
-            self.due_s[number] += self.parts[group] * (now_s - self.now_s)
-        self.now_s = now_s
-
-    def divide(self, state: QueueState, speeds: FloatArray | None) -> None:
-        """Divide the GPUs among the jobs that are there now, if they are others than before."""
-        jobs = {number: (job.user, job.role) for number, job in state.jobs.items()}
-        if jobs == self.jobs:
+    def update(self, now_s: float, state: QueueState, speeds: FloatArray | None) -> None:
+        """Let the time pass up to *now_s*, and divide the GPUs among the jobs that are there now."""
+        if self.now_s == now_s:
             return
-        self.jobs = jobs
-        counts = Counter(jobs.values())
-        examples = {(job.user, job.role): job for job in state.jobs.values()}
-        groups = sorted(counts)
-        claims = Claims(
-            users=np.array([user for user, _ in groups], dtype=np.int32),
-            jobs=np.array([counts[group] for group in groups], dtype=np.int32),
-            gpus=np.array([examples[group].gpus for group in groups]),
-            speeds=np.ones((len(groups), 1)) if speeds is None else _allowed(speeds, [examples[one] for one in groups]),
-        )
-        if speeds is None:
-            parts = even_shares(claims, state.fleet.gpu_count)[:, None]
-        else:
-            parts = throughput_shares(claims, [one.gpu_count for one in state.fleet.types])
-        self.parts = dict(zip(groups, parts, strict=True))
-        self.due_s = {number: self.due_s.get(number, np.zeros(parts.shape[1])) for number in jobs}
+        self.due_s[self.numbers] += self.parts[self.numbers] * (now_s - self.now_s)
+        self.now_s = now_s
+        numbers = np.fromiter(state.jobs, dtype=np.int32, count=len(state.jobs))
+        roles = state.columns.role[numbers]
+        if np.array_equal(numbers, self.numbers) and np.array_equal(roles, self.roles):
+            return
+        self.numbers, self.roles = numbers, roles
+        parts = _even(numbers, state) if speeds is None else _by_speed(numbers, state, speeds)
+        if not len(self.due_s):
+            self.parts, self.due_s = (np.zeros((len(state.columns.user), parts.shape[1])) for _ in range(2))
+        self.parts[numbers] = parts
+
+    def due_by_s(self, numbers: IntArray, round_s: float) -> FloatArray:
+        """Return how long jobs should have run by the end of a round of *round_s*."""
+        due_s: FloatArray = self.due_s[numbers] + self.parts[numbers] * round_s
+        return due_s
+
+
+def _even(numbers: IntArray, state: QueueState) -> FloatArray:
+    """Return the part of the time of each job, in one column."""
+    ones, columns = np.ones(len(numbers), dtype=np.int32), state.columns
+    claims = Claims(
+        users=columns.user[numbers], jobs=ones, gpus=columns.gpus[numbers], speeds=np.ones((len(numbers), 1))
+    )
+    return even_shares(claims, state.fleet.gpu_count)[:, None]
+
+
+def _by_speed(numbers: IntArray, state: QueueState, speeds: FloatArray) -> FloatArray:
+    """Return the part of the time of each job on each GPU type.
+
+    A user's jobs of one role are alike, and so are users with as many jobs of each role: they count once.
+    """
+    if speeds.shape[1] == 1:  # a job's throughput over its usual one is then its part of the time
+        return _even(numbers, state)
+    columns = state.columns
+    role_count = int(columns.role.max()) + 1
+    groups, examples, group_of, jobs = np.unique(
+        columns.user[numbers].astype(np.int64) * role_count + columns.role[numbers],
+        return_index=True,
+        return_inverse=True,
+        return_counts=True,
+    )
+    _, starts, sizes = np.unique(groups // role_count, return_index=True, return_counts=True)
+    roles, classes = groups % role_count, dict[tuple[bytes, bytes], int]()
+    class_of = np.array(
+        [
+            classes.setdefault(
+                (roles[start : start + size].tobytes(), jobs[start : start + size].tobytes()), len(classes)
+            )
+            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+        ]
+    )
+    _, first_users, alike = np.unique(class_of, return_index=True, return_counts=True)
+    rows = np.concatenate([np.arange(starts[one], starts[one] + sizes[one]) for one in first_users])
+    first_rows = np.cumsum(sizes[first_users]) - sizes[first_users]
+    queued = [state.jobs[number] for number in numbers[examples[rows]].tolist()]
+    claims = Claims(
+        users=np.repeat(np.arange(len(first_users), dtype=np.int32), sizes[first_users]),
+        alike=np.repeat(alike, sizes[first_users]),
+        jobs=jobs[rows],
+        gpus=np.array([job.gpus for job in queued]),
+        speeds=_allowed(speeds, queued),
+    )
+    parts = throughput_shares(claims, [one.gpu_count for one in state.fleet.types])
+    row_of = np.repeat(first_rows[class_of] - starts, sizes) + np.arange(len(groups))
+    of_jobs: FloatArray = parts[row_of[group_of]]
+    return of_jobs
 
 
 def _allowed(speeds: FloatArray, jobs: list[QueuedJob]) -> FloatArray:
@@ -77,13 +119,18 @@ class MaxMin:
     backfill: Backfill = "none"
     preempts: bool = True
     period_s: float = ROUND_S
+    is_by_gpu_type: bool = False
     fair: _Parts = field(default_factory=_Parts)
 
     def rank(self, job: QueuedJob, now_s: float, state: QueueState, /) -> float:
         """Return how far the job is ahead, in seconds, at the end of a round in which it does not run."""
-        _update(self.fair, now_s, state, None)
-        due_s = self.fair.due_s[job.number][0] + self.fair.parts[job.user, job.role][0] * self.period_s
-        return float(sum(state.run_s(job, gpu_type) for gpu_type in job.types) - due_s)
+        return float(self.ranks(np.array([job.number], dtype=np.int32), now_s, state)[0, 0])
+
+    def ranks(self, numbers: IntArray, now_s: float, state: QueueState, /) -> FloatArray:
+        """Return the same of each job."""
+        self.fair.update(now_s, state, None)
+        run_s: FloatArray = state.run_times_s(numbers).sum(axis=1, keepdims=True)
+        return run_s - self.fair.due_by_s(numbers, self.period_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,20 +146,14 @@ class MaxMinSpeeds:
     backfill: Backfill = "none"
     preempts: bool = True
     period_s: float = ROUND_S
+    is_by_gpu_type: bool = True
     fair: _Parts = field(default_factory=_Parts)
 
     def rank(self, job: QueuedJob, now_s: float, state: QueueState, /) -> float:
-        """Return the least of `rank_on`."""
-        return min(self.rank_on(job, gpu_type, now_s, state) for gpu_type in job.types)
+        """Return the least over the job's GPU types of how far it is ahead there."""
+        return float(self.ranks(np.array([job.number], dtype=np.int32), now_s, state)[0, list(job.types)].min())
 
-    def rank_on(self, job: QueuedJob, gpu_type: int, now_s: float, state: QueueState, /) -> float:
-        """Return how far the job is ahead on GPUs of the type, in seconds, as above."""
-        _update(self.fair, now_s, state, self.speeds)
-        due_s = self.fair.due_s[job.number][gpu_type] + self.fair.parts[job.user, job.role][gpu_type] * self.period_s
-        return float(state.run_s(job, gpu_type) - due_s)
-
-
-def _update(fair: _Parts, now_s: float, state: QueueState, speeds: FloatArray | None) -> None:
-    if fair.now_s != now_s:
-        fair.advance(now_s)
-        fair.divide(state, speeds)
+    def ranks(self, numbers: IntArray, now_s: float, state: QueueState, /) -> FloatArray:
+        """Return how far each job is ahead on GPUs of each type, in seconds, as above."""
+        self.fair.update(now_s, state, self.speeds)
+        return state.run_times_s(numbers) - self.fair.due_by_s(numbers, self.period_s)

@@ -45,7 +45,7 @@ class Models:
     unreadable: Mapping[int, str] = field(default_factory=dict)
 
 
-def drawn_kinds(gpu_type: str | None = None) -> tuple[Kind, ...]:
+def draw_kinds(gpu_type: str | None = None) -> tuple[Kind, ...]:
     """Return the kinds that generated jobs are of."""
     zoo = load_zoo()
     return tuple(
@@ -81,8 +81,8 @@ def read_models(kinds: Sequence[Kind], fleet: Fleet, advisor: Advisor, folder: P
     return Models(graphs=graphs, workloads=workloads, needs=needs, prices=prices, unreadable=unreadable)
 
 
-def foresight_of(models: Models, fleet: Fleet, count: int) -> Foresight:
-    """Return what policies are told of *count* kinds."""
+def make_foresight(models: Models, fleet: Fleet, count: int) -> Foresight:
+    """Return the predictions for *count* kinds, as policies see them."""
     loads = {key: load_of(need) for key, need in models.needs.items()}
     return Foresight(
         loads=loads, pair_throughputs=tuple(_pairs(models, place, count) for place in range(len(fleet.types)))
@@ -113,7 +113,7 @@ def with_drawn_models(jobs: Jobs, seed: int) -> Jobs:
 
     A user's jobs for one GPU type and number of GPUs have the same one: people run what they ran before.
     """
-    models, generator = drawn_kinds(), np.random.default_rng(seed)
+    models, generator = draw_kinds(), np.random.default_rng(seed)
     numbers: dict[Kind, int] = {}
     drawn: dict[tuple[int, int, int], int] = {}
     kind = jobs.kind.copy()

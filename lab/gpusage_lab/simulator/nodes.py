@@ -61,7 +61,7 @@ class Nodes:
         return self._first_of(self._fullest(1)) if self._node_counts else None
 
     def fits(self, count: int) -> bool:
-        """Tell whether a job on *count* GPUs has room."""
+        """Return whether a job on *count* GPUs has room."""
         if self._spreads:
             return sum(empty * nodes for empty, nodes in self._node_counts.items()) >= count
         whole, rest = divmod(count, self._gpus_per_node)

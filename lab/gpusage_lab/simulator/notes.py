@@ -69,11 +69,11 @@ def _model_notes(source: Source, drawn: Scenario) -> Iterator[str]:
 
 
 def _pairs_note(measured: Measured) -> str:
-    """Say how many of a file's pairs are of the jobs; a model that is written otherwise is none of them."""
+    """Return how many of a file's pairs are of the jobs; a model that is written otherwise is none of them."""
     if not measured.used_count:
         return (
             f"None of the {measured.pair_count} measured pairs is of these jobs: 'model' and 'beside' must name their "
             "models with the same options, and 'gpu_type' a type of this cluster."
         )
     count = f"{measured.used_count} of {measured.pair_count} measured pairs"
-    return f"{count} are of these jobs, which are as slow beside each other as measured. Policies are not told."
+    return f"{count} are of these jobs, which are as slow beside each other as measured. Policies do not see this."

@@ -43,7 +43,7 @@ DURATION_STREAM = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderSettings:
-    """An order by name, as a user asks for it; small, so that another process can be told of it.
+    """An order by name, as a user asks for it; in plain values, so that it can be sent to another process.
 
     Attributes:
         duration_error: Standard deviation of the logarithm of predicted over true run time; ``None`` means that the

@@ -27,7 +27,7 @@ def simulate_ordered(
     ordering: Ordering,
     progress: Callable[[int], None] | None = None,
 ) -> Result:
-    """Return what becomes of *jobs* where *ordering* says which goes first; see `gpusage_lab.simulator.engine`.
+    """Return the result of *jobs* if *ordering* sorts the queue; see `gpusage_lab.simulator.engine`.
 
     Raises:
         RequestError: A job fits nowhere.

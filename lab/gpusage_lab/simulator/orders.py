@@ -59,6 +59,10 @@ class ShortestRemainingTime:
         """Return what is left."""
         return state.left_s(job)
 
+    def next_change_s(self, _: QueuedJob, __: float, ___: QueueState, /) -> float:
+        """Return that a job that runs only comes closer to its end."""
+        return inf
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastAttainedService:
@@ -76,6 +80,11 @@ class LeastAttainedService:
     def rank(self, job: QueuedJob, _: float, state: QueueState, /) -> float:
         """Return the queue."""
         return float(state.service_s(job) > LOW_QUEUE_S)
+
+    def next_change_s(self, job: QueuedJob, now_s: float, state: QueueState, /) -> float:
+        """Return when the job is in the second queue."""
+        rest_s = LOW_QUEUE_S - state.service_s(job)
+        return now_s + rest_s / job.gpus if rest_s >= 0 else inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 What was not measured is the predictor with its own error: a pair that is missing has the predicted throughputs times
 an error drawn from those on the pairs that are there. Of three jobs, the delays of pairs add up. Gavel measured neither
-utilization nor memory: both are predictions times errors drawn from those on Lucid's jobs.
+utilization nor memory: utilizations follow from the step times alone, and memory is predictions times errors drawn from
+those on Lucid's jobs.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class PairTruth:
 
     Attributes:
         needs: Of each kind, as predicted.
+        observed: The same where a run alone has shown the utilization (Lucid) or the step time (Gavel).
         utilization: Of each kind alone (NVML's busy share).
         memory: Of each kind, in bytes.
         pair_throughputs: Throughput of each row's kind beside each column's, relative to alone, at most 1.
@@ -43,6 +45,7 @@ class PairTruth:
     gpu: Gpu
     kinds: tuple[Kind, ...]
     needs: tuple[GpuNeed, ...]
+    observed: tuple[GpuNeed, ...]
     utilization: FloatArray
     memory: FloatArray
     pair_throughputs: FloatArray
@@ -76,23 +79,21 @@ def lucid(data: DataFolder, seed: int) -> PairTruth:
         second = index.get((row.model2, int(row.batch_size_2), bool(row.amp2)))
         if first is not None and second is not None:
             busy[first, second] = busy[second, first] = row.gpu_util_pct / 100
-    return _truth("lucid", pairs, utilization, memory, busy, seed)
+    known = measured.lucid(data, measured.lucid_utilizations(data))
+    return _truth("lucid", (pairs, known), utilization, memory, busy, seed)
 
 
 def gavel(data: DataFolder, seed: int) -> PairTruth:
-    """Return Gavel's pairs; *seed* draws utilizations and memory around the predictions, with the errors on Lucid's."""
-    pairs, others = measured.gavel(data), measured.lucid(data)
-    generator = np.random.default_rng(seed)
-    utilization, memory = _solo_figures(data, others)
-    utilization_error = np.log(utilization / np.array([need.gpu_utilization.value for need in others.needs]))
+    """Return Gavel's pairs, utilizations from the step times alone; *seed* draws memory with the errors on Lucid's."""
+    pairs, known = measured.gavel(data), measured.gavel(data, measured.gavel_step_times(data))
+    others = measured.lucid(data)
+    _, memory = _solo_figures(data, others)
     memory_error = np.log(memory / np.array([need.memory_bytes.value for need in others.needs]))
-    drawn = generator.integers(len(others.jobs), size=len(pairs.jobs))
-    busy = np.array([need.gpu_utilization.value for need in pairs.needs]) * np.exp(utilization_error[drawn])
-    taken = np.array([need.memory_bytes.value for need in pairs.needs]) * np.exp(memory_error[drawn])
+    drawn = np.random.default_rng(seed).choice(memory_error, size=len(pairs.jobs))
+    taken = np.array([need.memory_bytes.value for need in pairs.needs]) * np.exp(drawn)
+    busy = np.array([need.gpu_utilization.value for need in known.needs])
     most = float(pairs.gpu.memory_bytes)
-    return _truth(
-        "gavel", pairs, np.clip(busy, 0.01, 1), np.minimum(taken, most), np.full(pairs.sums.shape, np.nan), seed
-    )
+    return _truth("gavel", (pairs, known), busy, np.minimum(taken, most), np.full(pairs.sums.shape, np.nan), seed)
 
 
 def _solo_figures(data: DataFolder, pairs: Pairs) -> tuple[FloatArray, FloatArray]:
@@ -106,8 +107,9 @@ def _solo_figures(data: DataFolder, pairs: Pairs) -> tuple[FloatArray, FloatArra
 
 
 def _truth(
-    name: str, pairs: Pairs, utilization: FloatArray, memory: FloatArray, busy: FloatArray, seed: int
+    name: str, both: tuple[Pairs, Pairs], utilization: FloatArray, memory: FloatArray, busy: FloatArray, seed: int
 ) -> PairTruth:
+    pairs, observed = both
     predicted = pairs_of(pairs.needs)
     known = ~np.isnan(pairs.parts)
     errors = np.log(np.minimum(pairs.parts[known], 1.0) / predicted[known])
@@ -119,6 +121,7 @@ def _truth(
         gpu=pairs.gpu,
         kinds=kinds,
         needs=pairs.needs,
+        observed=observed.needs,
         utilization=utilization,
         memory=memory,
         pair_throughputs=np.clip(pair_throughputs, LEAST, 1.0),

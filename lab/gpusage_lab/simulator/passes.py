@@ -19,7 +19,7 @@ from gpusage_lab.simulator.runs import Run, Runs
 from gpusage_lab.simulator.waiting import Waiting
 
 Place = Callable[[int, float], bool]
-"""Starts the oldest job of a role where it is welcome, and tells whether it could."""
+"""Starts the oldest job of a role if there is room for it, and returns whether there was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

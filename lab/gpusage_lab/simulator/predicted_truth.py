@@ -58,13 +58,13 @@ class PredictedTruth:
         of, over = self.models.needs.get((kind, gpu_type)), self.models.needs.get((kind, first))
         if of is None or over is None or gpu_type == first:
             return 1.0
-        return drawn(intervals.speedup(of, over), self.errors[kind, 0])
+        return draw_value(intervals.speedup(of, over), self.errors[kind, 0])
 
     def memory_bytes(self, kind: int, gpu_type: int) -> float:
         """Return the memory; never more than its own type has, or else the largest, for the jobs of a trace did run."""
         need, own = self.models.needs.get((kind, gpu_type)), self.kinds[kind].gpu_type
         most = max(one.memory_bytes for one in self.fleet.types if own in (None, one.name))
-        return 0.0 if need is None else min(drawn(need.memory_bytes, self.errors[kind, 1]), most)
+        return 0.0 if need is None else min(draw_value(need.memory_bytes, self.errors[kind, 1]), most)
 
     def colocation_of(self, tenants: Sequence[Tenant], gpu_type: int) -> Colocation:
         """Return speeds by the prices of shares where threads are limited, else by the pairs.
@@ -97,14 +97,15 @@ class PredictedTruth:
         return 1 / self._slowdown(tenant, gpu_type, len(partners))
 
     def _slowdown(self, tenant: Tenant, gpu_type: int, partners: int) -> float:
-        price = priced(self.models.prices.get((tenant.kind, gpu_type), ()), tenant.thread_percent)
-        alone = max(drawn(price, self.errors[tenant.kind, 3]), 1.0)
+        prices = self.models.prices.get((tenant.kind, gpu_type), ())
+        price = share_slowdown(prices, tenant.thread_percent, is_alone=not partners)
+        alone = max(draw_value(price, self.errors[tenant.kind, 3]), 1.0)
         return slowdown_with_partners(Interval(value=alone, low=alone, high=alone), partners).value
 
     def utilization(self, kind: int, gpu_type: int) -> float:
         """Return NVML's busy share of the kind alone."""
         need = self.models.needs.get((kind, gpu_type))
-        return BUSY if need is None else min(drawn(need.gpu_utilization, self.errors[kind, 2]), 1.0)
+        return BUSY if need is None else min(draw_value(need.gpu_utilization, self.errors[kind, 2]), 1.0)
 
 
 def predicted_truth(
@@ -138,7 +139,7 @@ def _is_predicted(models: Models, place: int, count: int) -> BoolArray:
     return both
 
 
-def drawn(figure: Interval, deviate: float) -> float:
+def draw_value(figure: Interval, deviate: float) -> float:
     """Return the figure times an error of *deviate* deviations, which follow from the interval's ends."""
     if not 0 < figure.low <= figure.value <= figure.high:
         return figure.value
@@ -146,10 +147,11 @@ def drawn(figure: Interval, deviate: float) -> float:
     return figure.value * exp(abs(deviate) * log(end / figure.value) / NINETY_PERCENT)
 
 
-def priced(prices: Sequence[Price], percent: int) -> Interval:
+def share_slowdown(prices: Sequence[Price], percent: int, *, is_alone: bool) -> Interval:
     """Return what a share of *percent* costs, by the next smaller one with a price, else in proportion."""
     known = [price for price in prices if price.share_percent <= percent]
     if known:
-        return max(known, key=lambda price: price.share_percent).slowdown
+        nearest = max(known, key=lambda price: price.share_percent)
+        return nearest.slowdown if is_alone else nearest.slowdown_under_contention
     slowdown = WHOLE / max(percent, 1)
     return Interval(value=slowdown, low=slowdown, high=slowdown)

@@ -39,8 +39,8 @@ class Production:
     """The policies of production with one rule for shares.
 
     Attributes:
-        online: Whether each job is compared with those of late when it comes.
-        late: Of each job of late, how long a step takes on each GPU type; the newest last.
+        online: Whether each job is compared with recent ones when it arrives.
+        late: Of each recent job, how long a step takes on each GPU type; the newest last.
     """
 
     fleet: Fleet
@@ -93,7 +93,7 @@ class Production:
         return _with_share(demand, decided, self.advisor.rules.sharing)
 
     def arriving(self, ask: JobRequest, free_counts: Sequence[int]) -> JobRequest:
-        """Return *ask* with the GPU type that it prefers among the jobs of late."""
+        """Return *ask* with the GPU type that it prefers among the recent jobs."""
         where = self._places_of(ask) if self.online and ask.stage == "first" and ask.gpu_count == 1 else ()
         if len(where) < 2:  # nothing to choose
             return ask

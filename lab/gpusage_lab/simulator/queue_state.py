@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log
+from math import inf, log
+
+import numpy as np
 
 from gpusage_hooks.units import WHOLE_PERCENT
-from gpusage_lab.simulator.contract import Order, QueuedJob
+from gpusage_lab.simulator.contract import Columns, Order, QueuedJob
 from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.jobs import FloatArray, Jobs
+from gpusage_lab.simulator.jobs import FloatArray, IntArray, Jobs
 from gpusage_lab.simulator.roles import Roles
 from gpusage_lab.simulator.runs import Run, Runs
 
@@ -53,6 +55,7 @@ class Queue:
 
     Attributes:
         now_s: The moment of which the answers are.
+        columns: Of all jobs of the trace.
         suspended: What jobs did that were suspended once, by number.
     """
 
@@ -62,9 +65,11 @@ class Queue:
         self.jobs: dict[int, QueuedJob] = {}
         self.suspended: dict[int, Suspended] = {}
         self.user_count = len(trace.users)
+        count = len(trace)
+        self.columns = Columns(trace.user, np.zeros(count, dtype=np.int32), np.zeros(count))
         self._trace, self._roles, self._runs = trace, roles, runs
-        self._run_s: dict[int, list[float]] = {}
-        self._running: dict[int, tuple[float, int]] = {}
+        self._run_s = np.zeros((count, len(fleet.types)))
+        self._since_s, self._type = np.full(count, inf), np.zeros(count, dtype=np.int32)
         self._usage = [_Usage() for _ in trace.users]
         self._total: tuple[float, float] = (-1.0, 0.0)
 
@@ -81,26 +86,27 @@ class Queue:
             submit_s=float(trace.submit_s[number]),
             predicted_s=float(self.ordering.predicted_s[number]),
         )
+        self.columns.role[number], self.columns.gpus[number] = role, job.gpus
         return job
 
     def start(self, number: int, gpu_type: int) -> None:
         """Let a job have GPUs of the type."""
         job = self.jobs[number]
-        self._running[number] = (self.now_s, gpu_type)
+        self._since_s[number], self._type[number] = self.now_s, gpu_type
         self._usage[job.user].change(job.gpus, self.now_s)
 
     def stop(self, number: int) -> None:
         """Let a job have no GPUs."""
         job = self.jobs[number]
-        since_s, gpu_type = self._running.pop(number)
-        self._run_s.setdefault(number, [0.0] * len(self.fleet.types))[gpu_type] += self.now_s - since_s
+        self._run_s[number, self._type[number]] += self.now_s - self._since_s[number]
+        self._since_s[number] = inf
         self._usage[job.user].change(-job.gpus, self.now_s)
 
     def suspend(self, number: int, run: Run) -> None:
         """Write down what *run* did, which is over before its work is done."""
         before = self.suspended.setdefault(number, Suspended(left_s=self._work_s(number)))
         if run.way == "work":
-            gpu_type = self._running[number][1]
+            gpu_type = int(self._type[number])
             before.run_s += self.now_s - run.started_s
             before.alone_s += (before.left_s - run.left_s) / self._roles.speed(run.role, gpu_type)
             before.left_s = run.left_s
@@ -110,7 +116,6 @@ class Queue:
         """Let a job be gone that ran to its end; return what it did before its last start."""
         self.stop(number)
         del self.jobs[number]
-        self._run_s.pop(number)
         return self.suspended.pop(number, Suspended(left_s=self._work_s(number)))
 
     def work_left_s(self, number: int) -> float:
@@ -121,7 +126,7 @@ class Queue:
     def left_s(self, job: QueuedJob) -> float:
         """Return the rest of its predicted run time, and the time that its next start costs if it was suspended."""
         left_s, restart_s = self.work_left_s(job.number), 0.0
-        if job.number not in self._running:
+        if self._since_s[job.number] == inf:
             restart_s = self.ordering.preemption_s if job.number in self.suspended else 0.0
         else:
             way, rest_s = self._runs.left(job.number, self.now_s)
@@ -135,9 +140,14 @@ class Queue:
 
     def run_s(self, job: QueuedJob, gpu_type: int) -> float:
         """Return for how long it has been on GPUs of the type."""
-        times = self._run_s.get(job.number)
-        since_s, own_type = self._running.get(job.number, (self.now_s, gpu_type))
-        return (times[gpu_type] if times else 0.0) + (self.now_s - since_s if own_type == gpu_type else 0.0)
+        run_s, since_s = float(self._run_s[job.number, gpu_type]), float(self._since_s[job.number])
+        return run_s + (self.now_s - since_s) if since_s < inf and self._type[job.number] == gpu_type else run_s
+
+    def run_times_s(self, numbers: IntArray) -> FloatArray:
+        """Return the same of each job, a row for each and a column for each type."""
+        times: FloatArray = self._run_s[numbers]
+        times[np.arange(len(numbers)), self._type[numbers]] += np.maximum(self.now_s - self._since_s[numbers], 0.0)
+        return times
 
     def usage_share(self, user: int) -> float:
         """Return the user's part of the GPU time that all users had, where older time counts less."""

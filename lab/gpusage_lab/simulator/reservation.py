@@ -13,7 +13,7 @@ Moments = npt.NDArray[np.float64]
 
 
 def earliest(empty_at_s: Moments, fleet: Fleet, types: Sequence[int], count: int) -> tuple[list[int], float]:
-    """Return *count* GPUs of one of the types of *demand* that will be empty first, and when they all are.
+    """Return *count* GPUs of one of *types* that will be empty first, and when they all are.
 
     They stand on as few nodes as can be, unless jobs are spread.
 

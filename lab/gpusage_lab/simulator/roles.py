@@ -100,7 +100,7 @@ class Roles:
         return scene
 
     def runs_out(self, gpu_type: int, here: GpuSet, role: int) -> bool:
-        """Tell whether *role*, the last one in the set *here*, runs out of memory."""
+        """Return whether *role*, the last one in the set *here*, runs out of memory."""
         demand = self.demands[role]
         own = self._truth.memory_bytes(self.asks[role].kind, gpu_type)
         whole = self._fleet.types[gpu_type].memory_bytes
@@ -110,7 +110,7 @@ class Roles:
         return (cap is not None and own > cap) or self.scene(gpu_type, here).memory_bytes > whole
 
     def is_closed(self, here: GpuSet) -> bool:
-        """Tell whether nobody may join the set *here*, whoever it is."""
+        """Return whether nobody may join the set *here*, whoever it is."""
         return len(here) >= self._policy.most_per_gpu or any(self.demands[role].alone for role in here)
 
     def _new_scene(self, gpu_type: int, here: GpuSet) -> Scene:

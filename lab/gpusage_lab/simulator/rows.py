@@ -37,7 +37,7 @@ def read_rows(path: Path, what: str, names_of: Names) -> Iterator[tuple[int, Row
 
 @contextmanager
 def opened_text(path: Path, what: str) -> Iterator[IO[str]]:
-    """Yield the file at *path*, open to be read as text; what goes wrong while it is read is said in one sentence.
+    """Yield the file at *path*, open to be read as text; an error while it is read becomes one sentence.
 
     Raises:
         RequestError: It cannot be read, or is no UTF-8 text.

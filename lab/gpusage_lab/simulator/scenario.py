@@ -16,7 +16,7 @@ from gpusage_lab.simulator.contract import Policy
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.foresight import Foresight
 from gpusage_lab.simulator.jobs import Jobs, Kind
-from gpusage_lab.simulator.models import Models, foresight_of, read_models
+from gpusage_lab.simulator.models import Models, make_foresight, read_models
 from gpusage_lab.simulator.policies import Packing, Sets, Slots, TypesOf
 from gpusage_lab.simulator.predicted_truth import PredictedTruth, predicted_truth
 from gpusage_lab.simulator.production import production
@@ -31,8 +31,8 @@ class Scenario:
     """What policies are compared on.
 
     Attributes:
-        foresight: What policies are told.
-        measured_pairs: What the site measured of pairs, of which no policy is told.
+        foresight: What policies see.
+        measured_pairs: What the site measured of pairs, which no policy sees.
         types_of: The GPU types on which each kind runs: its user asks for no others.
     """
 
@@ -47,7 +47,7 @@ class Scenario:
 
     @property
     def measured(self) -> Foresight:
-        """Return what policies would be told by a run alone: utilization and memory as they are."""
+        """Return the true utilization and memory, which a run alone would show to policies."""
         loads = {
             (kind, place): Load(
                 utilization=self.truth.utilization(kind, place), memory_bytes=self.truth.memory_bytes(kind, place)
@@ -71,7 +71,7 @@ def scenario_of(
     """
     models = read_models(jobs.kinds, fleet, advisor, folder)
     jobs = replace(jobs, kinds=_readable(jobs.kinds, models))
-    foresight = foresight_of(models, fleet, len(jobs.kinds))
+    foresight = make_foresight(models, fleet, len(jobs.kinds))
     measured = measured_of(pairs, jobs.kinds, models, fleet) if pairs else None
     truth = predicted_truth(fleet, jobs.kinds, models, foresight, seed, measured.pair_throughputs if measured else ())
     types_of = {kind: _types(truth, kind) for kind in range(len(jobs.kinds))}

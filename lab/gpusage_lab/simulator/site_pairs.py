@@ -88,7 +88,7 @@ def read_pairs(path: Path) -> list[Pair]:
 
 
 def measured_of(pairs: Sequence[Pair], kinds: Sequence[Kind], models: Models, fleet: Fleet) -> Measured:
-    """Return what *pairs* tell of *kinds* on the GPUs of *fleet*: of several values of one pair, the geometric mean."""
+    """Return what *pairs* show of *kinds* on the GPUs of *fleet*: of several values of one pair, the geometric mean."""
     requests = {number: _request_of(kinds[number], run) for number, run in models.workloads.items()}
     values: dict[tuple[int, int, int], list[float]] = {}
     used: set[int] = set()
@@ -121,7 +121,7 @@ def _request_of(kind: Kind, workload: Workload) -> ModelRequest:
 
 
 def _is_same(one: ModelRequest, other: ModelRequest) -> bool:
-    """Tell whether both are one job; a shape that only one of them tells is taken for the other's."""
+    """Return whether both are one job; a shape that only one of them has is taken for the other's."""
     of, over = one.workload, other.workload
     return (
         (one.model, of.batch_size, of.mode, of.precision) == (other.model, over.batch_size, over.mode, over.precision)

@@ -17,7 +17,7 @@ from gpusage_lab.simulator.formats import OWN, Format, find_format
 from gpusage_lab.simulator.generated import generated
 from gpusage_lab.simulator.jobs import Jobs
 from gpusage_lab.simulator.last_month import LastMonth
-from gpusage_lab.simulator.models import drawn_kinds, with_drawn_models
+from gpusage_lab.simulator.models import draw_kinds, with_drawn_models
 from gpusage_lab.simulator.rows import Row
 from gpusage_lab.simulator.scenario import Scenario, scenario_of
 from gpusage_lab.simulator.site_pairs import read_pairs
@@ -28,7 +28,7 @@ MANAGER = "simulated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a user names, in plain values, so that another process can be told of it.
+    """What a user names, in plain values, so that it can be sent to another process.
 
     Attributes:
         jobs_file: A trace.
@@ -36,7 +36,7 @@ class Source:
         cluster_file: Our own form, or a manager's; ``None`` means that of the month, else an example.
         count: Jobs to draw where no file is named.
         load: GPU time that drawn jobs ask for, over what there is.
-        month: In place of the file, what a workload manager of this host tells of the last month.
+        month: In place of the file, what a workload manager of this host has of the last month.
         pairs_file: Pairs of jobs that the site measured; ``None`` where it did not.
         draws_models: Whether jobs without a model have one drawn.
         spread: Whether a job's GPUs are on as many nodes as can be, and not on as few.
@@ -143,7 +143,7 @@ def _fleet(source: Source, advisor: Advisor) -> tuple[Fleet, tuple[str, ...]]:
         name = "Cluster" if path is None else f"Cluster file {str(path)!r}"
         message = f"{name} must have a pool with at least one GPU; got none. Add one, or name another --cluster."
         raise RequestError(message)
-    # A workload manager's own file tells no power.
+    # A workload manager's own file has no power.
     is_ours = path is not None and advisor.hooks.read_cluster(str(path), catalogue) is None
     fleet = with_power(fleet, measured_power_w(path, MANAGER) if path is not None and is_ours else {})
     fleet = with_nodes(fleet, source.gpus_per_node)
@@ -152,5 +152,5 @@ def _fleet(source: Source, advisor: Advisor) -> tuple[Fleet, tuple[str, ...]]:
 
 def _jobs(source: Source, files: Files, seed: int) -> Jobs:
     if files.trace is None:
-        return generated(source.count, drawn_kinds(), files.fleet, seed, source.load)
+        return generated(source.count, draw_kinds(), files.fleet, seed, source.load)
     return with_drawn_models(files.trace.jobs, seed) if source.draws_models else files.trace.jobs

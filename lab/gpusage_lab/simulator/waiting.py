@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
 
+from gpusage_lab.simulator.contract import Steady
 from gpusage_lab.simulator.queue_state import Queue
+
+Lane = tuple[float, tuple[int, ...]]
+"""GPUs of a job, and the types that may run it."""
 
 
 class Waiting:
@@ -22,7 +27,7 @@ class Waiting:
         return role in self._heaps
 
     def add(self, role: int, job: int) -> bool:
-        """Let *job* wait; tell whether no other job of *role* did."""
+        """Add *job* to the queue; return whether it is the only one of *role*."""
         heap = self._heaps.get(role)
         if heap is None:
             self._heaps[role] = [job]
@@ -72,7 +77,7 @@ class Ranked(Waiting):
         self._next_s = queue.now_s + self._order.period_s
 
     def add(self, role: int, job: int) -> bool:
-        """Let *job* wait; tell whether it is the first one of *role*."""
+        """Add *job* to the queue; return whether it is the first one of *role*."""
         queue = self._queue
         entry = self._order.rank(queue.enter(job, role), queue.now_s, queue), job
         heap = self._heaps.setdefault(role, [])
@@ -113,26 +118,41 @@ class Ranked(Waiting):
 
 
 class Pool(Waiting):
-    """Jobs that wait in no order, each with its role, where all are ranked anew each time."""
+    """Jobs that wait where many are ranked at a time, in lanes of those that are alike for whoever looks for room.
+
+    Attributes:
+        lanes: Of each number of GPUs and types, the jobs in their order; all ranks are 0 if they change meanwhile.
+    """
 
     def __init__(self, queue: Queue) -> None:
         super().__init__()
+        self.lanes: dict[Lane, list[tuple[float, int]]] = {}
         self._queue = queue
-        self._roles: dict[int, int] = {}
+        self._order = order if isinstance(order := queue.ordering.order, Steady) else None
+        self._jobs: dict[int, tuple[int, Lane, tuple[float, int]]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._roles)
+        return bool(self._jobs)
 
     def add(self, role: int, job: int) -> bool:
         """Let *job* wait."""
-        self._queue.enter(job, role)
-        self._roles[job] = role
+        queue, order = self._queue, self._order
+        queued = queue.enter(job, role)
+        lane = queued.gpus, queued.types
+        entry = order.rank(queued, queue.now_s, queue) if order else 0.0, job
+        self._jobs[job] = role, lane, entry
+        insort(self.lanes.setdefault(lane, []), entry)
         return False
 
     def remove(self, job: int) -> None:
         """Let *job* no more wait."""
-        del self._roles[job]
+        _, lane, entry = self._jobs.pop(job)
+        entries = self.lanes[lane]
+        del entries[bisect_left(entries, entry)]
+        if not entries:
+            del self.lanes[lane]
 
     def jobs(self) -> Iterator[tuple[int, int]]:
         """Yield each job that waits with its role."""
-        yield from self._roles.items()
+        for job, (role, _, _) in self._jobs.items():
+            yield job, role

@@ -27,6 +27,7 @@ class Claims:
     Attributes:
         users: Whose jobs they are.
         jobs: How many jobs each has, at least 1.
+        alike: For how many users each user's groups stand: each of them has the same; nothing means one.
         gpus: The GPUs that one of the jobs can use at a time, above 0.
         speeds: Of one of the jobs, for each GPU type; 0 where it must not run. Some type of each group is above 0.
     """
@@ -35,16 +36,29 @@ class Claims:
     jobs: IntArray
     gpus: FloatArray
     speeds: FloatArray
+    alike: IntArray | None = None
 
 
-def fill(capacity: float, most: Sequence[float] | FloatArray) -> FloatArray:
-    """Return how *capacity* is divided among claims: all have the same, but nobody more than its part of *most*."""
-    most = np.asarray(most, dtype=float)
-    shares = np.zeros(len(most))
-    rest, order = capacity, np.argsort(most, kind="stable")
-    for place, index in enumerate(order):
-        shares[index] = min(most[index], rest / (len(most) - place))
-        rest -= shares[index]
+def fill(capacity: FloatArray, owners: IntArray, most: FloatArray, counts: IntArray) -> FloatArray:
+    """Return what each claim gets of its owner's *capacity*: all the same, but nobody more than its part of *most*.
+
+    An owner's water rises as high as it would with only the smallest claims satisfied, however many these are.
+
+    Args:
+        capacity: Of each owner, each with some claim.
+        owners: Of each kind of claims, the index into *capacity*.
+        most: What one claim can use.
+        counts: How many claims of the kind there are.
+    """
+    order = np.lexsort((most, owners))
+    sizes = np.bincount(owners)
+    starts = np.cumsum(sizes) - sizes
+    each, wants = counts[order].astype(float), (counts * most)[order]
+    passed, spent = np.cumsum(each) - each, np.cumsum(wants) - wants
+    rest = np.repeat(np.add.reduceat(each, starts), sizes) - (passed - np.repeat(passed[starts], sizes))
+    unspent = np.repeat(capacity, sizes) - (spent - np.repeat(spent[starts], sizes))
+    levels = np.maximum.reduceat(unspent / rest, starts)
+    shares: FloatArray = np.minimum(most, levels[owners])
     return shares
 
 
@@ -53,13 +67,11 @@ def even_shares(claims: Claims, gpu_count: int) -> FloatArray:
 
     The GPUs are divided among the users, and each user's among the jobs.
     """
-    parts = np.zeros(len(claims.users))
-    users = np.unique(claims.users)
-    wants = claims.jobs * claims.gpus
-    for user, gpus in zip(users, fill(gpu_count, [wants[claims.users == user].sum() for user in users]), strict=True):
-        own = np.flatnonzero(claims.users == user)
-        each = np.repeat(own, claims.jobs[own])
-        parts[each] = fill(gpus, claims.gpus[each]) / claims.gpus[each]
+    owners = np.unique(claims.users, return_inverse=True)[1].astype(np.int32)
+    wants = np.bincount(owners, weights=claims.jobs * claims.gpus).astype(float)
+    together = np.zeros(len(wants), dtype=np.int32)
+    gpus = fill(np.array([float(gpu_count)]), together, wants, np.ones_like(together))
+    parts: FloatArray = fill(gpus, owners, claims.gpus, claims.jobs) / claims.gpus
     return parts
 
 
@@ -77,12 +89,14 @@ def throughput_shares(claims: Claims, gpu_counts: Sequence[int]) -> FloatArray:
         section 4.3; in its repository, scheduler/policies/max_min_fairness_water_filling.py.
     """
     counts = np.asarray(gpu_counts, dtype=float)
-    program = _Program(claims, counts)
+    alike = np.ones_like(claims.jobs) if claims.alike is None else claims.alike
+    most = alike * claims.jobs * claims.gpus
+    program = _Program(claims.speeds, most, counts)
     level, is_rising = np.zeros(len(claims.users)), np.ones(len(claims.users), dtype=bool)
     gpus = np.zeros_like(claims.speeds)
     while is_rising.any():
         rising_jobs = np.bincount(claims.users, weights=claims.jobs * is_rising)[claims.users]
-        weights = np.where(is_rising, claims.jobs / np.maximum(rising_jobs, 1), 0.0)
+        weights = np.where(is_rising, alike * claims.jobs / np.maximum(rising_jobs, 1), 0.0)
         step = program.rise(level, weights)
         if step is None:  # the solver misses by rounding what it reached before
             break
@@ -90,17 +104,16 @@ def throughput_shares(claims: Claims, gpu_counts: Sequence[int]) -> FloatArray:
         level += rise * weights
         is_bound = is_rising & (prices > LEAST_PRICE)
         is_rising &= ~(is_bound if is_bound.any() else is_rising)
-    parts: FloatArray = np.clip(gpus / (claims.jobs * claims.gpus)[:, None], 0.0, 1.0)
+    parts: FloatArray = np.clip(gpus / most[:, None], 0.0, 1.0)
     return parts
 
 
 class _Program:
     """How far the levels of all groups can rise at once: a linear program of the GPUs that each has of each type."""
 
-    def __init__(self, claims: Claims, counts: FloatArray) -> None:
-        groups, types = claims.speeds.shape
-        gains = claims.speeds / (claims.speeds @ counts / counts.sum())[:, None]
-        most = claims.jobs * claims.gpus
+    def __init__(self, speeds: FloatArray, most: FloatArray, counts: FloatArray) -> None:
+        groups, types = speeds.shape
+        gains = speeds / (speeds @ counts / counts.sum())[:, None]
         self._shape = gains.shape
         self._rows = np.zeros((2 * groups + types, groups * types + 1))
         for group in range(groups):

@@ -65,7 +65,7 @@ def key_of_profiled(model: str, shape: str) -> str:
     return f"profile:{model}@{shape}" if shape else f"profile:{model}"
 
 
-def dumped(document: Mapping[str, Any]) -> str:
+def dump_card(document: Mapping[str, Any]) -> str:
     """Return a card's document as one line."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=True)
 

@@ -15,7 +15,7 @@ from gpusage.graphs.card.file import to_document
 from gpusage_hooks.errors import GraphError
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.progress import track
-from gpusage_lab.zoo.cards import FILE_NAME, MAXIMUM_FILE_BYTES, dumped, pack, unpack
+from gpusage_lab.zoo.cards import FILE_NAME, MAXIMUM_FILE_BYTES, dump_card, pack, unpack
 from gpusage_lab.zoo.journal import add, read
 from gpusage_lab.zoo.recipes import RECIPES, Recipe
 
@@ -55,7 +55,7 @@ def _build_cards(recipes: Mapping[str, Recipe], journal: Path) -> dict[str, str]
     cards: dict[str, str] = {}
     for key in track(recipes, description="cards"):
         try:
-            text = dumped(to_document(recipes[key]()))
+            text = dump_card(to_document(recipes[key]()))
         except GraphError as error:
             click.echo(f"{key}: {error}", err=True)
             continue

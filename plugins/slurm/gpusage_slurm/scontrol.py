@@ -100,12 +100,12 @@ def _daemon_folders() -> Iterator[str]:
 
 
 def has_commands() -> bool:
-    """Tell whether Slurm's commands are on this host."""
+    """Return whether Slurm's commands are on this host."""
     return shutil.which("squeue", path=environment()["PATH"]) is not None
 
 
 def is_slurm_host() -> bool:
-    """Tell whether this host is meant to have Slurm: it has its commands, or its configuration."""
+    """Return whether this host is meant to have Slurm: it has its commands, or its configuration."""
     named = os.environ.get("SLURM_CONF")
     return bool(named) or has_commands() or any(Path(folder, "slurm.conf").is_file() for folder in _CONFIGURATIONS)
 
@@ -122,7 +122,7 @@ def parse_configuration(text: str) -> Mapping[str, str]:
 
 
 def require_slurmdbd() -> None:
-    """Raise unless slurmdbd keeps this cluster's accounting, of which `sacct` tells.
+    """Raise unless slurmdbd keeps this cluster's accounting, which `sacct` reads.
 
     Raises:
         RequestError: There is no slurmdbd, or slurmctld does not answer.
@@ -192,8 +192,8 @@ def job_id_options(job_ids: Sequence[str]) -> Iterator[str]:
 def job(job_id: str, names: Collection[str]) -> Line | None:
     """Return the fields *names* of a job as slurmctld describes it; of an array, those of its first part.
 
-    In this line a user writes texts, such as the job's name and its comment, and nothing tells where they end. ``None``
-    where one of *names* stands twice, so that nobody can tell which is slurmctld's.
+    In this line a user writes texts, such as the job's name and its comment, and nothing marks where they end. ``None``
+    where one of *names* stands twice, so that it cannot be known which is slurmctld's.
     """
     lines = run("scontrol", "show", "job", "--oneliner", job_id).splitlines()
     pairs = [word.split("=", 1) for word in (lines[0].split() if lines else ()) if "=" in word]

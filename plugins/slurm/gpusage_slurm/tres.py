@@ -45,12 +45,12 @@ def parse_tres(text: str) -> tuple[Tres, ...]:
 
 
 def is_gpu(resource: Tres) -> bool:
-    """Tell whether *resource* is whole GPUs."""
+    """Return whether *resource* is whole GPUs."""
     return resource.generic and resource.name == "gpu"
 
 
 def is_share(resource: Tres) -> bool:
-    """Tell whether *resource* is a share of a GPU."""
+    """Return whether *resource* is a share of a GPU."""
     return resource.generic and resource.name in SHARES
 
 

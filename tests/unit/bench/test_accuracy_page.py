@@ -52,8 +52,32 @@ def test_a_goal_is_met_or_missed_by_its_bounds_with_the_best_rival_beside_it_and
     assert actual["memory, family unseen: median %"] == ["\u2264 3", "3.5", "3.0 (boosting)", "**missed**"]
     assert actual["memory, more than the high end: % of rows"] == ["\u2264 1", "0.5", "", "met"]
     assert actual["memory, inside the 90 % interval, %"] == ["85 to 95", "96.0", "", "**missed**"]
-    assert actual["utilization of random networks, type unseen: RMSLE"] == ["\u2264 0.1", "no table", "", ""]
+    assert actual["utilization of random networks, kind unseen: RMSLE"] == ["< plainer", "no table", "", ""]
     assert f"Goals met: 2 of {len(actual)}. Of the {len(main)} main figures 2, of the {len(others)} others 0." in text
+
+
+def test_a_goal_that_no_graph_reaches_has_its_ceiling_beside_it(tmp_path: Path) -> None:
+    table = {
+        "title": "Utilization of real models",
+        "columns": ["source", "rank correlation"],
+        "rows": [["Lucid, training, from the graph", 0.5], ["Lucid, training, ceiling of graphs", 0.55]],
+        "notes": [],
+    }
+    main, _ = tables_of(printed(tmp_path, {"activity": [table]}))
+    goal = main["utilization of real models, Lucid, from the graph: rank correlation"]
+    assert goal[-1] == "**missed**; a graph tells at most 0.55"
+
+
+def test_each_family_of_20_rows_counts(tmp_path: Path) -> None:
+    families = {
+        "title": "Memory: unseen families, the worst first",
+        "columns": ["family", "rows", "coverage %"],
+        "rows": [["first", 20, 90.0], ["second", 30, 84.0], ["small", 19, 0.0]],
+        "notes": [],
+    }
+    _, others = tables_of(printed(tmp_path, {"memory": [families]}))
+    (line,) = (line for figure, line in others.items() if figure.startswith("memory, families of 20 rows"))
+    assert line == ["\u2265 100", "50.0", "", "**missed**"]
 
 
 def test_the_page_begins_with_real_models_and_counts_the_goals_that_are_met_and_so_does_readme() -> None:

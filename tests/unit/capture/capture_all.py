@@ -9,7 +9,7 @@ import torch._dynamo  # noqa: F401 - each fork has it
 
 from gpusage.capture.inside.session import Session
 
-TWO_GPUS = {"ddp", "fsdp"}
+TWO_GPUS = {"ddp", "fsdp", "fully_sharded", "with_deepspeed"}
 
 
 def main() -> None:

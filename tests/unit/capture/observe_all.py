@@ -1,7 +1,9 @@
 """Runs each script named on the command line twice in forks of one process, once observed: PyTorch is imported once.
 
+Scripts that train in parallel have two processes, of which the first is observed.
+
 The scripts are as in `scripts`, on the processor. With ``--breaking NAME,...`` these methods of the observation raise,
-each in a run of its own.
+each in a run of its own. With ``--here`` one script runs in this process, as torchrun has started it.
 """
 
 import contextlib
@@ -16,18 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # each fork has it, as the next ones
 
 from gpusage.capture.inside import first_run
 from gpusage.capture.inside.first_run import FirstRun
 
-for name in ("timm", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2"):
-    with contextlib.suppress(ImportError):
-        importlib.import_module(name)
-
+FOR_EACH_FORK = ("torch._dynamo", "timm", "transformers.trainer", "transformers.models.gpt2.modeling_gpt2")
 ON_PROCESSOR = {
     **dict.fromkeys((".cuda()", "torch.cuda.synchronize()", ".to(0)", ".to(rank)", ", device_ids=[rank]"), ""),
     "torch.cuda.set_device(rank)": "",
+    "FullyShardedDataParallel(nn.Linear(16, 4))": 'FullyShardedDataParallel(nn.Linear(16, 4), device_id="cpu")',
     "torch.cuda.FloatTensor": "torch.FloatTensor",
     '"cuda:0': '"cpu',
     '"cuda': '"cpu',
@@ -36,12 +35,16 @@ ON_PROCESSOR = {
 }
 
 
+PROCESS_COUNTS = {"ddp": 2, "fsdp": 2, "fully_sharded": 2, "with_deepspeed": 2}
+
+
 def digest_of_results(names: dict[str, Any]) -> str:
     """Return a digest of the weights of all modules among *names*, and of the state of the random numbers."""
     digest = hashlib.sha256()
     for value in names.values():
         for weight in value.parameters() if isinstance(value, torch.nn.Module) else ():
-            digest.update(weight.detach().float().numpy().tobytes())
+            own = weight.to_local() if hasattr(weight, "to_local") else weight  # of FSDP, each process has a part
+            digest.update(own.detach().float().numpy().tobytes())
     digest.update(torch.get_rng_state().numpy().tobytes())
     return digest.hexdigest()
 
@@ -51,6 +54,28 @@ def free_port() -> str:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return str(listener.getsockname()[1])
+
+
+def run_processes(script: Path, record: Path | None, breaking: str) -> dict[str, Any]:
+    """Run *script* in as many forks as it has processes, and return the results of the first and all digests."""
+    count = PROCESS_COUNTS.get(script.stem, 1)
+    port, receivers = free_port(), []
+    for rank in range(count):
+        receiver, sender = os.pipe()
+        if not os.fork():
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "GPUSAGE_LEARN": "x"}
+            os.environ |= {"GPUSAGE_LEARN_JOB": "JOB", "JOB": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            os.write(sender, json.dumps(run(script, None if rank else record, breaking)).encode())
+            os._exit(0)
+        os.close(sender)
+        receivers.append(receiver)
+    results = []
+    for receiver in receivers:
+        with os.fdopen(receiver, "rb") as pipe:
+            results.append(json.loads(pipe.read()))
+        os.wait()
+    first: dict[str, Any] = results[0]
+    return {**first, "digests": [each["digest"] for each in results]}
 
 
 def run(script: Path, record: Path | None, breaking: str) -> dict[str, object]:
@@ -81,34 +106,37 @@ def run(script: Path, record: Path | None, breaking: str) -> dict[str, object]:
     return {"digest": digest, "error": error, "is_restored": is_restored, "graphs": names.get("graphs")}
 
 
+def on_processor(path: str, folder: Path) -> Path:
+    """Return the path of a copy in *folder* of the script at *path* that needs no GPU."""
+    source = Path(path).read_text()
+    for before, after in ON_PROCESSOR.items():
+        source = source.replace(before, after)
+    script = folder / Path(path).name
+    script.write_text(source)
+    return script
+
+
 def main() -> None:
     """Write one line for each script."""
     words = sys.argv[1:]
+    if words[0] == "--here":
+        result = run(on_processor(words[1], Path(tempfile.mkdtemp())), None, "")
+        line = {"rank": os.environ["RANK"], "digest": result["digest"], "error": result["error"]}
+        os.write(1, json.dumps(line).encode() + b"\n")
+        return
+    for name in FOR_EACH_FORK:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     methods = words.pop(1).split(",") if words[0] == "--breaking" else [""]
     results = os.dup(1)
     os.dup2(2, 1)
     folder = Path(tempfile.mkdtemp())
     names = words[words[0] == "--breaking" :]
     for name, breaking in [(name, method) for method in methods for name in names]:
-        source = Path(name).read_text()
-        for before, after in ON_PROCESSOR.items():
-            source = source.replace(before, after)
-        script = folder / Path(name).name
-        script.write_text(source)
-        both = []
-        for record in (None, folder / script.stem):
-            receiver, sender = os.pipe()
-            if not os.fork():
-                os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "GPUSAGE_LEARN": "x"}
-                os.environ |= {"GPUSAGE_LEARN_JOB": "JOB", "JOB": "1"}
-                os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-                os.write(sender, json.dumps(run(script, record, breaking)).encode())
-                os._exit(0)
-            os.close(sender)
-            with os.fdopen(receiver, "rb") as pipe:
-                both.append(json.loads(pipe.read()))
-            os.wait()
-        line = {"name": script.stem, "alone": both[0], "observed": both[1], "record": str(folder / script.stem)}
+        script = on_processor(name, folder)
+        record = folder / script.stem
+        alone, observed = (run_processes(script, each, breaking) for each in (None, record))
+        line = {"name": script.stem, "alone": alone, "observed": observed, "record": str(record)}
         os.write(results, json.dumps(line).encode() + b"\n")
 
 

@@ -31,18 +31,23 @@ NEEDS = {
     **dict.fromkeys(("trainer", "accelerated"), "accelerate"),
     "with_timm": "timm",
     "with_lightning": "lightning",
+    "with_deepspeed": "deepspeed",
 }
 """Libraries that scripts import."""
 TRAINS = {"mode": "train", "precision": "fp32"}
+BF16 = {**TRAINS, "precision": "bf16"}
+BY_FSDP = {"gpus": "2", "strategy": "fsdp"}
 SEEN = {
     "plain": {"batch": "32", **TRAINS, "optimizer": "momentum"},
     "amp": {"batch": "16", **TRAINS, "optimizer": "adamw"},
     "accumulation": {"batch": "12", **TRAINS, "optimizer": "adam", "accumulate": "4"},
     "gan": {"batch": "24", **TRAINS, "optimizer": "adam"},
     "two_optimizers": {"batch": "48", **TRAINS, "optimizer": "adam"},
-    "ddp": {"batch": "32", **TRAINS, "optimizer": "sgd"},
+    "ddp": {"batch": "32", **TRAINS, "optimizer": "sgd", "gpus": "2", "strategy": "ddp"},
+    "fully_sharded": {"batch": "8", **BF16, "optimizer": "adamw", "accumulate": "2", **BY_FSDP},
     "compiled": {"batch": "8", **TRAINS, "precision": "bf16-pure", "optimizer": "adamw", "compile": "on"},
     "checkpointed": {"batch": "8", **TRAINS, "precision": "tf32", "optimizer": "adamw", "checkpointing": "on"},
+    "channels_last": {"batch": "4", **TRAINS, "optimizer": "sgd", "layout": "channels_last"},
     "frozen": {"batch": "8", **TRAINS, "optimizer": "momentum", "trainable": "0.1"},
     "inference": {"batch": "5", "mode": "infer", "precision": "fp16-pure"},
     "generate": {"batch": "2", "mode": "infer", "precision": "fp32", "generate": "8+16"},
@@ -65,11 +70,13 @@ SEEN = {
     "with_timm": {"batch": "4", **TRAINS, "optimizer": "adam"},
     "trainer": {"batch": "4", **TRAINS, "optimizer": "adamw", "accumulate": "2"},
     "accelerated": {"batch": "10", **TRAINS, "precision": "bf16", "optimizer": "adamw", "accumulate": "3"},
+    "with_deepspeed": {"batch": "8", **BF16, "optimizer": "adamw", "accumulate": "2", "gpus": "2", "strategy": "zero2"},
     "with_lightning": {"batch": "16", **TRAINS, "optimizer": "momentum", "accumulate": "2"},
 }
 """The keys of each script on a processor, where autocast of a GPU has no say."""
-SHOWS_NOTHING = ("lstm", "failing", "no_model", "values", "fx", "compiled_step", "gives_up")
-"""Scripts that end too early, whose model decides by values, or whose modules a tracer or compiler calls."""
+SHOWS_NOTHING = ("fsdp", "lstm", "failing", "no_model", "values", "fx", "compiled_step", "gives_up")
+"""Scripts whose process has a part of the model, that end too early, whose model decides by values, or whose modules a
+tracer or compiler calls."""
 BREAKING = ("begin", "_count", "_after_step", "_cycle_passes", "_write", "_write_record", "in_another_process")
 
 
@@ -113,6 +120,30 @@ def test_a_program_shows_its_job(name: str, lines: Mapping[str, Mapping[str, Any
         wait_until(lambda: recorded_keys()["mode"] == "train")
     assert recorded_keys() == SEEN[name]
     assert record.with_name(f"{name}.card.json").exists()
+
+
+def test_a_process_with_a_part_of_its_model_writes_nothing(lines: Mapping[str, Mapping[str, Any]]) -> None:
+    assert not Path(f"{lines['fsdp']['record']}.json").exists()
+
+
+def test_two_processes_of_torchrun_compute_the_same_and_show_their_model(tmp_path: Path) -> None:
+    """The script that divides its model is the hardest; `test_an_observed_program...` has others with two processes."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [str(HERE / "observe_all.py"), "--here", str(HERE / "scripts" / "fully_sharded.py")]
+
+    def run_lines_of_ranks(**variables: str) -> list[Mapping[str, str]]:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        return sorted(map(json.loads, done.stdout.splitlines()), key=lambda line: str(line["rank"]))
+
+    alone = run_lines_of_ranks()
+    record = tmp_path / "record"
+    learn = {"GPUSAGE_LEARN": str(record), "GPUSAGE_LEARN_JOB": "JOB", "JOB": "1", "PYTHONPATH": str(ON_START)}
+    assert run_lines_of_ranks(**learn) == alone
+    assert [line["error"] for line in alone] == ["", ""]
+    wait_until(record.with_name("record.json").exists)
+    keys = json.loads(record.with_name("record.json").read_text())["keys"]
+    assert {key: value for key, (value, _) in keys.items()} == SEEN["fully_sharded"]
 
 
 def test_whatever_fails_the_program_does_not_notice() -> None:

@@ -21,6 +21,12 @@ from gpusage_hooks.errors import RequestError
         ("torchrun --standalone --nproc_per_node=4 train.py a", "python", "train.py a", 4),
         ("torchrun --nnodes 1 --nproc-per-node 2 -m pkg.train", "python", "-m pkg.train", 2),
         ("python3 -m torch.distributed.run --nproc_per_node 8 train.py", "python3", "train.py", 8),
+        (
+            "deepspeed --num_gpus 4 train.py --deepspeed_config ds.json",
+            "python",
+            "train.py --deepspeed_config ds.json",
+            4,
+        ),
         ("accelerate launch --multi_gpu --num_processes 2 train.py", "python", "train.py", 2),
         ("accelerate launch --mixed_precision bf16 train.py", "python", "train.py", 1),
     ],

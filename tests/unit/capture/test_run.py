@@ -132,14 +132,28 @@ def test_without_an_overlay_what_a_program_writes_is_real(tmp_path: Path) -> Non
 
 
 @pytest.mark.torch
+def test_a_card_without_a_place_lies_in_the_users_cache_and_a_number_that_the_user_gives_is_not_seen(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("torch")
+    words = ("--run-here", "--gpus", "4", "--", sys.executable, str(SCRIPTS / "plain.py"))
+    done = run(tmp_path, *words, XDG_CACHE_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (card,) = (tmp_path / "gpusage" / "captured").glob("Sequential-*.card.json")
+    *table, place, comment = done.stdout.splitlines()
+    assert [line.split()[:3] for line in table[-2:]] == [["gpus", "4", "given"], ["strategy", "ddp", "guessed:"]]
+    assert place == f"Card: {card}"
+    assert comment.startswith(f"--comment=model={card},batch=32,")
+
+
+@pytest.mark.torch
 def test_a_job_is_submitted_with_what_was_seen(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = run_and_submit(tmp_path, "plain.py")
     assert done.returncode == 0, done.stderr
-    card = tmp_path / "cache" / "gpusage" / "captured" / "Sequential.card.json"
+    (card,) = (tmp_path / "cache" / "gpusage" / "captured").glob("Sequential-*.card.json")
     keys = "batch=32,mode=train,precision=fp32,optimizer=momentum"
     assert done.stdout.splitlines()[-1] == f"submitted job.sbatch with model={card},{keys}"
-    assert card.exists()
 
 
 @pytest.mark.torch
@@ -169,13 +183,25 @@ def test_no_job_is_submitted_with_a_guess(tmp_path: Path) -> None:
         (["-o", "card.json", "--", "python", "a.py"], "Output 'card.json' must end with '.card.json'"),
         (["--shell", "cd nowhere; python a.py"], "must be there for the program to run in; got none"),
         (["nowhere.sbatch"], "Script 'nowhere.sbatch' must be a readable file"),
+        (["train.py"], "got the Python program 'train.py'. For a program, write 'gpusage capture -- python train.py'."),
+        (["binary.sbatch"], "got a script with none. For a program, write 'gpusage capture -- python train.py'."),
     ],
 )
 def test_what_cannot_be_captured_is_refused_in_one_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
+    (tmp_path / "binary.sbatch").write_text("#!/bin/sh\nsrun ./binary\n")
     done = run(tmp_path, *words)
     assert done.returncode in (1, 2)
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_python_without_pytorch_is_named_with_what_installs_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['torch'] = None")
+    # What a user sets for the program counts for it alone, so that this Python finds no torch.
+    done = run(tmp_path, "--run-here", "--shell", f"PYTHONPATH={tmp_path} {sys.executable} train.py")
+    assert done.returncode == 1
+    assert "got: not installed. Activate its environment, or install gpusage with its extra [torch]" in done.stderr
 
 
 def test_a_program_that_calls_no_model_in_time_is_ended(tmp_path: Path) -> None:

@@ -23,10 +23,13 @@ NEEDS = {
     **dict.fromkeys(("trainer", "accelerated"), "accelerate"),
     "with_timm": "timm",
     "with_lightning": "lightning",
+    "with_deepspeed": "deepspeed",
 }
 """Libraries that scripts import."""
 TRAINS = {"mode": "train", "precision": "fp32"}
 """Keys that most scripts have."""
+BF16 = {**TRAINS, "precision": "bf16"}
+BY_FSDP = {"gpus": "2", "strategy": "fsdp"}
 EXPECTED = {
     "plain": {"batch": "32", **TRAINS, "optimizer": "momentum"},
     "amp": {"batch": "16", **TRAINS, "precision": "fp16", "optimizer": "adamw"},
@@ -35,9 +38,11 @@ EXPECTED = {
     "gan": {"batch": "24", **TRAINS, "optimizer": "adam"},
     "two_optimizers": {"batch": "48", **TRAINS, "optimizer": "adam~"},  # Adadelta keeps two numbers, too
     "ddp": {"batch": "32", **TRAINS, "optimizer": "sgd", "gpus": "2", "strategy": "ddp"},
-    "fsdp": {"batch": "8", **TRAINS, "optimizer": "adamw", "gpus": "2", "strategy": "fsdp"},
+    "fsdp": {"batch": "8", **TRAINS, "optimizer": "adamw", **BY_FSDP},
+    "fully_sharded": {"batch": "8", **BF16, "optimizer": "adamw", "accumulate": "2", **BY_FSDP},
     "compiled": {"batch": "8", **TRAINS, "precision": "bf16-pure", "optimizer": "adamw", "compile": "on"},
     "checkpointed": {"batch": "8", **TRAINS, "precision": "tf32", "optimizer": "adamw", "checkpointing": "on"},
+    "channels_last": {"batch": "4", **TRAINS, "optimizer": "sgd", "layout": "channels_last"},
     "frozen": {"batch": "8", **TRAINS, "optimizer": "momentum~", "trainable": "0.1"},  # 1,000 of 10,000
     "inference": {"batch": "5", "mode": "infer?", "precision": "fp16-pure"},
     "generate": {"batch": "2", "mode": "infer?", "precision": "fp32", "generate": "8+16"},
@@ -59,6 +64,7 @@ EXPECTED = {
     "with_timm": {"batch": "4", **TRAINS, "precision": "fp16", "optimizer": "adam~"},
     "trainer": {"batch": "4", **TRAINS, "precision": "bf16", "optimizer": "adamw", "accumulate": "2"},
     "accelerated": {"batch": "10", **TRAINS, "precision": "bf16", "optimizer": "adamw", "accumulate": "3"},
+    "with_deepspeed": {"batch": "8", **BF16, "optimizer": "adamw", "accumulate": "2", "gpus": "2", "strategy": "zero2"},
     "with_lightning": {"batch": "16", **TRAINS, "precision": "bf16", "optimizer": "momentum", "accumulate": "2"},
 }
 """The keys of each script; ``?`` marks what is guessed, ``~`` what is mapped."""

@@ -53,6 +53,16 @@ def test_a_job_that_says_nothing_or_opts_out_is_left_alone() -> None:
     }
 
 
+def test_a_job_whose_run_shows_its_model_is_kept_and_says_so_unless_the_site_observes_none() -> None:
+    script = "#!/bin/bash\n#SBATCH --gres=gpu:1\n#GPUSAGE learn=on\npython train.py\n"
+    (shown,) = json.loads(_validate(script, "--json").stdout)["decisions"]
+    assert (shown["code"], shown["reasons"]) == ("KEEP", ["learn=on: this run shows the model"])
+    with Path("gpusage.toml").open("a") as file:
+        file.write('[learning]\ncapture = "off"\n')
+    (left,) = json.loads(_validate(script, "--json").stdout)["decisions"]
+    assert (left["code"], left["reasons"]) == ("DECLINE", ["the job names no model"])
+
+
 @pytest.mark.parametrize(("script", "subject"), [(TYPO, "Key 'bach'"), (ABSENT, "Model 'absent.onnx'")])
 def test_a_script_with_an_error_is_named_and_the_others_are_still_judged(script: str, subject: str) -> None:
     result = _validate(script, SILENT)

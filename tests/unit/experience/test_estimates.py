@@ -14,7 +14,7 @@ from gpusage.experience.identity import fingerprint
 from gpusage.experience.learning import learn
 from gpusage.experience.runs import Run
 from gpusage.plugins.loading import make_hooks
-from gpusage.predictors.intervals import exactly, speedup
+from gpusage.predictors.intervals import exact_interval, speedup
 from gpusage_hooks.types import GpuNeed, SoloRun, Submitter, Workload
 from graphs import convolution_graph
 from runs import GIB, RUN, runs, shared
@@ -99,7 +99,7 @@ def test_memory_that_was_seen_takes_the_place_of_memory_that_was_predicted() -> 
 
 def test_what_the_user_says_counts_until_five_runs_contradict_it() -> None:
     workload = replace(WORKLOAD, alone=SoloRun(utilization=0.9))
-    assert on_v100(after(*runs(0.3)), workload).gpu_utilization == exactly(0.9)
+    assert on_v100(after(*runs(0.3)), workload).gpu_utilization == exact_interval(0.9)
     few, many = after(*runs(*[0.3] * 4)), after(*runs(*[0.3] * 5))
     assert few.without_contradicted_values(GRAPH, workload) == workload
     assert many.without_contradicted_values(GRAPH, workload) == WORKLOAD

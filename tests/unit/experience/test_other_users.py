@@ -15,7 +15,7 @@ from gpusage.experience.learning import learn
 from gpusage.experience.other_users import narrowed
 from gpusage.experience.runs import Run
 from gpusage.plugins.loading import make_hooks
-from gpusage.predictors.intervals import exactly
+from gpusage.predictors.intervals import exact_interval
 from gpusage_hooks.types import GpuNeed, Interval, SoloRun, Submitter, Workload
 from graphs import convolution_graph
 from runs import GIB, RUN, V100, runs, shared
@@ -79,9 +79,9 @@ def test_three_users_narrow_what_the_graph_tells_and_never_leave_it() -> None:
     about = [Interval(value=value, low=value - 0.05, high=value + 0.05) for value in (0.5, 0.55, 0.7)]
     assert narrowed(GRAPHS, about[:2]) is None
     assert narrowed(GRAPHS, about) == Interval(value=0.6, low=0.45, high=0.75)
-    assert narrowed(GRAPHS, [exactly(0.1)] * 3) == exactly(0.4)
-    assert narrowed(GRAPHS, [exactly(0.9)] * 3) == exactly(0.8)
-    assert narrowed(GRAPHS, [exactly(0.5)] * 3) == exactly(0.5)
+    assert narrowed(GRAPHS, [exact_interval(0.1)] * 3) == exact_interval(0.4)
+    assert narrowed(GRAPHS, [exact_interval(0.9)] * 3) == exact_interval(0.8)
+    assert narrowed(GRAPHS, [exact_interval(0.5)] * 3) == exact_interval(0.5)
 
 
 @given(
@@ -94,7 +94,7 @@ def test_two_dishonest_users_move_the_point_no_further_than_an_honest_one_and_no
 ) -> None:
     low, value, high = graphs
     predicted = Interval(value=value, low=low, high=high)
-    estimate = narrowed(predicted, [exactly(each) for each in (*honest, *dishonest)])
+    estimate = narrowed(predicted, [exact_interval(each) for each in (*honest, *dishonest)])
     if estimate is None:
         assert len(honest) + len(dishonest) < 3
         return
@@ -154,7 +154,7 @@ def test_what_a_user_says_is_ruled_out_by_no_stranger() -> None:
     strangers = [run for user in range(2000, 2008) for run in of_user(str(user), *[0.2] * 6)]
     assert after(*strangers).without_contradicted_values(GRAPH, workload) == workload
     (need,) = after(*strangers).predict(GRAPH, workload, [GPU])
-    assert need.gpu_utilization == exactly(0.9)
+    assert need.gpu_utilization == exact_interval(0.9)
 
 
 def test_the_reason_says_how_many_others_count() -> None:

@@ -45,9 +45,9 @@ def server(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_request_of_another_process_is_seen_from_its_begin_to_its_end(tmp_path: Path) -> None:
-    here = BusyFlags(tmp_path / "door")
+    here = BusyFlags(tmp_path / "flags")
     assert not here.is_served()
-    with server(tmp_path / "door") as process:
+    with server(tmp_path / "flags") as process:
         assert here.is_busy()
         assert here.is_served()
         assert process.stdin is not None
@@ -60,22 +60,22 @@ def test_a_request_of_another_process_is_seen_from_its_begin_to_its_end(tmp_path
 
 
 def test_a_server_that_is_killed_frees_training_at_once(tmp_path: Path) -> None:
-    here = BusyFlags(tmp_path / "door")
-    with server(tmp_path / "door") as process:
+    here = BusyFlags(tmp_path / "flags")
+    with server(tmp_path / "flags") as process:
         assert here.is_busy()
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert not here.is_busy()
         assert not here.is_served()
-        assert (tmp_path / "door").read_bytes() == bytes([FREE]) * PLACES
+        assert (tmp_path / "flags").read_bytes() == bytes([FREE]) * PLACES
 
 
 def test_a_child_that_outlives_its_server_holds_nobody(tmp_path: Path) -> None:
     """Locks of a process end with it, although its child has inherited the open file."""
     script = SERVER.replace("    print", "    import os\n    os.fork() or __import__('time').sleep(60)\n    print")
-    here = BusyFlags(tmp_path / "door")
+    here = BusyFlags(tmp_path / "flags")
     process = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path / "door")],
+        [sys.executable, "-c", script, str(tmp_path / "flags")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -92,8 +92,8 @@ def test_a_child_that_outlives_its_server_holds_nobody(tmp_path: Path) -> None:
 
 
 def test_two_servers_are_told_apart(tmp_path: Path) -> None:
-    here = BusyFlags(tmp_path / "door")
-    with server(tmp_path / "door") as first, server(tmp_path / "door") as second:
+    here = BusyFlags(tmp_path / "flags")
+    with server(tmp_path / "flags") as first, server(tmp_path / "flags") as second:
         first.kill()
         first.wait()
         assert here.is_busy()
@@ -103,7 +103,7 @@ def test_two_servers_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_overlapping_requests_of_threads_are_one_until_the_last_ends(tmp_path: Path) -> None:
-    path, go, begun = tmp_path / "door", threading.Event(), threading.Event()
+    path, go, begun = tmp_path / "flags", threading.Event(), threading.Event()
     here = BusyFlags(path)
 
     def serve_request() -> None:
@@ -122,14 +122,14 @@ def test_overlapping_requests_of_threads_are_one_until_the_last_ends(tmp_path: P
 
 
 def test_a_process_is_not_held_by_its_own_request(tmp_path: Path) -> None:
-    here = BusyFlags(tmp_path / "door")
+    here = BusyFlags(tmp_path / "flags")
     with here.request():
         assert not here.is_busy()
         assert not here.is_served()
 
 
 def test_more_servers_than_places_serve_unseen(tmp_path: Path) -> None:
-    path = tmp_path / "door"
+    path = tmp_path / "flags"
     here = BusyFlags(path)
     here._locked = lambda _place: False  # type: ignore[method-assign]
     with here.request():

@@ -103,11 +103,11 @@ def test_the_same_is_trained_bit_for_bit(tmp_path: Path, monkeypatch: pytest.Mon
     """With no gate, nobody who serves, and requests: parts are recorded, priced, and held."""
     monkeypatch.setattr(training, "RECORD_AGAIN_AFTER", 3)
     plain = trained(8)
-    with held(tmp_path / "door") as gate:
+    with held(tmp_path / "flags") as gate:
         assert trained(8) == plain
         assert gate.parts == {}
         assert gate.held_s == 0
-    with held(tmp_path / "door") as gate, serving(tmp_path / "door", 0.02, 0.002):
+    with held(tmp_path / "flags") as gate, serving(tmp_path / "flags", 0.02, 0.002):
         gate._gpu = "v100"
         assert trained(8) == plain
         assert gate.held_s > 0
@@ -115,7 +115,7 @@ def test_the_same_is_trained_bit_for_bit(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_request_that_never_ends_leaves_training_its_share(tmp_path: Path) -> None:
-    with serving(tmp_path / "door", 1000, 0), held(tmp_path / "door", Patience(longest_s=0.02, share=0.5)) as gate:
+    with serving(tmp_path / "flags", 1000, 0), held(tmp_path / "flags", Patience(longest_s=0.02, share=0.5)) as gate:
         trained(2)
         begun_s = time.monotonic()
         before_s = gate.held_s
@@ -125,8 +125,8 @@ def test_a_request_that_never_ends_leaves_training_its_share(tmp_path: Path) -> 
 
 
 def test_a_server_that_is_killed_lets_a_held_part_go_on(tmp_path: Path) -> None:
-    with serving(tmp_path / "door", 1000, 0) as server:
-        gate = Training(BusyFlags(tmp_path / "door"), patience=Patience(longest_s=60))
+    with serving(tmp_path / "flags", 1000, 0) as server:
+        gate = Training(BusyFlags(tmp_path / "flags"), patience=Patience(longest_s=60))
         server.kill()
         server.wait()
         begun_s = time.monotonic()
@@ -136,8 +136,8 @@ def test_a_server_that_is_killed_lets_a_held_part_go_on(tmp_path: Path) -> None:
 
 def test_two_trainings_give_way_to_one_request(tmp_path: Path) -> None:
     """Reading the flags takes nothing that the other one would wait for."""
-    first, second = (Training(BusyFlags(tmp_path / "door"), patience=Patience(longest_s=0.05)) for _ in range(2))
-    with serving(tmp_path / "door", 1000, 0):
+    first, second = (Training(BusyFlags(tmp_path / "flags"), patience=Patience(longest_s=0.05)) for _ in range(2))
+    with serving(tmp_path / "flags", 1000, 0):
         first._wait_for_requests()
         second._wait_for_requests()
     assert first.held_s >= 0.05
@@ -145,7 +145,7 @@ def test_two_trainings_give_way_to_one_request(tmp_path: Path) -> None:
 
 
 def test_what_is_hooked_can_be_copied_saved_and_compiled(tmp_path: Path) -> None:
-    with serving(tmp_path / "door", 0.001, 0.001), held(tmp_path / "door") as gate:
+    with serving(tmp_path / "flags", 0.001, 0.001), held(tmp_path / "flags") as gate:
         model = torch.nn.Sequential(torch.nn.Linear(256, 256))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(4):
@@ -162,8 +162,8 @@ def test_what_is_hooked_can_be_copied_saved_and_compiled(tmp_path: Path) -> None
 def test_modules_are_hooked_only_while_somebody_serves(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters())
-    with held(tmp_path / "door") as gate:
-        with serving(tmp_path / "door", 0.001, 0.001) as server:
+    with held(tmp_path / "flags") as gate:
+        with serving(tmp_path / "flags", 0.001, 0.001) as server:
             optimizer.step()
             optimizer.step()
             assert gate._attached

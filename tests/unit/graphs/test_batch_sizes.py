@@ -15,7 +15,7 @@ BATCHES = (8, 12)
 
 
 def run_of(*outputs: Shape, input_shape: Shape = (1,), attributes: tuple[tuple[str, Attribute], ...] = ()) -> ModelRun:
-    """Return a run of nodes one after another, each with one of *outputs*, on an input of the shape *given*."""
+    """Return a run of nodes one after another, each with one of *outputs*, on an input of *input_shape*."""
     inputs = (input_shape, *outputs[:-1])
     nodes = tuple(
         Node(op_type="Relu", inputs=(read,), outputs=(made,), attributes=attributes)

@@ -181,7 +181,9 @@ def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: f
         ("network=200", "must stand beside 'gpus'; got '200'. Add 'gpus=4' or remove 'network'."),
         ("gpus=16,network=fast", "must be a number of Gb/s above 0; got 'fast'. Write 'network=200'."),
         ("strategy=fsdp", "must stand beside 'gpus'; got 'fsdp'. Add 'gpus=4' or remove 'strategy'."),
-        ("gpus=4,strategy=zero", "must be one of ddp, zero1, zero2, zero3, fsdp; got 'zero'. Write 'strategy=zero3'."),
+        ("gpus=4,strategy=zero", "must be one of ddp, zero1, zero2, zero3, fsdp, pipeline; got 'zero'. Write"),
+        ("gpus=4,strategy=pipeline", "must not be pipeline in training, which is not predicted; got 'pipeline'. Write"),
+        ("gpus=4,generate=8+8,strategy=fsdp", "must be pipeline in inference; got 'fsdp'. Remove 'strategy' or write"),
         ("gpus=0", "Key 'gpus' must be a whole number from 1 to 10^9; got '0'."),
         ("mode=infer,trainable=0.1", "belongs to a training job; got '0.1'. Remove 'trainable' or 'mode=infer'."),
         ("slowdown=101", "must be a number from 1 to 100"),
@@ -206,11 +208,12 @@ def test_what_cannot_be_of_a_share_gets_a_sentence(words: str, sentence: str) ->
         parse_comment(f"r.onnx,{words}")
 
 
-def test_several_gpus_and_how_they_train_are_understood() -> None:
+def test_several_gpus_and_how_they_divide_a_model_are_understood() -> None:
     for words, expected in (
         ("gpus=4,strategy=fsdp", (4, "fsdp")),
         ("gpus=1,strategy=fsdp", (1, "fsdp")),
         ("gpus=2", (2, "ddp")),
+        ("gpus=2,generate=512+128,strategy=pipeline", (2, "pipeline")),
         ("batch=8", (1, "ddp")),
     ):
         request = parse_comment(f"r.onnx,{words}")

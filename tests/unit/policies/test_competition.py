@@ -1,4 +1,4 @@
-"""Which generation a job prefers among the jobs of late."""
+"""Which generation a job prefers among the recent jobs."""
 
 from __future__ import annotations
 

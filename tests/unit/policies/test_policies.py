@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pytest
 
 from gpusage.policies import eligibility, fit, generation, sharing, slo
-from gpusage.policies.place import admitted
+from gpusage.policies.place import admitted_candidates
 from gpusage.predictors.intervals import speedup
 from gpusage_hooks.types import (
     Candidate,
@@ -173,7 +173,7 @@ def test_a_cluster_without_gpus_is_said_to_have_none() -> None:
 def test_a_type_may_be_named_as_the_site_or_as_the_catalogue_does(named: str) -> None:
     both = case(small(), small(H100), request=GpuRequest(gpu_count=1, gpu_type=named))
     assert eligible(both) is None
-    assert [place.name for place in admitted(both)] == ["v100"]
+    assert [place.name for place in admitted_candidates(both)] == ["v100"]
 
 
 # Fit: where the pessimistic end of the memory fits.
@@ -224,7 +224,7 @@ def test_a_job_that_gains_much_prefers_the_new_gpu() -> None:
     decision = generation.decide_generation(policy_input, draft(policy_input))
     assert decision is not None
     assert decision.request.preferred_gpus == ("h100",)
-    gain = speedup(*reversed([item.need for item in admitted(policy_input)]))
+    gain = speedup(*reversed([item.need for item in admitted_candidates(policy_input)]))
     # 5 % either way on both, were they independent: exp(hypot(log(1.05), log(1 / 0.95))) = 1.073
     assert 2.79 < gain.low < gain.high < 3.23
     assert decision.reasons == (f"3.00x ({gain.low:.2f}-{gain.high:.2f}) on h100 against v100",)

@@ -114,7 +114,7 @@ def test_memory_names_gradients_and_the_optimizer_only_in_training(v100: Gpu) ->
 
 
 def test_layers_that_are_alike_are_shown_as_one(resnet: Explanation) -> None:
-    shown = explain.merged(resnet.layers)
+    shown = explain.merge_layers(resnet.layers)
     assert sum(layer.times for layer in shown) == len(resnet.layers)
     times = [layer.seconds.total_s for layer in shown]
     assert times == sorted(times, reverse=True)

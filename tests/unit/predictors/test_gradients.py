@@ -14,7 +14,7 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.efficiency import efficiency_of
 from gpusage.predictors.explanation import explanation_of
-from gpusage.predictors.gradients import LEAST_RATIO, MOST_RATIO, bounded
+from gpusage.predictors.gradients import LEAST_RATIO, MOST_RATIO, bound_backward_passes
 from gpusage.predictors.step_time import timing_with
 from gpusage_hooks.types import ModelGraph, Workload
 from graphs import chain, node
@@ -54,7 +54,7 @@ def test_the_gradients_of_a_convolution_take_one_and_a_half_to_two_and_a_half_ti
     forward, backward = (((kernels.kind == 0) & (kernels.backward == one)).nonzero()[0][0] for one in (0, 1))
     seconds = np.ones((len(kernels.kind), 2))
     seconds[backward] = backward_s
-    result = bounded(kernels, seconds, np.array([False, True]))
+    result = bound_backward_passes(kernels, seconds, np.array([False, True]))
     assert result[[forward, backward], 0] == pytest.approx([1.0, bounded_s])
     # where the sum was measured it stays, and is divided anew
     assert result[forward, 1] + result[backward, 1] == pytest.approx(1.0 + backward_s)
@@ -66,7 +66,7 @@ def test_the_gradients_of_a_convolution_take_one_and_a_half_to_two_and_a_half_ti
 def test_an_inference_has_no_gradients_to_bound() -> None:
     kernels = WorkloadAnalysis(CONVOLUTION, replace(HALF, mode="infer")).kernels
     seconds = np.ones((len(kernels.kind), 1))
-    assert bounded(kernels, seconds, np.array([False])) is seconds
+    assert bound_backward_passes(kernels, seconds, np.array([False])) is seconds
 
 
 def test_where_training_in_half_precision_was_measured_a_step_takes_what_was_learned(resnet50: ModelGraph) -> None:

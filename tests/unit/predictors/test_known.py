@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpusage.decisions.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
-from gpusage.predictors.intervals import exactly, speedup
+from gpusage.predictors.intervals import exact_interval, speedup
 from gpusage.predictors.known import min_step_s
 from gpusage_hooks import samples
 from gpusage_hooks.types import Figure, Gpu, ObservedFigures, Precision, SoloRun, Workload
@@ -27,7 +27,7 @@ RUN = Workload(batch_size=32)
 def knowing(**figures: float) -> Advisor:
     """Return an advisor with a plugin that knows *figures* on V100s."""
     known = ObservedFigures(
-        **{name: Figure(interval=exactly(value), source="earlier runs") for name, value in figures.items()}
+        **{name: Figure(interval=exact_interval(value), source="earlier runs") for name, value in figures.items()}
     )
 
     def find_observed_figures(gpus: Sequence[Gpu]) -> list[ObservedFigures]:
@@ -46,7 +46,7 @@ def test_a_plugin_that_knows_the_step_time_alone_changes_all_that_follows_from_i
     advisor = knowing(step_time_s=10 * V100_NEED.step_time_s.value)
     on_v100, on_h100 = advisor.predict(GRAPH, RUN, [V100, H100])
     assert on_h100 == H100_NEED
-    assert on_v100.step_time_s == exactly(10 * V100_NEED.step_time_s.value)
+    assert on_v100.step_time_s == exact_interval(10 * V100_NEED.step_time_s.value)
     assert on_v100.throughput_samples_per_s.value == pytest.approx(V100_NEED.throughput_samples_per_s.value / 10)
     assert on_v100.dram_activity.value == pytest.approx(V100_NEED.dram_activity.value / 10)
     assert on_v100.gpu_utilization.value == pytest.approx(0.1, rel=0.01), "its kernels fill a tenth of the step"
@@ -65,7 +65,7 @@ def test_a_known_step_time_is_the_base_of_a_share_s() -> None:
 
 def test_a_known_utilization_scales_what_is_busy_and_leaves_the_step_time() -> None:
     (need,) = knowing(gpu_utilization=V100_NEED.gpu_utilization.value / 2).predict(GRAPH, RUN, [V100])
-    assert need.gpu_utilization == exactly(V100_NEED.gpu_utilization.value / 2)
+    assert need.gpu_utilization == exact_interval(V100_NEED.gpu_utilization.value / 2)
     assert need.sm_activity.value == pytest.approx(V100_NEED.sm_activity.value / 2)
     step, before = need.step_time_s, V100_NEED.step_time_s
     assert (step.low, step.value, step.high) == pytest.approx((before.low, before.value, before.high), rel=1e-12)
@@ -88,13 +88,13 @@ def test_what_the_user_wrote_is_known_on_the_gpu_that_it_is_of() -> None:
     step_time_s = V100_NEED.step_time_s.value
     run = Workload(batch_size=32, alone=SoloRun(step_time_s=step_time_s, gpu="V100"))
     on_v100, on_h100 = PLAIN.predict(GRAPH, run, [V100, H100])
-    assert (on_v100.step_time_s, on_h100.step_time_s) == (exactly(step_time_s), H100_NEED.step_time_s)
+    assert (on_v100.step_time_s, on_h100.step_time_s) == (exact_interval(step_time_s), H100_NEED.step_time_s)
 
 
 def test_a_site_s_plugin_is_heard_before_the_user_figure_by_figure() -> None:
     run = Workload(batch_size=32, alone=SoloRun(step_time_s=2.0, utilization=0.25))
     (need,) = knowing(step_time_s=3.0).predict(GRAPH, run, [V100])
-    assert (need.step_time_s, need.gpu_utilization) == (exactly(3.0), exactly(0.25))
+    assert (need.step_time_s, need.gpu_utilization) == (exact_interval(3.0), exact_interval(0.25))
 
 
 def test_nothing_known_changes_nothing() -> None:
@@ -168,7 +168,7 @@ def test_a_step_time_that_no_gpu_can_reach_is_not_used_and_said_to_be_impossible
         assert PLAIN.implausible_step_time(GRAPH, run) == note
     possible = replace(RUN, alone=SoloRun(step_time_s=min_s * 1.01, gpu="v100"))
     assert PLAIN.implausible_step_time(GRAPH, possible) == ""
-    assert PLAIN.predict(GRAPH, possible, [V100])[0].step_time_s == exactly(min_s * 1.01)
+    assert PLAIN.predict(GRAPH, possible, [V100])[0].step_time_s == exact_interval(min_s * 1.01)
 
 
 @pytest.mark.parametrize("batch", [1, 8, 256])

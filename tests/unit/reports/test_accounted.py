@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from gpusage.reports.accounted import with_accounting
 from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.store.usage_rows import Observation
-from gpusage_hooks.types import DecisionRecord, Usage
+from gpusage_hooks.types import DecisionRecord, GpuRequest, Usage
 from observed import HALF, HOUR_S, record, usage
 
 WHOLE = record(1, percent=None)
@@ -75,3 +77,17 @@ def test_a_share_that_no_node_sampled_has_its_decision_and_a_forged_number_has_n
     own, forged = with_accounting([], [share, replace(share, job_id="7", user="eve")], records.get)
     assert (own.decision, forged.decision) == (decided, None)
     assert amounts_of(own).saved > 0
+
+
+def test_a_marked_job_of_two_nodes_is_as_busy_as_each_of_them_was() -> None:
+    """Eight GPUs were decided, four on each node; the second node did nothing."""
+    decided = replace(WHOLE, decision=replace(WHOLE.decision, request=GpuRequest(gpu_count=8)))
+    busy = usage(decided, gpu_count=4, gpu_utilization=1.0)
+    idle = replace(busy, started_at_s=busy.started_at_s + 0.2, gpu_utilization=0.0)
+    amounts = total(amounts_of(Observation(usage=each, decision=decided)) for each in (busy, idle))
+    assert amounts.booked == pytest.approx(16.0, abs=0.01)
+    assert amounts.used == pytest.approx(8.0, abs=0.01)
+    assert amounts.idle == pytest.approx(8.0, abs=0.01)
+    books = replace(BOOKS, number=decided.number, gpu_count=8, started_at_s=busy.started_at_s)
+    half_seen = with_accounting([Observation(usage=busy, decision=decided)], [books], nobody)
+    assert total(map(amounts_of, half_seen)) == Amounts(requested=16.0, booked=16.0, used=8.0, unseen=8.0)

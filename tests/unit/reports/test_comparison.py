@@ -44,7 +44,7 @@ def test_the_page_begins_with_both_times_side_by_side() -> None:
     assert shown["jobs with GPUs"] == ("40", "12", "+233 %")
     assert shown["promises kept"] == ("6", "0", "-")
     assert shown["GPU hours saved by sharing"] == ("4.80", "0.00", "-")
-    assert page(report).count("the time before</span>") == 1
+    assert page(report).count("the previous period</span>") == 1
 
 
 @pytest.mark.parametrize(("month", "days"), [(1, (31, 31)), (3, (28, 31)), (12, (30, 31))])
@@ -65,7 +65,7 @@ def test_a_month_that_goes_on_ends_now() -> None:
 def test_where_nothing_is_kept_of_the_time_before_that_is_said() -> None:
     report = report_of([], [*month()], Rates(), PERIOD)
     assert report.previous is None
-    assert next(iter(sections(report))).notes == ("Nothing is kept of the time before.",)
+    assert next(iter(sections(report))).notes == ("The store has nothing from the previous period.",)
 
 
 def test_energy_that_no_counter_told_is_not_called_none() -> None:

@@ -106,7 +106,7 @@ def test_a_rescued_job_broke_one_promise_in_its_share_and_none_on_its_whole_gpu(
 def test_a_time_without_anything_says_so_and_wastes_nothing() -> None:
     empty = report_of([], [], Rates(), PERIOD)
     notes = [note for section in sections(empty) for note in section.notes]
-    assert notes[0] == "No decision was recorded in this time."
+    assert notes[0] == "No decision was recorded in this period."
     assert notes[1].startswith("No run was observed")
     assert "<svg" not in page(empty)
 

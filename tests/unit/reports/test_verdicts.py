@@ -6,7 +6,7 @@ import pytest
 
 from gpusage.experience.finished_jobs import describe_host
 from gpusage.reports.amounts import amounts_of
-from gpusage.reports.verdicts import hardly_used, rules, tallied, verdict_of, waiting_users, worst
+from gpusage.reports.verdicts import hardly_used_jobs, most_idle_jobs, rules, tally_verdicts, verdict_of, waiting_users
 from gpusage.store.usage_rows import Observation
 from observed import HALF, NOW_S, month, record, usage
 
@@ -37,13 +37,13 @@ def test_jobs_are_ranked_by_idle_gpu_hours_not_by_how_idle_they_were() -> None:
     long = observed(job_id="long", gpu_utilization=0.45, ended_at_s=NOW_S)
     short = observed(job_id="short", gpu_utilization=0.001)
     unseen = observed(job_id="unseen", gpu_utilization=None, ended_at_s=NOW_S)
-    assert [job.job_id for job in worst([short, unseen, long])] == ["long", "short"]
+    assert [job.job_id for job in most_idle_jobs([short, unseen, long])] == ["long", "short"]
 
 
 def test_a_job_that_ran_twice_is_one_job_of_all_its_runs() -> None:
     first = observed(gpu_utilization=0.1)
     again = observed(gpu_utilization=0.3, started_at_s=NOW_S - 7200, ended_at_s=NOW_S)
-    (job,) = worst([again, first])
+    (job,) = most_idle_jobs([again, first])
     # 2 GPUs, two runs of 2 h: 8 GPU hours; idle 4 x 0.9 + 4 x 0.7
     assert (job.hours.booked, job.hours.idle) == (pytest.approx(8.0), pytest.approx(6.4))
 
@@ -52,7 +52,7 @@ def test_what_a_job_should_request_is_told_by_its_newest_run_that_was_seen() -> 
     """Its last run may be short, or a part of its GPUs on a node without a sampler."""
     seen = observed(gpu_utilization=0.3)
     unseen = observed(gpu_utilization=None, sampled_s=0.0, alone_s=0.0, started_at_s=NOW_S - 60, ended_at_s=NOW_S)
-    (alone,), (job,) = worst([seen]), worst([unseen, seen])
+    (alone,), (job,) = most_idle_jobs([seen]), most_idle_jobs([unseen, seen])
     assert alone.advice
     assert job.advice == alone.advice
     assert [user.waits_for for user in waiting_users([unseen, seen])] == [describe_host(seen.usage)]
@@ -63,7 +63,7 @@ def test_who_holds_whole_gpus_and_hardly_uses_them_is_listed_and_shares_and_the_
     busy = observed(job_id="busy", gpu_utilization=0.2)
     unseen = observed(job_id="unseen", gpu_utilization=None)
     share = observed(job_id="share", gpu_utilization=0.1, granted=HALF)
-    actual = hardly_used([idle, busy, unseen, share])
+    actual = hardly_used_jobs([idle, busy, unseen, share])
     assert [job.job_id for job in actual.worst] == ["idle"]
     # 2 GPUs for 2 hours
     assert (actual.job_count, actual.hours.booked, actual.hours.idle) == (1, 4.0, pytest.approx(4 * 0.81))
@@ -81,6 +81,6 @@ def test_a_user_waits_for_what_the_job_with_most_idle_hours_waits_for() -> None:
 
 
 def test_each_verdict_comes_with_its_rule_and_all_runs_have_one() -> None:
-    actual = tallied([*month()])
+    actual = tally_verdicts([*month()])
     assert [each.rule for each in actual] == [rules()[each.verdict] for each in actual]
     assert sum(each.run_count for each in actual) == 40

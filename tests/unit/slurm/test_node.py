@@ -65,7 +65,7 @@ class Node:
         return commands_sent(self.control)
 
     def runs(self, device: str = "1") -> bool:
-        """Tell whether the daemon of *device* runs."""
+        """Return whether the daemon of *device* runs."""
         return (self.root / f"gpu-{device}" / "pipe" / "running").exists()
 
     def granted(self, job: int) -> Allocation | None:
@@ -73,7 +73,7 @@ class Node:
         return read_granted(str(job), folder=self.root, sm_count=132)
 
     def serves(self, job: int) -> bool:
-        """Tell whether *job* was given a daemon."""
+        """Return whether *job* was given a daemon."""
         return (self.root / "jobs" / str(job)).exists()
 
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from gpusage_slurm.install.node_scripts import TASK_EPILOG
 from gpusage_slurm.jobs.out_of_memory import OUT_OF_MEMORY
+from gpusage_slurm.jobs.queue import PROGRAM_MISSING
 from waiting import LIMIT_S
 
 SCONTROL = """#!/bin/sh
@@ -108,6 +109,23 @@ def test_other_words_are_not(node: Node, line: str) -> None:
     output = written(node, f"{line}\n")
     assert node.end(output) == ""
     assert output.read_text() == f"{line}\n"
+
+
+SRUN = "slurmstepd: error: execve(): serve: No such file or directory\nsrun: error: n1: task 0: Exited with exit code 2"
+PYTHON = "python3: can't open file '/home/ada/trian.py': [Errno 2] No such file or directory"
+
+
+@pytest.mark.parametrize("words", [SRUN, PYTHON])
+def test_a_program_that_is_missing_is_noted_and_the_share_is_not_blamed(node: Node, words: str) -> None:
+    output = written(node, f"starting\n{words}\n")
+    assert node.end(output) == f"update\nJobId=7\nComment=model=a.onnx {PROGRAM_MISSING}\n"
+    assert node.end(written(node, f"{words}\n" + "step\n" * 10)) == ""  # it went on, and failed later
+
+
+@pytest.mark.usefixtures("slurmstepd")
+def test_a_program_that_failed_by_itself_is_not_missing(node: Node) -> None:
+    """It ended with 1, and execve's error is 2."""
+    assert PROGRAM_MISSING not in node.end(written(node, SRUN))
 
 
 def test_only_the_end_counts(node: Node) -> None:

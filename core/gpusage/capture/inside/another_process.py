@@ -67,6 +67,24 @@ def forget_handlers() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+def undivide(modules: list[nn.Module]) -> list[Any]:
+    """Let *modules* that `fully_shard` or DeepSpeed has divided compute whole; return how the former casts weights.
+
+    Their weights know the sizes of the whole.
+    """
+    policies = []
+    for part in [part for module in modules for part in module.modules()]:
+        if type(part).__bases__[0].__name__ == "FSDPModule":
+            divided: Any = part
+            policies.append(divided._get_fsdp_state()._mp_policy)
+            part.__class__ = type(part).__bases__[1]
+        for hooks in (part._forward_pre_hooks, part._forward_hooks):
+            for key, hook in list(hooks.items()):
+                if str(getattr(hook, "__module__", "")).startswith(("torch.distributed.", "deepspeed.")):
+                    del hooks[key]
+    return policies
+
+
 _TENSORS: list[Any] = []
 """Tensors that this process must not free: it cannot use the GPU."""
 
@@ -83,7 +101,8 @@ def forget_values(modules: list[nn.Module], optimizers: list[Any]) -> None:
             return value
         if id(value) not in shadows:
             _TENSORS.append(value)
-            empty = torch.empty(value.shape, dtype=value.dtype, device="meta")
+            shape = getattr(value, "ds_shape", value.shape)  # DeepSpeed's, of the whole weight
+            empty = torch.empty(shape, dtype=value.dtype, device="meta")
             is_weight = isinstance(value, nn.Parameter)
             shadows[id(value)] = nn.Parameter(empty, requires_grad=value.requires_grad) if is_weight else empty
         return shadows[id(value)]

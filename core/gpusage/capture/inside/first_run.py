@@ -33,8 +33,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from gpusage.capture.inside.another_process import forget_values, in_another_process
-from gpusage.capture.inside.observer import MAXIMUM_CALLS, Call, Observer, is_of_keras, with_gradient
+from gpusage.capture.inside.another_process import forget_values, in_another_process, undivide
+from gpusage.capture.inside.observer import MAXIMUM_CALLS, Call, Observer, is_in_parts, is_of_keras, with_gradient
 from gpusage.capture.inside.record import program_digest, program_path, read_record, record_of, write_json
 
 CYCLES = 2
@@ -244,15 +244,15 @@ class FirstRun:
         self.observer.uninstall()
         self._has_written = True
         calls = self.observer.calls = [call for call in self.observer.calls if call.reference() is not None]
-        is_divided = self.observer.strategy == "fsdp" or any(type(c.module).__name__.startswith("FSDP") for c in calls)
+        inner = any(is_in_parts(part) for call in calls for part in call.module.modules())
         self._rank, count = rank_and_count()
-        if calls and not is_divided and self._rank == 0:  # each process of FSDP has a part of the model
+        if calls and not (inner or self.observer.is_in_parts) and self._rank == 0:
             in_another_process(lambda: self._write_record(count))
         calls.clear()
 
     def _write_record(self, gpu_count: int) -> None:
         from gpusage.capture.inside.cuda_on_cpu import CudaOnCpu, pretend_cuda
-        from gpusage.capture.inside.light import LeftOut
+        from gpusage.capture.inside.light import LeftOut, computed_precision
         from gpusage.capture.inside.step import Observation, record_of_step
         from gpusage.graphs.card.file import SUFFIX, write_file
 
@@ -263,7 +263,14 @@ class FirstRun:
         if cuda.is_initialized():
             pretend_cuda(gpu_count)  # a fork may not ask it
         optimizers = [optimizer for each in self._optimizers if (optimizer := each()) is not None]
-        forget_values([call.module for call in self.observer.calls], optimizers)
+        modules = [call.module for call in self.observer.calls]
+        policies = undivide(modules)
+        forget_values(modules, optimizers)
+        strategy = "fsdp" if policies else self.observer.strategy
+        if strategy and strategy.startswith("zero"):  # its optimizers update weights that lie in one row
+            weights = [weight for module in modules for weight in module.parameters()]
+            for optimizer in optimizers:
+                optimizer.param_groups[0]["params"] = weights
         observation = Observation(
             calls=self.observer.calls,
             optimizers=optimizers,
@@ -272,7 +279,8 @@ class FirstRun:
             left_out=LeftOut(
                 is_compiled=self.observer.is_compiled,
                 is_checkpointed=self.observer.is_checkpointed,
-                strategy=self.observer.strategy,
+                strategy=strategy,
+                precision=next(filter(None, map(computed_precision, policies)), self.observer.precision),
                 gpu_count=gpu_count,
             ),
         )

@@ -1,4 +1,4 @@
-"""A hollow call: what a module would return, with zeros as values; only shapes are worked out, by gpusage's tracer."""
+"""A hollow call: what a module would return, with zeros as values; gpusage's tracer computes only the shapes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Zeros(torch.autograd.Function):
 
 
 class HollowCalls:
-    """Makes hollow calls; of equal ones only the first is worked out.
+    """Makes hollow calls; of equal calls it computes only the first.
 
     Attributes:
         backward_counts: Calls that a gradient came back to, by the module's id.

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpusage.capture.inside.observer import AUTOCAST
+
 LARGE_ELEMENTS = 1 << 16
 """Elements of a weight whose initial values are left out: memory that nobody touches takes none."""
 _FILLS = ("normal_", "uniform_", "trunc_normal_", "copy_", "zero_", "fill_")
@@ -29,6 +31,7 @@ class LeftOut:
         is_compiled: It compiles a model, or calls one in a function that it compiles.
         is_checkpointed: It computes activations once more.
         strategy: How it divides the model, ``None`` if it does not.
+        precision: That of the weights while a divided model computes, where it has its own.
         compiled_depth: Compiled functions that are running: libraries compile some that no program calls.
         gpu_count: Processes that train together; a program may say so itself.
     """
@@ -36,6 +39,7 @@ class LeftOut:
     is_compiled: bool = False
     is_checkpointed: bool = False
     strategy: str | None = None
+    precision: str | None = None
     compiled_depth: int = 0
     gpu_count: int = 1
 
@@ -122,13 +126,16 @@ def _checkpoint_directly(left_out: LeftOut) -> None:
 
 
 def _wrap_alone(left_out: LeftOut) -> None:
-    """Let DataParallel and DDP call what they hold, on this host."""
+    """Let DataParallel, DDP and FSDP call what they hold, on this host."""
 
     class SingleProcessModule(nn.Module):
-        def __init__(self, module: nn.Module, *_: Any, **__: Any) -> None:
+        strategy = "ddp"
+
+        def __init__(self, module: nn.Module, *_: Any, mixed_precision: Any = None, **__: Any) -> None:
             super().__init__()
             self.module = module
-            left_out.strategy = "ddp"
+            left_out.strategy = self.strategy
+            left_out.precision = computed_precision(mixed_precision) or left_out.precision
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             return self.module(*args, **kwargs)
@@ -136,11 +143,24 @@ def _wrap_alone(left_out: LeftOut) -> None:
         def no_sync(self) -> Any:
             return nullcontext()
 
+        def clip_grad_norm_(self, *_: Any, **__: Any) -> torch.Tensor:
+            return torch.zeros(())
+
     data_parallel: Any = type("DataParallel", (SingleProcessModule,), {})
     places: Any = (nn, nn.parallel)
     for place in places:
         place.DataParallel = data_parallel
     places[1].DistributedDataParallel = type("DistributedDataParallel", (SingleProcessModule,), {})
+    if left_out.gpu_count > 1 and torch.distributed.is_available():
+        from torch.distributed import fsdp  # takes seconds
+
+        anything: Any = fsdp
+        words = {"strategy": "fsdp"}
+        anything.FullyShardedDataParallel = type("FullyShardedDataParallel", (SingleProcessModule,), words)
+        inert = SimpleNamespace(wait=lambda: None)
+        methods = {name: lambda *_, **__: inert for name in vars(fsdp.FSDPModule) if not name.startswith("_")}
+        anything.FSDPModule = type("FSDPModule", (), methods)
+        anything.fully_shard = _divide_nothing(left_out, anything.FSDPModule)
     synchronized: Any = nn.SyncBatchNorm  # which refuses what is not on a GPU
     synchronized.forward = nn.BatchNorm1d.forward
 
@@ -162,16 +182,27 @@ def _join_alone(left_out: LeftOut) -> None:
         function(0, *args)
         return SimpleNamespace(join=lambda *_, **__: True)
 
-    def shard(module: Any, *_: Any, **__: Any) -> Any:
-        left_out.strategy = "fsdp"
-        return module
-
     anything: Any = dist
     anything.init_process_group = anything.distributed_c10d.init_process_group = begin_alone
     anything = processes
     anything.spawn = spawn_one
-    if left_out.gpu_count > 1:
-        from torch.distributed import fsdp  # takes seconds
 
-        anything = fsdp
-        anything.FullyShardedDataParallel = anything.fully_shard = shard
+
+def _divide_nothing(left_out: LeftOut, module_class: Any) -> Callable[..., Any]:
+    """Return what stands in for `fully_shard`: the methods that *module_class* gives to a module do nothing."""
+
+    def shard(modules: Any, *_: Any, mp_policy: Any = None, **__: Any) -> Any:
+        left_out.strategy = "fsdp"
+        left_out.precision = computed_precision(mp_policy) or left_out.precision
+        for module in [modules] if isinstance(modules, nn.Module) else modules:
+            own = type(module)
+            module.__class__ = type(own.__name__, (own, module_class), {})
+        return modules
+
+    return shard
+
+
+def computed_precision(policy: Any) -> str | None:
+    """Return the word for what a divided model's weights are cast to before they are used, ``None`` if they are not."""
+    computed: Any = getattr(policy, "param_dtype", None)
+    return AUTOCAST.get(computed)

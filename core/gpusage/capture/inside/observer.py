@@ -18,8 +18,12 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 MAXIMUM_CALLS = 64
-_WRAPPERS = {"DistributedDataParallel": "ddp", "DataParallel": "ddp", "FullyShardedDataParallel": "fsdp"}
-"""How the model is divided, by the class that wraps it."""
+_WRAPPERS = {
+    **dict.fromkeys(("DistributedDataParallel", "DataParallel"), "ddp"),
+    "FullyShardedDataParallel": "fsdp",
+    "DeepSpeedEngine": "zero",
+}
+"""How the model is divided, by the class that wraps it; for DeepSpeed its stage is added."""
 AUTOCAST = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
@@ -77,12 +81,16 @@ class Observer:
         calls: The calls so far, equal ones as one.
         is_compiled: Whether `torch.compile` wraps one of the modules.
         strategy: How several GPUs divide the model, by what wraps it; ``None`` if nothing does.
+        precision: That of DeepSpeed, which casts the weights itself.
+        is_in_parts: Whether this process has a part of a model that does not show the whole.
     """
 
     replace: Callable[[Call, nn.Module, tuple[Any, ...], dict[str, Any]], Any]
     calls: list[Call] = field(default_factory=list)
     is_compiled: bool = False
     strategy: str | None = None
+    precision: str | None = None
+    is_in_parts: bool = False
     original: Any = nn.Module.__call__
     _observed: Any = None
 
@@ -136,6 +144,11 @@ class Observer:
             is_compiled, name = "_orig_mod" in module._modules, type(module).__name__
             self.is_compiled = self.is_compiled or is_compiled
             self.strategy = _WRAPPERS.get(name, self.strategy)
+            if self.strategy == "zero":
+                self.strategy = f"zero{module.zero_optimization_stage()}".replace("zero0", "ddp")
+                casts = {"bf16": module.bfloat16_enabled(), "fp16": module.fp16_enabled()}
+                self.precision = next((word for word, is_on in casts.items() if is_on), None)
+            self.is_in_parts = self.is_in_parts or is_in_parts(module)
             module = module._orig_mod if is_compiled else module.module if name in _WRAPPERS else None
 
     def _refer_to(self, module: nn.Module) -> Callable[[], nn.Module | None]:
@@ -180,8 +193,13 @@ def with_gradient(optimizer: Any) -> list[torch.Tensor]:
     return [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
 
 
+def is_in_parts(module: nn.Module) -> bool:
+    """Return whether this process has a part of *module* that does not show the whole."""
+    return type(module).__name__ == "FullyShardedDataParallel"
+
+
 def is_of_keras(module: nn.Module) -> bool:
-    """Tell whether *module* is one of Keras, whose optimizers and training loop are its own."""
+    """Return whether *module* is one of Keras, whose optimizers and training loop are its own."""
     return any(each.__module__.partition(".")[0] == "keras" for each in type(module).__mro__)
 
 

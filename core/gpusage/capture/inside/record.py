@@ -1,4 +1,4 @@
-"""The record of a job's own run: of which program it is, and what becomes of it as further runs show theirs."""
+"""The record of a job's own run: which program it is of, and how further runs of that program change it."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from torch import nn
 
 from gpusage.capture.inside.cuda_on_cpu import CudaOnCpu, pretend_cuda
 from gpusage.capture.inside.hollow import HollowCalls
+from gpusage.capture.inside.libraries import make_libraries_light
 from gpusage.capture.inside.light import LeftOut, make_light
 from gpusage.capture.inside.observer import Call, Observer, is_of_keras, with_gradient
 from gpusage.capture.inside.step import MAXIMUM_FAILURE_CHARACTERS, Observation, record_of_step
@@ -60,6 +61,7 @@ class Session:
         torch.set_num_threads(1)
         pretend_cuda(self.left_out.gpu_count)
         make_light(self.left_out)
+        make_libraries_light(self.left_out)
         self._hook()
         self.send({"stage": "the program's imports and data"})
         try:
@@ -124,6 +126,8 @@ class Session:
             is_full=self._is_full,
             left_out=self.left_out,
         )
+        self.left_out.strategy = self.left_out.strategy or self.observer.strategy
+        self.left_out.precision = self.left_out.precision or self.observer.precision
         record, graph = record_of_step(observation)
         return {
             **record,
@@ -143,7 +147,7 @@ class Session:
             self.finish("inference")
         try:
             return self._hollow.call(call.module, args, kwargs)
-        except Exception as error:  # whatever a module asks that shapes do not tell
+        except Exception as error:  # whatever a module asks that shapes do not show
             name = type(call.module).__name__
             self.real_calls.setdefault(name, f"{type(error).__name__}: {error}"[:MAXIMUM_FAILURE_CHARACTERS])
             return self.observer.original(call.module, *args, **kwargs)
@@ -151,7 +155,7 @@ class Session:
     def _hook(self) -> None:
         """Observe modules, optimizers and backward passes; an update of hollow gradients is left out."""
         self.observer.install()
-        session, optimizer_class, scaler = self, _anything(torch.optim.Optimizer), _anything(torch.amp.GradScaler)
+        session, optimizer_class, scaler = self, _as_any(torch.optim.Optimizer), _as_any(torch.amp.GradScaler)
         begin, backward = optimizer_class.__init__, torch.autograd.backward
 
         def begin_observed(optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -174,7 +178,7 @@ class Session:
         optimizer_class.profile_hook_step = staticmethod(lambda _: _hooked(step))
         scaler.step = lambda _, optimizer, *args, **kwargs: optimizer.step(*args, **kwargs)
         scaler.unscale_ = scaler.update = lambda *_, **__: None
-        _anything(torch.autograd).backward = count_backward
+        _as_any(torch.autograd).backward = count_backward
 
     def _after_step(self, optimizer: Any) -> None:
         """Finish where the first optimizer has made a full cycle: what lies between two of its steps."""
@@ -210,7 +214,7 @@ def _hooked(function: Callable[..., Any]) -> Callable[..., Any]:
     return step
 
 
-def _anything(value: Any) -> Any:
+def _as_any(value: Any) -> Any:
     """Return *value* as one whose attributes may be replaced."""
     return value
 

@@ -16,7 +16,7 @@ from gpusage.capture.inside.light import LeftOut
 from gpusage.capture.inside.observer import AUTOCAST, Call, Shape
 from gpusage.devices.precisions import PURE
 from gpusage.graphs.torch.batches import Batch, sample_count
-from gpusage.graphs.torch.module import graph_from_module
+from gpusage.graphs.torch.module import graph_from_module, has_channels_last
 from gpusage.graphs.torch.recording import SEQUENCES_FIRST_NOTE
 from gpusage_hooks.types import ModelGraph
 
@@ -26,7 +26,7 @@ _OPTIMIZERS: Mapping[str, str] = {
     **{name: name.lower() for name in ("SGD", "Adam", "AdamW", "Adafactor", "Adam8bit", "AdamW8bit")},
     **dict.fromkeys(("NAdam", "RAdam", "Adadelta", "Adamax", "Lamb"), "adam"),
     **dict.fromkeys(("RMSprop", "Adagrad", "Lion"), "momentum"),
-    "FusedAdam": "adamw",
+    **dict.fromkeys(("FusedAdam", "DeepSpeedCPUAdam"), "adamw"),
 }
 """By class: the word for an optimizer that keeps as many numbers for each weight."""
 _CACHES = frozenset({"past_key_values", "cache_position", "use_cache"})
@@ -150,7 +150,7 @@ def job_keys(observation: Observation, graph: ModelGraph | None, autocast: str |
     keys = {"batch": _batch(calls[0], graph), "mode": Key(value="train" if trains else "infer")}
     if observation.accumulate is None:
         keys["mode"] = Key(value=keys["mode"].value, mark=GUESSED)
-    keys["precision"] = _precision(calls, autocast)
+    keys["precision"] = _precision(calls, autocast, observation.left_out.precision)
     if trains:
         keys |= _training(observation, calls)
     elif calls[0].generated:
@@ -158,6 +158,8 @@ def job_keys(observation: Observation, graph: ModelGraph | None, autocast: str |
         keys["generate"] = Key(value=f"{prompt}+{new}")
     if observation.left_out.is_compiled:
         keys["compile"] = Key(value="on")
+    if any(has_channels_last(module) for module in modules_of(calls)):
+        keys["layout"] = Key(value="channels_last")
     return keys
 
 
@@ -179,7 +181,7 @@ def step_graph(observation: Observation) -> ModelGraph:
 
 
 def _is_cache(name: str, value: Any) -> bool:
-    """Tell whether an argument is what a generating model keeps; transformers 5.24 calls a `DynamicCache` ``cache``."""
+    """Return whether an argument is a generating model's cache; transformers 5.24 calls a `DynamicCache` ``cache``."""
     return name in _CACHES or type(value).__name__.endswith("Cache")
 
 
@@ -206,7 +208,9 @@ def _batch(call: Call, graph: ModelGraph | None) -> Key:
     return Key(value=str(leads[0][SEQUENCES_FIRST_NOTE in graph.notes]))
 
 
-def _precision(calls: Sequence[Call], autocast: str | None) -> Key:
+def _precision(calls: Sequence[Call], autocast: str | None, divided: str | None) -> Key:
+    if divided:
+        return Key(value=divided)
     counts: Counter[str] = Counter()
     for weight in max(modules_of(calls), key=lambda module: weight_count([module])).parameters():
         counts[str(weight.dtype)] += weight.numel()

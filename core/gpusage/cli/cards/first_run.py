@@ -50,7 +50,7 @@ def comment_of_run(
     if not document or document.get("varies") or not _is_program(document, files) or not card.is_file():
         return None
     try:
-        words = [check_record(document).comment(str(card)), *_measured(record, document, catalogue)]
+        words = [check_record(document).comment(str(card)), *_step_time_key(record, document, catalogue)]
         words += [f"first_run={document['job']}"] if document.get("job") else []
         parse_model(",".join(words))
     except RequestError:
@@ -59,7 +59,7 @@ def comment_of_run(
 
 
 def _is_program(document: Mapping[str, Any], files: Mapping[str, Path]) -> bool:
-    """Tell whether the main file of the program is still the one that was seen."""
+    """Return whether the main file of the program is still the one that was seen."""
     path = Path(str(document.get("program") or "/"))
     try:
         content = read_bounded_file(str(files.get(path.name, path)), _MAXIMUM_PROGRAM_BYTES)
@@ -68,7 +68,7 @@ def _is_program(document: Mapping[str, Any], files: Mapping[str, Path]) -> bool:
     return hashlib.sha256(content).hexdigest() == document.get("program_digest")
 
 
-def _measured(record: Path, document: Mapping[str, Any], catalogue: GpuCatalogue) -> list[str]:
+def _step_time_key(record: Path, document: Mapping[str, Any], catalogue: GpuCatalogue) -> list[str]:
     """Return the key of the step time, if the program of *document* was measured, and none before it."""
     measured = _read(record, ".measured.json")
     if measured.get("program_digest") != document["program_digest"]:

@@ -25,7 +25,12 @@ Examples:
     epilog=EXAMPLE,
     context_settings={"allow_interspersed_args": False},
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Save the card here, as NAME.card.json.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Save the card here, as NAME.card.json.  [default: in a cache]",
+)
 @click.option(
     "--gpus", "gpu_count", type=click.IntRange(1, 4096), help="GPUs that train together.  [default: torchrun's]"
 )

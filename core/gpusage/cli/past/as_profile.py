@@ -45,7 +45,7 @@ def write_profiles(folder: Path) -> None:
 
 
 def _file_name(gpu: str) -> str:
-    """Return the name of a GPU, which a driver may have told, as one that is a file's."""
+    """Return the name of a GPU, perhaps a driver's, as a valid file name."""
     return "".join(character if character.isalnum() or character in "-." else "-" for character in gpu)
 
 

@@ -156,7 +156,7 @@ def _managed_jobs(*, job_id: str, user: str) -> list[AnnotatedJob]:
 
 
 def _with_records(jobs: Iterable[AnnotatedJob]) -> Iterator[JobHistory]:
-    """Yield each job with its record; one that cannot be had leaves the mark to tell."""
+    """Yield each job with its record; for a record that cannot be read, the mark is shown."""
     store: DecisionStore | None = None
     with suppress(GpuUsageError):
         store = _store()
@@ -181,7 +181,7 @@ def _store() -> DecisionStore:
 
 
 def origins_of(user: str) -> tuple[str, ...]:
-    """Return how records name *user*: by id where the manager told that, else by name."""
+    """Return how records name *user*: by id if the manager gave one, else by name."""
     if user.isdigit():
         return (f"uid {user}",)
     try:

@@ -112,7 +112,7 @@ def read_report(period: Period) -> tuple[Report, Sequence[Observation]]:
 
 
 def _read_accounting(period: Period, advisor: Advisor) -> tuple[Sequence[Usage], tuple[str, ...]]:
-    """Return what managers' accounting has of *period* and of the time before, and why some of it could not be read."""
+    """Return what managers' accounting has of *period* and the previous one, and why some of it could not be read."""
     accounted, troubles = list[Usage](), list[str]()
     for manager in installed_managers():
         context = advisor.context(manager)
@@ -127,7 +127,7 @@ def _read_accounting(period: Period, advisor: Advisor) -> tuple[Sequence[Usage],
 def _read_runs(
     period: Period, url: str, advisor: Advisor
 ) -> tuple[Sequence[DecisionRecord], Sequence[Observation], Sequence[str]]:
-    """Return the decisions and the runs of *period* and of the time before, and why some could not be read."""
+    """Return the decisions and the runs of *period* and of the previous one, and why some could not be read."""
     origins = origins_of(period.user) if period.user else ()
     try:
         with closing(open_store(url)) as store:

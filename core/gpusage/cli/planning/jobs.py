@@ -26,7 +26,7 @@ from gpusage_hooks.units import MIB
 
 MAXIMUM_BYTES = 256 * MIB
 MOST = 1e9
-"""Of anything: steps, seconds, a price. The products of larger ones leave what the solver can tell apart."""
+"""Of anything: steps, seconds, a price. The products of larger ones exceed what the solver can distinguish."""
 COLUMNS = (
     "job_id",
     "model",

@@ -40,7 +40,7 @@ def show(explanation: Explanation) -> None:
     title = f"On {explanation.gpu} a step {verb} {figures.seconds(explanation.step_time_s)}."
     tables.show(f"{title} {account(explanation)}\n")
     tables.show_filled(class_columns(explanation), list(class_rows(explanation)))
-    layers = merged(explanation.layers)
+    layers = merge_layers(explanation.layers)
     tables.show(f"\n{_layers_title(len(explanation.layers), len(layers))}\n")
     tables.show_filled(LAYER_COLUMNS, [layer_row(layer, explanation.step_time_s) for layer in layers[:SHOWN_LAYERS]])
     peak = f"{figures.size(memory_bytes(explanation))}{known_words.of_memory(explanation.known)}"
@@ -145,7 +145,7 @@ class MergedLayer(NamedTuple):
     saved_bytes: float
 
 
-def merged(layers: Sequence[Layer]) -> list[MergedLayer]:
+def merge_layers(layers: Sequence[Layer]) -> list[MergedLayer]:
     """Return layers with those alike put together, what takes longest first."""
     alike: dict[tuple[object, ...], list[Layer]] = {}
     for layer in layers:
@@ -186,7 +186,7 @@ def class_rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
 
 def layer_row(layer: MergedLayer, step_s: float) -> tuple[str, ...]:
     """Return the cells of `LAYER_COLUMNS`."""
-    words = described(layer.first), str(layer.times), str(layer.first.first_node)
+    words = describe_layer(layer.first), str(layer.times), str(layer.first.first_node)
     saved_text = figures.size(layer.saved_bytes) if layer.saved_bytes else ""
     return *words, *_cells(layer.seconds, step_s), bound(layer.seconds), saved_text
 
@@ -208,7 +208,7 @@ def memory_label(part: MemoryPart) -> str:
     return part.name if part.operator_class is None else f"{part.name}: {NAMES[part.operator_class]}"
 
 
-def described(layer: Layer) -> str:
+def describe_layer(layer: Layer) -> str:
     """Return a layer in a few words, for example ``Conv 64x3x7x7 -> 64x112x112``."""
     weight = f" {_sizes(layer.weight)}" if layer.weight else ""
     return f"{layer.operator}{weight} -> {_sizes(documents.sample_shape(layer.output))}"

@@ -93,13 +93,13 @@ def section(explanation: Explanation, anchor: str = "explanation") -> str:
     """Return where the time and the memory of a step on one GPU go, drawn and as tables."""
     layers = [
         bars.Bar(
-            label=f"node {layer.first_node}, {explain.described(layer)}",
+            label=f"node {layer.first_node}, {explain.describe_layer(layer)}",
             text=f"{figures.seconds(layer.seconds.total_s)}, {layer.seconds.bound}",
             parts=_parts(layer.seconds),
         )
         for layer in explanation.layers
     ]
-    rows = [explain.layer_row(layer, explanation.step_time_s) for layer in explain.merged(explanation.layers)]
+    rows = [explain.layer_row(layer, explanation.step_time_s) for layer in explain.merge_layers(explanation.layers)]
     memory = figures.size(explain.memory_bytes(explanation))
     predicted = " as predicted" if explanation.known.step_time_s or explanation.known.memory_bytes else ""
     title = f"{explanation.gpu}: {figures.seconds(explanation.step_time_s)} per step, {memory}{predicted}"

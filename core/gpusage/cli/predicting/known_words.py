@@ -1,4 +1,4 @@
-"""What `gpusage predict --explain` says of a figure that is known, beside the step that the graph tells."""
+"""What `gpusage predict --explain` says of a figure that is known, beside the step as predicted from the graph."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def bill_of(needs: Sequence[GpuNeed], run: Workload, deadline_s: float | None, c
 
 
 def document(prediction: dict[str, Any], bill: Bill) -> dict[str, Any]:
-    """Return *prediction* with ``cost`` in each need that has a price, and what is said of the deadline."""
+    """Return *prediction* with ``cost`` in each need that has a price, and a note on the deadline."""
     for need, cost in zip(prediction["needs"], bill.costs, strict=False):
         if cost is not None:
             need["cost"] = documents.interval(cost)

@@ -64,7 +64,7 @@ def rows(needs: Sequence[GpuNeed]) -> list[list[str]]:
 
 
 def are_shared(needs: Sequence[GpuNeed]) -> bool:
-    """Tell whether one of *needs* is of a share, or of a slice."""
+    """Return whether one of *needs* is of a share, or of a slice."""
     return any(need.share_percent != WHOLE_PERCENT or need.slowdown.high > 1.0 for need in needs)
 
 

@@ -12,7 +12,7 @@ from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.predicting.money import site_prices
 from gpusage.decisions.advisor import advisor
 from gpusage.decisions.model_defaults import settled_request
-from gpusage.predictors.intervals import around
+from gpusage.predictors.intervals import interval_around
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_hooks.units import HOUR_S
@@ -122,7 +122,10 @@ def _figures(serving: Serving, price_per_hour: float | None) -> dict[str, Any]:
     }
     if price_per_hour is not None:
         values["cost_per_million_tokens"] = price_per_hour / HOUR_S / serving.tokens_per_s * MILLION
-    return {**document, **{name: documents.interval(around(value, serving.factor)) for name, value in values.items()}}
+    return {
+        **document,
+        **{name: documents.interval(interval_around(value, serving.factor)) for name, value in values.items()},
+    }
 
 
 def _show(graph: ModelGraph, workload: Workload, rows: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> None:

@@ -66,7 +66,7 @@ def colocate(
     jobs = [_job(request) for request in options.read_requests(models, run)]
     needs, colocation = _colocation(jobs, gpu)
     if is_fair:
-        colocation = _fair(jobs, colocation)
+        colocation = _with_fair_threads(jobs, colocation)
     if as_json:
         names = [job.request.model for job in jobs]
         tables.print_json({"schema": SCHEMA, **documents.colocation(names, colocation)})
@@ -105,13 +105,16 @@ def _colocation(jobs: Sequence[Job], name: str) -> tuple[list[GpuNeed], Colocati
     return needs, advisor().colocate(needs, gpu)
 
 
-def _fair(jobs: Sequence[Job], together: Colocation) -> Colocation:
+def _with_fair_threads(jobs: Sequence[Job], together: Colocation) -> Colocation:
     """Return the same jobs, each limited to its part of the threads by max-min fairness."""
     gpu, sizes = advisor().catalogue.find(together.gpu), partition.percents(len(jobs))
     prices = []
     for job in jobs:
         (priced,) = advisor().price(job.graph, job.request.workload, [gpu], sizes)
-        prices.append({price.share_percent: slowdown_with_partners(price.slowdown, len(jobs) - 1) for price in priced})
+        others = len(jobs) - 1
+        prices.append(
+            {each.share_percent: slowdown_with_partners(each.slowdown_under_contention, others) for each in priced}
+        )
     parts = partition.max_min([{part: price.value for part, price in each.items()} for each in prices])
     throughputs = tuple(inverse(each[part]) for each, part in zip(prices, parts, strict=True))
     total = Interval(

@@ -24,7 +24,7 @@ def recorded_need(record: DecisionRecord | None, gpu: Gpu) -> GpuNeed | None:
 
 def left_out(jobs: Iterable[tuple[AnnotatedJob, DecisionRecord | None]], gpu: Gpu) -> list[LeftOut]:
     """Return those of *jobs*, given with their records, of which nothing is predicted for *gpu*."""
-    return [LeftOut(job, _why(record)) for job, record in jobs if recorded_need(record, gpu) is None]
+    return [LeftOut(job, _left_out_reason(record)) for job, record in jobs if recorded_need(record, gpu) is None]
 
 
 def note(jobs: Sequence[LeftOut], gpu: Gpu) -> str:
@@ -34,7 +34,7 @@ def note(jobs: Sequence[LeftOut], gpu: Gpu) -> str:
     return f"{number} left out, with no prediction for {gpu.name} in the store: {', '.join(reasons)}." if jobs else ""
 
 
-def _why(record: DecisionRecord | None) -> str:
+def _left_out_reason(record: DecisionRecord | None) -> str:
     if record is None:
         return "with no record that you may read"
     need = record.decision.need

@@ -72,7 +72,7 @@ def rank(
     *,
     as_json: bool,
 ) -> bool:
-    """Print the candidates of *source*, the best partner first; tell whether one is recommended.
+    """Print the candidates of *source*, the best partner first; return whether one is recommended.
 
     Args:
         context: Of the command.

@@ -1,7 +1,7 @@
 """An ONNX file as plain values: nodes, names, shapes and the few small constants that shapes depend on.
 
 Weights are never decoded, whether they are inside the file or beside it; of external data only the path is validated.
-The bytes of a matrix's first and last element are read to tell whether another is its transpose.
+The bytes of a matrix's first and last element are read to find out whether another is its transpose.
 Field numbers are those of onnx.proto (ONNX 1.17, IR version 10); the names of fields there are the ones used here.
 """
 

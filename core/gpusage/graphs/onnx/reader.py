@@ -89,7 +89,7 @@ def _tied_count(trace: Trace, initializers: Mapping[str, OnnxTensor]) -> int:
 
 
 def _is_telling(corners: bytes) -> bool:
-    """Tell whether a matrix is known by its *corners*: not if both are alike, as in ones, or of 1 byte each."""
+    """Return whether a matrix is known by its *corners*: not if both are alike, as in ones, or of 1 byte each."""
     middle = len(corners) // 2
     return middle > 1 and corners[:middle] != corners[middle:]
 

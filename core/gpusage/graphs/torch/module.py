@@ -126,7 +126,7 @@ def _setting_notes(module: Any) -> Iterator[str]:  # torch may not be installed
         yield "The module is compiled; this counts only with compile=True, in inference in half precision."
     if any(getattr(part, name, False) is True for part in parts for name in _CHECKPOINTING):
         yield "The module has checkpoints on; they count only with checkpointing=True."
-    if any(_is_channels_last(weight) for part in parts for weight in part.parameters(recurse=False)):
+    if parts and has_channels_last(module):
         yield "The module's weights are channels last; this counts only with layout='channels_last'."
     kinds = {str(weight.dtype) for part in parts for weight in part.parameters(recurse=False)}
     for kind in sorted(kinds & PURE.keys()):
@@ -136,9 +136,12 @@ def _setting_notes(module: Any) -> Iterator[str]:  # torch may not be installed
         )
 
 
-def _is_channels_last(weight: Any) -> bool:  # a tensor
-    """Tell whether the strides of *weight*, an image's filter, are those of ``torch.channels_last`` alone."""
-    return weight.dim() == _FILTER_RANK and weight.stride()[1] == 1 and not weight.is_contiguous()
+def has_channels_last(module: Any) -> bool:  # torch may not be installed
+    """Return whether the strides of a filter for images in *module* are those of ``torch.channels_last`` alone."""
+    return any(
+        weight.dim() == _FILTER_RANK and weight.stride()[1] == 1 and not weight.is_contiguous()
+        for weight in module.parameters()
+    )
 
 
 def _callable(

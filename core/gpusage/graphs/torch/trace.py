@@ -238,7 +238,8 @@ class _Tracer(TorchDispatchMode):
 
 def _arguments_by_name(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:  # an operator
     """Return the arguments of *func* by the names of its schema."""
-    return {**dict(zip((one.name for one in func._schema.arguments), args, strict=False)), **keywords}  # noqa: SLF001
+    schema = func._schema  # noqa: SLF001 - an operator names no public way to it
+    return {**dict(zip((one.name for one in schema.arguments), args, strict=False)), **keywords}
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What a client of MPS really sees of its GPU, asked of the CUDA driver itself; runs alone, without gpusage.
 
 A percentage without a daemon is silently ignored, and under static partitioning a client without a partition cannot
-start: only a client can tell. Nothing here makes a CUDA context, which would take the job's memory.
+start: only a client can see it. Nothing here makes a CUDA context, which would take the job's memory.
 
 ``python3 -I -S probe.py`` prints one JSON object: ``sm_count`` and ``memory_bytes`` of the first device, as this
 process sees them; the environment's limits; ``trouble``, one clause, where the driver could not be asked.

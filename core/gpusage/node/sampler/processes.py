@@ -104,7 +104,7 @@ class JobProcesses:
         return None
 
     def is_server(self, pid: int) -> bool:
-        """Tell whether *pid* is a server or daemon of MPS, which works for others."""
+        """Return whether *pid* is a server or daemon of MPS, which works for others."""
         with suppress(OSError):
             return (self._proc / str(pid) / "comm").read_text().startswith(_SERVER[:15])
         return False

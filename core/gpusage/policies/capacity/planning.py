@@ -21,7 +21,7 @@ class _Run:
 
     Attributes:
         coming: Jobs that are not submitted yet, the next one last.
-        ends: What runs, a heap by its end; the numbers tell equal ends apart.
+        ends: What runs, a heap by its end; the numbers order equal ends.
     """
 
     state: State

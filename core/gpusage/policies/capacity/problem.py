@@ -72,7 +72,7 @@ class NodeType:
 
     @property
     def is_billed_by_use(self) -> bool:
-        """Tell whether nothing is billed but the time in which its jobs run."""
+        """Return whether nothing is billed but the time in which its jobs run."""
         return not (self.boot_s or self.minimum_billing_s or self.billing_step_s)
 
     def billed_s(self, on_s: float) -> float:
@@ -158,7 +158,7 @@ def node_types(groups: Iterable[NodeGroup]) -> tuple[NodeType, ...]:
 
 
 def stays(option: Option) -> bool:
-    """Tell whether a job can wait for this way to run as long as it must."""
+    """Return whether a job can wait for this way to run as long as it must."""
     return option.type.until_s == math.inf
 
 

@@ -180,7 +180,7 @@ def _node_cost(own: Sequence[Stay]) -> float:
 
 
 def _can_boot(own: Sequence[Stay]) -> bool:
-    """Tell whether a node has the time to become another type where its jobs need that."""
+    """Return whether a node has the time to become another type where its jobs need that."""
     until_s = 0.0
     for before, after in pairwise(own):
         until_s = max(until_s, before.end_s)

@@ -44,7 +44,7 @@ class _Search:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether enough was tried."""
+        """Return whether enough was tried."""
         return self._is_over(self.scheduler.tries)
 
     def put_back(self, jobs: Sequence[int], node_share: float) -> None:
@@ -72,7 +72,7 @@ def best_plan(
         groups: The nodes.
         starts: Plans of these jobs on these nodes.
         most_tries: When the search ends at the latest.
-        is_over: Is told the number of tries, and tells whether the search ends earlier.
+        is_over: Called with the number of tries; returns whether the search ends earlier.
     """
     cheapest = min(starts, key=lambda each: each.cost)
     waiting_price_per_s = WAITING_SHARE * cheapest.cost / max(sum(each.end_s for each in cheapest.assignments), 1.0)
@@ -118,7 +118,7 @@ def _sequences(jobs: Sequence[int], orders: Sequence[Order]) -> Iterator[Sequenc
 
 
 def _orders(jobs: Sequence[PlannedJob], scheduler: Scheduler) -> list[Order]:
-    """Return ways to sort jobs: by deadline, arrival, price of lateness, and work."""
+    """Return ways to sort jobs: by deadline, arrival, cost of lateness, and work."""
     fastest = [min(option.time_s for option in ways) for ways in scheduler.options]
     work = [min(option.cost for option in ways) for ways in scheduler.options]
     return [

@@ -124,7 +124,7 @@ class State:
         return sum(group.node_count * max(kind.gpu_count for kind in group.types) for group in self.groups)
 
     def has_room(self) -> bool:
-        """Tell whether anything could start now."""
+        """Return whether anything could start now."""
         return any(self.off.values()) or any(node.free_count for node in self.active)
 
     def closed(self) -> Iterator[tuple[NodeGroup, NodeType]]:

@@ -30,7 +30,7 @@ class Watch:
 
     Attributes:
         spent: Returns which share of the time is over, 0 where there is no limit.
-        report: Is told which share of the work is done.
+        report: Called with the share of the work that is done.
         begin: The share of work and time at which this watch begins.
         end: The one at which it ends.
     """
@@ -46,7 +46,7 @@ class Watch:
         return replace(self, begin=self.begin + begin * length, end=self.begin + end * length)
 
     def is_over(self, done: float) -> bool:
-        """Report that the share *done* of this work is done, and tell whether its time is over."""
+        """Report the share *done* of this work, and return whether its time is over."""
         self.report(self.begin + min(done, 1.0) * (self.end - self.begin))
         return self.spent() >= self.end
 
@@ -116,7 +116,7 @@ def divided(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], most_places
     count = min(math.ceil(math.sqrt(len(jobs) * node_count / most_places)), node_count)
     if count <= 1:
         return [Part(jobs=jobs, groups=groups)]
-    shares = _deal_nodes(groups, count)
+    shares = _distribute_nodes(groups, count)
     types = [node_types(own) for own in shares]
     different = list(dict.fromkeys(types))
     kinds_of = [different.index(kinds) for kinds in types]
@@ -134,7 +134,7 @@ def divided(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], most_places
     return [Part(jobs=own, groups=nodes) for own, nodes in zip(dealt, shares, strict=True) if own]
 
 
-def _deal_nodes(groups: Sequence[NodeGroup], count: int) -> list[list[NodeGroup]]:
+def _distribute_nodes(groups: Sequence[NodeGroup], count: int) -> list[list[NodeGroup]]:
     """Return the nodes of *groups* in *count* parts: each gets as many of a group as every other, or one more."""
     shares: list[list[NodeGroup]] = [[] for _ in range(count)]
     dealt = 0

@@ -47,7 +47,7 @@ def trouble(newcomer: Neighbour, there: Iterable[Neighbour], rules: Rules) -> st
 
 
 def _breaks(job: Neighbour, others: Sequence[Neighbour], stretch: float, rules: Rules) -> bool:
-    """Tell whether the latency that *job* promises might break beside *others*, all of its steps *stretch* as long."""
+    """Return whether *job* could miss its promised latency beside *others*, with steps *stretch* times as long."""
     slo = job.workload.slo
     if slo is None or job.workload.mode != "infer" or not rules.slo.enabled:
         return False
@@ -58,7 +58,7 @@ def _breaks(job: Neighbour, others: Sequence[Neighbour], stretch: float, rules: 
 
 
 def _is_slow(job: Neighbour, stretch: float, rules: Rules) -> bool:
-    """Tell whether *job* is slower than its user or the site accepts where its steps are *stretch* times as long."""
+    """Return whether *job* is slower than its user or the site accepts where its steps are *stretch* times as long."""
     if stretch <= 1:
         return False
     accepted = job.workload.slowdown

@@ -39,7 +39,7 @@ class Room:
 
 
 def fits(loads: Sequence[Load], room: Room) -> bool:
-    """Tell whether *loads* may run on one GPU together; one alone may have all of its time."""
+    """Return whether *loads* may run on one GPU together; one alone may have all of its time."""
     busy = sum(load.utilization for load in loads)
     memory_bytes = sum(load.memory_bytes for load in loads)
     few = len(loads) <= 1 or busy <= room.utilization + 1e-9

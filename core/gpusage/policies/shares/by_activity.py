@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gpusage.policies.place import least_cap_bytes, memory_percent, names, needed_bytes, uncertainty_reason
+from gpusage.policies.place import least_cap_bytes, memory_percent, needed_bytes, type_names, uncertainty_reason
 from gpusage.policies.shares.landing import keep_whole_gpu, obstacle, shared_places
 from gpusage_hooks.types import Candidate, Decision, PolicyInput, SharingRules
 
@@ -34,7 +34,7 @@ def decide(case: PolicyInput, draft: Decision) -> Decision:
         mps_thread_percent=share_percent,
         memory_cap_bytes=least_cap_bytes(where, share_percent),
     )
-    reasons = (*draft.reasons, f"{share_percent} % of a GPU is enough on {names(where)}")
+    reasons = (*draft.reasons, f"{share_percent} % of a GPU is enough on {type_names(where)}")
     return replace(draft, request=request, reasons=reasons, plugin=__name__, need=tightest.need)
 
 
@@ -60,7 +60,7 @@ def _activity_percent(place: Candidate, rules: SharingRules) -> int:
 
 
 def _too_much(tightest: Candidate, memory_bytes: float, rules: SharingRules) -> str:
-    """Say which of the job's needs, or which of the site's rules, leaves too little of the GPU for others."""
+    """Return which of the job's needs, or which of the site's rules, leaves too little of the GPU for others."""
     if granted_percent(0, rules) > min(rules.maximum_percent, 100):
         return f"the site's rules allow no share ({rules.maximum_partners} jobs per GPU at most)"
     memory = memory_percent(tightest, memory_bytes)

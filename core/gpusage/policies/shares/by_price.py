@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.policies.deadline import latest_step_s
-from gpusage.policies.place import admitted, names, not_understood, step_time_s
+from gpusage.policies.place import admitted_candidates, step_time_s, type_names, unknown_pools
 from gpusage.policies.shares import landing
 from gpusage.policies.shares.choice import Choice, Reach, can_bind, choose, choose_slice, is_fast, slice_offers
-from gpusage.policies.shares.landing import NO_GPU, shared_places, unshared
+from gpusage.policies.shares.landing import NO_GPU, shared_places, unshared_reason
 from gpusage.policies.shares.price import Limits, Offer, can_promise, limits, need_on, offers, sizes, trouble
 from gpusage.policies.wording import cost, part_of, percent
 from gpusage_hooks.types import Cluster, Decision, GpuRequest, PolicyInput, SharingRules, Workload
@@ -37,7 +37,7 @@ def decide(case: PolicyInput, draft: Decision) -> Decision:
 
 
 def may_share(request: GpuRequest, workload: Workload, cluster: Cluster, rules: SharingRules) -> bool:
-    """Tell whether a share comes into question at all, so that prices are worth predicting."""
+    """Return whether a share comes into question at all, so that prices are worth predicting."""
     ours = rules.enabled and rules.rule == "price" and request.gpu_count == 1 and not request.obstacles
     return ours and _obstacle(cluster, rules, limits(rules, workload.slowdown)) is None
 
@@ -62,7 +62,7 @@ def keep_whole_gpu(draft: Decision, reason: str) -> Decision:
 def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | None:
     """Return why no share can be asked for, whatever it costs."""
     if cluster.unshared:
-        return unshared(cluster)
+        return unshared_reason(cluster)
     if within.expected <= 1:
         return "no slowdown is accepted"
     if not sizes(rules):
@@ -74,7 +74,7 @@ def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | No
 
 def _reach(case: PolicyInput, draft: Decision) -> Reach:
     """Return where the job may run, and how fast it would run there without a share."""
-    where = admitted(case)
+    where = admitted_candidates(case)
     default = case.cluster.default_partition
     wished = [place for place in where if place.name in draft.request.preferred_gpus]
     fitting = [place for place in where if place.need.fits]
@@ -83,14 +83,14 @@ def _reach(case: PolicyInput, draft: Decision) -> Reach:
         request=case.request,
         partitions=case.request.partitions or ((default,) if default else ()),
         places=where,
-        closed=not any(pool.mps_per_gpu for pool in not_understood(case)),
+        closed=not any(pool.mps_per_gpu for pool in unknown_pools(case)),
         usual_s=max(map(step_time_s, usual), default=0.0),
         releases=case.cluster.releases,
     )
 
 
 def _decide_share(draft: Decision, choice: Choice, within: Limits, case: PolicyInput) -> Decision:
-    dearest, shown = _dearest(choice.offers), _displayed_offer(choice, draft)
+    dearest, shown = _most_expensive(choice.offers), _displayed_offer(choice, draft)
     where = [offer.place for offer in choice.offers]
     types = tuple(dict.fromkeys(place.name for place in where))
     request = replace(
@@ -105,11 +105,11 @@ def _decide_share(draft: Decision, choice: Choice, within: Limits, case: PolicyI
     reasons = [] if choice.binding else [*draft.reasons]
     price = cost(dearest.slowdown)
     there = "" if price == cost(shown.slowdown) else f" on {dearest.place.name}"
-    reasons += [f"beside partners {price}{there}, {_accepted(within)}"]
+    reasons += [f"beside partners {price}{there}, {_accepted_slowdown(within)}"]
     if choice.thread_cap_percent:
         reasons += [f"{choice.thread_cap_percent} % of the threads where partners leave them"]
     reasons += [known] if (known := _describe_solo_run(case)) else []
-    reasons += [f"bound to {names(where)}, where that holds"] if choice.binding else []
+    reasons += [f"bound to {type_names(where)}, where that holds"] if choice.binding else []
     return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=need_on(shown))
 
 
@@ -117,27 +117,27 @@ def _displayed_offer(choice: Choice, draft: Decision) -> Offer:
     """Return the offer whose price the user reads first: of the GPU type to be tried first, else the dearest."""
     preferred = () if choice.binding else draft.request.preferred_gpus
     named = {offer.place.name: offer for offer in choice.offers}
-    return next((named[name] for name in preferred if name in named), _dearest(choice.offers))
+    return next((named[name] for name in preferred if name in named), _most_expensive(choice.offers))
 
 
-def _dearest(offers: Sequence[Offer]) -> Offer:
+def _most_expensive(offers: Sequence[Offer]) -> Offer:
     return max(offers, key=lambda offer: offer.slowdown.value)
 
 
 def _on_slice(draft: Decision, offer: Offer, within: Limits, case: PolicyInput) -> Decision:
     place = offer.place
     request = replace(draft.request, preferred_gpus=(), required_gpus=(), slice_type=place.name)
-    reasons = [f"a slice that shares nothing costs {cost(offer.slowdown)}, {_accepted(within)}"]
+    reasons = [f"a slice that shares nothing costs {cost(offer.slowdown)}, {_accepted_slowdown(within)}"]
     reasons += [known] if (known := _describe_solo_run(case)) else []
     return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=place.need)
 
 
-def _accepted(within: Limits) -> str:
+def _accepted_slowdown(within: Limits) -> str:
     return f"at most {percent(within.expected)} is accepted, {percent(within.worst)} at worst"
 
 
 def _describe_solo_run(case: PolicyInput) -> str:
-    """Say what the user stated about a run alone, where that counted."""
+    """Return what the user stated about a run alone, if that counted."""
     alone = case.workload.alone
     if alone.utilization is not None:
         at = f" at batch {alone.batch_size}" if alone.batch_size else ""
@@ -161,7 +161,7 @@ def _why_not(offered: Sequence[Offer], reach: Reach, within: Limits, case: Polic
 def _unbound(best: Offer, reach: Reach, within: Limits, case: PolicyInput) -> str:
     """Return what keeps the job from being confined to the place of its best offer, and why it would have to be."""
     others = [place for place in reach.places if place.name != best.place.name]
-    why = f"but it does not hold on {names(others)}" if others else "but it could land elsewhere"
+    why = f"but it does not hold on {type_names(others)}" if others else "but it could land elsewhere"
     if case.rules.sharing.bind == "never":
         return f"{why}, and the site binds no job to a GPU type"
     if not is_fast(best, reach, within):

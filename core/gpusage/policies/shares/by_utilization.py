@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gpusage.policies.place import least_cap_bytes, memory_percent, names, needed_bytes
+from gpusage.policies.place import least_cap_bytes, memory_percent, needed_bytes, type_names
 from gpusage.policies.shares.landing import keep_whole_gpu, obstacle, shared_places
 from gpusage_hooks.types import Candidate, Decision, PolicyInput, SharingRules
 from gpusage_hooks.units import WHOLE_PERCENT
@@ -45,7 +45,7 @@ def decide(case: PolicyInput, draft: Decision) -> Decision:
         thread_cap_percent=WHOLE_PERCENT,
         memory_cap_bytes=least_cap_bytes(where, share_percent),
     )
-    packed = f"packed by its GPU utilization, {_percent(tightest)} % by {_source(tightest)}, on {names(where)}"
+    packed = f"packed by its GPU utilization, {_percent(tightest)} % by {_source(tightest)}, on {type_names(where)}"
     limit = f"at most {rules.maximum_packed} jobs on a GPU, none limited in its threads, so no slowdown is promised"
     return replace(draft, request=request, reasons=(*draft.reasons, packed, limit), plugin=__name__, need=tightest.need)
 
@@ -59,9 +59,9 @@ def _refusal(case: PolicyInput, where: tuple[Candidate, ...]) -> str | None:
         return why
     strange = [place for place in where if not place.need.familiar]
     if strange:
-        return f"on {names(strange)} the workload is unlike those that the prediction was fitted on"
+        return f"on {type_names(strange)} the workload is unlike those that the prediction was fitted on"
     unknown = [place for place in where if place.known.gpu_utilization is None]
-    return UNKNOWN.format(names(unknown)) if unknown else None
+    return UNKNOWN.format(type_names(unknown)) if unknown else None
 
 
 def _needed_percent(place: Candidate, memory_bytes: float) -> int:
@@ -85,7 +85,7 @@ def _source(place: Candidate) -> str:
 
 
 def _too_much(tightest: Candidate, memory_bytes: float, rules: SharingRules) -> str:
-    """Say what leaves too little of the GPU for others."""
+    """Return what leaves too little of the GPU for others."""
     if _least_percent(rules) > min(rules.maximum_percent, WHOLE_PERCENT):
         return f"the site's rules allow no share ({rules.maximum_packed} jobs per GPU at most)"
     memory = memory_percent(tightest, memory_bytes)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusage.policies.place import admits, admitted
+from gpusage.policies.place import admits, admitted_candidates
 from gpusage.policies.shares.price import Limits, Offer, can_promise
 from gpusage_hooks.types import Binding, Candidate, GpuRequest, NodeKind, PolicyInput, Price, Room
 from gpusage_hooks.units import WHOLE_PERCENT
@@ -84,7 +84,7 @@ def choose(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding)
 
 
 def can_bind(place: Candidate, reach: Reach) -> bool:
-    """Tell whether a job can be confined to *place*: it has a name to ask for, and nodes that could run the job.
+    """Return whether a job can be confined to *place*: it has a name to ask for, and nodes that could run the job.
 
     If its nodes are not known, it is enough that *place* is one of the job's places.
     """
@@ -92,7 +92,7 @@ def can_bind(place: Candidate, reach: Reach) -> bool:
 
 
 def can_be_held(case: PolicyInput) -> bool:
-    """Tell whether the job of *case* can be held to the types that its request requires.
+    """Return whether the job of *case* can be held to the types that its request requires.
 
     Each of them needs a name to ask for, and in each partition of the job one of their nodes must be able to run it.
     """
@@ -107,19 +107,19 @@ def can_be_held(case: PolicyInput) -> bool:
 
 
 def could_run_on(place: Candidate, reach: Reach) -> bool:
-    """Tell whether *place* has nodes that could run the job in each of its partitions, and nothing else ties it."""
+    """Return whether *place* has nodes that could run the job in each of its partitions, and nothing else ties it."""
     kinds = place.pool.node_kinds
     everywhere = all(any(could_run(kind, reach.request, name) for kind in kinds) for name in reach.partitions or ("",))
     return reach.request.bindable and (not kinds or everywhere)
 
 
 def is_fast(offer: Offer, reach: Reach, within: Limits) -> bool:
-    """Tell whether the job is not slower here than its limit lets it be, against the GPU that it would have had."""
+    """Return whether the job is not slower here than its limit lets it be, against the GPU that it would have had."""
     return offer.step_time_s.value <= reach.usual_s * within.expected
 
 
 def may_bind(offers: Sequence[Offer], reach: Reach, bind: Binding) -> bool:
-    """Tell whether the site lets a share confine a job to the places of *offers*."""
+    """Return whether the site lets a share confine a job to the places of *offers*."""
     has_room = reach.releases and any(_has_room(offer, reach) for offer in offers)
     return bind == "always" or (bind == "room" and has_room)
 
@@ -143,7 +143,7 @@ def _preference(choice: Choice) -> tuple[float, bool]:
 
 
 def _has_room(offer: Offer, reach: Reach) -> bool:
-    """Tell whether the share could start now on a node that could run the job."""
+    """Return whether the share could start now on a node that could run the job."""
     pool, request = offer.place.pool, reach.request
     rooms = [
         kind.room
@@ -156,7 +156,7 @@ def _has_room(offer: Offer, reach: Reach) -> bool:
 
 
 def is_enough(room: Room, share_percent: int, request: GpuRequest) -> bool:
-    """Tell whether a share of *share_percent* of *request* could start now where *room* is."""
+    """Return whether a share of *share_percent* of *request* could start now where *room* is."""
     return (
         room.share_percent >= share_percent
         and room.cpu_count >= request.cpu_count
@@ -165,7 +165,7 @@ def is_enough(room: Room, share_percent: int, request: GpuRequest) -> bool:
 
 
 def could_run(kind: NodeKind, request: GpuRequest, partition: str) -> bool:
-    """Tell whether nodes of *kind* are large enough, and reached from *partition*; ``""`` is any."""
+    """Return whether nodes of *kind* are large enough, and reached from *partition*; ``""`` is any."""
     reached = not kind.partitions or not partition or partition in kind.partitions
     featured = not request.node_features or any({*group} <= {*kind.features} for group in request.node_features)
     large = kind.cpu_count >= request.cpu_count and kind.host_memory_bytes >= request.host_memory_bytes
@@ -174,7 +174,7 @@ def could_run(kind: NodeKind, request: GpuRequest, partition: str) -> bool:
 
 def slice_offers(case: PolicyInput) -> Iterator[Offer]:
     """Yield the slices that the job of *case* may use, each whole."""
-    for place in admitted(case) if case.request.gpu_type is None else ():
+    for place in admitted_candidates(case) if case.request.gpu_type is None else ():
         if place.gpu.parent_gpu is not None:
             price = Price(gpu=place.gpu.name, share_percent=WHOLE_PERCENT, slowdown=place.need.slowdown)
             yield Offer(place=place, request=case.request, price=price)

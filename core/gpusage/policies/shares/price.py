@@ -59,7 +59,7 @@ class Offer:
 
     @property
     def is_slice(self) -> bool:
-        """Tell whether it is a whole slice, which has no partners."""
+        """Return whether it is a whole slice, which has no partners."""
         return self.share_percent == WHOLE_PERCENT
 
     @property
@@ -74,7 +74,7 @@ class Offer:
 
         if self.is_slice:
             return self.price.slowdown
-        booked = slowdown_with_partners(self.price.slowdown, partners_of(self.share_percent))
+        booked = slowdown_with_partners(self.price.slowdown_under_contention, partners_of(self.share_percent))
         return replace(booked, low=self.alone.low) if self.threads else booked
 
     @property
@@ -100,7 +100,7 @@ class Offer:
 
     @property
     def saves(self) -> bool:
-        """Tell whether it is worth a slowdown; a slice is there whether it is used or not."""
+        """Return whether it is worth a slowdown; a slice is there whether it is used or not."""
         return self.is_slice or self.gpu_time <= MOST_GPU_TIME
 
     @property
@@ -110,7 +110,7 @@ class Offer:
         return memory_bytes if self.is_slice else memory_cap_bytes(memory_bytes, self.share_percent)
 
     def has_memory(self, needed_bytes: float) -> bool:
-        """Tell whether the job may use *needed_bytes* there."""
+        """Return whether the job may use *needed_bytes* there."""
         return needed_bytes <= self.cap_bytes
 
 
@@ -132,7 +132,7 @@ def limits(rules: SharingRules, accepted: float | None) -> Limits:
 
 
 def keeps_promise(offer: Offer, serving: Workload | None) -> bool:
-    """Tell whether the latency that *serving* promises holds on the share, at its pessimistic end."""
+    """Return whether the latency that *serving* promises holds on the share, at its pessimistic end."""
     if serving is None or serving.slo is None:
         return True
     return latency_s(offer.step_time_s.high, serving) <= serving.slo.latency_s
@@ -186,8 +186,8 @@ def need_on(offer: Offer) -> GpuNeed:
         whole,
         step_time_s=product(whole.step_time_s, slowdown),
         throughput_samples_per_s=ratio(whole.throughput_samples_per_s, slowdown),
-        sm_activity=_at_most_one(whole.sm_activity, 1 / (part * slowdown.value)),
-        dram_activity=_at_most_one(whole.dram_activity, 1 / slowdown.value),
+        sm_activity=_clip_to_one(whole.sm_activity, 1 / (part * slowdown.value)),
+        dram_activity=_clip_to_one(whole.dram_activity, 1 / slowdown.value),
         fits=offer.has_memory(offer.needed_bytes),
         share_percent=offer.share_percent,
         slowdown=slowdown,
@@ -203,15 +203,15 @@ def need_alone(need: GpuNeed) -> GpuNeed:
         need,
         step_time_s=other_factor(need.step_time_s, slowdown),
         throughput_samples_per_s=product(need.throughput_samples_per_s, slowdown),
-        sm_activity=_at_most_one(need.sm_activity, part * slowdown.value),
-        dram_activity=_at_most_one(need.dram_activity, slowdown.value),
+        sm_activity=_clip_to_one(need.sm_activity, part * slowdown.value),
+        dram_activity=_clip_to_one(need.dram_activity, slowdown.value),
         share_percent=WHOLE_PERCENT,
         slowdown=NO_SLOWDOWN,
     )
 
 
 def can_promise(offer: Offer, within: Limits) -> bool:
-    """Tell whether *offer* can be promised *within* the limits; what is not a number never can."""
+    """Return whether *offer* can be promised *within* the limits; an offer with NaN never can."""
     possible = (
         limits_threads(offer.place.gpu)
         and offer.place.need.familiar
@@ -255,6 +255,6 @@ def trouble(offer: Offer, within: Limits) -> str:
     return f"would save too little: {100 * offer.gpu_time:.0f} % of a whole GPU's time per step"
 
 
-def _at_most_one(activity: Interval, times: float) -> Interval:
+def _clip_to_one(activity: Interval, times: float) -> Interval:
     value, low, high = (min(end * times, 1.0) for end in (activity.value, activity.low, activity.high))
     return Interval(value=value, low=low, high=high)

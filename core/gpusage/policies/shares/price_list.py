@@ -50,12 +50,12 @@ def _price_of_offer(offer: Offer, case: PolicyInput, decision: Decision) -> Shar
         slowdown=offer.alone,
         slowdown_with_partners=offer.slowdown,
         taken=taken,
-        reason="" if taken else trouble(offer, limits_of(case)) or _passed_over(decision),
+        reason="" if taken else trouble(offer, limits_of(case)) or _not_chosen_reason(decision),
     )
 
 
-def _passed_over(decision: Decision) -> str:
-    """Say why a share is not taken that could have been promised."""
+def _not_chosen_reason(decision: Decision) -> str:
+    """Return why a share was not chosen although it could have been promised."""
     if decision.request.slice_type:
         return "is enough, but a slice has no partners, or takes less GPU time"
     if decision.request.mps_thread_percent is not None:

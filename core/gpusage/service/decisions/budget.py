@@ -26,7 +26,7 @@ class Budget:
         self._debts: WeightedLruCache[str, tuple[float, float]] = WeightedLruCache(_USERS)
 
     def is_spent(self, user: str, now_s: float) -> bool:
-        """Tell whether *user* has to wait."""
+        """Return whether *user* has to wait."""
         return bool(user) and self._debt_s(user, now_s) >= LIMIT_S
 
     def charge(self, user: str, taken_s: float, now_s: float) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from gpusage.boundary.printable_text import with_end
 from gpusage.decisions.outcome import Outcome, decide_outcome, keep_unchanged
 from gpusage.graphs.card.text import decode_document, parse_document
-from gpusage.plugins.error_text import described, sentence
+from gpusage.plugins.error_text import describe_error, sentence
 from gpusage.service.decisions.budget import SPENT, Budget
 from gpusage.service.lru_cache import WeightedLruCache
 from gpusage.service.protocol import Response
@@ -57,7 +57,7 @@ class DecidedResponse(Response):
 
     @property
     def is_lasting(self) -> bool:
-        """Tell whether it holds as long as its snapshot; not if room of the moment binds the job or avoids nodes."""
+        """Return whether it is valid as long as its snapshot; not if it depends on the GPUs that are free now."""
         request = self.outcome.decision.request if self.outcome is not None else None
         is_of_the_moment = request is not None and bool(request.bound_types or request.avoided_nodes)
         return not (self.failed or self.over_budget or is_of_the_moment)
@@ -99,7 +99,7 @@ class DecisionEngine:
         except GpuUsageError as error:
             return refuse(keep_unchanged(request, context, sentence(error), job))
         except Exception as error:  # nothing may cost a job
-            reason = described(error)
+            reason = describe_error(error)
             _log.error("%s: kept, because of a fault: %s", request.origin, reason)
             return replace(keep_silently(keep_unchanged(request, context, reason, job)), failed=True)
 

@@ -91,11 +91,11 @@ class DecisionWorker:
         threading.Thread(target=self._run, name="engine", daemon=True).start()
 
     def stop(self) -> None:
-        """End, after the exchange at hand."""
+        """End after the current exchange."""
         self._waiting.put(None)
 
     def submit(self, exchange: Exchange) -> None:
-        """Have *exchange* decided in its turn."""
+        """Queue *exchange* for a decision."""
         self._waiting.put(exchange)
 
     def _run(self) -> None:

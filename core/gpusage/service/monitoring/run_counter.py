@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpusage.experience.finished_jobs import is_of_another_node, is_same_run
 from gpusage.reports.accuracy import runs_with_promise
 from gpusage.reports.amounts import had_share
 from gpusage.service.counters import RunCounters
 from gpusage.store.decisions import DAY_S, DecisionStore
-from gpusage.store.usage_rows import Observation, UsageQuery, is_same_run
+from gpusage.store.usage_rows import Observation, UsageQuery
 from gpusage_hooks.types import Usage
 
 HISTORY_DAYS = 90
@@ -19,8 +20,8 @@ HISTORY_RUNS = 1000
 
 
 def is_new(store: DecisionStore, usage: Usage) -> bool:
-    """Tell whether *store* has no sampled row of *usage*'s run; a requeued run may have one without samples."""
-    known = (each.usage for each in _of_job(store, usage))
+    """Return whether *store* has no row of *usage*'s run and node that was sampled; a requeued run may have another."""
+    known = (each.usage for each in _of_job(store, usage) if not is_of_another_node(each.usage, usage))
     return not any(each.sampled_s and is_same_run(each, usage) for each in known)
 
 
@@ -45,5 +46,5 @@ def _of_job(store: DecisionStore, usage: Usage) -> tuple[Observation, ...]:
 
 
 def _is_same(one: Usage, other: Usage) -> bool:
-    """Tell whether both are of one run, and *one* has been sampled as *other* was."""
+    """Return whether both are of one run, and *one* has been sampled as *other* was."""
     return (one.manager, one.started_at_s, one.sampled_s) == (other.manager, other.started_at_s, other.sampled_s)

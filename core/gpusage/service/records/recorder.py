@@ -22,7 +22,7 @@ from contextlib import suppress
 import msgspec
 
 from gpusage.boundary.printable_text import visible
-from gpusage.plugins.error_text import described, sentence
+from gpusage.plugins.error_text import describe_error, sentence
 from gpusage.plugins.hooks import Hooks
 from gpusage.store.decisions import RETRY_S, DecisionStore
 from gpusage_hooks.types import DecisionRecord
@@ -72,7 +72,7 @@ class Recorder:
 
     @property
     def is_behind(self) -> bool:
-        """Tell whether decisions come faster than a store that is there writes them."""
+        """Return whether decisions come faster than a store that is there writes them."""
         return self.counts.waiting >= BEHIND_LIMIT and not self._is_refused
 
     def start(self) -> None:
@@ -104,7 +104,7 @@ class Recorder:
             except Exception as error:  # noqa: PERF203 - one job's fields must not cost the records of others
                 self.counts.waiting -= 1
                 self.counts.lost += 1
-                _log.error("a decision could not be recorded: %s", described(error))
+                _log.error("a decision could not be recorded: %s", describe_error(error))
         if self.counts.waiting > WAITING_LIMIT:
             self.counts.waiting -= len(records)
             self.counts.lost += len(records)

@@ -3,7 +3,7 @@
 Invariants:
 
 1. Whichever comes first, and however often each comes, the store has one row of a run: its figures, and that it ran out
-   of memory.
+   of memory. Of a run on whole GPUs of several nodes it has one of each node, which counts that node's GPUs.
 2. Plugins receive a run as it was written.
 3. A run that failed once its memory had filled its cap ran out of memory, whether or not its manager noticed; one that
    was interrupted did not.
@@ -15,10 +15,9 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpusage.experience.finished_jobs import filled_memory_cap
+from gpusage.experience.finished_jobs import filled_memory_cap, is_of_another_node, is_same_run
 from gpusage.plugins.hooks import Hooks
 from gpusage.store.decisions import DecisionStore
-from gpusage.store.usage_rows import is_same_run
 from gpusage_hooks.types import Usage
 
 # Reading a run's row and writing it merged are one step: the monitor's thread and the collector's both report runs.
@@ -51,7 +50,7 @@ def _merge_with_row(usage: Usage, store: DecisionStore) -> Usage:
     if not usage.number:
         return usage  # such a job had no share, so only its sampler reports it
     rows = [observation.usage for observation in store.usage(job_id=usage.job_id, number=usage.number)]
-    same_run = [row for row in rows if is_same_run(row, usage)]
+    same_run = [row for row in rows if is_same_run(row, usage) and not is_of_another_node(row, usage)]
     if not same_run:
         return _with_share(usage, store)
     row = min(same_run, key=lambda each: abs(each.started_at_s - usage.started_at_s))

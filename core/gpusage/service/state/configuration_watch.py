@@ -1,4 +1,4 @@
-"""The configuration as its file has it now, and the users whom it allows to ask for decisions.
+"""The configuration as its file has it now, and the users who may ask for decisions.
 
 Invariants:
 
@@ -83,7 +83,7 @@ class ConfigurationWatcher:
             _log.info("configuration read again: mode %s", self.configuration.mode)
 
     def _is_truncated(self, text: str) -> bool:
-        """Tell whether *text* may be half of what somebody is writing."""
+        """Return whether *text* may be half of what somebody is writing."""
         if not text.strip():
             return bool(self._text.strip())
         is_beginning = len(text) < len(self._text) and self._text.startswith(text)

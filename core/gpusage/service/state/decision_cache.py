@@ -86,7 +86,7 @@ class DecisionCache(Generic[R]):
                 self._responses.put(key, response, weight=1000 + sum(len(value) for value in key[2] if value))
 
     def _has_pattern(self, manager: str, pattern: _Pattern) -> bool:
-        """Tell whether *pattern* is one of the patterns; it is added unless there are too many others."""
+        """Return whether *pattern* is one of the patterns; it is added unless there are too many others."""
         patterns = self._patterns.setdefault(manager, [])
         if pattern not in patterns and len(patterns) < PATTERNS_LIMIT:
             patterns.append(pattern)

@@ -39,13 +39,13 @@ FIRST_RUNS, FIRST_RUN_DAYS = 2_000, 7
 """The newest; a job that shows its model in its own run is followed by the next of its script, most often soon."""
 
 RELEARN_S = 3600.0
-"""A run that came late, after others that ended later, is learned from within this time."""
+"""A run that came late, after others that ended later, is learned from within this period."""
 
 _log = logging.getLogger(__name__)
 
 
 def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: float) -> Learned:
-    """Return what the runs in *store* teach.
+    """Return what the runs in *store* show.
 
     Raises:
         StoreError: It cannot be read.

@@ -58,13 +58,13 @@ class Snapshot:
 
     Attributes:
         clusters: By manager, those seen recently enough.
-        sightings: Likewise, each as it was last observed.
+        observations: By manager, the last observation of its cluster.
         troubles: By manager, why its cluster is not known or no longer fresh.
         kill_reason: Why nothing may be rewritten, where the kill switch is on.
         trusted_uids: Who may ask.
         decision_cache: Responses that follow from this snapshot; they die with it.
         reservations: What was given of the clusters since they were seen; all snapshots have the same.
-        recent_jobs: Recent jobs; likewise.
+        recent_jobs: Recent jobs; all snapshots have the same.
     """
 
     configuration: Configuration

@@ -74,7 +74,7 @@ class Dispatcher:
         self._logged_minutes: WeightedLruCache[int, int] = WeightedLruCache(LOGGED_USERS_LIMIT)
 
     def trusts(self, uid: int) -> bool:
-        """Tell whether *uid* may ask for decisions."""
+        """Return whether *uid* may ask for decisions."""
         return uid in self._state.snapshot.trusted_uids
 
     def respond(self, line: bytes, uid: int, reply: Reply, send: Reply) -> None:
@@ -102,7 +102,7 @@ class Dispatcher:
             return UNCHANGED.line()
         if isinstance(question, DecisionRequest | FailureNotice):
             self._request_handler.counts.refused += 1
-            self._warn(uid, f"uid {uid} asks where only the status is told")
+            self._warn(uid, f"uid {uid} asks where only the status is given")
             return UNCHANGED.line()
         return self._query(question, uid)
 

@@ -151,7 +151,7 @@ def _remove_stale(path: Path) -> None:
 
 
 def _has_listener(path: Path) -> bool:
-    """Tell whether a process listens at *path*; one whose queue is full does, too."""
+    """Return whether a process listens at *path*; one whose queue is full does, too."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_S)
         try:

@@ -79,7 +79,7 @@ def shared_gpus(gres_used: str, site_type: str, units_per_gpu: int) -> int:
 def free_share_percent(gres_used: str, site_type: str, units_per_gpu: int) -> int:
     """Return the largest free part of a node's partly used GPUs, in percent; 0 if there is none.
 
-    Where Slurm tells no more than their sum, one of them has at least the mean free.
+    Where Slurm reports only their sum, one of them has at least the mean free.
     """
     free = [0]
     for kind, count, inside in _SHARED.findall(gres_used):
@@ -182,7 +182,7 @@ def read_nodes(version: tuple[int, int]) -> Iterable[NodeState]:
 def _pyslurm_nodes() -> list[NodeState] | None:
     """Return PySlurm's nodes; ``None`` if it fails, so that Slurm's commands are used.
 
-    Its newer ``pyslurm.Nodes`` does not tell the shares in use (22.5 no GRES at all, later what Slurm accounts), so
+    Its newer ``pyslurm.Nodes`` does not report the shares in use (22.5 no GRES at all, later what Slurm accounts), so
     its older table is read, which has Slurm's own texts; 25.11 has that no more.
     """
     try:

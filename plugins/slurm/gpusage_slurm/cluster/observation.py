@@ -75,7 +75,7 @@ def observe_cluster(catalogue: GpuCatalogue) -> Cluster:
 
 
 def can_requeue_unseen(settings: Mapping[str, str]) -> bool:
-    """Tell whether a task epilog of ours runs by these *settings*, and whether jobs may be requeued."""
+    """Return whether a task epilog of ours runs by these *settings*, and whether jobs may be requeued."""
     has_epilog = node_scripts.script_path(settings, node_scripts.TASK_EPILOG) is not None
     return has_epilog and settings.get("jobrequeue") != "0"
 
@@ -100,7 +100,7 @@ def _with_weight(pool: GpuPool, weights: Mapping[str, Mapping[str, float]]) -> G
 
 
 def ignores_unmet_preference(settings: Mapping[str, str]) -> bool:
-    """Tell whether slurmctld, by its *settings*, ignores a preference that no node can meet."""
+    """Return whether slurmctld, by its *settings*, ignores a preference that no node can meet."""
     words = settings.get("schedulerparameters", "").lower().replace(" ", ",").split(",")
     return any(word.partition("=")[0] == SETTING for word in words)
 
@@ -114,13 +114,13 @@ def without_unsafe_preferences(cluster: Cluster, settings: Mapping[str, str]) ->
 
 
 def may_change_jobs(uid: int, settings: Mapping[str, str]) -> bool:
-    """Tell whether *uid* may change other users' jobs: root and SlurmUser may; only slurmdbd knows operators."""
+    """Return whether *uid* may change other users' jobs: root and SlurmUser may; only slurmdbd knows operators."""
     slurm_user = _SLURM_USER.search(settings.get("slurmuser", ""))
     return uid == 0 or (slurm_user is not None and uid == int(slurm_user[1]))
 
 
 def gpusaged_may_change_jobs(settings: Mapping[str, str], sockets: Iterable[str]) -> bool:
-    """Tell whether gpusaged may change jobs: it is this process or the owner of one of its *sockets*."""
+    """Return whether gpusaged may change jobs: it is this process or the owner of one of its *sockets*."""
     uids = {os.geteuid()}
     for socket in sockets:
         with suppress(OSError):

@@ -24,7 +24,7 @@ from gpusage_slurm.settings import MANAGER
 
 _SLICE = re.compile(r"\d+g\.\d+gb")
 _SOME_SLICE = re.compile(r"(?:^|[^a-z0-9])(?:mig|\dg)(?:[^a-z0-9]|$)")
-"""A word that tells of slices and not of which: ``a100_mig``, ``3g``."""
+"""A word that names slices but not which: ``a100_mig``, ``3g``."""
 
 
 def read_cluster(partitions: Iterable[scontrol.Line], catalogue: GpuCatalogue) -> Cluster:
@@ -49,7 +49,7 @@ def read_cluster(partitions: Iterable[scontrol.Line], catalogue: GpuCatalogue) -
 def pools_of(nodes: Iterable[NodeState], catalogue: GpuCatalogue) -> tuple[GpuPool, ...]:
     """Return one pool for each GPU type of *nodes*, in order of their first appearance.
 
-    GPUs without a type go by the feature that tells what they are.
+    GPUs without a type go by the feature that names them.
     """
     grouped: dict[str, list[tuple[NodeState, int]]] = {}
     names: list[tuple[NodeState, set[str]]] = []
@@ -119,7 +119,7 @@ def _catalogue_name(
     """Return the catalogue's name of *site_type*, or of a feature of its nodes if the type is unknown.
 
     A type that is only a slice's profile, ``3g.20gb``, is of the GPU that a feature names, or another of the *types* of
-    the nodes. One that tells of slices in another way is not known: no slice is taken for a whole GPU.
+    the nodes. One that names slices in another way is not known: no slice is taken for a whole GPU.
     """
     if _SLICE.search(site_type.lower()):
         names = [*(f"{name}:{site_type}" for name in (*sorted(features), *sorted(types))), site_type]

@@ -1,1 +1,1 @@
-"""`gpusage slurm doctor`: what a host tells about an installation, and what is wrong with it."""
+"""`gpusage slurm doctor`: what a host shows about an installation, and what is wrong with it."""

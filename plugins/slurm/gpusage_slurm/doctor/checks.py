@@ -103,7 +103,7 @@ def rewritten_jobs(evidence: Evidence) -> Finding:
 
 
 def _may_change_no_job(evidence: Evidence) -> bool:
-    """Tell whether gpusaged runs as neither root nor SlurmUser, as far as can be known."""
+    """Return whether gpusaged runs as neither root nor SlurmUser, as far as can be known."""
     uid = evidence.daemon_uid
     return "slurmuser" in evidence.settings and uid is not None and not may_change_jobs(uid, evidence.settings)
 
@@ -111,7 +111,7 @@ def _may_change_no_job(evidence: Evidence) -> bool:
 def run_checks(evidence: Evidence) -> tuple[Finding, ...]:
     """Return the finding of each check, in the order in which an admin should fix them.
 
-    Where slurmctld does not answer, what it alone could tell is skipped.
+    Where slurmctld does not answer, what it alone could report is skipped.
     """
     first = _slurmctld(evidence)
     if first.verdict == "fail":

@@ -42,18 +42,18 @@ _LUA_FOLDERS = ("/usr/share/lua", "/usr/local/share/lua")
 
 
 def release(settings: Mapping[str, str]) -> tuple[int, int, int] | None:
-    """Return the whole version of the running slurmctld, ``None`` where its *settings* do not tell."""
+    """Return the whole version of the running slurmctld, ``None`` where its *settings* do not have it."""
     match = _PARTS.match(settings.get("slurm_version", ""))
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def dry_run_crashes(settings: Mapping[str, str]) -> bool:
-    """Tell whether `sbatch --test-only` could crash this slurmctld."""
+    """Return whether `sbatch --test-only` could crash this slurmctld."""
     return release(settings) in _DRY_RUN_CRASHES
 
 
 def is_vulnerable(settings: Mapping[str, str]) -> bool:
-    """Tell whether this slurmctld's release, as its makers made it, has vulnerabilities that a later one mended."""
+    """Return whether this slurmctld's release, as its makers made it, has vulnerabilities that a later one mended."""
     running = release(settings)
     if running is None:
         return False
@@ -71,9 +71,9 @@ class Evidence:
     Attributes:
         settings: Of `scontrol show config`; empty where slurmctld does not answer, and *trouble* says why.
         scripts: Texts of slurm.conf, job_submit.lua and cli_filter.lua, by name.
-        outdated: Names of the files that installing again would change; ``None`` where that cannot be told.
+        outdated: Names of the files that installing again would change; ``None`` if that cannot be known.
         own: Of gpusage itself.
-        daemon_uid: As whom gpusaged runs, which owns its socket; ``None`` where that cannot be told.
+        daemon_uid: As whom gpusaged runs, which owns its socket; ``None`` if that cannot be known.
         partitions: As slurmctld describes them.
         sampler: The Python that samples what jobs do, where this host is a node; empty where there is none.
         dry_run_arrived: Whether a dry-run submission reached the daemon; ``None`` where it was not tried.
@@ -175,7 +175,7 @@ def sampler_python(prolog: str) -> str:
 
 
 def _dry_run(socket: str) -> bool:
-    """Tell whether a dry run of sbatch reaches the daemon at *socket*, if need be after the pause of gpusage.lua."""
+    """Return whether a dry run of sbatch reaches the daemon at *socket*, if need be after the pause of gpusage.lua."""
     command = ["sbatch", "--test-only", "--job-name=gpusage-doctor", "--gres=gpu:1", "--comment=gpusage=off"]
     environment = scontrol.environment() | {"SLURM_GPUSAGE_DRY_RUN": "1"}
     for rest_s in (0, LONGEST_PAUSE_S):

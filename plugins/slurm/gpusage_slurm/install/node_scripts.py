@@ -118,7 +118,7 @@ def script_path(settings: Mapping[str, str], script: NodeScript) -> str | None:
 
 
 def is_ours(path: Path, script: NodeScript) -> bool:
-    """Tell whether the file at *path* is *script* or a wrapper of it, by its name."""
+    """Return whether the file at *path* is *script* or a wrapper of it, by its name."""
     return "gpusage" in path.name or path.parts[-3:] == script.path.parts[-3:]
 
 
@@ -136,7 +136,7 @@ def unenforced_partitions(settings: Mapping[str, str], partitions: Iterable[Line
 
 
 def prolog_runs_in_job(settings: Mapping[str, str]) -> bool:
-    """Tell whether what a prolog starts ends with its job, because by *settings* the prolog runs inside the job."""
+    """Return whether what a prolog starts ends with its job, because by *settings* the prolog runs inside the job."""
     return "runinjob" in settings.get("prologflags", "").lower().split(",")
 
 
@@ -171,7 +171,7 @@ def plan_removal(folder: Path) -> tuple[Edit, ...]:
 
 
 def names_packaged_file(text: str) -> bool:
-    """Tell whether *text* names one of these files inside a Python package, as what an early version wrote does."""
+    """Return whether *text* names one of these files inside a Python package, as what an early version wrote does."""
     return re.search(r"/gpusage_slurm/(node|lua)/[\w?]+\.(sh|lua)", text) is not None
 
 

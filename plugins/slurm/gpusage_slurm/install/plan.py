@@ -163,7 +163,7 @@ def new_node_scripts(edits: Iterable[Edit]) -> tuple[str, ...]:
 
 
 def uses_slurmdbd(text: str) -> bool:
-    """Tell whether slurm.conf's *text* has Slurm account for anything; without slurmdbd it counts no GPU at all.
+    """Return whether slurm.conf's *text* has Slurm account for anything; without slurmdbd it counts no GPU at all.
 
     There, slurmctld does not even start with a generic resource in AccountingStorageTRES or TRESBillingWeights.
     """
@@ -171,7 +171,7 @@ def uses_slurmdbd(text: str) -> bool:
 
 
 def tracks_or_bills_mps(text: str) -> bool:
-    """Tell whether slurm.conf's *text* counts gres/mps, so that a share is neither free nor outside every limit."""
+    """Return whether slurm.conf's *text* counts gres/mps, so that a share is neither free nor outside every limit."""
     tracked = (slurm_conf.setting(text, "AccountingStorageTRES") or "").lower().split(",")
     return "gres/mps" in tracked or bool(_BILLED.search(text))
 

@@ -84,7 +84,7 @@ def with_list_items(text: str, key: str, *items: str) -> str:
 
 
 def list_contains(value: str, item: str) -> bool:
-    """Tell whether the list *value* holds *item*; of plugins Slurm also takes the long name, ``job_submit/lua``."""
+    """Return whether the list *value* holds *item*; of plugins Slurm also takes the long name, ``job_submit/lua``."""
     words = {word.strip().lower() for word in value.split(",")}
     return bool(words & {item.lower(), f"job_submit/{item}".lower(), f"cli_filter/{item}".lower()})
 

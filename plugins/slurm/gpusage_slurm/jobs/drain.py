@@ -80,7 +80,7 @@ def enable_kill_switch(path: str, sockets: Sequence[str]) -> KillSwitch:
 
 
 def _create_file(path: str) -> bool:
-    """Create the file at *path*, and tell whether it is new."""
+    """Create the file at *path*; return whether it is new."""
     if not path:
         message = "Key 'kill_switch' of gpusage.toml must name a file; got ''. Give it one, '/etc/gpusage/off'."
         raise RequestError(message)
@@ -115,7 +115,7 @@ def require_no_shares() -> None:
     """Refuse to uninstall while jobs with shares need gpusage.
 
     Raises:
-        RequestError: There are such jobs, or slurmctld does not tell.
+        RequestError: There are such jobs, or slurmctld does not answer.
     """
     try:
         jobs = find_shared_jobs(("waiting", "running"))

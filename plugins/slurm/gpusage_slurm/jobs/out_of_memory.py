@@ -49,7 +49,7 @@ def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
         *(
             _failed(row)
             for row in _details(failed)
-            if OUT_OF_MEMORY in row["Comment"] or not is_interrupted(row["exit_code"])
+            if OUT_OF_MEMORY in row["Comment"] or not is_interrupted(row["exit_code"], row["Comment"])
         ),
         *(_requeued(row, started) for row in _details(requeued) if (started := _requeued_start(row))),
     )

@@ -48,7 +48,7 @@ _WIDTH = 65536
 
 
 def is_bound(mark: JobAnnotation | None) -> bool:
-    """Tell whether *mark* is of a job that we bound to GPU types, and not its user, who named one or forbids others."""
+    """Return whether gpusage bound the job of *mark* to GPU types, not its user, who named one or forbids others."""
     if mark is None or mark.keeps_off or not _UNTYPED.fullmatch(mark.before):
         return False
     return placement_in(mark).startswith(_CONSTRAINT) or mig_type_of(mark) is not None
@@ -77,7 +77,7 @@ def user_constraint(mark: JobAnnotation, features: str) -> str | None:
 
 
 def could_run_on_whole_gpu(node: NodeState, job: scontrol.Line, own: str, mark: JobAnnotation | None = None) -> bool:
-    """Tell whether *node* has a whole GPU free, and cores and memory for the job; where in doubt, it has not.
+    """Return whether *node* has a whole GPU free, and cores and memory for the job; where in doubt, it has not.
 
     Args:
         node: Any.
@@ -146,7 +146,7 @@ def user_excluded_nodes(mark: JobAnnotation | None, names: tuple[str, ...]) -> t
 
 
 def may_run_on(job: scontrol.Line, mark: JobAnnotation | None, node: str) -> bool:
-    """Tell whether neither the user of *job* names or excludes nodes, nor its share is kept off *node*.
+    """Return whether neither the user of *job* names or excludes nodes, nor its share is kept off *node*.
 
     Args:
         job: What `scontrol show job` says of it.
@@ -191,7 +191,7 @@ def readmitted_mark(mark: JobAnnotation, reason: str) -> JobAnnotation:
 
 
 def _has_room(node: NodeState, row: Row) -> bool:
-    """Tell whether the share of the job in *row* could start on *node* now."""
+    """Return whether the share of the job in *row* could start on *node* now."""
     mark = parse_annotation(row["admin_comment"])
     resources = requested_tres(row)
     units = next((resource.count or 0 for resource in parse_tres(mark.after.partition(", ")[0] if mark else "")), 0)

@@ -20,6 +20,8 @@ JOB_ID = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
 _LISTED_ID = re.compile(r"[0-9]+(_[0-9]+|_\[.*|\+[0-9]+)?")
 _COLUMNS = (("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("admin_comment", 1100))
 _UNKNOWN = "Invalid job id"
+PROGRAM_MISSING = "[its program is missing, says gpusage]"
+"""What the task epilog (node/task_epilog.sh) appends to a job's comment."""
 STATES: Mapping[JobState, tuple[str, ...]] = {
     "waiting": ("PD", "RD", "RF", "RH", "RQ", "SE"),
     "running": ("R", "CF", "CG", "RS", "S", "SI", "SO", "ST"),
@@ -54,13 +56,16 @@ def sacct_rows(*options: str, fields: Sequence[str], deadline_s: float = scontro
     return [cells for cells in rows if len(cells) == len(fields)]
 
 
-def is_interrupted(exit_code: str) -> bool:
-    """Tell whether a failed script ended for a reason from outside, so surely not because it lacked GPU memory.
+def is_interrupted(exit_code: str, comment: str = "") -> bool:
+    """Return whether a failed script ended for a reason from outside, so surely not because it lacked GPU memory.
 
     Args:
+        comment: Where the task epilog notes that a program is missing: srun's status does not tell.
         exit_code: ``STATUS:SIGNAL``, or up to 22.05 `squeue`'s one number for both, as wait(2) has it. Of what is
             neither nothing is known.
     """
+    if comment.endswith(PROGRAM_MISSING):
+        return True
     status, colon, number = exit_code.partition(":")
     if not status.isdecimal() or (colon and not number.isdecimal()):
         return False

@@ -60,7 +60,7 @@ def restore_whole_gpu(job: AnnotatedJob, reason: str) -> bool:
 
 
 def replace_share(job: AnnotatedJob, reason: str, *more: str, accept_all_units: bool = False) -> bool:
-    """Tell whether *job*, which waits, has one whole GPU again.
+    """Return whether *job*, which waits, has one whole GPU again.
 
     Args:
         job: With its mark.
@@ -85,7 +85,7 @@ def replace_share(job: AnnotatedJob, reason: str, *more: str, accept_all_units: 
 
 
 def record_requeue(job: AnnotatedJob, reason: str, *more: str) -> bool:
-    """Tell whether *job*, which was requeued with one whole GPU, has it, and the mark that says so.
+    """Return whether *job*, which was requeued with one whole GPU, has it, and the mark that says so.
 
     Args:
         job: With the mark of its share; it waits, or runs.
@@ -124,7 +124,7 @@ def _gpu_tres(row: Row) -> Iterator[str]:
 def _try_update(
     job: AnnotatedJob, mark: JobAnnotation, row: Row, gpu: str, freed: tuple[str, ...], reason: str
 ) -> bool:
-    """Tell whether slurmctld lets the job have *gpu* in the place of its share."""
+    """Return whether slurmctld lets the job have *gpu* in the place of its share."""
     back = replace(mark, code="BACK", before=mark.after, after=f"gres/{gpu}", reasons=reason)
     try:
         update_job(job.job_id, f"Gres={_gres_with_gpu(row, mark, gpu)}", *freed, _mark_setting(job, back))
@@ -167,7 +167,7 @@ def _pending_row(job: AnnotatedJob, mark: JobAnnotation) -> Row:
 
 
 def _is_own_share(resource: Tres, mark: JobAnnotation) -> bool:
-    """Tell whether *resource* is the share or slice that a job with *mark* has in place of its GPU."""
+    """Return whether *resource* is the share or slice that a job with *mark* has in place of its GPU."""
     return is_share(resource) or (is_gpu(resource) and resource.kind is not None and resource.kind == mig_type_of(mark))
 
 

@@ -94,7 +94,7 @@ def _pending_rows(job_ids: Sequence[str]) -> Iterable[Row]:
 def _line(row: Row, pending: Row) -> scontrol.Line:
     """Return what `scontrol show job` says of a job that `squeue` shows as *row* and as *pending*.
 
-    Where a job says nothing of memory, ``tres-alloc`` has all of a node's. Nothing tells whether ``MinMemory`` is of a
+    Where a job says nothing of memory, ``tres-alloc`` has all of a node's. Nothing shows whether ``MinMemory`` is of a
     core or of a node; ``tres-alloc`` has the sum of either.
     """
     wants_memory = pending["MinMemory"].strip("0KMGTP") != ""
@@ -222,12 +222,12 @@ def _binding_reason(row: Row, nodes: _ClusterNodes, demands: PendingRequests) ->
 
 
 def _may_hold_share(resources: str) -> bool:
-    """Tell whether *resources* have a share, or a GPU of a type, which may be a slice of ours."""
+    """Return whether *resources* have a share, or a GPU of a type, which may be a slice of ours."""
     return any(is_share(resource) or (is_gpu(resource) and resource.kind) for resource in parse_tres(resources))
 
 
 def _is_ours(row: Row) -> bool:
-    """Tell whether the job in *row* has a share of ours, or waits for a slice; one that has its slice needs nobody."""
+    """Return whether the job in *row* has a share from gpusage, or waits for a slice from it."""
     mark = parse_annotation(row["admin_comment"])
     if mark is None or not mark.of_share:
         return False
@@ -236,7 +236,7 @@ def _is_ours(row: Row) -> bool:
 
 
 def _could_run(row: Row, node: NodeState, job: scontrol.Line) -> bool:
-    """Tell whether *node* is idle as a whole, and large and close enough for the job; where in doubt, it is not."""
+    """Return whether *node* is idle as a whole, and large and close enough for the job; where in doubt, it is not."""
     if not node.idle or (node.planned and node.name != row["SchedNodes"]):
         return False
     resources = requested_tres(row)

@@ -60,7 +60,7 @@ class UserIdentity:
 
 
 def may_read_for(uid: int) -> bool:
-    """Tell whether this process may read models of the user *uid*: root may, and everyone their own."""
+    """Return whether this process may read models of the user *uid*: root may, and everyone their own."""
     return os.geteuid() in (0, uid)
 
 
@@ -164,5 +164,5 @@ def _read_output(child: subprocess.Popen[bytes], limit_s: float) -> str:
 
 
 def reading_rights() -> str:
-    """Return for whom this process reads, one clause."""
+    """Return with whose rights this process reads, as one clause."""
     return "for every user" if os.geteuid() == 0 else f"for uid {os.geteuid()} alone, because it does not run as root"

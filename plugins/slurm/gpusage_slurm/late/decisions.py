@@ -181,7 +181,7 @@ def late(*, once: bool, as_json: bool) -> None:
 
 
 def _run_pass(decider: LateDecider, last_error: str, *, as_json: bool) -> str:
-    """Look once, and return why that could not be done; what was *last_error* of the last look is not told again."""
+    """Check the queue once; return the error, which is not logged again if it equals *last_error*."""
     try:
         seen = decider.decide_all()
     except GpuUsageError as error:  # slurmctld may be back next time

@@ -158,7 +158,7 @@ def _is_late(row: Row) -> bool:
 
 
 def _is_unnamed(row: Row) -> bool:
-    """Tell whether the job named no model when its mark was written; its user may have named one since."""
+    """Return whether the job named no model when its mark was written; its user may have named one since."""
     mark = parse_annotation(row["admin_comment"])
     return mark is not None and mark.reasons.startswith(UNNAMED)
 
@@ -171,7 +171,7 @@ def _jobs_that_name_a_model() -> Iterator[str]:
 
 
 def names_model(comment: str) -> bool:
-    """Tell whether there is a model to read; what is malformed is for gpusaged to refuse."""
+    """Return whether there is a model to read; what is malformed is for gpusaged to refuse."""
     try:
         model_request = parse_comment(comment)
     except RequestError:
@@ -190,7 +190,7 @@ def _fields(row: Row, line: scontrol.Line) -> dict[str, str]:
     fields |= {name: line.get(word, "") for name, word in _LINE_OF.items()}
     fields["max_nodes"] = fields["min_nodes"].rpartition("-")[2]
     fields["min_nodes"] = fields["min_nodes"].partition("-")[0]
-    # From 26.05 on OverSubscribe tells only what partitions do, and the job has a word of its own.
+    # From 26.05 on OverSubscribe shows only what partitions do, and the job has a word of its own.
     is_exclusive = line["Exclusive"] != "NO" if "Exclusive" in line else row["OverSubscribe"] == _WHOLE_NODE
     fields["shared"] = EXCLUSIVE if is_exclusive else ""
     fields["script"] = row["BatchFlag"]

@@ -271,6 +271,7 @@ function M.request(job, extra)
   add("script_comment", M.gpusage_directives(script))
   add("het", number_text(get(job, "het_job_offset")) == "" and "0" or "1")
   add("dry_run", variable(job, DRY_RUN) == "1" and "1" or "0")
+  add("shows_model", variable(job, "SLURM_GPUSAGE_LEARN") ~= "" and "1" or "")
   add("card", #card <= MAXIMUM_CARD_BYTES and card or "")
   add("deadline", deadline(job))
   add("export", export_without_ours(job):sub(1, MAXIMUM_EXPORT_BYTES))
@@ -455,7 +456,7 @@ local function set_mark(job, mark)
   if marked ~= earlier then job.admin_comment = marked end
 end
 
--- Tell whether `job` asks for a GPU in any of the four places; nothing else is asked about.
+-- Return whether `job` asks for a GPU in any of the four places; nothing else is asked about.
 function M.requests_gpu(job)
   for _, name in ipairs({ "tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task" }) do
     local value = get(job, name)

@@ -21,7 +21,7 @@ local function read(options, name)
   return done and type(value) == "string" and value or ""
 end
 
--- Tell whether the option `name`, a text or a number, was given.
+-- Return whether the option `name`, a text or a number, was given.
 local function has_option(options, name)
   local value = read(options, name)
   return value ~= "" and value ~= "0" and value ~= "-2" -- Slurm's NO_VAL as a signed number
@@ -33,7 +33,7 @@ local function set_variable(name, value)
   return is_installed and pcall(stdlib.setenv, name, value)
 end
 
--- Tell whether `comment` may name a model or opt out; gpusage_hooks.comment parses it.
+-- Return whether `comment` may name a model or opt out; gpusage_hooks.comment parses it.
 function M.may_name_model(comment)
   if comment:lower():find("gpusage", 1, true) then return true end
   local words = comment:match("^%s*(.-)%s*$"):gsub(",", ";") .. ";"
@@ -54,7 +54,7 @@ function M.gpusage_directives(script)
   return table.concat(words, ",")
 end
 
--- Tell whether `path` is a plain file: to open a FIFO would wait for a writer.
+-- Return whether `path` is a plain file: to open a FIFO would wait for a writer.
 local function is_plain(path)
   local is_installed, stat = pcall(require, "posix.sys.stat")
   if not is_installed then
@@ -91,7 +91,7 @@ local function learn_switch(text)
   if word then return word == "on" or word == "yes" or word == "true" end
 end
 
--- Tell whether `text` has the key learn and nothing else for us, as gpusage_hooks.comment does.
+-- Return whether `text` has the key learn and nothing else for us, as gpusage_hooks.comment does.
 local function is_only_learn(text)
   local ours = text:lower():match("gpusage:(.*)$") or text:lower()
   return ours:match("^%s*learn=%w+%s*$") or ours:match("^%s*learn=%w+%s*;")
@@ -241,7 +241,7 @@ local function held_share()
   return job ~= "" and owner == job and percentage ~= "" and share:match("^mps:%d+$") or nil
 end
 
--- Tell whether the options ask for a GPU per task: Slurm then binds each task to its own GPU.
+-- Return whether the options ask for a GPU per task: Slurm then binds each task to its own GPU.
 local function asks_per_task(options)
   local _, gpus = without_gpus(read(options, "tres-per-task"))
   return gpus > 0 or has_option(options, "gpus-per-task") or has_option(options, "ntasks-per-gpu")

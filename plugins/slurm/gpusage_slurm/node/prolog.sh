@@ -15,7 +15,7 @@ for program in "$here/gpusage-mps" "$here/../../gpusage/node/dividing/gpusage-mp
 done
 [ -x "$program" ] || exit 0
 
-# A job with a latency limit gets SMs of its own where the node's MPS can give them. Its user's comment tells of the limit.
+# A job with a latency limit gets SMs of its own where the node's MPS can give them. Its user's comment has the limit.
 case ,${SLURM_JOB_COMMENT:-}, in
     *[,:\ ]slo=*) GPUSAGE_DIVISION=${GPUSAGE_DIVISION:-partition} GPUSAGE_PRIORITY=0 ;;
     *) GPUSAGE_PRIORITY=1 ;;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# gpusage's TaskEpilog: runs as the user after every task, before slurmctld hears of its end. In a job of ours that holds a
+# gpusage's TaskEpilog: runs as the user after every task, before slurmctld learns of its end. In a job of ours that holds a
 # share and failed, it looks for CUDA's "out of memory" at the end of what the batch script wrote. If it is there, the job
 # is requeued with the whole GPU that its user asked for, so that slurmctld and whoever waits for the job see one end, the
 # last. It needs gpusaged for nothing, has the rights of the job's user alone, and never fails.
@@ -21,8 +21,12 @@ out_of_memory='(CUDA|cuda runtime|CUDA runtime) error.*: *out of memory|CUDA out
 out_of_memory="$out_of_memory|cudaErrorMemoryAllocation|(torch|cupy)\\.([a-z]+\\.)*OutOfMemoryError|OOM when allocating tensor"
 out_of_memory="$out_of_memory|RESOURCE_EXHAUSTED.*([Oo]ut of memory|[Aa]llocat|OOM)|(CUBLAS|CUDNN)_STATUS_ALLOC_FAILED"
 
-# Print how the batch script ended, as wait(2) tells it; nothing if nobody knows. Slurm does not tell a TaskEpilog, but
-# slurmstepd, which started it, tells anybody who asks on its socket, as `scontrol listpids` does (REQUEST_STEP_TASK_INFO).
+# slurmstepd, where srun's program is not there or cannot be run; Python, where its script is not.
+missing="slurmstepd[^ ]*: error: execve\\(\\): .*: (No such file or directory|Permission denied|Exec format error)"
+missing="$missing|python[0-9.]*: can't open file"
+
+# Print how the batch script ended, as wait(2) has it; nothing if it is unknown. Slurm does not pass it to a TaskEpilog, but
+# slurmstepd, which started it, answers anybody on its socket, as `scontrol listpids` does (REQUEST_STEP_TASK_INFO).
 wait_status() {
     for python in /usr/bin/python3 python3; do
         ! command -v "$python" >/dev/null || break
@@ -65,9 +69,19 @@ field() {
     printf '%s\n' "$job_record" | sed -n "s/^ *$1=//p" | sed -n '1s/ *$//p'
 }
 
-# Tell whether a file ends with CUDA's error. A FIFO would wait for a writer; a link leads no further than the user's own rights.
+# Return whether a file ends with CUDA's error. A FIFO would wait for a writer; a link leads no further than the user's own rights.
 ends_out_of_memory() {
     [ -f "$1" ] && tail -c "$tail_bytes" "$1" | grep -aqE "$out_of_memory"
+}
+
+# Tell whether the job ended because a program is missing: by its exit status, the error number of execve or Python's 2, if
+# that is known, and by the last lines.
+misses_program() {
+    case $((${status:-0} / 256)) in 0 | 2 | 8 | 13) ;; *) return 1 ;; esac
+    for file in "$errors" "$output"; do
+        [ -f "$file" ] && tail -c "$tail_bytes" "$file" | tail -n 10 | grep -aqE "$missing" && return 0
+    done
+    return 1
 }
 
 # Print the MPS units of a whole GPU; nothing where GPUs differ. Nodes without GPUs have neither.
@@ -115,8 +129,15 @@ status=$(wait_status)
 state=$(field JobState)
 output=$(field StdOut)
 errors=$(field StdErr)
-comment=$(field Comment)
+missing_note="[its program is missing, says gpusage]"
+comment=$(field Comment | sed 's/ *\[its program is missing, says gpusage\]$//') # of an earlier run of the job
 case $comment in *"says gpusage]"*) exit 0 ;; esac
+
+# The share is not to blame where no program ran. gpusaged reads this note with the job's exit status.
+if ! ends_out_of_memory "$errors" && ! ends_out_of_memory "$output" && misses_program; then
+    [ "${state%% *}" != RUNNING ] || scontrol update "JobId=$job" "Comment=$comment${comment:+ }$missing_note"
+    exit 0
+fi
 
 # The next job like it gets a whole GPU, even one that is submitted before slurmctld has reported this end to gpusaged. Our
 # job_submit.lua forwards the note and removes it from the comment. 126 and 127 mean a missing command, and statuses above

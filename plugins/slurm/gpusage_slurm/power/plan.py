@@ -58,7 +58,7 @@ class Schedule:
         return max((end_s for each in self.on_s.values() for _, end_s in each), default=0.0)
 
     def is_on(self, node: str, now_s: float, lead_s: float) -> bool:
-        """Tell whether *node* is to be on, or must begin to boot, which takes *lead_s*."""
+        """Return whether *node* is to be on, or must begin to boot, which takes *lead_s*."""
         return any(start_s - lead_s <= now_s < end_s for start_s, end_s in self.on_s[node])
 
     def next_start_s(self, node: str, now_s: float) -> float:

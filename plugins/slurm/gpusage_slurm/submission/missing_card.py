@@ -1,4 +1,4 @@
-"""Why no description of a model came with a job, as one sentence, from all that the job itself tells."""
+"""Why no description of a model came with a job, as one sentence, from all that the job itself shows."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def decode_missing_card_reason(card: str) -> str | None:
 
 
 def exports_all(fields: Mapping[str, str]) -> bool:
-    """Tell whether the job takes the whole environment with it, which carries a card in any case."""
+    """Return whether the job takes the whole environment with it, which carries a card in any case."""
     return fields.get("export", "").partition(",")[0] in ("", "ALL")
 
 
 def is_batch(fields: Mapping[str, str]) -> bool:
-    """Tell whether the job is a batch job, not one of srun or salloc."""
+    """Return whether the job is a batch job, not one of srun or salloc."""
     return fields.get("script", _BATCH) == _BATCH
 
 
 def may_be_read_later(reasons: str) -> bool:
-    """Tell whether the *reasons* of a job's mark begin with one for which its model may be read while it waits."""
+    """Return whether the *reasons* of a job's mark begin with one for which its model may be read while it waits."""
     return reasons.startswith((*_LATER, ONLY_BATCH)) or _LEFT_BEHIND_END in reasons.partition(";")[0]

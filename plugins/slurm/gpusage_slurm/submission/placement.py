@@ -74,7 +74,7 @@ def preference_expression(request: GpuRequest, pools: tuple[GpuPool, ...], const
 
 
 def _requires(constraint: str, feature: str) -> bool:
-    """Tell whether *constraint* is plain, and *feature* among those that all have to be there."""
+    """Return whether *constraint* is plain, and *feature* among those that all have to be there."""
     return bool(_PLAIN.fullmatch(constraint)) and "|" not in constraint and feature in constraint.split("&")
 
 

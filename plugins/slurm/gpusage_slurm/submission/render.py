@@ -184,7 +184,7 @@ def _gpu_replacement(fields: Mapping[str, str], part: str) -> dict[str, str]:
 
 
 def _limit_variables(request: GpuRequest) -> dict[str, str]:
-    """Return the variables that tell what the processes on a share may take, and whether they may run again."""
+    """Return the variables that say what the processes on a share may take, and whether they may run again."""
     variables = {}
     if request.memory_cap_bytes is not None:
         # Device 0, for the job sees only the device that it shares.
@@ -203,7 +203,7 @@ def _priority_variable(job: Job) -> dict[str, str]:
 
 
 def _may_prefer(fields: Mapping[str, str]) -> bool:
-    """Tell whether a preference can do no harm: slurmctld treats one that no node could ever meet as a demand.
+    """Return whether a preference can do no harm: slurmctld treats one that no node could ever meet as a demand.
 
     Without `ignore_prefer_validation` it refuses such a job, and with it a job that asks for other resources may wait
     for good; `gpusage_slurm.cluster.observation` leaves features only where the site has set that.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from gpusage.adapters.cards import ERROR_MARK
-from gpusage_hooks.comment import MODEL_PREFIXES, parse_comment
+from gpusage_hooks.comment import MODEL_PREFIXES, parse_comment, parse_learn
 from gpusage_hooks.types import DecisionRequest, GpuRequest, Job, ModelRequest, Submitter
 from gpusage_hooks.units import MIB
 from gpusage_slurm.settings import MANAGER
@@ -25,6 +25,8 @@ from gpusage_slurm.submission.script import read_script
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_tres
 
 TRES_FIELDS = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
+_CHANNELS = ("comment", "variable_comment", "script_comment")
+"""Where a user's words to us stand, the first that says something first."""
 EXCLUSIVE = "0"
 """JOB_SHARED_NONE of slurm.h."""
 
@@ -76,6 +78,7 @@ def parse_submission(submission: DecisionRequest) -> Job | None:
         or ("" if is_batch(fields) else ONLY_BATCH),
         submitter=Submitter(fields=fields, user_field="user_id", job_name_field="name"),
         dry_run=fields.get("dry_run") == "1",
+        shows_model=fields.get("shows_model") == "1" and _asks_to_learn(fields),
         caveat=CAVEAT.format(fields["export"]) if submission.script and not exports_all(fields) else None,
     )
 
@@ -86,12 +89,18 @@ def _read_model_request(fields: Mapping[str, str]) -> ModelRequest | None:
     Raises:
         RequestError: The first of them that is addressed to us is malformed.
     """
-    for channel in ("comment", "variable_comment", "script_comment"):
+    for channel in _CHANNELS:
         text = fields.get(channel, "")
         request = parse_comment(text) if text else None
         if request is not None:
             return request
     return None
+
+
+def _asks_to_learn(fields: Mapping[str, str]) -> bool:
+    """Return whether the user's words are ``learn=on``; a site may observe jobs that say nothing, too."""
+    switches = (parse_learn(fields.get(channel, "")) for channel in _CHANNELS)
+    return next((switch for switch in switches if switch is not None), False)
 
 
 def _with_model_path(fields: Mapping[str, str], model_request: ModelRequest | None) -> ModelRequest | None:
@@ -215,7 +224,7 @@ def _range_length(first: str, last: str | None, step: str | None) -> int:
 
 
 def _is_bindable(fields: Mapping[str, str], *, may_exclude: bool = False) -> bool:
-    """Tell whether the job can be bound to a GPU type, and nothing unknown to us ties it to other nodes.
+    """Return whether the job can be bound to a GPU type, and nothing unknown to us ties it to other nodes.
 
     slurmctld refuses a job that none of its nodes could ever run, and one that waits for a node beyond its reservation
     waits for ever.
@@ -238,7 +247,7 @@ def _excluded_nodes(fields: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _is_steerable(fields: Mapping[str, str]) -> bool:
-    """Tell whether nodes can be excluded for the job: it is bindable, or its user excludes nodes by name."""
+    """Return whether nodes can be excluded for the job: it is bindable, or its user excludes nodes by name."""
     known = bool(_excluded_nodes(fields)) or not fields.get("exc_nodes")
     return known and _is_bindable(fields, may_exclude=True)
 
@@ -290,6 +299,6 @@ def _request_obstacles(
 
 
 def _binding_is_implied(fields: Mapping[str, str]) -> bool:
-    """Tell whether `--gpu-bind` is absent, or only what `--gpus-per-task` implies from 23.11 on."""
+    """Return whether `--gpu-bind` is absent, or only what `--gpus-per-task` implies from 23.11 on."""
     binding = fields.get("tres_bind", "").replace("gres/", "gres:").removeprefix("gres:")
     return binding in ("", "(null)") or ("gpu" in fields.get("tres_per_task", "") and binding == "gpu:per_task:1")

@@ -17,7 +17,7 @@ PILOT_WORDS = (
     *(".psij/", "nxf_launch", "ray start", "jupyter", "ipengine", "ipcontroller", "wandb agent", "radical.pilot"),
     *("flux start", "hq worker", "prefect worker", "celery", "work_queue_worker", "torchx"),
 )
-"""Words of the scripts by which programs run tasks of their own in a job: they tell their masters of a failure before
+"""Words of the scripts by which programs run tasks of their own in a job: they report a failure to their masters before
 Slurm knows of it (submitit, psij, Nextflow), or outlive it (dask, parsl, Ray). gpusage.lua has the same words."""
 DEV_NULL = "/dev/null"
 MAXIMUM_BYTES = 256 * 1024
@@ -122,6 +122,7 @@ def read_script(text: str) -> dict[str, str]:
         "het": "0",
         "script_options": incompatible_srun_option(text),
         "script_comment": gpusage_directives(text),
+        "shows_model": "1",
     }
     options: dict[str, str] = {}
     for name, value in read_directives(text):

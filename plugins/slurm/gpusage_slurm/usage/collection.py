@@ -23,6 +23,7 @@ _COLUMNS = (
     *(("JobArrayID", 64), ("JobID", 16), ("UserName", 64), ("StateCompact", 4), ("exit_code", 16), ("Name", 128)),
     *(("UserID", 16), ("Account", 128), ("Partition", 128), ("admin_comment", 1100)),
 )
+_WITH_COMMENT = (("JobArrayID", 64), ("JobID", 16), ("Comment", 1100))
 OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
     {
         "CD": "completed",
@@ -38,7 +39,7 @@ OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
 )
 """By Slurm's codes; its OUT_OF_MEMORY is the host's memory, not the GPU's."""
 _COMPLETING = "CG"
-"""An epilog still runs, and nothing tells how the job ended; the letter stays for a later look."""
+"""An epilog still runs, and nothing shows yet how the job ended; the report stays for the next pass."""
 _CODES: Mapping[str, str] = MappingProxyType(
     {"COMPLETED": "CD", "CANCELLED": "CA", "PREEMPTED": "PR", "TIMEOUT": "TO", "DEADLINE": "DL", "FAILED": "F"}
     | {"NODE_FAIL": "NF", "BOOT_FAIL": "BF", "OUT_OF_MEMORY": "OOM"}
@@ -82,7 +83,9 @@ def _complete_usage(usage: Usage, row: Row, catalogue: GpuCatalogue) -> Usage | 
 
 def _outcome(row: Row) -> Outcome:
     outcome = OUTCOMES.get(row["StateCompact"], "unknown")
-    return "interrupted" if outcome == "failed" and is_interrupted(row["exit_code"]) else outcome
+    return (
+        "interrupted" if outcome == "failed" and is_interrupted(row["exit_code"], row.get("Comment", "")) else outcome
+    )
 
 
 def outcome_of_words(state: str, exit_code: str) -> Outcome:
@@ -94,14 +97,17 @@ def _jobs(job_ids: Sequence[str]) -> dict[str, Row]:
     """Return the rows of the jobs, by their plain numbers."""
     wanted = [*dict.fromkeys(job_ids)]
     known = {row["JobID"]: row for row in _queued_rows(wanted)}
+    failed = [job_id for job_id, row in known.items() if OUTCOMES.get(row["StateCompact"]) == "failed"]
+    # Apart from the rest: a comment with a line break hides its row.
+    known |= {row["JobID"]: {**known[row["JobID"]], **row} for row in _queued_rows(failed, _WITH_COMMENT)}
     missing = [job_id for job_id in wanted if job_id not in known]
     return known | {row["JobID"]: row for row in _accounted_rows(missing)}
 
 
-def _queued_rows(job_ids: Sequence[str]) -> Iterator[Row]:
+def _queued_rows(job_ids: Sequence[str], columns: tuple[tuple[str, int], ...] = _COLUMNS) -> Iterator[Row]:
     """Yield the jobs as slurmctld has them; those that it has forgotten are left out."""
     try:
-        yield from squeue_rows_of(job_ids, "--states=all", columns=_COLUMNS)
+        yield from squeue_rows_of(job_ids, "--states=all", columns=columns)
     except RequestError as error:  # where one job alone is asked for, as of the last ones
         if "Invalid job id" not in str(error):
             raise

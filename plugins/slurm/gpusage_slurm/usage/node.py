@@ -59,7 +59,7 @@ def post_usage(folder: UsageSpool, node: str) -> None:
 
 
 def post_with_retries(folder: UsageSpool, node: str, pauses_s: tuple[float, ...]) -> bool:
-    """Post after each of *pauses_s* until it works; tell whether it did."""
+    """Post after each of *pauses_s* until it works; return whether it did."""
     for pause_s in pauses_s:
         time.sleep(pause_s)
         with suppress(RequestError, OSError):
@@ -100,7 +100,7 @@ def job_of(environment: Mapping[str, str]) -> SampledJob | None:
 
 
 def _sample(folder: UsageSpool, job: SampledJob) -> bool:
-    """Sample *job*, and leave its usage in *folder*; tell whether any GPU could be read."""
+    """Sample *job*, and leave its usage in *folder*; return whether any GPU could be read."""
     pid_file, device_file = folder.file(job.job_id, "pid"), folder.file(job.job_id, "device")
     device_file.write_text(",".join(job.devices))
     shares = Path(os.environ.get("GPUSAGE_MPS_FOLDER", FOLDER))
@@ -137,7 +137,7 @@ class _EndOfJob:
         self._next_check_s = time.monotonic() + FIRST_CHECK_S
 
     def wait(self, pause_s: float) -> bool:
-        """Wait for *pause_s* seconds at most; tell whether the job has ended."""
+        """Wait for *pause_s* seconds at most; return whether the job has ended."""
         if signal.sigtimedwait(END_SIGNALS, pause_s) is not None:
             return True
         if time.monotonic() < self._next_check_s:

@@ -193,7 +193,7 @@ def find_addresses(settings: YarnSettings, named: Sequence[str] = ()) -> tuple[s
 
 
 def require_addresses(settings: YarnSettings, named: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return likewise.
+    """Return the addresses, as `find_addresses` does.
 
     Raises:
         RequestError: There is none.

@@ -49,7 +49,7 @@ class JmxReport:
         version: Our jar's; ``""`` where nothing of ours has started there.
         classes: Those that have.
         failures: How many exceptions of ours were kept from it.
-        free: What is free of each of its GPUs, in hundredths; ``None`` where it does not tell.
+        free: What is free of each of its GPUs, in hundredths; ``None`` if it does not report it.
         troubles: What does not work there, a sentence each.
         running: What runs on shares of which node, for `parse_neighbours`; only a ResourceManager shows it.
         usage_report: What containers that ended there really did, as `gpusage.node.sampler.usage_reports` reads it.
@@ -106,7 +106,7 @@ def query_daemon(name: str, url: str, limit_s: float = 5.0) -> JmxReport:
 
 
 def query_setting(url: str, name: str, limit_s: float = 2.0) -> str:
-    """Return the setting *name* of the daemon at *url*; empty where it has none, or does not tell."""
+    """Return the setting *name* of the daemon at *url*; empty where it has none, or does not report it."""
     try:
         return str(json.loads(_fetch_content(f"{url}/conf?name={name}&format=json", limit_s))["property"]["value"])
     except Exception:  # anyone may answer there, with anything

@@ -172,7 +172,7 @@ class ResourceManager:
             return None
 
     def settings(self, name: str) -> str | None:
-        """Return the value of one of the ResourceManager's settings, ``None`` where it does not tell.
+        """Return the value of one of the ResourceManager's settings, ``None`` if it does not report it.
 
         Raises:
             UnreachableError: None has answered for too long.
@@ -192,7 +192,7 @@ class ResourceManager:
             return None
 
     def _ensure_accepted(self, identity: str, document: Document) -> bool:
-        """Send *document* unless it has arrived already; tell the loop to go on until it is kept."""
+        """Send *document* unless it has arrived already; make the loop go on until it is stored."""
         report = self.application(identity)
         if report is None:
             self._send(document)
@@ -206,7 +206,7 @@ class ResourceManager:
         return True
 
     def _send(self, document: Document) -> None:
-        """Send *document* to a ResourceManager that has just said that it is active."""
+        """Send *document* to a ResourceManager that has just reported that it is active."""
         self._require_active()
         _, trouble = self._request(self._active, "POST", "apps", document)
         if trouble:

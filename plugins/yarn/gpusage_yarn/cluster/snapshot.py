@@ -85,7 +85,7 @@ class ClusterSnapshot:
         resource_types: Names and the most that a container can have of each.
         labels: Node labels that exist, also those without a node.
         reservations: What was submitted a moment ago and has no container yet.
-        neighbours: What runs on shares now, as far as its plans tell.
+        neighbours: What runs on shares now, as far as its plans show.
         creates_queues: Whether a queue that is not there may come into being when it is named.
     """
 

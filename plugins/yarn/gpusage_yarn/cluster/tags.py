@@ -1,4 +1,4 @@
-"""Shares that were submitted a moment ago and wait for their containers: their applications' tags tell.
+"""Shares that were submitted a moment ago and wait for their containers: their applications' tags show them.
 
 So whoever submits next, on whatever host, knows of room that is given away and that no node shows as used yet.
 """
@@ -27,7 +27,7 @@ _TAG = re.compile(r"gpusage-(share|containers|label)-([0-9a-z_-]+)", re.IGNORECA
 
 
 def require_tags(tags: Sequence[str]) -> None:
-    """Refuse tags of a user that YARN does not take, or that could not be told from ours.
+    """Refuse tags of a user that YARN does not take, or that could be mistaken for gpusage's own.
 
     Raises:
         RequestError: One is such, or they are too many.
@@ -73,7 +73,7 @@ def parse_plan_tags(tags: str) -> tuple[int, tuple[str, ...]]:
 
 
 def read_pending_claims(get: Callable[[str], Document], labels: Iterable[str]) -> tuple[Reservation, ...]:
-    """Return what waiting applications were given of nodes with *labels*; nothing where YARN does not tell.
+    """Return what waiting applications were given of nodes with *labels*; nothing if YARN does not report it.
 
     Args:
         get: Asks for a path below ``/ws/v1/cluster``.

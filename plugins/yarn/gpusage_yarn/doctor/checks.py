@@ -162,7 +162,7 @@ _SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.C
 
 
 def run_checks(inspection: Inspection) -> tuple[Finding, ...]:
-    """Return one finding a check; where no ResourceManager answers, what it alone could tell is skipped."""
+    """Return one finding a check; where no ResourceManager answers, what it alone could report is skipped."""
     first = _manager(inspection)
     if inspection.snapshot is None:
         findings = tuple(skipped(name, "the ResourceManager does not answer") for name, _ in _OF_CLUSTER)
@@ -172,7 +172,7 @@ def run_checks(inspection: Inspection) -> tuple[Finding, ...]:
 
 
 def _of_gpusage(inspection: Inspection) -> tuple[Finding, ...]:
-    """Return what is said of gpusage itself, which needs no ResourceManager."""
+    """Return the findings on gpusage itself, which need no ResourceManager."""
     own = inspection.own
     daemon = (_daemon(inspection), _allowed_users(inspection))
     return (settings_file(own), *daemon, store(own), plugins(own), _kill_switch(inspection), *divisions(own))

@@ -141,7 +141,7 @@ def _fetch(folder: Path, java: Java, repository: Path, report: Report) -> None:
 
 
 def _maven_error(output: str) -> RequestError:
-    """Return what Maven said, as one sentence with its first complaint in it."""
+    """Return Maven's output as one sentence with its first error."""
     complaints = re.findall(r"^\[ERROR\] *(?:Failed to execute goal )?(.+?)\.?$", output, flags=re.MULTILINE)
     first_error = complaints[0][:300] if complaints else "no word from mvn"
     message = (

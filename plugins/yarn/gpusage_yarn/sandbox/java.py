@@ -149,7 +149,7 @@ def tie_links(root: Path) -> None:
 
 
 def _trust(root: Path) -> None:
-    """Let Java trust whom the host trusts; on a host that trusts nobody, whom the release trusts."""
+    """Give Java the host's certificate authorities, or the release's if the host has none."""
     java = _java(root)
     bundle = next((path for path in _CERTIFICATES if path.is_file()), None)
     if bundle is None:

@@ -93,7 +93,9 @@ def submit(
     record = None
     if model_request is None:
         record = record_of(line, submit_options.files, configuration.learning.capture, learns=submit_options.learns)
-        if record is not None:
+        if record is None:
+            submit_options = replace(submit_options, learns=False)  # the site observes no jobs
+        else:
             model_request = request_of(record, submit_options.files, advisor().catalogue)
     manager = ResourceManager(require_addresses(configuration.of_manager(YarnSettings), submit_options.addresses))
     planned, application = _prepare_application(manager, configuration, model_request, submit_options, line)
@@ -236,7 +238,9 @@ def _decide(
     fields |= {"memory_mib": str(submit_options.memory_mib), "vcores": str(submit_options.vcores)}
     fields["rescue"] = str(int(submit_options.rescue))
     submission = DecisionRequest(manager=MANAGER, fields=fields, origin=user)
-    job = replace(require_job(submission, decision_context.advisor), model_request=model_request)
+    job = require_job(submission, decision_context.advisor)
+    shows_model = model_request is None and bool(submit_options.learns)
+    job = replace(job, model_request=model_request, shows_model=shows_model)
     card = card_of(model_request) if model_request else ""
     decision_context = replace(decision_context, advisor=with_cache(decision_context.advisor, card))
     size = ContainerSize(memory_mib=submit_options.memory_mib, vcores=submit_options.vcores)

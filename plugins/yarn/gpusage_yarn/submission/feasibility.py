@@ -130,7 +130,7 @@ def _require_labels(snapshot: ClusterSnapshot, requirements: Requirements) -> tu
 
 
 def _require_queue(snapshot: ClusterSnapshot, name: str) -> Queue | None:
-    """Return the queue that is meant; ``None`` where only YARN can tell, which may make it when it is named."""
+    """Return the queue that is meant; ``None`` where only YARN knows it, which may make it when it is named."""
     queue = find_queue(snapshot.queues, name)
     if name and queue is None and snapshot.queues and not snapshot.creates_queues:
         known = ", ".join(each.path for each in snapshot.queues)

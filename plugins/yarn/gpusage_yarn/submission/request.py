@@ -95,7 +95,7 @@ def _obstacles(label: str) -> list[str]:
 
 
 DECISION_VARIABLE = "GPUSAGE_DECISION"
-"""The variable by which a job can tell that its GPU became a share."""
+"""The variable by which a job can see that its GPU became a share."""
 FALLBACK_AFTER_S = 30
 """After how long without a container the next generation is tried."""
 
@@ -138,7 +138,7 @@ def plan_labels(decision: Decision, pools: tuple[GpuPool, ...], catalogue: GpuCa
     """Return the labels that may run what *decision* asks for, the preferred ones first.
 
     Args:
-        decision: Its need tells what memory a whole GPU must have; a share is only given where it fits everywhere.
+        decision: Its need says what memory a whole GPU must have; a share is only given where it fits everywhere.
         pools: Those that the queue reaches.
         catalogue: Knows how much memory a GPU has.
     """

@@ -36,7 +36,7 @@ def run(*arguments: str) -> Result:
 def test_without_a_store_nothing_was_decided_and_that_is_said(url: str) -> None:
     done = run()
     assert done.exit_code == 0
-    assert "No decision was recorded in this time." in done.output
+    assert "No decision was recorded in this period." in done.output
     assert f"Thestore,{url},isnotthere:" in "".join(done.output.split())
 
 

@@ -14,7 +14,7 @@ from gpusage.cli import main
 from gpusage.cli.predicting import explain, known_words
 from gpusage.decisions.advisor import advisor
 from gpusage.predictors.explanation import Explanation, explanation_of
-from gpusage.predictors.intervals import exactly
+from gpusage.predictors.intervals import exact_interval
 from gpusage_hooks.types import Figure, ObservedFigures, Workload
 
 MODEL = str(Path(__file__).parents[4] / "examples" / "models" / "resnet18.onnx")
@@ -39,7 +39,7 @@ def need_of(*options: str) -> dict[str, Any]:
 
 def with_observed(explanation: Explanation, **figures: float) -> Explanation:
     """Return *explanation* with *figures* that a run told."""
-    reported = {name: Figure(interval=exactly(value), source="a run") for name, value in figures.items()}
+    reported = {name: Figure(interval=exact_interval(value), source="a run") for name, value in figures.items()}
     return replace(explanation, known=ObservedFigures(**reported))
 
 

@@ -17,7 +17,7 @@ from gpusage_hooks.types import Mode, Precision, Workload
 from gpusage_lab.learning import boosting
 from gpusage_lab.learning.activity import GAP_S, gap_s
 from gpusage_lab.learning.activity_rows import Rows
-from gpusage_lab.learning.activity_tests import yeung_features
+from gpusage_lab.learning.activity_tests import error_of_constant, yeung_features
 from gpusage_lab.learning.hosts import Loads
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, workload
 from gpusage_lab.learning.random_networks import FILES, NetworkLayer, load, network_graph
@@ -54,6 +54,13 @@ def test_trees_stay_within_what_they_learned_however_far_a_row_lies() -> None:
     rows = np.linspace(0.0, 1.0, 200)[:, np.newaxis]
     trees = read_trees(boosting.fit_trees(rows, rows[:, 0], trees=30))
     assert trees.predict(np.array([[-1e9], [1e9]]))[:, 0] == pytest.approx([0.0, 1.0], abs=0.2)
+
+
+def test_a_constant_has_not_seen_the_model_that_it_is_tested_on() -> None:
+    """Of two models with 10 and 90 %, each gets the other's percent."""
+    truth = np.array([10.0, 90.0])
+    assert error_of_constant(truth, ["first", "second"]) == pytest.approx(np.log(91 / 11))
+    assert error_of_constant(truth, ["first", "first"]) is None
 
 
 def test_a_perceptron_is_read_from_its_list_of_layers() -> None:

@@ -7,17 +7,15 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.colocation import (
-    ColocationDeviations,
-    LearnedColocation,
     features_of,
     learned_colocation,
     predict_colocation,
     throughputs,
 )
 from gpusage_hooks.types import GpuNeed, Interval
-from gpusage_lab.learning.colocation import _fitted, refitted
+from gpusage_lab.learning.colocation import NOTHING_MEASURED, SAME_MODEL, _fitted, as_shipped, refit_sums
 from gpusage_lab.learning.pairs import Pairs, scores
-from gpusage_lab.learning.partners import activities, kace, popular, seen_as, unacquainted
+from gpusage_lab.learning.partners import activities, kace, mean_sums, seen_as, with_partner_held_out
 
 V100 = builtin_catalogue().find("v100")
 MODELS = (1, 2, 3, 4, 5)
@@ -58,22 +56,6 @@ def five_jobs() -> Pairs:
     )
 
 
-def nothing_learned() -> LearnedColocation:
-    empty = np.zeros(0)
-    return LearnedColocation(
-        mean=np.zeros(6),
-        scale=np.ones(6),
-        jobs=np.zeros((0, 6)),
-        sensitivity=empty,
-        pressure=empty,
-        average=0.6,
-        near=0.3,
-        known=ColocationDeviations(0.1, 0.1),
-        partly=ColocationDeviations(0.3, 0.2),
-        unknown=ColocationDeviations(0.4, 0.3),
-    )
-
-
 def test_what_was_measured_is_what_is_said_of_a_pair_that_taught() -> None:
     pairs = five_jobs()
     learned = learned_colocation(_fitted(pairs, ~np.isnan(pairs.parts), np.full(5, fill_value=True)))
@@ -85,16 +67,16 @@ def test_what_was_measured_is_what_is_said_of_a_pair_that_taught() -> None:
 
 def test_a_target_never_seen_avoids_the_partner_that_made_others_slow() -> None:
     pairs = five_jobs()
-    output = refitted(pairs, pairs.models != "a", 0)
+    output = refit_sums(pairs, pairs.models != "a", 0)
     assert output[1] < min(output[2], output[3])
-    assert scores(pairs, popular)["all"] == pytest.approx(100.0)
+    assert scores(pairs, mean_sums)["all"] == pytest.approx(100.0)
 
 
 def test_each_target_that_has_a_queue_of_candidates_is_scored_by_itself() -> None:
     pairs = five_jobs()
     sums = pairs.sums.copy()
     sums[4, 3] = sums[3, 4] = np.nan  # which leaves these two with three candidates
-    actual = scores(replace(pairs, sums=sums), popular)
+    actual = scores(replace(pairs, sums=sums), mean_sums)
     assert [target for target, _, _ in actual["targets"]] == [0, 1, 2]
     assert actual["all"] == pytest.approx(np.mean([best for _, best, _ in actual["targets"]]))
     assert actual["queue"] == pytest.approx(np.mean([queue for _, _, queue in actual["targets"]]))
@@ -102,14 +84,14 @@ def test_each_target_that_has_a_queue_of_candidates_is_scored_by_itself() -> Non
 
 def test_what_a_partner_did_to_others_is_not_known_where_its_model_is_held_out() -> None:
     pairs = five_jobs()
-    output = unacquainted(refitted)(pairs, pairs.models != "a", 0)
+    output = with_partner_held_out(refit_sums)(pairs, pairs.models != "a", 0)
     assert output[1] == pytest.approx(output[2], rel=0.05)
 
 
-def test_two_jobs_of_one_unknown_model_are_promised_no_more_than_the_average() -> None:
-    rows = features_of([need(0.2), need(0.2)])
-    assert throughputs(nothing_learned(), rows, (7, 7)) == pytest.approx([0.6, 0.6])
-    assert min(throughputs(nothing_learned(), rows, (0, 0))) > 0.9
+def test_two_jobs_of_one_unknown_model_are_promised_less_than_two_of_different_ones() -> None:
+    learned, rows = learned_colocation(NOTHING_MEASURED), features_of([need(0.2), need(0.2)])
+    assert throughputs(learned, rows, (7, 7)) == pytest.approx([SAME_MODEL, SAME_MODEL])
+    assert min(throughputs(learned, rows, (0, 0))) > SAME_MODEL
 
 
 def test_a_regression_on_sums_finds_a_sum_that_is_linear_in_them() -> None:
@@ -121,9 +103,22 @@ def test_a_regression_on_sums_finds_a_sum_that_is_linear_in_them() -> None:
 
 def test_far_from_every_measured_job_the_rule_stands_alone() -> None:
     rows = features_of([need(0.2), need(0.2)])
-    assert throughputs(nothing_learned(), rows, MODELS[:2]) == pytest.approx(
+    assert throughputs(learned_colocation(NOTHING_MEASURED), rows, MODELS[:2]) == pytest.approx(
         [1.0 / (1 + 0.25 * 0.06**2 + 0.15 * 0.04)] * 2
     )
+
+
+def test_what_is_shipped_chooses_as_the_rule_does_whatever_was_measured_elsewhere() -> None:
+    pairs, everyone = five_jobs(), np.full(5, fill_value=True)
+    busier = [need(busy) for busy in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    pairs = replace(
+        pairs,
+        needs=tuple(replace(each, parameter_count=count) for each, count in zip(busier, MODELS, strict=True)),
+        features=features_of(busier),
+    )
+    for target in range(5):
+        shipped, rule = (np.delete(policy(pairs, everyone, target), target) for policy in (as_shipped, activities))
+        assert shipped == pytest.approx(rule)
 
 
 def test_a_policy_that_knows_more_of_the_jobs_is_scored_on_the_same_pairs() -> None:

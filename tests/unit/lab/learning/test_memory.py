@@ -26,7 +26,7 @@ from gpusage_lab.learning.memory_rows import memory_rows
 from gpusage_lab.learning.memory_unfitted import unfitted_table
 from gpusage_lab.measurements.columns import COLUMNS
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo, dumped
+from gpusage_lab.zoo.cards import Zoo, dump_card
 from graphs import convolution_graph
 
 RANDOM = np.random.default_rng(0)
@@ -102,7 +102,7 @@ def test_rows_that_cannot_be_right_are_marked_and_the_others_counted(tmp_path: P
     write(tmp_path / "gpumemnet_timm_memory.csv", peaks)
     write(tmp_path / "timm_static_features.csv", [{"model": name, "img_size_px": 56} for name in models])
     write(tmp_path / "timm_benchmark.csv", [{"model": "grows", "timm_module": "resnet"}])
-    card = dumped(to_document(convolution_graph(depth=10)))
+    card = dump_card(to_document(convolution_graph(depth=10)))
     rows = memory_rows(DataFolder(tmp_path), Zoo({f"timm:{name}@56": card for name in models[:3]}))
     assert rows.model == ("grows", "grows", "flat", "flat", "small")
     assert rows.family == ("resnet", "resnet", "flat", "flat", "small")
@@ -128,7 +128,7 @@ def measured_folder(tmp_path: Path) -> tuple[DataFolder, Zoo]:
     write(tmp_path / "timm_static_features.csv", [{"model": name, "img_size_px": 56} for name in graphs_of])
     families = [{"model": name, "timm_module": f"family{int(name[3:]) % 4}"} for name in graphs_of]
     write(tmp_path / "timm_benchmark.csv", families)
-    cards = {f"timm:{name}@56": dumped(to_document(graph)) for name, graph in graphs_of.items()}
+    cards = {f"timm:{name}@56": dump_card(to_document(graph)) for name, graph in graphs_of.items()}
     return DataFolder(tmp_path), Zoo(cards)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +13,10 @@ from gpusage.decisions.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
 from gpusage_hooks.types import Workload
+from gpusage_lab.learning.pairs import lucid as lucid_pairs
 from gpusage_lab.measurements.columns import COLUMNS
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.seeds import ardagna_layers, kace, yeung
+from gpusage_lab.seeds import ardagna_layers, kace, kace_across, yeung
 from gpusage_lab.seeds.ardagna_runs import ours, runs
 from gpusage_lab.zoo.cards import load_zoo
 
@@ -84,7 +85,7 @@ def test_layers_that_take_time_by_their_complexity_are_told_from_any_network(tmp
             times = {"fwd_ms": 0.1 + forward * 1e-9, "bwd_inputs_ms": "N/A*", "bwd_params_ms": backward * 1e-9}
             rows.append({"gpu": gpu, "precision": "fp32", "application": named} | shape | times)
     actual = ardagna_layers.table(written(tmp_path, ardagna_layers.FILE, rows))
-    assert [row[0] for row in actual.rows[:5]] == [f"taught by {name}" for name in ardagna_layers.NETWORKS]
+    assert [row[0] for row in actual.rows[:5]] == [f"fitted on {name}" for name in ardagna_layers.NETWORKS]
     assert np.array([row[1:] for row in actual.rows[:5]], dtype=float) == pytest.approx(0.0, abs=1e-6)
     assert all(isinstance(cell, float) and cell > 0 for cell in actual.rows[5][1:])  # ours, from the graph alone
 
@@ -99,7 +100,7 @@ def test_lucids_runs_carry_what_the_shipped_predictor_says(tmp_path: Path) -> No
     assert actual.measured.tolist() == [98.0, 12.0]
     assert actual.shipped is not None
     assert actual.shipped[0] > actual.shipped[1]
-    assert yeung.chosen(actual, np.array([1])).shipped == actual.shipped[1]
+    assert yeung.select_runs(actual, np.array([1])).shipped == actual.shipped[1]
 
 
 @pytest.mark.parametrize("name", ["random forest, grid search", "neural network", "AutoML-like search"])
@@ -117,3 +118,31 @@ def test_each_of_kaces_learners_prefers_the_lighter_partner(name: str) -> None:
     pairs = Pairs(jobs=jobs, needs=(), features=features, sums=sums, parts=sums / 2, failed=(), gpu=gpu)
     output = kace.learners()[f"KACE: {name}"](pairs, np.arange(10) != 4, 4)
     assert output[0] > output[9]
+
+
+def test_what_is_shipped_chooses_as_the_rule_in_a_campaign_that_taught_nobody(tmp_path: Path) -> None:
+    gavel = [("ResNet-18", 16), ("ResNet-50", 32), ("LM", 20), ("Transformer", 64), ("A3C", "")]
+    lucid = [("ResNet18", 32), ("DCGAN", 64), ("TD3", 32), ("VGG", 64), ("MobileNetV2", 32)]
+    gavel_rows = [
+        {"source_file_tag": "simulation_2020", "gpu": "V100", "usable": 1, "norm_a": 0.5 + place / 20, "norm_b": 0.8}
+        | {"model_a": one, "batch_size_a": batch, "solo_a_steps_per_s": 5.0}
+        | {"model_b": other, "batch_size_b": size, "solo_b_steps_per_s": 5.0}
+        for place, ((one, batch), (other, size)) in enumerate(combinations(gavel, 2))
+    ]
+    lucid_rows = [
+        {"model1": one, "batch_size_1": batch, "amp1": 0, "gpu_num1": 1, "norm_speed_1": 0.7 + place / 20}
+        | {"model2": other, "batch_size_2": size, "amp2": 0, "gpu_num2": 1, "norm_speed_2": 0.9}
+        for place, ((one, batch), (other, size)) in enumerate(combinations(lucid, 2))
+    ]
+    alone = [
+        {"model": model, "batch_size": batch, "amp": 0, "speed_samples_per_s": 100.0, "gpu_util_pct": 50.0}
+        for model, batch in lucid
+    ]
+    written(tmp_path, "gavel_pairs.csv", gavel_rows)
+    written(tmp_path, "lucid_pairs.csv", lucid_rows)
+    table = kace_across.table(written(tmp_path, "lucid_solo.csv", alone))
+    lines = {(row[0], row[1]): row[2:] for row in table.rows}
+    for known in (kace_across.GRAPHS, kace_across.STEP_TIMES, kace_across.UTILIZATIONS):
+        assert lines[kace_across.OURS, known] == pytest.approx(lines[kace_across.RULE, known])
+    assert lines["Oracle", "all pairs"] == (100.0,) * 6
+    assert max(kace_across.at_most_alone(lucid_pairs(DataFolder(tmp_path))).parts[~np.eye(5, dtype=bool)]) == 1.0

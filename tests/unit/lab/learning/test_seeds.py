@@ -110,9 +110,9 @@ def test_a_regression_with_two_rows_says_their_mean() -> None:
 def test_batches_up_to_half_the_largest_teach_and_a_line_is_continued() -> None:
     pytest.importorskip("scipy")
     analysis = ardagna.EXTRAPOLATIONS[0]
-    ((teach, test), *_) = ardagna.splits(analysis, runs_of_a_line())
-    assert ([run.batch_size for run in teach], [run.batch_size for run in test]) == ([8, 16, 32, 64], [128])
-    (actual,) = ardagna.extrapolate(analysis, teach, test)
+    ((train, test), *_) = ardagna.splits(analysis, runs_of_a_line())
+    assert ([run.batch_size for run in train], [run.batch_size for run in test]) == ([8, 16, 32, 64], [128])
+    (actual,) = ardagna.extrapolate(analysis, train, test)
     assert actual.regression == pytest.approx(0.266)
     assert actual.ours_with_line == pytest.approx(0.266)
     assert actual.rule == pytest.approx(2 * (0.010 + 0.128))

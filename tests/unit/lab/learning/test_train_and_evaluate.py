@@ -75,7 +75,7 @@ def as_gpu_runs(source: Path, target: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder of measurements, a table that looks like a GPU's among them, and in ``artifacts`` what they taught.
+    """A folder of measurements, a table that looks like a GPU's among them, and in ``artifacts`` the fit.
 
     The step time is fitted in a few iterations: what the figures are is not asked here.
     """
@@ -105,8 +105,8 @@ def test_a_gpus_table_is_learned_from_and_scored_as_a_campaign(trained: Path, tm
     for name in taught_by_profiles:
         ours = [row for row in as_it_is["targets"][name][0]["rows"] if row[0].startswith("profile lent")]
         assert ours, name
-        taught = {row[0]: row[-1] for row in ours}
-        assert {line for line, seen in taught.items() if seen == "no"} == NEVER_FITTED.get(name, set())
+        fitted = {row[0]: row[-1] for row in ours}
+        assert {line for line, seen in fitted.items() if seen == "no"} == NEVER_FITTED.get(name, set())
 
     page = tmp_path / "report.html"
     text = invoked("evaluate", "--data", trained, "-o", page)

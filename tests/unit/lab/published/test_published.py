@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
+from gpusage_lab.learning.public_goals import goals_table
 from gpusage_lab.learning.public_record import Compared, compare, summaries
 from gpusage_lab.measurements.columns import COLUMNS
 from gpusage_lab.measurements.tables import DataFolder
@@ -185,6 +187,14 @@ def test_tokens_per_second_count_new_tokens_and_the_prompt_only_where_the_source
     assert run(tmp_path, with_prompt).units_per_step == 2048 + 6144
 
 
+def test_layers_that_gpus_compute_in_turn_are_a_pipeline_whose_rate_and_memory_are_of_all(tmp_path: Path) -> None:
+    split = {**ANSWERS, "gpu_count": "2", "parallelism": "layer split (device_map) 2"}
+    actual = run(tmp_path, split)
+    assert (actual.workload.gpus, actual.workload.strategy, actual.units_per_step) == (2, "pipeline", 2048)
+    memory = {"source": "QwenLM/Qwen2.5", "metric": "memory_gb", "value": "134"}
+    assert run(tmp_path, {**split, **memory}).counted_bytes == 67 * 2**30
+
+
 @pytest.mark.parametrize(
     ("kernel", "length", "is_left"), [("GEMM", 64, False), ("GEMM", 2048, True), ("GEMV", 64, True)]
 )
@@ -303,3 +313,17 @@ def test_a_summary_has_all_rows_and_those_without_a_star(tmp_path: Path) -> None
     whole = summaries(record)[0].rows[2]
     assert (whole[1], whole[5]) == (3, stars.count(False))
     assert PublishedRow._fields[0] == "source"
+
+
+def test_goals_are_met_or_missed_by_what_the_record_has(tmp_path: Path) -> None:
+    """A row twice as fast as it was published misses the factor, and is the worst kind of ten rows alike."""
+    data = write_published(tmp_path, [IMAGES] * 10, [TRAINING])
+    record = compare(data, load_zoo())
+    as_published, twice = (
+        {line[0:3:2]: line[3:] for line in goals_table([replace(one, ratio=ratio) for one in record.compared]).rows}
+        for ratio in (1.0, 0.5)
+    )
+    assert as_published["all", "median factor"] == ("at most 1.25", 1.0, "met")
+    assert twice["all", "median factor"] == ("at most 1.25", 2.0, "**missed**")
+    assert twice["all", "worst kind"] == ("at most 1.5", 2.0, "**missed**")
+    assert ("generation, eager", "median factor") not in twice  # no such row

@@ -20,7 +20,7 @@ from gpusage_lab.simulator.fleet import Fleet, GpuType, fleet_of
 from gpusage_lab.simulator.generated import generated
 from gpusage_lab.simulator.jobs import Jobs, Kind
 from gpusage_lab.simulator.max_min import MaxMin, MaxMinSpeeds
-from gpusage_lab.simulator.models import drawn_kinds
+from gpusage_lab.simulator.models import draw_kinds
 from gpusage_lab.simulator.order_settings import (
     ORDERS,
     PREEMPTIVE,
@@ -240,7 +240,7 @@ def test_a_packing_policy_goes_with_orders_that_suspend_nobody() -> None:
 
 def test_run_times_are_predicted_by_limits_or_with_an_error(tmp_path: Path) -> None:
     fleet = fleet_of(example_cluster("none", ADVISOR.catalogue), ADVISOR.catalogue)
-    jobs = generated(200, drawn_kinds(), fleet, 0)
+    jobs = generated(200, draw_kinds(), fleet, 0)
     scenario = scenario_of(jobs, fleet, ADVISOR, tmp_path, 0)
     assert ordering_of(OrderSettings(name="sjf"), scenario, 0).predicted_s is jobs.limit_s
     exact = ordering_of(OrderSettings(name="sjf", duration_error=0.0), scenario, 0).predicted_s

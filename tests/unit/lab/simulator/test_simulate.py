@@ -17,7 +17,7 @@ from gpusage_lab.simulator.contract import JobRequest
 from gpusage_lab.simulator.engine import simulate
 from gpusage_lab.simulator.fleet import fleet_of
 from gpusage_lab.simulator.generated import generated
-from gpusage_lab.simulator.models import drawn_kinds
+from gpusage_lab.simulator.models import draw_kinds
 from gpusage_lab.simulator.scenario import POLICIES, scenario_of
 from gpusage_lab.simulator.sweep import wilson_interval
 from simulated import read_trace
@@ -110,7 +110,7 @@ def test_slots_share_nothing_and_packing_does() -> None:
 
 
 def test_the_price_policy_is_what_the_advisor_decides() -> None:
-    jobs = generated(10, drawn_kinds(), FLEET, 0)
+    jobs = generated(10, draw_kinds(), FLEET, 0)
     scenario = scenario_of(jobs, FLEET, ADVISOR, Path(), 0)
     policy = POLICIES["price"](scenario)
     demands = [policy.demand(JobRequest(kind)) for kind in range(len(jobs.kinds))]
@@ -156,7 +156,7 @@ def test_jobs_of_a_model_that_cannot_be_read_count_as_without_one_and_are_told(t
 
 def test_the_longest_wait_is_bounded_by_a_reservation() -> None:
     """A job of 4 GPUs starts although small jobs come all the time."""
-    jobs = generated(400, drawn_kinds(), FLEET, 3, load=3.0)
+    jobs = generated(400, draw_kinds(), FLEET, 3, load=3.0)
     scenario = scenario_of(jobs, FLEET, ADVISOR, Path(), 0)
     result = simulate(jobs, FLEET, POLICIES["slots"](scenario), scenario.truth)
     wait_s = result.start_s - jobs.submit_s

@@ -26,6 +26,7 @@ def truth(slowdown: float) -> PairTruth:
         gpu=gpu,
         kinds=tuple(Kind(name=key) for key in KEYS),
         needs=needs,
+        observed=needs,
         utilization=np.full(3, 0.2),
         memory=np.full(3, 1e9),
         pair_throughputs=np.full((3, 3), slowdown),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpusage.policies.partners.company import BROKEN_PROMISE, TOO_BUSY, trouble
-from gpusage.predictors.intervals import exactly
+from gpusage.predictors.intervals import exact_interval
 from gpusage_hooks import samples
 from gpusage_hooks.types import Interval, Neighbour, Rules, SharingRules, Slo, SloRules, Workload
 
@@ -20,10 +20,10 @@ def job(share: int = 50, *, dram: float = 0.1, sm: float = 0.2, threads: int = 0
     need = replace(
         samples.need(GPU),
         share_percent=share,
-        dram_activity=exactly(dram),
-        sm_activity=exactly(sm),
-        gpu_utilization=exactly(0.2),
-        step_time_s=exactly(0.01),
+        dram_activity=exact_interval(dram),
+        sm_activity=exact_interval(sm),
+        gpu_utilization=exact_interval(0.2),
+        step_time_s=exact_interval(0.01),
     )
     plain = Neighbour(
         nodes=("n1",), share_percent=share, thread_percent=threads or share, need=need, workload=Workload()
@@ -73,13 +73,13 @@ def test_threads_are_short_only_where_jobs_may_use_more_than_their_shares() -> N
     assert trouble(job(sm=1.0), [job(sm=1.0)], RULES) == ""
     assert trouble(job(sm=1.0, threads=100), [job(sm=1.0, threads=100)], RULES) == TOO_BUSY
     whole = job()
-    whole = replace(whole, need=replace(whole.need, share_percent=100, sm_activity=exactly(0.9)))
+    whole = replace(whole, need=replace(whole.need, share_percent=100, sm_activity=exact_interval(0.9)))
     assert trouble(whole, [whole], RULES) == ""  # of the whole GPU it would use 0.9, and has half
 
 
 def test_by_the_rule_utilization_the_gpu_has_no_more_than_all_of_its_time() -> None:
     busy = job()
-    busy = replace(busy, need=replace(busy.need, gpu_utilization=exactly(0.51)))
+    busy = replace(busy, need=replace(busy.need, gpu_utilization=exact_interval(0.51)))
     assert trouble(busy, [busy], RULES) == ""
     assert trouble(busy, [busy], Rules(sharing=SharingRules(rule="utilization"))) == TOO_BUSY
 

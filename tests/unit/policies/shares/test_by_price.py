@@ -12,7 +12,7 @@ from gpusage.policies.shares.price import partners_of
 from gpusage.policies.shares.price_list import price_list
 from gpusage.policies.wording import cost, percent
 from gpusage.predictors.colocation import slowdown_with_partners
-from gpusage.predictors.intervals import exactly, product
+from gpusage.predictors.intervals import exact_interval, product
 from gpusage_hooks import samples
 from gpusage_hooks.types import (
     Cluster,
@@ -169,7 +169,7 @@ def test_what_the_user_told_of_an_earlier_run_is_said() -> None:
     reported = priced(CHEAP, workload=Workload(alone=SoloRun(utilization=0.6)))
     assert "by the known GPU utilization, 60 %" in decided(reported).reasons
     timed = priced(CHEAP, workload=Workload(alone=SoloRun(step_time_s=0.03, gpu="a100")))
-    used = ObservedFigures(step_time_s=Figure(interval=exactly(0.03), source="what you said"))
+    used = ObservedFigures(step_time_s=Figure(interval=exact_interval(0.03), source="what you said"))
     trusted = replace(timed, places=tuple(replace(place, known=used) for place in timed.places))
     assert "by the known step time, 30 ms on a100" in decided(trusted).reasons
     assert not [reason for reason in decided(timed).reasons if "step time" in reason]

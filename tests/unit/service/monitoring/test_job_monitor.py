@@ -60,7 +60,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def looking_after(manager: Manager, mode: str = "enforce", kill_reason: str | None = None) -> JobMonitor:
+def running_monitor(manager: Manager, mode: str = "enforce", kill_reason: str | None = None) -> JobMonitor:
     configuration = replace(Configuration(), mode=mode, daemon=DaemonSettings(stuck_after_s=60))  # type: ignore[arg-type] - a mode
     advisor = SimpleNamespace(hooks=manager, context=lambda _: CONTEXT)
     clusters = {samples.MANAGER: samples.case().cluster}
@@ -72,7 +72,7 @@ def looking_after(manager: Manager, mode: str = "enforce", kill_reason: str | No
 
 def test_a_job_is_turned_back_once_it_has_been_stuck_for_a_minute(clock: list[float]) -> None:
     manager = Manager(JOB)
-    care = looking_after(manager)
+    care = running_monitor(manager)
     care.run_once()
     clock[0] += 59
     care.run_once()
@@ -85,7 +85,7 @@ def test_a_job_is_turned_back_once_it_has_been_stuck_for_a_minute(clock: list[fl
 
 def test_a_job_that_is_not_stuck_at_every_look_starts_anew(clock: list[float]) -> None:
     manager = Manager(JOB)
-    care = looking_after(manager)
+    care = running_monitor(manager)
     for jobs in ((JOB,), (replace(JOB, stuck=""),), (JOB,)):
         manager.jobs = jobs
         care.run_once()
@@ -100,7 +100,7 @@ def refused() -> bool:
 def test_what_cannot_be_turned_back_is_told_of_and_not_tried_again(clock: list[float]) -> None:
     manager = Manager(JOB)
     manager.response = lambda: False
-    care = looking_after(manager)
+    care = running_monitor(manager)
     for _ in range(10):
         care.run_once()
         clock[0] += 60
@@ -117,7 +117,7 @@ def test_after_an_error_a_job_is_tried_again_ever_more_seldom(clock: list[float]
     """One command that timed out must not leave a job waiting for ever."""
     manager = Manager(JOB)
     manager.response = refused
-    care = looking_after(manager)
+    care = running_monitor(manager)
     tries = []
     for _ in range(17):
         care.run_once()
@@ -134,13 +134,13 @@ def test_after_an_error_a_job_is_tried_again_ever_more_seldom(clock: list[float]
 
 def test_a_job_is_turned_back_once_mode_and_kill_switch_allow_it(clock: list[float]) -> None:
     manager = Manager(JOB)
-    care = looking_after(manager, "advise", "the kill switch is on (/off)")
+    care = running_monitor(manager, "advise", "the kill switch is on (/off)")
     for mode, kill_reason in (("advise", None), ("enforce", "the kill switch is on (/off)"), ("enforce", None)):
         for _ in range(2):
             care.run_once()
             clock[0] += 60
         assert manager.turned == []
-        care._state = looking_after(manager, mode, kill_reason)._state
+        care._state = running_monitor(manager, mode, kill_reason)._state
     care.run_once()
     assert manager.turned == ["sample:1: node n1 is idle"]
     assert care.status()["stuck"] == []
@@ -154,7 +154,7 @@ def test_where_nothing_may_be_changed_jobs_are_only_told_of(
     clock: list[float], mode: str, kill_reason: str | None, why: str
 ) -> None:
     manager = Manager(JOB)
-    care = looking_after(manager, mode, kill_reason)
+    care = running_monitor(manager, mode, kill_reason)
     for _ in range(2):
         care.run_once()
         clock[0] += 60
@@ -166,7 +166,7 @@ def test_nothing_is_asked_while_nothing_was_rewritten_and_nothing_waits(clock: l
     """The thread looks where `due` is set; a daemon that was just started looks once."""
     assert clock
     manager = Manager()
-    care = looking_after(manager)
+    care = running_monitor(manager)
     assert care.due.is_set()
     care.run_once()
     assert not care.due.is_set()
@@ -183,7 +183,7 @@ def test_nothing_is_asked_while_nothing_was_rewritten_and_nothing_waits(clock: l
 def test_a_manager_that_fails_is_asked_again_and_its_trouble_told(clock: list[float]) -> None:
     assert clock
     manager = Manager(JOB)
-    care = looking_after(manager)
+    care = running_monitor(manager)
     good = manager.find_shared_jobs
     manager.find_shared_jobs = lambda manager, states, context: 1 / 0  # type: ignore[assignment,return-value,misc]
     care.run_once()
@@ -202,7 +202,7 @@ def test_a_look_tells_decisions_who_runs_where(clock: list[float]) -> None:
     record = replace(plain, decision=decision, workload=Workload())
     running = replace(samples.marked_job(), job_id="sample:2", state="running", nodes=("n1",))
     manager, messages = Manager(running, JOB), list[tuple[str, ...]]()
-    care = looking_after(manager)
+    care = running_monitor(manager)
     care._neighbour_lookup = NeighbourLookup(lambda: cast("DecisionStore", SimpleNamespace(find=lambda _: record)))
     state: Any = care._state
     state.set_neighbours = lambda _, there: messages.append(tuple(node for each in there for node in each.nodes))

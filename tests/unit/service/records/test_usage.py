@@ -87,3 +87,10 @@ def test_a_job_that_died_at_once_is_one_row(tmp_path: Path) -> None:
     starved = replace(STARVED, ended_at_s=1000.0)
     sampled = replace(SAMPLED, started_at_s=1000.3, ended_at_s=1000.9)
     assert len(stored_usages(tmp_path, starved, sampled)[0]) == 1
+
+
+def test_each_node_of_a_run_on_whole_gpus_has_its_own_row_however_often_it_reports(tmp_path: Path) -> None:
+    whole = replace(SAMPLED, outcome="completed", granted=Allocation(), gpu_count=4, gpu_utilization=0.9)
+    idle = replace(whole, started_at_s=999.9, gpu_utilization=0.0)
+    rows, _ = stored_usages(tmp_path, whole, idle, whole, idle)
+    assert sorted((row.started_at_s, row.gpu_utilization) for row in rows) == [(999.7, 0.9), (999.9, 0.0)]

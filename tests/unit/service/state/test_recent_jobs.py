@@ -1,4 +1,4 @@
-"""Which jobs of late compete for fast GPUs."""
+"""Which recent jobs compete for fast GPUs."""
 
 from __future__ import annotations
 

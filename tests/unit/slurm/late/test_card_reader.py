@@ -64,7 +64,7 @@ def python(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def _is_open(path: Path) -> bool:
-    """Tell whether every user may enter the folders that lead to *path*."""
+    """Return whether every user may enter the folders that lead to *path*."""
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in path.parents)
 
 
@@ -177,7 +177,7 @@ def test_the_child_has_the_users_rights_and_limits_and_nothing_of_ours(
 
 
 def may_be_alone() -> bool:
-    """Tell whether this machine lets root have a network of its own; a container may not."""
+    """Return whether this machine lets root have a network of its own; a container may not."""
     return subprocess.run(["unshare", "--net", "true"], check=False, capture_output=True).returncode == 0
 
 

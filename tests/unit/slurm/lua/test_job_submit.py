@@ -199,8 +199,10 @@ def test_lines_of_a_script_and_a_variable_are_in_the_question(drive: Drive, tmp_
     script = "script = '#!/bin/sh\\n#GPUSAGE model=a.onnx\\n#GPUSAGE batch=4,\\ntrue\\n#GPUSAGE batch=9'"
     with server(tmp_path / "s", answering({"v": "1", "code": "KEEP"})) as questions:
         drive(submit(tmp_path / "s", f"{{ {script}, environment = {{ GPUSAGE_COMMENT = 'model=b.onnx' }} }}"))
-    fields = json.loads(questions[0])["fields"]
+        drive(submit(tmp_path / "s", "{ environment = { SLURM_GPUSAGE_LEARN = '/home/u/record' } }"))
+    fields, of_first_run = (json.loads(question)["fields"] for question in questions)
     assert (fields["script_comment"], fields["variable_comment"]) == ("model=a.onnx,batch=4", "model=b.onnx")
+    assert ("shows_model" in fields, of_first_run["shows_model"]) == (False, "1")
 
 
 def test_a_direct_srun_and_a_heterogeneous_component_are_told_apart(drive: Drive, tmp_path: Path) -> None:

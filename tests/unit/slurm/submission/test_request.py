@@ -144,6 +144,22 @@ def test_a_comment_that_says_nothing_to_us_hides_no_other_words(fields: dict[str
     assert job.model_request.model == model
 
 
+@pytest.mark.parametrize(
+    ("fields", "shows"),
+    [
+        ({"script_comment": "learn=on", "shows_model": "1"}, True),
+        ({"comment": "project=x; gpusage: learn=on", "shows_model": "1"}, True),
+        ({"comment": "learn=off", "script_comment": "learn=on", "shows_model": "1"}, False),
+        ({"shows_model": "1"}, False),  # its site observes all jobs
+        ({"script_comment": "learn=on"}, False),  # sbatch could not read the script, or has no filter of ours
+    ],
+)
+def test_a_job_shows_its_model_where_its_user_and_our_filter_say_so(fields: dict[str, str], *, shows: bool) -> None:
+    job = parse_submission(DecisionRequest(manager="slurm", fields={"tres_per_node": "gres:gpu:1", **fields}))
+    assert job is not None
+    assert job.shows_model is shows
+
+
 def test_a_submission_becomes_a_job_with_model_and_card() -> None:
     fields = {"tres_per_node": "gres:gpu:1", "comment": "model=r.onnx,batch=8", "card": "QUJD", "features": "intel"}
     job = parse_submission(DecisionRequest(manager="slurm", fields=fields, origin="uid 1000"))

@@ -70,6 +70,7 @@ def test_directives_end_where_the_commands_begin() -> None:
         "script_options": "",
         "unrepeatable": "",
         "script_comment": "",
+        "shows_model": "1",
         "num_tasks": "2",
     }
 

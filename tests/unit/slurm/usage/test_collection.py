@@ -10,6 +10,7 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.node.sampler.usage_reports import append_usage_reports
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
+from gpusage_slurm.jobs.queue import PROGRAM_MISSING
 from gpusage_slurm.usage.collection import collect_usage
 from records import USAGE
 
@@ -95,6 +96,20 @@ def test_who_was_ended_from_outside_is_told_from_who_failed(
     answers["sacct"] = f"7~7~ada~{state}~{exit_code}~train~1000~physics~gpu~{MARK}"
     assert [usage.outcome for usage in collect_usage(builtin_catalogue())] == [expected]
     answers["squeue"] = f"{row(code, exit_code)}{MARK:{ADMIN_COMMENT_BYTES}}\n"
+    assert [usage.outcome for usage in collect_usage(builtin_catalogue())] == [expected]
+
+
+@pytest.mark.parametrize(("comment", "expected"), [(f"x {PROGRAM_MISSING}", "interrupted"), ("x", "failed")])
+def test_a_program_that_is_missing_is_no_failure_of_the_job(
+    comment: str, expected: str, answers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status of srun is 2 then, as of many programs that failed."""
+
+    def squeue(*words: str) -> bytes:
+        commented = f"{'7':64}{'7':16}{comment:1100}\n"
+        return (commented if "Comment" in words[-1] else f"{row('F', '2:0')}{MARK:{ADMIN_COMMENT_BYTES}}\n").encode()
+
+    monkeypatch.setattr(scontrol, "run_bytes", squeue)
     assert [usage.outcome for usage in collect_usage(builtin_catalogue())] == [expected]
 
 

@@ -1,0 +1,193 @@
+"""Libraries that do too much before a program's first step, made light when the program imports them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpusage.capture.inside.cuda_on_cpu import CPU
+from gpusage.capture.inside.light import LeftOut
+
+_COMPILED_OPTIMIZERS = ("DeepSpeedCPUAdam", "FusedAdam")
+
+
+class LibraryFinder:
+    """Finds libraries by the other finders; once the program has imported one, it is changed.
+
+    Args:
+        changes: By the name of the library. Some programs look for one and do not import it, so they stay until then.
+    """
+
+    def __init__(self, changes: Mapping[str, Callable[[ModuleType], None]]) -> None:
+        self._changes = dict(changes)
+        self._is_finding = False
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+        """Return where the library *name* is, ``None`` for any other module."""
+        if self._is_finding or name not in self._changes:
+            return None
+        self._is_finding = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self._is_finding = False
+        loader: Any = spec.loader if spec else None
+        if loader is not None:
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self._changes.pop(name)(module)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def make_libraries_light(left_out: LeftOut) -> None:
+    """Change each library that the program imports from now on; *left_out* notes what it wants of them."""
+    finder: Any = LibraryFinder({"deepspeed": lambda deepspeed: _run_deepspeed_alone(deepspeed, left_out)})
+    sys.meta_path.insert(0, finder)
+
+
+class InertOptimizer(torch.optim.SGD):
+    """In the place of an optimizer that would be compiled first; its subclass has that one's name."""
+
+    def __init__(self, params: Any, lr: float = 0.0, *_: object, momentum: float = 0.0, **__: object) -> None:
+        super().__init__(params, lr=float(lr), momentum=momentum)
+
+
+class DeepSpeedEngine(nn.Module):
+    """In the place of DeepSpeed's engine: it divides nothing, and its optimizer is called as the real one's is.
+
+    Args:
+        module: The program's model.
+        optimizer: Its optimizer, ``None`` if it only infers.
+        settings: DeepSpeed's.
+        real_class: The engine's, whose other methods do nothing here.
+    """
+
+    device = CPU
+    local_rank = global_rank = global_steps = 0
+
+    def __init__(self, module: nn.Module, optimizer: Any, settings: Mapping[str, Any], real_class: Any) -> None:
+        super().__init__()
+        self.module, self.optimizer, self.config = module, optimizer, settings
+        self._real_class = real_class
+        self._passes = 0
+        self._is_boundary: bool | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the program's model has under *name*, else what does nothing if the engine has such a method."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if hasattr(self.module, name):
+                return getattr(self.module, name)
+            if name.startswith("_") or not hasattr(self._real_class, name):
+                raise
+            return lambda *_, **__: None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the program's model."""
+        return self.module(*args, **kwargs)
+
+    def backward(self, loss: torch.Tensor, **_: object) -> torch.Tensor:
+        """Compute the gradients."""
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    def step(self, **_: object) -> None:
+        """Update the weights if this pass is the last one of an accumulation."""
+        self._passes += 1
+        if self.is_gradient_accumulation_boundary() and self.optimizer is not None:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Return whether the weights are updated after this pass."""
+        is_last = self._passes % self.gradient_accumulation_steps() == 0
+        return is_last if self._is_boundary is None else self._is_boundary
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        """Let the program itself say so, as accelerate does."""
+        self._is_boundary = is_boundary
+
+    def gradient_accumulation_steps(self) -> int:
+        """Return how many passes an update has."""
+        steps = self.config.get("gradient_accumulation_steps")
+        if isinstance(steps, int):
+            return steps
+        whole, part = self.config.get("train_batch_size"), self.config.get("train_micro_batch_size_per_gpu")
+        count = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+        return max(whole // (part * count), 1) if isinstance(whole, int) and isinstance(part, int) else 1
+
+    def zero_optimization_stage(self) -> int:
+        """Return what is divided: 0 is nothing, 3 is all."""
+        return int(self.config.get("zero_optimization", {}).get("stage", 0))
+
+    def bfloat16_enabled(self) -> bool:
+        """Return whether the real engine casts the weights to bf16."""
+        return bool(self.config.get("bf16", {}).get("enabled"))
+
+    def fp16_enabled(self) -> bool:
+        """Return whether the real engine casts the weights to fp16."""
+        return bool(self.config.get("fp16", {}).get("enabled"))
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        """Return the batch of one pass."""
+        return int(self.config.get("train_micro_batch_size_per_gpu") or 1)
+
+
+def _run_deepspeed_alone(deepspeed: Any, left_out: LeftOut) -> None:
+    """Let DeepSpeed compile and divide nothing."""
+
+    def initialize(
+        args: Any = None,
+        model: Any = None,
+        optimizer: Any = None,
+        model_parameters: Any = None,
+        training_data: Any = None,
+        lr_scheduler: Any = None,
+        **words: Any,
+    ) -> tuple[Any, Any, Any, Any]:
+        config = words.get("config") or words.get("config_params") or args.deepspeed_config
+        settings = config if isinstance(config, Mapping) else json.loads(Path(config).read_text(encoding="utf-8"))
+        weights = [*(model_parameters if model_parameters is not None else model.parameters())]
+        named = settings.get("optimizer")
+        if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
+            optimizer = optimizer(weights)
+        elif optimizer is None and named:
+            optimizer = _inert(named["type"])(weights, **named.get("params", {}))
+        engine = DeepSpeedEngine(model, optimizer, settings, deepspeed.DeepSpeedEngine)
+        loader = None
+        if training_data is not None:
+            batch, collate = engine.train_micro_batch_size_per_gpu(), words.get("collate_fn")
+            loader = torch.utils.data.DataLoader(training_data, batch_size=batch, collate_fn=collate)
+        is_maker = callable(lr_scheduler) and not hasattr(lr_scheduler, "step")
+        return engine, optimizer, loader, lr_scheduler(optimizer) if is_maker else lr_scheduler
+
+    def begin(*_: object, **__: object) -> None:
+        if left_out.gpu_count > 1 and not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("fake")
+
+    deepspeed.initialize = initialize
+    deepspeed.init_distributed = deepspeed.comm.init_distributed = begin
+    for name in ("get_rank", "get_world_size", "barrier", "is_initialized"):
+        setattr(deepspeed.comm, name, getattr(torch.distributed, name))
+    deepspeed.zero.Init = deepspeed.zero.GatheredParameters = lambda *_, **__: nullcontext()
+    for name in _COMPILED_OPTIMIZERS:
+        setattr(deepspeed.ops.adam, name, _inert(name))
+
+
+def _inert(name: str) -> Any:
+    return type(name, (InertOptimizer,), {})
