@@ -6,7 +6,7 @@ Examples:
   python bench/simulator.py --largest 100000
   python bench/simulator.py --one slots+sjf 10000 1.3
   python bench/simulator.py --against ../clones    # folders gavel and Lucid: orders beside Lucid's own simulator
-  python bench/simulator.py --against ../clones --gavel-python ../venv/bin/python    # and water filling beside Gavel's
+  python bench/simulator.py --against ../clones --gavel-python ../venv/bin/python    # and Gavel's
 """
 
 from __future__ import annotations

@@ -25,6 +25,8 @@ FILES = ("scheduler/*.py", "scheduler/policies/*.py", "scheduler/simulation_thro
 JOB_COUNT, ROUND_S, LOAD = 200, 10, 1.2
 MEDIAN_S, SPREAD, SHORTEST_S, LONGEST_S = 700.0, 0.8, 60.0, 6000.0
 """Of the drawn jobs' run times: a logarithmic normal distribution."""
+PARTS_OF_A_STEP = 1000
+"""Gavel gives a job up whose last round has fewer steps than GPUs, so its steps are counted in such small parts."""
 SIZES = {"one GPU": (1,), "1 to 4 GPUs": (1, 1, 1, 1, 2, 4)}
 """How many GPUs a job has, drawn evenly."""
 SIMULATION = """
@@ -121,8 +123,10 @@ def drawn_jobs(sizes: Sequence[int], rates: dict[tuple[str, int], float]) -> tup
 
 def compare_fifo(folder: Path, python: Path) -> None:
     """Print mean JCT and makespan of Gavel's simulator in rounds, and how far ours are from them, in one pool."""
-    table = json.loads((folder / "simulation_throughputs.json").read_text())["v100"]
-    rates = {ast.literal_eval(name): rate["null"] for name, rate in table.items()}
+    path = folder / "simulation_throughputs.json"
+    table = json.loads(path.read_text())["v100"]
+    rates = {ast.literal_eval(name): rate["null"] * PARTS_OF_A_STEP for name, rate in table.items()}
+    path.write_text(json.dumps({"v100": {str(job_type): {"null": rate} for job_type, rate in rates.items()}}))
     print(f"{JOB_COUNT} jobs on {NODE_COUNT * GPUS_PER_NODE} GPUs, fifo, rounds of {ROUND_S} s in Gavel's simulator")
     for name, sizes in SIZES.items():
         submit_s, work_s, gpus, kinds = drawn_jobs(sizes, rates)
