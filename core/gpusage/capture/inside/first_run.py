@@ -13,7 +13,7 @@ Invariants:
    calls, which Python cannot remove. In a program that updates no weights, the first `BACKWARD_CALLS` backward passes
    are counted.
 4. The card is made in a process of its own, which has the lowest priority, computes on shapes alone, runs no handler
-   of the program's and ends within a minute.
+   of the program's and ends within ten minutes, of which it computes one at most.
 5. This process imports nothing that PyTorch has not imported: the program's folder may have a module of that name.
 """
 

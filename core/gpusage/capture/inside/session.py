@@ -95,7 +95,7 @@ class Session:
         module_class.__call__ = self.observer.original
         while torch._C._len_torch_function_stack():
             torch._C._pop_torch_function_stack()
-        frameworks = [name for name in ("jax", "tensorflow", "keras") if name in sys.modules]
+        frameworks = [name for name in ("tensorflow", "jax", "keras") if name in sys.modules]
         record: dict[str, Any] = {
             "ending": ending,
             "failure": failure[:MAXIMUM_FAILURE_CHARACTERS],
