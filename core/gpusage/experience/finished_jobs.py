@@ -129,10 +129,5 @@ def is_same_run(one: Usage, other: Usage) -> bool:
 
 
 def is_of_another_node(one: Usage, other: Usage) -> bool:
-    """Return whether two samplers made these of one run, each of which counted the GPUs of its own node.
-
-    A sampler reports its own start each time. A run on a share has one node.
-    """
-    had_whole_gpus = one.granted.share_percent == other.granted.share_percent == WHOLE_PERCENT
-    are_counted = one.gpu_count is not None and other.gpu_count is not None
-    return had_whole_gpus and are_counted and one.started_at_s != other.started_at_s
+    """Return whether these were sampled on two nodes, or in two containers, each with GPUs of its own."""
+    return bool(one.sampled_on and other.sampled_on) and one.sampled_on != other.sampled_on

@@ -16,7 +16,7 @@ from typing import Literal
 
 from gpusage.experience.finished_jobs import LEAST_SAMPLED_S
 from gpusage.reports.amounts import Amounts, amounts_of, total
-from gpusage.reports.jobs import count_jobs
+from gpusage.reports.jobs import count_jobs, is_on_several_nodes, runs_by_job
 from gpusage.reports.sharing import (
     GpuLookup,
     PossibleShare,
@@ -111,14 +111,12 @@ class _Run:
 
 def break_down(observations: Iterable[Observation], rules: ReportRules) -> Breakdown:
     """Return what each group of jobs took."""
-    runs = [
-        _Run(
-            observed=each,
-            hours=amounts_of(each, rules.least_sampled_s),
-            share=possible_share(each, rules.sharing, rules.find_gpu, rules.least_sampled_s),
-        )
-        for each in observations
-    ]
+    runs = []
+    for of_job in runs_by_job(observations):
+        may_share = not is_on_several_nodes(of_job)
+        for each in of_job:
+            share = possible_share(each, rules.sharing, rules.find_gpu, rules.least_sampled_s) if may_share else None
+            runs.append(_Run(observed=each, hours=amounts_of(each, rules.least_sampled_s), share=share))
     return Breakdown(
         groups={dimension: _groups(runs, name_of) for dimension, name_of in NAMES.items()},
         all_jobs=_tally("", runs),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from itertools import combinations
 
-from gpusage.experience.finished_jobs import own_utilization
+from gpusage.experience.finished_jobs import is_of_another_node, is_same_run, own_utilization
 from gpusage.store.usage_rows import Observation
 
 
@@ -15,6 +16,12 @@ def runs_by_job(observations: Iterable[Observation]) -> Collection[Sequence[Obse
     for each in observations:
         jobs[each.usage.manager, each.usage.job_id].append(each)
     return jobs.values()
+
+
+def is_on_several_nodes(runs: Sequence[Observation]) -> bool:
+    """Return whether one run among *runs*, those of one job, had GPUs on several nodes."""
+    pairs = combinations((each.usage for each in runs), 2)
+    return any(is_of_another_node(one, other) and is_same_run(one, other) for one, other in pairs)
 
 
 def count_jobs(observations: Iterable[Observation]) -> int:

@@ -117,7 +117,8 @@ def possible_share(
         size = record.decision.request.mps_thread_percent or WHOLE_PERCENT
         return PossibleShare(share_percent=size, slowdown=expected_slowdown(observed))
     is_seen = usage.outcome in SOUND and own_utilization(usage, least_s) is not None
-    gpu = find_gpu(usage.gpu) if had_whole_gpus(observed) and is_seen and gpu_count(observed) == 1 else None
+    has_one = gpu_count(observed) == 1 and (record is None or record.decision.request.gpu_count <= 1)
+    gpu = find_gpu(usage.gpu) if had_whole_gpus(observed) and is_seen and has_one else None
     if gpu is None or gpu.parent_gpu is not None or not usage.memory_bytes or usage.peak_utilization is None:
         return None
     needed_bytes = MEMORY_MARGINS[0] * usage.memory_bytes

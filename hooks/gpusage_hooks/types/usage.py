@@ -48,6 +48,7 @@ class Usage:
         gpu: The catalogue's name, or the device's own words where the catalogue does not know it.
         gpu_count: How many GPUs it had: on the node that sampled it, or of all nodes where the accounting has it; the
             mean over its time where that changed.
+        sampled_on: The node that sampled it, or the container that was sampled; empty where none was.
         started_at_s: When the job started, seconds since 1970.
         ended_at_s: When it ended.
         sampled_s: How long the device was looked at.
@@ -75,6 +76,7 @@ class Usage:
     gpu_count: float | None = None
     granted: Allocation = Allocation()
     outcome: Outcome = "unknown"
+    sampled_on: str = ""
     started_at_s: float
     ended_at_s: float
     sampled_s: float = 0.0

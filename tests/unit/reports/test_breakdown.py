@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.reports.amounts import Rates, total
 from gpusage.reports.breakdown import NAMES, USUAL_RULES, Dimension, break_down
 from gpusage.reports.lines import MOST_GROUPS, Section, sections
@@ -65,6 +66,16 @@ def test_who_could_have_shared_is_shown_with_the_price() -> None:
     advised = record(1, mode="advise", percent=50)
     row = section([Observation(usage=usage(advised), decision=advised)], "model").rows[0]
     assert row == ("resnet50.onnx", "1", "2.00", "2.00", "1.00", "1.00", "0.00", "1", "25 %", "0.75")
+
+
+def test_a_run_on_two_nodes_with_one_gpu_each_could_not_have_shared() -> None:
+    light = usage(
+        record(1, percent=None), number="", gpu_count=1, gpu_utilization=0.1, peak_utilization=0.2, memory_bytes=2**31
+    )
+    rules = replace(USUAL_RULES, find_gpu=builtin_catalogue().find)
+    both = [Observation(usage=replace(light, sampled_on=node), decision=None) for node in ("n1", "n2")]
+    assert break_down(both[:1], rules).all_jobs.possible is not None
+    assert break_down(both, rules).all_jobs.possible is None
 
 
 def test_the_small_groups_in_one_row_could_share_what_they_could_share() -> None:

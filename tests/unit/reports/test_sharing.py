@@ -55,6 +55,13 @@ def test_what_could_not_have_shared_as_far_as_anybody_knows(changes: dict[str, o
     assert share_of(**changes) is None
 
 
+def test_a_job_that_asked_for_several_gpus_could_not_have_shared() -> None:
+    several = record(1, percent=None)
+    request = replace(several.decision.request, gpu_count=2)
+    several = replace(several, decision=replace(several.decision, request=request))
+    assert possible_share(Observation(usage=UNMARKED, decision=several), RULES, find_gpu) is None
+
+
 def test_a_gpu_of_no_catalogue_has_no_price() -> None:
     assert possible_share(Observation(usage=UNMARKED, decision=None), RULES, no_gpu) is None
 

@@ -53,7 +53,12 @@ def collect_usage(catalogue: GpuCatalogue) -> tuple[Usage, ...]:
     Raises:
         RequestError: slurmctld does not answer.
     """
-    reports = parse_usage_reports(scontrol.run("scontrol", "show", "nodes", "--oneliner"))
+    nodes = scontrol.run("scontrol", "show", "nodes", "--oneliner").splitlines()
+    reports = [
+        replace(usage, sampled_on=node.partition(" ")[0].removeprefix("NodeName="))
+        for node in nodes
+        for usage in parse_usage_reports(node)
+    ]
     known = _jobs([usage.job_id for usage in reports]) if reports else {}
     return tuple(
         whole

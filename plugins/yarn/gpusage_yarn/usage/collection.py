@@ -71,6 +71,7 @@ def _joined(usage: Usage, report: Document, catalogue: GpuCatalogue) -> Usage:
         usage,
         number=find_decision_number(str(report.get("applicationTags") or "")),
         job_id=outcome.identity,
+        sampled_on=usage.job_id,
         user=str(report.get("user") or ""),
         user_id=str(report.get("user") or ""),
         account=str(report.get("queue") or ""),

@@ -56,6 +56,7 @@ def test_a_run_that_failed_with_its_cap_filled_starved(tmp_path: Path, outcome: 
         (STARVED, SAMPLED),
         (STARVED, SAMPLED, SAMPLED),  # a daemon that was started anew is told again
         (SAMPLED, STARVED, SAMPLED, STARVED),
+        (STARVED, replace(SAMPLED, sampled_on="n1"), replace(SAMPLED, sampled_on="n1")),
     ],
 )
 def test_a_run_that_starved_is_one_row_with_its_figures(tmp_path: Path, usages: tuple[Usage, ...]) -> None:
@@ -63,6 +64,11 @@ def test_a_run_that_starved_is_one_row_with_its_figures(tmp_path: Path, usages: 
     (row,) = rows
     assert (row.outcome, row.memory_bytes, row.granted.share_percent) == ("out_of_memory", 5, 40)
     assert observed_usages[-1] == row
+
+
+def test_a_run_on_a_whole_gpu_that_its_manager_reports_first_is_one_row(tmp_path: Path) -> None:
+    sampled = replace(SAMPLED, granted=Allocation(), gpu_count=1, sampled_on="n1")
+    assert len(stored_usages(tmp_path, STARVED, sampled, sampled)[0]) == 1
 
 
 def test_a_run_that_starved_unseen_had_the_share_that_was_decided(tmp_path: Path) -> None:
@@ -90,7 +96,9 @@ def test_a_job_that_died_at_once_is_one_row(tmp_path: Path) -> None:
 
 
 def test_each_node_of_a_run_on_whole_gpus_has_its_own_row_however_often_it_reports(tmp_path: Path) -> None:
-    whole = replace(SAMPLED, outcome="completed", granted=Allocation(), gpu_count=4, gpu_utilization=0.9)
-    idle = replace(whole, started_at_s=999.9, gpu_utilization=0.0)
+    whole = replace(
+        SAMPLED, outcome="completed", granted=Allocation(), gpu_count=4, gpu_utilization=0.9, sampled_on="n1"
+    )
+    idle = replace(whole, started_at_s=999.9, gpu_utilization=0.0, sampled_on="n2")
     rows, _ = stored_usages(tmp_path, whole, idle, whole, idle)
     assert sorted((row.started_at_s, row.gpu_utilization) for row in rows) == [(999.7, 0.9), (999.9, 0.0)]

@@ -23,7 +23,7 @@ def row(code: str, exit_code: str = "0:0", *, job: str = "7", user: str = "ada",
 ROW = row("TO")
 ADMIN_COMMENT_BYTES = 1100
 MARK = "site; gpusage 69215f4a0c3e KEEP gres/gpu:1 | why"
-KNOWN = replace(USAGE, user_id="1000", account="physics", partition="gpu")
+KNOWN = replace(USAGE, user_id="1000", account="physics", partition="gpu", sampled_on="n1")
 MEASURED = replace(USAGE, number="", user="", job_name="", outcome="unknown", gpu="Tesla V100-SXM2-16GB")
 
 
