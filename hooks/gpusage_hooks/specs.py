@@ -114,7 +114,8 @@ def predict_slowdown(
         graph: Every shape is resolved but for the batch.
         workload: How it is run.
         gpus: Whole GPUs.
-        parts: For each of *gpus* its parts, each with its own SMs, rates and bandwidth; one may be the GPU itself.
+        parts: For each of *gpus* its parts, each with its own SMs, rates and bandwidth; one may be the GPU itself. A
+            share comes twice: alone, with the bandwidth of the whole GPU, and beside partners, with its part of it.
         known: What is known, for each of *gpus*.
 
     Returns:

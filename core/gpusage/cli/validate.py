@@ -205,11 +205,13 @@ def _show(validation: Validation) -> None:
         tables.show(*_lines(outcome.decision, outcome.rendered), *notes)
         if validation.prices:
             tables.show("")
-            tables.show_rows(COLUMNS, [_row(price) for price in validation.prices])
+            several = sum(price.taken for price in validation.prices) > 1
+            taken = "taken, if the job starts on this type" if several else "taken"
+            tables.show_rows(COLUMNS, [_row(price, taken) for price in validation.prices])
 
 
-def _row(price: SharePrice) -> list[str]:
-    outcome = "taken, if the job starts on this type" if price.taken else price.reason
+def _row(price: SharePrice, taken: str) -> list[str]:
+    outcome = taken if price.taken else price.reason
     share = f"{price.gpu}, {price.share_percent} %"
     return [share, cost(price.slowdown), cost(price.slowdown_with_partners), outcome]
 

@@ -216,7 +216,7 @@ class Predictor:
 
         Arguments and errors are those of `price`.
         """
-        pairs = [(gpu, part) for gpu in gpus for part in shares_of(gpu, percents)]
+        pairs = [(gpu, part) for gpu in gpus for part in shares_alone_of(gpu, percents)]
         known = dict(zip(map(id, gpus), self.observed_figures(graph, workload, gpus), strict=True))
         distinct_gpus = list({id(gpu): gpu for gpu in (*gpus, *(part for _, part in pairs))}.values())
         of_each = [known.get(id(gpu), NOTHING_KNOWN) for gpu in distinct_gpus]

@@ -22,7 +22,7 @@ from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.activity import Activity, Work, activities, gaps_of, while_idle, while_waiting, work_of
 from gpusage.predictors.adapters import with_adapters
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.artifacts import Pretrained, SlowdownRule, pretrained
+from gpusage.predictors.artifacts import Pretrained, pretrained
 from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
 from gpusage.predictors.data_parallel import (
     NO_GRADIENT_TRAFFIC,
@@ -53,9 +53,9 @@ from gpusage.predictors.generation import CacheSizes, GenerationWork, generation
 from gpusage.predictors.intervals import at_least, scaled
 from gpusage.predictors.kernel_times import KernelTimes
 from gpusage.predictors.kernels import Kernels, is_autocast, kernels_of
-from gpusage.predictors.layers_in_turn import handed_on, has_layers_in_turn, held
 from gpusage.predictors.lowering import Lowering, fused, is_fused, is_fusion_measured, lower
 from gpusage.predictors.memory import Peak, generation_peak, tensor_peak, with_context
+from gpusage.predictors.pipeline import is_pipeline, stage_exchange, stage_work
 from gpusage.predictors.sequences import SequenceModel, sequence_model
 from gpusage.predictors.step_time import Timing, generation_timing, kernels_on, step_times_s, timing_with
 from gpusage.predictors.structure import Structure, analyze_structure, with_autocast
@@ -177,7 +177,7 @@ class GpuAnalysis:
         """How busy the workload keeps each GPU when alone there."""
         gaps_s = gaps_of(self.pretrained.activity, self.workload.mode, float(self.kernels.counts.sum()))
         alone = activities(self.pretrained.activity, self.graph, self.work, self.timing, gaps_s)
-        if has_layers_in_turn(self.workload):
+        if is_pipeline(self.workload):
             return [while_idle(activity, 1.0 - 1.0 / self.workload.gpus) for activity in alone]
         each = zip(alone, self.timing.step_s.tolist(), self.waiting_s, strict=True)
         return [while_waiting(activity, step_s, waits_s) for activity, step_s, waits_s in each]
@@ -216,13 +216,6 @@ class WorkloadAnalysis:
             return with_bounded_gradients(efficiency)
         return with_compiler(efficiency) if is_fusion_measured(self.workload) else efficiency
 
-    @lazy
-    def slowdown_rule(self) -> SlowdownRule:
-        """What a part of a GPU costs: measured of kernels that PyTorch launches one by one, else in proportion."""
-        rules = self.pretrained.slowdown
-        is_measured = engine_of(self.workload) == "eager" and not self.workload.generate
-        return rules.eager if is_measured else rules.proportional
-
     @property
     def lowering(self) -> Lowering:
         """The work of each kind of node; where the workload generates, of the prefill."""
@@ -251,13 +244,13 @@ class WorkloadAnalysis:
         cache = CacheSizes(cache_bytes(run, FLOAT_BYTES[run.precision]), is_fused=replays_graph(run))
         sequences = self._structures.sequences
         work = generation_work(self.graph, sequences, self._full_lowering, generation, run.batch_size, cache)
-        return work if run.gpus == 1 or has_layers_in_turn(run) else divided(work, self.graph, sequences, run.gpus)
+        return work if run.gpus == 1 or is_pipeline(run) else divided(work, self.graph, sequences, run.gpus)
 
     @lazy
-    def held(self) -> GenerationWork | None:
+    def work_per_gpu(self) -> GenerationWork | None:
         """What one GPU holds of `generation`; its passes then are for memory alone."""
         work, run = self.generation, self.workload
-        return held(work, run.gpus) if work and has_layers_in_turn(run) else work
+        return stage_work(work, run.gpus) if work and is_pipeline(run) else work
 
     @lazy
     def exchange(self) -> Exchange | None:
@@ -265,7 +258,7 @@ class WorkloadAnalysis:
         if self.workload.generate is None or self.workload.gpus == 1:
             return None
         sums = exchange_of(self.graph, self._structures.sequences, self.workload)
-        return handed_on(sums, self.workload.gpus) if has_layers_in_turn(self.workload) else sums
+        return stage_exchange(sums, self.workload.gpus) if is_pipeline(self.workload) else sums
 
     @lazy
     def checkpoints(self) -> Checkpoints | None:
@@ -296,8 +289,8 @@ class WorkloadAnalysis:
     @lazy
     def peak(self) -> Peak:
         """Peak bytes without the CUDA context."""
-        if self.held:
-            return generation_peak(self.pretrained.memory, self.graph, self.held, self.workload)
+        if self.work_per_gpu:
+            return generation_peak(self.pretrained.memory, self.graph, self.work_per_gpu, self.workload)
         return tensor_peak(self.pretrained.memory, self.graph, self.lowering, self.workload, self.checkpoints)
 
     @lazy

@@ -183,7 +183,7 @@ class SlowdownRule:
 
     Attributes:
         host: The fields of `gpusage.predictors.host.HostUncertainty`.
-        filling_blocks: As in `gpusage.predictors.share_growth.kernel_growths`; ``None`` where all is in proportion.
+        filling_blocks: As in `gpusage.predictors.share_growth.growths_with`.
     """
 
     growth: float

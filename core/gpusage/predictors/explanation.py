@@ -61,8 +61,8 @@ REST = "workspace and allocator"
 def memory_parts(analysis: WorkloadAnalysis, gpu: Gpu) -> list[MemoryPart]:
     """Return the parts of the predicted peak on *gpu*; they add up to it."""
     lowering, workload, cached_bytes = analysis.lowering, analysis.workload, 0.0
-    if analysis.held:
-        lowering, cached_bytes = peak_pass(analysis.graph, analysis.held, workload.batch_size)
+    if analysis.work_per_gpu:
+        lowering, cached_bytes = peak_pass(analysis.graph, analysis.work_per_gpu, workload.batch_size)
     tensors = step_walk(analysis.graph, lowering, workload, analysis.checkpoints)
     known = [*(_training if lowering.train else _inference)(lowering, tensors, workload)]
     known.append(MemoryPart(name="keys and values", memory_bytes=cached_bytes))

@@ -20,10 +20,19 @@ import numpy as np
 from gpusage.devices.object_keys import Identity
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.artifacts import SlowdownRule
+from gpusage.predictors.engines import engine_of
 from gpusage.predictors.kernel_times import streaming_bytes_per_s
 from gpusage_hooks.types import Gpu
 
 _TINY_S = 1e-30
+
+
+def slowdown_rule(analysis: WorkloadAnalysis) -> SlowdownRule:
+    """Return what a part of a GPU costs: measured of kernels that PyTorch launches one by one, else in proportion."""
+    rules = analysis.pretrained.slowdown
+    is_measured = engine_of(analysis.workload) == "eager" and not analysis.workload.generate
+    return rules.eager if is_measured else rules.proportional
 
 
 def growths(analysis: WorkloadAnalysis, gpus: Sequence[Gpu], parts: Sequence[Sequence[Gpu]]) -> FloatArray:
@@ -34,7 +43,7 @@ def growths(analysis: WorkloadAnalysis, gpus: Sequence[Gpu], parts: Sequence[Seq
         gpus: Whole GPUs.
         parts: For each of *gpus* its parts.
     """
-    return growths_with(analysis.slowdown_rule.filling_blocks, analysis, gpus, parts)
+    return growths_with(slowdown_rule(analysis).filling_blocks, analysis, gpus, parts)
 
 
 def growths_with(
@@ -62,8 +71,8 @@ def growths_with(
 
 def kernel_growths(analysis: WorkloadAnalysis, gpu: Gpu, parts: Sequence[Gpu]) -> FloatArray:
     """Return each kernel's time on *parts* of *gpu* over that on the whole of it, at least 1: (kernels, parts)."""
-    if analysis.slowdown_rule.filling_blocks is not None:
-        return _kernel_growths(analysis.slowdown_rule.filling_blocks, analysis, [gpu], [parts])
+    if slowdown_rule(analysis).filling_blocks is not None:
+        return _kernel_growths(slowdown_rule(analysis).filling_blocks, analysis, [gpu], [parts])
     seconds = analysis.on([gpu, *_in_proportion([gpu], [parts])]).kernel_times.total_s
     return np.asarray(np.maximum(seconds[:, 1:] / np.maximum(seconds[:, :1], _TINY_S), 1.0))
 
@@ -81,15 +90,17 @@ def _kernel_growths(
     before, after = (
         1.0 + (blocks / np.array([each.sm_count for each in some])) ** 4 for some in (gpus, _in_a_row(parts))
     )
-    drawn = [
-        streaming_bytes_per_s(gpu) / streaming_bytes_per_s(part)
-        for gpu, of_gpu in zip(gpus, parts, strict=True)
-        for part in of_gpu
-    ]
+    bandwidth_ratios = np.array(
+        [
+            streaming_bytes_per_s(gpu) / streaming_bytes_per_s(part)
+            for gpu, of_gpu in zip(gpus, parts, strict=True)
+            for part in of_gpu
+        ]
+    )
     times = analysis.on(gpus).kernel_times
     compute, traffic, launch_s = times.compute_s**4, times.traffic_s**4, times.launch_s
     before_s = (compute + traffic) ** 0.25 + launch_s
-    after_s = (compute[:, whole] * after / before[:, whole] + traffic[:, whole] * np.array(drawn) ** 4) ** 0.25
+    after_s = (compute[:, whole] * after / before[:, whole] + traffic[:, whole] * bandwidth_ratios**4) ** 0.25
     growth: FloatArray = (after_s + launch_s) / np.maximum(before_s[:, whole], _TINY_S)
     return growth
 

@@ -21,7 +21,7 @@ from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import SlowdownRule
 from gpusage.predictors.host import SHARPNESS, HostUncertainty, gpu_bound_probability, gpu_time_shares
 from gpusage.predictors.residual import KERNEL_COUNT
-from gpusage.predictors.share_growth import growths
+from gpusage.predictors.share_growth import growths, slowdown_rule
 from gpusage.predictors.step_time import Timing
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Figure, Gpu, Interval, ModelGraph, ObservedFigures, Workload
@@ -42,7 +42,7 @@ class SlowdownDeviations:
         noise: Of any measured ratio.
         working: Of the part of the step that the GPU works, downwards and upwards, by its source.
         host: How a known step time is weighed between the host and the GPU.
-        filling_blocks: The rule of the point that all of this is of: `gpusage.predictors.share_growth`.
+        filling_blocks: The rule of the point, as in `gpusage.predictors.share_growth.growths_with`.
     """
 
     growth: float
@@ -62,7 +62,7 @@ def predict_slowdown(
 ) -> Sequence[Sequence[Interval]]:
     """Predict the step time on each of a GPU's *parts* against that on the whole of it, for all *gpus* at once."""
     analysis = analyze(graph, workload)
-    deviations = _deviations(analysis.slowdown_rule)
+    deviations = _deviations(slowdown_rule(analysis))
     gpu_of = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])
     working = _working(analysis.timing(gpus), known, deviations)
     ends = slowdowns(working[:, gpu_of], growths(analysis, gpus, parts), deviations)
@@ -124,7 +124,7 @@ def busy_shares(
     if not any(of_gpu.step_time_s for of_gpu in known):
         return [None] * len(gpus)
     analysis = analyze(graph, workload)
-    timing, deviations = analysis.timing(gpus), _deviations(analysis.slowdown_rule)
+    timing, deviations = analysis.timing(gpus), _deviations(slowdown_rule(analysis))
     return [
         _busy_share(of_gpu.step_time_s, timing, index, deviations) if of_gpu.step_time_s else None
         for index, of_gpu in enumerate(known)
@@ -137,7 +137,7 @@ def gpu_bound_odds(graph: ModelGraph, workload: Workload, gpu: Gpu, step_time_s:
     The rest is the odds of a host, or of data, that the GPU waits for.
     """
     analysis = analyze(graph, workload)
-    timing, doubt = analysis.timing([gpu]), _deviations(analysis.slowdown_rule).host
+    timing, doubt = analysis.timing([gpu]), _deviations(slowdown_rule(analysis)).host
     count, predicted_s = np.exp(timing.features[[0, 0], KERNEL_COUNT]), float(timing.step_s[0])
     steps_s = np.array([max(step_time_s, predicted_s), predicted_s])
     known, predicted = gpu_bound_probability(timing.busy_s[[0, 0]], steps_s, count, doubt).tolist()

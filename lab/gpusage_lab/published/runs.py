@@ -14,7 +14,7 @@ from gpusage_lab.published.settings import (
     engine_of,
     engine_settings,
     gpu_of,
-    has_layers_in_turn,
+    is_pipeline,
     precision_of,
     strategy_of,
 )
@@ -232,7 +232,7 @@ def _units(row: PublishedRow, workload: Workload) -> float:
 
 
 def _is_divided(row: PublishedRow) -> bool:
-    return divides_layers(row) or has_layers_in_turn(row)
+    return divides_layers(row) or is_pipeline(row)
 
 
 def _group(row: PublishedRow) -> str:

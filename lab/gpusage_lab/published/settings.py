@@ -100,7 +100,7 @@ def divides_layers(row: PublishedRow) -> bool:
     return row.mode == "generate" and bool(re.fullmatch(rf"TP ?{row.gpus}", row.parallelism))
 
 
-def has_layers_in_turn(row: PublishedRow) -> bool:
+def is_pipeline(row: PublishedRow) -> bool:
     """Return whether each of the row's GPUs has some of the layers, and they compute one after the other."""
     return row.mode == "generate" and "layer split" in row.parallelism
 
@@ -110,7 +110,7 @@ def strategy_of(row: PublishedRow) -> str | None:
     text = row.parallelism
     if row.gpus == 1 or not text:
         return "ddp"
-    if has_layers_in_turn(row):
+    if is_pipeline(row):
         return "pipeline"
     if divides_layers(row):
         return "ddp"  # no word of ours says it: on several GPUs, a model that generates has its layers divided

@@ -42,7 +42,7 @@ def decisions(job_id: str, count: int | None, user: str, profile_folder: Path | 
         raise click.UsageError(message)
     entries = of_job(job_id) if job_id else latest(count or USUAL_COUNT, user)
     if as_json:
-        documents = [document(job, record, runs) for job, record, runs, _ in entries]
+        documents = [{**document(job, record, runs), "job_ids": ids} for job, record, runs, ids in entries]
         tables.print_json({"schema": SCHEMA, "decisions": documents})
         return
     if not entries:

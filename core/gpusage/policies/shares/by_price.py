@@ -114,7 +114,7 @@ def _decide_share(draft: Decision, choice: Choice, within: Limits, case: PolicyI
 
 
 def _displayed_offer(choice: Choice, draft: Decision) -> Offer:
-    """Return the offer whose price the user reads first: of the GPU type to be tried first, else the most_expensive."""
+    """Return the offer whose price the user reads first: of the GPU type to try first, else the most expensive."""
     preferred = () if choice.binding else draft.request.preferred_gpus
     named = {offer.place.name: offer for offer in choice.offers}
     return next((named[name] for name in preferred if name in named), _most_expensive(choice.offers))

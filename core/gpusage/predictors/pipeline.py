@@ -1,8 +1,8 @@
-"""Generation on several GPUs, each of which has some of a model's layers: they compute one after the other.
+"""Generation by a pipeline of GPUs: each has some of a model's layers, and they compute one after the other.
 
 transformers does so with ``device_map="auto"``, llama.cpp with ``--split-mode layer``. A GPU holds its part of the
-weights and of the keys and values, and hands what its last layer gives to the next GPU. All others wait meanwhile, so
-several GPUs are no faster than one that has room for the whole model.
+weights and of the keys and values, and sends the output of its last layer to the next GPU. All others wait meanwhile,
+so several GPUs are no faster than one that has room for the whole model.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from gpusage.predictors.tensor_parallel import Exchange
 from gpusage_hooks.types import Workload
 
 
-def has_layers_in_turn(workload: Workload) -> bool:
+def is_pipeline(workload: Workload) -> bool:
     """Return whether the GPUs of *workload* compute one after the other."""
     return workload.strategy == "pipeline" and workload.gpus > 1 and workload.generate is not None
 
 
-def held(work: GenerationWork, gpu_count: int) -> GenerationWork:
+def stage_work(work: GenerationWork, gpu_count: int) -> GenerationWork:
     """Return *work* with the weights, keys and values that each of *gpu_count* GPUs holds, if all hold alike.
 
     What a pass computes in between lies on one GPU at a time, so it is not divided.
     """
     return replace(
         work,
-        prompt=_held(work.prompt, gpu_count),
-        decoder_start=_held(work.decoder_start, gpu_count) if work.decoder_start else None,
-        token=_held(work.token, gpu_count),
+        prompt=_stage_lowering(work.prompt, gpu_count),
+        decoder_start=_stage_lowering(work.decoder_start, gpu_count) if work.decoder_start else None,
+        token=_stage_lowering(work.token, gpu_count),
         kv_cache_bytes=work.kv_cache_bytes / gpu_count,
         read_bytes=work.read_bytes / gpu_count,
     )
 
 
-def _held(lowering: Lowering, gpu_count: int) -> Lowering:
+def _stage_lowering(lowering: Lowering, gpu_count: int) -> Lowering:
     return replace(
         lowering,
         parameter_bytes=lowering.parameter_bytes / gpu_count,
@@ -43,6 +43,6 @@ def _held(lowering: Lowering, gpu_count: int) -> Lowering:
     )
 
 
-def handed_on(sums: Exchange, gpu_count: int) -> Exchange:
-    """Return what GPUs hand on in each pass, as so many *sums* over all of them, each of which takes no less."""
+def stage_exchange(sums: Exchange, gpu_count: int) -> Exchange:
+    """Return what the stages send in each pass, as so many *sums* over all GPUs, each of which takes no less."""
     return replace(sums, prompt_count=gpu_count - 1, token_count=gpu_count - 1)

@@ -26,7 +26,7 @@ def need_of(gpus: int) -> GpuNeed:
 
 def test_each_gpu_holds_a_part_of_the_weights_and_of_all_keys_and_values() -> None:
     """Unlike heads of keys that GPUs divide, layers can be divided among more GPUs than there are heads of keys."""
-    whole, part = (analyze(MISTRAL, replace(ALONE, gpus=gpus, strategy="pipeline")).held for gpus in (1, 16))
+    whole, part = (analyze(MISTRAL, replace(ALONE, gpus=gpus, strategy="pipeline")).work_per_gpu for gpus in (1, 16))
     assert whole is not None
     assert part is not None
     assert part.prompt.parameter_count == pytest.approx(whole.prompt.parameter_count / 16, abs=1)
