@@ -71,10 +71,13 @@ def growths_with(
 
 def kernel_growths(analysis: WorkloadAnalysis, gpu: Gpu, parts: Sequence[Gpu]) -> FloatArray:
     """Return each kernel's time on *parts* of *gpu* over that on the whole of it, at least 1: (kernels, parts)."""
-    if slowdown_rule(analysis).filling_blocks is not None:
-        return _kernel_growths(slowdown_rule(analysis).filling_blocks, analysis, [gpu], [parts])
-    seconds = analysis.on([gpu, *_in_proportion([gpu], [parts])]).kernel_times.total_s
-    return np.asarray(np.maximum(seconds[:, 1:] / np.maximum(seconds[:, :1], _TINY_S), 1.0))
+    filling_blocks = slowdown_rule(analysis).filling_blocks
+    if filling_blocks is None:
+        seconds = analysis.on([gpu, *_in_proportion([gpu], [parts])]).kernel_times.total_s
+        growth = seconds[:, 1:] / np.maximum(seconds[:, :1], _TINY_S)
+    else:
+        growth = _kernel_growths(filling_blocks, analysis, [gpu], [parts])
+    return np.asarray(np.maximum(growth, 1.0))
 
 
 def _kernel_growths(
