@@ -24,8 +24,9 @@ def atomic_write(path: Path, text: str) -> None:
 
     Raises:
         OSError: *path* cannot be written; nothing is left beside it.
+        UnicodeEncodeError: *text* has half of a character.
     """
-    if path.parent in _OWN_OUTPUT and path.exists():
+    if path.exists() and any(path.parent.resolve() == folder.resolve() for folder in _OWN_OUTPUT):
         path.write_text(text, encoding="utf-8")
         return
     present = _present(path)
@@ -39,7 +40,7 @@ def atomic_write(path: Path, text: str) -> None:
                 _keep_rights(file.fileno(), present)
             file.write(text)
         draft.replace(path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             draft.unlink()
         raise

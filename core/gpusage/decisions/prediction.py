@@ -240,22 +240,19 @@ class Predictor:
         parts = [(*shares_alone_of(gpu, percents), *shares_of(gpu, percents)) for gpu in gpus]
         answer = require_answer("predict_slowdown", self.hooks.predict_slowdown(graph, workload, gpus, parts, known))
         count = len(percents)
-        both: list[list[Sequence[Interval]]] = [[row[:count] for row in answer], [row[count:] for row in answer]]
-        experience = self.find(graph, workload).experience
-        if experience is not None and experience.slowdown:
-            from gpusage.experience.estimates import raise_slowdowns
-
-            both = [
-                [raise_slowdowns(experience, gpu, percents, row) for gpu, row in zip(gpus, rows, strict=True)]
-                for rows in both
-            ]
-        return tuple(
+        prices = [
             tuple(
                 Price(gpu=gpu.name, share_percent=percent, slowdown=by_itself, contended_slowdown=contended)
-                for percent, by_itself, contended in zip(percents, *rows, strict=True)
+                for percent, by_itself, contended in zip(percents, row[:count], row[count:], strict=True)
             )
-            for gpu, *rows in zip(gpus, *both, strict=True)
-        )
+            for gpu, row in zip(gpus, answer, strict=True)
+        ]
+        experience = self.find(graph, workload).experience
+        if experience is not None and experience.slowdown:
+            from gpusage.experience.estimates import raise_prices
+
+            prices = [raise_prices(experience, of_gpu) for of_gpu in prices]
+        return tuple(prices)
 
     def colocate(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
         """Return what jobs, each given by its need on *gpu*, do to each other there."""

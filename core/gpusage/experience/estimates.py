@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import sqrt
 
 from gpusage.devices.shares import shares_of
@@ -23,11 +24,11 @@ from gpusage.experience.learning import clip_to_one
 from gpusage.experience.other_users import narrowed
 from gpusage.experience.trust import PARTNERS, WAITS_FOR_HOST
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
-from gpusage.predictors.intervals import interval_around, product, ratio
+from gpusage.predictors.intervals import interval_around, product, ratio, scaled
 from gpusage.predictors.known import HOSTS_APART, NOTHING_KNOWN
 from gpusage.predictors.share_growth import growths
 from gpusage_hooks.errors import DeviceError
-from gpusage_hooks.types import Figure, Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Workload
+from gpusage_hooks.types import Figure, Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Price, Workload
 from gpusage_hooks.units import WHOLE_PERCENT
 
 GROWTH_FACTOR = 1.3
@@ -84,28 +85,20 @@ def other_users_figures(
     return tuple(known)
 
 
-def raise_slowdowns(
-    experience: Experience, gpu: Gpu, percents: Sequence[int], slowdowns: Sequence[Interval]
-) -> list[Interval]:
-    """Return *slowdowns*, one for each of *percents* of *gpu*, at least as high as the job's own runs showed.
-
-    Args:
-        experience: Of the job.
-        gpu: A whole GPU.
-        percents: Shares of it; of the whole one nothing is changed.
-        slowdowns: As predicted.
-    """
-    predicted = {percent: slowdown.value for percent, slowdown in zip(percents, slowdowns, strict=True)}
-    shares = [percent for percent in percents if percent < WHOLE_PERCENT]
-    observed = {percent: value for (name, percent), value in experience.slowdown.items() if name == gpu.name}
+def raise_prices(experience: Experience, prices: tuple[Price, ...]) -> tuple[Price, ...]:
+    """Return *prices*, of shares of one GPU, raised by what the job's own runs there, beside partners, showed."""
+    shares = {each.share_percent: each for each in prices if each.share_percent < WHOLE_PERCENT}
     factor = 1.0
-    for percent, value in observed.items() if shares else ():
-        nearest = min(shares, key=lambda share: abs(share - percent))
-        factor = max(factor, value / PARTNERS / predicted[nearest])
-    return [
-        slowdown if percent == WHOLE_PERCENT else _times(slowdown, factor)
-        for percent, slowdown in zip(percents, slowdowns, strict=True)
-    ]
+    for (gpu, percent), value in experience.slowdown.items():
+        if shares and gpu == prices[0].gpu:
+            nearest = shares[min(shares, key=lambda share: abs(share - percent))]
+            factor = max(factor, value / PARTNERS / nearest.slowdown_under_contention.value)
+    return tuple(_raised(each, factor) if each.share_percent in shares else each for each in prices)
+
+
+def _raised(price: Price, factor: float) -> Price:
+    contended = scaled(price.slowdown_under_contention, factor)
+    return replace(price, slowdown=scaled(price.slowdown, factor), contended_slowdown=contended)
 
 
 def _by_experience(
@@ -167,7 +160,7 @@ def _step_time(gpu: Gpu, utilization: Interval, analysis: WorkloadAnalysis, sour
         return None
     (busy_s,) = analysis.timing((gpu,)).busy_s.tolist()
     (step_s,) = analysis.step_time_s((gpu,))
-    return Figure(interval=ratio(_times(step_s, busy_s / step_s.value), utilization), source=source)
+    return Figure(interval=ratio(scaled(step_s, busy_s / step_s.value), utilization), source=source)
 
 
 def _growth(gpu: Gpu, percent: int, analysis: WorkloadAnalysis) -> float:
@@ -181,10 +174,6 @@ def _by_family(family: FamilyRatio, analysis: WorkloadAnalysis, gpus: Sequence[G
     return tuple(
         NOTHING_KNOWN
         if gpu.parent_gpu
-        else ObservedFigures(gpu_utilization=Figure(interval=clip_to_one(_times(family.ratio, value)), source=source))
+        else ObservedFigures(gpu_utilization=Figure(interval=clip_to_one(scaled(family.ratio, value)), source=source))
         for gpu, value in zip(gpus, predicted, strict=True)
     )
-
-
-def _times(interval: Interval, factor: float) -> Interval:
-    return Interval(value=interval.value * factor, low=interval.low * factor, high=interval.high * factor)

@@ -81,7 +81,7 @@ def sections(report: Report, by: Sequence[Dimension] = ()) -> Iterator[Section]:
         yield _reasons(report)
     if report.unnamed.jobs or report.unnamed.checked:
         yield _unnamed(report)
-    yield _trueness(report) if report.run_count else Section(title="GPU hours", notes=(NO_RUN,))
+    yield _trueness(report) if report.run_count else Section(title="GPU hours", notes=(NO_RUN, *_unaccounted(report)))
 
 
 def amount(value: float) -> str:
@@ -129,13 +129,17 @@ def _hours(report: Report) -> Section:
         notes.append(
             f"Energy: {amount(kwh)} kWh in the {amount(hours)} GPU hours of jobs alone on a GPU with a counter."
         )
-    notes += [f"Jobs that no node sampled are not counted: {each}" for each in report.unaccounted]
+    notes += _unaccounted(report)
     if report.hours.savable:
         notes.append(
             f"Shares that were only advised or recorded could have saved {amount(report.hours.savable)} GPU hours."
         )
     columns = ("GPU hours", "runs", "asked", "booked", "used", "idle", "not seen", "saved")
     return Section(title="GPU hours", columns=columns, rows=rows, notes=notes)
+
+
+def _unaccounted(report: Report) -> list[str]:
+    return [f"Jobs that no node sampled are not counted: {each}" for each in report.unaccounted]
 
 
 def by_title(dimension: Dimension) -> str:

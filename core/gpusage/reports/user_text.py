@@ -31,6 +31,7 @@ from gpusage_hooks.units import percent
 MOST_LINES, WIDTH = 25, 78
 MOST_JOBS = 5
 NOTHING = "None of your jobs held a GPU in this period."
+UNKNOWN = "Nobody saw a job of yours on a GPU in this period; the cluster's accounting cannot be read."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ def user_text(report: Report, observations: Sequence[Observation], writing: Writ
     """
     lines = [f"Your jobs on GPUs, {_day(report.since_s)} to {_day(report.until_s)}", ""]
     if not observations:
-        return _text([*lines, NOTHING])
+        return _text([*lines, UNKNOWN if report.unaccounted else NOTHING])
     lines += _sums(report)
     jobs = [job for job in _jobs(observations, least_s) if job.hours.idle]
     if jobs:
