@@ -40,6 +40,7 @@ COLUMNS = (
 )
 MOST_GPUS = 64
 _MEASURED = re.compile(r"(.+):([1-9]\d?)")
+_OF_SEVERAL_PARTS = re.compile(r".+:.+:(?!1\Z)[1-9]\d?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +110,14 @@ def _require_columns(names: Sequence[str], origin: str) -> None:
     if strays:
         hint = nearest_key(strays[0], (*COLUMNS, "GPU:COUNT"))
         message = f"Column {strays[0]!r} of jobs file {origin!r} must be one that gpusage knows. {hint}"
+        raise RequestError(message)
+    several = list(filter(_OF_SEVERAL_PARTS.fullmatch, names))
+    if several:
+        part, _, count = several[0].rpartition(":")
+        message = (
+            f"Column {several[0]!r} of jobs file {origin!r} must be for one part of a GPU, for no job has several; got "
+            f"{count}. Write '{part}:1'."
+        )
         raise RequestError(message)
     if "job_id" not in names:
         message = (

@@ -62,14 +62,17 @@ def plan(  # noqa: PLR0913 - an option each
     if output is not None:
         _write(output, best, _summary(best, others, budget))
     if as_json:
-        tables.print_json({**_document(best, others, groups), "budget": budget})
+        tables.print_json(
+            {**_document(best, others, groups), "budget": budget, "within_budget": _is_within(best, budget)}
+        )
     else:
         _show(best, _summary(best, others, budget))
     click.get_current_context().exit(0 if _is_within(best, budget) else 1)
 
 
 def _is_within(best: Plan, budget: float | None) -> bool:
-    return budget is None or best.cost <= budget
+    """Return whether the plan costs no more than *budget*, in hundredths, as both are shown."""
+    return budget is None or round(best.cost, 2) <= round(budget, 2)
 
 
 @contextmanager

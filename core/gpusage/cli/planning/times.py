@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpusage.cli import options
 from gpusage.cli.cards.graph_cache import read_graph
-from gpusage.cli.planning.jobs import Line
+from gpusage.cli.planning.jobs import MOST_GPUS, Line
 from gpusage.decisions.model_defaults import settled
 from gpusage.policies.capacity.problem import (
     LONGEST_DAYS,
@@ -21,18 +21,18 @@ from gpusage.policies.capacity.problem import (
     stays,
 )
 from gpusage.policies.capacity.problem import options as ways
+from gpusage.policies.place import why_unlimited
 from gpusage.policies.shares.price import partners_of
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import GpuNeed
+from gpusage_hooks.types import Gpu, GpuNeed, Price
 from gpusage_hooks.units import HOUR_S
 
 if TYPE_CHECKING:
     from gpusage.decisions.advisor import Advisor
 
 DAY_S = 24 * HOUR_S
-PART = ":"
-"""In the name of a part of a GPU: a slice of the catalogue, or a share such as ``v100:50%``. No job has several."""
-_SHARE = re.compile(r"(.+):(10|20|25|50)%")
+_SHARE = re.compile(r"(.+):(.*)%")
+_PERCENT = re.compile(r"[1-9][0-9]?")
 Times = Mapping[tuple[str, int], float]
 
 
@@ -40,14 +40,17 @@ def planned(lines: Sequence[Line], groups: Sequence[NodeGroup], advisor: Advisor
     """Return the jobs with their run times on the nodes of *groups*; paths of models count from *folder*.
 
     Raises:
-        GpuUsageError: A model cannot be read, a GPU is not known, or a job can run on none of the nodes.
+        GpuUsageError: A model cannot be read, a GPU is not known, MPS cannot give a share, or a job can run on none of
+            the nodes.
     """
     types = node_types(groups)
-    memory: dict[str, tuple[dict[str, float], int | None]] = {}
+    names = dict.fromkeys(kind.gpu for kind in types)
+    shares = {match[0]: _share(match, advisor) for match in map(_SHARE.fullmatch, names) if match}
+    memory: dict[str, tuple[dict[tuple[str, int], float], int | None]] = {}
     jobs = []
     for line in lines:
         if line.model and line.model not in memory:
-            memory[line.model] = _step_times_s(line.model, types, advisor, folder)
+            memory[line.model] = _step_times_s(line.model, names, shares, advisor, folder)
         jobs.append(line.job(_times(line, *memory.get(line.model, ({}, None)))))
         if not any(map(stays, ways(jobs[-1], types))):
             _refuse(line, types, is_draining=bool(ways(jobs[-1], types)))
@@ -83,7 +86,7 @@ def _require_short(line: Line, times_s: Times) -> None:
         raise RequestError(message)
 
 
-def _times(line: Line, predicted_s: Mapping[str, float], model_steps: int | None) -> Times:
+def _times(line: Line, predicted_s: Times, model_steps: int | None) -> Times:
     """Return run times; measured ones go before predicted ones, and only counts that are powers of two are used.
 
     On several GPUs a step is taken to last as long as on one, so that n GPUs need an n-th of the steps: by the public
@@ -93,34 +96,56 @@ def _times(line: Line, predicted_s: Mapping[str, float], model_steps: int | None
     counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= line.max_gpus]
     predicted = {
         (gpu, count): steps * step_s / count
-        for gpu, step_s in predicted_s.items()
-        for count in (counts if PART not in gpu else [1])
+        for (gpu, most), step_s in predicted_s.items()
+        for count in counts
+        if count <= most
     }
     measured = {key: steps * step_s for key, step_s in line.step_times_s.items() if key[1] & (key[1] - 1) == 0}
     return {**predicted, **measured}
 
 
+def _share(match: re.Match[str], advisor: Advisor) -> tuple[Gpu, int]:
+    """Return the GPU of a share such as ``v100:50%``, and the percentage."""
+    gpu, percent = advisor.catalogue.find(match[1]), match[2]
+    why = "a slice" if gpu.parent_gpu else why_unlimited(gpu)
+    if why or not _PERCENT.fullmatch(percent):
+        got = f"{gpu.name}, which is {why}" if why else f"{percent!r}"
+        message = (
+            f"Share {match[0]!r} of the cluster must be 1 to 99 % of a whole GPU whose threads MPS can divide, which "
+            f"are Nvidia's since Volta; got {got}. Change it."
+        )
+        raise RequestError(message)
+    return gpu, int(percent)
+
+
 def _step_times_s(
-    model: str, types: Sequence[NodeType], advisor: Advisor, folder: Path
-) -> tuple[dict[str, float], int | None]:
-    """Return the predicted step time on one GPU of each type on which the model fits, and the steps that it names."""
+    model: str, names: Iterable[str], shares: Mapping[str, tuple[Gpu, int]], advisor: Advisor, folder: Path
+) -> tuple[dict[tuple[str, int], float], int | None]:
+    """Return the predicted step time on one of each of *names* on which the model fits, and the steps that it names.
+
+    Each name stands beside how many of its GPUs a job may have: no job has several parts.
+    """
     (request,) = options.read_requests([model], {})
     graph = read_graph(advisor, options.resolve_model_path(folder, request.model), dict(request.workload.shape))
     run, fitting = settled(request.workload, request.named, graph), {}
-    for name in dict.fromkeys(kind.gpu for kind in types):
-        share = _SHARE.fullmatch(name)
-        gpus = [advisor.catalogue.find(share[1] if share else name)]
-        (need,) = (
-            advisor.predict_shares(graph, run, gpus, [int(share[2])]) if share else advisor.predict(graph, run, gpus)
-        )
+    for name in names:
+        if name in shares:
+            gpu, percent = shares[name]
+            (need,) = advisor.predict_shares(graph, run, [gpu], [percent])
+            ((price,),) = advisor.price(graph, run, [gpu], [percent])
+            most, step_s = 1, _with_partners_s(need, price)
+        else:
+            gpu = advisor.catalogue.find(name)
+            (need,) = advisor.predict(graph, run, [gpu])
+            most, step_s = 1 if gpu.parent_gpu else MOST_GPUS, need.step_time_s.value
         if need.fits:
-            fitting[name] = _with_partners_s(need) if share else need.step_time_s.value
+            fitting[name, most] = step_s
     return fitting, run.steps
 
 
-def _with_partners_s(need: GpuNeed) -> float:
+def _with_partners_s(need: GpuNeed, price: Price) -> float:
     """Return the step time on a share whose GPU is full of others: the plan fills it."""
     from gpusage.predictors.colocation import slowdown_with_partners  # numpy, which a plan of step times does not need
 
-    among = slowdown_with_partners(need.slowdown, partners_of(need.share_percent))
-    return need.step_time_s.value * among.value / need.slowdown.value
+    among = slowdown_with_partners(price.slowdown_under_contention, partners_of(price.share_percent))
+    return need.step_time_s.value * among.value / price.slowdown.value

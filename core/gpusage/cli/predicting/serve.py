@@ -32,9 +32,16 @@ _OF_STEPS = {
     "step_time": "--step-time",
 }
 """Options of one step, which is not what a server does."""
-SERVERS = ("vllm", "tensorrt-llm")
-SERVERS_CAPABILITY = (7, 0)
-"""The oldest GPUs on which both run. Source: the installation page of vLLM, the support matrix of TensorRT-LLM."""
+BEFORE_VOLTA = ("kepler", "pascal")
+SERVERS: Mapping[str, tuple[str, Mapping[str, Sequence[str]]]] = {
+    "vllm": ("Nvidia's since Volta, or AMD's since MI200", {"nvidia": BEFORE_VOLTA, "amd": ("cdna",)}),
+    "tensorrt-llm": ("Nvidia's since Volta", {"nvidia": BEFORE_VOLTA}),
+    "tensorrt": ("Nvidia's", {"nvidia": ()}),
+}
+"""The GPUs on which an engine runs: in words, and by vendor with the generations of the catalogue that are too old.
+
+Source: the installation pages of vLLM (compute capability 7.0; MI200), the support matrix of TensorRT-LLM.
+"""
 LEGEND = (
     "With as many answers side by side as keys and values fit into 90 % of the GPU's memory, batched continuously; "
     "9 of 10 published figures lie within 1.5 times of what the same rules predict. Longest: what fits alone; the "
@@ -75,18 +82,25 @@ def serve(models: Sequence[str], names: Sequence[str], run: Mapping[str, Any], *
 
 
 def _gpus(names: Sequence[str], engine: str) -> list[Gpu]:
-    catalogue, least = advisor().catalogue, SERVERS_CAPABILITY if engine in SERVERS else (0, 0)
+    catalogue = advisor().catalogue
     if not names:
-        return [gpu for gpu in catalogue.generations() if gpu.compute_capability >= least]
+        return [gpu for gpu in catalogue.generations() if _runs(engine, gpu)]
     gpus = [catalogue.find(name) for name in names]
     for gpu in gpus:
-        if gpu.compute_capability < least:
+        if not _runs(engine, gpu):
             message = (
-                f"GPU of engine {engine} must have compute capability 7.0, as Volta has, or a later one; "
-                f"got {gpu.name}. Name another GPU, or add --engine eager."
+                f"GPU of engine {engine} must be {SERVERS[engine][0]}; got {gpu.name}. "
+                "Name another GPU, or add --engine eager."
             )
             raise RequestError(message)
     return gpus
+
+
+def _runs(engine: str, gpu: Gpu) -> bool:
+    if engine not in SERVERS:
+        return True
+    too_old = SERVERS[engine][1].get(gpu.vendor)
+    return too_old is not None and gpu.generation not in too_old
 
 
 def _document(graph: ModelGraph, workload: Workload, gpu: Gpu, run: Mapping[str, Any]) -> dict[str, Any]:

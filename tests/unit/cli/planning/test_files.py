@@ -68,6 +68,10 @@ def test_durations(text: str, seconds: float) -> None:
             "job_id,max_gpus,v100:1\na,1.5,1\n",
             "Column 'max_gpus' on j.csv, line 2 must be a whole number from 1 to 64; got '1.5'.",
         ),
+        (
+            "job_id,v100:50%:2\na,1\n",
+            "Column 'v100:50%:2' of jobs file 'j.csv' must be for one part of a GPU, for no job has several; got 2.",
+        ),
     ],
 )
 def test_wrong_jobs_are_one_sentence(text: str, sentence: str) -> None:

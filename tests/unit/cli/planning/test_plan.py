@@ -12,14 +12,19 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
+from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.planning import times
 from gpusage.cli.planning.jobs import read_lines
 from gpusage.cli.planning.nodes import read_nodes
 from gpusage.decisions.advisor import make_advisor
+from gpusage.policies.shares.price import partners_of
+from gpusage.predictors.colocation import slowdown_with_partners
+from gpusage_hooks.types import Workload
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = ["plan", "--jobs", "examples/plan/jobs.csv", "--cluster", "examples/plan/cluster.toml"]
 CLUSTER = '[[nodes]]\nname = "n"\ncount = 1\ntypes = [{ name = "t", gpu = "v100", gpus = 2, price_per_hour = 3.6 }]\n'
+WHOLE = '{ name = "whole", gpu = "v100", gpus = 1, price_per_hour = 3.6 }'
 
 
 @pytest.fixture(autouse=True)
@@ -168,15 +173,25 @@ def test_a_plan_above_the_budget_is_shown_with_its_cost_and_status_1(tmp_path: P
     assert "No plan was found within the budget of 0.50; the least cost found is 1.00." in above.stdout
     document = json.loads(CliRunner().invoke(main, [*words, "--budget", "0.5", "--json"]).stdout)
     assert document["cost"] > document["budget"] == 0.5
+    assert document["within_budget"] is False
     within = CliRunner().invoke(main, [*words, "--budget", "1.5"])
     assert (within.exit_code, "budget" in within.stdout) == (0, False)
     unclear = CliRunner().invoke(main, [*words, "--budget", "nan"])
     assert (unclear.exit_code, "'nan' is not a number." in unclear.stderr) == (2, True)
 
 
-def test_parts_of_gpus_are_places_with_the_predicted_price(tmp_path: Path) -> None:
-    """A step on a share is as long as `gpusage predict --share` says, beside partners; no job has several parts."""
-    types = {"whole": ("v100", 1), "halves": ("v100:50%", 2), "slices": ("a100-sxm4-80gb:1g.10gb", 7)}
+def test_a_budget_of_the_cost_that_is_shown_is_enough(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(CLUSTER)
+    (tmp_path / "j.csv").write_text("job_id,steps,v100:1\na,1004,1\n")
+    words = ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml"), "--budget", "1.00"]
+    result = CliRunner().invoke(main, words)
+    assert (result.exit_code, "It costs 1.00:" in result.stdout, "budget" in result.stdout) == (0, True, False)
+    document = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+    assert (document["cost"], document["within_budget"]) == (1.004, True)
+
+
+def test_parts_of_gpus_are_places_and_no_job_has_several(tmp_path: Path) -> None:
+    types = {"whole": ("v100", 1), "halves": ("v100:50%", 2), "slices": ("a100-sxm4-80gb 1g.10gb", 7)}
     rows = (
         f'{{ name = "{name}", gpu = "{gpu}", gpus = {gpus}, price_per_hour = 7.0 }}'
         for name, (gpu, gpus) in types.items()
@@ -188,15 +203,51 @@ def test_parts_of_gpus_are_places_with_the_predicted_price(tmp_path: Path) -> No
     words = ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml"), "--json"]
     planned = {each["job"]: each for each in json.loads(CliRunner().invoke(main, words).stdout)["jobs"]}
     assert (planned["m"]["gpu"], planned["m"]["end_s"] - planned["m"]["start_s"]) == ("v100:50%", 50.0)
-    assert {planned[f"j{number}"]["gpu"] for number in range(7)} == {"a100-sxm4-80gb:1g.10gb"}
+    assert {planned[f"j{number}"]["gpu"] for number in range(7)} == {"a100-sxm4-80gb 1g.10gb"}
     assert {each["gpus"] for each in planned.values()} == {1}
     lines = read_lines(tmp_path / "j.csv")
     (job, *_) = times.planned(lines, read_nodes(tmp_path / "c.toml"), make_advisor(), tmp_path)
     assert set(job.times_s) == {("v100", 1), ("v100", 2), ("v100", 4), *((types[name][0], 1) for name in types)}
-    predicted = CliRunner().invoke(main, ["predict", model, "--gpu", "v100", "--share", "50", "--json"]).stdout
-    (share,) = json.loads(predicted)["predictions"][0]["needs"]
-    alone_s, worst_s = (10_000 * share["step_time_s"][end] for end in ("value", "high"))
-    assert job.times_s["v100", 1] < alone_s < job.times_s["v100:50%", 1] < worst_s
+
+
+@pytest.mark.parametrize("percent", [25, 33, 75])
+def test_a_step_on_a_share_is_as_long_as_the_policy_books_beside_partners(percent: int, tmp_path: Path) -> None:
+    """A step of ResNet-50 waits for memory, so its partners' part of the bandwidth counts."""
+    (tmp_path / "c.toml").write_text(
+        CLUSTER.replace('"v100"', f'"v100:{percent}%"').replace("types = [", f"types = [{WHOLE}, ")
+    )
+    model = str(ROOT / "examples" / "models" / "resnet50.onnx")
+    (tmp_path / "j.csv").write_text(f'job_id,model\na,"{model},batch=8"\n')
+    advisor = make_advisor()
+    (job,) = times.planned(read_lines(tmp_path / "j.csv"), read_nodes(tmp_path / "c.toml"), advisor, tmp_path)
+    ((price,),) = advisor.price(
+        read_graph(advisor, model, {}), Workload(batch_size=8), [advisor.catalogue.find("v100")], [percent]
+    )
+    booked = slowdown_with_partners(price.slowdown_under_contention, partners_of(percent))
+    assert price.slowdown.value < price.slowdown_under_contention.value
+    assert job.times_s[f"v100:{percent}%", 1] / job.times_s["v100", 1] == pytest.approx(booked.value)
+
+
+@pytest.mark.parametrize(
+    ("share", "got"),
+    [
+        ("p100:50%", "p100-pcie-16gb, which is older than Volta"),
+        ("mi250x:50%", "mi250x-64gb, which is not of Nvidia"),
+        ("a100-sxm4-80gb:3g.40gb:50%", "a100-sxm4-80gb:3g.40gb, which is a slice"),
+        ("v100:100%", "'100'"),
+        ("v100:0%", "'0'"),
+        ("v100:12.5%", "'12.5'"),
+    ],
+)
+def test_a_share_that_mps_cannot_give_is_no_place(share: str, got: str, tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(CLUSTER.replace('"v100"', f'"{share}"'))
+    (tmp_path / "j.csv").write_text(f"job_id,{share}:1\na,1\n")
+    result = CliRunner().invoke(
+        main, ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml")]
+    )
+    assert result.exit_code == 1
+    rule = "must be 1 to 99 % of a whole GPU whose threads MPS can divide, which are Nvidia's since Volta"
+    assert f"Share '{share}' of the cluster {rule}; got {got}. Change it." in result.stderr
 
 
 def test_a_spot_node_is_left_out_where_interruptions_make_a_run_longer_than_a_year(tmp_path: Path) -> None:

@@ -34,11 +34,28 @@ def test_each_gpu_has_its_answers_and_the_engine_serves() -> None:
     assert "cost_per_million_tokens" not in fast
 
 
+@pytest.mark.parametrize(
+    ("engine", "gpu", "rule"),
+    [
+        ("vllm", "p100-pcie-16gb", "Nvidia's since Volta, or AMD's since MI200"),
+        ("vllm", "mi100-32gb", "Nvidia's since Volta, or AMD's since MI200"),
+        ("tensorrt-llm", "p100-pcie-16gb", "Nvidia's since Volta"),
+        ("tensorrt-llm", "mi300x-192gb", "Nvidia's since Volta"),
+        ("tensorrt", "mi300x-192gb", "Nvidia's"),
+    ],
+)
+def test_an_engine_is_refused_on_a_gpu_on_which_it_does_not_run(engine: str, gpu: str, rule: str) -> None:
+    result = CliRunner().invoke(main, [*SERVED, "--gpu", gpu, "--engine", engine])
+    assert result.exit_code == 1
+    assert f"GPU of engine {engine} must be {rule}; got {gpu}. Name another GPU, or add --engine" in result.stderr
+
+
+def test_amds_gpus_serve_with_vllm() -> None:
+    assert [row["gpu"] for row in served("--gpu", "mi210", "--gpu", "mi300x")["gpus"]] == ["mi210-64gb", "mi300x-192gb"]
+
+
 def test_servers_run_on_no_gpu_before_volta_and_such_a_gpu_has_no_share() -> None:
     assert {"k80", "p100-pcie-16gb"}.isdisjoint(row["gpu"] for row in served()["gpus"])
-    result = CliRunner().invoke(main, [*SERVED, "--gpu", "p100"])
-    assert result.exit_code == 1
-    assert "engine vllm must have compute capability 7.0" in result.stderr
     (old,) = served("--gpu", "p100", "--engine", "eager", "--rate", "0.01/s")["gpus"]
     assert (old["gpu_count"], old["share_percent"]) == (1, 100)
 
