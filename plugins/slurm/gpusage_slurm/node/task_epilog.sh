@@ -74,12 +74,12 @@ ends_out_of_memory() {
     [ -f "$1" ] && tail -c "$tail_bytes" "$1" | grep -aqE "$out_of_memory"
 }
 
-# Tell whether the job ended because a program is missing: by its exit status, the error number of execve or Python's 2, if
-# that is known, and by the last lines.
+# Return whether the job ended because a program is missing: by its exit status, the error number of execve or Python's 2,
+# if that is known, and by its last line before those of srun.
 misses_program() {
-    case $((${status:-0} / 256)) in 0 | 2 | 8 | 13) ;; *) return 1 ;; esac
+    case ${status:+$((status / 256))} in "" | 2 | 8 | 13) ;; *) return 1 ;; esac
     for file in "$errors" "$output"; do
-        [ -f "$file" ] && tail -c "$tail_bytes" "$file" | tail -n 10 | grep -aqE "$missing" && return 0
+        [ -f "$file" ] && tail -c "$tail_bytes" "$file" | grep -av '^srun: ' | tail -n 1 | grep -aqE "$missing" && return 0
     done
     return 1
 }
