@@ -46,8 +46,9 @@ class Captured:
     busy_s: float
 
     def comment(self, card: str) -> str:
-        """Return the comment of the job, its model being the file *card*."""
-        return ",".join([f"model={card}", *(f"{name}={value}" for name, (value, _) in self.keys.items())])
+        """Return the comment of the job, its model being the file *card*, in quotes if its name would end the word."""
+        model = f'"{card}"' if re.search("[,;]", card) else card
+        return ",".join([f"model={model}", *(f"{name}={value}" for name, (value, _) in self.keys.items())])
 
 
 def check_record(record: Mapping[str, Any]) -> Captured:

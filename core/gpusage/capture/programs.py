@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpusage_hooks.errors import RequestError
@@ -17,7 +17,10 @@ _LAUNCHERS = {
     "accelerate": frozenset(
         {"--multi_gpu", "--cpu", "--tpu", "--use_deepspeed", "--use_fsdp", "--debug", "--quiet", "-q", "--no_python"}
     ),
-    "deepspeed": frozenset({"--no_python", "--no_local_rank", "--no_ssh", "--force_multi", "--save_pid"}),
+    "deepspeed": frozenset(
+        {"--no_python", "--no_local_rank", "--no_ssh", "--no_ssh_check", "--force_multi", "--save_pid", "--quiet", "-q"}
+        | {"--bind_cores_to_rank", "--elastic_training"}
+    ),
 }
 """Programs that start Python programs, each with its options that have no value."""
 _ENVIRONMENTS = frozenset(
@@ -25,7 +28,9 @@ _ENVIRONMENTS = frozenset(
 )
 """Programs that start Python of another environment than that of the command line."""
 _WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
-_PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_processes", "--num_gpus")
+_HOSTS = ("--nnodes", "--num_nodes")
+_PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_processes", "--num_gpus", "--num_accelerators")
+"""Of one host; accelerate's are of all, and its number of hosts has another name."""
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 
@@ -38,7 +43,7 @@ class Program:
         python: The interpreter, with its options.
         words: The script, or ``-m`` and a module, with the arguments.
         variables: Set for it by its command line or job script.
-        gpu_count: Processes of it on one host, one for each GPU.
+        gpu_count: Processes of it on all hosts, one for each GPU.
         folder: Where it runs, from the folder of the user; ``.`` is that one.
     """
 
@@ -174,21 +179,35 @@ def _launcher_program(
     command: Sequence[str], variables: Mapping[str, str], python: tuple[str, ...] = ("python",)
 ) -> Program:
     """Return the program behind torchrun's or accelerate's own options, and how many processes they start."""
-    switches, gpu_count = _LAUNCHERS[Path(command[0]).name], 1
+    switches = _LAUNCHERS[Path(command[0]).name]
+    options: dict[str, str] = {}
     place = 2 if command[1:2] == ["launch"] or command[1:2] == ("launch",) else 1
     while place < len(command) and command[place].startswith("-") and command[place] not in ("-m", "--module"):
-        name, _, value = command[place].partition("=")
-        has_own_value = bool(value) or name in switches
-        value = value or "".join(command[place + 1 : place + 2])
-        if name in _PROCESSES and value.isdecimal():
-            gpu_count = max(int(value), 1)
-        place += 1 if has_own_value else 2
+        name, equals, value = command[place].partition("=")
+        following = "".join(command[place + 1 : place + 2])
+        # A switch that we do not know is none to take the program for its value.
+        is_one_word = bool(equals) or name in switches or following.endswith(".py")
+        options[name] = value if is_one_word else following
+        place += 1 if is_one_word else 2
     words = list(command[place:])
     if words[:1] == ["--module"]:
         words[0] = "-m"
+    gpu_count = _gpu_count(options)
+    if {"--no-python", "--no_python"} & options.keys():
+        program = program_of(words)
+        return replace(program, variables={**variables, **program.variables}, gpu_count=gpu_count)
     if len(words) < (2 if words[:1] == ["-m"] else 1):
         raise _refusal(shlex.join(command))
     return Program(python=python, words=tuple(words), variables=dict(variables), gpu_count=gpu_count)
+
+
+def _gpu_count(options: Mapping[str, str]) -> int:
+    """Return how many processes a launcher starts; deepspeed may list them, as ``HOST:0,1@HOST:0,1``."""
+    listed = options.get("--include") or options.get("-i", "")
+    count = sum(len(host.split(",")) for host in listed.split("@"))
+    for names in (_HOSTS, _PROCESSES):
+        count *= max((int(options[name]) for name in names if options.get(name, "").isdecimal()), default=1) or 1
+    return count
 
 
 def _refusal(text: str) -> RequestError:

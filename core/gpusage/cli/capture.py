@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from gpusage.capture.captured import Captured, check_record
 from gpusage.capture.child import Limits, Outcome, run_program
 from gpusage.capture.programs import Program, no_job_script, program_in_script, program_of
 from gpusage.cli import figures, tables
-from gpusage.cli.cards.cache import user_cache
+from gpusage.cli.cards.cache import make_own_folder, user_cache
 from gpusage.cli.cards.card import SUFFIX, summarize
 from gpusage.cli.scripts import manager_of, read_script, read_scripts
 from gpusage.graphs.card.file import to_document, write_file
@@ -30,6 +31,8 @@ from gpusage.plugins.managers import installed_managers
 from gpusage_hooks.errors import GraphError, RequestError
 
 SCHEMA = "gpusage.capture/1"
+MAXIMUM_CARDS = 200
+"""In the cache; the oldest go first."""
 COLUMNS = (
     tables.Column("key", is_left=True),
     tables.Column("value", is_left=True),
@@ -83,9 +86,10 @@ def capture(  # noqa: PLR0913 - an option each
     card = output or _usual_card(captured)
     if captured.graph is not None:
         if output is None:
-            with suppress(OSError):  # `write_file` says it
-                card.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_folder(card.parent)
         write_file(captured.graph, card)
+        if output is None:
+            _remove_oldest(card.parent)
     if as_json:
         tables.print_json(_document(captured, card, outcome))
     else:
@@ -174,10 +178,26 @@ def _captured(outcome: Outcome) -> Captured:
 
 def _usual_card(captured: Captured) -> Path:
     """Return where a card lies that its user gave no place: two models of one name have two files."""
-    name = "+".join(re.sub(r"\W", "", each) for each, _ in captured.modules[:2]) or "captured"
+    name = "+".join(re.sub(r"\W", "", each)[:30] for each, _ in captured.modules[:2]) or "captured"
     content = json.dumps(to_document(captured.graph)) if captured.graph is not None else ""
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     return user_cache() / "captured" / f"{name}-{digest}{SUFFIX}"
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        make_own_folder(folder)
+    except OSError as error:
+        message = (
+            f"Folder {str(folder)!r} must be your own to keep a card in; got: {error.strerror}. Name a card with -o."
+        )
+        raise RequestError(message) from error
+
+
+def _remove_oldest(folder: Path) -> None:
+    with suppress(OSError):  # another process may do so at the same time
+        for card in sorted(folder.glob(f"*{SUFFIX}"), key=lambda each: each.lstat().st_mtime)[:-MAXIMUM_CARDS]:
+            card.unlink()
 
 
 def _show(captured: Captured, card: Path, outcome: Outcome) -> None:
@@ -192,7 +212,7 @@ def _show(captured: Captured, card: Path, outcome: Outcome) -> None:
         return
     for note in captured.graph.notes:
         tables.show(note)
-    click.echo(f"Card: {card}\n--comment={captured.comment(str(card))}")
+    click.echo(f"Card: {card}\n--comment={shlex.quote(captured.comment(str(card)))}")
 
 
 def _document(captured: Captured, card: Path, outcome: Outcome) -> dict[str, Any]:

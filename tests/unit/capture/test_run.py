@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from gpusage.capture.inside import scratch_files
+from gpusage.cli.capture import MAXIMUM_CARDS
+from gpusage_hooks.comment import parse_comment
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TRY = "echo x > here; echo x > kept; rm -r folder; mkdir folder; umount . ; cat kept folder/* 2>/dev/null; "
@@ -120,6 +123,20 @@ def test_a_job_script_becomes_a_card_and_a_comment(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
+def test_a_card_whose_name_has_spaces_and_commas_has_a_comment_for_the_shell(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = run(
+        tmp_path, "--run-here", "-o", "my card, 2; new.card.json", "--", sys.executable, str(SCRIPTS / "plain.py")
+    )
+    assert done.returncode == 0, done.stderr
+    (word,) = shlex.split(done.stdout.splitlines()[-1])
+    request = parse_comment(word.removeprefix("--comment="))
+    assert request is not None
+    assert (tmp_path / request.model).exists()
+    assert request.workload.batch_size == 32
+
+
+@pytest.mark.torch
 def test_without_an_overlay_what_a_program_writes_is_real(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = run(tmp_path, "--run-here", "--json", "--", sys.executable, str(SCRIPTS / "plain.py"), "written")
@@ -136,10 +153,17 @@ def test_a_card_without_a_place_lies_in_the_users_cache_and_a_number_that_the_us
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("torch")
+    folder = tmp_path / "gpusage" / "captured"
+    folder.mkdir(parents=True)
+    for age in range(MAXIMUM_CARDS + 2):
+        (folder / f"{age}.card.json").touch()
+        os.utime(folder / f"{age}.card.json", (1e9 - age, 1e9 - age))
     words = ("--run-here", "--gpus", "4", "--", sys.executable, str(SCRIPTS / "plain.py"))
     done = run(tmp_path, *words, XDG_CACHE_HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    (card,) = (tmp_path / "gpusage" / "captured").glob("Sequential-*.card.json")
+    (card,) = folder.glob("Sequential-*.card.json")
+    newest = {card.name, *(f"{age}.card.json" for age in range(MAXIMUM_CARDS - 1))}
+    assert {each.name for each in folder.iterdir()} == newest
     *table, place, comment = done.stdout.splitlines()
     assert [line.split()[:3] for line in table[-2:]] == [["gpus", "4", "given"], ["strategy", "ddp", "guessed:"]]
     assert place == f"Card: {card}"

@@ -104,8 +104,10 @@ def forget_values(modules: list[nn.Module], optimizers: list[Any]) -> None:
             return value
         if id(value) not in shadows:
             _TENSORS.append(value)
-            shape = getattr(value, "ds_shape", value.shape)  # DeepSpeed's, of the whole weight
-            empty = torch.empty(shape, dtype=value.dtype, device="meta")
+            if hasattr(value, "ds_shape"):  # DeepSpeed's, of the whole weight
+                empty = torch.empty(value.ds_shape, dtype=value.dtype, device="meta")
+            else:  # its strides show the layout
+                empty = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
             is_weight = isinstance(value, nn.Parameter)
             shadows[id(value)] = nn.Parameter(empty, requires_grad=value.requires_grad) if is_weight else empty
         return shadows[id(value)]

@@ -71,8 +71,16 @@ def make_libraries_light(left_out: LeftOut, after_step: Callable[[Any], None]) -
 class InertOptimizer(torch.optim.SGD):
     """In the place of an optimizer that would be compiled first; its subclass has that one's name."""
 
-    def __init__(self, params: Any, lr: float = 0.0, *_: object, momentum: float = 0.0, **__: object) -> None:
-        super().__init__(params, lr=float(lr), momentum=momentum)
+    def __init__(
+        self,
+        params: Any = None,
+        lr: float = 0.0,
+        *_: object,
+        model_params: Any = None,  # DeepSpeedCPUAdam's name for it
+        momentum: float = 0.0,
+        **__: object,
+    ) -> None:
+        super().__init__(model_params if params is None else params, lr=float(lr), momentum=momentum)
 
 
 class DeepSpeedEngine(nn.Module):

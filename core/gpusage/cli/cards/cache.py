@@ -71,10 +71,11 @@ def make_own_folder(path: Path) -> None:
     """Create the folder *path* if it does not exist.
 
     Raises:
-        OSError: It cannot be created, or belongs to another user.
+        OSError: It cannot be created, or belongs to another user, as does a link to it or the folder that it is in.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.stat().st_uid not in (0, os.geteuid()):
+    statuses = (path.stat(), path.lstat(), path.parent.stat(), path.parent.lstat())
+    if not {each.st_uid for each in statuses} <= {0, os.geteuid()}:
         raise PermissionError(errno.EPERM, "another user's folder", str(path))
 
 

@@ -469,6 +469,7 @@ end
 local PROBLEMS = {
   silent = "gpusaged did not answer in time", rest = "gpusaged did not answer in time",
   unreachable = "gpusaged cannot be reached", strange = "gpusaged's answer cannot be used",
+  unasked = "gpusaged was not asked",
 }
 
 -- Return the daemon's answer about `job` as a table, or nil, why there is none, and which of PROBLEMS that is.
@@ -509,7 +510,8 @@ local function decide(job)
   if done and answer then applied, reason = M.apply(job, answer) end
   if not applied then
     log("job left as it is: " .. tostring(reason))
-    local notice = "gpusage: " .. PROBLEMS[kind or "strange"] .. "; the request stays as it is"
+    local problem_text = PROBLEMS[kind or done and "strange" or "unasked"]
+    local notice = "gpusage: " .. problem_text .. "; the request stays as it is"
     if named and not is_quiet then slurm.log_user("%s", notice) end
     return "gpusage KEEP | " .. tostring(reason):gsub("[^ -~]", "?"), false
   end

@@ -104,7 +104,9 @@ def _jobs(job_ids: Sequence[str]) -> dict[str, Row]:
     known = {row["JobID"]: row for row in _queued_rows(wanted)}
     failed = [job_id for job_id, row in known.items() if OUTCOMES.get(row["StateCompact"]) == "failed"]
     # Apart from the rest: a comment with a line break hides its row.
-    known |= {row["JobID"]: {**known[row["JobID"]], **row} for row in _queued_rows(failed, _WITH_COMMENT)}
+    # An array is listed with all its tasks, one of which may have become a job of its own in between.
+    commented = [row for row in _queued_rows(failed, _WITH_COMMENT) if row["JobID"] in known]
+    known |= {row["JobID"]: {**known[row["JobID"]], **row} for row in commented}
     missing = [job_id for job_id in wanted if job_id not in known]
     return known | {row["JobID"]: row for row in _accounted_rows(missing)}
 

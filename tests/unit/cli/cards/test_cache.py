@@ -56,6 +56,16 @@ def test_nothing_is_kept_in_another_users_folder(tmp_path: Path) -> None:
     assert not any((tmp_path / "cards").iterdir())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+@pytest.mark.parametrize("planted", ["cards", "cards/new"])
+def test_nothing_is_kept_behind_another_users_link(tmp_path: Path, planted: str) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "cards").symlink_to(tmp_path / "mine")
+    os.chown(tmp_path / "cards", 65534, 65534, follow_symlinks=False)
+    write_atomically(tmp_path / planted / "a", b"ours")
+    assert not (tmp_path / planted / "a").exists()
+
+
 def test_in_a_folder_where_others_may_rename_files_nothing_is_believed(tmp_path: Path) -> None:
     """One model's card under another's name: the file is ours, its name is not."""
     write_atomically(tmp_path / "cards" / "a", b"ours")

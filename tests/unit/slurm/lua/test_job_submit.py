@@ -771,6 +771,13 @@ def test_a_job_that_names_a_model_and_got_no_decision_says_so_itself(
     assert (annotation.number, annotation.code, annotation.reasons) == ("", "KEEP", why.format(path))
 
 
+def test_where_our_own_code_failed_the_notice_does_not_blame_an_answer(drive: Drive, tmp_path: Path) -> None:
+    body = submit(tmp_path / "s", f"{{ {CARD} }}")
+    report = drive(body.replace("local job =", "gpusage.script_digest = function() error('a mistake') end local job ="))
+    assert report["printed"] == "gpusage: gpusaged was not asked; the request stays as it is"
+    assert "a mistake" in report["logged"]
+
+
 def test_a_job_that_is_not_asked_about_during_a_rest_says_so_too(drive: Drive, tmp_path: Path) -> None:
     body = often(tmp_path / "s", "submit(1) later(-0.01)").replace("job_of()", f"job_of{{ {CARD} }}")
     body = body.replace("return {", "return { comment = job.admin_comment,")

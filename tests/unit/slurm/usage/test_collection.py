@@ -113,6 +113,19 @@ def test_a_program_that_is_missing_is_no_failure_of_the_job(
     assert [usage.outcome for usage in collect_usage(builtin_catalogue())] == [expected]
 
 
+def test_a_task_that_the_second_listing_alone_has_hides_no_job(
+    answers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An array is listed with all its tasks, of which one became a job of its own after the first listing."""
+
+    def squeue(*words: str) -> bytes:
+        both = f"{'7':64}{'7':16}{'x':1100}\n{'7_1':64}{'9':16}{'x':1100}\n"
+        return (both if "Comment" in words[-1] else f"{row('F', '2:0')}{MARK:{ADMIN_COMMENT_BYTES}}\n").encode()
+
+    monkeypatch.setattr(scontrol, "run_bytes", squeue)
+    assert [usage.outcome for usage in collect_usage(builtin_catalogue())] == ["failed"]
+
+
 def test_a_job_whose_epilog_still_runs_is_told_of_later(answers: dict[str, str]) -> None:
     """Nothing tells yet how it ended; it was recorded as unknown, for good."""
     answers["squeue"] = f"{row('CG')}{MARK:{ADMIN_COMMENT_BYTES}}\n"
