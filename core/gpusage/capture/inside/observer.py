@@ -142,16 +142,15 @@ class Observer:
                 module_class.__call__ = self._observed
 
     def _note_wrappers(self, module: Any) -> None:
-        while module is not None:
-            is_compiled, name = "_orig_mod" in module._modules, type(module).__name__
-            self.is_compiled = self.is_compiled or is_compiled
-            self.strategy = _WRAPPERS.get(name, self.strategy)
+        while (inner := _wrapped(module)) is not None:
+            self.is_compiled = self.is_compiled or "_orig_mod" in module._modules
+            self.strategy = _WRAPPERS.get(type(module).__name__, self.strategy)
             if self.strategy == "zero":
                 self.strategy = f"zero{module.zero_optimization_stage()}".replace("zero0", "ddp")
                 casts = {"bf16": module.bfloat16_enabled(), "fp16": module.fp16_enabled()}
                 self.precision = next((word for word, is_on in casts.items() if is_on), None)
             self.is_in_parts = self.is_in_parts or is_in_parts(module)
-            module = module._orig_mod if is_compiled else module.module if name in _WRAPPERS else None
+            module = inner
 
     def _refer_to(self, module: nn.Module) -> Callable[[], nn.Module | None]:
         """Return what gives *module* back later: here it stays alive until then."""
@@ -180,14 +179,17 @@ class Observer:
 
 def unwrapped(module: Any) -> nn.Module:
     """Return the module inside torch.compile, DDP and FSDP."""
-    while True:
-        if "_orig_mod" in module._modules:  # not by `hasattr`: a module of the user's may have any attribute
-            module = module._orig_mod
-        elif type(module).__name__ in _WRAPPERS:
-            module = module.module
-        else:
-            inner: nn.Module = module
-            return inner
+    while (inner := _wrapped(module)) is not None:
+        module = inner
+    outermost: nn.Module = module
+    return outermost
+
+
+def _wrapped(module: Any) -> nn.Module | None:
+    """Return what *module* wraps; ``None`` for a module of the user's, which may have such a name and more inside."""
+    is_bare = len(module._modules) == 1 and not module._parameters
+    name = "_orig_mod" if "_orig_mod" in module._modules else "module" if type(module).__name__ in _WRAPPERS else ""
+    return getattr(module, name, None) if is_bare and name else None
 
 
 def with_gradient(optimizer: Any) -> list[torch.Tensor]:
