@@ -106,7 +106,7 @@ def fitted(pairs: Pairs, demands: FloatArray, train_mask: BoolArray) -> Law:
 
 
 def following(form: Form, demands: Demands) -> Policy:
-    """Return the law of *form* as a policy; each set of teachers is fitted once."""
+    """Return the law of *form* as a policy; each set of training jobs is fitted once."""
     known: dict[tuple[tuple[Name, ...], bytes], FloatArray] = {}
 
     def policy(pairs: Pairs, train_mask: BoolArray, target: int) -> FloatArray:
@@ -125,7 +125,7 @@ def following(form: Form, demands: Demands) -> Policy:
 
 
 def choosing(laws: Mapping[Form, Policy], chosen: dict[str, Form]) -> Policy:
-    """Return the law of the form that does best on folds inside the teaching models; *chosen* notes which."""
+    """Return the law of the form that does best on folds inside the training models; *chosen* notes which."""
 
     def policy(pairs: Pairs, train_mask: BoolArray, target: int) -> FloatArray:
         model = str(pairs.models[target])

@@ -72,7 +72,7 @@ print("levels", json.dumps([float(level) for level in levels]))
 """
 
 
-def drawn_claims(seed: int) -> dict[str, Any]:
+def draw_claims(seed: int) -> dict[str, Any]:
     """Return some jobs of some users, and how many GPUs of each type there are."""
     generator = np.random.default_rng(seed)
     users = int(generator.integers(2, 5))
@@ -109,13 +109,13 @@ def our_levels(claims: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     return levels
 
 
-def drawn_jobs(sizes: Sequence[int], rates: dict[tuple[str, int], float]) -> tuple[Whole, Whole, Whole, list[str]]:
+def draw_jobs(sizes: Sequence[int], rates: dict[tuple[str, int], float]) -> tuple[Whole, Whole, Whole, list[str]]:
     """Return when jobs are submitted, how long they run, their GPUs, and each one's type, of which Gavel has rates."""
     generator = np.random.default_rng(0)
     kinds = sorted({kind for kind, _ in rates if all(rates.get((kind, size), 0.0) > 0 for size in sizes)})
     gpus = generator.choice(sizes, size=JOB_COUNT)
-    drawn_s = MEDIAN_S * np.exp(SPREAD * generator.standard_normal(JOB_COUNT))
-    work_s = drawn_s.clip(SHORTEST_S, LONGEST_S).astype(np.int64)
+    unbounded_s = MEDIAN_S * np.exp(SPREAD * generator.standard_normal(JOB_COUNT))
+    work_s = unbounded_s.clip(SHORTEST_S, LONGEST_S).astype(np.int64)
     gap_s = float(work_s @ gpus) / JOB_COUNT / (NODE_COUNT * GPUS_PER_NODE * LOAD)
     submit_s = np.cumsum(generator.exponential(gap_s, size=JOB_COUNT)).astype(np.int64)
     return submit_s - submit_s[0], work_s, gpus, [str(kind) for kind in generator.choice(kinds, size=JOB_COUNT)]
@@ -129,7 +129,7 @@ def compare_fifo(folder: Path, python: Path) -> None:
     path.write_text(json.dumps({"v100": {str(job_type): {"null": rate} for job_type, rate in rates.items()}}))
     print(f"{JOB_COUNT} jobs on {NODE_COUNT * GPUS_PER_NODE} GPUs, fifo, rounds of {ROUND_S} s in Gavel's simulator")
     for name, sizes in SIZES.items():
-        submit_s, work_s, gpus, kinds = drawn_jobs(sizes, rates)
+        submit_s, work_s, gpus, kinds = draw_jobs(sizes, rates)
         jobs = [
             (kind, round(seconds * rates[kind, count]), count)
             for kind, seconds, count in zip(kinds, work_s.tolist(), gpus.tolist(), strict=True)
@@ -161,7 +161,7 @@ def compare(gavel: Path, python: Path) -> None:
         compare_fifo(folder, python)
         pairs = []
         for seed in range(INSTANCES):
-            claims = drawn_claims(seed)
+            claims = draw_claims(seed)
             theirs = gavel_levels(python, folder, claims)
             if theirs is not None:
                 pairs.append((our_levels(claims), theirs))

@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpusage_hooks.types import Cluster
 from gpusage_hooks.units import GIB
-from gpusage_lab.simulator.contract import Backfill, Colocation, Demand, JobRequest, Order, Tenant
+from gpusage_lab.simulator.contract import Backfill, Colocation, Demand, JobRequest, Order, QueueState, Tenant
 from gpusage_lab.simulator.engine import simulate
 from gpusage_lab.simulator.fleet import Fleet, GpuType
-from gpusage_lab.simulator.jobs import Jobs
+from gpusage_lab.simulator.jobs import FloatArray, IntArray, Jobs
 from gpusage_lab.simulator.max_min import MaxMin, MaxMinSpeeds
 from gpusage_lab.simulator.ordered import simulate_ordered
 from gpusage_lab.simulator.orders import (
@@ -204,6 +204,52 @@ def test_what_an_order_says_of_its_ranks_saves_time_and_changes_nothing(name: st
     assert result.figures == expected.figures
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart(MaxMin):
+    """The same; fails if two ranks differ by less than any job could notice."""
+
+    def ranks(self, numbers: IntArray, now_s: float, state: QueueState, /) -> FloatArray:
+        """Return the ranks."""
+        ranks = MaxMin.ranks(self, numbers, now_s, state)
+        assert (np.diff(np.unique(ranks)) > 1e-9).all()
+        return ranks
+
+
+@settings(deadline=None, max_examples=60)
+@given(jobs=TRACES)
+def test_age_and_not_rounding_decides_between_jobs_that_are_as_far_behind(jobs: Jobs) -> None:
+    ordering = Ordering(order=Apart(period_s=10.0), predicted_s=jobs.limit_s)
+    simulate_ordered(jobs, FLEET, Shares(), Truth(), ordering)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobByJob(MaxMinSpeeds):
+    """The same, compared each time with fair parts of which each job has its own."""
+
+    def ranks(self, numbers: IntArray, now_s: float, state: QueueState, /) -> FloatArray:
+        """Return the ranks; fail if a job's throughput differs."""
+        before = self.fair.numbers
+        ranks = MaxMinSpeeds.ranks(self, numbers, now_s, state)
+        if self.fair.numbers is before:
+            return ranks
+        jobs = [*state.jobs.values()]
+        speeds = np.zeros((len(jobs), 2))
+        for row, job in enumerate(jobs):
+            speeds[row, list(job.types)] = SPEEDS[job.kind, list(job.types)]
+        claims = claims_of([(job.user, 1, job.gpus) for job in jobs], speeds)
+        expected = throughput_shares(claims, [one.gpu_count for one in FLEET.types])
+        parts = self.fair.parts[[job.number for job in jobs]]
+        assert np.allclose((parts * speeds).sum(axis=1), (expected * speeds).sum(axis=1), rtol=1e-3)
+        return ranks
+
+
+@settings(deadline=None, max_examples=10)
+@given(jobs=traces(most_jobs=10, users=3), shares=st.booleans())
+def test_alike_jobs_and_users_that_count_once_have_what_each_has_by_itself(jobs: Jobs, shares: bool) -> None:
+    ordering = Ordering(order=JobByJob(speeds=SPEEDS, period_s=10.0), predicted_s=jobs.limit_s)
+    simulate_ordered(jobs, FLEET, Shares(shares=shares), Truth(), ordering)
+
+
 CLAIMS = st.lists(
     st.tuples(st.integers(0, 3), st.integers(1, 5), st.sampled_from([0.25, 1.0, 2.0, 4.0])), min_size=1, max_size=12
 )
@@ -222,6 +268,27 @@ def test_water_is_all_spent_and_rises_evenly(most: list[float], capacity: float)
     assert np.isclose(shares.sum(), min(capacity, sum(most)))
     level = shares.max()
     assert all(np.isclose(share, one) or np.isclose(share, level) for share, one in zip(shares, most, strict=True))
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.01, 300), st.lists(st.tuples(st.floats(0.01, 100), st.integers(1, 3)), min_size=1)))
+)
+def test_each_owner_s_water_rises_as_it_would_alone_poured_claim_by_claim(
+    owners: list[tuple[float, list[tuple[float, int]]]],
+) -> None:
+    """The smallest claims first, each has its part of what is left for it and those behind it."""
+    rows = [(owner, most, count) for owner, (_, claims) in enumerate(owners) for most, count in claims]
+    assume(rows)
+    expected = {}
+    for owner, (capacity, claims) in enumerate(owners):
+        rest = capacity
+        singles = sorted(most for most, count in claims for _ in range(count))
+        for place, most in enumerate(singles):
+            expected[owner, most] = min(most, rest / (len(singles) - place))
+            rest -= expected[owner, most]
+    of, most, counts = (np.array(column) for column in zip(*rows, strict=True))
+    shares = fill(np.array([capacity for capacity, _ in owners]), of, most, counts)
+    assert shares.tolist() == pytest.approx([expected[owner, most] for owner, most, _ in rows], rel=1e-6, abs=1e-6)
 
 
 @settings(deadline=None)

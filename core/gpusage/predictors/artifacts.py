@@ -171,6 +171,7 @@ class ColocationParameters:
     sensitivity: Vector
     pressure: Vector
     average: float
+    same_model: float
     near: float
     known: Vector = (0.0, 0.0)
     partly: Vector = (0.0, 0.0)

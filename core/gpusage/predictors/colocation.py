@@ -58,7 +58,8 @@ class LearnedColocation(NamedTuple):
     Attributes:
         sensitivity: By how much each job's throughput lies above the average (below it: negative), over all partners.
         pressure: The same of its partners' throughputs.
-        average: Of all measured throughputs.
+        average: Of all measured throughputs; 1 where none was measured.
+        same_model: Throughput that two unknown jobs of one model are promised at most.
         near: Distance at which likeness falls off.
         known: Where all jobs are like measured ones.
         partly: Where some are.
@@ -71,6 +72,7 @@ class LearnedColocation(NamedTuple):
     sensitivity: FloatArray
     pressure: FloatArray
     average: float
+    same_model: float
     near: float
     known: ColocationDeviations
     partly: ColocationDeviations
@@ -156,7 +158,7 @@ def pair_throughputs(
 ) -> tuple[FloatArray, FloatArray]:
     """Return each row's throughput with each column's job as partner, and how known each job is, 0 to 1.
 
-    Two jobs of one unknown model contend for the same things: they are promised no more than the average.
+    Two jobs of one unknown model contend for the same things: they are promised no more than `same_model`.
     """
     likeness = similarities(learned, rows)
     known = likeness.max(axis=1, initial=0.0)
@@ -165,7 +167,7 @@ def pair_throughputs(
     names = np.array([count or 0 for count in models])  # models without weights are not alike
     alike = (names[:, np.newaxis] == names) & (names > 0)
     by_rule = _pairs_by_rule(rows)
-    by_rule = np.where(alike, np.minimum(by_rule, learned.average), by_rule)
+    by_rule = np.where(alike, np.minimum(by_rule, learned.same_model), by_rule)
     either = 1.0 - np.outer(1.0 - known, 1.0 - known)
     return np.clip(
         either * np.clip(measured, MIN_THROUGHPUT, 1.0) + (1.0 - either) * by_rule, MIN_THROUGHPUT, 1.0
@@ -234,6 +236,7 @@ def learned_colocation(parameters: ColocationParameters) -> LearnedColocation:
         sensitivity=shaped("sensitivity", parameters.sensitivity, jobs),
         pressure=shaped("pressure", parameters.pressure, jobs),
         average=float(parameters.average),
+        same_model=float(parameters.same_model),
         near=float(parameters.near),
         known=ColocationDeviations(*parameters.known),
         partly=ColocationDeviations(*parameters.partly),

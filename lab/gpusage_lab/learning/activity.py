@@ -104,7 +104,7 @@ def _card(data: DataFolder, rows: Rows, held_out: FloatArray) -> Card:
             "RMSLE of SM activity, unseen architecture": rmsle(rows.measured[:, SM], held_out[:, SM]),
         },
         notes=(
-            "Random networks of one generator on one GPU: they teach the SMs' part and the intervals, and no gaps.",
+            "Random networks of one generator on one GPU: the SMs' part and the intervals are fitted on them, no gaps.",
             "They wait for their data, so utilization from the graph alone misses them by far (decision 46).",
             "Memory activity has no measurements that may be learned from; it stays analytic.",
         ),
@@ -160,7 +160,7 @@ def _scored(rows: Rows, groups: Sequence[Fold]) -> tuple[tuple[Line, ...], Float
 
 
 def _transfer(rows: Rows) -> ScoreTable:
-    """Return the errors of what other kinds of network teach, which were run with another program and other data."""
+    """Return the errors of fits on other kinds of network, which were run with another program and other data."""
     folds = leave_one_out(rows.kinds, "kind")
     methods = {
         "constant": _constant,
@@ -176,7 +176,7 @@ def _transfer(rows: Rows) -> ScoreTable:
         title="Utilization of random networks, a kind of network held out, RMSLE on percent",
         columns=("method", *(f"unseen kind: {part}" for part in ("all", "MLP", "CNN"))),
         rows=tuple(lines),
-        notes=("What the one kind teaches about the other: MLP and CNN ran with programs and data of their own.",),
+        notes=("Fitted on the one kind, scored on the other: MLP and CNN ran with programs and data of their own.",),
     )
 
 

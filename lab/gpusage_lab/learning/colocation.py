@@ -1,7 +1,7 @@
 """Co-location under MPS: fitted on a site's own pairs, else nothing; Gavel's and Lucid's pairs score it.
 
 What one campaign's jobs did to each other holds in no other: there, hosts and loaders decide. So only pairs that
-`gpusage profile` measured teach. A few models teach little, and whatever was tried on the target's features (the
+`gpusage profile` measured are in the fit. A few models say little, and whatever was tried on the target's features (the
 artifact's card lists it) did no better than to know the partner; so what is learned is each measured job's own effect,
 and jobs like it have it too.
 """
@@ -60,7 +60,8 @@ NOTHING_MEASURED = ColocationParameters(
     jobs=[],
     sensitivity=[],
     pressure=[],
-    average=SAME_MODEL,
+    average=1.0,
+    same_model=SAME_MODEL,
     near=NEAR,
 )
 """Of a site that has measured no pair: the rule on activities stands alone."""
@@ -181,7 +182,7 @@ def _fitted_with_target(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
 
 
 def fitted_on(source: Pairs) -> Policy:
-    """Return what ours says where all of *source* taught it, whoever may teach."""
+    """Return what ours says, fitted on all of *source*, whatever the training jobs are."""
     learned = learned_colocation(_fitted_on_all(source))
     return lambda pairs, _, target: np.asarray(_sums(learned, pairs)[target])
 
@@ -227,6 +228,7 @@ def _fitted(pairs: Pairs, chosen: BoolArray, train_mask: BoolArray) -> Colocatio
         sensitivity=effects[:count][train_mask].tolist(),
         pressure=effects[count:][train_mask].tolist(),
         average=float(average),
+        same_model=float(average),
         near=NEAR,
     )
 

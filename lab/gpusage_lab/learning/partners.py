@@ -21,11 +21,11 @@ def mean_sums(pairs: Pairs, train_mask: BoolArray, _: int) -> FloatArray:
 
 def kace(pairs: Pairs, train_mask: BoolArray, target: int) -> FloatArray:
     """Return what a linear regression on the sums of both jobs' features says."""
-    return kace_taught_by(pairs, train_mask)(pairs, train_mask, target)
+    return kace_fitted_on(pairs, train_mask)(pairs, train_mask, target)
 
 
-def kace_taught_by(source: Pairs, train_mask: BoolArray) -> Policy:
-    """Return the regression that the jobs of *source* that teach have taught, whoever may teach later."""
+def kace_fitted_on(source: Pairs, train_mask: BoolArray) -> Policy:
+    """Return the regression fitted on the training jobs of *source*, whatever the training jobs are later."""
     first, second = np.nonzero(np.triu(~np.isnan(source.sums) & train_mask[:, np.newaxis] & train_mask))
 
     def design(rows: FloatArray) -> FloatArray:

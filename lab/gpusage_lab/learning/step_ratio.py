@@ -73,8 +73,8 @@ def ratio_table(measurements: Measurements, pairs: StepPairs) -> ScoreTable:
     inside = np.zeros(len(pairs.kind), dtype=bool)
     for fold in family_folds(measurements):
         tests = np.isin(pairs.rows[:, 0], fold.test)
-        teaching = StepPairs(*(column[~tests] for column in pairs))
-        inside[tests] = StepPairs(*(column[tests] for column in pairs)).covered(shared_shares(teaching))
+        training = StepPairs(*(column[~tests] for column in pairs))
+        inside[tests] = StepPairs(*(column[tests] for column in pairs)).covered(shared_shares(training))
     rows: list[tuple[Cell, ...]] = []
     for kind, name in enumerate(KINDS):
         chosen = (pairs.kind == kind) & ~np.isnan(pairs.missed)

@@ -1,7 +1,7 @@
-"""KACE across campaigns: whoever chooses partners in Lucid's campaign was taught by Gavel's alone, and the reverse.
+"""KACE across campaigns: what chooses partners in Lucid's campaign is fitted on Gavel's alone, and the reverse.
 
 The two differ in GPU, way of sharing, host and most models, as any site's jobs do from those that were published. No
-job of the campaign that is scored has taught anything, except popular partner, which needs the campaign's own pairs.
+pair of the campaign that is scored is in a fit, except of popular partner, which needs the campaign's own pairs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpusage_lab.learning.pairs import (
     lucid_utilizations,
     scores,
 )
-from gpusage_lab.learning.partners import activities, kace_taught_by, mean_sums, seen_as
+from gpusage_lab.learning.partners import activities, kace_fitted_on, mean_sums, seen_as
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 
@@ -67,15 +67,15 @@ def table(data: DataFolder) -> ScoreTable:
     )
     columns = [f"{campaign.name}, {which}" for campaign, _ in scored for which in WHICH]
     reached: dict[tuple[str, str], dict[str, float]] = {}
-    for campaign, teachers in scored:
-        for line, policies in _policies(campaign, teachers):
+    for campaign, sources in scored:
+        for line, policies in _policies(campaign, sources):
             figures = [scores(campaign.truth, policy) for policy in policies]
             for key, which in WHICH.items():
                 mean = float(np.mean([each[which] for each in figures]))
                 reached.setdefault(line, {})[f"{campaign.name}, {key}"] = mean
     rows = [(policy, known, *(cells.get(column) for column in columns)) for (policy, known), cells in reached.items()]
     return ScoreTable(
-        title="KACE across campaigns: % of Oracle, taught by the other campaign's pairs alone",
+        title="KACE across campaigns: % of Oracle, fitted on the other campaign's pairs alone",
         columns=("policy", "known of the jobs", *columns),
         rows=(*rows, ("Oracle", "all pairs", *(100.0 for _ in columns))),
         notes=(
@@ -93,16 +93,16 @@ def at_most_alone(pairs: Pairs) -> Pairs:
     return replace(pairs, parts=parts, sums=parts + parts.T)
 
 
-def _policies(campaign: Campaign, teachers: dict[str, Pairs]) -> Iterator[tuple[tuple[str, str], list[Policy]]]:
+def _policies(campaign: Campaign, sources: dict[str, Pairs]) -> Iterator[tuple[tuple[str, str], list[Policy]]]:
     yield ("random", "nothing"), [partial(_by_chance, seed) for seed in range(DRAWS)]
     yield ("popular partner", "the campaign's pairs"), [mean_sums]
     for known, pairs in campaign.known.items():
-        teacher = teachers.get(known, teachers[STEP_TIMES])
-        everyone = np.full(len(teacher.jobs), fill_value=True)
+        source = sources.get(known, sources[STEP_TIMES])
+        everyone = np.full(len(source.jobs), fill_value=True)
         yield (RULE, known), [seen_as(pairs, activities)]
         yield (OURS, known), [seen_as(pairs, as_shipped)]
-        yield ("ours, taught by the other", known), [seen_as(pairs, fitted_on(teacher))]
-        yield ("KACE: linear regression", known), [seen_as(pairs, kace_taught_by(teacher, everyone))]
+        yield ("ours, fitted on the other", known), [seen_as(pairs, fitted_on(source))]
+        yield ("KACE: linear regression", known), [seen_as(pairs, kace_fitted_on(source, everyone))]
 
 
 def _by_chance(seed: int, pairs: Pairs, _: BoolArray, target: int) -> FloatArray:

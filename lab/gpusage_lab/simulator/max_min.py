@@ -12,6 +12,8 @@ from gpusage_lab.simulator.water_filling import Claims, even_shares, throughput_
 
 ROUND_S = 360.0
 """Gavel's time_per_iteration."""
+DIGITS = 6
+"""Of a rank in seconds. Ranks are differences of sums: without it rounding would decide between equals, not age."""
 
 
 @dataclass(slots=True)
@@ -68,38 +70,23 @@ def _by_speed(numbers: IntArray, state: QueueState, speeds: FloatArray) -> Float
     """
     if speeds.shape[1] == 1:  # a job's throughput over its usual one is then its part of the time
         return _even(numbers, state)
-    columns = state.columns
-    role_count = int(columns.role.max()) + 1
-    groups, examples, group_of, jobs = np.unique(
-        columns.user[numbers].astype(np.int64) * role_count + columns.role[numbers],
-        return_index=True,
-        return_inverse=True,
-        return_counts=True,
-    )
-    _, starts, sizes = np.unique(groups // role_count, return_index=True, return_counts=True)
-    roles, classes = groups % role_count, dict[tuple[bytes, bytes], int]()
-    class_of = np.array(
-        [
-            classes.setdefault(
-                (roles[start : start + size].tobytes(), jobs[start : start + size].tobytes()), len(classes)
-            )
-            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
-        ]
-    )
-    _, first_users, alike = np.unique(class_of, return_index=True, return_counts=True)
-    rows = np.concatenate([np.arange(starts[one], starts[one] + sizes[one]) for one in first_users])
-    first_rows = np.cumsum(sizes[first_users]) - sizes[first_users]
-    queued = [state.jobs[number] for number in numbers[examples[rows]].tolist()]
+    users, user_of = np.unique(state.columns.user[numbers], return_inverse=True)
+    roles, examples, role_of = np.unique(state.columns.role[numbers], return_index=True, return_inverse=True)
+    jobs = np.zeros((len(users), len(roles)), dtype=np.int32)
+    np.add.at(jobs, (user_of, role_of), 1)
+    jobs, class_of, alike = np.unique(jobs, axis=0, return_inverse=True, return_counts=True)
+    owners, places = np.nonzero(jobs)
+    queued = [state.jobs[number] for number in numbers[examples[places]].tolist()]
     claims = Claims(
-        users=np.repeat(np.arange(len(first_users), dtype=np.int32), sizes[first_users]),
-        alike=np.repeat(alike, sizes[first_users]),
-        jobs=jobs[rows],
+        users=owners.astype(np.int32),
+        alike=alike[owners].astype(np.int32),
+        jobs=jobs[owners, places],
         gpus=np.array([job.gpus for job in queued]),
         speeds=_allowed(speeds, queued),
     )
-    parts = throughput_shares(claims, [one.gpu_count for one in state.fleet.types])
-    row_of = np.repeat(first_rows[class_of] - starts, sizes) + np.arange(len(groups))
-    of_jobs: FloatArray = parts[row_of[group_of]]
+    parts = np.zeros((*jobs.shape, speeds.shape[1]))
+    parts[owners, places] = throughput_shares(claims, [one.gpu_count for one in state.fleet.types])
+    of_jobs: FloatArray = parts[class_of.ravel()[user_of], role_of]  # numpy 2.0 gives the inverse two axes
     return of_jobs
 
 
@@ -130,7 +117,7 @@ class MaxMin:
         """Return the same of each job."""
         self.fair.update(now_s, state, None)
         run_s: FloatArray = state.run_times_s(numbers).sum(axis=1, keepdims=True)
-        return run_s - self.fair.due_by_s(numbers, self.period_s)
+        return np.round(run_s - self.fair.due_by_s(numbers, self.period_s), DIGITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -156,4 +143,4 @@ class MaxMinSpeeds:
     def ranks(self, numbers: IntArray, now_s: float, state: QueueState, /) -> FloatArray:
         """Return how far each job is ahead on GPUs of each type, in seconds, as above."""
         self.fair.update(now_s, state, self.speeds)
-        return state.run_times_s(numbers) - self.fair.due_by_s(numbers, self.period_s)
+        return np.round(state.run_times_s(numbers) - self.fair.due_by_s(numbers, self.period_s), DIGITS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpusage.policies.capacity.problem import LONGEST_DAYS
 from gpusage_hooks.units import WHOLE_PERCENT
 from gpusage_lab.simulator.fleet import SHARES
 from gpusage_lab.simulator.formats import OWN
@@ -32,7 +33,8 @@ def _job_notes(source: Source, files: Files, seed: int) -> Iterator[str]:
     if source.month is not None:
         yield source.month.note
     if trace.left_out:
-        yield f"{trace.left_out} jobs of the file asked for no GPU or never ran to an end; they are left out."
+        why = f"asked for no GPU, never ran to an end or ran for more than {LONGEST_DAYS} days"
+        yield f"{trace.left_out} jobs {why}; they are left out."
     if trace.elsewhere:
         gpus = ", ".join(f"{count} on {gpus}" for gpus, count in trace.elsewhere.most_common())
         yield f"Jobs on GPUs that the cluster does not have are left out: {gpus}."

@@ -54,7 +54,7 @@ class Trace:
 
     Attributes:
         lines: Where each job stands in the file, in the jobs' order.
-        left_out: Lines of jobs without a GPU or that never ran.
+        left_out: Lines of jobs without a GPU, that never ran, or that ran for too long to be believed.
         elsewhere: How many jobs ran on GPUs that the cluster does not have, by the GPUs.
     """
 
@@ -127,10 +127,10 @@ class _Cells:
         """Add the job, or count it as left out."""
         (gpu_count, share_percent), submit_s = self._request(), self._time("submit_time")
         work_s = self._duration()
-        if work_s > LONGEST_S:
+        if work_s > LONGEST_S and not self.limits.is_foreign:
             name = "duration" if self._text("duration") else "end_time"
             self._refuse(name, f"such that the job runs for at most {LONGEST_DAYS} days, in seconds")
-        if gpu_count == 0 or work_s == 0:
+        if gpu_count == 0 or not 0 < work_s <= LONGEST_S:
             columns.left_out += 1
             return
         if self.limits.is_foreign and (missing := self._not_there(gpu_count)):

@@ -58,9 +58,10 @@ def test_a_part_that_begins_with_a_heading_is_its_whole_section(bench: ModuleTyp
     assert bench.part(output, "First", ["## One", "First", "| a"]) == "First"
 
 
-def test_every_mark_names_a_command_that_exists_with_its_options(bench: ModuleType) -> None:
+def test_every_mark_names_a_command_that_exists_with_its_options_and_how_its_block_begins(bench: ModuleType) -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in bench.PAGES)
     blocks = bench.blocks_of(text)
+    assert [block.start for block in blocks if not block.text.lstrip("`\n").startswith(block.start)] == []
     assert len(blocks) == text.count("\n<!-- made by: ") + text.count("\n<!-- measured by: ") >= 20
     for command in {block.command for block in blocks}:
         program, script, *words = shlex.split(command)

@@ -91,6 +91,7 @@ def test_what_a_partner_did_to_others_is_not_known_where_its_model_is_held_out()
 def test_two_jobs_of_one_unknown_model_are_promised_less_than_two_of_different_ones() -> None:
     learned, rows = learned_colocation(NOTHING_MEASURED), features_of([need(0.2), need(0.2)])
     assert throughputs(learned, rows, (7, 7)) == pytest.approx([SAME_MODEL, SAME_MODEL])
+    assert throughputs(learned._replace(same_model=0.9), rows, (7, 7)) == pytest.approx([0.9, 0.9])
     assert min(throughputs(learned, rows, (0, 0))) > SAME_MODEL
 
 

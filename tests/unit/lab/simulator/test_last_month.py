@@ -81,6 +81,15 @@ def test_another_process_simulates_the_same_month() -> None:
     assert scenario(source, 0).fleet.gpu_count == 28
 
 
+def test_a_job_whose_end_the_accounting_lost_is_left_out_and_counted() -> None:
+    runaway = replace(JOBS[0], job_id="9", duration_s=483 * 86400.0)
+    source = Source(month=LastMonth(title="PBS", jobs=(*JOBS, runaway), cluster=CLUSTER))
+    assert list(scenario(source, 0).jobs.ids) == [job.job_id for job in JOBS]
+    assert "1 jobs asked for no GPU, never ran to an end or ran for more than 366 days; they are left out." in [
+        *notes(source, 0)
+    ]
+
+
 def test_jobs_of_a_cluster_that_has_none_of_their_gpus_are_refused() -> None:
     month = LastMonth(title="PBS", jobs=tuple(replace(job, gpu_type="k80") for job in JOBS), cluster=CLUSTER)
     with pytest.raises(RequestError, match='"PBS\'s accounting" must have at least one job'):
