@@ -205,7 +205,7 @@ def test_what_an_order_says_of_its_ranks_saves_time_and_changes_nothing(name: st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Apart(MaxMin):
+class ExactRanks(MaxMin):
     """The same; fails if two ranks differ by less than any job could notice."""
 
     def ranks(self, numbers: IntArray, now_s: float, state: QueueState, /) -> FloatArray:
@@ -218,7 +218,7 @@ class Apart(MaxMin):
 @settings(deadline=None, max_examples=60)
 @given(jobs=TRACES)
 def test_age_and_not_rounding_decides_between_jobs_that_are_as_far_behind(jobs: Jobs) -> None:
-    ordering = Ordering(order=Apart(period_s=10.0), predicted_s=jobs.limit_s)
+    ordering = Ordering(order=ExactRanks(period_s=10.0), predicted_s=jobs.limit_s)
     simulate_ordered(jobs, FLEET, Shares(), Truth(), ordering)
 
 
