@@ -204,24 +204,6 @@ def test_what_an_order_says_of_its_ranks_saves_time_and_changes_nothing(name: st
     assert result.figures == expected.figures
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExactRanks(MaxMin):
-    """The same; fails if two ranks differ by less than any job could notice."""
-
-    def ranks(self, numbers: IntArray, now_s: float, state: QueueState, /) -> FloatArray:
-        """Return the ranks."""
-        ranks = MaxMin.ranks(self, numbers, now_s, state)
-        assert (np.diff(np.unique(ranks)) > 1e-9).all()
-        return ranks
-
-
-@settings(deadline=None, max_examples=60)
-@given(jobs=TRACES)
-def test_age_and_not_rounding_decides_between_jobs_that_are_as_far_behind(jobs: Jobs) -> None:
-    ordering = Ordering(order=ExactRanks(period_s=10.0), predicted_s=jobs.limit_s)
-    simulate_ordered(jobs, FLEET, Shares(), Truth(), ordering)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JobByJob(MaxMinSpeeds):
     """The same, compared each time with fair parts of which each job has its own."""
