@@ -67,7 +67,7 @@ SEEN = {
     "own_loss": {"batch": "12", **TRAINS, "optimizer": "adam"},
     "rollouts": {"batch": "32", **TRAINS, "optimizer": "adam"},
     "optimizer_each": {"batch": "32", **TRAINS, "optimizer": "adamw"},
-    "with_timm": {"batch": "4", **TRAINS, "optimizer": "adam"},
+    "with_timm": {"batch": "4", **TRAINS, "optimizer": "adam", "layout": "channels_last"},
     "trainer": {"batch": "4", **TRAINS, "optimizer": "adamw", "accumulate": "2"},
     "accelerated": {"batch": "10", **TRAINS, "precision": "bf16", "optimizer": "adamw", "accumulate": "3"},
     "with_deepspeed": {"batch": "8", **BF16, "optimizer": "adamw", "accumulate": "2", "gpus": "2", "strategy": "zero2"},
