@@ -30,8 +30,13 @@ def written(folder: Path) -> Path:
     """Write invented measurements in the form of Lucid's, and return their folder."""
     alone = [
         {
-            **{"model": model, "batch_size": 64, "amp": 0, "speed_samples_per_s": 100},
-            **{"gpu_util_pct": 20, "gmem_util_pct": 9, "gmem_MiB": 2000},
+            "model": model,
+            "batch_size": 64,
+            "amp": 0,
+            "speed_samples_per_s": 100,
+            "gpu_util_pct": 20,
+            "gmem_util_pct": 9,
+            "gmem_MiB": 2000,
         }
         for model in MODELS
     ]

@@ -114,6 +114,7 @@ def test_a_share_is_billed_as_its_part_of_a_gpu_and_a_users_limit_holds(sandbox:
     assert each == [("R", "None"), ("R", "None"), ("PD", "AssocGrpGRES"), ("PD", "AssocGrpGRES")]
 
 
+@pytest.mark.one_release
 def test_a_report_counts_a_job_that_no_node_sampled_and_that_gpusage_never_saw(sandbox: Sandbox) -> None:
     """It was submitted without gpusage's mark, and its node has no NVML."""
     job = submit(sandbox, "--comment=nothing", wrap="sleep 2")
@@ -189,6 +190,7 @@ def test_a_job_of_slurmrestd_is_decided_while_it_waits(sandbox: Sandbox) -> None
     sandbox.run("scancel", name)
 
 
+@pytest.mark.one_release
 def test_the_last_month_is_simulated_as_the_books_have_it(sandbox: Sandbox) -> None:
     """On the cluster as slurmctld describes it; who asks is root here, and sees all jobs."""
     job = submit(sandbox, wrap="sleep 2")

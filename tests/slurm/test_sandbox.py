@@ -146,6 +146,7 @@ def test_down_leaves_no_process_and_no_file(new_cluster: NewCluster) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.one_release
 @pytest.mark.parametrize("daemon", ["slurmctld", "munged", "v100-1"])
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_down_takes_a_broken_cluster_down_too(new_cluster: NewCluster, daemon: str, number: signal.Signals) -> None:

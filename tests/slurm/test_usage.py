@@ -127,6 +127,7 @@ def test_a_jobs_usage_is_in_the_store_and_its_user_is_told(sandbox: Sandbox) -> 
         assert unmarked.usage.partition == usage["partition"] == "gpu"
 
 
+@pytest.mark.one_release
 def test_a_job_counts_the_utilization_of_the_run_that_showed_its_model(sandbox: Sandbox) -> None:
     toml = sandbox.layout.gpusage_toml
     was = toml.read_text()
@@ -177,6 +178,7 @@ printf '%s' '{facts}' >{file}; echo process $$ $((${{mib%M}} * 1048576)) >>{file
 """
 
 
+@pytest.mark.one_release
 def test_a_share_that_fails_with_its_cap_filled_lacked_memory_without_a_word_in_its_output(sandbox: Sandbox) -> None:
     starves = STARVES.format(facts=FACTS, file=facts_of(sandbox))
     light = COMMENT.replace(",slowdown=1", "")
@@ -191,6 +193,7 @@ def test_a_share_that_fails_with_its_cap_filled_lacked_memory_without_a_word_in_
     assert first["granted"]["trouble"] == "no MPS daemon holds the client: it sees all SMs"
 
 
+@pytest.mark.one_release
 def test_where_history_is_observed_a_job_that_names_no_model_is_known_by_its_features(sandbox: Sandbox) -> None:
     """Its mark leads from what its node saw to who submitted it, under what name, and to a digest of its script."""
     configure(sandbox, f'{sandbox.layout.gpusage_toml.read_text()}history = "observe"\n')
