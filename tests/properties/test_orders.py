@@ -225,8 +225,8 @@ class JobByJob(MaxMinSpeeds):
         return ranks
 
 
-@settings(deadline=None, max_examples=10)
-@given(jobs=traces(most_jobs=10, users=3), shares=st.booleans())
+@settings(deadline=None, max_examples=3)
+@given(jobs=traces(most_jobs=5, users=3), shares=st.booleans())
 def test_alike_jobs_and_users_that_count_once_have_what_each_has_by_itself(jobs: Jobs, shares: bool) -> None:
     ordering = Ordering(order=JobByJob(speeds=SPEEDS, period_s=10.0), predicted_s=jobs.limit_s)
     simulate_ordered(jobs, FLEET, Shares(shares=shares), Truth(), ordering)
