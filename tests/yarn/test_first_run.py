@@ -64,7 +64,7 @@ def test_the_second_run_of_a_command_is_decided_by_what_the_first_one_showed(clu
     first = submit(*command)
     wait_until(lambda: [*cache.glob("gpusage/runs/*.card.json")])
     second = submit("--dry-run", *command)
-    assert (first["code"], second["code"]) == ("DECLINE", "REWRITE")
+    assert (first["code"], second["code"]) == ("KEEP", "REWRITE")
     assert f"as job {first['application']}'s run showed" in str(second["reasons"])
     program.write_text(f"{PROGRAM}\n# another program")
-    assert submit("--dry-run", *command)["code"] == "DECLINE"
+    assert submit("--dry-run", *command)["code"] == "KEEP"
