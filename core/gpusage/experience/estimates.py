@@ -20,11 +20,10 @@ from math import sqrt
 from gpusage.devices.shares import shares_of
 from gpusage.experience.history import GpuLookup
 from gpusage.experience.learned import Experience, FamilyRatio, Finding, run_count
-from gpusage.experience.learning import clip_to_one
 from gpusage.experience.other_users import narrowed
 from gpusage.experience.trust import PARTNERS, WAITS_FOR_HOST
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
-from gpusage.predictors.intervals import interval_around, product, ratio, scaled
+from gpusage.predictors.intervals import clip_to_one, interval_around, product, ratio, scaled
 from gpusage.predictors.known import HOSTS_APART, NOTHING_KNOWN
 from gpusage.predictors.share_growth import growths
 from gpusage_hooks.errors import DeviceError

@@ -23,7 +23,7 @@ from gpusage.experience.learned import ByUser, Experience, FamilyRatio, GpuShare
 from gpusage.experience.other_users import LEAST_USERS, MOST_USERS
 from gpusage.experience.runs import OUT_OF_MEMORY_MARGIN, WINDOW_RUNS, Run, slowdown
 from gpusage.experience.trust import suspensions
-from gpusage.predictors.intervals import NINETY_PERCENT
+from gpusage.predictors.intervals import NINETY_PERCENT, clip_to_one
 from gpusage_hooks.types import Allocation, Interval, Usage
 from gpusage_hooks.units import WHOLE_PERCENT
 
@@ -247,8 +247,3 @@ def median_interval(values: Sequence[float]) -> Interval:
     deviation = max(RUN_DEVIATION, scatter)
     spread = NINETY_PERCENT * hypot(JOB_DEVIATION, deviation, deviation / sqrt(len(logs)))
     return Interval(value=exp(center), low=exp(center - spread), high=exp(center + spread))
-
-
-def clip_to_one(interval: Interval) -> Interval:
-    """Return *interval* with no end above 1."""
-    return Interval(value=min(interval.value, 1.0), low=min(interval.low, 1.0), high=min(interval.high, 1.0))

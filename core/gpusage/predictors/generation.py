@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
@@ -66,6 +66,17 @@ class GenerationWork:
     read_bytes: float
     prompt_tokens: int
     total_tokens: int
+
+    def divided(self, divide: Callable[[Lowering], Lowering], cache_parts: int) -> GenerationWork:
+        """Return what one of several GPUs has of this: *divide* of each pass, and one of *cache_parts* of the cache."""
+        return replace(
+            self,
+            prompt=divide(self.prompt),
+            decoder_start=divide(self.decoder_start) if self.decoder_start else None,
+            token=divide(self.token),
+            kv_cache_bytes=self.kv_cache_bytes / cache_parts,
+            read_bytes=self.read_bytes / cache_parts,
+        )
 
     def passes(self) -> tuple[Pass, Pass]:
         """Return the pass over the prompt, and that of the last new token."""

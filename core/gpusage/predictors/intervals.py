@@ -89,6 +89,11 @@ def at_least(figure: Interval, least: float) -> Interval:
     return Interval(value=max(figure.value, least), low=max(figure.low, least), high=max(figure.high, least))
 
 
+def clip_to_one(interval: Interval) -> Interval:
+    """Return *interval* with no end above 1."""
+    return Interval(value=min(interval.value, 1.0), low=min(interval.low, 1.0), high=min(interval.high, 1.0))
+
+
 def inverse(of: Interval) -> Interval:
     """Return 1 / *of*."""
     return Interval(value=1 / of.value, low=1 / of.high, high=1 / of.low)

@@ -25,14 +25,7 @@ def stage_work(work: GenerationWork, gpu_count: int) -> GenerationWork:
 
     What a pass computes in between lies on one GPU at a time, so it is not divided.
     """
-    return replace(
-        work,
-        prompt=_stage_lowering(work.prompt, gpu_count),
-        decoder_start=_stage_lowering(work.decoder_start, gpu_count) if work.decoder_start else None,
-        token=_stage_lowering(work.token, gpu_count),
-        kv_cache_bytes=work.kv_cache_bytes / gpu_count,
-        read_bytes=work.read_bytes / gpu_count,
-    )
+    return work.divided(lambda one: _stage_lowering(one, gpu_count), gpu_count)
 
 
 def _stage_lowering(lowering: Lowering, gpu_count: int) -> Lowering:

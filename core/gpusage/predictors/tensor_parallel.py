@@ -94,15 +94,7 @@ def divided(work: GenerationWork, graph: ModelGraph, sequences: SequenceModel, g
             f"Write 'gpus=N' with N one of {most}."
         )
         raise GraphError(message)
-    cached = min(gpu_count, key_heads)
-    return replace(
-        work,
-        prompt=_divided(work.prompt, gpu_count),
-        decoder_start=_divided(work.decoder_start, gpu_count) if work.decoder_start else None,
-        token=_divided(work.token, gpu_count),
-        kv_cache_bytes=work.kv_cache_bytes / cached,
-        read_bytes=work.read_bytes / cached,
-    )
+    return work.divided(lambda one: _divided(one, gpu_count), min(gpu_count, key_heads))
 
 
 def _heads(graph: ModelGraph, sequences: SequenceModel) -> tuple[int, int]:

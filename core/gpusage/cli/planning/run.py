@@ -59,15 +59,14 @@ def plan(  # noqa: PLR0913 - an option each
     limits = Limits(time_s=limit_s)
     with _watch(time_limit_s) as watch:
         best, others = whole_plan(jobs, groups, lambda state: decide(state, limits), watch)
+    is_within, summary = _is_within(best, budget), _summary(best, others, budget)
     if output is not None:
-        _write(output, best, _summary(best, others, budget))
+        _write(output, best, summary)
     if as_json:
-        tables.print_json(
-            {**_document(best, others, groups), "budget": budget, "within_budget": _is_within(best, budget)}
-        )
+        tables.print_json({**_document(best, others, groups), "budget": budget, "within_budget": is_within})
     else:
-        _show(best, _summary(best, others, budget))
-    click.get_current_context().exit(0 if _is_within(best, budget) else 1)
+        _show(best, summary)
+    click.get_current_context().exit(0 if is_within else 1)
 
 
 def _is_within(best: Plan, budget: float | None) -> bool:

@@ -127,19 +127,19 @@ def _step_times_s(
     """
     (request,) = options.read_requests([model], {})
     graph = read_graph(advisor, options.resolve_model_path(folder, request.model), dict(request.workload.shape))
-    run, fitting = settled(request.workload, request.named, graph), {}
-    for name in names:
-        if name in shares:
-            gpu, percent = shares[name]
-            (need,) = advisor.predict_shares(graph, run, [gpu], [percent])
-            ((price,),) = advisor.price(graph, run, [gpu], [percent])
-            most, step_s = 1, _with_partners_s(need, price)
-        else:
-            gpu = advisor.catalogue.find(name)
-            (need,) = advisor.predict(graph, run, [gpu])
-            most, step_s = 1 if gpu.parent_gpu else MOST_GPUS, need.step_time_s.value
+    run = settled(request.workload, request.named, graph)
+    gpus = {name: advisor.catalogue.find(name) for name in names if name not in shares}
+    needs = advisor.predict(graph, run, list(gpus.values())) if gpus else ()
+    fitting = {
+        (name, 1 if gpu.parent_gpu else MOST_GPUS): need.step_time_s.value
+        for (name, gpu), need in zip(gpus.items(), needs, strict=True)
+        if need.fits
+    }
+    for name, (gpu, percent) in shares.items():
+        (need,) = advisor.predict_shares(graph, run, [gpu], [percent])
+        ((price,),) = advisor.price(graph, run, [gpu], [percent])
         if need.fits:
-            fitting[name, most] = step_s
+            fitting[name, 1] = _with_partners_s(need, price)
     return fitting, run.steps
 
 

@@ -18,7 +18,7 @@ from gpusage.devices.shares import memory_cap_bytes
 from gpusage.policies.latency import latency_s
 from gpusage.policies.place import limits_threads, needed_bytes, why_unlimited
 from gpusage.policies.wording import percent
-from gpusage.predictors.intervals import other_factor, product, ratio
+from gpusage.predictors.intervals import clip_to_one, other_factor, product, ratio, scaled
 from gpusage_hooks.types import Candidate, GpuNeed, GpuRequest, Interval, Price, SharingRules, Workload
 from gpusage_hooks.units import WHOLE_PERCENT, gib
 
@@ -186,8 +186,8 @@ def need_on(offer: Offer) -> GpuNeed:
         whole,
         step_time_s=product(whole.step_time_s, slowdown),
         throughput_samples_per_s=ratio(whole.throughput_samples_per_s, slowdown),
-        sm_activity=_clip_to_one(whole.sm_activity, 1 / (part * slowdown.value)),
-        dram_activity=_clip_to_one(whole.dram_activity, 1 / slowdown.value),
+        sm_activity=clip_to_one(scaled(whole.sm_activity, 1 / (part * slowdown.value))),
+        dram_activity=clip_to_one(scaled(whole.dram_activity, 1 / slowdown.value)),
         fits=offer.has_memory(offer.needed_bytes),
         share_percent=offer.share_percent,
         slowdown=slowdown,
@@ -203,8 +203,8 @@ def need_alone(need: GpuNeed) -> GpuNeed:
         need,
         step_time_s=other_factor(need.step_time_s, slowdown),
         throughput_samples_per_s=product(need.throughput_samples_per_s, slowdown),
-        sm_activity=_clip_to_one(need.sm_activity, part * slowdown.value),
-        dram_activity=_clip_to_one(need.dram_activity, slowdown.value),
+        sm_activity=clip_to_one(scaled(need.sm_activity, part * slowdown.value)),
+        dram_activity=clip_to_one(scaled(need.dram_activity, slowdown.value)),
         share_percent=WHOLE_PERCENT,
         slowdown=NO_SLOWDOWN,
     )
@@ -253,8 +253,3 @@ def trouble(offer: Offer, within: Limits) -> str:
     if within.latest_step_s is not None and offer.step_time_s.high > within.latest_step_s:
         return f"might end after its deadline{company}"
     return f"would save too little: {100 * offer.gpu_time:.0f} % of a whole GPU's time per step"
-
-
-def _clip_to_one(activity: Interval, times: float) -> Interval:
-    value, low, high = (min(end * times, 1.0) for end in (activity.value, activity.low, activity.high))
-    return Interval(value=value, low=low, high=high)
