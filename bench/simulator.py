@@ -5,6 +5,7 @@ Each size runs in a process of its own. Seconds are of the processor, so that an
 Examples:
   python bench/simulator.py --largest 100000
   python bench/simulator.py --one slots+sjf 10000 1.3
+  python bench/simulator.py --one slots+max-min 10000 2 --user-each    # each job has a user of its own
   python bench/simulator.py --against ../clones    # folders gavel and Lucid: orders beside Lucid's own simulator
   python bench/simulator.py --against ../clones --gavel-python ../venv/bin/python    # and Gavel's
 """
@@ -16,6 +17,7 @@ import resource
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -45,13 +47,15 @@ GPUS_PER_NODE = 5
 MIB_PER_KIB = 1 / 1024
 
 
-def measure(name: str, count: int, load: float) -> dict[str, float]:
+def measure(name: str, count: int, load: float, *, has_user_each: bool = False) -> dict[str, float]:
     """Return seconds and memory of one simulation in this process, of a policy or of one in an order (slots+sjf)."""
     advisor = make_advisor()
     pools = [{"site_type": name, "gpu_count": count // JOBS_PER_GPU // 4} for name in ("t4", "v100", "a100", "h100")]
     fleet = fleet_of(parse_cluster({"pools": pools}, "bench", advisor.catalogue, origin="bench"), advisor.catalogue)
     fleet = with_nodes(fleet, GPUS_PER_NODE)
     jobs = generated(count, draw_kinds(), fleet, 0, load)
+    if has_user_each:
+        jobs = replace(jobs, user=np.arange(count, dtype=jobs.user.dtype), users=tuple(map(str, range(count))))
     scenario = scenario_of(jobs, fleet, advisor, folder=Path(), seed=0)
     started_s, wall_s = time.process_time(), time.monotonic()
     policy_name, _, order_name = name.partition("+")
@@ -76,7 +80,15 @@ def measure(name: str, count: int, load: float) -> dict[str, float]:
     "--gavel-python", type=click.Path(exists=True, path_type=Path), help="Python with cvxpy, ecos and cvxopt."
 )
 @click.option("--one", nargs=3, hidden=True)
-def main(largest: int, against: Path | None, gavel_python: Path | None, one: tuple[str, str, str] | None) -> None:
+@click.option("--user-each", "has_user_each", is_flag=True, hidden=True)
+def main(
+    largest: int,
+    against: Path | None,
+    gavel_python: Path | None,
+    one: tuple[str, str, str] | None,
+    *,
+    has_user_each: bool,
+) -> None:
     """Print a table."""
     if against is not None:
         lucid.compare(against)
@@ -84,7 +96,7 @@ def main(largest: int, against: Path | None, gavel_python: Path | None, one: tup
             gavel.compare(lucid.clone(against, "gavel"), gavel_python)
         return
     if one:
-        print(json.dumps(measure(one[0], int(one[1]), float(one[2]))))
+        print(json.dumps(measure(one[0], int(one[1]), float(one[2]), has_user_each=has_user_each)))
         return
     table = Table("policy", "load", "jobs", "GPUs", "CPU s", "µs a job", "wall s", "peak MiB", "goal")
     for name in NAMES:
