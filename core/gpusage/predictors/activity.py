@@ -208,12 +208,8 @@ def while_waiting(activity: Activity, step_s: float, waits_s: float) -> Activity
     if not waits_s:
         return activity
     share = waits_s / (step_s + activity.gaps_s + waits_s)
-    return replace(
-        activity,
-        gpu_utilization=_mean_with(activity.gpu_utilization, share, 1.0),
-        sm_activity=_mean_with(activity.sm_activity, share, 0.0),
-        dram_activity=_mean_with(activity.dram_activity, share, 0.0),
-    )
+    busy = _mean_with(activity.gpu_utilization, share, 1.0)
+    return replace(while_idle(activity, share), gpu_utilization=busy)
 
 
 def while_idle(activity: Activity, share: float) -> Activity:
