@@ -31,7 +31,7 @@ from gpusage_hooks.units import percent
 MOST_LINES, WIDTH = 25, 78
 MOST_JOBS = 5
 NOTHING = "None of your jobs held a GPU in this period."
-UNKNOWN = "Nobody saw a job of yours on a GPU in this period; the cluster's accounting cannot be read."
+UNKNOWN = "No job of yours was seen on a GPU, and the accounting cannot be read."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

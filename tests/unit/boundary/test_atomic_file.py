@@ -30,6 +30,14 @@ def test_the_cause_is_told_where_neither_the_file_nor_its_draft_can_be_there(tmp
         atomic_write(tmp_path / name, "text")
 
 
+def test_half_a_character_leaves_the_file_as_it_was_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("before")
+    with pytest.raises(UnicodeEncodeError):
+        atomic_write(path, "\ud800")
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["before"]
+
+
 def test_a_device_is_written_to_and_never_replaced(tmp_path: Path) -> None:
     """Root who throws a page away would else leave a file in the place of /dev/null."""
     pipe = tmp_path / "pipe"
@@ -68,7 +76,7 @@ def test_a_link_is_replaced_and_what_it_leads_to_untouched(tmp_path: Path) -> No
 def test_what_a_shell_opened_for_us_is_written_to() -> None:
     """``-o >(gzip)`` and ``-o /dev/stdout``: links of the kernel's own."""
     reader, writer = os.pipe()
-    for folder in ("/dev/fd", "/proc/self/fd"):
+    for folder in ("/dev/fd", "/proc/self/fd", "/dev/../dev/fd"):
         atomic_write(Path(folder) / str(writer), "page")
         assert os.read(reader, 100) == b"page"
     os.close(writer)

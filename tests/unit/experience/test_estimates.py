@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.experience.estimates import raise_prices
 from gpusage.experience.identity import fingerprint
+from gpusage.experience.learned import Experience
 from gpusage.experience.learning import learn
 from gpusage.experience.runs import Run
+from gpusage.experience.trust import PARTNERS
 from gpusage.plugins.loading import make_hooks
 from gpusage.predictors.intervals import exact_interval, speedup
-from gpusage_hooks.types import GpuNeed, SoloRun, Submitter, Workload
+from gpusage_hooks.types import GpuNeed, Price, SoloRun, Submitter, Workload
 from graphs import convolution_graph
 from runs import GIB, RUN, runs, shared
 
@@ -136,3 +139,13 @@ def test_whatever_was_seen_figures_stay_sound(utilizations: list[float], percent
         assert need.gpu_utilization.high <= 1
     for prices in advisor.price(GRAPH, WORKLOAD, [V100, H100], [25, 50, 75]):
         assert all(1 <= price.slowdown.low <= price.slowdown.value <= price.slowdown.high for price in prices)
+
+
+@pytest.mark.parametrize(("times", "expected"), [(1.0, 1.0), (0.5, 1.0), (1.5, 1.5)])
+def test_runs_beside_partners_raise_a_price_by_what_partners_do_not_explain(times: float, expected: float) -> None:
+    price = Price(gpu=V100.name, share_percent=50, slowdown=exact_interval(1.2), contended_slowdown=exact_interval(1.6))
+    observed = {(V100.name, 50): 1.6 * PARTNERS * times}
+    seen = Experience(run_count=3, utilization={}, utilization_runs={}, slowdown=observed, memory_bytes=None)
+    (raised,) = raise_prices(seen, (price,))
+    assert raised.slowdown.value == pytest.approx(1.2 * expected)
+    assert raised.slowdown_under_contention.value == pytest.approx(1.6 * expected)

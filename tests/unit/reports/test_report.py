@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from gpusage.reports.accuracy import count_promises, prediction_accuracy
@@ -109,6 +110,12 @@ def test_a_time_without_anything_says_so_and_wastes_nothing() -> None:
     assert notes[0] == "No decision was recorded in this period."
     assert notes[1].startswith("No run was observed")
     assert "<svg" not in page(empty)
+
+
+def test_where_nothing_was_sampled_the_missing_accounting_is_named() -> None:
+    empty = msgspec.structs.replace(report_of([], [], Rates(), PERIOD), unaccounted=("Slurm keeps no accounting.",))
+    notes = [note for section in sections(empty) for note in section.notes]
+    assert notes[-1] == "Jobs that no node sampled are not counted: Slurm keeps no accounting."
 
 
 def test_what_users_wrote_is_text_on_the_page() -> None:

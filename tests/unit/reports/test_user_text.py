@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from gpusage.reports.amounts import Rates
 from gpusage.reports.report import Period, report_of
-from gpusage.reports.user_text import MOST_LINES, NOTHING, WIDTH, Change, Writing, change_of, user_text
+from gpusage.reports.user_text import MOST_LINES, NOTHING, UNKNOWN, WIDTH, Change, Writing, change_of, user_text
 from gpusage.store.usage_rows import Observation
 from gpusage_hooks.types import DecisionRecord, SoloRun, Usage, Workload
 from observed import HALF, NOW_S, month, record, usage
@@ -78,6 +79,11 @@ def test_however_long_and_strange_names_are_every_line_fits_and_prints() -> None
 
 def test_who_had_no_job_is_told_so() -> None:
     assert text_of([]).endswith(NOTHING)
+
+
+def test_whose_jobs_nobody_could_see_is_not_told_that_there_were_none() -> None:
+    report = msgspec.structs.replace(report_of([], [], Rates(), PERIOD), unaccounted=("Slurm keeps no accounting.",))
+    assert user_text(report, [], SCRIPTS, 60.0).endswith(UNKNOWN)
 
 
 def test_where_nothing_was_idle_there_is_nothing_to_change() -> None:
