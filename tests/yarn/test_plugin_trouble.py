@@ -362,8 +362,16 @@ def test_preemption_is_no_failure_however_often_it_happens(jar: Path, tmp_path: 
 
 
 def kill_processes(container: str) -> None:
-    """Kill what runs in a container, as the end of its node would."""
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if f"CONTAINER_ID={container}".encode() in (path / "environ").read_bytes():
+    """Kill what runs in a container, as the end of its node would, and also what it starts in the meantime."""
+    while processes := [path for path in Path("/proc").glob("[0-9]*") if runs_in(path, container)]:
+        for path in processes:
+            with suppress(ProcessLookupError):
                 os.kill(int(path.name), signal.SIGKILL)
+
+
+def runs_in(process: Path, container: str) -> bool:
+    """Tell whether a process of /proc lives and belongs to a container. A dead one that nobody has waited for has no environment."""
+    try:
+        return f"CONTAINER_ID={container}".encode() in (process / "environ").read_bytes()
+    except OSError:
+        return False

@@ -110,7 +110,7 @@ def test_a_small_model_gets_a_share_and_sees_no_more(cluster: Sandbox) -> None:
 @pytest.mark.short
 def test_a_training_job_gets_a_share_of_the_only_gpu_type_on_which_one_does(cluster: Sandbox) -> None:
     """Half of an A100 has room for it. Half of a V100 has too little memory, and three quarters are more GPU time."""
-    training = f"{MODELS}/resnet50.onnx,batch=112,precision=fp16,utilization=45"
+    training = f"{MODELS}/resnet50.onnx,batch=112,precision=fp16,utilization=35"
     done = submit(cluster, "--model", training, "--memory-mib", "128", "--json", "--", "env")
     document = json.loads(done.stdout)
     plan = document["plan"]
@@ -125,7 +125,7 @@ def test_threads_and_claims_travel_with_the_plan(cluster: Sandbox, tmp_path: Pat
     """A site may let a share use twice its threads; whoever submits next knows of a share that has no container yet."""
     config = tmp_path / "gpusage.toml"
     config.write_text((cluster.layout.etc / "gpusage.toml").read_text() + '[sharing]\ncap = "double"\n')
-    training = ("--model", f"{MODELS}/resnet50.onnx,batch=112,precision=fp16,utilization=45", "--memory-mib", "128")
+    training = ("--model", f"{MODELS}/resnet50.onnx,batch=112,precision=fp16,utilization=35", "--memory-mib", "128")
     words = (*training, "--json", "--", "env; sleep 1")
     done = submit(cluster, *words, environment={**cluster.environment, "GPUSAGE_CONFIG": str(config)})
     document = json.loads(done.stdout)

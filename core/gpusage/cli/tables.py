@@ -74,7 +74,7 @@ def show_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
 
     Args:
         columns: The first one names the row.
-        rows: Cells; an interval is written `` (low-high)`` at a cell's end.
+        rows: Cells; in a column of numbers, an interval is written `` (low-high)`` at a cell's end.
     """
     screen = console()
     for number, (chosen, table) in enumerate(_forms(columns, rows)):
@@ -99,7 +99,11 @@ def _forms(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator
     wide = list(columns)
     while True:
         folded = [
-            [cell.replace(" (", "\n(") for cell, column in zip(row, columns, strict=True) if column in wide]
+            [
+                cell if column.is_left else cell.replace(" (", "\n(")
+                for cell, column in zip(row, columns, strict=True)
+                if column in wide
+            ]
             for row in rows
         ]
         narrow = [column._replace(title=column.title.replace(" ", "\n")) for column in wide]

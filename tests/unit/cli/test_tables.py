@@ -52,6 +52,14 @@ def test_a_table_takes_the_widest_form_that_fits(
     assert capsys.readouterr().out.splitlines() == expected
 
 
+def test_a_column_of_words_keeps_its_brackets_in_their_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "32")
+    show_rows((Column("reason", is_left=True), *COLUMNS[1:2]), [["only N (a b) on h100", ROWS[0][1]]])
+    assert "only N (a b) on h100    197 ms" in capsys.readouterr().out.splitlines()
+
+
 def test_a_file_or_a_pipe_has_every_column(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It has no width; those that are empty throughout may be left out."""
     monkeypatch.delenv("COLUMNS", raising=False)

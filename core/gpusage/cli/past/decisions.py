@@ -117,6 +117,8 @@ def latest(count: int, user: str) -> tuple[JobHistory, ...]:
 
 
 def _entry(record: DecisionRecord, runs: tuple[Usage, ...], jobs: list[AnnotatedJob]) -> JobHistory:
+    # Any user may write another's number into the tags of a YARN application.
+    jobs = [job for job in jobs if record.origin in origins_of(job.user)]
     ids = tuple(dict.fromkeys([*(job.job_id for job in jobs), *(run.job_id for run in runs)]))
     return jobs[0] if len(jobs) == len(ids) == 1 else None, record, runs, ids
 

@@ -27,7 +27,7 @@ from gpusage_hooks.types import AnnotatedJob, Generation
 from gpusage_slurm.settings import SlurmSettings
 from records import RECORD, USAGE
 
-NUMBERED = replace(RECORD, number="69215f4a0c3e")
+NUMBERED = replace(RECORD, number="69215f4a0c3e", origin="ada")
 JOB = AnnotatedJob(
     job_id="12_3",
     manager="slurm",
@@ -36,6 +36,8 @@ JOB = AnnotatedJob(
     mark=f"site; {annotation_of_record(NUMBERED)}",
     waits_for="Resources",
 )
+FORGED = replace(JOB, job_id="13", user="mallory")
+"""A job that carries the number of another user's decision."""
 
 
 @pytest.fixture
@@ -47,7 +49,8 @@ def show_decisions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[
         store.record_all([NUMBERED, replace(NUMBERED, number="69215f4a0c3f", origin="uid 7")])
 
     def find_jobs(*, job_id: str, user: str) -> list[AnnotatedJob]:
-        return [JOB] if job_id in ("", JOB.job_id) and user in ("", JOB.user) else []
+        jobs = [FORGED, JOB] if user == job_id == "" else [JOB]
+        return jobs if job_id in ("", JOB.job_id) and user in ("", JOB.user) else []
 
     monkeypatch.setattr(decisions, "_managed_jobs", find_jobs)
 
