@@ -389,7 +389,7 @@ def test_srun_is_kept_because_it_is_srun(sandbox: Sandbox) -> None:
     [
         ("/bin/gpusage", "/bin/none", "the host of the submission has no gpusage where"),
         ("limit_s = 20", "limit_s = 0.001", "describing the model t"),
-        ("gpusage_cli", "nowhere", "no description of the model came with the job: the host of the submission has no"),
+        ("gpusage_cli", "nowhere", "no description of the model came with the job: its script came through a pipe, it"),
         ('package.path = "', f'{NO_POSIX}package.path = "', "--export=NONE left the description of the model behind"),
     ],
     ids=["no gpusage on the host", "a card that took too long", "no filter on the host", "--export=NONE, no luaposix"],

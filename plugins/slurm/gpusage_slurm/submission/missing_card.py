@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from gpusage.adapters.cards import ERROR_MARK, decode_error
 
 UNKNOWN = (
-    "no description of the model came with the job: the host of the submission has no gpusage in its cli_filter.lua, "
-    "or it came from another client than sbatch"
+    "no description of the model came with the job: its script came through a pipe, it came from another client than "
+    "sbatch, or the host of the submission has no gpusage in its cli_filter.lua"
 )
 CAVEAT = (
     "--export={}: where the Lua of the submission's host has no luaposix (`gpusage slurm doctor` tells), "
