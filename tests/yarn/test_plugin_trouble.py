@@ -370,7 +370,7 @@ def kill_processes(container: str) -> None:
 
 
 def runs_in(process: Path, container: str) -> bool:
-    """Tell whether a process of /proc lives and belongs to a container. A dead one that nobody has waited for has no environment."""
+    """Tell whether a process of /proc lives and belongs to a container; a dead one has no environment."""
     try:
         return f"CONTAINER_ID={container}".encode() in (process / "environ").read_bytes()
     except OSError:

@@ -32,6 +32,8 @@ _OF_STEPS = {
     "step_time": "--step-time",
 }
 """Options of one step, which is not what a server does."""
+_KEYS_OF_JOBS = ("batch", "steps", "utilization", "step_time", "first_run", "slowdown", "slo", "forbid")
+"""Keys of a model's text that say something of one step, or of one job on a cluster."""
 BEFORE_VOLTA = ("kepler", "pascal")
 SERVERS: Mapping[str, tuple[str, Mapping[str, Sequence[str]]]] = {
     "vllm": ("Nvidia's since Volta, or AMD's since MI200", {"nvidia": BEFORE_VOLTA, "amd": ("cdna",)}),
@@ -62,6 +64,12 @@ def serve(models: Sequence[str], names: Sequence[str], run: Mapping[str, Any], *
             raise RequestError(message)
     written = []
     for request in options.read_requests(models, run):
+        for key in _KEYS_OF_JOBS:
+            if key in request.named:
+                message = (
+                    f"Key {key!r} of model {request.model!r} must stand without --serve; got both. Remove one of them."
+                )
+                raise RequestError(message)
         graph = read_graph(advisor(), request.model, dict(request.workload.shape))
         workload = settled_request(request, graph).workload
         if workload.generate is None:

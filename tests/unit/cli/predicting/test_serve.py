@@ -86,6 +86,13 @@ def test_a_rate_says_how_many_gpus_or_which_share() -> None:
     assert "25 % of one" in CliRunner().invoke(main, [*SERVED, "--gpu", "a100", "--rate", "0.1/s"]).stdout
 
 
+@pytest.mark.parametrize("key", ["batch=8", "steps=100", "utilization=50", "slo=1s"])
+def test_a_key_of_one_job_is_refused_in_the_models_text(key: str) -> None:
+    result = CliRunner().invoke(main, ["predict", f"{GPT2},mode=infer,{key}", *SERVED[2:], "--gpu", "a100"])
+    assert result.exit_code == 1
+    assert f"Key '{key.partition('=')[0]}' of model '{GPT2}' must stand without --serve; got both." in result.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "rule"),
     [
