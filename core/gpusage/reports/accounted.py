@@ -42,12 +42,17 @@ def with_accounting(
             usage for usage in runs.get((each.usage.manager, each.usage.job_id), ()) if is_same_run(usage, each.usage)
         ]
         if same:
-            seen[min(same, key=lambda usage: abs(usage.started_at_s - each.usage.started_at_s))].append(each)
+            seen[max(same, key=lambda usage: _overlap_s(usage, each.usage))].append(each)
         else:
             every.append(each)
     for usage, of_run in seen.items():
         every += _joined(usage, of_run) if of_run else [Observation(usage=usage, decision=_record(usage, find_record))]
     return tuple(sorted(every, key=lambda each: each.usage.ended_at_s, reverse=True))
+
+
+def _overlap_s(first: Usage, second: Usage) -> float:
+    """Return how long both ran, below 0 if neither did: clocks of nodes differ, and a requeued job soon starts again."""
+    return min(first.ended_at_s, second.ended_at_s) - max(first.started_at_s, second.started_at_s)
 
 
 def _joined(usage: Usage, seen: Sequence[Observation]) -> Iterator[Observation]:

@@ -70,6 +70,15 @@ def test_a_requeued_job_has_each_run_once() -> None:
     assert {each.usage.sampled_s for each in runs} == {SEEN.sampled_s}
 
 
+def test_a_requeued_jobs_second_run_is_its_own_where_the_clock_of_its_node_is_behind() -> None:
+    """Its start is nearer to that of the first run, which was short."""
+    first = replace(BOOKS, ended_at_s=BOOKS.started_at_s + 250.0)
+    second = replace(BOOKS, started_at_s=first.ended_at_s + 121.0, ended_at_s=first.ended_at_s + 721.0)
+    behind = replace(SEEN, started_at_s=second.started_at_s - 200.0, ended_at_s=second.ended_at_s - 200.0)
+    runs = joined([behind], [first, second])
+    assert total(map(amounts_of, runs)).booked == pytest.approx(2 * 850.0 / HOUR_S)
+
+
 def test_a_share_that_no_node_sampled_has_its_decision_and_a_forged_number_has_none() -> None:
     decided = record(1)
     share = replace(BOOKS, number=decided.number, granted=HALF, gpu_count=1)
