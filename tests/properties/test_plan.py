@@ -14,7 +14,7 @@ from gpusage.policies.capacity.decision import decide
 from gpusage.policies.capacity.mixed_integer import Limits
 from gpusage.policies.capacity.plan import Active, Plan
 from gpusage.policies.capacity.planning import make_plan
-from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob
+from gpusage.policies.capacity.problem import TOLERANCE_S, NodeGroup, NodeType, PlannedJob
 from gpusage.policies.capacity.rules import RULES, by_rule
 from gpusage.policies.capacity.search import best_plan
 from gpusage.policies.capacity.state import Choice, State
@@ -110,7 +110,8 @@ def _chooser(name: str) -> Callable[[State], Choice]:
 def _no_gpu_is_used_twice(plan: Plan) -> None:
     for each in plan.assignments:
         here = [other for other in plan.assignments if other.node == each.node]
-        used = sum(other.option.gpu_count for other in here if other.start_s <= each.start_s < other.end_s)
+        moment_s = each.start_s + TOLERANCE_S  # an end and the start after it may differ in the last digit
+        used = sum(other.option.gpu_count for other in here if other.start_s <= moment_s < other.end_s)
         assert used <= each.option.type.gpu_count
 
 

@@ -125,14 +125,14 @@ class _Event:
         for own in np.split(columns[order], np.cumsum(np.bincount(jobs, minlength=len(self.jobs)))[:-1]):
             yield Row(columns=own, factors=np.ones(len(own)), low=1.0, high=1.0)
 
-    def _capacity_rows(self, now: StartOptions, busy_s: Sequence[FloatArray]) -> Iterator[Row]:
+    def _capacity_rows(self, now: StartOptions, busy_s: FloatArray) -> Iterator[Row]:
         """Yield a row per GPU and period: no more GPUs are used than paid."""
         gpu = np.concatenate([now.gpu, self.later.gpu])
         columns = np.concatenate([np.arange(len(now)), self.first_later + np.arange(len(self.later))])
         use_s = np.concatenate([now.use_s(self.edges_s), self.later.use_s(self.edges_s)])
         for number, name in enumerate(self.gpus):
             supplies = [place for place, supply in enumerate(self.supplies) if supply.gpu == name]
-            running_s = np.sum([busy_s[place] for place in supplies], axis=0)
+            running_s = busy_s[supplies].sum(axis=0)
             for period, length_s in enumerate(self.lengths_s.tolist()):
                 chosen = (gpu == number) & (use_s[:, period] > 0.0)
                 paid = [self.paid(place, period) for place in supplies]
@@ -142,23 +142,28 @@ class _Event:
                     high=-float(running_s[period]) / length_s,
                 )
 
-    def _taken_s(self) -> tuple[list[FloatArray], list[FloatArray]]:
-        """Return GPU seconds in each period, for each supply: those of running jobs, and those of their whole nodes."""
-        busy, on = ([np.zeros(len(self.lengths_s)) for _ in self.supplies] for _ in range(2))
+    def _taken_s(self) -> tuple[FloatArray, FloatArray]:
+        """Return GPU seconds of each supply in each period: those of running jobs, and those of their whole nodes."""
+        busy, on = np.zeros((2, len(self.supplies), len(self.lengths_s)))
+        active = self.state.active
+        if not active:
+            return busy, on
         places = {(supply.group.name, supply.gpu): place for place, supply in enumerate(self.supplies)}
-        for node in self.state.active:
-            place = places[node.group.name, node.type.pool]
-            left_s = [self._periods(each.start_s + each.option.time_s - self.state.now_s) for each in node.running]
-            counts = [each.option.gpu_count for each in node.running]
-            busy[place] += sum((count * left for count, left in zip(counts, left_s, strict=True)), np.zeros(1))
-            on[place] += node.type.gpu_count * np.max(left_s, axis=0)
+        place = np.array([places[node.group.name, node.type.pool] for node in active])
+        job_counts = [len(node.running) for node in active]
+        running = [each for node in active for each in node.running]
+        left_s = self._periods(np.array([each.start_s + each.option.time_s - self.state.now_s for each in running]))
+        counts = np.array([each.option.gpu_count for each in running])
+        np.add.at(busy, np.repeat(place, job_counts), counts[:, None] * left_s)
+        longest_s = np.maximum.reduceat(left_s, np.cumsum([0, *job_counts[:-1]]))
+        np.add.at(on, place, np.array([node.type.gpu_count for node in active])[:, None] * longest_s)
         return busy, on
 
-    def _periods(self, end_s: float) -> FloatArray:
-        """Return how much of each period lies before *end_s*; what is overdue ends in a moment."""
-        return overlap_s(np.zeros(1), np.array([max(end_s, 1.0)]), self.edges_s)
+    def _periods(self, ends_s: FloatArray) -> FloatArray:
+        """Return how much of each period lies before each of *ends_s*; what is overdue ends in a moment."""
+        return overlap_s(np.zeros((1, 1)), np.maximum(ends_s, 1.0)[:, None], self.edges_s)
 
-    def _owned(self, on_s: Sequence[FloatArray]) -> Iterator[Row]:
+    def _owned(self, on_s: FloatArray) -> Iterator[Row]:
         """Yield rows of what is paid at least: active nodes until their last job ends, and new ones at first."""
         for place, supply in enumerate(self.supplies):
             new = [
@@ -177,7 +182,7 @@ class _Event:
         for group in self.state.groups:
             own = [(place, each) for place, each in enumerate(self.supplies) if each.group is group]
             until_s = max(kind.until_s for kind in group.types)
-            there = self._periods(until_s - self.state.now_s) / self.lengths_s
+            there = self._periods(np.array([until_s - self.state.now_s]))[0] / self.lengths_s
             for period in range(len(self.lengths_s)):
                 columns = [self.paid(place, period) for place, _ in own]
                 factors = [1.0 / each.gpu_count for _, each in own]
