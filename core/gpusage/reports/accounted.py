@@ -51,7 +51,7 @@ def with_accounting(
 
 
 def _overlap_s(first: Usage, second: Usage) -> float:
-    """Return how long both ran, below 0 if neither did: clocks of nodes differ, and a requeued job starts again soon."""
+    """Return how long both ran, less than 0 if neither: clocks differ, and a requeued job starts again soon."""
     return min(first.ended_at_s, second.ended_at_s) - max(first.started_at_s, second.started_at_s)
 
 
