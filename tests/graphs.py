@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
+
 from gpusage_hooks.types import ModelGraph, Node, Shape
 
 
@@ -77,6 +80,20 @@ def language_model(hidden: int, heads: int, key_heads: int, inner: int, words: i
         producers=tuple(producers for _, producers in rows),
         inputs=(("input_ids", (-1, length)),),
         parameter_count=weights,
+    )
+
+
+def with_layers(one: ModelGraph, count: int) -> ModelGraph:
+    """Return a `language_model` with *count* layers in place of one."""
+    inside, size = one.nodes[1:-1], len(one.nodes) - 2
+    steps = range(0, count * size, size)
+    layers = [tuple(source + step for source in row) for step in steps for row in one.producers[1:-1]]
+    weights = sum(prod(shape) for node in inside for shape in node.parameters)
+    return replace(
+        one,
+        nodes=(one.nodes[0], *inside * count, one.nodes[-1]),
+        producers=(one.producers[0], *layers, (count * size,)),
+        parameter_count=one.parameter_count + (count - 1) * weights,
     )
 
 

@@ -24,7 +24,7 @@ MODEL_PREFIXES = ("timm:", "torchvision:", "hf:")
 _JOBS: Mapping[Mode, str] = MappingProxyType({"train": "a training job", "infer": "an inference job"})
 _STRATEGIES: Mapping[Mode, tuple[str, str]] = MappingProxyType(
     {
-        "train": ("must not be pipeline in training, which is not predicted", "Write 'strategy=fsdp'"),
+        "train": ("must not be pipeline in training, which has a key of that name", "Write 'pipeline=2'"),
         "infer": ("must be pipeline in inference", "Remove 'strategy' or write 'strategy=pipeline'"),
     }
 )
@@ -197,6 +197,10 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
     if "strategy" in values and (values["strategy"] == "pipeline") != (mode == "infer"):
         rule, cure = _STRATEGIES[mode]
         refuse("strategy", rule, texts["strategy"], cure)
+    of_a_copy = values.get("tensor", 1) * values.get("pipeline", 1)
+    if values.get("gpus", 1) % of_a_copy:
+        cure = f"Write 'gpus={of_a_copy}' or a multiple of it"
+        refuse("gpus", f"must be a multiple of tensor x pipeline, which is {of_a_copy}", texts["gpus"], cure)
     if "lora" in values and "trainable" in values:
         refuse("lora", "must not stand beside 'trainable'", texts["lora"], "Remove one of the two")
     if values.get("precision") in QUANTISED and mode != "infer" and not {"lora", "trainable"} & values.keys():

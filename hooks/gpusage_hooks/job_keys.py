@@ -218,11 +218,40 @@ _ROWS = (
         form="N",
         unit="GPUs",
         default="1",
-        help="Training: GPUs that train together, each with its own batch; figures are per GPU. With generate: GPUs "
+        help="Training: GPUs that train together, each with its own batch unless tensor or pipeline divide the model; "
+        "figures are per GPU. With generate: GPUs "
         "that divide each layer (tensor parallelism), or the layers (`strategy=pipeline`); memory is per GPU, times "
         "and rates are of all.",
         details="The request stays as it is.",
         example="4",
+    ),
+    JobKey(
+        name="tensor",
+        group="run",
+        kind=Count(),
+        targets=("tensor",),
+        form="N",
+        unit="GPUs",
+        default="1",
+        modes=TRAINING,
+        requires="gpus",
+        help="Training: GPUs among which each layer is divided (tensor parallelism).",
+        details="Megatron's `--tensor-model-parallel-size`. `gpus` counts all GPUs, those of every copy of the model.",
+        example="2",
+    ),
+    JobKey(
+        name="pipeline",
+        group="run",
+        kind=Count(),
+        targets=("pipeline",),
+        form="N",
+        unit="stages",
+        default="1",
+        modes=TRAINING,
+        requires="gpus",
+        help="Training: stages of a pipeline, each with some of the layers; accumulate=M are its micro-batches.",
+        details="Megatron's `--pipeline-model-parallel-size`. Stages compute in the order 1F1B.",
+        example="2",
     ),
     JobKey(
         name="strategy",

@@ -39,9 +39,10 @@ def _several(case: PolicyInput) -> tuple[str, ...]:
     if run.gpus == 1 or not places:
         return (unchanged_reason,)
     memory = max((place.need.required_bytes for place in places), key=lambda needed: needed.high)
+    of_copy = run.tensor * run.pipeline
     too_small = type_names([place for place in places if not place.need.fits])
     way = (
-        f"by {run.strategy}, batch {run.batch_size} each"
+        f"by {run.strategy}, batch {run.batch_size} {f'for each {of_copy}' if of_copy > 1 else 'each'}"
         if run.mode == "train"
         else "that compute one after the other"
         if run.strategy == "pipeline"

@@ -11,9 +11,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,35 +53,22 @@ from gpusage.predictors.generation import CacheSizes, GenerationWork, generation
 from gpusage.predictors.intervals import at_least, scaled
 from gpusage.predictors.kernel_times import KernelTimes
 from gpusage.predictors.kernels import Kernels, is_autocast, kernels_of
+from gpusage.predictors.lazy import lazy
 from gpusage.predictors.lowering import Lowering, fused, is_fused, is_fusion_measured, lower
 from gpusage.predictors.memory import Peak, generation_peak, tensor_peak, with_context
-from gpusage.predictors.pipeline import is_pipeline, stage_exchange, stage_work
-from gpusage.predictors.sequences import SequenceModel, sequence_model
+from gpusage.predictors.model_parallel import (
+    CopyTraffic,
+    DividedLayers,
+    copy_traffic,
+    divided_layers,
+    stages_of,
+    wait_in_copy_s,
+)
+from gpusage.predictors.model_structures import ModelStructures
+from gpusage.predictors.pipeline import is_pipeline, require_a_layer_for_each, stage_exchange, stage_work
 from gpusage.predictors.step_time import Timing, generation_timing, kernels_on, step_times_s, timing_with
-from gpusage.predictors.structure import Structure, analyze_structure, with_autocast
 from gpusage.predictors.tensor_parallel import Exchange, divided, exchange_of
 from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, SoloRun, Workload
-
-T = TypeVar("T")
-
-
-class lazy(Generic[T]):  # noqa: N801 - a decorator, as property is
-    """Like `functools.cached_property` from Python 3.12 on; before, all objects of a class wait for one lock.
-
-    Two threads may both work out what neither found.
-    """
-
-    def __init__(self, function: Callable[[Any], T]) -> None:
-        self._function = function
-        self.__doc__ = function.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: object, owner: type) -> T:
-        value = instance.__dict__[self._name] = self._function(instance)
-        return value
-
 
 CACHED_ANALYSES = 3
 """About one graph."""
@@ -114,8 +101,9 @@ class GpuAnalysis:
         self.passes = analysis.passes
         self.work = analysis.work
         self.exchange = analysis.exchange
-        has_replicas = is_replicated(analysis.workload)
-        self.gradients = gradient_traffic(analysis.lowering, analysis.workload) if has_replicas else NO_GRADIENT_TRAFFIC
+        is_several = is_replicated(analysis.workload)
+        self.gradients = gradient_traffic(analysis.lowering, analysis.workload) if is_several else NO_GRADIENT_TRAFFIC
+        self.copy_traffic = analysis.copy_traffic
         self.efficiency = analysis.efficiency
         self.pretrained = analysis.pretrained
 
@@ -157,8 +145,15 @@ class GpuAnalysis:
         if self.exchange:
             sums = zip(of_one, self.waiting_s, strict=True)
             return [scaled(step_time_s, 1.0 + sums_s / step_time_s.value) for step_time_s, sums_s in sums]
-        each = zip(of_one, self.gpus, strict=True)
-        return [step_time_of_replicas(step_time_s, self.workload, gpu, self.gradients) for step_time_s, gpu in each]
+        each = zip(of_one, self._waits_in_copy_s, strict=True)
+        of_copy = zip([scaled(step, 1.0 + wait_s / step.value) for step, wait_s in each], self.gpus, strict=True)
+        return [step_time_of_replicas(step_time_s, self.workload, gpu, self.gradients) for step_time_s, gpu in of_copy]
+
+    @lazy
+    def _waits_in_copy_s(self) -> list[float]:
+        """Seconds of a step in which each GPU waits for those that hold other parts of its copy of the model."""
+        each = zip(self.timing.step_s.tolist(), self.gpus, strict=True)
+        return [wait_in_copy_s(self.copy_traffic, step_s, self.workload, gpu) for step_s, gpu in each]
 
     @lazy
     def waiting_s(self) -> list[float]:
@@ -169,8 +164,8 @@ class GpuAnalysis:
             return sums_s
         if not is_replicated(self.workload):
             return [0.0] * len(self.gpus)
-        each = zip(self.timing.step_s.tolist(), self.gpus, strict=True)
-        return [waiting_s(self.gradients, step_s, self.workload, gpu) for step_s, gpu in each]
+        each = zip(self.timing.step_s.tolist(), self._waits_in_copy_s, self.gpus, strict=True)
+        return [wait_s + waiting_s(self.gradients, step_s + wait_s, self.workload, gpu) for step_s, wait_s, gpu in each]
 
     @lazy
     def activity(self) -> list[Activity]:
@@ -195,12 +190,18 @@ class WorkloadAnalysis:
         graph: The model.
         workload: What `_relevant_settings` leaves of it counts.
         pretrained: The artifacts that answer.
+        in_flight: Micro-batches whose activations a stage of a pipeline keeps; else 1.
+        first_stage: Of a pipeline, where *graph* is its last.
     """
 
-    def __init__(self, graph: ModelGraph, workload: Workload) -> None:
+    def __init__(
+        self, graph: ModelGraph, workload: Workload, blocks: Checkpoints | None = None, in_flight: int = 1
+    ) -> None:
         self._structures = _cache_of(graph).structures
         self.graph = self._structures.graph
         self.workload = workload
+        self._blocks, self.in_flight = blocks, in_flight
+        self.first_stage: WorkloadAnalysis | None = None
         self.pretrained = pretrained()
         self._on_gpus: Newest[tuple[int, ...], GpuAnalysis] = Newest(CACHED_GPU_LISTS)
 
@@ -219,7 +220,7 @@ class WorkloadAnalysis:
     @property
     def lowering(self) -> Lowering:
         """The work of each kind of node; where the workload generates, of the prefill."""
-        return self.generation.prompt if self.generation else self._full_lowering
+        return self.generation.prompt if self.generation else self._layers.lowering
 
     @lazy
     def executed(self) -> Lowering:
@@ -230,10 +231,15 @@ class WorkloadAnalysis:
         return fused(lowering) if is_fused(self.workload) or replays_graph(self.workload) else lowering
 
     @lazy
-    def _full_lowering(self) -> Lowering:
+    def _layers(self) -> DividedLayers:
         """The work of each kind of node, at the sizes that the graph has; no GPU changes it."""
         structure = self._structures.with_autocast if is_autocast(self.workload) else self._structures.plain
-        return lower(self.graph, structure, self.workload)
+        return divided_layers(lower(self.graph, structure, self.workload), self.graph, self.workload)
+
+    @lazy
+    def copy_traffic(self) -> CopyTraffic:
+        """What GPUs that hold one copy of a model in training send each other."""
+        return copy_traffic(self._layers, self.graph, self.workload)
 
     @lazy
     def generation(self) -> GenerationWork | None:
@@ -243,14 +249,17 @@ class WorkloadAnalysis:
             return None
         cache = CacheSizes(cache_bytes(run, FLOAT_BYTES[run.precision]), is_fused=replays_graph(run))
         sequences = self._structures.sequences
-        work = generation_work(self.graph, sequences, self._full_lowering, generation, run.batch_size, cache)
+        work = generation_work(self.graph, sequences, self._layers.lowering, generation, run.batch_size, cache)
         return work if run.gpus == 1 or is_pipeline(run) else divided(work, self.graph, sequences, run.gpus)
 
     @lazy
     def work_per_gpu(self) -> GenerationWork | None:
         """What one GPU holds of `generation`; its passes then are for memory alone."""
         work, run = self.generation, self.workload
-        return stage_work(work, run.gpus) if work and is_pipeline(run) else work
+        if work is None or not is_pipeline(run):
+            return work
+        require_a_layer_for_each(self.graph, len(self._structures.sequences.attentions), run.gpus, key="gpus")
+        return stage_work(work, run.gpus)
 
     @lazy
     def exchange(self) -> Exchange | None:
@@ -263,7 +272,7 @@ class WorkloadAnalysis:
     @lazy
     def checkpoints(self) -> Checkpoints | None:
         """Where blocks are computed once more; none where the workload has no checkpoints."""
-        return checkpoints_of(self.lowering) if self.workload.checkpointing else None
+        return (self._blocks or checkpoints_of(self.lowering)) if self.workload.checkpointing else None
 
     @lazy
     def kernels(self) -> Kernels:
@@ -286,12 +295,24 @@ class WorkloadAnalysis:
         """The features of the activity that are the same on every GPU."""
         return work_of(self.graph, self.lowering, self.workload.batch_size, self.generation)
 
-    @lazy
+    @property
     def peak(self) -> Peak:
         """Peak bytes without the CUDA context."""
+        return self.fullest_stage.stage_peak
+
+    @property
+    def fullest_stage(self) -> WorkloadAnalysis:
+        """The stage of a pipeline that needs most memory; itself without one."""
+        stages = [self, self.first_stage] if self.first_stage else [self]
+        return max(stages, key=lambda stage: stage.stage_peak.required.value)
+
+    @lazy
+    def stage_peak(self) -> Peak:
+        """What `peak` is where no other stage of a pipeline needs more."""
         if self.work_per_gpu:
             return generation_peak(self.pretrained.memory, self.graph, self.work_per_gpu, self.workload)
-        return tensor_peak(self.pretrained.memory, self.graph, self.lowering, self.workload, self.checkpoints)
+        learned, run = self.pretrained.memory, self.workload
+        return tensor_peak(learned, self.graph, self.lowering, run, self.checkpoints, self.in_flight)
 
     @lazy
     def _warnings(self) -> tuple[str, ...]:
@@ -337,36 +358,6 @@ class WorkloadAnalysis:
         return [(*self._warnings, *of_gpu) for of_gpu in self.on(gpus).warnings]
 
 
-class ModelStructures:
-    """The structure of a model, which no workload changes.
-
-    Attributes:
-        graph: A copy, which keeps nothing: invariant 2.
-    """
-
-    def __init__(self, graph: ModelGraph) -> None:
-        self.graph = replace(graph)
-
-    @lazy
-    def plain(self) -> Structure:
-        """The structure where every float has 4 bytes."""
-        return analyze_structure(self.graph)
-
-    @lazy
-    def with_autocast(self) -> Structure:
-        """The structure under automatic mixed precision."""
-        return with_autocast(self.graph, self.plain)
-
-    @lazy
-    def sequences(self) -> SequenceModel:
-        """Its attentions, and how long the sequences are that it was read with.
-
-        Raises:
-            GraphError: The model does not write on what it reads.
-        """
-        return sequence_model(self.graph)
-
-
 class _GraphCache(NamedTuple):
     """What a graph caches."""
 
@@ -382,10 +373,16 @@ def analyze(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
 
 
 def _analysis(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
-    if workload.lora is None:
+    if workload.lora is not None:
+        graph = with_adapters(graph, workload.lora)
+        workload = replace(workload, trainable=graph.trainable)
+    if workload.pipeline == 1:
         return WorkloadAnalysis(graph, workload)
-    adapted = with_adapters(graph, workload.lora)
-    return WorkloadAnalysis(adapted, replace(workload, trainable=adapted.trainable))
+    first, last = stages_of(graph, WorkloadAnalysis(graph, replace(workload, tensor=1)).lowering, workload.pipeline)
+    analysis = WorkloadAnalysis(last.graph, workload, last.blocks)
+    in_flight = min(workload.pipeline, workload.accumulate)
+    analysis.first_stage = WorkloadAnalysis(first.graph, workload, first.blocks, in_flight)
+    return analysis
 
 
 def _relevant_settings(workload: Workload) -> Workload:

@@ -88,15 +88,15 @@ def is_replicated(workload: Workload) -> bool:
 
 def sharding_of(lowering: Lowering, workload: Workload) -> Sharding:
     """Return what each GPU of *workload* holds."""
-    if not is_replicated(workload):
+    if not is_replicated(workload) or (workload.strategy == "ddp" and workload.replica_count == 1):
         return UNSHARDED
     if workload.strategy in FULLY_SHARDED:
         return _fully_sharded(lowering, workload)
     trained = lowering.parameter_count * workload.trainable
     if workload.strategy == "ddp":
         return Sharding(bucket_bytes=trained * FLOAT_BYTES["fp32"] * parameter_share(workload.precision))
-    part, is_half = 1.0 / workload.gpus, workload.precision in AUTOCAST
-    gradients = 0.5 if is_half else 1.0
+    part, is_half = 1.0 / workload.replica_count, workload.precision in AUTOCAST
+    gradients = 0.5 if is_half and not _sums_in_fp32(workload) else 1.0
     return Sharding(
         weights=part if is_half else 1.0,
         persistent_copies=1.0,
@@ -107,7 +107,7 @@ def sharding_of(lowering: Lowering, workload: Workload) -> Sharding:
 
 
 def _fully_sharded(lowering: Lowering, workload: Workload) -> Sharding:
-    part, weight_bytes = 1.0 / workload.gpus, _stored_bytes(lowering, workload)
+    part, weight_bytes = 1.0 / workload.replica_count, _stored_bytes(lowering, workload)
     weights, gradients = _gathered_counts(lowering)
     gathered = weight_bytes * weights + FLOAT_BYTES[workload.precision] * gradients * workload.trainable
     live = weight_bytes * min(float(lowering.parameter_count), LIVE_NUMBERS)
@@ -197,16 +197,22 @@ BUSES = {
 """All other generations have the newest."""
 
 
-def allreduce_s_per_byte(gpu: Gpu, gpus: int, network: float | None = None) -> float:
+def allreduce_s_per_byte(gpu: Gpu, gpus: int, network: float | None = None, distance: int = 1) -> float:
     """Return how long each byte of gradients takes to be summed over *gpus* boards like *gpu*; 0 for one.
 
     Args:
         gpu: Each of them.
         gpus: How many; those of a host send side by side.
         network: What the network carries for each GPU, bytes per second one way; ``None`` is what is usual.
+        distance: From one of them to the next; so many rings stand side by side, and share the cards of a host.
     """
-    sent = 2.0 * (gpus - 1) / gpus
-    return sent * max(_within_host(gpu, min(gpus, GPUS_PER_HOST)), _between_hosts(gpu, gpus, network))
+    return 2.0 * (gpus - 1) / gpus * send_s_per_byte(gpu, gpus * distance, network, distance)
+
+
+def send_s_per_byte(gpu: Gpu, gpus: int, network: float | None, distance: int) -> float:
+    """Return how long each byte takes that each of *gpus* boards sends to the one that is *distance* boards away."""
+    leaving = min(distance, GPUS_PER_HOST)
+    return max(_within_host(gpu, min(gpus, GPUS_PER_HOST)), leaving * _between_hosts(gpu, gpus, network))
 
 
 def bottleneck_link(gpu: Gpu, gpus: int, network: float | None = None) -> str:
@@ -305,9 +311,14 @@ def _summed_bytes(workload: Workload) -> float:
     sums alone, they are handed out to nobody: half of it.
     """
     whole = FLOAT_BYTES["fp32"] * parameter_share(workload.precision)
-    if workload.precision in AUTOCAST and workload.strategy.startswith("zero"):
+    if workload.precision in AUTOCAST and workload.strategy.startswith("zero") and not _sums_in_fp32(workload):
         whole = float(FLOAT_BYTES[workload.precision])
     return 0.5 * whole if workload.strategy in FULLY_SHARDED else whole
+
+
+def _sums_in_fp32(workload: Workload) -> bool:
+    """Return whether ZeRO's gradients have 4 bytes in mixed precision: those of bf16 in Megatron's optimizer."""
+    return workload.precision == "bf16" and workload.replica_count < workload.gpus
 
 
 def _gathered_bytes(lowering: Lowering, workload: Workload) -> float:
@@ -320,7 +331,7 @@ def waiting_s(gradients: GradientTraffic, step_s: float, workload: Workload, gpu
 
     Of steps that accumulate, the mean is returned: with some strategies only the last before an update sends and hides.
     """
-    byte_s = allreduce_s_per_byte(gpu, workload.gpus, workload.network_bytes_per_s)
+    byte_s = allreduce_s_per_byte(gpu, workload.replica_count, workload.network_bytes_per_s, workload.tensor)
     hidden_s = HIDDEN_SHARE * _traffic(workload) * step_s
     waits_s = max(byte_s * gradients.early_bytes - hidden_s, 0.0) + byte_s * gradients.late_bytes
     return waits_s if workload.strategy in SENDS_EACH_STEP else waits_s / workload.accumulate

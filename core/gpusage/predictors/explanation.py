@@ -60,15 +60,18 @@ REST = "workspace and allocator"
 
 def memory_parts(analysis: WorkloadAnalysis, gpu: Gpu) -> list[MemoryPart]:
     """Return the parts of the predicted peak on *gpu*; they add up to it."""
+    total = analysis.memory_bytes([gpu])[0].value
+    analysis = analysis.fullest_stage
     lowering, workload, cached_bytes = analysis.lowering, analysis.workload, 0.0
     if analysis.work_per_gpu:
         lowering, cached_bytes = peak_pass(analysis.graph, analysis.work_per_gpu, workload.batch_size)
     tensors = step_walk(analysis.graph, lowering, workload, analysis.checkpoints)
     known = [*(_training if lowering.train else _inference)(lowering, tensors, workload)]
     known.append(MemoryPart(name="keys and values", memory_bytes=cached_bytes))
+    others = (analysis.in_flight - 1) * tensors.waiting_bytes
+    known.append(MemoryPart(name="activations of other micro-batches", memory_bytes=others))
     context = CONTEXT_BYTES.get(gpu.generation, DEFAULT_CONTEXT_BYTES)
     known.append(MemoryPart(name="CUDA context", memory_bytes=float(context)))
-    total = analysis.memory_bytes([gpu])[0].value
     rest = MemoryPart(name=REST, memory_bytes=total - sum(part.memory_bytes for part in known))
     return [part for part in (*known, rest) if part.memory_bytes]
 

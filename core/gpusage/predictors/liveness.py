@@ -67,6 +67,11 @@ class Walk:
             return self.input_bytes
         return self.input_bytes + float((self.saved_until() + self.live + self.gradients).max())
 
+    @property
+    def waiting_bytes(self) -> float:
+        """Return what a forward pass leaves for the backward pass."""
+        return float((self.saved if self.recomputed is None else self.recomputed.checkpointed).sum())
+
     def saved_until(self) -> FloatArray:
         """Return what of all nodes waits for the backward pass when that is at this node."""
         waiting: FloatArray = np.cumsum(self.saved)

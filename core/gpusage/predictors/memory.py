@@ -132,6 +132,7 @@ def tensor_peak(
     lowering: Lowering,
     workload: Workload,
     checkpoints: Checkpoints | None = None,
+    in_flight: int = 1,
 ) -> Peak:
     """Return what a process takes and needs without the CUDA context, in bytes; no GPU changes it.
 
@@ -141,6 +142,7 @@ def tensor_peak(
         lowering: Of *graph* under *workload*.
         workload: How it is run.
         checkpoints: From which blocks are computed once more.
+        in_flight: Batches whose activations wait for the backward pass.
     """
     learned, division = _learned(parameters), sharding_of(lowering, workload)
     tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
@@ -153,7 +155,7 @@ def tensor_peak(
     if not lowering.train:
         return Peak(_inference(graph, inference), inference_need(parameters, graph, passing + library_bytes))
     walked = terms(lowering, tensors)
-    peak = tensors.with_accumulation(workload.accumulate).training_peak()
+    peak = tensors.with_accumulation(workload.accumulate).training_peak() + (in_flight - 1) * tensors.waiting_bytes
     step = _step_bytes(lowering, peak, workload, division)
     update = _update_bytes(lowering, tensors, workload, division)
     sums = _weighted_sums(learned, lowering, walked, workload, division)

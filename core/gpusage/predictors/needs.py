@@ -10,6 +10,7 @@ from gpusage.predictors.data_parallel import replica_notes
 from gpusage.predictors.extrapolation import gpu_notes, workload_notes
 from gpusage.predictors.generation import GenerationWork
 from gpusage.predictors.known import apply_known_figures, implausible_step_time, throughput
+from gpusage.predictors.model_parallel import copy_note
 from gpusage.predictors.slowdown import busy_shares
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Workload
@@ -66,7 +67,7 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
             familiar=not warnings,
             notes=(
                 *always,
-                *replica_notes(workload, gpu, step_time_s.value, waits_s),
+                *_several_notes(workload, gpu, step_time_s.value, waits_s),
                 *notes,
                 *gpu_notes(gpu, workload.precision),
                 *warnings,
@@ -75,6 +76,12 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
         )
         for gpu, step_time_s, memory_bytes, required, activity, warnings, notes, waits_s in rows
     ]
+
+
+def _several_notes(workload: Workload, gpu: Gpu, step_s: float, waits_s: float) -> tuple[str, ...]:
+    if workload.replica_count < workload.gpus:
+        return (copy_note(workload, gpu, waits_s),)
+    return replica_notes(workload, gpu, step_s, waits_s)
 
 
 def _on_gpu(shown: Interval, required: Interval, gpu: Gpu) -> Interval:

@@ -41,6 +41,8 @@ class Run(TypedDict, total=False):
         checkpointing: Training: whether the activations of repeated blocks are computed once more, not kept.
         gpus: Training: GPUs that each compute ``batch_size`` samples of a step; figures are per GPU. With *generate*:
             GPUs that divide each layer; memory is per GPU, times and rates are of all.
+        tensor: Training: GPUs among which each layer is divided.
+        pipeline: Training: stages, each with some of the layers; ``accumulate`` are its micro-batches.
         strategy: Training on several GPUs: ``ddp``, ``zero1``, ``zero2``, ``zero3`` or ``fsdp``. Beside ``generate``:
             ``pipeline``, where each GPU holds some of the layers.
         network_bytes_per_s: Training on more than 8 GPUs: what the network between hosts carries for each GPU, one way.
@@ -59,6 +61,8 @@ class Run(TypedDict, total=False):
     lora: int | None
     checkpointing: bool
     gpus: int
+    tensor: int
+    pipeline: int
     strategy: Strategy
     network_bytes_per_s: float | None
     generate: Generation | tuple[int, int] | None
@@ -97,6 +101,9 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     is_pipeline = workload.strategy == "pipeline"
     right = "strategy" not in known or is_pipeline == (workload.mode == "infer")
     require("Argument 'strategy'", "be 'pipeline' in inference alone", workload.strategy, right=right)
+    of_a_copy = workload.tensor * workload.pipeline
+    right = workload.gpus % of_a_copy == 0
+    require("Argument 'gpus'", f"be a multiple of tensor x pipeline, {of_a_copy}", workload.gpus, right=right)
     right = workload.lora is None or workload.trainable == 1
     require("Argument 'lora'", "not stand beside 'trainable'", workload.lora, right=right)
     has_adapters = workload.lora is not None or workload.trainable < 1

@@ -69,6 +69,8 @@ class Workload:
             site's, or what hosts with such GPUs commonly have.
         gpus: Training: GPUs that each compute ``batch_size`` samples of a step, and sum their gradients. Generation:
             GPUs among which each layer is divided (tensor parallelism), or the layers with ``pipeline``.
+        tensor: Training: GPUs among which each layer of one copy of the model is divided.
+        pipeline: Training: stages, each with some of the layers of one copy of the model.
         strategy: Training on several GPUs: what each of them holds of weights, gradients and state. Generation:
             ``pipeline``, some of the layers; with any other, which is then a default, a part of each layer.
         compile: Whether a compiler fuses the model's operators, as `torch.compile` does.
@@ -97,10 +99,17 @@ class Workload:
     generate: Generation | None = None
     network_bytes_per_s: float | None = None
     gpus: int = 1
+    tensor: int = 1
+    pipeline: int = 1
     strategy: Strategy = "ddp"
     compile: bool = False
     layout: Layout = "channels_first"
     engine: Engine = "eager"
+
+    @property
+    def replica_count(self) -> int:
+        """Return how many copies of the model train side by side."""
+        return max(self.gpus // (self.tensor * self.pipeline), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

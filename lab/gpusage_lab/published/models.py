@@ -237,6 +237,27 @@ _NAMES: tuple[tuple[str, str], ...] = (
 )
 
 
+def megatron_model(name: str, hint: str) -> str | None:
+    """Return the name of a GPT of Megatron, which has its sizes; ``None`` where one of them is unknown."""
+    if "Megatron" not in hint:
+        return None
+    sizes = [re.search(rf"{word}=(\d+)", hint) for word in ("layers", "hidden", "heads")]
+    layers, hidden, heads = (int(size[1]) if size else 0 for size in sizes)
+    if name.endswith("176B"):  # BLOOM
+        layers, hidden = 70, 14336
+    if name == "GPT 52B":  # experiments/gpt2-meg of the source
+        return "megatron-64x8192x32x50304"
+    return f"megatron-{layers}x{hidden}x{heads}x250880" if layers and hidden and heads else None
+
+
+def text_settings(model: str) -> Mapping[str, Any]:  # JSON's
+    """Return the configuration of a text model."""
+    if model in TEXT_MODELS:
+        return TEXT_MODELS[model]
+    layers, hidden, heads, words = map(int, model.removeprefix("megatron-").split("x"))
+    return _gpt2(hidden, layers, heads, words)
+
+
 def text_model(name: str) -> str | None:
     """Return the model of `TEXT_MODELS` that *name* is, as publishers write it; ``None`` for none."""
     for pattern, model in _NAMES:
@@ -298,7 +319,7 @@ def _detector(name: str, sides: tuple[int, ...]) -> ModelGraph:
 
 def _text_graph(name: str, length: int) -> ModelGraph:
     model = name.removesuffix("-eager")
-    settings = {**TEXT_MODELS[model], **({"attn_implementation": "eager"} if name.endswith("-eager") else {})}
+    settings = {**text_settings(model), **({"attn_implementation": "eager"} if name.endswith("-eager") else {})}
     for limit in {"n_positions", "max_position_embeddings"} & settings.keys():
         settings[limit] = max(int(settings[limit]), length)
     module = build_on_meta(lambda: huggingface.build_model(settings, name), name)

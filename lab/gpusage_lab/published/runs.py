@@ -10,6 +10,7 @@ from gpusage_hooks.types import Generation, Gpu, Workload
 from gpusage_lab.published import models
 from gpusage_lab.published.rows import PublishedRow
 from gpusage_lab.published.settings import (
+    copy_sizes,
     divides_layers,
     engine_of,
     engine_settings,
@@ -87,7 +88,7 @@ def run_of(row: PublishedRow) -> Run | Left:
         or ("no library that gpusage reads has the model, or the row has no sizes" if key is None else "")
         or ("the GPU is not in the catalogue, or is a slice" if gpu is None else "")
         or ("a precision that gpusage does not predict there" if precision is None else "")
-        or ("tensor, pipeline, context or layer parallelism, or offloading" if strategy is None else "")
+        or ("context, layer or expert parallelism, interleaved stages, or offloading" if strategy is None else "")
     )
     if reason or key is None or gpu is None:
         return Left(row, reason)
@@ -112,7 +113,7 @@ def _key(row: PublishedRow) -> str | None:
     image = models.image_model(row.model)
     if image is not None:
         return models.image_key(image, row.image) if row.image else None
-    text = models.text_model(row.model)
+    text = models.text_model(row.model) or models.megatron_model(row.model, row.hint)
     if text is None:
         return None
     is_eager = row.attention.startswith("eager") or (not row.attention and bool(_WRITTEN_OUT.search(row.framework)))
@@ -175,15 +176,17 @@ def _workload(row: PublishedRow, precision: str, strategy: str) -> Workload:
         if _is_divided(row):
             settings |= {"gpus": row.gpus, "strategy": strategy}
         return Workload(mode="infer", generate=generation, **settings)
-    accumulate = 1
+    (tensor, pipeline), accumulate = copy_sizes(row), 1
     if row.global_batch and row.batch:
-        accumulate = max(round(row.global_batch / row.batch / row.gpus), 1)
+        accumulate = max(round(row.global_batch / row.batch / row.gpus * tensor * pipeline), 1)
     return Workload(
         optimizer="none" if row.source in WITHOUT_UPDATE else "adamw" if row.layout == "" else "momentum",
         accumulate=accumulate,
         **_trained_part(row),
         checkpointing=row.checkpointing in ("yes", "full"),
         gpus=row.gpus,
+        tensor=tensor,
+        pipeline=pipeline,
         strategy=strategy,  # type: ignore[arg-type] # one of its words
         **settings,
     )
@@ -226,9 +229,8 @@ def _units(row: PublishedRow, workload: Workload) -> float:
         else:
             has_prompt = "prompt + generated" in row.note
             tokens = generation.new_tokens + (generation.prompt_tokens if has_prompt else 0)
-    if row.metric.endswith("/GPU"):
-        return batch * tokens / (row.gpus if _is_divided(row) else 1)
-    return batch * tokens * (1 if _is_divided(row) else row.gpus)
+    copies = 1 if _is_divided(row) else workload.replica_count
+    return batch * tokens * (copies / row.gpus if row.metric.endswith("/GPU") else copies)
 
 
 def _is_divided(row: PublishedRow) -> bool:
@@ -238,9 +240,10 @@ def _is_divided(row: PublishedRow) -> bool:
 def _group(row: PublishedRow) -> str:
     """Return which kind of rows *row* belongs to."""
     is_quantized = precision_of(row) in ("int8", "int4", "fp8", "nf4")
+    of_copy = ", tensor and pipeline parallelism" if max(copy_sizes(row)) > 1 else ""
     if row.metric == "memory_gb":
         is_trained = row.mode in ("train", "finetune")
-        return "memory, inference" if not is_trained else f"memory, training{', QLoRA' * is_quantized}"
+        return "memory, inference" if not is_trained else f"memory, training{', QLoRA' * is_quantized}{of_copy}"
     if row.layout:
         return _group_of_vision(row)
     if row.mode == "generate":
@@ -251,7 +254,8 @@ def _group(row: PublishedRow) -> str:
         return "language model, prompt alone"
     if is_quantized:
         return "language model, training, QLoRA"
-    return f"language model, training, {'1 to 8' if row.gpus <= 8 else 'more than 8'} GPUs"  # a host
+    gpus = f", {'1 to 8' if row.gpus <= 8 else 'more than 8'} GPUs"  # a host
+    return f"language model, training{of_copy or gpus}"
 
 
 def _group_of_vision(row: PublishedRow) -> str:

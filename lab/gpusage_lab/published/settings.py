@@ -105,6 +105,14 @@ def is_pipeline(row: PublishedRow) -> bool:
     return row.mode == "generate" and "layer split" in row.parallelism
 
 
+def copy_sizes(row: PublishedRow) -> tuple[int, int]:
+    """Return how many GPUs divide a layer of one copy of the model in training, and how many stages it has."""
+    if row.mode in ("infer", "generate"):
+        return 1, 1
+    tensor, pipeline = (re.search(rf"{word} ?(\d+)", row.parallelism) for word in ("TP", "PP"))
+    return int(tensor[1]) if tensor else 1, int(pipeline[1]) if pipeline else 1
+
+
 def strategy_of(row: PublishedRow) -> str | None:
     """Return how the model is divided between the row's GPUs; ``None`` for a way that gpusage has not."""
     text = row.parallelism
@@ -115,11 +123,19 @@ def strategy_of(row: PublishedRow) -> str | None:
     if divides_layers(row):
         return "ddp"  # no word of ours says it: on several GPUs, a model that generates has its layers divided
     if row.mode in ("infer", "generate") or re.search(
-        r"TP[2-9 ]|PP[2-9 ]\d*|CP ?[2-9]|, CP|EP[2-9]|EP1\d|split|offload", text
+        r"CP ?[2-9]|, CP|VP[2-9]|VP1\d|EP[2-9]|EP1\d|split|offload", text
     ):
         return None
     names = (("SHARD_GRAD_OP", "zero2"), ("no shard", "ddp"), ("README script", "zero3"), ("ZeRO-3", "zero3"))
-    more = (("ZeRO-2", "zero2"), ("ZeRO-1", "zero1"), ("FSDP", "fsdp"), ("TP1 PP1", "zero1"), ("DDP", "ddp"))
+    # Megatron keeps weights and gradients in two bytes beside a copy, as ZeRO does; of one copy nothing is sharded
+    more = (
+        ("DP1 ", "zero1"),
+        ("ZeRO-2", "zero2"),
+        ("ZeRO-1", "zero1"),
+        ("FSDP", "fsdp"),
+        ("TP1 PP1", "zero1"),
+        ("DDP", "ddp"),
+    )
     if "FSDP" in text and "ZeRO-3" in text:
         return "fsdp"
     if "README script" in text and row.method != "full":
@@ -127,7 +143,7 @@ def strategy_of(row: PublishedRow) -> str | None:
     return next((strategy for word, strategy in (*names, *more) if word in text), None)
 
 
-FUSED_BY_HAND = ("karpathy/llm.c", "Dao-AILab/flash-attention")
+FUSED_BY_HAND = ("karpathy/llm.c", "Dao-AILab/flash-attention", "bigscience-workshop/bigscience")
 """Sources whose programs have kernels of their own for what stands between two products."""
 
 

@@ -167,6 +167,7 @@ def test_where_no_mode_is_set_gpusaged_observes_and_yarn_submit_enforces(advisor
     [
         ("", "on 4 GPUs by ddp, batch 8 each, a GPU needs "),
         (",gpus=4,strategy=zero2", "on 4 GPUs by zero2, batch 8 each, a GPU needs "),
+        (",gpus=4,tensor=2", "must have attention heads for 'tensor'"),
         (",mode=infer", "gpusage changes only requests for one"),
     ],
 )
@@ -180,7 +181,7 @@ def test_a_job_on_several_gpus_is_kept_and_its_user_told_what_each_needs(
     assert outcome.outcome is not None
     assert outcome.outcome.decision.request.gpu_count == 4
     assert clause in outcome.message
-    assert ("a GPU needs" in outcome.message) == ("infer" not in words)
+    assert ("a GPU needs" in outcome.message) == ("a GPU needs" in clause)
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,10 @@ def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: f
         ("gpus=16,network=fast", "must be a number of Gb/s above 0; got 'fast'. Write 'network=200'."),
         ("strategy=fsdp", "must stand beside 'gpus'; got 'fsdp'. Add 'gpus=4' or remove 'strategy'."),
         ("gpus=4,strategy=zero", "must be one of ddp, zero1, zero2, zero3, fsdp, pipeline; got 'zero'. Write"),
-        ("gpus=4,strategy=pipeline", "must not be pipeline in training, which is not predicted; got 'pipeline'. Write"),
+        (
+            "gpus=4,strategy=pipeline",
+            "must not be pipeline in training, which has a key of that name; got 'pipeline'. Write",
+        ),
         ("gpus=4,generate=8+8,strategy=fsdp", "must be pipeline in inference; got 'fsdp'. Remove 'strategy' or write"),
         ("gpus=0", "Key 'gpus' must be a whole number from 1 to 10^9; got '0'."),
         ("mode=infer,trainable=0.1", "belongs to a training job; got '0.1'. Remove 'trainable' or 'mode=infer'."),
@@ -206,6 +209,18 @@ def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: f
 def test_what_cannot_be_of_a_share_gets_a_sentence(words: str, sentence: str) -> None:
     with pytest.raises(RequestError, match=re.escape(sentence)):
         parse_comment(f"r.onnx,{words}")
+
+
+def test_gpus_that_hold_a_copy_of_the_model_divide_all_gpus() -> None:
+    request = parse_comment("r.onnx,gpus=24,tensor=4,pipeline=2,accumulate=8")
+    assert request is not None
+    assert (request.workload.tensor, request.workload.pipeline, request.workload.replica_count) == (4, 2, 3)
+    sentence = "must be a multiple of tensor x pipeline, which is 8; got '12'. Write 'gpus=8' or a multiple of it."
+    with pytest.raises(RequestError, match=re.escape(sentence)):
+        parse_comment("r.onnx,gpus=12,tensor=4,pipeline=2")
+    for words in ("tensor=2", "pipeline=2", "gpus=2,tensor=2,generate=512+128"):
+        with pytest.raises(RequestError, match=r"must stand beside 'gpus'|belongs to a training job"):
+            parse_comment(f"r.onnx,{words}")
 
 
 def test_several_gpus_and_how_they_divide_a_model_are_understood() -> None:

@@ -150,6 +150,10 @@ def test_a_job_that_trains_on_several_gpus_is_kept_and_told_what_each_needs() ->
     assert decision is not None
     assert decision.request == GpuRequest(gpu_count=4)
     assert decision.reasons[1] == "on 4 GPUs by fsdp, batch 8 each, a GPU needs 20.0 GiB (up to 20.0 GiB)"
+    of_copies = replace(run, gpus=8, tensor=2, pipeline=2)
+    decision = eligible(case(*rows, request=GpuRequest(gpu_count=8), workload=of_copies))
+    assert decision is not None
+    assert decision.reasons[1].startswith("on 8 GPUs by fsdp, batch 8 for each 4, a GPU needs")
     (of, _), *_ = rows
     decision = eligible(case((of, need(of, gib=100.0)), request=GpuRequest(gpu_count=4), workload=run))
     assert decision is not None

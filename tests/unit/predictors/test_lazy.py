@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpusage.predictors.analysis import lazy
+from gpusage.predictors.lazy import lazy
 
 
 class Counted:

@@ -11,11 +11,11 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.needs import predicted
-from gpusage_hooks.errors import RequestError
+from gpusage_hooks.errors import GraphError, RequestError
 from gpusage_hooks.types import Generation, GpuNeed, Workload
-from graphs import language_model
+from graphs import language_model, with_layers
 
-MISTRAL = language_model(4096, 32, 8, 14336, 32000, length=128)
+MISTRAL = with_layers(language_model(4096, 32, 8, 14336, 32000, length=128), 16)
 A100 = builtin_catalogue().find("a100-sxm4-80gb")
 ALONE = Workload(mode="infer", precision="fp16", generate=Generation(prompt_tokens=512, new_tokens=128))
 
@@ -49,6 +49,11 @@ def test_each_gpu_is_idle_while_the_others_have_their_turn() -> None:
 def test_the_parts_of_the_memory_add_up_to_that_of_one_gpu() -> None:
     explanation = explanation_of(MISTRAL, replace(ALONE, gpus=4, strategy="pipeline"), A100)
     assert sum(part.memory_bytes for part in explanation.memory) == pytest.approx(need_of(4).memory_bytes.value)
+
+
+def test_each_gpu_must_have_a_layer() -> None:
+    with pytest.raises(GraphError, match=r"got 16 layers, gpus=17\. Write 'gpus=16' or less\.$"):
+        need_of(17)
 
 
 def test_a_server_is_not_predicted_so() -> None:

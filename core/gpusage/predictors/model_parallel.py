@@ -1,0 +1,275 @@
+"""Training where several GPUs hold one copy of a model: each layer divided, the layers divided, or both.
+
+**Tensor parallelism.** Of two linear layers that follow one another, a GPU has some columns of the first and the same
+rows of the second, and some heads of each attention. What the second gives is summed over all GPUs forward, and so is
+the gradient of what the first reads backward: two sums each way in a layer of a transformer. Each GPU does whole what
+stands between (norms, sums with what went before), as in Megatron. ``fsdp`` and ``zero3`` divide that by its tokens, as
+PyTorch's own tensor parallelism does (sequence parallelism), and send as much.
+
+**Pipeline parallelism.** A stage has some of the layers. In the order 1F1B, a stage waits for p - 1 of m micro-batches
+while the pipeline fills and drains, and the first stage keeps the activations of p micro-batches. The last stage, which
+makes the model's output as well, takes longest. Memory is that of the first or of the last stage, whichever has more.
+
+Nothing here was fitted.
+
+Source:
+    Shoeybi et al., arXiv 1909.08053, section 3; Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
+    Clusters Using Megatron-LM", arXiv 2104.04473, sections 2.2 and 2.3; Korthikanti et al., "Reducing Activation
+    Recomputation in Large Transformer Models", arXiv 2205.05198, section 4. Megatron Core's user guide, "Distributed
+    Optimizer": 6 + 12 / d bytes for each weight in bf16, 4 + 16 / d in fp16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from gpusage.devices.precisions import FLOAT_BYTES
+from gpusage.predictors.arrays import IntArray
+from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
+from gpusage.predictors.data_parallel import FULLY_SHARDED, allreduce_s_per_byte, send_s_per_byte
+from gpusage.predictors.lowering import Lowering, split_kinds
+from gpusage.predictors.operators import OperatorClass, element_count
+from gpusage.predictors.pipeline import require_a_layer_for_each
+from gpusage.predictors.sequences import find_attentions
+from gpusage.predictors.tensor_parallel import ALLREDUCE_S, refuse_heads
+from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import Gpu, ModelGraph, Shape, Workload
+from gpusage_hooks.units import seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DividedLayers:
+    """What one of the GPUs does that divide each layer.
+
+    Attributes:
+        lowering: Its part.
+        sum_count: Sums over the GPUs in a forward pass.
+        sum_bytes: Of all of them.
+    """
+
+    lowering: Lowering
+    sum_count: float = 0.0
+    sum_bytes: float = 0.0
+
+
+def divided_layers(lowering: Lowering, graph: ModelGraph, workload: Workload) -> DividedLayers:
+    """Return what each GPU does of *lowering*, which is of *graph*.
+
+    Raises:
+        GraphError: The heads cannot be divided evenly, or the model has experts.
+    """
+    if workload.tensor == 1:
+        return DividedLayers(lowering=lowering)
+    _require_divisible(graph, workload.tensor)
+    part = 1.0 / workload.tensor
+    has_weight = np.array([bool(kind.parameters) for kind in lowering.structure.kinds], dtype=bool)
+    is_linear = (lowering.operator_class == OperatorClass.PRODUCT) & has_weight
+    whole, labels = split_kinds(lowering, _divided_ends(graph, is_linear[lowering.structure.kind_of_node].tolist()))
+    reads, writes = labels >= _READS, labels % _READS == _WRITES
+    is_product = (whole.operator_class == OperatorClass.PRODUCT) & (reads != writes)
+    sums = is_product & reads
+    by_tokens = (workload.strategy in FULLY_SHARDED) & ~is_product
+    read, written = (np.where(is_divided | by_tokens, part, 1.0) for is_divided in (reads, writes))
+    stored = np.where(sums & (workload.strategy in FULLY_SHARDED), part, written)
+    counts = whole.structure.counts * sums
+    last = whole.structure.kind_of_node[whole.structure.output_nodes[-1:]]
+    return DividedLayers(
+        lowering=replace(
+            whole,
+            flop=whole.flop * np.where(is_product, part, written),
+            read_bytes=whole.read_bytes * read,
+            parameter_bytes=whole.parameter_bytes * np.where(is_product, part, 1.0),
+            written_bytes=whole.written_bytes * written,
+            output_elements=np.maximum(whole.output_elements * written, 1.0),
+            output_bytes=whole.output_bytes * stored,
+            saved_bytes=whole.saved_bytes * stored,
+            inner=np.maximum(whole.inner * np.where(sums, part, 1.0), 1.0),
+            width=np.maximum(whole.width * np.where(is_product & writes, part, 1.0), 1.0),
+            cast_elements=whole.cast_elements * read,
+            reorder_bytes=whole.reorder_bytes * read,
+            parameter_count=-(-whole.parameter_count // workload.tensor),
+            output_elements_of_model=whole.output_elements_of_model * float(written[last].prod()),
+        ),
+        sum_count=float(counts.sum()),
+        sum_bytes=float(FLOAT_BYTES[workload.precision] * whole.output_elements @ counts),
+    )
+
+
+_READS, _WRITES = 2, 1
+"""Whether a node reads, and whether it writes, what is divided: a label is the sum of both."""
+
+
+def _divided_ends(graph: ModelGraph, is_linear: list[bool]) -> IntArray:
+    """Return a label for each node: a linear layer divides what it writes, and the next one sums it."""
+    labels = [0] * len(graph.nodes)
+    for index, sources in enumerate(graph.producers):
+        reads = any(labels[source] % _READS for source in sources if source >= 0)
+        writes = not reads if is_linear[index] else reads
+        labels[index] = _READS * reads + _WRITES * writes
+    return np.array(labels, dtype=np.int64)
+
+
+def _require_divisible(graph: ModelGraph, tensor: int) -> None:
+    if any(node.op_type == "GroupedMatMul" for node in graph.nodes):
+        message = (
+            f"Model {graph.name!r} must have no experts for 'tensor', because experts that are divided whole are not "
+            f"predicted; got tensor={tensor}. Remove 'tensor'."
+        )
+        raise GraphError(message)
+    heads = {_head_count(graph.nodes[one.scores].inputs[0]) for one in find_attentions(graph)}
+    if not heads:
+        message = f"Model {graph.name!r} must have attention heads for 'tensor'; got none. Remove 'tensor'."
+        raise GraphError(message)
+    if any(count % tensor for count in heads):
+        refuse_heads(graph, min(heads), tensor, key="tensor")
+
+
+def _head_count(query: Shape) -> int:
+    """Return the heads of *query*: beside the batch, or multiplied with it."""
+    return query[1] if len(query) > 3 else abs(query[0])  # batch, heads, length, width
+
+
+class Stage(NamedTuple):
+    """A stage of a pipeline: its part of the model, and the layers of which checkpoints are kept."""
+
+    graph: ModelGraph
+    blocks: Checkpoints
+
+
+def stages_of(graph: ModelGraph, lowering: Lowering, count: int) -> tuple[Stage, Stage]:
+    """Return the first and the last of *count* stages; no stage has more layers than they.
+
+    Args:
+        graph: The whole model.
+        lowering: Of *graph*.
+        count: At least 2.
+
+    Raises:
+        GraphError: There are fewer layers than stages, or layers of several kinds.
+    """
+    edges = _layer_edges(graph, lowering)
+    require_a_layer_for_each(graph, len(edges) - 1, count, key="pipeline")
+    each = -(-(len(edges) - 1) // count)
+    nodes = np.arange(len(graph.nodes))
+    layer = np.searchsorted(edges, nodes, side="right") - 1
+    inside = (nodes >= edges[0]) & (nodes < edges[-1])
+    blocks = Checkpoints(
+        start=np.where(inside, edges[np.minimum(layer, len(edges) - 1)], nodes),
+        recomputed_nodes=inside,
+        has_blocks=True,
+    )
+    first, last = slice(0, int(edges[each])), slice(int(edges[-1 - each]), len(nodes))
+    return _stage(graph, blocks, first), _stage(graph, blocks, last)
+
+
+def _layer_edges(graph: ModelGraph, lowering: Lowering) -> IntArray:
+    """Return where each layer starts, and where the last one ends.
+
+    Checkpoints may start in the middle of a layer, where as little is kept; here the last layer ends where the model
+    ceases to repeat. The first layer is often unlike the others, as what is computed once for all stands in it.
+    """
+    blocks, kinds = checkpoints_of(lowering), lowering.structure.kind_of_node
+    inside = blocks.recomputed_nodes.nonzero()[0]
+    starts = np.unique(blocks.start[inside]) if blocks.has_blocks else inside[:0]
+    if not len(starts):
+        _refuse_layers(graph, "none")
+    end = int(inside[-1]) + 1
+    length = (end - int(starts[0])) // len(starts)
+    repeats = kinds[end:] == kinds[end - length : len(kinds) - length]
+    more = int(np.argmin(np.append(repeats, False)))
+    edges = np.append(starts, end) + more
+    attentions = np.array([one.scores for one in find_attentions(graph)], dtype=np.int64)
+    before, of_one = (int(np.count_nonzero(one)) for one in (attentions < edges[0], attentions < edges[1]))
+    unlike = before // max(of_one - before, 1)
+    if unlike > 1 or np.count_nonzero(attentions >= edges[-1]):
+        _refuse_layers(graph, "others beside them")
+    return np.append(np.maximum(edges[0] - length, 0), edges) if unlike else edges
+
+
+def _refuse_layers(graph: ModelGraph, others: str) -> NoReturn:
+    message = f"Model {graph.name!r} must have one row of equal layers for 'pipeline'; got {others}. Remove 'pipeline'."
+    raise GraphError(message)
+
+
+def _stage(graph: ModelGraph, blocks: Checkpoints, nodes: slice) -> Stage:
+    inside = replace(blocks, start=blocks.start[nodes] - nodes.start, recomputed_nodes=blocks.recomputed_nodes[nodes])
+    return Stage(_part(graph, nodes.start, nodes.stop), inside)
+
+
+def _part(graph: ModelGraph, start: int, stop: int) -> ModelGraph:
+    """Return the nodes of *graph* from *start* to *stop*; what earlier nodes give is an input."""
+    nodes, producers = graph.nodes[start:stop], graph.producers[start:stop]
+    inputs: dict[int, tuple[str, Shape]] = {}
+    for node, sources in zip(nodes, producers, strict=True):
+        for source, shape in zip(sources, node.inputs, strict=True):
+            if source < start:
+                inputs[source] = graph.inputs[-1 - source] if source < 0 else (f"stage_{source}", shape)
+    places = {source: -1 - place for place, source in enumerate(inputs)}
+    counted = sum(prod(shape) for node in nodes for shape in node.parameters)
+    return replace(
+        graph,
+        nodes=nodes,
+        producers=tuple(tuple(places.get(source, source - start) for source in sources) for sources in producers),
+        inputs=tuple(inputs.values()),
+        parameter_count=min(counted, graph.parameter_count),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyTraffic:
+    """What the GPUs of one copy of a model send each other in a step.
+
+    Attributes:
+        sum_count: Sums over the GPUs that divide a layer, one after the other.
+        sum_bytes: Of all of them.
+        handover_bytes: What a stage sends to its neighbours.
+    """
+
+    sum_count: float
+    sum_bytes: float
+    handover_bytes: float
+
+
+def copy_traffic(layers: DividedLayers, graph: ModelGraph, workload: Workload) -> CopyTraffic:
+    """Return what the GPUs send that hold the stage *graph*, of which each computes its part of *layers*."""
+    passes = 3 if workload.checkpointing else 2  # forward, again, backward
+    handover_bytes = 0.0
+    if workload.pipeline > 1:
+        read = max((element_count(shape, workload.batch_size) for shape in _output_inputs(graph)), default=0)
+        handover_bytes = 2.0 * FLOAT_BYTES[workload.precision] * read / workload.tensor  # activations, and gradients
+    return CopyTraffic(
+        sum_count=passes * layers.sum_count, sum_bytes=passes * layers.sum_bytes, handover_bytes=handover_bytes
+    )
+
+
+def _output_inputs(graph: ModelGraph) -> tuple[Shape, ...]:
+    """Return what the model's last linear layer reads: as wide as what goes from layer to layer."""
+    return next((node.inputs for node in reversed(graph.nodes) if node.parameters and node.inputs), ())
+
+
+def copy_note(workload: Workload, gpu: Gpu, waits_s: float) -> str:
+    """Return what the figures of copies mean that several GPUs hold, each of which waits *waits_s* in a step."""
+    return (
+        f"Memory is that of the fullest GPU; step time and samples per second are of the "
+        f"{workload.tensor * workload.pipeline} GPUs that hold a copy of the model (tensor {workload.tensor}, pipeline "
+        f"{workload.pipeline}). {workload.replica_count} copies train by {workload.strategy}. A step on {gpu.name} "
+        f"waits {seconds(waits_s)} for other GPUs."
+    )
+
+
+def wait_in_copy_s(traffic: CopyTraffic, step_s: float, workload: Workload, gpu: Gpu) -> float:
+    """Return how long a GPU waits, in a step that it computes for *step_s*, for those that hold parts of its copy.
+
+    With the bubble of the pipeline: p - 1 steps for each m, of which this is the mean.
+    """
+    network = workload.network_bytes_per_s
+    sums_s = ALLREDUCE_S * traffic.sum_count
+    sums_s += traffic.sum_bytes * allreduce_s_per_byte(gpu, workload.tensor, network)
+    distance = workload.gpus // workload.pipeline
+    handover_s = traffic.handover_bytes * send_s_per_byte(gpu, workload.gpus, network, distance)
+    bubble = (workload.pipeline - 1) / workload.accumulate
+    return (step_s + sums_s + handover_s) * (1.0 + bubble) - step_s

@@ -1,0 +1,198 @@
+"""Training where several GPUs hold one copy of a model, by hand for a small language model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpusage
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.predictors.analysis import WorkloadAnalysis, analyze
+from gpusage.predictors.data_parallel import allreduce_s_per_byte, send_s_per_byte, sharding_of
+from gpusage.predictors.explanation import explanation_of
+from gpusage.predictors.lowering import step_flop
+from gpusage.predictors.model_parallel import copy_traffic, divided_layers, stages_of, wait_in_copy_s
+from gpusage.predictors.needs import predicted
+from gpusage.predictors.tensor_parallel import ALLREDUCE_S
+from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import Workload
+from graphs import chain, language_model, node, with_layers
+
+MODELS = Path(__file__).parents[3] / "examples" / "models"
+HIDDEN, HEADS, INNER, WORDS, LENGTH, LAYERS = 512, 8, 2048, 1000, 128, 8
+MODEL = with_layers(language_model(HIDDEN, HEADS, HEADS, INNER, WORDS, LENGTH), LAYERS)
+A100 = builtin_catalogue().find("a100-sxm4-80gb")
+ALONE = Workload(batch_size=2, precision="bf16", optimizer="adam", strategy="zero1")
+TENSOR = replace(ALONE, gpus=4, tensor=4)
+PIPELINE = replace(ALONE, gpus=4, pipeline=4, accumulate=8)
+
+
+def waits_s(workload: Workload) -> float:
+    return analyze(MODEL, workload).on([A100]).waiting_s[0]
+
+
+def test_each_gpu_does_its_part_of_linear_layers_and_heads_and_sums_twice_in_a_layer() -> None:
+    whole = WorkloadAnalysis(MODEL, replace(ALONE, gpus=4)).lowering
+    division = divided_layers(whole, MODEL, TENSOR)
+    part = division.lowering
+    assert step_flop(part) == pytest.approx(step_flop(whole) / 4, rel=0.01)
+    assert part.parameter_count == whole.parameter_count / 4
+    assert part.parameter_bytes @ part.structure.counts == pytest.approx(
+        # all but the embedding, which is read by rows
+        whole.parameter_bytes @ whole.structure.counts / 4,
+        rel=0.05,
+    )
+    assert division.sum_count == 2 * LAYERS
+    assert division.sum_bytes == 2 * LAYERS * 2 * (2 * LENGTH * HIDDEN)  # sums of two samples' tokens in bf16
+    assert part.output_elements_of_model == whole.output_elements_of_model / 4  # a part of all words
+
+
+def test_what_is_between_divided_layers_is_whole_unless_pytorch_divides_it_by_tokens() -> None:
+    """Of a layer's outputs, those of its two sums are whole: 2 x 512 numbers per token, all others a quarter."""
+    whole = WorkloadAnalysis(MODEL, replace(ALONE, gpus=4)).lowering
+    stored = [
+        float(one.output_bytes @ one.structure.counts)
+        for one in (
+            whole,
+            divided_layers(whole, MODEL, TENSOR).lowering,
+            divided_layers(whole, MODEL, replace(TENSOR, strategy="fsdp")).lowering,
+        )
+    ]
+    row = 2.0 * 2 * LENGTH * HIDDEN
+    assert stored[1] == pytest.approx(stored[0] / 4 + (1 + 2 * LAYERS) * row * 3 / 4)
+    assert stored[2] == pytest.approx(stored[0] / 4)
+
+
+def test_the_sums_are_waited_for_in_each_pass() -> None:
+    analysis = analyze(MODEL, TENSOR)
+    traffic = analysis.copy_traffic
+    assert (traffic.sum_count, traffic.handover_bytes) == (2 * 2 * LAYERS, 0)
+    byte_s = allreduce_s_per_byte(A100, 4)
+    assert waits_s(TENSOR) == pytest.approx(traffic.sum_count * ALLREDUCE_S + traffic.sum_bytes * byte_s)
+    again = analyze(MODEL, replace(TENSOR, checkpointing=True)).copy_traffic
+    assert again.sum_bytes == 1.5 * traffic.sum_bytes
+
+
+def test_a_stage_has_its_layers_and_the_ends_of_the_model() -> None:
+    first, last = stages_of(MODEL, WorkloadAnalysis(MODEL, ALONE).lowering, 4)
+    layer = 4 * HIDDEN**2 + 2 * HIDDEN * INNER
+    assert first.graph.parameter_count == last.graph.parameter_count == 2 * layer + WORDS * HIDDEN
+    assert [shape for _, shape in last.graph.inputs] == [(-1, LENGTH, HIDDEN)]
+    assert len(first.graph.nodes) + len(last.graph.nodes) == len(MODEL.nodes) / 2 + 1
+    # layers that cannot be divided evenly: no stage has more than the first and the last
+    few = with_layers(language_model(HIDDEN, HEADS, HEADS, INNER, WORDS, LENGTH), 3)
+    assert stages_of(few, WorkloadAnalysis(few, ALONE).lowering, 3)[0].graph.parameter_count == layer + WORDS * HIDDEN
+    uneven, _ = stages_of(MODEL, WorkloadAnalysis(MODEL, ALONE).lowering, 3)
+    assert uneven.graph.parameter_count == 3 * layer + WORDS * HIDDEN
+
+
+def test_a_real_models_layers_are_found_where_checkpoints_start_in_their_middle() -> None:
+    """GPT-2's exporter leaves the smallest cut behind an attention; its ends share the weights of all words."""
+    graph = gpusage.read_model(MODELS / "gpt2.onnx")
+    for stage in stages_of(graph, WorkloadAnalysis(graph, ALONE).lowering, 12):
+        ends = 50257 * 768 + 1024 * 768
+        assert stage.graph.parameter_count - 12 * 768**2 - ends == pytest.approx(0, abs=0.03 * ends)
+
+
+def test_stages_wait_while_the_pipeline_fills_and_drains() -> None:
+    there = analyze(MODEL, PIPELINE).on([A100])
+    step_s = float(there.timing.step_s[0])
+    row = 2 * 2 * LENGTH * HIDDEN
+    handover_s = 2 * row * send_s_per_byte(A100, 4, None, 1)
+    assert waits_s(PIPELINE) == pytest.approx((step_s + handover_s) * (1 + 3 / 8) - step_s)
+    many = replace(PIPELINE, accumulate=8000)
+    assert waits_s(many) < 0.01 * step_s
+    need, alone = (predicted(MODEL, run, [A100])[0].step_time_s.value for run in (many, replace(ALONE, gpus=1)))
+    assert need < alone
+
+
+def test_neighbours_on_other_hosts_share_the_cards_of_their_host() -> None:
+    """A100s have a card of 25 GB/s each, of which four fifths are left; of a ring on 16, two hosts, two GPUs send."""
+    assert send_s_per_byte(A100, 16, None, 8) == pytest.approx(1 / (0.8 * 25e9))
+    assert send_s_per_byte(A100, 16, None, 1) == pytest.approx(1 / (0.8 * 8 * 25e9))
+    assert allreduce_s_per_byte(A100, 2, None, 8) == pytest.approx(1 / (0.8 * 25e9))
+    assert allreduce_s_per_byte(A100, 2, None, 4) == allreduce_s_per_byte(A100, 2)
+
+
+def test_the_first_stage_keeps_the_activations_of_as_many_micro_batches_as_there_are_stages() -> None:
+    first = analyze(MODEL, PIPELINE).first_stage
+    assert first is not None
+    assert first.in_flight == 4
+    few = analyze(MODEL, replace(PIPELINE, accumulate=2)).first_stage
+    assert few is not None
+    assert few.in_flight == 2
+    assert first.stage_peak.required.value > few.stage_peak.required.value
+    checkpointed = analyze(MODEL, replace(PIPELINE, checkpointing=True)).first_stage
+    assert checkpointed is not None
+    assert checkpointed.checkpoints is not None
+    assert int(np.count_nonzero(checkpointed.checkpoints.recomputed_nodes)) == len(checkpointed.graph.nodes) - 1
+    assert checkpointed.stage_peak.required.value < first.stage_peak.required.value
+
+
+@pytest.mark.parametrize("workload", [TENSOR, PIPELINE, replace(PIPELINE, gpus=16, tensor=2, checkpointing=True)])
+def test_the_parts_of_the_memory_add_up_and_are_less_than_on_one_gpu(workload: Workload) -> None:
+    need = predicted(MODEL, workload, [A100])[0]
+    parts = explanation_of(MODEL, workload, A100).memory
+    assert sum(part.memory_bytes for part in parts) == pytest.approx(need.memory_bytes.value)
+    assert need.required_memory_bytes.value < predicted(MODEL, ALONE, [A100])[0].required_memory_bytes.value
+    assert need.familiar is False
+    assert any("GPUs that hold a copy of the model" in note for note in need.notes)
+
+
+def test_megatron_has_gradients_of_bf16_in_4_bytes() -> None:
+    """6 + 12 / d bytes for each weight in bf16, 4 + 16 / d in fp16, of which ours are 4 + 12 / d."""
+    run = replace(ALONE, gpus=8, tensor=2)
+    lowering = WorkloadAnalysis(MODEL, run).lowering
+    wide, narrow = (sharding_of(lowering, replace(run, precision=precision)) for precision in ("bf16", "fp16"))
+    assert (wide.gradients, narrow.gradients) == (1, 0.5)
+    assert wide.state == narrow.state == 1 / 4
+    assert sharding_of(lowering, replace(run, gpus=2, strategy="ddp")).bucket_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("workload", "sentence"),
+    [
+        (replace(ALONE, gpus=3, tensor=3), r"got 8 heads, 3 GPUs\. Write 'tensor=N' with N one of 2, 4, 8\.$"),
+        (replace(ALONE, gpus=9, pipeline=9), r"got 8 layers, pipeline=9\. Write 'pipeline=8' or less\.$"),
+    ],
+)
+def test_sizes_that_do_not_divide_a_model_are_refused(workload: Workload, sentence: str) -> None:
+    with pytest.raises(GraphError, match=sentence):
+        predicted(MODEL, workload, [A100])
+
+
+def test_a_model_without_heads_or_layers_cannot_be_divided() -> None:
+    resnet = gpusage.read_model(MODELS / "resnet50.onnx")
+    with pytest.raises(GraphError, match=r"must have attention heads for 'tensor'; got none\. Remove 'tensor'\.$"):
+        predicted(resnet, TENSOR, [A100])
+    with pytest.raises(GraphError, match=r"must have one row of equal layers for 'pipeline'; got none\. Remove"):
+        predicted(resnet, PIPELINE, [A100])
+    with pytest.raises(GraphError, match=r"one row of equal layers for 'pipeline'; got others beside them\. Remove"):
+        predicted(gpusage.read_model("hf:t5-base"), PIPELINE, [A100])
+
+
+def test_experts_are_not_divided() -> None:
+    layer = node("GroupedMatMul", [(-1, HIDDEN)], (-1, INNER), (8, HIDDEN, INNER))
+    with pytest.raises(GraphError, match=r"must have no experts for 'tensor', .*; got tensor=4\. Remove 'tensor'\.$"):
+        predicted(chain("experts", [layer], (-1, HIDDEN)), TENSOR, [A100])
+
+
+def test_heads_that_are_multiplied_with_the_batch_count() -> None:
+    scores, tokens = (-HEADS, LENGTH, LENGTH), (-HEADS, LENGTH, HIDDEN // HEADS)
+    nodes = [
+        node("MatMul", [tokens, (-HEADS, HIDDEN // HEADS, LENGTH)], scores),
+        node("Softmax", [scores], scores),
+        node("MatMul", [scores, tokens], tokens),
+    ]
+    graph = replace(MODEL, nodes=tuple(nodes), producers=((-1, -1), (0,), (1, -1)), inputs=(("tokens", tokens),))
+    with pytest.raises(GraphError, match="got 8 heads, 3 GPUs"):
+        predicted(graph, replace(TENSOR, gpus=3, tensor=3), [A100])
+
+
+def test_one_stage_without_divided_layers_sends_nothing() -> None:
+    traffic = analyze(MODEL, ALONE).copy_traffic
+    assert traffic == copy_traffic(divided_layers(analyze(MODEL, ALONE).lowering, MODEL, ALONE), MODEL, ALONE)
+    assert wait_in_copy_s(traffic, 1.0, ALONE, A100) == 0
