@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpusage.capture.inside.observer import parts_of
+
 PROCESSOR_LIMIT_S = 60
 LIMIT_S = 600
 """A job with one core leaves this process hundredths of it."""
@@ -76,7 +78,7 @@ def undivide(modules: list[nn.Module]) -> list[Any]:
     Their weights know the sizes of the whole.
     """
     policies = []
-    for part in [part for module in modules for part in module.modules()]:
+    for part in [part for module in modules for part in parts_of(module)]:
         if type(part).__bases__[0].__name__ == "FSDPModule":
             divided: Any = part
             policies.append(divided._get_fsdp_state()._mp_policy)
@@ -113,7 +115,7 @@ def forget_values(modules: list[nn.Module], optimizers: list[Any]) -> None:
         return shadows[id(value)]
 
     for module in modules:
-        for part in module.modules():
+        for part in parts_of(module):
             for table in (part._parameters, part._buffers, vars(part)):
                 for name, value in list(table.items()):
                     if table is not vars(part) or getattr(value, "is_cuda", False):  # others may be read as numbers

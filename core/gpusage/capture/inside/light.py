@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpusage.capture.inside.observer import AUTOCAST
+from gpusage.capture.inside.observer import AUTOCAST, weights_of
 
 LARGE_ELEMENTS = 1 << 16
 """Elements of a weight whose initial values are left out: memory that nobody touches takes none."""
@@ -77,7 +77,7 @@ def _leave_out_compilation(left_out: LeftOut) -> None:
             return compile_nothing
         module = getattr(model, "__self__", model)
         if isinstance(module, nn.Module):
-            left_out.is_compiled = left_out.is_compiled or next(module.parameters(), None) is not None
+            left_out.is_compiled = left_out.is_compiled or next(weights_of(module), None) is not None
             return model
 
         @wraps(model)
