@@ -95,7 +95,7 @@ class Observer:
         is_compiled: Whether `torch.compile` wraps one of the modules.
         strategy: How several GPUs divide the model, by what wraps it; ``None`` if nothing does.
         precision: That of DeepSpeed, which casts the weights itself.
-        is_in_parts: Whether this process has a part of a model that does not show the whole.
+        sharded: By id, what gives back each `FullyShardedDataParallel` that was called.
     """
 
     replace: Callable[[Call, nn.Module, tuple[Any, ...], dict[str, Any]], Any]
@@ -103,7 +103,7 @@ class Observer:
     is_compiled: bool = False
     strategy: str | None = None
     precision: str | None = None
-    is_in_parts: bool = False
+    sharded: dict[int, Callable[[], nn.Module | None]] = field(default_factory=dict)
     original: Any = nn.Module.__call__
     _observed: Any = None
 
@@ -163,7 +163,8 @@ class Observer:
                 self.strategy = f"zero{module.zero_optimization_stage()}".replace("zero0", "ddp")
                 casts = {"bf16": module.bfloat16_enabled(), "fp16": module.fp16_enabled()}
                 self.precision = next((word for word, is_on in casts.items() if is_on), None)
-            self.is_in_parts = self.is_in_parts or is_in_parts(module)
+            if is_fsdp(module):
+                self.sharded[id(module)] = self._refer_to(module)
             module = inner
 
     def _leaf(self, leaf: Any) -> Any:
@@ -247,8 +248,8 @@ def with_gradient(optimizer: Any) -> list[torch.Tensor]:
         return [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
 
 
-def is_in_parts(module: nn.Module) -> bool:
-    """Return whether this process has a part of *module* that does not show the whole."""
+def is_fsdp(module: nn.Module) -> bool:
+    """Return whether *module* is `FullyShardedDataParallel`: a row of weights, of which each process has a part."""
     return _wrapper_name(module) == "FullyShardedDataParallel"
 
 
