@@ -94,7 +94,8 @@ def undivide(modules: list[nn.Module], sharded: list[nn.Module]) -> list[Any]:
         for name, inner in part._modules.items():
             if inner is not None and is_fsdp(inner):
                 part._modules[name] = inner._modules["_fsdp_wrapped_module"]
-        if type(part).__bases__[0].__name__ == "FSDPModule":
+        base = type(part).__bases__[0]
+        if base.__name__ == "FSDPModule" and base.__module__.startswith("torch."):
             divided: Any = part
             policies.append(divided._get_fsdp_state()._mp_policy)
             part.__class__ = type(part).__bases__[1]

@@ -1,8 +1,8 @@
 """Profiles its first steps, has an optimizer hook, an argument named `module`, and statistics in shared memory.
 
-Its classes say other things of themselves than PyTorch's, and draw a random number when they are asked: the model has
-the name of one that divides, and a method `parameters` of its own; the samples are a tensor of a class of its own, in
-a pytree that takes nothing but tensors.
+Its classes say other things of themselves than PyTorch's, and draw a random number when they are asked: the model and
+its base have names of classes that divide, and it has a method `parameters` of its own; the samples are a tensor of a
+class of its own, in a pytree that takes nothing but tensors.
 """
 
 import time
@@ -29,7 +29,11 @@ class Samples:
         self.features = features
 
 
-class DataParallel(nn.Module):
+class FSDPModule:
+    pass
+
+
+class DataParallel(FSDPModule, nn.Module):
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
