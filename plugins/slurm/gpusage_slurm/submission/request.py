@@ -66,7 +66,7 @@ def parse_submission(submission: DecisionRequest) -> Job | None:
         return None
     fields = {**read_script(submission.script), **submission.fields} if submission.script else submission.fields
     card = fields.get("card", "")
-    learns = _learn_switch(fields)
+    is_recorded = bool(submission.script) and _learn_switch(fields) is not False
     fits = 0 < len(card) <= _MAXIMUM_CARD_CHARACTERS and not card.startswith(ERROR_MARK)
     return Job(
         submission=replace(submission, fields=fields) if submission.script else submission,
@@ -79,8 +79,8 @@ def parse_submission(submission: DecisionRequest) -> Job | None:
         or ("" if is_batch(fields) else ONLY_BATCH),
         submitter=Submitter(fields=fields, user_field="user_id", job_name_field="name"),
         dry_run=fields.get("dry_run") == "1",
-        shows_model=fields.get("shows_model") == "1" and bool(learns),
-        run_record=run_record(submission.script or "", fields.get("work_dir", "")) if learns is not False else "",
+        shows_model=fields.get("shows_model") == "1" and bool(_learn_switch(fields)),
+        run_record=run_record(submission.script or "", fields.get("work_dir", "")) if is_recorded else "",
         caveat=CAVEAT.format(fields["export"]) if submission.script and not exports_all(fields) else None,
     )
 
