@@ -33,6 +33,7 @@ _OURS = re.compile(r"(?:^|[\s;,])gpusage:", re.IGNORECASE)
 _ALMOST_OURS = re.compile(r"(?:^|[\s;,])gpusage[\s;,]+model=")
 _ONLY_LEARN = re.compile(r"\s*learn=(\w+)\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
 """The submission client reads it; it names no model."""
+_QUOTED = re.compile(r"""(?:"[^"]*"|'[^']*')""")
 _CLAUSE = re.compile(r"""(?:"[^"]*"|'[^']*'|[^;])*""")
 _SLIP_RATIO = 0.8  # one letter of "model" too many, too few, another, or two exchanged
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""")
@@ -155,7 +156,7 @@ def parse_model(text: str) -> ModelRequest:
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
     """Yield key and value of each comma-separated word; a first word without a key is the model."""
-    if text.count('"') % 2 or text.count("'") % 2:
+    if re.search("[\"']", _QUOTED.sub("", text)):
         message = f"Comment {text!r} must close every quote; got an open one. Add the missing quote."
         raise RequestError(message)
     for index, word in enumerate(match.group().strip() for match in _WORD.finditer(text)):

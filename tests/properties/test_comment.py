@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from gpusage.capture.captured import model_word
 from gpusage_hooks.comment import parse_comment, parse_model
 from gpusage_hooks.errors import RequestError
 
@@ -34,3 +35,12 @@ def test_what_is_written_is_what_is_read(batch: int, mode: str, precision: str) 
     request = parse_comment(f"model=r.onnx,batch={batch},mode={mode},precision={precision}")
     assert request is not None
     assert (request.workload.batch_size, request.workload.mode, request.workload.precision) == (batch, mode, precision)
+
+
+@given(st.text(" ,;'\"=a/.é") | st.text("my ,;'s"))
+def test_a_path_without_both_kinds_of_quotes_is_named_by_capture_as_it_is_read(name: str) -> None:
+    assume(not {"'", '"'} <= set(name))
+    path = f"{name}.card.json"
+    request = parse_comment(f"{model_word(path)},batch=8")
+    assert request is not None
+    assert (request.model, request.workload.batch_size) == (path, 8)

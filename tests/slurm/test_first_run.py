@@ -73,9 +73,10 @@ def test_the_second_job_of_a_script_is_decided_by_what_the_first_one_showed(sand
     keys = json.loads(record.read_text())["keys"]
     values = {name: value for name, (value, _) in keys.items()}
     assert values == {"batch": "16", "mode": "train", "precision": "fp32", "optimizer": "adamw"}
-    second = submit_until(
-        sandbox, lambda job: "mps" in job.tres, wrap=script, environment={"XDG_CACHE_HOME": str(cache)}
-    )
+    variables = {"XDG_CACHE_HOME": str(cache)}
+    second = submit_until(sandbox, lambda job: "mps" in job.tres, wrap=script, environment=variables)
+    validated = sandbox.run("gpusage", "validate", str(script), environment=variables).stdout
+    assert f"as job {first}'s run showed" in " ".join(validated.split())
     assert f"as job {first}'s run showed" in sandbox.run("gpusage", "decisions", second.job_id).stdout
     assert second.shown.get("Comment", "(null)") == "(null)"  # it is the user's
     sandbox.run("scancel", second.job_id)

@@ -46,9 +46,14 @@ class Captured:
     busy_s: float
 
     def comment(self, card: str) -> str:
-        """Return the comment of the job, its model being the file *card*, in quotes if its name would end the word."""
-        model = f'"{card}"' if re.search("[,;]", card) else card
-        return ",".join([f"model={model}", *(f"{name}={value}" for name, (value, _) in self.keys.items())])
+        """Return the comment of the job, its model being the file *card*."""
+        return ",".join([model_word(card), *(f"{name}={value}" for name, (value, _) in self.keys.items())])
+
+
+def model_word(card: str) -> str:
+    """Return the word of a comment that names the file *card*, in quotes if its name would not be one word."""
+    quote = "'" if '"' in card else '"'
+    return f"model={quote}{card}{quote}" if re.search(r"""[,;"']|^\s""", card) else f"model={card}"
 
 
 def check_record(record: Mapping[str, Any]) -> Captured:

@@ -75,6 +75,7 @@ def capture(  # noqa: PLR0913 - an option each
         message = "Capture must have one program: a job script, a command line after '--', or --shell; got none or two."
         raise click.UsageError(message, context)
     job = _job(command) if submits else None
+    _check_place(output or user_cache() / f"captured{SUFFIX}", is_whole=submits)
     program = _program(command, line)
     if gpu_count is not None:
         program = replace(program, gpu_count=gpu_count)
@@ -98,6 +99,21 @@ def capture(  # noqa: PLR0913 - an option each
         context.exit(1)
     if job is not None:
         _submit(job, captured, card)
+
+
+def _check_place(card: Path, *, is_whole: bool) -> None:
+    """Refuse a *card* that no comment can name; *is_whole* tells whether it is named with all of its folders.
+
+    Raises:
+        RequestError: It has both kinds of quotes.
+    """
+    path = str(card.resolve() if is_whole else card)
+    if {"'", '"'} <= set(path):
+        message = (
+            f"Card {path!r} must have a path that a comment can quote; got one with both kinds of quotes. "
+            "Name a card elsewhere with -o."
+        )
+        raise RequestError(message)
 
 
 def _job(command: tuple[str, ...]) -> list[str]:

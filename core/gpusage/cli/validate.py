@@ -14,6 +14,7 @@ import click
 
 from gpusage.boundary.printable_text import visible_lines
 from gpusage.cli import documents, tables
+from gpusage.cli.cards.first_run import comment_of_run, runs_folder
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.cluster_file import find_cluster
 from gpusage.cli.scripts import Script, manager_of, read_scripts
@@ -26,9 +27,10 @@ from gpusage.policies.shares.price_list import SharePrice
 from gpusage.policies.wording import cost
 from gpusage.service.state.kill_switch import kill_reason
 from gpusage.service.state.learner import learn_from_store
-from gpusage.settings.configuration import Configuration
+from gpusage.settings.configuration import CaptureMode, Configuration
 from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import open_store
+from gpusage_hooks.comment import parse_model
 from gpusage_hooks.errors import DeviceError, GpuUsageError, GraphError
 from gpusage_hooks.types import Cluster, Code, Decision, DecisionRequest, Job, ModelGraph, RenderedDecision, Submitter
 
@@ -89,8 +91,8 @@ def validate_scripts(
     decision_context = DecisionContext(
         advisor=advisor, mode="enforce", enforce_in=configuration.enforce_in, history=history
     )
-    is_observed = configuration.learning.capture != "off"
-    validations = [validate(script, cluster, decision_context, is_observed=is_observed) for script in read]
+    capture = configuration.learning.capture
+    validations = [validate(script, cluster, decision_context, capture) for script in read]
     if as_json:
         tables.print_json(_document(validations, cluster, origin, configuration.mode))
     else:
@@ -105,15 +107,14 @@ def validate_scripts(
     context.exit(1 if any(validation.error for validation in validations) else 0)
 
 
-def validate(script: Script, cluster: Cluster, context: DecisionContext, *, is_observed: bool = True) -> Validation:
-    """Return what becomes of *script* on *cluster*; *is_observed* tells whether jobs may show their models there."""
+def validate(script: Script, cluster: Cluster, context: DecisionContext, capture: CaptureMode = "opt-in") -> Validation:
+    """Return what becomes of *script* on *cluster*; *capture* tells which jobs show their models there."""
     if script.error:
         return Validation(script=script.path, error=script.error)
     try:
         submission = DecisionRequest(manager=cluster.manager, script=script.text, origin=script.path)
         job = require_job(submission, context.advisor)
-        if not is_observed:
-            job = replace(job, shows_model=False)
+        job = _as_its_run_showed(job, capture, context.advisor)
         if context.advisor.learned is not NOTHING_LEARNED:
             job = replace(job, submitter=_caller(job.submitter, script.path))
         graph = _graph(context.advisor, job)
@@ -122,6 +123,16 @@ def validate(script: Script, cluster: Cluster, context: DecisionContext, *, is_o
         return Validation(script=script.path, outcome=outcome, prices=prices)
     except GpuUsageError as error:
         return Validation(script=script.path, error=error)
+
+
+def _as_its_run_showed(job: Job, capture: CaptureMode, advisor: Advisor) -> Job:
+    """Return *job*, if it names no model, with what an earlier run of its script showed."""
+    job = replace(job, shows_model=job.shows_model and capture != "off")
+    is_observed = job.shows_model or capture == "all"
+    if job.model_request is not None or not (is_observed and job.run_record):
+        return job
+    comment = comment_of_run(runs_folder() / job.run_record, advisor.catalogue)
+    return replace(job, model_request=parse_model(comment), shows_model=False) if comment else job
 
 
 def _learned(configuration: Configuration) -> Learned:

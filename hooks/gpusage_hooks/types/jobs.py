@@ -137,6 +137,8 @@ class Job:
         submitter: Who submits it.
         dry_run: Nothing is submitted: its user only asks what would become of it. It is answered, not recorded.
         shows_model: It names no model, and its run shows it, as its user asks by ``learn=on``.
+        run_record: Name of what an earlier run of this script showed, in its user's folder of such records; for offline
+            validation. Empty where the user says ``learn=off``.
     """
 
     submission: DecisionRequest
@@ -150,6 +152,7 @@ class Job:
     submitter: Submitter = Submitter()
     dry_run: bool = False
     shows_model: bool = False
+    run_record: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

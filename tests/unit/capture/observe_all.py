@@ -26,7 +26,9 @@ FOR_EACH_FORK = ("torch._dynamo", "timm", "transformers.trainer", "transformers.
 ON_PROCESSOR = {
     **dict.fromkeys((".cuda()", "torch.cuda.synchronize()", ".to(0)", ".to(rank)", ", device_ids=[rank]"), ""),
     "torch.cuda.set_device(rank)": "",
-    "FullyShardedDataParallel(nn.Linear(16, 4))": 'FullyShardedDataParallel(nn.Linear(16, 4), device_id="cpu")',
+    "FullyShardedDataParallel(Network(nn.Linear(16, 4)))": (
+        'FullyShardedDataParallel(Network(nn.Linear(16, 4)), device_id="cpu")'
+    ),
     "torch.cuda.FloatTensor": "torch.FloatTensor",
     '"cuda:0': '"cpu',
     '"cuda': '"cpu',

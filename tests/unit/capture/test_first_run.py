@@ -44,6 +44,7 @@ SEEN = {
     "gan": {"batch": "24", **TRAINS, "optimizer": "adam"},
     "two_optimizers": {"batch": "48", **TRAINS, "optimizer": "adam"},
     "ddp": {"batch": "32", **TRAINS, "optimizer": "sgd", "gpus": "2", "strategy": "ddp"},
+    "fsdp": {"batch": "8", **TRAINS, "optimizer": "adamw", **BY_FSDP},
     "fully_sharded": {"batch": "8", **BF16, "optimizer": "adamw", "accumulate": "2", **BY_FSDP},
     "compiled": {"batch": "8", **TRAINS, "precision": "bf16-pure", "optimizer": "adamw", "compile": "on"},
     "checkpointed": {"batch": "8", **TRAINS, "precision": "tf32", "optimizer": "adamw", "checkpointing": "on"},
@@ -74,9 +75,8 @@ SEEN = {
     "with_lightning": {"batch": "16", **TRAINS, "optimizer": "momentum", "accumulate": "2"},
 }
 """The keys of each script on a processor, where autocast of a GPU has no say."""
-SHOWS_NOTHING = ("fsdp", "lstm", "failing", "no_model", "values", "fx", "compiled_step", "gives_up")
-"""Scripts whose process has a part of the model, that end too early, whose model decides by values, or whose modules a
-tracer or compiler calls."""
+SHOWS_NOTHING = ("lstm", "failing", "no_model", "values", "fx", "compiled_step", "gives_up")
+"""Scripts that end too early, whose model decides by values, or whose modules a tracer or compiler calls."""
 BREAKING = ("begin", "_count", "_after_step", "_cycle_passes", "_write", "_write_record", "in_another_process")
 
 
@@ -122,8 +122,33 @@ def test_a_program_shows_its_job(name: str, lines: Mapping[str, Mapping[str, Any
     assert record.with_name(f"{name}.card.json").exists()
 
 
-def test_a_process_with_a_part_of_its_model_writes_nothing(lines: Mapping[str, Mapping[str, Any]]) -> None:
-    assert not Path(f"{lines['fsdp']['record']}.json").exists()
+@pytest.mark.parametrize("keeps_weights", [True, False])
+def test_what_fsdp_keeps_in_rows_is_made_whole(*, keeps_weights: bool) -> None:
+    """With its `use_orig_params` or without: a model in two processes, its layer apart, a tied weight, a frozen one."""
+    import torch
+    from torch import nn
+    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from gpusage.capture.inside.another_process import undivide
+    from gpusage.capture.inside.observer import weights_of
+
+    model = nn.Sequential(nn.Embedding(10, 16), nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16)), nn.Linear(16, 10))
+    model[2].weight = model[0].weight
+    model[1][1].requires_grad_(not keeps_weights)
+    expected = [(tuple(weight.shape), weight.requires_grad) for weight in model.parameters()]
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        words = {"device_id": "cpu", "use_orig_params": keeps_weights}
+        model[1] = FullyShardedDataParallel(model[1], **words)
+        cast = MixedPrecision(param_dtype=torch.bfloat16)
+        wrapper = FullyShardedDataParallel(model, mixed_precision=cast, **words)
+        policies = undivide([model], [wrapper])
+    finally:
+        torch.distributed.destroy_process_group()
+    assert [policy.param_dtype for policy in policies] == [torch.bfloat16, None]
+    assert [(tuple(weight.shape), weight.requires_grad) for weight in weights_of(model)] == expected
+    assert model(torch.zeros(3, dtype=torch.int64, device="meta")).shape == (3, 10)
 
 
 def test_two_processes_of_torchrun_compute_the_same_and_show_their_model(tmp_path: Path) -> None:

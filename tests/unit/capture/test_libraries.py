@@ -63,6 +63,7 @@ def test_a_library_is_changed_once_the_program_imports_it_and_no_sooner(
     [
         ({"gradient_accumulation_steps": 3}, [3, 6]),
         ({"train_batch_size": 16, "train_micro_batch_size_per_gpu": 8}, [2, 4, 6]),
+        ({"train_batch_size": 16}, [1, 2, 3, 4, 5, 6]),
         ({}, [1, 2, 3, 4, 5, 6]),
     ],
 )
@@ -83,6 +84,36 @@ def test_deepspeed_updates_the_weights_after_the_last_pass_of_an_accumulation(
     assert updated == updates
     assert type(optimizer).__name__ == "AdamW"
     assert engine.save_checkpoint("folder") is None
+
+
+@pytest.mark.parametrize(
+    ("batches", "part", "steps"),
+    [
+        ({"train_batch_size": 32}, 8, 1),
+        ({"train_batch_size": 32, "gradient_accumulation_steps": 2}, 4, 2),
+        ({"train_batch_size": 32, "train_micro_batch_size_per_gpu": 2}, 2, 4),
+        ({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}, 2, 4),
+        ({"train_micro_batch_size_per_gpu": 8}, 8, 1),
+    ],
+)
+def test_of_deepspeed_s_batch_sizes_those_of_a_configuration_give_the_others(
+    deepspeed: Any, batches: dict[str, int], part: int, steps: int
+) -> None:
+    """The words that its own tutorial has: the loader and a schedule come from `initialize`."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    try:
+        model, samples = torch.nn.Linear(4, 2), torch.utils.data.TensorDataset(torch.ones(32, 4))
+        optimizer = {"type": "Adam", "params": {"lr": 1e-3}}
+        config = {**batches, "optimizer": optimizer, "scheduler": {"type": "WarmupLR", "params": {}}}
+        engine, _, loader, schedule = deepspeed.initialize(model=model, training_data=samples, config=config)
+        assert engine.train_micro_batch_size_per_gpu() == loader.batch_size == part
+        assert engine.gradient_accumulation_steps() == steps
+        assert engine.train_batch_size() == 32
+        assert engine.get_lr() == schedule.get_last_lr() == [1e-3]
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_deepspeed_s_optimizers_take_weights_by_the_names_of_the_real_ones(deepspeed: Any) -> None:

@@ -126,7 +126,7 @@ def test_a_job_script_becomes_a_card_and_a_comment(tmp_path: Path) -> None:
 def test_a_card_whose_name_has_spaces_and_commas_has_a_comment_for_the_shell(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = run(
-        tmp_path, "--run-here", "-o", "my card, 2; new.card.json", "--", sys.executable, str(SCRIPTS / "plain.py")
+        tmp_path, "--run-here", "-o", "my card, Ada's; new.card.json", "--", sys.executable, str(SCRIPTS / "plain.py")
     )
     assert done.returncode == 0, done.stderr
     (word,) = shlex.split(done.stdout.splitlines()[-1])
@@ -205,6 +205,10 @@ def test_no_job_is_submitted_with_a_guess(tmp_path: Path) -> None:
         (["--shell", "python a.py", "--", "python", "a.py"], "Capture must have one program"),
         (["--", "bash", "train.sh"], "Command of 'gpusage capture' must run a Python program"),
         (["-o", "card.json", "--", "python", "a.py"], "Output 'card.json' must end with '.card.json'"),
+        (
+            ["-o", "a'b\"c.card.json", "--", "python", "a.py"],
+            "got one with both kinds of quotes. Name a card elsewhere",
+        ),
         (["--shell", "cd nowhere; python a.py"], "must be there for the program to run in; got none"),
         (["nowhere.sbatch"], "Script 'nowhere.sbatch' must be a readable file"),
         (["train.py"], "got the Python program 'train.py'. For a program, write 'gpusage capture -- python train.py'."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -13,12 +14,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpusage.cli import main
+from gpusage.cli.cards.first_run import runs_folder
 from gpusage.cli.scripts import MAXIMUM_SCRIPT_BYTES, read_script
 from gpusage.decisions.advisor import make_advisor
 from gpusage.experience.identity import job_identity
+from gpusage.graphs.card.file import write_file
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Allocation, Submitter, Workload
+from gpusage_slurm.submission.script import run_record
 from records import RECORD, USAGE
 
 MODEL = Path(__file__).parents[3] / "examples" / "models" / "dlrm.onnx"
@@ -61,6 +65,41 @@ def test_a_job_whose_run_shows_its_model_is_kept_and_says_so_unless_the_site_obs
         file.write('[learning]\ncapture = "off"\n')
     (left,) = json.loads(_validate(script, "--json").stdout)["decisions"]
     assert (left["code"], left["reasons"]) == ("DECLINE", ["the job names no model"])
+
+
+@pytest.mark.parametrize(
+    ("capture", "directive", "is_by_run"),
+    [
+        ("opt-in", "#GPUSAGE learn=on", True),
+        ("opt-in", "# no word of learning", False),
+        ("all", "# no word of learning", True),
+        ("all", "#GPUSAGE learn=off", False),
+        ("all", "#GPUSAGE model=r.onnx,batch=2", False),
+        ("off", "#GPUSAGE learn=on", False),
+    ],
+)
+def test_the_next_job_of_a_script_is_decided_by_what_its_run_showed_as_sbatch_decides_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capture: str, directive: str, *, is_by_run: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    Path("r.onnx").write_bytes(MODEL.read_bytes())
+    with Path("gpusage.toml").open("a") as file:
+        file.write(f'[learning]\ncapture = "{capture}"\n')
+    script = f"#!/bin/bash\n#SBATCH --gres=gpu:1\n{directive}\npython train.py\n"
+    record = runs_folder() / run_record(script, "")
+    record.parent.mkdir(parents=True)
+    write_file(make_advisor().read(str(MODEL)), record.with_name(f"{record.name}.card.json"))
+    Path("train.py").write_text("print()")
+    keys = {"batch": ["8", "seen"], "mode": ["infer", "seen"]}
+    program = {"program": str(tmp_path / "train.py"), "program_digest": hashlib.sha256(b"print()").hexdigest()}
+    document = {"job": "1234", "keys": keys, "modules": [["Dlrm", 10]], **program}
+    record.with_name(f"{record.name}.json").write_text(json.dumps(document))
+    (shown,) = json.loads(_validate(script, "--json").stdout)["decisions"]
+    assert ("as job 1234's run showed" in shown["reasons"], shown["code"] == "REWRITE") == (is_by_run, is_by_run)
+    assert any(price["taken"] for price in shown["prices"]) is is_by_run
+    Path("train.py").write_text("print(1)")
+    (stale,) = json.loads(_validate(script, "--json").stdout)["decisions"]
+    assert "as job 1234's run showed" not in stale["reasons"]
 
 
 @pytest.mark.parametrize(("script", "subject"), [(TYPO, "Key 'bach'"), (ABSENT, "Model 'absent.onnx'")])

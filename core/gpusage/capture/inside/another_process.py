@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpusage.capture.inside.observer import is_fsdp, parts_of
+
 PROCESSOR_LIMIT_S = 60
 LIMIT_S = 600
 """A job with one core leaves this process hundredths of it."""
@@ -70,14 +72,30 @@ def forget_handlers() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def undivide(modules: list[nn.Module]) -> list[Any]:
-    """Let *modules* that `fully_shard` or DeepSpeed has divided compute whole; return how the former casts weights.
+_HELD: list[Any] = []
+"""What this process must not free: it cannot use the GPU."""
+
+
+def undivide(modules: list[nn.Module], sharded: list[nn.Module]) -> list[Any]:
+    """Let *modules* that FSDP or DeepSpeed has divided compute whole; return how FSDP casts weights.
 
     Their weights know the sizes of the whole.
+
+    Args:
+        modules: What was called within their wrappers.
+        sharded: The outermost `FullyShardedDataParallel` around them, where there is one.
     """
     policies = []
-    for part in [part for module in modules for part in module.modules()]:
-        if type(part).__bases__[0].__name__ == "FSDPModule":
+    parts = {id(part): part for module in (*sharded, *modules) for part in parts_of(module)}
+    for part in parts.values():
+        if is_fsdp(part):
+            policies.append(vars(part)["mixed_precision"])
+            _undivide_rows(part)
+        for name, inner in part._modules.items():
+            if inner is not None and is_fsdp(inner):
+                part._modules[name] = inner._modules["_fsdp_wrapped_module"]
+        base = type(part).__bases__[0]
+        if base.__name__ == "FSDPModule" and base.__module__.startswith("torch."):
             divided: Any = part
             policies.append(divided._get_fsdp_state()._mp_policy)
             part.__class__ = type(part).__bases__[1]
@@ -88,8 +106,21 @@ def undivide(modules: list[nn.Module]) -> list[Any]:
     return policies
 
 
-_TENSORS: list[Any] = []
-"""Tensors that this process must not free: it cannot use the GPU."""
+def _undivide_rows(wrapper: Any) -> None:
+    """Put a whole weight, without values, in the place of each that *wrapper* keeps in its row."""
+    _HELD.append(wrapper)
+    wrapper._fsdp_wrapped_module._parameters.pop("_flat_param", None)
+    if wrapper._handle is None:
+        return
+    row = wrapper._handle.flat_param
+    weights = row._params or [row] * len(row._shapes)  # the former with `use_orig_params`
+    for place, shape, weight in zip(row._param_infos, row._shapes, weights, strict=True):
+        _HELD.append(vars(place.module).pop(place.param_name, None))
+        empty = torch.empty(shape, dtype=weight.dtype, device="meta")
+        place.module._parameters[place.param_name] = nn.Parameter(empty, requires_grad=weight.requires_grad)
+    for tied in row._shared_param_infos:
+        _HELD.append(vars(tied.module).pop(tied.param_name, None))
+        tied.module._parameters[tied.param_name] = tied.prim_module._parameters[tied.prim_param_name]
 
 
 def forget_values(modules: list[nn.Module], optimizers: list[Any]) -> None:
@@ -103,7 +134,7 @@ def forget_values(modules: list[nn.Module], optimizers: list[Any]) -> None:
         if not isinstance(value, torch.Tensor) or value.device.type == "meta":
             return value
         if id(value) not in shadows:
-            _TENSORS.append(value)
+            _HELD.append(value)
             if hasattr(value, "ds_shape"):  # DeepSpeed's, of the whole weight
                 empty = torch.empty(value.ds_shape, dtype=value.dtype, device="meta")
             else:  # its strides show the layout
@@ -113,7 +144,7 @@ def forget_values(modules: list[nn.Module], optimizers: list[Any]) -> None:
         return shadows[id(value)]
 
     for module in modules:
-        for part in module.modules():
+        for part in parts_of(module):
             for table in (part._parameters, part._buffers, vars(part)):
                 for name, value in list(table.items()):
                     if table is not vars(part) or getattr(value, "is_cuda", False):  # others may be read as numbers

@@ -31,10 +31,16 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
 from gpusage.capture.inside.another_process import forget_values, in_another_process, undivide
-from gpusage.capture.inside.observer import MAXIMUM_CALLS, Call, Observer, is_in_parts, is_of_keras, with_gradient
+from gpusage.capture.inside.observer import (
+    MAXIMUM_CALLS,
+    Call,
+    Observer,
+    is_of_keras,
+    weights_of,
+    with_gradient,
+)
 from gpusage.capture.inside.record import program_digest, program_path, read_record, record_of, write_json
 
 CYCLES = 2
@@ -83,19 +89,18 @@ class _PassiveObserver(Observer):
                 return None
             if is_of_keras(outer):
                 return None
-            return super().note(outer, *tree_map(_without_objects, (args, kwargs)))
+            return super().note(outer, args, kwargs)
         except Exception:  # a module that is like no other
             self.uninstall()
             return None
 
+    def _leaf(self, leaf: Any) -> Any:
+        if leaf is None or isinstance(leaf, torch.Tensor | bool | int | float | str | torch.dtype | torch.device):
+            return super()._leaf(leaf)
+        return _ForgottenCache() if type(leaf).__name__.endswith("Cache") else _Forgotten()
+
     def _refer_to(self, module: nn.Module) -> Callable[[], nn.Module | None]:
         return weakref.ref(module)
-
-
-def _without_objects(leaf: Any) -> Any:
-    if leaf is None or isinstance(leaf, torch.Tensor | bool | int | float | str | torch.dtype | torch.device):
-        return leaf
-    return _ForgottenCache() if type(leaf).__name__.endswith("Cache") else _Forgotten()
 
 
 class FirstRun:
@@ -244,9 +249,8 @@ class FirstRun:
         self.observer.uninstall()
         self._has_written = True
         calls = self.observer.calls = [call for call in self.observer.calls if call.reference() is not None]
-        inner = any(is_in_parts(part) for call in calls for part in call.module.modules())
         self._rank, count = rank_and_count()
-        if calls and not (inner or self.observer.is_in_parts) and self._rank == 0:
+        if calls and self._rank == 0:
             in_another_process(lambda: self._write_record(count))
         calls.clear()
 
@@ -264,13 +268,14 @@ class FirstRun:
             pretend_cuda(gpu_count)  # a fork may not ask it
         optimizers = [optimizer for each in self._optimizers if (optimizer := each()) is not None]
         modules = [call.module for call in self.observer.calls]
-        policies = undivide(modules)
+        sharded = [wrapper for each in self.observer.sharded.values() if (wrapper := each()) is not None]
+        policies = undivide(modules, sharded)
         forget_values(modules, optimizers)
         strategy = "fsdp" if policies else self.observer.strategy
-        if strategy and strategy.startswith("zero"):  # its optimizers update weights that lie in one row
-            weights = [weight for module in modules for weight in module.parameters()]
-            for optimizer in optimizers:
-                optimizer.param_groups[0]["params"] = weights
+        weights = {id(weight): weight for module in modules for weight in weights_of(module)}
+        for optimizer in optimizers if strategy not in (None, "ddp") else ():
+            if not weights.keys() & {id(weight) for group in optimizer.param_groups for weight in group["params"]}:
+                optimizer.param_groups[0]["params"] = [*weights.values()]  # it updates rows of them
         observation = Observation(
             calls=self.observer.calls,
             optimizers=optimizers,

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
+from gpusage.capture.inside.observer import weights_of
 from gpusage.graphs.torch.batches import as_autocast
 from gpusage.graphs.torch.module import unchanged
 from gpusage.graphs.torch.trace import outputs_on_meta
@@ -68,7 +69,7 @@ class HollowCalls:
     def _filled(self, module: nn.Module, returned: Any, inputs: Any) -> Any:
         sources = [x for x in tree_leaves(inputs) if isinstance(x, torch.Tensor) and x.requires_grad]
         weights: list[torch.Tensor] = [
-            each for each in module.parameters() if each.requires_grad and each.is_floating_point()
+            each for each in weights_of(module) if each.requires_grad and each.is_floating_point()
         ]
         anchors = weights or [each for each in sources if each.is_floating_point()]
         anchor = min(anchors, key=torch.Tensor.numel, default=None) if torch.is_grad_enabled() else None

@@ -141,12 +141,7 @@ class DeepSpeedEngine(nn.Module):
 
     def gradient_accumulation_steps(self) -> int:
         """Return how many passes an update has."""
-        steps = self.config.get("gradient_accumulation_steps")
-        if isinstance(steps, int):
-            return steps
-        whole, part = self.config.get("train_batch_size"), self.config.get("train_micro_batch_size_per_gpu")
-        count = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-        return max(whole // (part * count), 1) if isinstance(whole, int) and isinstance(part, int) else 1
+        return self._batches()[1]
 
     def zero_optimization_stage(self) -> int:
         """Return what is divided: 0 is nothing, 3 is all."""
@@ -162,7 +157,30 @@ class DeepSpeedEngine(nn.Module):
 
     def train_micro_batch_size_per_gpu(self) -> int:
         """Return the batch of one pass."""
-        return int(self.config.get("train_micro_batch_size_per_gpu") or 1)
+        return self._batches()[0]
+
+    def train_batch_size(self) -> int:
+        """Return the batch of one update on all GPUs."""
+        part, steps = self._batches()
+        return part * steps * _process_count()
+
+    def get_lr(self) -> list[float]:
+        """Return the learning rate of each group of weights."""
+        return [group["lr"] for group in self.optimizer.param_groups] if self.optimizer is not None else []
+
+    def _batches(self) -> tuple[int, int]:
+        """Return the batch of one pass, and the passes of one update; of the three numbers two give the third."""
+        names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+        whole, part, steps = (self.config.get(name) for name in names)
+        if whole is None:
+            return part or 1, steps or 1
+        of_gpu = whole // _process_count()
+        part = part or max(of_gpu // (steps or 1), 1)
+        return part, steps or max(of_gpu // part, 1)
+
+
+def _process_count() -> int:
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
 
 
 def _run_deepspeed_alone(deepspeed: Any, left_out: LeftOut) -> None:
@@ -190,8 +208,11 @@ def _run_deepspeed_alone(deepspeed: Any, left_out: LeftOut) -> None:
         if training_data is not None:
             batch, collate = engine.train_micro_batch_size_per_gpu(), words.get("collate_fn")
             loader = torch.utils.data.DataLoader(training_data, batch_size=batch, collate_fn=collate)
-        is_maker = callable(lr_scheduler) and not hasattr(lr_scheduler, "step")
-        return engine, optimizer, loader, lr_scheduler(optimizer) if is_maker else lr_scheduler
+        if lr_scheduler is None and "scheduler" in settings and optimizer is not None:
+            lr_scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+        elif callable(lr_scheduler) and not hasattr(lr_scheduler, "step"):
+            lr_scheduler = lr_scheduler(optimizer)
+        return engine, optimizer, loader, lr_scheduler
 
     def begin(*_: object, **__: object) -> None:
         if left_out.gpu_count > 1 and not torch.distributed.is_initialized():

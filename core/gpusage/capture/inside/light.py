@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpusage.capture.inside.observer import AUTOCAST
+from gpusage.capture.inside.observer import AUTOCAST, weights_of
 
 LARGE_ELEMENTS = 1 << 16
 """Elements of a weight whose initial values are left out: memory that nobody touches takes none."""
@@ -77,7 +77,7 @@ def _leave_out_compilation(left_out: LeftOut) -> None:
             return compile_nothing
         module = getattr(model, "__self__", model)
         if isinstance(module, nn.Module):
-            left_out.is_compiled = left_out.is_compiled or next(module.parameters(), None) is not None
+            left_out.is_compiled = left_out.is_compiled or next(weights_of(module), None) is not None
             return model
 
         @wraps(model)
@@ -155,14 +155,40 @@ def _wrap_alone(left_out: LeftOut) -> None:
         from torch.distributed import fsdp  # takes seconds
 
         anything: Any = fsdp
-        words = {"strategy": "fsdp"}
-        anything.FullyShardedDataParallel = type("FullyShardedDataParallel", (SingleProcessModule,), words)
+        divided = _fully_sharded(SingleProcessModule, fsdp.FullyShardedDataParallel)
+        for place in (anything, anything.fully_sharded_data_parallel):
+            place.FullyShardedDataParallel = divided
         inert = SimpleNamespace(wait=lambda: None)
         methods = {name: lambda *_, **__: inert for name in vars(fsdp.FSDPModule) if not name.startswith("_")}
         anything.FSDPModule = type("FSDPModule", (), methods)
         anything.fully_shard = _divide_nothing(left_out, anything.FSDPModule)
     synchronized: Any = nn.SyncBatchNorm  # which refuses what is not on a GPU
     synchronized.forward = nn.BatchNorm1d.forward
+
+
+class _Nothing(dict[str, Any]):
+    """What a method returns that does nothing here, as a state or as a context."""
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""
+
+
+def _fully_sharded(base: Any, real_class: Any) -> Any:
+    """Return what stands in for the *real_class* of FSDP: attributes are the model's, other methods do nothing."""
+
+    def attribute(self: Any, name: str) -> Any:
+        try:
+            return nn.Module.__getattr__(self, name)
+        except AttributeError:
+            return getattr(self.module, name)
+
+    names = [name for name in vars(real_class) if callable(getattr(real_class, name)) and not hasattr(base, name)]
+    methods = {name: staticmethod(lambda *_, **__: _Nothing()) for name in names if not name.startswith("_")}
+    words = {"strategy": "fsdp", "__getattr__": attribute, "__getitem__": lambda self, key: self.module[key]}
+    return type("FullyShardedDataParallel", (base,), {**methods, **words})
 
 
 def _join_alone(left_out: LeftOut) -> None:

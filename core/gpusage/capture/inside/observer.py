@@ -4,26 +4,32 @@ Invariants:
 
 1. A call within an observed call is not observed: `torch.nn.Module.__call__` is the original one meanwhile.
 2. Tensors are remembered by shape and type alone, so that nothing lives longer.
+3. No code of the program's runs for us: what its classes say of themselves (`parameters`, `__torch_function__`, how a
+   pytree makes them anew) may draw a random number. Only how a pytree takes them apart is asked.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 MAXIMUM_CALLS = 64
 _WRAPPERS = {
     **dict.fromkeys(("DistributedDataParallel", "DataParallel"), "ddp"),
     "FullyShardedDataParallel": "fsdp",
     "DeepSpeedEngine": "zero",
+    "OptimizedModule": None,
 }
-"""How the model is divided, by the class that wraps it; for DeepSpeed its stage is added."""
+"""How the model is divided, by the class that wraps it; for DeepSpeed its stage is added, and a compiler's divides
+nothing."""
+_LIBRARIES = frozenset({"torch", "deepspeed", "apex", "fairscale", "gpusage"})
+"""Whose classes of these names wrap a model: a user's own may do anything."""
 AUTOCAST = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
@@ -41,13 +47,15 @@ class Call:
 
     Attributes:
         reference: Returns the module, ``None`` if the program has given it up.
+        leaves: Of its arguments, tensors as their shapes.
+        form: How the leaves make ``args`` and ``kwargs``.
         generated: Tokens of the prompt and new ones, where a language model is called to generate.
         count: How many such calls there were.
     """
 
     reference: Callable[[], nn.Module | None]
-    args: Any
-    kwargs: Any
+    leaves: list[Any]
+    form: TreeSpec
     is_training: bool
     has_gradient: bool
     precision: str | None
@@ -65,7 +73,12 @@ class Call:
 
     def shapes(self) -> list[Shape]:
         """Return the shapes of its tensors, scalars left out."""
-        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Shape) and leaf.sizes]
+        return [leaf for leaf in self.leaves if isinstance(leaf, Shape) and leaf.sizes]
+
+    def arguments(self, value: Callable[[Any], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return ``args`` and ``kwargs`` made anew, with the *value* of each leaf."""
+        args, kwargs = tree_unflatten([value(leaf) for leaf in self.leaves], self.form)
+        return args, kwargs
 
     def key(self) -> tuple[Any, ...]:
         """Return what equal calls have in common."""
@@ -82,7 +95,7 @@ class Observer:
         is_compiled: Whether `torch.compile` wraps one of the modules.
         strategy: How several GPUs divide the model, by what wraps it; ``None`` if nothing does.
         precision: That of DeepSpeed, which casts the weights itself.
-        is_in_parts: Whether this process has a part of a model that does not show the whole.
+        sharded: By id, what gives back each `FullyShardedDataParallel` that was called.
     """
 
     replace: Callable[[Call, nn.Module, tuple[Any, ...], dict[str, Any]], Any]
@@ -90,7 +103,7 @@ class Observer:
     is_compiled: bool = False
     strategy: str | None = None
     precision: str | None = None
-    is_in_parts: bool = False
+    sharded: dict[int, Callable[[], nn.Module | None]] = field(default_factory=dict)
     original: Any = nn.Module.__call__
     _observed: Any = None
 
@@ -118,7 +131,7 @@ class Observer:
         if jit.is_tracing():
             return None
         module = unwrapped(outer)
-        if _has_other_forward(module) or next(module.parameters(), None) is None:
+        if _has_other_forward(module) or next(weights_of(module), None) is None:
             return None
         if is_of_keras(module) and not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((args, kwargs))):
             return None  # a layer that is put into a model
@@ -143,24 +156,33 @@ class Observer:
 
     def _note_wrappers(self, module: Any) -> None:
         while (inner := _wrapped(module)) is not None:
-            self.is_compiled = self.is_compiled or "_orig_mod" in module._modules
-            self.strategy = _WRAPPERS.get(type(module).__name__, self.strategy)
+            name = _wrapper_name(module)
+            self.is_compiled = self.is_compiled or name == "OptimizedModule"
+            self.strategy = _WRAPPERS[name] or self.strategy
             if self.strategy == "zero":
                 self.strategy = f"zero{module.zero_optimization_stage()}".replace("zero0", "ddp")
                 casts = {"bf16": module.bfloat16_enabled(), "fp16": module.fp16_enabled()}
                 self.precision = next((word for word, is_on in casts.items() if is_on), None)
-            self.is_in_parts = self.is_in_parts or is_in_parts(module)
+            if is_fsdp(module):
+                self.sharded[id(module)] = self._refer_to(module)
             module = inner
+
+    def _leaf(self, leaf: Any) -> Any:
+        """Return what is kept of one leaf of the arguments."""
+        return Shape(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
 
     def _refer_to(self, module: nn.Module) -> Callable[[], nn.Module | None]:
         """Return what gives *module* back later: here it stays alive until then."""
         return lambda: module
 
     def _note(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        leaves, form = tree_flatten((args, kwargs))
+        with torch._C.DisableTorchFunction():
+            leaves = [self._leaf(leaf) for leaf in leaves]
         call = Call(
             reference=self._refer_to(module),
-            args=_shapes(args),
-            kwargs=_shapes(kwargs),
+            leaves=leaves,
+            form=form,
             is_training=module.training,
             has_gradient=torch.is_grad_enabled(),
             precision=_autocast_precision(),
@@ -171,7 +193,8 @@ class Observer:
                 known.count += 1
                 return known
         if not call.has_gradient:
-            call.generated = _generated()
+            with torch._C.DisableTorchFunction():
+                call.generated = _generated()
         if len(self.calls) < MAXIMUM_CALLS:
             self.calls.append(call)
         return call
@@ -187,19 +210,48 @@ def unwrapped(module: Any) -> nn.Module:
 
 def _wrapped(module: Any) -> nn.Module | None:
     """Return what *module* wraps; ``None`` for a module of the user's, which may have such a name and more inside."""
-    is_bare = len(module._modules) == 1 and not module._parameters
-    name = "_orig_mod" if "_orig_mod" in module._modules else "module" if type(module).__name__ in _WRAPPERS else ""
-    return getattr(module, name, None) if is_bare and name else None
+    if len(module._modules) != 1 or module._parameters:
+        return None
+    (inner,) = module._modules.values()
+    return inner if _wrapper_name(module) else None
+
+
+def _wrapper_name(module: Any) -> str:
+    """Return the name of the library's class by which *module* wraps a model, empty if it is none."""
+    names = (each.__name__ for each in type(module).__mro__ if each.__module__.partition(".")[0] in _LIBRARIES)
+    return next((name for name in names if name in _WRAPPERS), "")
+
+
+def parts_of(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield *module* and all modules within, each once, whatever its class has under the name ``modules``."""
+    known: set[int] = set()
+    waiting: list[nn.Module | None] = [module]
+    while waiting:
+        part = waiting.pop()
+        if part is not None and id(part) not in known:
+            known.add(id(part))
+            yield part
+            waiting += reversed(part._modules.values())
+
+
+def weights_of(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield the weights of *module*, each once, whatever its class has under the name ``parameters``."""
+    known: set[int] = set()
+    for weight in (weight for part in parts_of(module) for weight in part._parameters.values()):
+        if weight is not None and id(weight) not in known:
+            known.add(id(weight))
+            yield weight
 
 
 def with_gradient(optimizer: Any) -> list[torch.Tensor]:
     """Return the weights that *optimizer* updates now: some programs switch ``requires_grad`` off in between."""
-    return [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
+    with torch._C.DisableTorchFunction():
+        return [weight for group in optimizer.param_groups for weight in group["params"] if weight.grad is not None]
 
 
-def is_in_parts(module: nn.Module) -> bool:
-    """Return whether this process has a part of *module* that does not show the whole."""
-    return type(module).__name__ == "FullyShardedDataParallel"
+def is_fsdp(module: nn.Module) -> bool:
+    """Return whether *module* is `FullyShardedDataParallel`: a row of weights, of which each process has a part."""
+    return _wrapper_name(module) == "FullyShardedDataParallel"
 
 
 def is_of_keras(module: nn.Module) -> bool:
@@ -210,10 +262,6 @@ def is_of_keras(module: nn.Module) -> bool:
 def _has_other_forward(module: nn.Module) -> bool:
     """Return whether *module* passes for another one for a while, as Lightning's does within DDP."""
     return "forward" in vars(module) and hasattr(module, "training_step")
-
-
-def _shapes(tree: Any) -> Any:
-    return tree_map(lambda x: Shape(tuple(x.shape), x.dtype) if isinstance(x, torch.Tensor) else x, tree)
 
 
 def _autocast_precision() -> str | None:

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
 from gpusage.capture.inside.light import LeftOut
-from gpusage.capture.inside.observer import AUTOCAST, Call, Shape
+from gpusage.capture.inside.observer import AUTOCAST, Call, Shape, parts_of, weights_of
 from gpusage.devices.precisions import PURE
 from gpusage.graphs.torch.batches import Batch, sample_count
 from gpusage.graphs.torch.module import graph_from_module, has_channels_last
@@ -91,9 +90,9 @@ def step_calls(observation: Observation) -> tuple[bool, list[Call]]:
         most = max(call.count for call in calls)
         return False, [call for call in calls if call.count == most][:_MOST_INFERENCE_CALLS]
     trained = {id(p) for each in observation.optimizers for group in each.param_groups for p in group["params"]}
-    main = [c for c in calls if c.has_gradient and any(id(p) in trained for p in c.module.parameters())]
+    main = [c for c in calls if c.has_gradient and any(id(p) in trained for p in weights_of(c.module))]
     main = [call for call in main if call.is_training] or main  # an evaluation may forget to switch gradients off
-    parts = {id(part) for call in main for part in call.module.modules()}
+    parts = {id(part) for call in main for part in parts_of(call.module)}
     others = [c for c in calls if id(c.module) not in parts and (c.has_gradient or not c.is_training)]
     return True, [*main, *others] if main else calls
 
@@ -124,7 +123,7 @@ def modules_of(calls: Sequence[Call]) -> list[nn.Module]:
 
 def weight_count(modules: Sequence[nn.Module], *, only_trained: bool = False) -> int:
     """Return the number of weights, each counted once."""
-    weights = {id(weight): weight for module in modules for weight in module.parameters()}
+    weights = {id(weight): weight for module in modules for weight in weights_of(module)}
     return sum(each.numel() for each in weights.values() if each.requires_grad or not only_trained)
 
 
@@ -172,10 +171,10 @@ def step_graph(observation: Observation) -> ModelGraph:
         GraphError: A module cannot run on shapes.
     """
     _, calls = step_calls(observation)
-    inputs = [
-        tree_map(_on_meta, (call.args, {name: each for name, each in call.kwargs.items() if not _is_cache(name, each)}))
-        for call in calls
-    ]
+    inputs = []
+    for call in calls:
+        args, kwargs = call.arguments(_on_meta)
+        inputs.append((args, {name: each for name, each in kwargs.items() if not _is_cache(name, each)}))
     if len(calls) == 1:
         return graph_from_module(calls[0].module, inputs[0][0], keywords=inputs[0][1])
     names = dict.fromkeys(type(call.module).__name__ for call in calls)
@@ -203,7 +202,8 @@ def _batch(call: Call, graph: ModelGraph | None) -> Key:
         return Key(value="1", mark=GUESSED)
     if graph is None:
         lead = Batch(size=leads[0][0])
-        inputs = tree_map(_on_meta, call.args or tuple(call.kwargs.values()))
+        args, kwargs = call.arguments(_on_meta)
+        inputs = args or tuple(kwargs.values())
         return Key(value=str(sample_count(inputs, lead)), mark=GUESSED)
     if graph.fixed_batch_size is not None:
         return Key(value=str(graph.fixed_batch_size), mark=GUESSED)
@@ -214,7 +214,7 @@ def _precision(calls: Sequence[Call], autocast: str | None, divided: str | None)
     if divided:
         return Key(value=divided)
     counts: Counter[str] = Counter()
-    for weight in max(modules_of(calls), key=lambda module: weight_count([module])).parameters():
+    for weight in weights_of(max(modules_of(calls), key=lambda module: weight_count([module]))):
         counts[str(weight.dtype)] += weight.numel()
     usual = max(counts, key=counts.__getitem__)
     if usual in PURE:
@@ -236,7 +236,7 @@ def _training(observation: Observation, calls: Sequence[Call]) -> dict[str, Key]
     if 0 < trained < _ALMOST_ALL * total:
         keys["trainable"] = Key(value=f"{trained / total:.4g}")
     has_attribute = any(
-        getattr(part, name, False) is True for module in modules for part in module.modules() for name in _CHECKPOINTS
+        getattr(part, name, False) is True for module in modules for part in parts_of(module) for name in _CHECKPOINTS
     )
     if observation.left_out.is_checkpointed or has_attribute:
         keys["checkpointing"] = Key(value="on")

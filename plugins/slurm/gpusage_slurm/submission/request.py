@@ -21,7 +21,7 @@ from gpusage_slurm.settings import MANAGER
 from gpusage_slurm.submission.deadline import seconds_left
 from gpusage_slurm.submission.missing_card import CAVEAT, ONLY_BATCH, exports_all, is_batch, missing_card_reason
 from gpusage_slurm.submission.placement import NODE_NAME, feature_groups
-from gpusage_slurm.submission.script import read_script
+from gpusage_slurm.submission.script import read_script, run_record
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_tres
 
 TRES_FIELDS = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
@@ -66,6 +66,7 @@ def parse_submission(submission: DecisionRequest) -> Job | None:
         return None
     fields = {**read_script(submission.script), **submission.fields} if submission.script else submission.fields
     card = fields.get("card", "")
+    is_recorded = bool(submission.script) and _learn_switch(fields) is not False
     fits = 0 < len(card) <= _MAXIMUM_CARD_CHARACTERS and not card.startswith(ERROR_MARK)
     return Job(
         submission=replace(submission, fields=fields) if submission.script else submission,
@@ -78,7 +79,8 @@ def parse_submission(submission: DecisionRequest) -> Job | None:
         or ("" if is_batch(fields) else ONLY_BATCH),
         submitter=Submitter(fields=fields, user_field="user_id", job_name_field="name"),
         dry_run=fields.get("dry_run") == "1",
-        shows_model=fields.get("shows_model") == "1" and _asks_to_learn(fields),
+        shows_model=fields.get("shows_model") == "1" and bool(_learn_switch(fields)),
+        run_record=run_record(submission.script or "", fields.get("work_dir", "")) if is_recorded else "",
         caveat=CAVEAT.format(fields["export"]) if submission.script and not exports_all(fields) else None,
     )
 
@@ -97,10 +99,10 @@ def _read_model_request(fields: Mapping[str, str]) -> ModelRequest | None:
     return None
 
 
-def _asks_to_learn(fields: Mapping[str, str]) -> bool:
-    """Return whether the user's words are ``learn=on``; a site may observe jobs that say nothing, too."""
+def _learn_switch(fields: Mapping[str, str]) -> bool | None:
+    """Return whether the user's words are ``learn=on`` or ``learn=off``; a site may observe jobs that say nothing."""
     switches = (parse_learn(fields.get(channel, "")) for channel in _CHANNELS)
-    return next((switch for switch in switches if switch is not None), False)
+    return next((switch for switch in switches if switch is not None), None)
 
 
 def _with_model_path(fields: Mapping[str, str], model_request: ModelRequest | None) -> ModelRequest | None:

@@ -6,10 +6,12 @@ As in sbatch, directives end at the first line that is neither blank nor a comme
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 import string
 from collections.abc import Iterator
+from pathlib import Path
 from types import MappingProxyType
 
 PILOT_WORDS = (
@@ -141,6 +143,22 @@ def read_script(text: str) -> dict[str, str]:
     if "num_tasks" not in fields and _COUNT.fullmatch(tasks) and _COUNT.fullmatch(nodes):
         fields["num_tasks"] = str(int(tasks) * int(nodes))  # as sbatch counts them
     return fields
+
+
+def run_record(text: str, folder: str) -> str:
+    """Return the name of what a run of the script *text* shows, as gpusage_cli.lua does; empty if it shows nothing.
+
+    Args:
+        text: Of the script; one that is submitted with arguments of its own has another name.
+        folder: Of its ``--chdir``, empty without one: sbatch then names the folder in which it was called.
+    """
+    content = text.encode("utf-8", "replace")
+    if not 0 < len(content) < _HEAD_CHARACTERS:
+        return ""
+    one, other = 7, 11
+    for byte in content + b"\0" + os.fsencode(Path.cwd() / folder):
+        one, other = (one * 65599 + byte) % 2147483647, (other * 31337 + byte) % 4294967291
+    return f"{one:010}{other:010}"
 
 
 def gpusage_directives(text: str) -> str:

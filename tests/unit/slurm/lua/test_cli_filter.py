@@ -14,6 +14,7 @@ from gpusage.graphs.card.error import encode_error
 from gpusage.settings.configuration import CaptureMode
 from gpusage_slurm.install.lua_scripts import LuaSettings, cli_filter_block, quoted
 from gpusage_slurm.submission.missing_card import decode_missing_card_reason
+from gpusage_slurm.submission.script import run_record
 
 Drive = Callable[..., dict[str, Any]]
 
@@ -359,6 +360,21 @@ def test_a_job_whose_script_has_shown_its_model_has_that_comment_and_card(drive:
     assert "SLURM_GPUSAGE_COMMENT" not in stale["set"]
     other = drive(sbatch(command, options.replace("epochs=3", "epochs=4"), posix=True), XDG_CACHE_HOME=str(tmp_path))
     assert "SLURM_GPUSAGE_COMMENT" not in other["set"]
+
+
+@pytest.mark.parametrize(("chdir", "absolute"), [("", ""), ("runs", "/runs"), ("/scratch/é", None)])
+def test_validate_finds_the_record_of_a_script_that_sbatch_is_given_without_arguments(
+    drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chdir: str, absolute: str | None
+) -> None:
+    """Slurm makes the folder of --chdir a full path, and that of the command is the default."""
+    monkeypatch.chdir(tmp_path)
+    script = job_script(tmp_path, "#GPUSAGE learn=on\n# Größe 1")
+    folder = chdir if absolute is None else f"{tmp_path}{absolute}"
+    options = f"{{ type = 'sbatch', chdir = {quoted(folder)}, argv = {{ [0] = {quoted(str(script))} }} }}"
+    report = drive(sbatch(stand_in(tmp_path, "echo"), options, posix=True), XDG_CACHE_HOME=str(tmp_path))
+    record = report["set"].partition("SLURM_GPUSAGE_LEARN=")[2].partition(" ")[0]
+    assert Path(record).name == run_record(script.read_text(), chdir)
+    assert run_record("#" * 16384, chdir) == run_record("", chdir) == ""
 
 
 @pytest.mark.parametrize("kind", ["salloc", "scron"])

@@ -257,6 +257,15 @@ def test_an_answer_never_rests_on_all_fields_there_are() -> None:
     assert "name" not in seen
 
 
+def test_a_job_s_folder_is_read_for_a_relative_path_alone() -> None:
+    for model, is_read in (("/r.onnx", False), ("r.onnx", True)):
+        fields = AccessRecordingMapping({**ONE_GPU, "work_dir": "/data", "script_comment": f"model={model}"})
+        parse_submission(DecisionRequest(manager="slurm", fields=fields))
+        seen = fields.fields_read()
+        assert seen is not None
+        assert ("work_dir" in seen) is is_read
+
+
 @pytest.mark.parametrize(
     ("indices", "count"),
     [("", 1), ("7", 1), ("0-9", 10), ("0-9:3", 4), ("0-9:3%2", 2), ("1,3,5-7", 5), ("1-4%0", 4), ("x", 1), ("9-1", 1)],
