@@ -14,7 +14,7 @@ class ModelStructures:
     """The structure of a model, which no workload changes.
 
     Attributes:
-        graph: A copy, which keeps nothing: invariant 2.
+        graph: A copy, so that the graph that caches this is freed when its owner drops it.
     """
 
     def __init__(self, graph: ModelGraph) -> None:
