@@ -125,7 +125,7 @@ def _require_divisible(graph: ModelGraph, tensor: int) -> None:
         message = f"Model {graph.name!r} must have attention heads for 'tensor'; got none. Remove 'tensor'."
         raise GraphError(message)
     if any(count % tensor for count in heads):
-        refuse_heads(graph, min(heads), tensor, key="tensor")
+        refuse_heads(graph, heads, tensor, key="tensor")
 
 
 def _head_count(query: Shape) -> int:
@@ -253,10 +253,12 @@ def _output_inputs(graph: ModelGraph) -> tuple[Shape, ...]:
 
 def copy_note(workload: Workload, gpu: Gpu, waits_s: float) -> str:
     """Return what the figures of copies mean that several GPUs hold, each of which waits *waits_s* in a step."""
+    count = workload.replica_count
+    copies = f"{count} copies train by {workload.strategy}" if count > 1 else "One copy trains"
     return (
         f"Memory is that of the fullest GPU; step time and samples per second are of the "
         f"{workload.tensor * workload.pipeline} GPUs that hold a copy of the model (tensor {workload.tensor}, pipeline "
-        f"{workload.pipeline}). {workload.replica_count} copies train by {workload.strategy}. A step on {gpu.name} "
+        f"{workload.pipeline}). {copies}. A step on {gpu.name} "
         f"waits {seconds(waits_s)} for other GPUs."
     )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import NoReturn
 
 import numpy as np
@@ -89,20 +90,22 @@ def divided(work: GenerationWork, graph: ModelGraph, sequences: SequenceModel, g
     """
     heads, key_heads = _heads(graph, sequences)
     if heads % gpu_count:
-        refuse_heads(graph, heads, gpu_count, key="gpus")
+        refuse_heads(graph, {heads}, gpu_count, key="gpus")
     return work.divided(lambda one: _divided(one, gpu_count), min(gpu_count, key_heads))
 
 
-def refuse_heads(graph: ModelGraph, heads: int, gpu_count: int, *, key: str) -> NoReturn:
-    """Refuse *gpu_count* GPUs, which *key* of the job says, for they cannot divide *heads* evenly.
+def refuse_heads(graph: ModelGraph, heads: set[int], gpu_count: int, *, key: str) -> NoReturn:
+    """Refuse *gpu_count* GPUs, which *key* of the job says, for they cannot divide each number of *heads* evenly.
 
     Raises:
         GraphError: Always.
     """
-    most = [str(count) for count in range(2, min(heads, MAXIMUM_LISTED) + 1) if heads % count == 0]
+    common = gcd(*heads)
+    most = [str(count) for count in range(2, min(common, MAXIMUM_LISTED) + 1) if common % count == 0]
     cure = f"Write '{key}=N' with N one of {', '.join(most)}." if most else f"Remove {key!r}."
     rule = f"Model {graph.name!r} must have as many heads on each of its GPUs"
-    message = f"{rule}; got {heads} heads, {gpu_count} GPUs. {cure}"
+    found = " and ".join(map(str, sorted(heads)))
+    message = f"{rule}; got {found} heads, {gpu_count} GPUs. {cure}"
     raise GraphError(message)
 
 

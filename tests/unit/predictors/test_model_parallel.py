@@ -139,7 +139,8 @@ def test_the_parts_of_the_memory_add_up_and_are_less_than_on_one_gpu(workload: W
     assert sum(part.memory_bytes for part in parts) == pytest.approx(need.memory_bytes.value)
     assert need.required_memory_bytes.value < predicted(MODEL, ALONE, [A100])[0].required_memory_bytes.value
     assert need.familiar is False
-    assert any("GPUs that hold a copy of the model" in note for note in need.notes)
+    copies = "2 copies train by zero1" if workload.gpus == 16 else "One copy trains"
+    assert any("GPUs that hold a copy of the model" in note and f"). {copies}. A step" in note for note in need.notes)
 
 
 def test_megatron_has_gradients_of_bf16_in_4_bytes() -> None:
@@ -172,6 +173,15 @@ def test_a_model_without_heads_or_layers_cannot_be_divided() -> None:
         predicted(resnet, PIPELINE, [A100])
     with pytest.raises(GraphError, match=r"one row of equal layers for 'pipeline'; got others beside them\. Remove"):
         predicted(gpusage.read_model("hf:t5-base"), PIPELINE, [A100])
+
+
+def test_each_number_of_heads_must_be_divided() -> None:
+    """As in CLIP, whose text has 8 heads and whose picture 12."""
+    text, picture = (language_model(96, heads, heads, INNER, WORDS, LENGTH) for heads in (8, 12))
+    behind = [tuple(source + len(text.nodes) if source >= 0 else source for source in row) for row in picture.producers]
+    both = replace(text, nodes=(*text.nodes, *picture.nodes), producers=(*text.producers, *behind))
+    with pytest.raises(GraphError, match=r"got 8 and 12 heads, 8 GPUs\. Write 'tensor=N' with N one of 2, 4\.$"):
+        predicted(both, replace(TENSOR, gpus=8, tensor=8), [A100])
 
 
 def test_experts_are_not_divided() -> None:
