@@ -201,13 +201,14 @@ def _stage(graph: ModelGraph, blocks: Checkpoints, nodes: slice) -> Stage:
 
 
 def _part(graph: ModelGraph, start: int, stop: int) -> ModelGraph:
-    """Return the nodes of *graph* from *start* to *stop*; what earlier nodes give is an input."""
+    """Return the nodes of *graph* from *start* to *stop*; what earlier nodes give is an input, the newest the last."""
     nodes, producers = graph.nodes[start:stop], graph.producers[start:stop]
     inputs: dict[int, tuple[str, Shape]] = {}
     for node, sources in zip(nodes, producers, strict=True):
         for source, shape in zip(sources, node.inputs, strict=True):
             if source < start:
                 inputs[source] = graph.inputs[-1 - source] if source < 0 else (f"stage_{source}", shape)
+    inputs = dict(sorted(inputs.items()))
     places = {source: -1 - place for place, source in enumerate(inputs)}
     counted = sum(prod(shape) for node in nodes for shape in node.parameters)
     return replace(
@@ -239,16 +240,12 @@ def copy_traffic(layers: DividedLayers, graph: ModelGraph, workload: Workload) -
     passes = 3 if workload.checkpointing else 2  # forward, again, backward
     handover_bytes = 0.0
     if workload.pipeline > 1:
-        read = max((element_count(shape, workload.batch_size) for shape in _output_inputs(graph)), default=0)
+        _, newest = graph.inputs[-1]
+        read = element_count(newest, workload.batch_size)
         handover_bytes = 2.0 * FLOAT_BYTES[workload.precision] * read / workload.tensor  # activations, and gradients
     return CopyTraffic(
         sum_count=passes * layers.sum_count, sum_bytes=passes * layers.sum_bytes, handover_bytes=handover_bytes
     )
-
-
-def _output_inputs(graph: ModelGraph) -> tuple[Shape, ...]:
-    """Return what the model's last linear layer reads: as wide as what goes from layer to layer."""
-    return next((node.inputs for node in reversed(graph.nodes) if node.parameters and node.inputs), ())
 
 
 def copy_note(workload: Workload, gpu: Gpu, waits_s: float) -> str:

@@ -109,6 +109,13 @@ def test_stages_wait_while_the_pipeline_fills_and_drains() -> None:
     assert need < alone
 
 
+@pytest.mark.parametrize(("name", "length"), [("gpt2", 512), ("bert_base", 128), ("vit_b_16", 197)])
+def test_a_stage_hands_on_a_row_for_each_token_whatever_the_models_output_is(name: str, length: int) -> None:
+    """The outputs of BERT are words, and of ViT one row for the picture."""
+    graph = gpusage.read_model(MODELS / f"{name}.onnx")
+    assert analyze(graph, PIPELINE).copy_traffic.handover_bytes == 2 * 2 * (2 * length * 768)
+
+
 def test_neighbours_on_other_hosts_share_the_cards_of_their_host() -> None:
     """A100s have a card of 25 GB/s each, of which four fifths are left; of a ring on 16, two hosts, two GPUs send."""
     assert send_s_per_byte(A100, 16, None, 8) == pytest.approx(1 / (0.8 * 25e9))
