@@ -104,8 +104,8 @@ def refuse_heads(graph: ModelGraph, heads: set[int], gpu_count: int, *, key: str
     most = [str(count) for count in range(2, min(common, MAXIMUM_LISTED) + 1) if common % count == 0]
     cure = f"Write '{key}=N' with N one of {', '.join(most)}." if most else f"Remove {key!r}."
     rule = f"Model {graph.name!r} must have as many heads on each of its GPUs"
-    found = " and ".join(map(str, sorted(heads)))
-    message = f"{rule}; got {found} heads, {gpu_count} GPUs. {cure}"
+    counts = " and ".join(map(str, sorted(heads)))
+    message = f"{rule}; got {counts} heads, {gpu_count} GPUs. {cure}"
     raise GraphError(message)
 
 
