@@ -202,6 +202,10 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
     if values.get("gpus", 1) % of_a_copy:
         cure = f"Write 'gpus={of_a_copy}' or a multiple of it"
         refuse("gpus", f"must be a multiple of tensor x pipeline, which is {of_a_copy}", texts["gpus"], cure)
+    if "lora" in values and values.get("tensor", 1) > 1:
+        refuse(
+            "lora", "must not stand beside 'tensor', which divides no adapters", texts["lora"], "Remove one of the two"
+        )
     if "lora" in values and "trainable" in values:
         refuse("lora", "must not stand beside 'trainable'", texts["lora"], "Remove one of the two")
     if values.get("precision") in QUANTISED and mode != "infer" and not {"lora", "trainable"} & values.keys():

@@ -87,6 +87,7 @@ class GpuAnalysis:
     Attributes:
         gpus: Which they are.
         kernels: Of the workload, as are *work* and *graph*.
+        kernels_of_passes: Of a pipeline, those without the update.
         generation: What a language model takes to write; none where the workload is a plain pass.
         passes: The kernels of its two passes; none without.
         exchange: What several GPUs sum in a pass; none on one.
@@ -97,6 +98,7 @@ class GpuAnalysis:
         self.graph = analysis.graph
         self.workload = analysis.workload
         self.kernels = analysis.kernels
+        self.kernels_of_passes = analysis.kernels_of_passes
         self.generation = analysis.generation
         self.passes = analysis.passes
         self.work = analysis.work
@@ -152,8 +154,10 @@ class GpuAnalysis:
     @lazy
     def _waits_in_copy_s(self) -> list[float]:
         """Seconds of a step in which each GPU waits for those that hold other parts of its copy of the model."""
-        each = zip(self.timing.step_s.tolist(), self.gpus, strict=True)
-        return [wait_in_copy_s(self.copy_traffic, step_s, self.workload, gpu) for step_s, gpu in each]
+        is_whole = self.kernels_of_passes is self.kernels
+        timing = self.timing if is_whole else self._timing_of(self.kernels_of_passes)
+        each = zip(timing.step_s.tolist(), self.gpus, strict=True)
+        return [wait_in_copy_s(self.copy_traffic, passes_s, self.workload, gpu) for passes_s, gpu in each]
 
     @lazy
     def waiting_s(self) -> list[float]:
@@ -280,6 +284,13 @@ class WorkloadAnalysis:
         if self.generation:
             return self.generation.kernels(*self.passes)
         return kernels_of(self.executed, self.workload, self.checkpoints)
+
+    @lazy
+    def kernels_of_passes(self) -> Kernels:
+        """The kernels of a step but for its update, before which the stages of a pipeline wait; without one, all."""
+        if self.workload.pipeline == 1:
+            return self.kernels
+        return kernels_of(self.executed, replace(self.workload, optimizer="none"), self.checkpoints)
 
     @lazy
     def passes(self) -> tuple[Kernels, ...]:

@@ -97,12 +97,14 @@ def sharding_of(lowering: Lowering, workload: Workload) -> Sharding:
         return Sharding(bucket_bytes=trained * FLOAT_BYTES["fp32"] * parameter_share(workload.precision))
     part, is_half = 1.0 / workload.replica_count, workload.precision in AUTOCAST
     gradients = 0.5 if is_half and not _sums_in_fp32(workload) else 1.0
+    if _is_megatron(workload) and workload.precision == "fp16":
+        gradients += part  # those of its own weights in 4 bytes as well
     return Sharding(
         weights=part if is_half else 1.0,
         persistent_copies=1.0,
         gradients=gradients * part if workload.strategy == "zero2" else gradients,
         state=part,
-        bucket_bytes=min(trained, BUCKET_NUMBERS) * FLOAT_BYTES[workload.precision],
+        bucket_bytes=0.0 if _is_megatron(workload) else min(trained, BUCKET_NUMBERS) * FLOAT_BYTES[workload.precision],
     )
 
 
@@ -318,7 +320,12 @@ def _summed_bytes(workload: Workload) -> float:
 
 def _sums_in_fp32(workload: Workload) -> bool:
     """Return whether ZeRO's gradients have 4 bytes in mixed precision: those of bf16 in Megatron's optimizer."""
-    return workload.precision == "bf16" and workload.replica_count < workload.gpus
+    return workload.precision == "bf16" and _is_megatron(workload)
+
+
+def _is_megatron(workload: Workload) -> bool:
+    """Return whether several GPUs hold one copy of the model, so that ZeRO is Megatron's distributed optimizer."""
+    return workload.replica_count < workload.gpus
 
 
 def _gathered_bytes(lowering: Lowering, workload: Workload) -> float:

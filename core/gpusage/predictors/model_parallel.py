@@ -16,7 +16,7 @@ Source:
     Shoeybi et al., arXiv 1909.08053, section 3; Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
     Clusters Using Megatron-LM", arXiv 2104.04473, sections 2.2 and 2.3; Korthikanti et al., "Reducing Activation
     Recomputation in Large Transformer Models", arXiv 2205.05198, section 4. Megatron Core's user guide, "Distributed
-    Optimizer": 6 + 12 / d bytes for each weight in bf16, 4 + 16 / d in fp16.
+    Optimizer": 6 + 12 / d bytes for each weight in bf16, 4 + 16 / d in fp16, and the gradients are summed in place.
 """
 
 from __future__ import annotations
@@ -104,13 +104,53 @@ _READS, _WRITES = 2, 1
 
 
 def _divided_ends(graph: ModelGraph, is_linear: list[bool]) -> IntArray:
-    """Return a label for each node: a linear layer divides what it writes, and the next one sums it."""
+    """Return a label for each node: a linear layer divides what it writes, and the next one sums it.
+
+    What reaches the scores of an attention is divided by heads, so a linear layer that stands alone before a block (of
+    OPT's small models, ALBERT, wav2vec 2) is whole.
+    """
+    scores, whole = sorted(one.scores for one in find_attentions(graph)), set[int]()
+    while True:
+        labels = _labels(graph, is_linear, whole)
+        undivided = (one for one in scores if not _reads_divided(graph, labels, one))
+        alone = next((added for one in undivided if (added := _divided_before(graph, is_linear, labels, one))), None)
+        if alone is None:
+            return np.array(labels, dtype=np.int64)
+        whole |= alone
+
+
+def _labels(graph: ModelGraph, is_linear: list[bool], whole: set[int]) -> list[int]:
     labels = [0] * len(graph.nodes)
-    for index, sources in enumerate(graph.producers):
-        reads = any(labels[source] % _READS for source in sources if source >= 0)
-        writes = not reads if is_linear[index] else reads
+    for index in range(len(graph.nodes)):
+        reads = _reads_divided(graph, labels, index)
+        writes = (not reads and index not in whole) if is_linear[index] else reads
         labels[index] = _READS * reads + _WRITES * writes
-    return np.array(labels, dtype=np.int64)
+    return labels
+
+
+def _reads_divided(graph: ModelGraph, labels: list[int], node: int) -> bool:
+    return any(labels[source] % _READS for source in graph.producers[node] if source >= 0)
+
+
+def _divided_before(graph: ModelGraph, is_linear: list[bool], labels: list[int], scores: int) -> set[int]:
+    """Return the linear layers that divide what those read that stand right before *scores*."""
+    last = _linear_before(graph, is_linear, {scores})
+    return {one for one in _linear_before(graph, is_linear, last) if labels[one] == _WRITES}
+
+
+def _linear_before(graph: ModelGraph, is_linear: list[bool], nodes: set[int]) -> set[int]:
+    """Return the nearest linear layers on the ways that lead to *nodes*."""
+    nearest, seen, ways = set[int](), set[int](), [source for node in nodes for source in graph.producers[node]]
+    while ways:
+        node = ways.pop()
+        if node < 0 or node in seen:
+            continue
+        seen.add(node)
+        if is_linear[node]:
+            nearest.add(node)
+        else:
+            ways += graph.producers[node]
+    return nearest
 
 
 def _require_divisible(graph: ModelGraph, tensor: int) -> None:
@@ -176,7 +216,7 @@ def _layer_edges(graph: ModelGraph, lowering: Lowering) -> IntArray:
     inside = blocks.recomputed_nodes.nonzero()[0]
     starts = np.unique(blocks.start[inside]) if blocks.has_blocks else inside[:0]
     if not len(starts):
-        _refuse_layers(graph, "none")
+        _refuse_layers(graph, "none that gpusage recognizes")
     end = int(inside[-1]) + 1
     length = (end - int(starts[0])) // len(starts)
     repeats = kinds[end:] == kinds[end - length : len(kinds) - length]
@@ -260,10 +300,16 @@ def copy_note(workload: Workload, gpu: Gpu, waits_s: float) -> str:
     )
 
 
-def wait_in_copy_s(traffic: CopyTraffic, step_s: float, workload: Workload, gpu: Gpu) -> float:
-    """Return how long a GPU waits, in a step that it computes for *step_s*, for those that hold parts of its copy.
+def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, workload: Workload, gpu: Gpu) -> float:
+    """Return how long a GPU waits in a step for those that hold parts of its copy.
 
     With the bubble of the pipeline: p - 1 steps for each m, of which this is the mean.
+
+    Args:
+        traffic: What they send each other.
+        passes_s: What it computes forward and backward; the update is after the bubble.
+        workload: How many there are.
+        gpu: Each of them.
     """
     network = workload.network_bytes_per_s
     sums_s = ALLREDUCE_S * traffic.sum_count
@@ -271,4 +317,4 @@ def wait_in_copy_s(traffic: CopyTraffic, step_s: float, workload: Workload, gpu:
     distance = workload.gpus // workload.pipeline
     handover_s = traffic.handover_bytes * send_s_per_byte(gpu, workload.gpus, network, distance)
     bubble = (workload.pipeline - 1) / workload.accumulate
-    return (step_s + sums_s + handover_s) * (1.0 + bubble) - step_s
+    return (passes_s + sums_s + handover_s) * (1.0 + bubble) - passes_s

@@ -104,6 +104,8 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     of_a_copy = workload.tensor * workload.pipeline
     right = workload.gpus % of_a_copy == 0
     require("Argument 'gpus'", f"be a multiple of tensor x pipeline, {of_a_copy}", workload.gpus, right=right)
+    right = workload.lora is None or workload.tensor == 1
+    require("Argument 'lora'", "not stand beside 'tensor'", workload.lora, right=right)
     right = workload.lora is None or workload.trainable == 1
     require("Argument 'lora'", "not stand beside 'trainable'", workload.lora, right=right)
     has_adapters = workload.lora is not None or workload.trainable < 1

@@ -222,6 +222,8 @@ def test_gpus_that_hold_a_copy_of_the_model_divide_all_gpus() -> None:
     sentence = "must be a multiple of tensor x pipeline, which is 8; got '12'. Write 'gpus=8' or a multiple of it."
     with pytest.raises(RequestError, match=re.escape(sentence)):
         parse_comment("r.onnx,gpus=12,tensor=4,pipeline=2")
+    with pytest.raises(RequestError, match=r"'lora' must not stand beside 'tensor', which divides no adapters; got"):
+        parse_comment("r.onnx,gpus=2,tensor=2,lora=8")
     for words in ("tensor=2", "pipeline=2", "gpus=2,tensor=2,generate=512+128"):
         with pytest.raises(RequestError, match=r"must stand beside 'gpus'|belongs to a training job"):
             parse_comment(f"r.onnx,{words}")
