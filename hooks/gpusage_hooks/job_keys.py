@@ -89,7 +89,7 @@ _ROWS = (
     JobKey(
         name="batch",
         group="model",
-        kind=Count(),
+        kind=Count("64"),
         targets=("batch_size",),
         form="N",
         unit="samples",
@@ -139,7 +139,7 @@ _ROWS = (
     JobKey(
         name="steps",
         group="model",
-        kind=Count(),
+        kind=Count("100000"),
         targets=("steps",),
         form="N",
         unit="steps",
@@ -167,7 +167,7 @@ _ROWS = (
     JobKey(
         name="accumulate",
         group="run",
-        kind=Count(),
+        kind=Count("8"),
         targets=("accumulate",),
         form="N",
         unit="steps",
@@ -191,7 +191,7 @@ _ROWS = (
     JobKey(
         name="lora",
         group="run",
-        kind=Count(),
+        kind=Count("16"),
         targets=("lora",),
         form="RANK",
         default="no adapters",
@@ -213,7 +213,7 @@ _ROWS = (
     JobKey(
         name="gpus",
         group="run",
-        kind=Count(),
+        kind=Count("4"),
         targets=("gpus",),
         form="N",
         unit="GPUs",
@@ -228,7 +228,7 @@ _ROWS = (
     JobKey(
         name="tensor",
         group="run",
-        kind=Count(),
+        kind=Count("2"),
         targets=("tensor",),
         form="N",
         unit="GPUs",
@@ -242,7 +242,7 @@ _ROWS = (
     JobKey(
         name="pipeline",
         group="run",
-        kind=Count(),
+        kind=Count("2"),
         targets=("pipeline",),
         form="N",
         unit="stages",

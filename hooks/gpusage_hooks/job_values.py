@@ -141,7 +141,9 @@ class JobId(Text):
 
 @dataclass(frozen=True, slots=True)
 class Count(Text):
-    """A whole number from 1 to 10^9."""
+    """A whole number from 1 to 10^9, such as *example*."""
+
+    example: str
 
     @property
     def json_schema(self) -> Mapping[str, object]:
@@ -152,7 +154,7 @@ class Count(Text):
         """Return the number."""
         count = int(text) if re.fullmatch(r"[0-9]{1,10}", text) else 0
         if not 1 <= count <= MAXIMUM_COUNT:
-            refuse(key, "must be a whole number from 1 to 10^9", text, f"Write '{key}=64'")
+            refuse(key, "must be a whole number from 1 to 10^9", text, f"Write '{key}={self.example}'")
         return count
 
 

@@ -164,7 +164,7 @@ def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: f
     ("words", "sentence"),
     [
         ("slowdown=0.9", "Key 'slowdown' must be a number from 1 to 100; got '0.9'. Write 'slowdown=1.25'."),
-        ("accumulate=0", "Key 'accumulate' must be a whole number from 1 to 10^9; got '0'. Write 'accumulate=64'."),
+        ("accumulate=0", "Key 'accumulate' must be a whole number from 1 to 10^9; got '0'. Write 'accumulate=8'."),
         ("mode=infer,accumulate=8", "belongs to a training job; got '8'. Remove 'accumulate' or 'mode=infer'."),
         ("precision=nf4", "of quantised weights must stand beside adapters in training; got 'nf4'. Add 'lora=16' or"),
         ("lora=16,trainable=0.1", "Key 'lora' must not stand beside 'trainable'; got '16'. Remove one of the two."),
