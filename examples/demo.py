@@ -35,7 +35,7 @@ MPS_CONTROL = Path(__file__).parents[1] / "tests" / "standins" / "nvidia-cuda-mp
 SETTINGS = '[slurm]\nlimit_ms = 1000\ncard_limit_s = 20\n[learning]\ncapture = "all"\n'
 """A busy laptop is too slow for the 40 ms that slurmctld waits, and the 2 s of sbatch. All jobs show their models."""
 BEGIN_S = 20
-REPORT = 'echo "node=$SLURMD_NODENAME"; env | grep ^CUDA_ | sort; until [ -e seen ]; do sleep 1; done'
+REPORT = 'env | grep ^CUDA_ | sort; echo "node=$SLURMD_NODENAME"; until [ -e seen ]; do sleep 1; done'
 """A job runs until all have been looked at: on a busy machine nobody knows when that is."""
 STARVES = f"{sys.executable} {Path(__file__).parent / 'starves.py'}"
 RESCUE_S = 40
@@ -203,10 +203,11 @@ def begun(cluster: Sandbox, names: list[str]) -> list[Job]:
 
 
 def read_report(cluster: Sandbox, name: str) -> dict[str, str]:
-    """Return what REPORT printed in a job."""
+    """Return what REPORT printed in a job, once its last line is there."""
     path = cluster.layout.jobs / f"slurm-{name}.out"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return dict(line.split("=", 1) for line in lines if "=" in line)
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    report = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return report if "node" in report and text.endswith("\n") else {}
 
 
 def show_places(jobs: list[Job]) -> None:
