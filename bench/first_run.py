@@ -4,7 +4,9 @@ Each program runs in pairs, with and without the observation, on this host's pro
 differences within pairs. A GPU's steps are longer, and what is observed costs the same, so that a GPU's ratios are
 nearer to 1.
 
-Example: python bench/first_run.py --pairs 5
+Examples:
+    python bench/first_run.py --pairs 5
+    python bench/first_run.py --pairs 7 --model tiny --steps 30000    # long after the card was made
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ imported_s = time.perf_counter() - begun_s
 from torch import nn
 torch.manual_seed(0)
 torch.set_num_threads(1)
-width, depth, batch = map(int, sys.argv[1:])
+width, depth, batch, steps = map(int, sys.argv[1:])
 model = nn.Sequential(*(part for _ in range(depth) for part in (nn.Linear(width, width), nn.ReLU())))
 optimizer = torch.optim.AdamW(model.parameters())
 steps_s = []
-for _ in range(200):
+for _ in range(steps):
     x = torch.randn(batch, width)
     begun_s = time.perf_counter()
     optimizer.zero_grad()
@@ -46,10 +48,10 @@ SIZES = {"tiny": (8, 2, 4), "small": (256, 8, 64), "larger": (512, 8, 64)}
 LINE = "| {} | {} | {} | {} | {} |"
 
 
-def run(size: tuple[int, int, int], record: Path | None) -> dict[str, float]:
-    """Return the times of one run; *record* is where it is to be observed."""
+def run(size: tuple[int, int, int], steps: int, record: Path | None) -> dict[str, float]:
+    """Return the times of one run of so many *steps*; *record* is where it is to be observed."""
     variables = {"PYTHONPATH": str(ON_START), "GPUSAGE_LEARN": str(record)} if record else {}
-    command = [sys.executable, "-c", PROGRAM, *map(str, size)]
+    command = [sys.executable, "-c", PROGRAM, *map(str, size), str(steps)]
     done = subprocess.run(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, check=True)
     document = json.loads(done.stdout)
     steps_s = document["steps_s"]
@@ -57,21 +59,25 @@ def run(size: tuple[int, int, int], record: Path | None) -> dict[str, float]:
         "import": document["imported_s"],
         "observed": sum(steps_s[1:3]),
         "timed": median(steps_s[10:60]),
-        "after": median(steps_s[100:]),
+        "after": median(steps_s[steps // 2 :]),
     }
 
 
 @click.command(help=__doc__)
 @click.option("--pairs", default=5, show_default=True)
-def main(*, pairs: int) -> None:
+@click.option("--model", "names", multiple=True, type=click.Choice([*SIZES]), help="Only this one; may be repeated.")
+@click.option("--steps", default=200, show_default=True, type=click.IntRange(min=120), help="Of each run.")
+def main(*, pairs: int, names: tuple[str, ...], steps: int) -> None:
     """Print a row for each size of model."""
     click.echo(
-        LINE.format("model", "import of PyTorch, s more", "the card's pause, ms", "steps 10 to 60", "steps from 100 on")
+        LINE.format(
+            "model", "import of PyTorch, s more", "the card's pause, ms", "steps 10 to 60", "later half of the steps"
+        )
     )
     click.echo("|---|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as folder:
-        for name, size in SIZES.items():
-            both = [(run(size, None), run(size, Path(folder) / name)) for _ in range(pairs)]
+        for name in names or SIZES:
+            both = [(run(SIZES[name], steps, None), run(SIZES[name], steps, Path(folder) / name)) for _ in range(pairs)]
             more_s = median(seen["import"] - alone["import"] for alone, seen in both)
             pause_s = median(seen["observed"] - alone["observed"] for alone, seen in both)
             ratios = [median(seen[part] / alone[part] for alone, seen in both) for part in ("timed", "after")]
