@@ -39,7 +39,7 @@ def _several(case: PolicyInput) -> tuple[str, ...]:
     if run.gpus == 1 or not places:
         return (unchanged_reason,)
     memory = max((place.need.required_bytes for place in places), key=lambda needed: needed.high)
-    of_copy = run.tensor * run.pipeline
+    of_copy = run.gpus_per_replica
     too_small = type_names([place for place in places if not place.need.fits])
     way = (
         f"by {run.strategy}, batch {run.batch_size} {f'for each {of_copy}' if of_copy > 1 else 'each'}"

@@ -154,6 +154,8 @@ class GpuAnalysis:
     @lazy
     def _waits_in_copy_s(self) -> list[float]:
         """Seconds of a step in which each GPU waits for those that hold other parts of its copy of the model."""
+        if self.workload.gpus_per_replica == 1:
+            return [0.0] * len(self.gpus)
         is_whole = self.kernels_of_passes is self.kernels
         timing = self.timing if is_whole else self._timing_of(self.kernels_of_passes)
         each = zip(timing.step_s.tolist(), self.gpus, strict=True)

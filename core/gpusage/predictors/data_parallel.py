@@ -325,7 +325,7 @@ def _sums_in_fp32(workload: Workload) -> bool:
 
 def _is_megatron(workload: Workload) -> bool:
     """Return whether several GPUs hold one copy of the model, so that ZeRO is Megatron's distributed optimizer."""
-    return workload.replica_count < workload.gpus
+    return workload.gpus_per_replica > 1
 
 
 def _gathered_bytes(lowering: Lowering, workload: Workload) -> float:

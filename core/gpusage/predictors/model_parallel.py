@@ -294,7 +294,7 @@ def copy_note(workload: Workload, gpu: Gpu, waits_s: float) -> str:
     copies = f"{count} copies train by {workload.strategy}" if count > 1 else "One copy trains"
     return (
         f"Memory is that of the fullest GPU; step time and samples per second are of the "
-        f"{workload.tensor * workload.pipeline} GPUs that hold a copy of the model (tensor {workload.tensor}, pipeline "
+        f"{workload.gpus_per_replica} GPUs that hold a copy of the model (tensor {workload.tensor}, pipeline "
         f"{workload.pipeline}). {copies}. A step on {gpu.name} "
         f"waits {seconds(waits_s)} for other GPUs."
     )

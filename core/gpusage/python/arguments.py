@@ -101,9 +101,9 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     is_pipeline = workload.strategy == "pipeline"
     right = "strategy" not in known or is_pipeline == (workload.mode == "infer")
     require("Argument 'strategy'", "be 'pipeline' in inference alone", workload.strategy, right=right)
-    of_a_copy = workload.tensor * workload.pipeline
-    right = workload.gpus % of_a_copy == 0
-    require("Argument 'gpus'", f"be a multiple of tensor x pipeline, {of_a_copy}", workload.gpus, right=right)
+    right = workload.gpus % workload.gpus_per_replica == 0
+    rule = f"be a multiple of tensor x pipeline, {workload.gpus_per_replica}"
+    require("Argument 'gpus'", rule, workload.gpus, right=right)
     right = workload.lora is None or workload.tensor == 1
     require("Argument 'lora'", "not stand beside 'tensor'", workload.lora, right=right)
     right = workload.lora is None or workload.trainable == 1

@@ -107,9 +107,14 @@ class Workload:
     engine: Engine = "eager"
 
     @property
+    def gpus_per_replica(self) -> int:
+        """Return how many GPUs hold one copy of the model in training."""
+        return self.tensor * self.pipeline
+
+    @property
     def replica_count(self) -> int:
         """Return how many copies of the model train side by side."""
-        return max(self.gpus // (self.tensor * self.pipeline), 1)
+        return max(self.gpus // self.gpus_per_replica, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

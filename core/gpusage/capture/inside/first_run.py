@@ -33,14 +33,7 @@ import torch
 from torch import nn
 
 from gpusage.capture.inside.another_process import forget_values, in_another_process, undivide
-from gpusage.capture.inside.observer import (
-    MAXIMUM_CALLS,
-    Call,
-    Observer,
-    is_of_keras,
-    weights_of,
-    with_gradient,
-)
+from gpusage.capture.inside.observer import MAXIMUM_CALLS, Call, Observer, is_of_keras, weights_of, with_gradient
 from gpusage.capture.inside.record import program_digest, program_path, read_record, record_of, write_json
 
 CYCLES = 2
