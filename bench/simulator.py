@@ -77,7 +77,9 @@ def measure(name: str, count: int, load: float, *, has_user_each: bool = False) 
 @click.option("--largest", type=int, default=SIZES[1], show_default=True, help="Jobs; the goal is for 1000000.")
 @click.option("--against", type=click.Path(exists=True, path_type=Path), help="Folder of clones of Gavel and Lucid.")
 @click.option(
-    "--gavel-python", type=click.Path(exists=True, path_type=Path), help="Python with cvxpy, ecos and cvxopt."
+    "--gavel-python",
+    type=click.Path(exists=True, path_type=Path),
+    help="Python with cvxpy, ecos, cvxopt and numpy<2.4.",
 )
 @click.option("--one", nargs=3, hidden=True)
 @click.option("--user-each", "has_user_each", is_flag=True, hidden=True)

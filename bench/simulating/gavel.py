@@ -1,4 +1,4 @@
-"""Gavel's own simulator beside ours, first come first served; and its water filling, on claims drawn by chance.
+"""Gavel's own simulator beside ours, with and without packing; and its water filling, on claims drawn by chance.
 
 Gavel's solvers (cvxpy with ECOS and GLPK) are no dependency of gpusage, so another Python that has them runs its code.
 Each case has a process of its own, which GLPK ends where it is given an empty program.
@@ -13,22 +13,68 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
+from gpusage_lab.simulator.jobs import FloatArray
+from gpusage_lab.simulator.max_min import MaxMin
+from gpusage_lab.simulator.ordered import simulate_ordered
 from gpusage_lab.simulator.orders import ByAge
+from gpusage_lab.simulator.policies import Slots
+from gpusage_lab.simulator.queue_state import Ordering
 from gpusage_lab.simulator.water_filling import Claims, throughput_shares
-from simulating.lucid import GPUS_PER_NODE, NODE_COUNT, Figures, Whole, our_figures, read_text
+from simulating import packed
+from simulating.lucid import (
+    GPUS_PER_NODE,
+    NODE_COUNT,
+    Truth,
+    Whole,
+    jobs_of,
+    our_figures,
+    paced,
+    percent,
+    pool_of,
+    read_text,
+    read_trace,
+)
 
 FILES = ("scheduler/*.py", "scheduler/policies/*.py", "scheduler/simulation_throughputs.json")
-JOB_COUNT, ROUND_S, LOAD = 200, 10, 1.2
+JOB_COUNT, ROUND_S, LOAD, SEED = 200, 10, 1.2, 0
 MEDIAN_S, SPREAD, SHORTEST_S, LONGEST_S = 700.0, 0.8, 60.0, 6000.0
 """Of the drawn jobs' run times: a logarithmic normal distribution."""
 PARTS_OF_A_STEP = 1000
-"""Gavel gives a job up whose last round has fewer steps than GPUs, so its steps are counted in such small parts."""
+"""A job does whole steps in a round of Gavel's, and is given up where its last round has fewer steps than it has GPUs.
+So steps are counted in such small parts."""
 SIZES = {"one GPU": (1,), "1 to 4 GPUs": (1, 1, 1, 1, 2, 4)}
 """How many GPUs a job has, drawn evenly."""
+PHILLY = {"0e4a51": (100, 8, 50), "e13805": (200, 4, 50), "b436b2": (100, 2, 1)}
+"""Of each trace, how many of its first jobs on one GPU there are, on how many GPUs, and by what times are divided."""
+
+
+class GavelRun(NamedTuple):
+    """How Gavel's simulator runs: its policy, the solver of its linear programs, and the parts that make a step."""
+
+    policy: str
+    solver: str | None = None
+    parts: int = PARTS_OF_A_STEP
+
+
+GAVEL_RUNS = (
+    GavelRun("fifo", parts=1),
+    GavelRun("fifo"),
+    GavelRun("max_min_fairness", "ECOS"),
+    GavelRun("max_min_fairness", "HIGHS"),
+    GavelRun("fifo_packed", parts=1),
+    GavelRun("fifo_packed"),
+    GavelRun("gandiva"),
+    GavelRun("max_min_fairness_packed", "ECOS", parts=1),
+    GavelRun("max_min_fairness_packed", "ECOS"),
+    GavelRun("max_min_fairness_packed", "HIGHS"),
+)
+"""Ours has HiGHS, and no steps."""
 SIMULATION = """
 import json, logging, sys, types
 sys.path[:0] = [sys.argv[1]]
@@ -43,12 +89,24 @@ jobs = [
     Job(job_id=None, job_type=kind, command="", working_directory="", needs_data_dir=False, num_steps_arg="",
         total_steps=steps, duration=None, scale_factor=gpus, priority_weight=1.0, SLO=-1.0)
     for kind, steps, gpus in case["jobs"]]
-simulated = scheduler.Scheduler(
-    utils.get_policy("fifo", solver="ECOS", seed=0), throughputs_file=sys.argv[1] + "/simulation_throughputs.json",
+started_s = {}
+class Simulated(scheduler.Scheduler):
+    def _schedule_jobs_on_workers(self):
+        chosen = super()._schedule_jobs_on_workers()
+        for combination in chosen:
+            for job in combination.singletons():
+                started_s.setdefault(job, self.get_current_timestamp())
+        return chosen
+simulated = Simulated(
+    utils.get_policy(case["policy"], solver=case["solver"], seed=case["seed"]),
+    throughputs_file=sys.argv[1] + "/simulation_throughputs.json",
     simulate=True, time_per_iteration=case["round_s"], minimum_time_between_allocation_resets=0)
+for rates in simulated._oracle_throughputs["v100"].values():
+    for other, rate in rates.items():
+        rates[other] = [one * case["parts"] for one in rate] if isinstance(rate, list) else rate * case["parts"]
 simulated.simulate({"v100": case["gpus"]}, case["submit_s"], jobs, num_gpus_per_server={"v100": case["per_node"]})
-times = simulated._job_completion_times
-print("seconds", json.dumps([times[job] for job in sorted(times)]))
+times_s = simulated._job_completion_times
+print("seconds", json.dumps([[started_s[job], times_s[job]] for job in sorted(times_s)]))
 """
 INSTANCES = 60
 EQUAL = 1e-3
@@ -109,44 +167,120 @@ def our_levels(claims: dict[str, Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     return levels
 
 
-def draw_jobs(sizes: Sequence[int], rates: dict[tuple[str, int], float]) -> tuple[Whole, Whole, Whole, list[str]]:
-    """Return when jobs are submitted, how long they run, their GPUs, and each one's type, of which Gavel has rates."""
+class Case(NamedTuple):
+    """Jobs that have GPUs of one type."""
+
+    submit_s: Whole
+    work_s: Whole
+    gpus: Whole
+    kinds: list[str]
+    gpu_count: int
+
+
+class Times(NamedTuple):
+    """Mean JCT, mean wait for the first start, and makespan."""
+
+    jct_s: float
+    wait_s: float
+    makespan_s: float
+
+
+def read_rates(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return the steps in a second of each type of jobs on so many GPUs, alone (null) and beside each other type."""
+    table = json.loads((folder / "simulation_throughputs.json").read_text())["v100"]
+    return {ast.literal_eval(name): rates for name, rates in table.items()}
+
+
+def gavel_times(python: Path, folder: Path, case: Case, run: GavelRun) -> Times:
+    """Return the figures of Gavel's simulator."""
+    rates = read_rates(folder)
+    jobs = [
+        (kind, round(seconds * rates[kind, count]["null"] * run.parts), count)
+        for kind, seconds, count in zip(case.kinds, case.work_s.tolist(), case.gpus.tolist(), strict=True)
+    ]
+    values = {
+        **run._asdict(), "jobs": jobs, "submit_s": case.submit_s.tolist(), "gpus": case.gpu_count,
+        "per_node": min(case.gpu_count, GPUS_PER_NODE), "round_s": ROUND_S, "seed": SEED,
+    }  # fmt: skip
+    output = subprocess.run(
+        [str(python), "-W", "ignore", "-c", SIMULATION, str(folder)],
+        input=json.dumps(values), capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    (line,) = (line for line in output.splitlines() if line.startswith("seconds "))
+    started_s, times_s = np.array(json.loads(line.removeprefix("seconds "))).T
+    makespan_s = (case.submit_s + times_s).max() - case.submit_s[0]
+    return Times(float(times_s.mean()), float((started_s - case.submit_s).mean()), float(makespan_s))
+
+
+def draw_jobs(sizes: Sequence[int], rates: dict[tuple[str, int], dict[str, Any]]) -> Case:
+    """Return jobs with these numbers of GPUs, drawn evenly, of types of which Gavel has rates on each number."""
     generator = np.random.default_rng(0)
-    kinds = sorted({kind for kind, _ in rates if all(rates.get((kind, size), 0.0) > 0 for size in sizes)})
+    kinds = sorted({kind for kind, _ in rates if all((kind, size) in rates for size in sizes)})
     gpus = generator.choice(sizes, size=JOB_COUNT)
     unbounded_s = MEDIAN_S * np.exp(SPREAD * generator.standard_normal(JOB_COUNT))
     work_s = unbounded_s.clip(SHORTEST_S, LONGEST_S).astype(np.int64)
     gap_s = float(work_s @ gpus) / JOB_COUNT / (NODE_COUNT * GPUS_PER_NODE * LOAD)
     submit_s = np.cumsum(generator.exponential(gap_s, size=JOB_COUNT)).astype(np.int64)
-    return submit_s - submit_s[0], work_s, gpus, [str(kind) for kind in generator.choice(kinds, size=JOB_COUNT)]
+    drawn = [str(kind) for kind in generator.choice(kinds, size=JOB_COUNT)]
+    return Case(submit_s - submit_s[0], work_s, gpus, drawn, NODE_COUNT * GPUS_PER_NODE)
 
 
 def compare_fifo(folder: Path, python: Path) -> None:
     """Print mean JCT and makespan of Gavel's simulator in rounds, and how far ours are from them, in one pool."""
-    path = folder / "simulation_throughputs.json"
-    table = json.loads(path.read_text())["v100"]
-    rates = {ast.literal_eval(name): rate["null"] * PARTS_OF_A_STEP for name, rate in table.items()}
-    path.write_text(json.dumps({"v100": {str(job_type): {"null": rate} for job_type, rate in rates.items()}}))
     print(f"{JOB_COUNT} jobs on {NODE_COUNT * GPUS_PER_NODE} GPUs, fifo, rounds of {ROUND_S} s in Gavel's simulator")
     for name, sizes in SIZES.items():
-        submit_s, work_s, gpus, kinds = draw_jobs(sizes, rates)
-        jobs = [
-            (kind, round(seconds * rates[kind, count]), count)
-            for kind, seconds, count in zip(kinds, work_s.tolist(), gpus.tolist(), strict=True)
-        ]
-        case = {"jobs": jobs, "submit_s": submit_s.tolist(), "round_s": ROUND_S, "gpus": NODE_COUNT * GPUS_PER_NODE}
-        output = subprocess.run(
-            [str(python), "-W", "ignore", "-c", SIMULATION, str(folder)],
-            input=json.dumps({**case, "per_node": GPUS_PER_NODE}), capture_output=True, text=True, check=True,
-        ).stdout  # fmt: skip
-        (line,) = (line for line in output.splitlines() if line.startswith("seconds "))
-        times_s = np.array(json.loads(line.removeprefix("seconds ")))
-        theirs = Figures(float(times_s.mean()), float((submit_s + times_s).max()), 0)
-        ours = our_figures(ByAge(name="fifo", backfill="none"), None, submit_s, work_s, gpus)
+        case = draw_jobs(sizes, read_rates(folder))
+        theirs = gavel_times(python, folder, case, GavelRun("fifo"))
+        ours = our_figures(ByAge(name="fifo", backfill="none"), None, case.submit_s, case.work_s, case.gpus)
         print(
-            f"jobs on {name}: Gavel's mean JCT {theirs.jct_s:.0f} s, ours {100 * (ours.jct_s / theirs.jct_s - 1):+.2f} "
-            f"%; makespan {theirs.makespan_s:.0f} s, ours {100 * (ours.makespan_s / theirs.makespan_s - 1):+.2f} %"
+            f"jobs on {name}: Gavel's mean JCT {theirs.jct_s:.0f} s, ours {percent(ours.jct_s, theirs.jct_s)}; "
+            f"makespan {theirs.makespan_s:.0f} s, ours {percent(ours.makespan_s, theirs.makespan_s)}"
         )
+
+
+def our_times(case: Case, policy_name: str, pair_throughputs: FloatArray) -> Times:
+    """Return the figures of our simulator with one of Gavel's policies, or with our order that stands for it."""
+    fleet, jobs = pool_of(case.gpu_count), jobs_of(case.submit_s, case.work_s, case.gpus, case.kinds)
+    divisions: dict[str, packed.Division] = {
+        "gandiva": packed.RandomPairs(case.gpu_count, SEED),
+        "max_min_fairness_packed": packed.max_min(case.gpu_count),
+    }
+    if policy_name == "fifo_packed":
+        first_come = packed.FirstCome(case.gpu_count, jobs.kind, pair_throughputs)
+        result = packed.simulate_packed(jobs, fleet, pair_throughputs, first_come, ROUND_S)
+    elif policy_name in divisions:
+        choice = packed.InParts(case.gpu_count, jobs.kind, pair_throughputs, ROUND_S, divisions[policy_name])
+        result = packed.simulate_packed(jobs, fleet, pair_throughputs, choice, ROUND_S)
+    else:
+        order = ByAge(name="fifo", backfill="none") if policy_name == "fifo" else MaxMin(period_s=ROUND_S)
+        ordering = Ordering(order=order, predicted_s=jobs.work_s, preemption_s=0.0)
+        result = simulate_ordered(jobs, fleet, Slots(fleet=fleet), Truth(), ordering)
+    return Times(result.figures.jct_s, result.figures.wait_s, result.figures.makespan_s)
+
+
+def compare_packed(gavel: Path, folder: Path, python: Path) -> None:
+    """Print how far ours are from Gavel's simulator on Philly's jobs that have one GPU, alone on it and packed."""
+    rates = read_rates(folder)
+    titles = ("Gavel's JCT s", "ours", "apart", "wait s", "ours", "apart", "makespan")
+    table = Table("trace", "jobs", "pace", "policy", "steps", *titles, box=None)
+    for trace, (job_count, gpu_count, pace) in PHILLY.items():
+        chosen = [job for job in read_trace(gavel, trace) if job.gpu_count == 1][:job_count]
+        case = Case(*paced(chosen, pace), [job.kind for job in chosen], gpu_count)
+        kinds = sorted(set(case.kinds))
+        pair_throughputs = np.array(
+            [[rates[one, 1][str((other, 1))][0] / rates[one, 1]["null"] for other in kinds] for one in kinds]
+        )
+        for run in GAVEL_RUNS:
+            theirs, ours = gavel_times(python, folder, case, run), our_times(case, run.policy, pair_throughputs)
+            table.add_row(
+                trace, f"{job_count} on {gpu_count}", str(pace), " ".join(filter(None, (run.policy, run.solver))),
+                "whole" if run.parts == 1 else "",
+                f"{theirs.jct_s:.0f}", f"{ours.jct_s:.0f}", percent(ours.jct_s, theirs.jct_s),
+                f"{theirs.wait_s:.0f}", f"{ours.wait_s:.0f}", percent(ours.wait_s, theirs.wait_s),
+                percent(ours.makespan_s, theirs.makespan_s),
+            )  # fmt: skip
+    print(f"Philly's jobs that have one GPU, on so many GPUs, times divided by the pace, rounds of {ROUND_S} s")
+    Console(width=130).print(table)
 
 
 def compare(gavel: Path, python: Path) -> None:
@@ -159,6 +293,7 @@ def compare(gavel: Path, python: Path) -> None:
             if any(fnmatch(path, pattern) and path.count("/") == pattern.count("/") for pattern in FILES):
                 (folder / path.removeprefix("scheduler/")).write_text(read_text(gavel, path))
         compare_fifo(folder, python)
+        compare_packed(gavel, folder, python)
         pairs = []
         for seed in range(INSTANCES):
             claims = draw_claims(seed)

@@ -75,15 +75,32 @@ def read_text(repository: Path, path: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def read_jobs(gavel: Path, trace: str) -> tuple[Whole, Whole, Whole]:
-    """Return submission, duration and GPUs of the trace's first jobs, in seconds; steps at the speed of one V100."""
+class TraceJob(NamedTuple):
+    """A line of a trace in Gavel's repository.
+
+    Attributes:
+        work_s: What its steps take at the speed of one V100.
+    """
+
+    kind: str
+    work_s: float
+    submit_s: float
+    gpu_count: int
+
+
+def read_trace(gavel: Path, trace: str) -> list[TraceJob]:
+    """Return all jobs of a trace."""
     rates = json.loads(read_text(gavel, "scheduler/simulation_throughputs.json"))["v100"]
     steps_per_s = {ast.literal_eval(name): rate["null"] for name, rate in rates.items()}
-    lines = read_text(gavel, f"scheduler/traces/msr/seed=0/{trace}.trace").splitlines()[:JOB_COUNT]
-    rows = [line.split("\t") for line in lines]
-    submit_s = np.array([float(row[-2]) for row in rows]) / PACE
-    work_s = np.array([int(row[-3]) / steps_per_s[row[0], 1] for row in rows]) / PACE
-    gpus = np.array([int(row[-1]) for row in rows])
+    rows = (line.split("\t") for line in read_text(gavel, f"scheduler/traces/msr/seed=0/{trace}.trace").splitlines())
+    return [TraceJob(row[0], int(row[-3]) / steps_per_s[row[0], 1], float(row[-2]), int(row[-1])) for row in rows]
+
+
+def paced(jobs: Sequence[TraceJob], pace: float) -> tuple[Whole, Whole, Whole]:
+    """Return submission, duration and GPUs of *jobs*, in seconds that are divided by *pace*."""
+    submit_s = np.array([job.submit_s for job in jobs]) / pace
+    work_s = np.array([job.work_s for job in jobs]) / pace
+    gpus = np.array([job.gpu_count for job in jobs])
     return submit_s.astype(np.int64), np.maximum(work_s.round(), 1).astype(np.int64), gpus
 
 
@@ -120,21 +137,32 @@ def lucid_figures(lucid: Path, policy_name: str, submit_s: Whole, work_s: Whole,
     return Figures(float((ends - submitted).mean()), float(ends.max() - submitted.min()), preemptions)
 
 
-def our_figures(order: Order, per_node: int | None, submit_s: Whole, work_s: Whole, gpus: Whole) -> Figures:
-    """Return the same of whole GPUs in our order, which knows how long each job runs."""
-    gpu_type = GpuType(name="v100", gpu_count=NODE_COUNT * GPUS_PER_NODE, gpus_per_node=per_node)
-    fleet = Fleet(types=(gpu_type,), cluster=Cluster(manager="none", version="", pools=()))
-    jobs = Jobs(
+def pool_of(gpu_count: int, per_node: int | None = None) -> Fleet:
+    """Return GPUs of one type, in one pool or in nodes."""
+    gpu_type = GpuType(name="v100", gpu_count=gpu_count, gpus_per_node=per_node)
+    return Fleet(types=(gpu_type,), cluster=Cluster(manager="none", version="", pools=()))
+
+
+def jobs_of(submit_s: Whole, work_s: Whole, gpus: Whole, kinds: Sequence[str] | None = None) -> Jobs:
+    """Return jobs of a user each, whose time limit is what they take; all of one kind where *kinds* does not say."""
+    kinds = kinds or ["job"] * len(gpus)
+    names, kind = np.unique(kinds, return_inverse=True)
+    return Jobs(
         ids=[str(number) for number in range(len(gpus))],
         submit_s=submit_s.astype(float),
         work_s=work_s.astype(float),
         limit_s=work_s.astype(float),
         gpu_count=gpus.astype(np.int32),
-        kind=np.zeros(len(gpus), dtype=np.int32),
-        user=np.zeros(len(gpus), dtype=np.int32),
-        kinds=(Kind(name="job"),),
-        users=("someone",),
+        kind=kind.astype(np.int32),
+        user=np.arange(len(gpus), dtype=np.int32),
+        kinds=tuple(Kind(name=str(name)) for name in names),
+        users=tuple(f"user {number}" for number in range(len(gpus))),
     )
+
+
+def our_figures(order: Order, per_node: int | None, submit_s: Whole, work_s: Whole, gpus: Whole) -> Figures:
+    """Return the same of whole GPUs in our order, which knows how long each job runs."""
+    fleet, jobs = pool_of(NODE_COUNT * GPUS_PER_NODE, per_node), jobs_of(submit_s, work_s, gpus)
     ordering = Ordering(order=order, predicted_s=jobs.work_s, preemption_s=LUCID_PREEMPTION_S)
     figures = simulate_ordered(jobs, fleet, Slots(fleet=fleet), Truth(), ordering).figures
     return Figures(figures.jct_s, figures.makespan_s, figures.preemptions)
@@ -146,20 +174,21 @@ def compare(folder: Path) -> None:
     titles = ("Lucid's JCT s", "ours", "apart", "makespan apart", "JCT apart in one pool", "preemptions", "ours")
     table = Table("trace", "order", *titles, box=None)
     for trace in TRACES:
-        jobs = read_jobs(gavel, trace)
+        jobs = paced(read_trace(gavel, trace)[:JOB_COUNT], PACE)
         for policy_name, order in ORDERS.items():
             theirs = lucid_figures(lucid, policy_name, *jobs)
             ours, pooled = (our_figures(order, per_node, *jobs) for per_node in (GPUS_PER_NODE, None))
             table.add_row(
-                trace, order.name, f"{theirs.jct_s:.0f}", f"{ours.jct_s:.0f}", _percent(ours.jct_s, theirs.jct_s),
-                _percent(ours.makespan_s, theirs.makespan_s), _percent(pooled.jct_s, theirs.jct_s),
+                trace, order.name, f"{theirs.jct_s:.0f}", f"{ours.jct_s:.0f}", percent(ours.jct_s, theirs.jct_s),
+                percent(ours.makespan_s, theirs.makespan_s), percent(pooled.jct_s, theirs.jct_s),
                 str(theirs.preemptions), str(ours.preemptions),
             )  # fmt: skip
     print(f"{JOB_COUNT} jobs on {NODE_COUNT} nodes of {GPUS_PER_NODE} GPUs, times divided by {PACE}")
     Console(width=120).print(table)
 
 
-def _percent(ours: float, theirs: float) -> str:
+def percent(ours: float, theirs: float) -> str:
+    """Return how far *ours* is from *theirs*."""
     return f"{100 * (ours / theirs - 1):+.2f} %"
 
 
