@@ -240,6 +240,18 @@ _ROWS = (
         example="2",
     ),
     JobKey(
+        name="sequence_parallel",
+        group="run",
+        kind=Switch(),
+        targets=("sequence_parallel",),
+        default="off",
+        modes=TRAINING,
+        requires="tensor",
+        help="Training: the GPUs of tensor also divide norms, dropouts and residuals, by their tokens.",
+        details="Megatron's `--sequence-parallel`, which NeMo's recipes have. fsdp and zero3 imply it, as in torchtitan.",
+        example="on",
+    ),
+    JobKey(
         name="pipeline",
         group="run",
         kind=Count("2"),

@@ -3,8 +3,10 @@
 **Tensor parallelism.** Of two linear layers that follow one another, a GPU has some columns of the first and the same
 rows of the second, and some heads of each attention. What the second gives is summed over all GPUs forward, and so is
 the gradient of what the first reads backward: two sums each way in a layer of a transformer. Each GPU does whole what
-stands between (norms, sums with what went before), as in Megatron. ``fsdp`` and ``zero3`` divide that by its tokens, as
-PyTorch's own tensor parallelism does (sequence parallelism), and send as much.
+stands between (norms, dropouts, sums with what went before). With **sequence parallelism** it does so for its part of
+the tokens: a sum becomes a reduce-scatter before and an all-gather behind, which send as much. Megatron's backward pass
+gathers the input of the first layer once more, behind the product with the weights, so nobody waits for that. Megatron
+does so if asked (``--sequence-parallel``; NeMo's recipes ask), PyTorch's own tensor parallelism always (torchtitan).
 
 **Pipeline parallelism.** A stage has some of the layers. In the order 1F1B, a stage waits for p - 1 of m micro-batches
 while the pipeline fills and drains, and the first stage keeps the activations of p micro-batches. The last stage, which
@@ -72,9 +74,10 @@ def divided_layers(lowering: Lowering, graph: ModelGraph, workload: Workload) ->
     reads, writes = labels >= _READS, labels % _READS == _WRITES
     is_product = (whole.operator_class == OperatorClass.PRODUCT) & (reads != writes)
     sums = is_product & reads
-    by_tokens = (workload.strategy in FULLY_SHARDED) & ~is_product
+    is_sequence_parallel = workload.sequence_parallel or workload.strategy in FULLY_SHARDED
+    by_tokens = is_sequence_parallel & ~is_product
     read, written = (np.where(is_divided | by_tokens, part, 1.0) for is_divided in (reads, writes))
-    stored = np.where(sums & (workload.strategy in FULLY_SHARDED), part, written)
+    stored = np.where(sums & is_sequence_parallel, part, written)
     counts = whole.structure.counts * sums
     last = whole.structure.kind_of_node[whole.structure.output_nodes[-1:]]
     return DividedLayers(

@@ -42,6 +42,7 @@ class Run(TypedDict, total=False):
         gpus: Training: GPUs that each compute ``batch_size`` samples of a step; figures are per GPU. With *generate*:
             GPUs that divide each layer; memory is per GPU, times and rates are of all.
         tensor: Training: GPUs among which each layer is divided.
+        sequence_parallel: Training: whether these GPUs also divide norms, dropouts and residuals, by their tokens.
         pipeline: Training: stages, each with some of the layers; ``accumulate`` are its micro-batches.
         strategy: Training on several GPUs: ``ddp``, ``zero1``, ``zero2``, ``zero3`` or ``fsdp``. Beside ``generate``:
             ``pipeline``, where each GPU holds some of the layers.
@@ -62,6 +63,7 @@ class Run(TypedDict, total=False):
     checkpointing: bool
     gpus: int
     tensor: int
+    sequence_parallel: bool
     pipeline: int
     strategy: Strategy
     network_bytes_per_s: float | None

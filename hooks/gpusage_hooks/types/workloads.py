@@ -70,6 +70,8 @@ class Workload:
         gpus: Training: GPUs that each compute ``batch_size`` samples of a step, and sum their gradients. Generation:
             GPUs among which each layer is divided (tensor parallelism), or the layers with ``pipeline``.
         tensor: Training: GPUs among which each layer of one copy of the model is divided.
+        sequence_parallel: Training: whether those GPUs also divide by tokens what stands between linear layers; with
+            ``fsdp`` and ``zero3`` they always do.
         pipeline: Training: stages, each with some of the layers of one copy of the model.
         strategy: Training on several GPUs: what each of them holds of weights, gradients and state. Generation:
             ``pipeline``, some of the layers; with any other, which is then a default, a part of each layer.
@@ -100,6 +102,7 @@ class Workload:
     network_bytes_per_s: float | None = None
     gpus: int = 1
     tensor: int = 1
+    sequence_parallel: bool = False
     pipeline: int = 1
     strategy: Strategy = "ddp"
     compile: bool = False

@@ -224,8 +224,11 @@ def test_gpus_that_hold_a_copy_of_the_model_divide_all_gpus() -> None:
         parse_comment("r.onnx,gpus=12,tensor=4,pipeline=2")
     with pytest.raises(RequestError, match=r"'lora' must not stand beside 'tensor', which divides no adapters; got"):
         parse_comment("r.onnx,gpus=2,tensor=2,lora=8")
-    for words in ("tensor=2", "pipeline=2", "gpus=2,tensor=2,generate=512+128"):
-        with pytest.raises(RequestError, match=r"must stand beside 'gpus'|belongs to a training job"):
+    by_tokens = parse_comment("r.onnx,gpus=8,tensor=4,sequence_parallel=on")
+    assert by_tokens is not None
+    assert by_tokens.workload.sequence_parallel
+    for words in ("tensor=2", "pipeline=2", "gpus=2,tensor=2,generate=512+128", "gpus=2,sequence_parallel=on"):
+        with pytest.raises(RequestError, match=r"must stand beside '(gpus|tensor)'|belongs to a training job"):
             parse_comment(f"r.onnx,{words}")
 
 

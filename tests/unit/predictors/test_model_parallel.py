@@ -64,7 +64,7 @@ def test_a_linear_layer_that_stands_alone_before_the_blocks_is_whole() -> None:
     assert division.sum_count == 2 * LAYERS
 
 
-def test_what_is_between_divided_layers_is_whole_unless_pytorch_divides_it_by_tokens() -> None:
+def test_what_is_between_divided_layers_is_whole_without_sequence_parallelism() -> None:
     """Of a layer's outputs, those of its two sums are whole: 2 x 512 numbers per token, all others a quarter."""
     whole = WorkloadAnalysis(MODEL, replace(ALONE, gpus=4)).lowering
     stored = [
@@ -72,12 +72,23 @@ def test_what_is_between_divided_layers_is_whole_unless_pytorch_divides_it_by_to
         for one in (
             whole,
             divided_layers(whole, MODEL, TENSOR).lowering,
+            divided_layers(whole, MODEL, replace(TENSOR, sequence_parallel=True)).lowering,
             divided_layers(whole, MODEL, replace(TENSOR, strategy="fsdp")).lowering,
         )
     ]
     row = 2.0 * 2 * LENGTH * HIDDEN
     assert stored[1] == pytest.approx(stored[0] / 4 + (1 + 2 * LAYERS) * row * 3 / 4)
-    assert stored[2] == pytest.approx(stored[0] / 4)
+    assert stored[2] == stored[3] == pytest.approx(stored[0] / 4)
+
+
+def test_sequence_parallelism_sends_as_much_and_takes_less_memory() -> None:
+    """A reduce-scatter and an all-gather are the two halves of a ring's sum."""
+    whole = replace(TENSOR, batch_size=64)  # so many activations that the update takes less
+    by_tokens = replace(whole, sequence_parallel=True)
+    assert analyze(MODEL, by_tokens).copy_traffic == analyze(MODEL, whole).copy_traffic
+    less, more = (predicted(MODEL, run, [A100])[0] for run in (by_tokens, whole))
+    assert less.required_memory_bytes.value < more.required_memory_bytes.value
+    assert less.step_time_s.value < more.step_time_s.value  # each does a quarter of the norms
 
 
 def test_the_sums_are_waited_for_in_each_pass() -> None:
