@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -198,10 +199,10 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
     if "strategy" in values and (values["strategy"] == "pipeline") != (mode == "infer"):
         rule, cure = _STRATEGIES[mode]
         refuse("strategy", rule, texts["strategy"], cure)
-    of_a_copy = values.get("tensor", 1) * values.get("pipeline", 1)
-    if values.get("gpus", 1) % of_a_copy:
-        cure = f"Write 'gpus={of_a_copy}' or a multiple of it"
-        refuse("gpus", f"must be a multiple of tensor x pipeline, which is {of_a_copy}", texts["gpus"], cure)
+    of_a_batch = prod(values.get(key, 1) for key in ("tensor", "context", "pipeline"))
+    if values.get("gpus", 1) % of_a_batch:
+        cure = f"Write 'gpus={of_a_batch}' or a multiple of it"
+        refuse("gpus", f"must be a multiple of tensor x context x pipeline, {of_a_batch}", texts["gpus"], cure)
     if "lora" in values and values.get("tensor", 1) > 1:
         refuse(
             "lora", "must not stand beside 'tensor', which divides no adapters", texts["lora"], "Remove one of the two"

@@ -218,10 +218,9 @@ _ROWS = (
         form="N",
         unit="GPUs",
         default="1",
-        help="Training: GPUs that train together, each with its own batch unless tensor or pipeline divide the model; "
-        "figures are per GPU. With generate: GPUs "
-        "that divide each layer (tensor parallelism), or the layers (`strategy=pipeline`); memory is per GPU, times "
-        "and rates are of all.",
+        help="Training: GPUs that train together, each with a batch of its own unless tensor, context or pipeline "
+        "divide it; figures are per GPU. With generate: GPUs that divide each layer (tensor parallelism), or the "
+        "layers (`strategy=pipeline`); memory is per GPU, times and rates are of all.",
         details="The request stays as it is.",
         example="4",
     ),
@@ -248,8 +247,22 @@ _ROWS = (
         modes=TRAINING,
         requires="tensor",
         help="Training: the GPUs of tensor also divide norms, dropouts and residuals, by their tokens.",
-        details="Megatron's `--sequence-parallel`, which NeMo's recipes have. fsdp and zero3 imply it, as in torchtitan.",
+        details="Megatron's `--sequence-parallel`, which NeMo's recipes set; fsdp and zero3 imply it.",
         example="on",
+    ),
+    JobKey(
+        name="context",
+        group="run",
+        kind=Count("2"),
+        targets=("context",),
+        form="N",
+        unit="GPUs",
+        default="1",
+        modes=TRAINING,
+        requires="gpus",
+        help="Training: GPUs among which each sequence is divided (context parallelism).",
+        details="Megatron's `--context-parallel-size`, torchtitan's `context_parallel_degree`.",
+        example="2",
     ),
     JobKey(
         name="pipeline",

@@ -24,6 +24,7 @@ from gpusage.predictors.adapters import with_adapters
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import Pretrained, pretrained
 from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
+from gpusage.predictors.context_parallel import part_of_tokens
 from gpusage.predictors.data_parallel import (
     NO_GRADIENT_TRAFFIC,
     NOT_MEASURED,
@@ -65,6 +66,7 @@ from gpusage.predictors.model_parallel import (
     wait_in_copy_s,
 )
 from gpusage.predictors.model_structures import ModelStructures
+from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.pipeline import is_pipeline, require_a_layer_for_each, stage_exchange, stage_work
 from gpusage.predictors.step_time import Timing, generation_timing, kernels_on, step_times_s, timing_with
 from gpusage.predictors.tensor_parallel import Exchange, divided, exchange_of
@@ -158,8 +160,17 @@ class GpuAnalysis:
             return [0.0] * len(self.gpus)
         is_whole = self.kernels_of_passes is self.kernels
         timing = self.timing if is_whole else self._timing_of(self.kernels_of_passes)
-        each = zip(timing.step_s.tolist(), self.gpus, strict=True)
-        return [wait_in_copy_s(self.copy_traffic, passes_s, self.workload, gpu) for passes_s, gpu in each]
+        each = zip(timing.step_s.tolist(), self._attention_s, self.gpus, strict=True)
+        return [wait_in_copy_s(self.copy_traffic, step_s, part_s, self.workload, gpu) for step_s, part_s, gpu in each]
+
+    @lazy
+    def _attention_s(self) -> list[float]:
+        """Seconds of a step in attentions, where keys and values of other GPUs come round meanwhile."""
+        if self.workload.context == 1:
+            return [0.0] * len(self.gpus)
+        attends = np.isin(self.kernels.operator_class, (OperatorClass.BATCHED_PRODUCT, OperatorClass.ATTENTION))
+        seconds: list[float] = (self.kernels.counts[attends] @ self.kernel_times.total_s[attends]).tolist()
+        return seconds
 
     @lazy
     def waiting_s(self) -> list[float]:
@@ -240,7 +251,8 @@ class WorkloadAnalysis:
     def _layers(self) -> DividedLayers:
         """The work of each kind of node, at the sizes that the graph has; no GPU changes it."""
         structure = self._structures.with_autocast if is_autocast(self.workload) else self._structures.plain
-        return divided_layers(lower(self.graph, structure, self.workload), self.graph, self.workload)
+        lowering = part_of_tokens(lower(self.graph, structure, self.workload), self.graph, self.workload)
+        return divided_layers(lowering, self.graph, self.workload)
 
     @lazy
     def copy_traffic(self) -> CopyTraffic:
@@ -391,7 +403,8 @@ def _analysis(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
         workload = replace(workload, trainable=graph.trainable)
     if workload.pipeline == 1:
         return WorkloadAnalysis(graph, workload)
-    first, last = stages_of(graph, WorkloadAnalysis(graph, replace(workload, tensor=1)).lowering, workload.pipeline)
+    undivided = WorkloadAnalysis(graph, replace(workload, tensor=1, context=1)).lowering
+    first, last = stages_of(graph, undivided, workload.pipeline)
     analysis = WorkloadAnalysis(last.graph, workload, last.blocks)
     in_flight = min(workload.pipeline, workload.accumulate)
     analysis.first_stage = WorkloadAnalysis(first.graph, workload, first.blocks, in_flight)

@@ -88,14 +88,14 @@ def is_replicated(workload: Workload) -> bool:
 
 def sharding_of(lowering: Lowering, workload: Workload) -> Sharding:
     """Return what each GPU of *workload* holds."""
-    if not is_replicated(workload) or (workload.strategy == "ddp" and workload.replica_count == 1):
+    if not is_replicated(workload) or (workload.strategy == "ddp" and workload.weight_copies == 1):
         return UNSHARDED
     if workload.strategy in FULLY_SHARDED:
         return _fully_sharded(lowering, workload)
     trained = lowering.parameter_count * workload.trainable
     if workload.strategy == "ddp":
         return Sharding(bucket_bytes=trained * FLOAT_BYTES["fp32"] * parameter_share(workload.precision))
-    part, is_half = 1.0 / workload.replica_count, workload.precision in AUTOCAST
+    part, is_half = 1.0 / workload.weight_copies, workload.precision in AUTOCAST
     gradients = 0.5 if is_half and not _sums_in_fp32(workload) else 1.0
     if _is_megatron(workload) and workload.precision == "fp16":
         gradients += part  # those of its own weights in 4 bytes as well
@@ -109,7 +109,7 @@ def sharding_of(lowering: Lowering, workload: Workload) -> Sharding:
 
 
 def _fully_sharded(lowering: Lowering, workload: Workload) -> Sharding:
-    part, weight_bytes = 1.0 / workload.replica_count, _stored_bytes(lowering, workload)
+    part, weight_bytes = 1.0 / workload.weight_copies, _stored_bytes(lowering, workload)
     weights, gradients = _gathered_counts(lowering)
     gathered = weight_bytes * weights + FLOAT_BYTES[workload.precision] * gradients * workload.trainable
     live = weight_bytes * min(float(lowering.parameter_count), LIVE_NUMBERS)
@@ -324,7 +324,7 @@ def _sums_in_fp32(workload: Workload) -> bool:
 
 
 def _is_megatron(workload: Workload) -> bool:
-    """Return whether several GPUs hold one copy of the model, so that ZeRO is Megatron's distributed optimizer."""
+    """Return whether several GPUs compute a batch together, so that ZeRO is Megatron's distributed optimizer."""
     return workload.gpus_per_replica > 1
 
 
@@ -338,7 +338,7 @@ def waiting_s(gradients: GradientTraffic, step_s: float, workload: Workload, gpu
 
     Of steps that accumulate, the mean is returned: with some strategies only the last before an update sends and hides.
     """
-    byte_s = allreduce_s_per_byte(gpu, workload.replica_count, workload.network_bytes_per_s, workload.tensor)
+    byte_s = allreduce_s_per_byte(gpu, workload.weight_copies, workload.network_bytes_per_s, workload.tensor)
     hidden_s = HIDDEN_SHARE * _traffic(workload) * step_s
     waits_s = max(byte_s * gradients.early_bytes - hidden_s, 0.0) + byte_s * gradients.late_bytes
     return waits_s if workload.strategy in SENDS_EACH_STEP else waits_s / workload.accumulate

@@ -359,4 +359,4 @@ def is_autocast(workload: Workload) -> bool:
 
 def update_share(workload: Workload) -> float:
     """Return the part of the weights that each GPU updates."""
-    return 1.0 if workload.strategy == "ddp" else 1.0 / workload.replica_count
+    return 1.0 if workload.strategy == "ddp" else 1.0 / workload.weight_copies

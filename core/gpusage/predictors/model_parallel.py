@@ -32,6 +32,7 @@ import numpy as np
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.arrays import IntArray
 from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
+from gpusage.predictors.context_parallel import ring_bytes
 from gpusage.predictors.data_parallel import FULLY_SHARDED, allreduce_s_per_byte, send_s_per_byte
 from gpusage.predictors.lowering import Lowering, split_kinds
 from gpusage.predictors.operators import OperatorClass, element_count
@@ -270,11 +271,13 @@ class CopyTraffic:
     Attributes:
         sum_count: Sums over the GPUs that divide a layer, one after the other.
         sum_bytes: Of all of them.
+        ring_bytes: Keys and values, and their gradients, of other parts of the sequences.
         handover_bytes: What a stage sends to its neighbours.
     """
 
     sum_count: float
     sum_bytes: float
+    ring_bytes: float
     handover_bytes: float
 
 
@@ -285,9 +288,13 @@ def copy_traffic(layers: DividedLayers, graph: ModelGraph, workload: Workload) -
     if workload.pipeline > 1:
         _, newest = graph.inputs[-1]
         read = element_count(newest, workload.batch_size)
-        handover_bytes = 2.0 * FLOAT_BYTES[workload.precision] * read / workload.tensor  # activations, and gradients
+        part = read / (workload.tensor * workload.context)
+        handover_bytes = 2.0 * FLOAT_BYTES[workload.precision] * part  # activations, and gradients
     return CopyTraffic(
-        sum_count=passes * layers.sum_count, sum_bytes=passes * layers.sum_bytes, handover_bytes=handover_bytes
+        sum_count=passes * layers.sum_count,
+        sum_bytes=passes * layers.sum_bytes,
+        ring_bytes=ring_bytes(graph, workload),
+        handover_bytes=handover_bytes,
     )
 
 
@@ -297,13 +304,13 @@ def copy_note(workload: Workload, gpu: Gpu, waits_s: float) -> str:
     copies = f"{count} copies train by {workload.strategy}" if count > 1 else "One copy trains"
     return (
         f"Memory is that of the fullest GPU; step time and samples per second are of the "
-        f"{workload.gpus_per_replica} GPUs that hold a copy of the model (tensor {workload.tensor}, pipeline "
-        f"{workload.pipeline}). {copies}. A step on {gpu.name} "
+        f"{workload.gpus_per_replica} GPUs that compute a batch together (tensor {workload.tensor}, context "
+        f"{workload.context}, pipeline {workload.pipeline}). {copies}. A step on {gpu.name} "
         f"waits {seconds(waits_s)} for other GPUs."
     )
 
 
-def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, workload: Workload, gpu: Gpu) -> float:
+def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, attention_s: float, workload: Workload, gpu: Gpu) -> float:
     """Return how long a GPU waits in a step for those that hold parts of its copy.
 
     With the bubble of the pipeline: p - 1 steps for each m, of which this is the mean.
@@ -311,13 +318,16 @@ def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, workload: Workload, gp
     Args:
         traffic: What they send each other.
         passes_s: What it computes forward and backward; the update is after the bubble.
+        attention_s: Of that in attentions; keys and values travel meanwhile, but for the last block.
         workload: How many there are.
         gpu: Each of them.
     """
     network = workload.network_bytes_per_s
     sums_s = ALLREDUCE_S * traffic.sum_count
     sums_s += traffic.sum_bytes * allreduce_s_per_byte(gpu, workload.tensor, network)
+    ring_s = traffic.ring_bytes * send_s_per_byte(gpu, workload.tensor * workload.context, network, workload.tensor)
+    ring_s = max(ring_s - attention_s * (1.0 - 1.0 / workload.context), 0.0)
     distance = workload.gpus // workload.pipeline
     handover_s = traffic.handover_bytes * send_s_per_byte(gpu, workload.gpus, network, distance)
     bubble = (workload.pipeline - 1) / workload.accumulate
-    return (passes_s + sums_s + handover_s) * (1.0 + bubble) - passes_s
+    return (passes_s + sums_s + ring_s + handover_s) * (1.0 + bubble) - passes_s

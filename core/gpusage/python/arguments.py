@@ -43,6 +43,7 @@ class Run(TypedDict, total=False):
             GPUs that divide each layer; memory is per GPU, times and rates are of all.
         tensor: Training: GPUs among which each layer is divided.
         sequence_parallel: Training: whether these GPUs also divide norms, dropouts and residuals, by their tokens.
+        context: Training: GPUs among which each sequence is divided.
         pipeline: Training: stages, each with some of the layers; ``accumulate`` are its micro-batches.
         strategy: Training on several GPUs: ``ddp``, ``zero1``, ``zero2``, ``zero3`` or ``fsdp``. Beside ``generate``:
             ``pipeline``, where each GPU holds some of the layers.
@@ -64,6 +65,7 @@ class Run(TypedDict, total=False):
     gpus: int
     tensor: int
     sequence_parallel: bool
+    context: int
     pipeline: int
     strategy: Strategy
     network_bytes_per_s: float | None
@@ -104,7 +106,7 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     right = "strategy" not in known or is_pipeline == (workload.mode == "infer")
     require("Argument 'strategy'", "be 'pipeline' in inference alone", workload.strategy, right=right)
     right = workload.gpus % workload.gpus_per_replica == 0
-    rule = f"be a multiple of tensor x pipeline, {workload.gpus_per_replica}"
+    rule = f"be a multiple of tensor x context x pipeline, {workload.gpus_per_replica}"
     require("Argument 'gpus'", rule, workload.gpus, right=right)
     right = workload.lora is None or workload.tensor == 1
     require("Argument 'lora'", "not stand beside 'tensor'", workload.lora, right=right)

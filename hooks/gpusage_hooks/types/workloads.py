@@ -72,6 +72,7 @@ class Workload:
         tensor: Training: GPUs among which each layer of one copy of the model is divided.
         sequence_parallel: Training: whether those GPUs also divide by tokens what stands between linear layers; with
             ``fsdp`` and ``zero3`` they always do.
+        context: Training: GPUs among which each sequence is divided; they compute a batch together.
         pipeline: Training: stages, each with some of the layers of one copy of the model.
         strategy: Training on several GPUs: what each of them holds of weights, gradients and state. Generation:
             ``pipeline``, some of the layers; with any other, which is then a default, a part of each layer.
@@ -103,6 +104,7 @@ class Workload:
     gpus: int = 1
     tensor: int = 1
     sequence_parallel: bool = False
+    context: int = 1
     pipeline: int = 1
     strategy: Strategy = "ddp"
     compile: bool = False
@@ -111,13 +113,18 @@ class Workload:
 
     @property
     def gpus_per_replica(self) -> int:
-        """Return how many GPUs hold one copy of the model in training."""
-        return self.tensor * self.pipeline
+        """Return how many GPUs compute a batch together in training."""
+        return self.tensor * self.context * self.pipeline
 
     @property
     def replica_count(self) -> int:
-        """Return how many copies of the model train side by side."""
+        """Return how many batches are computed side by side in training."""
         return max(self.gpus // self.gpus_per_replica, 1)
+
+    @property
+    def weight_copies(self) -> int:
+        """Return how many GPUs train the same weights, and sum their gradients."""
+        return self.replica_count * self.context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

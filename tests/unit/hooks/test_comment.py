@@ -219,9 +219,12 @@ def test_gpus_that_hold_a_copy_of_the_model_divide_all_gpus() -> None:
     request = parse_comment("r.onnx,gpus=24,tensor=4,pipeline=2,accumulate=8")
     assert request is not None
     assert (request.workload.tensor, request.workload.pipeline, request.workload.replica_count) == (4, 2, 3)
-    sentence = "must be a multiple of tensor x pipeline, which is 8; got '12'. Write 'gpus=8' or a multiple of it."
+    sentence = "must be a multiple of tensor x context x pipeline, 8; got '12'. Write 'gpus=8' or a multiple of it."
     with pytest.raises(RequestError, match=re.escape(sentence)):
         parse_comment("r.onnx,gpus=12,tensor=4,pipeline=2")
+    parts = parse_comment("r.onnx,gpus=24,tensor=2,context=4")
+    assert parts is not None
+    assert (parts.workload.replica_count, parts.workload.weight_copies) == (3, 12)
     with pytest.raises(RequestError, match=r"'lora' must not stand beside 'tensor', which divides no adapters; got"):
         parse_comment("r.onnx,gpus=2,tensor=2,lora=8")
     by_tokens = parse_comment("r.onnx,gpus=8,tensor=4,sequence_parallel=on")
