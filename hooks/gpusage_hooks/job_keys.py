@@ -279,6 +279,21 @@ _ROWS = (
         example="2",
     ),
     JobKey(
+        name="virtual_pipeline",
+        group="run",
+        kind=Count("2"),
+        targets=("virtual_pipeline",),
+        form="N",
+        unit="pieces",
+        default="1",
+        modes=TRAINING,
+        requires="pipeline",
+        help="Training: pieces of each stage of an interleaved pipeline, which waits less and keeps more activations.",
+        details="Megatron's `virtual_pipeline_model_parallel_size`: the layers of a stage divided by "
+        "`--num-layers-per-virtual-pipeline-stage`.",
+        example="2",
+    ),
+    JobKey(
         name="strategy",
         group="run",
         kind=Words(get_args(Strategy)),

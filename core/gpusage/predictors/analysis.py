@@ -62,6 +62,7 @@ from gpusage.predictors.model_parallel import (
     DividedLayers,
     copy_traffic,
     divided_layers,
+    micro_batches_in_flight,
     stages_of,
     wait_in_copy_s,
 )
@@ -207,12 +208,16 @@ class WorkloadAnalysis:
         graph: The model.
         workload: What `_relevant_settings` leaves of it counts.
         pretrained: The artifacts that answer.
-        in_flight: Micro-batches whose activations a stage of a pipeline keeps; else 1.
+        in_flight: Micro-batches whose activations a stage of a pipeline keeps, of all nodes or of each; else 1.
         first_stage: Of a pipeline, where *graph* is its last.
     """
 
     def __init__(
-        self, graph: ModelGraph, workload: Workload, blocks: Checkpoints | None = None, in_flight: int = 1
+        self,
+        graph: ModelGraph,
+        workload: Workload,
+        blocks: Checkpoints | None = None,
+        in_flight: FloatArray | float = 1.0,
     ) -> None:
         self._structures = _cache_of(graph).structures
         self.graph = self._structures.graph
@@ -404,10 +409,11 @@ def _analysis(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
     if workload.pipeline == 1:
         return WorkloadAnalysis(graph, workload)
     undivided = WorkloadAnalysis(graph, replace(workload, tensor=1, context=1)).lowering
-    first, last = stages_of(graph, undivided, workload.pipeline)
-    analysis = WorkloadAnalysis(last.graph, workload, last.blocks)
-    in_flight = min(workload.pipeline, workload.accumulate)
-    analysis.first_stage = WorkloadAnalysis(first.graph, workload, first.blocks, in_flight)
+    first, last = stages_of(graph, undivided, workload.pipeline, workload.virtual_pipeline)
+    of_first, of_last = micro_batches_in_flight(workload)
+    of_nodes = np.where(last.blocks.recomputed_nodes, of_last, 1.0)  # the output's backward pass follows at once
+    analysis = WorkloadAnalysis(last.graph, workload, last.blocks, of_nodes)
+    analysis.first_stage = WorkloadAnalysis(first.graph, workload, first.blocks, of_first)
     return analysis
 
 

@@ -11,14 +11,17 @@ does so if asked (``--sequence-parallel``; NeMo's recipes ask), PyTorch's own te
 **Pipeline parallelism.** A stage has some of the layers. In the order 1F1B, a stage waits for p - 1 of m micro-batches
 while the pipeline fills and drains, and the first stage keeps the activations of p micro-batches. The last stage, which
 makes the model's output as well, takes longest. Memory is that of the first or of the last stage, whichever has more.
+**Interleaved**, a stage has v pieces, between which the layers of all others lie: it waits a v-th of that, and sends v
+times as much. All stages keep more: p + (p - 1) / v micro-batches in the first, p - (p - 1) / v in the last.
 
 Nothing here was fitted.
 
 Source:
     Shoeybi et al., arXiv 1909.08053, section 3; Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
     Clusters Using Megatron-LM", arXiv 2104.04473, sections 2.2 and 2.3; Korthikanti et al., "Reducing Activation
-    Recomputation in Large Transformer Models", arXiv 2205.05198, section 4. Megatron Core's user guide, "Distributed
-    Optimizer": 6 + 12 / d bytes for each weight in bf16, 4 + 16 / d in fp16, and the gradients are summed in place.
+    Recomputation in Large Transformer Models", arXiv 2205.05198, sections 4.2.2 and 4.2.3. Megatron Core's user guide,
+    "Distributed Optimizer": 6 + 12 / d bytes for each weight in bf16, 4 + 16 / d in fp16, and the gradients are summed
+    in place.
 """
 
 from __future__ import annotations
@@ -184,20 +187,37 @@ class Stage(NamedTuple):
     blocks: Checkpoints
 
 
-def stages_of(graph: ModelGraph, lowering: Lowering, count: int) -> tuple[Stage, Stage]:
+def micro_batches_in_flight(workload: Workload) -> tuple[float, float]:
+    """Return of how many micro-batches the first and the last stage keep the activations: of its layers, the last."""
+    stages, pieces = workload.pipeline, workload.virtual_pipeline
+    more = (stages - 1) / pieces
+    first, last = (stages + more, stages - more) if pieces > 1 else (float(stages), 1.0)
+    return min(first, workload.accumulate), min(last, workload.accumulate)
+
+
+def stages_of(graph: ModelGraph, lowering: Lowering, count: int, pieces: int = 1) -> tuple[Stage, Stage]:
     """Return the first and the last of *count* stages; no stage has more layers than they.
 
     Args:
         graph: The whole model.
         lowering: Of *graph*.
         count: At least 2.
+        pieces: Of each stage, each of as many layers.
 
     Raises:
         GraphError: There are fewer layers than stages, or layers of several kinds.
     """
     edges = _layer_edges(graph, lowering)
-    require_a_layer_for_each(graph, len(edges) - 1, count, key="pipeline")
-    each = -(-(len(edges) - 1) // count)
+    layers = len(edges) - 1
+    require_a_layer_for_each(graph, layers, count, key="pipeline")
+    if layers < count * pieces:
+        cure = f"Write 'virtual_pipeline={layers // count}' or less" if layers >= 2 * count else "Remove it"
+        message = (
+            f"Model {graph.name!r} must have a layer for each piece of its {count} stages; got {layers} layers, "
+            f"virtual_pipeline={pieces}. {cure}."
+        )
+        raise GraphError(message)
+    each = -(-layers // (count * pieces)) * pieces
     nodes = np.arange(len(graph.nodes))
     layer = np.searchsorted(edges, nodes, side="right") - 1
     inside = (nodes >= edges[0]) & (nodes < edges[-1])
@@ -289,7 +309,8 @@ def copy_traffic(layers: DividedLayers, graph: ModelGraph, workload: Workload) -
         _, newest = graph.inputs[-1]
         read = element_count(newest, workload.batch_size)
         part = read / (workload.tensor * workload.context)
-        handover_bytes = 2.0 * FLOAT_BYTES[workload.precision] * part  # activations, and gradients
+        # activations, and gradients, of each piece
+        handover_bytes = 2.0 * FLOAT_BYTES[workload.precision] * part * workload.virtual_pipeline
     return CopyTraffic(
         sum_count=passes * layers.sum_count,
         sum_bytes=passes * layers.sum_bytes,
@@ -313,7 +334,7 @@ def copy_note(workload: Workload, gpu: Gpu, waits_s: float) -> str:
 def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, attention_s: float, workload: Workload, gpu: Gpu) -> float:
     """Return how long a GPU waits in a step for those that hold parts of its copy.
 
-    With the bubble of the pipeline: p - 1 steps for each m, of which this is the mean.
+    With the bubble of the pipeline: (p - 1) / v steps for each m, of which this is the mean.
 
     Args:
         traffic: What they send each other.
@@ -329,5 +350,5 @@ def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, attention_s: float, wo
     ring_s = max(ring_s - attention_s * (1.0 - 1.0 / workload.context), 0.0)
     distance = workload.gpus // workload.pipeline
     handover_s = traffic.handover_bytes * send_s_per_byte(gpu, workload.gpus, network, distance)
-    bubble = (workload.pipeline - 1) / workload.accumulate
+    bubble = (workload.pipeline - 1) / (workload.virtual_pipeline * workload.accumulate)
     return (passes_s + sums_s + ring_s + handover_s) * (1.0 + bubble) - passes_s

@@ -45,6 +45,7 @@ class Run(TypedDict, total=False):
         sequence_parallel: Training: whether these GPUs also divide norms, dropouts and residuals, by their tokens.
         context: Training: GPUs among which each sequence is divided.
         pipeline: Training: stages, each with some of the layers; ``accumulate`` are its micro-batches.
+        virtual_pipeline: Training: pieces of each stage of an interleaved pipeline.
         strategy: Training on several GPUs: ``ddp``, ``zero1``, ``zero2``, ``zero3`` or ``fsdp``. Beside ``generate``:
             ``pipeline``, where each GPU holds some of the layers.
         network_bytes_per_s: Training on more than 8 GPUs: what the network between hosts carries for each GPU, one way.
@@ -67,6 +68,7 @@ class Run(TypedDict, total=False):
     sequence_parallel: bool
     context: int
     pipeline: int
+    virtual_pipeline: int
     strategy: Strategy
     network_bytes_per_s: float | None
     generate: Generation | tuple[int, int] | None

@@ -74,6 +74,7 @@ class Workload:
             ``fsdp`` and ``zero3`` they always do.
         context: Training: GPUs among which each sequence is divided; they compute a batch together.
         pipeline: Training: stages, each with some of the layers of one copy of the model.
+        virtual_pipeline: Training: pieces of a stage, between which the layers of all other stages lie.
         strategy: Training on several GPUs: what each of them holds of weights, gradients and state. Generation:
             ``pipeline``, some of the layers; with any other, which is then a default, a part of each layer.
         compile: Whether a compiler fuses the model's operators, as `torch.compile` does.
@@ -106,6 +107,7 @@ class Workload:
     sequence_parallel: bool = False
     context: int = 1
     pipeline: int = 1
+    virtual_pipeline: int = 1
     strategy: Strategy = "ddp"
     compile: bool = False
     layout: Layout = "channels_first"

@@ -230,8 +230,14 @@ def test_gpus_that_hold_a_copy_of_the_model_divide_all_gpus() -> None:
     by_tokens = parse_comment("r.onnx,gpus=8,tensor=4,sequence_parallel=on")
     assert by_tokens is not None
     assert by_tokens.workload.sequence_parallel
-    for words in ("tensor=2", "pipeline=2", "gpus=2,tensor=2,generate=512+128", "gpus=2,sequence_parallel=on"):
-        with pytest.raises(RequestError, match=r"must stand beside '(gpus|tensor)'|belongs to a training job"):
+    for words in (
+        "tensor=2",
+        "pipeline=2",
+        "gpus=2,tensor=2,generate=512+128",
+        "gpus=2,sequence_parallel=on",
+        "gpus=2,virtual_pipeline=2",
+    ):
+        with pytest.raises(RequestError, match=r"must stand beside '(gpus|tensor|pipeline)'|belongs to a training job"):
             parse_comment(f"r.onnx,{words}")
 
 

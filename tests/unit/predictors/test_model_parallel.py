@@ -13,8 +13,15 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.data_parallel import allreduce_s_per_byte, send_s_per_byte, sharding_of
 from gpusage.predictors.explanation import explanation_of
+from gpusage.predictors.liveness import step_walk
 from gpusage.predictors.lowering import step_flop
-from gpusage.predictors.model_parallel import copy_traffic, divided_layers, stages_of, wait_in_copy_s
+from gpusage.predictors.model_parallel import (
+    copy_traffic,
+    divided_layers,
+    micro_batches_in_flight,
+    stages_of,
+    wait_in_copy_s,
+)
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.tensor_parallel import ALLREDUCE_S
 from gpusage_hooks.errors import GraphError
@@ -135,6 +142,32 @@ def test_stages_wait_while_the_pipeline_fills_and_drains() -> None:
     assert need < alone
 
 
+def test_pieces_of_stages_wait_less_send_more_and_keep_more() -> None:
+    """Of 4 stages in 2 pieces each, the first keeps 4 + 3 / 2 micro-batches of its layers, and the last 4 - 3 / 2."""
+    interleaved = replace(PIPELINE, virtual_pipeline=2)
+    passes_s = float(analyze(MODEL, replace(interleaved, optimizer="none")).on([A100]).timing.step_s[0])
+    row = 2 * 2 * LENGTH * HIDDEN
+    handover_s = 2 * 2 * row * send_s_per_byte(A100, 4, None, 1)
+    assert waits_s(interleaved) == pytest.approx((passes_s + handover_s) * (1 + 3 / (2 * 8)) - passes_s)
+    assert micro_batches_in_flight(interleaved) == (5.5, 2.5)
+    assert micro_batches_in_flight(replace(interleaved, accumulate=2)) == (2, 2)
+    plain, fuller = (analyze(MODEL, run).first_stage for run in (PIPELINE, interleaved))
+    assert plain is not None
+    assert fuller is not None
+    more = fuller.stage_peak.required.value - plain.stage_peak.required.value
+    of_two = step_walk(plain.graph, plain.lowering, PIPELINE).other_batches_bytes(1 + 3 / 2)
+    assert more == pytest.approx(of_two, rel=0.2)  # the allocator adds to it
+    last = analyze(MODEL, interleaved)
+    ends = np.asarray(last.in_flight)
+    assert (ends[0], ends[-1]) == (2.5, 1)  # what reads the last layer is not kept
+
+
+def test_pieces_have_as_many_layers_each() -> None:
+    layer = 4 * HIDDEN**2 + 2 * HIDDEN * INNER
+    uneven, _ = stages_of(MODEL, WorkloadAnalysis(MODEL, ALONE).lowering, 2, 3)
+    assert uneven.graph.parameter_count == 6 * layer + WORDS * HIDDEN  # two in each of three pieces
+
+
 @pytest.mark.parametrize(("name", "length"), [("gpt2", 512), ("bert_base", 128), ("vit_b_16", 197)])
 def test_a_stage_hands_on_a_row_for_each_token_whatever_the_models_output_is(name: str, length: int) -> None:
     """The outputs of BERT are words, and of ViT one row for the picture."""
@@ -192,6 +225,11 @@ def test_megatron_has_gradients_of_bf16_in_4_bytes() -> None:
     [
         (replace(ALONE, gpus=3, tensor=3), r"got 8 heads, 3 GPUs\. Write 'tensor=N' with N one of 2, 4, 8\.$"),
         (replace(ALONE, gpus=9, pipeline=9), r"got 8 layers, pipeline=9\. Write 'pipeline=8' or less\.$"),
+        (
+            replace(PIPELINE, virtual_pipeline=4),
+            r"got 8 layers, virtual_pipeline=4\. Write 'virtual_pipeline=2' or less",
+        ),
+        (replace(PIPELINE, gpus=8, pipeline=8, virtual_pipeline=2), r"got 8 layers, virtual_pipeline=2\. Remove it\.$"),
     ],
 )
 def test_sizes_that_do_not_divide_a_model_are_refused(workload: Workload, sentence: str) -> None:
