@@ -40,7 +40,7 @@ from gpusage.predictors.data_parallel import FULLY_SHARDED, allreduce_s_per_byte
 from gpusage.predictors.lowering import Lowering, split_kinds
 from gpusage.predictors.operators import OperatorClass, element_count
 from gpusage.predictors.pipeline import require_a_layer_for_each
-from gpusage.predictors.sequences import find_attentions
+from gpusage.predictors.sequences import Attention, find_attentions, key_count
 from gpusage.predictors.tensor_parallel import ALLREDUCE_S, refuse_heads
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Gpu, ModelGraph, Shape, Workload
@@ -167,7 +167,9 @@ def _require_divisible(graph: ModelGraph, tensor: int) -> None:
             f"predicted; got tensor={tensor}. Remove 'tensor'."
         )
         raise GraphError(message)
-    heads = {_head_count(graph.nodes[one.scores].inputs[0]) for one in find_attentions(graph)}
+    attentions = find_attentions(graph)
+    heads = {_head_count(graph.nodes[one.scores].inputs[0]) for one in attentions}
+    heads |= {_key_head_count(graph, one) for one in attentions}
     if not heads:
         message = f"Model {graph.name!r} must have attention heads for 'tensor'; got none. Remove 'tensor'."
         raise GraphError(message)
@@ -178,6 +180,12 @@ def _require_divisible(graph: ModelGraph, tensor: int) -> None:
 def _head_count(query: Shape) -> int:
     """Return the heads of *query*: beside the batch, or multiplied with it."""
     return query[1] if len(query) > 3 else abs(query[0])  # batch, heads, length, width
+
+
+def _key_head_count(graph: ModelGraph, attention: Attention) -> int:
+    """Return the heads of the keys, before those are repeated that several heads of queries share."""
+    width = graph.nodes[attention.scores].inputs[0][-1]
+    return max(attention.key_elements // max(key_count(graph, attention) * width, 1), 1)
 
 
 class Stage(NamedTuple):
@@ -236,7 +244,10 @@ def _layer_edges(graph: ModelGraph, lowering: Lowering) -> IntArray:
     Checkpoints may start in the middle of a layer, where as little is kept; here the last layer ends where the model
     ceases to repeat. The first layer is often unlike the others, as what is computed once for all stands in it.
     """
-    blocks, kinds = checkpoints_of(lowering), lowering.structure.kind_of_node
+    attentions = np.array([one.scores for one in find_attentions(graph)], dtype=np.int64)
+    # layers with an attention are no accident, however much the other parts of the model write
+    blocks = checkpoints_of(lowering, least_share=0.0) if len(attentions) else checkpoints_of(lowering)
+    kinds = lowering.structure.kind_of_node
     inside = blocks.recomputed_nodes.nonzero()[0]
     starts = np.unique(blocks.start[inside]) if blocks.has_blocks else inside[:0]
     if not len(starts):
@@ -246,7 +257,6 @@ def _layer_edges(graph: ModelGraph, lowering: Lowering) -> IntArray:
     repeats = kinds[end:] == kinds[end - length : len(kinds) - length]
     more = int(np.argmin(np.append(repeats, False)))
     edges = np.append(starts, end) + more
-    attentions = np.array([one.scores for one in find_attentions(graph)], dtype=np.int64)
     before, of_one = (int(np.count_nonzero(one)) for one in (attentions < edges[0], attentions < edges[1]))
     unlike = before // max(of_one - before, 1)
     if unlike > 1 or np.count_nonzero(attentions >= edges[-1]):

@@ -23,9 +23,10 @@ from gpusage.predictors.model_parallel import (
     wait_in_copy_s,
 )
 from gpusage.predictors.needs import predicted
+from gpusage.predictors.sequences import find_attentions
 from gpusage.predictors.tensor_parallel import ALLREDUCE_S
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import Workload
+from gpusage_hooks.types import Precision, Workload
 from graphs import chain, language_model, node, with_layers
 
 MODELS = Path(__file__).parents[3] / "examples" / "models"
@@ -127,6 +128,22 @@ def test_a_real_models_layers_are_found_where_checkpoints_start_in_their_middle(
     for stage in stages_of(graph, WorkloadAnalysis(graph, ALONE).lowering, 12):
         ends = 50257 * 768 + 1024 * 768
         assert stage.graph.parameter_count - 12 * 768**2 - ends == pytest.approx(0, abs=0.03 * ends)
+
+
+@pytest.mark.parametrize("name", ["xlm-roberta-base", "facebook/wav2vec2-base"])
+def test_layers_are_found_where_other_parts_of_a_model_write_more(name: str) -> None:
+    """XLM-R's words and the convolutions of wav2vec 2; a stage has 6 of 12 layers."""
+    graph = gpusage.read_model(f"hf:{name}")
+    first, last = stages_of(graph, WorkloadAnalysis(graph, ALONE).lowering, 2)
+    assert [len(find_attentions(stage.graph)) for stage in (first, last)] == [6, 6]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-pure"])
+def test_two_layers_are_two_stages(precision: Precision) -> None:
+    """Under autocast, the first layer is unlike the second: it reads what no cast has written."""
+    two = with_layers(language_model(HIDDEN, HEADS, HEADS, INNER, WORDS, LENGTH), 2)
+    workload = replace(PIPELINE, gpus=2, pipeline=2, precision=precision)
+    assert analyze(two, workload).graph.parameter_count == 4 * HIDDEN**2 + 2 * HIDDEN * INNER + WORDS * HIDDEN
 
 
 def test_stages_wait_while_the_pipeline_fills_and_drains() -> None:
@@ -247,6 +264,14 @@ def test_a_model_without_heads_or_layers_cannot_be_divided() -> None:
         predicted(resnet, PIPELINE, [A100])
     with pytest.raises(GraphError, match=r"one row of equal layers for 'pipeline'; got others beside them\. Remove"):
         predicted(gpusage.read_model("hf:t5-base"), PIPELINE, [A100])
+
+
+def test_heads_of_keys_must_be_divided() -> None:
+    """As Megatron wants it: `num_query_groups` is a multiple of the GPUs."""
+    shared = with_layers(language_model(HIDDEN, HEADS, 2, INNER, WORDS, LENGTH), LAYERS)
+    assert predicted(shared, replace(TENSOR, gpus=2, tensor=2), [A100])
+    with pytest.raises(GraphError, match=r"got 2 and 8 heads, 4 GPUs\. Write 'tensor=N' with N one of 2\.$"):
+        predicted(shared, TENSOR, [A100])
 
 
 def test_each_number_of_heads_must_be_divided() -> None:
