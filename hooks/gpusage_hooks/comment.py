@@ -210,6 +210,9 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
     if "lora" in values and "trainable" in values:
         refuse("lora", "must not stand beside 'trainable'", texts["lora"], "Remove one of the two")
     if values.get("precision") in QUANTISED and mode != "infer" and not {"lora", "trainable"} & values.keys():
-        cure = "Add 'lora=16' or 'mode=infer'"
+        mixed = "Write 'precision=fp8-mixed', or add" if values["precision"] == "fp8" else "Add"
+        cure = f"{mixed} 'lora=16' or 'mode=infer'"
         refuse("precision", "of quantised weights must stand beside adapters in training", texts["precision"], cure)
+    if values.get("precision") == "fp8-mixed" and mode == "infer":
+        refuse("precision", "must be another in inference", texts["precision"], "Write 'precision=fp8'")
     return values

@@ -113,7 +113,8 @@ _ROWS = (
         targets=("precision",),
         default="fp32",
         help="fp16 and bf16: automatic mixed precision in training; fp16-pure and bf16-pure: two bytes for everything; "
-        "int8, int4, fp8 and nf4: quantised weights, in inference and below adapters.",
+        "fp8-mixed: training as bf16 with the products of linear layers in fp8; int8, int4, fp8 and nf4: quantised "
+        "weights, in inference and below adapters.",
         example="bf16",
     ),
     JobKey(

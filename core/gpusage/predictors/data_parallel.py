@@ -320,7 +320,7 @@ def _summed_bytes(workload: Workload) -> float:
 
 def _sums_in_fp32(workload: Workload) -> bool:
     """Return whether ZeRO's gradients have 4 bytes in mixed precision: those of bf16 in Megatron's optimizer."""
-    return workload.precision == "bf16" and _is_megatron(workload)
+    return workload.precision in ("bf16", "fp8-mixed") and _is_megatron(workload)
 
 
 def _is_megatron(workload: Workload) -> bool:

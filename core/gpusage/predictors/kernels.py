@@ -11,6 +11,7 @@ from gpusage.predictors.adapters import is_adapter
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.checkpoints import Checkpoints
 from gpusage.predictors.dequantization import DequantizationWork, dequantization_launches, dequantization_work
+from gpusage.predictors.fp8 import CAST_TRAFFIC, casts_of, narrow_products
 from gpusage.predictors.lowering import WIDE_BYTES, Lowering, is_fused
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import Workload
@@ -76,6 +77,8 @@ _CAST_TRAFFIC = 6.0
 """Mixed precision: bytes to cast one number between 2 and 4 bytes: one is read, the other written."""
 _UPDATE_CAST_TRAFFIC = _CAST_TRAFFIC + 8.0
 """Mixed precision: bytes per weight to cast its gradient to 4 bytes, and to unscale the gradient."""
+NARROW_UNITS = 2.0
+"""In the column of matrix units: they multiply numbers of 1 byte."""
 _TENSORS_PER_UPDATE = 32.0
 """Tensors that one kernel of the optimizer updates, about: PyTorch's ``foreach`` puts 30 to 48 into one launch."""
 _SUM_TRAFFIC = 12.0
@@ -138,6 +141,7 @@ class Kernels:
     Attributes:
         flop: Of one execution, as are the other columns.
         blocks: Thread blocks: how many SMs can work at once.
+        matrix_units: 1 where tensor cores can do the work, `NARROW_UNITS` where they do it in fp8, else 0.
         launches: Kernels of one execution that follow one another on the GPU.
         dependent_loads: Waits for memory of one execution that follow one another, as in `Lowering`.
         counts: Executions per step.
@@ -169,9 +173,14 @@ def kernels_of(lowering: Lowering, workload: Workload, checkpoints: Checkpoints 
     count, passes = len(lowering.flop), 2 if lowering.train else 1
     dequantization = dequantization_work(lowering, workload, checkpoints) if lowering.train else None
     others = _graph_level_kernels(lowering, workload, dequantization)
+    if workload.precision == "fp8-mixed":
+        casts, elements = casts_of(lowering, checkpoints)
+        others.append(_single(_C.COPY, 0.0, CAST_TRAFFIC * elements, elements, casts))
     table = np.empty((_Row.COUNT, passes * count + len(others)))
     forward, backward = table[:, :count], table[:, count : passes * count]
     _write_forward(lowering, forward)
+    if workload.precision == "fp8-mixed":
+        forward[_Row.MATRIX_UNITS, narrow_products(lowering)] = NARROW_UNITS
     host_counts = [1.0, _host_launches(lowering, forward) + dequantization_launches(lowering, workload), 0.0, 0.0]
     if lowering.train:
         _write_backward(lowering, forward, backward, workload.trainable)

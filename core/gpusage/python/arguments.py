@@ -31,7 +31,8 @@ class Run(TypedDict, total=False):
         batch_size: Samples in one step on one GPU; 1 where it is left out.
         mode: ``train`` or ``infer``.
         precision: ``fp32``, ``tf32``, ``fp16`` or ``bf16``; the last two mean automatic mixed precision in training.
-            ``fp16-pure``, ``bf16-pure``: everything has two bytes. ``int8``, ``int4``, ``fp8``, ``nf4``: quantised
+            ``fp16-pure``, ``bf16-pure``: everything has two bytes. ``fp8-mixed``: training as ``bf16`` with the
+            products of linear layers in fp8. ``int8``, ``int4``, ``fp8``, ``nf4``: quantised
             weights, in inference and below adapters.
         optimizer: ``none``, ``sgd``, ``momentum``, ``adam``, ``adamw``, ``adafactor``, ``adam8bit`` or ``adamw8bit``;
             only training has one.
@@ -118,6 +119,8 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     right = workload.mode == "infer" or workload.precision not in QUANTISED or has_adapters
     rule = "be of weights that can be trained, or stand beside 'lora'"
     require("Argument 'precision'", rule, workload.precision, right=right)
+    right = workload.mode == "train" or workload.precision != "fp8-mixed"
+    require("Argument 'precision'", "be 'fp8-mixed' in training alone", workload.precision, right=right)
     return workload
 
 

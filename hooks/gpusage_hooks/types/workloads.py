@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Mode = Literal["train", "infer"]
-Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp16-pure", "bf16-pure", "int8", "int4", "fp8", "nf4"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp16-pure", "bf16-pure", "fp8-mixed", "int8", "int4", "fp8", "nf4"]
 Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw", "adafactor", "adam8bit", "adamw8bit"]
 Layout = Literal["channels_first", "channels_last"]
 

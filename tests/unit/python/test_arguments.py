@@ -55,6 +55,7 @@ GRAPH = convolution_graph()
         ({"gpus": 4, "strategy": "fsdp", "generate": (8, 8)}, "'strategy' must be 'pipeline' .*; got 'fsdp'"),
         ({"strategy": "fsdp"}, "'strategy' must stand beside 'gpus'; got 'fsdp'"),
         ({"precision": "int4"}, "must be of weights that can be trained, or stand beside 'lora'; got 'int4'"),
+        ({"precision": "fp8-mixed", "mode": "infer"}, "must be 'fp8-mixed' in training alone; got 'fp8-mixed'"),
         ({"lora": 16, "trainable": 0.1}, "'lora' must not stand beside 'trainable'; got 16"),
         ({"generate": 512, "mode": "infer"}, "'generate' must be tokens of the prompt and new tokens"),
         ({"generate": (512, 0), "mode": "infer"}, "'generate' must be tokens of the prompt and new tokens"),
