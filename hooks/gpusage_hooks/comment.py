@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from math import prod
+from math import gcd, prod
 from types import MappingProxyType
 from typing import Any
 
@@ -199,10 +199,7 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
     if "strategy" in values and (values["strategy"] == "pipeline") != (mode == "infer"):
         rule, cure = _STRATEGIES[mode]
         refuse("strategy", rule, texts["strategy"], cure)
-    of_a_batch = prod(values.get(key, 1) for key in ("tensor", "context", "pipeline"))
-    if values.get("gpus", 1) % of_a_batch:
-        cure = f"Write 'gpus={of_a_batch}' or a multiple of it"
-        refuse("gpus", f"must be a multiple of tensor x context x pipeline, {of_a_batch}", texts["gpus"], cure)
+    _require_divisible_gpus(values, texts)
     if "lora" in values and values.get("tensor", 1) > 1:
         refuse(
             "lora", "must not stand beside 'tensor', which divides no adapters", texts["lora"], "Remove one of the two"
@@ -216,3 +213,15 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
     if values.get("precision") == "fp8-mixed" and mode == "infer":
         refuse("precision", "must be another in inference", texts["precision"], "Write 'precision=fp8'")
     return values
+
+
+def _require_divisible_gpus(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    """See that the GPUs of a job can be divided into as many groups as its *values* say."""
+    of_a_batch = prod(values.get(key, 1) for key in ("tensor", "context", "pipeline"))
+    if values.get("gpus", 1) % of_a_batch:
+        cure = f"Write 'gpus={of_a_batch}' or a multiple of it"
+        refuse("gpus", f"must be a multiple of tensor x context x pipeline, {of_a_batch}", texts["gpus"], cure)
+    alike = values.get("gpus", 1) // (values.get("tensor", 1) * values.get("pipeline", 1))
+    if alike % values.get("expert", 1):
+        rule = f"must divide the {alike} GPUs that train the same weights, gpus / (tensor x pipeline)"
+        refuse("expert", rule, texts["expert"], f"Write 'expert={gcd(alike, values['expert'])}'")

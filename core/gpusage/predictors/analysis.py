@@ -49,6 +49,7 @@ from gpusage.predictors.engines import (
     times_on,
     with_engine,
 )
+from gpusage.predictors.expert_parallel import part_of_experts
 from gpusage.predictors.extrapolation import extrapolation_warnings, gpu_warnings
 from gpusage.predictors.generation import CacheSizes, GenerationWork, generation_work
 from gpusage.predictors.intervals import at_least, scaled
@@ -157,7 +158,7 @@ class GpuAnalysis:
     @lazy
     def _waits_in_copy_s(self) -> list[float]:
         """Seconds of a step in which each GPU waits for those that hold other parts of its copy of the model."""
-        if self.workload.gpus_per_replica == 1:
+        if self.workload.gpus_per_replica == self.workload.expert == 1:
             return [0.0] * len(self.gpus)
         is_whole = self.kernels_of_passes is self.kernels
         timing = self.timing if is_whole else self._timing_of(self.kernels_of_passes)
@@ -257,6 +258,7 @@ class WorkloadAnalysis:
         """The work of each kind of node, at the sizes that the graph has; no GPU changes it."""
         structure = self._structures.with_autocast if is_autocast(self.workload) else self._structures.plain
         lowering = part_of_tokens(lower(self.graph, structure, self.workload), self.graph, self.workload)
+        lowering = part_of_experts(lowering, self.graph, self.workload)
         return divided_layers(lowering, self.graph, self.workload)
 
     @lazy

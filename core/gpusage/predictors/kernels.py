@@ -11,6 +11,7 @@ from gpusage.predictors.adapters import is_adapter
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.checkpoints import Checkpoints
 from gpusage.predictors.dequantization import DequantizationWork, dequantization_launches, dequantization_work
+from gpusage.predictors.expert_parallel import own_share
 from gpusage.predictors.fp8 import CAST_TRAFFIC, casts_of, narrow_products
 from gpusage.predictors.lowering import WIDE_BYTES, Lowering, is_fused
 from gpusage.predictors.operators import OperatorClass
@@ -296,7 +297,7 @@ def _update(lowering: Lowering, workload: Workload) -> _Single:
     if workload.precision in AUTOCAST:
         traffic += _UPDATE_CAST_TRAFFIC
     kernels = max(_trained_tensors(lowering, workload) / _TENSORS_PER_UPDATE, 1.0)
-    count = float(lowering.parameter_count) * workload.trainable * update_share(workload)
+    count = float(lowering.parameter_count) * workload.trainable * update_share(lowering, workload)
     one = 2.0 * count / kernels, traffic * count / kernels, count / kernels
     return _single(_C.OPTIMIZER, *one, kernels / workload.accumulate)
 
@@ -366,6 +367,6 @@ def is_autocast(workload: Workload) -> bool:
     return workload.precision in AUTOCAST and workload.generate is None and not is_sharded
 
 
-def update_share(workload: Workload) -> float:
-    """Return the part of the weights that each GPU updates."""
-    return 1.0 if workload.strategy == "ddp" else 1.0 / workload.weight_copies
+def update_share(lowering: Lowering, workload: Workload) -> float:
+    """Return the part of the weights on each GPU that it updates."""
+    return 1.0 if workload.strategy == "ddp" else own_share(lowering, workload)

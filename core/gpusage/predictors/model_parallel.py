@@ -36,7 +36,9 @@ from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.arrays import IntArray
 from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
 from gpusage.predictors.context_parallel import ring_bytes
-from gpusage.predictors.data_parallel import FULLY_SHARDED, allreduce_s_per_byte, send_s_per_byte
+from gpusage.predictors.data_parallel import FULLY_SHARDED
+from gpusage.predictors.expert_parallel import ExpertTraffic, expert_traffic
+from gpusage.predictors.links import allreduce_s_per_byte, exchange_s_per_byte, send_s_per_byte
 from gpusage.predictors.lowering import Lowering, split_kinds
 from gpusage.predictors.operators import OperatorClass, element_count
 from gpusage.predictors.pipeline import require_a_layer_for_each
@@ -302,12 +304,14 @@ class CopyTraffic:
         sum_count: Sums over the GPUs that divide a layer, one after the other.
         sum_bytes: Of all of them.
         ring_bytes: Keys and values, and their gradients, of other parts of the sequences.
+        experts: What goes to experts on other GPUs, and back.
         handover_bytes: What a stage sends to its neighbours.
     """
 
     sum_count: float
     sum_bytes: float
     ring_bytes: float
+    experts: ExpertTraffic
     handover_bytes: float
 
 
@@ -325,6 +329,7 @@ def copy_traffic(layers: DividedLayers, graph: ModelGraph, workload: Workload) -
         sum_count=passes * layers.sum_count,
         sum_bytes=passes * layers.sum_bytes,
         ring_bytes=ring_bytes(graph, workload),
+        experts=ExpertTraffic(*(passes * one for one in expert_traffic(graph, workload))),
         handover_bytes=handover_bytes,
     )
 
@@ -358,7 +363,9 @@ def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, attention_s: float, wo
     sums_s += traffic.sum_bytes * allreduce_s_per_byte(gpu, workload.tensor, network)
     ring_s = traffic.ring_bytes * send_s_per_byte(gpu, workload.tensor * workload.context, network, workload.tensor)
     ring_s = max(ring_s - attention_s * (1.0 - 1.0 / workload.context), 0.0)
+    experts_s = ALLREDUCE_S * traffic.experts.exchange_count
+    experts_s += traffic.experts.sent_bytes * exchange_s_per_byte(gpu, workload.expert, network)
     distance = workload.gpus // workload.pipeline
     handover_s = traffic.handover_bytes * send_s_per_byte(gpu, workload.gpus, network, distance)
     bubble = (workload.pipeline - 1) / (workload.virtual_pipeline * workload.accumulate)
-    return (passes_s + sums_s + ring_s + handover_s) * (1.0 + bubble) - passes_s
+    return (passes_s + sums_s + ring_s + experts_s + handover_s) * (1.0 + bubble) - passes_s

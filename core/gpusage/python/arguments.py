@@ -45,6 +45,7 @@ class Run(TypedDict, total=False):
         tensor: Training: GPUs among which each layer is divided.
         sequence_parallel: Training: whether these GPUs also divide norms, dropouts and residuals, by their tokens.
         context: Training: GPUs among which each sequence is divided.
+        expert: Training: GPUs among which the experts of a mixture are divided.
         pipeline: Training: stages, each with some of the layers; ``accumulate`` are its micro-batches.
         virtual_pipeline: Training: pieces of each stage of an interleaved pipeline.
         strategy: Training on several GPUs: ``ddp``, ``zero1``, ``zero2``, ``zero3`` or ``fsdp``. Beside ``generate``:
@@ -68,6 +69,7 @@ class Run(TypedDict, total=False):
     tensor: int
     sequence_parallel: bool
     context: int
+    expert: int
     pipeline: int
     virtual_pipeline: int
     strategy: Strategy
@@ -111,6 +113,9 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     right = workload.gpus % workload.gpus_per_replica == 0
     rule = f"be a multiple of tensor x context x pipeline, {workload.gpus_per_replica}"
     require("Argument 'gpus'", rule, workload.gpus, right=right)
+    right = workload.weight_copies % workload.expert == 0
+    rule = f"divide the {workload.weight_copies} GPUs that train the same weights"
+    require("Argument 'expert'", rule, workload.expert, right=right)
     right = workload.lora is None or workload.tensor == 1
     require("Argument 'lora'", "not stand beside 'tensor'", workload.lora, right=right)
     right = workload.lora is None or workload.trainable == 1

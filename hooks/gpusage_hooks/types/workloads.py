@@ -73,6 +73,7 @@ class Workload:
         sequence_parallel: Training: whether those GPUs also divide by tokens what stands between linear layers; with
             ``fsdp`` and ``zero3`` they always do.
         context: Training: GPUs among which each sequence is divided; they compute a batch together.
+        expert: Training: GPUs among which the experts of a mixture are divided; each has its own samples.
         pipeline: Training: stages, each with some of the layers of one copy of the model.
         virtual_pipeline: Training: pieces of a stage, between which the layers of all other stages lie.
         strategy: Training on several GPUs: what each of them holds of weights, gradients and state. Generation:
@@ -106,6 +107,7 @@ class Workload:
     tensor: int = 1
     sequence_parallel: bool = False
     context: int = 1
+    expert: int = 1
     pipeline: int = 1
     virtual_pipeline: int = 1
     strategy: Strategy = "ddp"

@@ -104,6 +104,7 @@ GOALS = (
     Goal(f"{_TRAINING}1 to 8 GPUs", _is_of(f"{_TRAINING}1 to 8"), FACTOR, 1, 1.3),
     Goal(f"{_TRAINING}16 to 512 GPUs", _is_of(f"{_TRAINING}more"), FACTOR, 1, 1.3),
     Goal(f"{_TRAINING}tensor, context and pipeline parallelism", _is_of(f"{_TRAINING}tensor"), FACTOR, 1, 1.3),
+    Goal(f"{_TRAINING}expert parallelism", _is_of(f"{_TRAINING}expert"), FACTOR, 1, 1.3),
     Goal(f"{_TRAINING}QLoRA", _is_of(f"{_TRAINING}QLoRA"), FACTOR, 1, 1.3),
     Goal("generation, eager", _is_of("generation, eager, half"), FACTOR, 1, 1.3),
     Goal("generation, compiled", _is_of("generation, compile"), FACTOR, 1, 1.3),

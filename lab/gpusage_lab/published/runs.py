@@ -89,7 +89,7 @@ def run_of(row: PublishedRow) -> Run | Left:
         or ("no library that gpusage reads has the model, or the row has no sizes" if key is None else "")
         or ("the GPU is not in the catalogue, or is a slice" if gpu is None else "")
         or ("a precision that gpusage does not predict there" if precision is None else "")
-        or ("layer or expert parallelism, or offloading" if strategy is None else "")
+        or ("layers on several GPUs, or offloading" if strategy is None else "")
     )
     if reason or key is None or gpu is None:
         return Left(row, reason)
@@ -241,7 +241,9 @@ def _is_divided(row: PublishedRow) -> bool:
 def _group(row: PublishedRow) -> str:
     """Return which kind of rows *row* belongs to."""
     is_quantized = precision_of(row) in ("int8", "int4", "fp8", "nf4")
-    of_copy = ", tensor, context and pipeline parallelism" if max(copy_sizes(row).values()) > 1 else ""
+    sizes = copy_sizes(row)
+    kind = "expert" if sizes["expert"] > 1 else "tensor, context and pipeline"
+    of_copy = f", {kind} parallelism" if max(sizes.values()) > 1 else ""
     if row.metric == "memory_gb":
         is_trained = row.mode in ("train", "finetune")
         return "memory, inference" if not is_trained else f"memory, training{', QLoRA' * is_quantized}{of_copy}"

@@ -107,12 +107,12 @@ def is_pipeline(row: PublishedRow) -> bool:
     return row.mode == "generate" and "layer split" in row.parallelism
 
 
-COPY_KEYS = {"tensor": "TP", "context": "CP", "pipeline": "PP", "virtual_pipeline": "VP"}
-"""How several GPUs compute a batch together, by the letters that tables have for it."""
+COPY_KEYS = {"tensor": "TP", "context": "CP", "expert": "EP", "pipeline": "PP", "virtual_pipeline": "VP"}
+"""How the work on a model is divided among GPUs, by the letters that tables have for it."""
 
 
 def copy_sizes(row: PublishedRow) -> dict[str, int]:
-    """Return how many GPUs, or pieces of their stages, compute a batch together in training, by the keys of a job."""
+    """Return among how many GPUs, or pieces of their stages, training is divided, by the keys of a job."""
     if row.mode in ("infer", "generate"):
         return dict.fromkeys(COPY_KEYS, 1)
     sizes = {key: re.search(rf"{short} ?(\d+)", row.parallelism) for key, short in COPY_KEYS.items()}
@@ -128,7 +128,7 @@ def strategy_of(row: PublishedRow) -> str | None:
         return "pipeline"
     if divides_layers(row):
         return "ddp"  # no word of ours says it: on several GPUs, a model that generates has its layers divided
-    if row.mode in ("infer", "generate") or re.search(r"EP[2-9]|EP1\d|split|offload", text):
+    if row.mode in ("infer", "generate") or re.search(r"split|offload", text):
         return None
     names = (
         ("ZeRO-0", "ddp"),

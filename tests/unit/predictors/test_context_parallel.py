@@ -11,7 +11,8 @@ import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.context_parallel import part_of_tokens
-from gpusage.predictors.data_parallel import allreduce_s_per_byte, send_s_per_byte, sharding_of
+from gpusage.predictors.data_parallel import sharding_of
+from gpusage.predictors.links import allreduce_s_per_byte, send_s_per_byte
 from gpusage.predictors.lowering import step_flop
 from gpusage.predictors.needs import predicted
 from gpusage_hooks.errors import GraphError

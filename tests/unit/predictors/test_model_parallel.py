@@ -11,8 +11,9 @@ import pytest
 import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
-from gpusage.predictors.data_parallel import allreduce_s_per_byte, send_s_per_byte, sharding_of
+from gpusage.predictors.data_parallel import sharding_of
 from gpusage.predictors.explanation import explanation_of
+from gpusage.predictors.links import allreduce_s_per_byte, send_s_per_byte
 from gpusage.predictors.liveness import step_walk
 from gpusage.predictors.lowering import step_flop
 from gpusage.predictors.model_parallel import (

@@ -49,6 +49,7 @@ GRAPH = convolution_graph()
         ({"gpus": 4, "strategy": "tensor"}, "'strategy' must be one of ddp, zero1, .*; got 'tensor'"),
         ({"gpus": 4, "strategy": "pipeline"}, "'strategy' must be 'pipeline' in inference alone; got 'pipeline'"),
         ({"gpus": 4, "tensor": 3}, "'gpus' must be a multiple of tensor x context x pipeline, 3; got 4"),
+        ({"gpus": 8, "expert": 3}, "'expert' must divide the 8 GPUs that train the same weights; got 3"),
         ({"gpus": 2, "tensor": 2, "lora": 8}, "'lora' must not stand beside 'tensor'; got 8"),
         ({"tensor": 2}, "'tensor' must stand beside 'gpus'; got 2"),
         ({"gpus": 2, "pipeline": 2, "generate": (8, 8)}, "'pipeline' must be left out where the mode is not train"),

@@ -266,6 +266,11 @@ def test_the_letters_of_parallel_runs_are_read(tmp_path: Path) -> None:
     torchtitan = {"source": "pytorch/torchtitan", "gpu_count": "4", "parallelism": "FSDP2, CP2"}
     of_two = run(tmp_path, {**TRAINING, **torchtitan}).workload
     assert (of_two.context, of_two.strategy, of_two.sequence_parallel) == (2, "fsdp", False)
+    experts = {**bridge, "model": "Qwen3_30B_a3B", "gpu_count": "8", "parallelism": "TP1 PP1 CP1 EP8"}
+    of_experts = run(tmp_path, {**TRAINING, **experts, "sequence_length_in": "4096"})
+    assert (of_experts.workload.expert, of_experts.workload.strategy, of_experts.units_per_step) == (8, "zero1", 4096)
+    assert of_experts.group == "language model, training, expert parallelism"
+    assert load_zoo().graph(of_experts.key).parameter_count == pytest.approx(30.5e9, rel=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +279,7 @@ def test_the_letters_of_parallel_runs_are_read(tmp_path: Path) -> None:
         ({"model": "BLOOM design study 181B"}, "no library"),
         ({"precision": "NVFP4"}, "precision"),
         ({"gpu": "NVIDIA GB300 (DGX-GB300)"}, "catalogue"),
-        ({"gpu_count": "8", "parallelism": "TP1 PP1 CP1 EP8"}, "layer or expert"),
+        ({"gpu_count": "2", "parallelism": "layer split"}, "layers on several GPUs"),
         ({"metric": "mfu"}, "no time, rate or memory"),
         ({"micro_batch_per_gpu": ""}, "batch size"),
         ({"note": "samples are shorter; runtime includes validation"}, "differ in length"),
