@@ -87,14 +87,14 @@ def sharding_of(lowering: Lowering, workload: Workload) -> Sharding:
         return Sharding(bucket_bytes=trained * FLOAT_BYTES["fp32"] * parameter_share(workload.precision))
     part, is_half = own_share(lowering, workload), workload.precision in AUTOCAST
     gradients = 0.5 if is_half and not _sums_in_fp32(workload) else 1.0
-    if _is_megatron(workload) and workload.precision == "fp16":
+    if is_megatron(workload) and workload.precision == "fp16":
         gradients += part  # those of its own weights in 4 bytes as well
     return Sharding(
         weights=part if is_half else 1.0,
         persistent_copies=1.0,
         gradients=gradients * part if workload.strategy == "zero2" else gradients,
         state=part,
-        bucket_bytes=0.0 if _is_megatron(workload) else min(trained, BUCKET_NUMBERS) * FLOAT_BYTES[workload.precision],
+        bucket_bytes=0.0 if is_megatron(workload) else min(trained, BUCKET_NUMBERS) * FLOAT_BYTES[workload.precision],
     )
 
 
@@ -203,12 +203,13 @@ def _summed_bytes(workload: Workload) -> float:
 
 def _sums_in_fp32(workload: Workload) -> bool:
     """Return whether ZeRO's gradients have 4 bytes in mixed precision: those of bf16 in Megatron's optimizer."""
-    return workload.precision in ("bf16", "fp8-mixed") and _is_megatron(workload)
+    return workload.precision in ("bf16", "fp8-mixed") and is_megatron(workload)
 
 
-def _is_megatron(workload: Workload) -> bool:
-    """Return whether several GPUs compute a batch together, so that ZeRO is Megatron's distributed optimizer."""
-    return workload.gpus_per_replica > 1
+def is_megatron(workload: Workload) -> bool:
+    """Return whether GPUs divide more than samples and state, so that ZeRO is Megatron's distributed optimizer."""
+    is_divided = max(workload.gpus_per_replica, workload.expert) > 1
+    return is_divided and workload.strategy not in FULLY_SHARDED
 
 
 def _gathered_bytes(lowering: Lowering, workload: Workload) -> float:

@@ -10,6 +10,7 @@ from gpusage.devices.precisions import AUTOCAST, parameter_share
 from gpusage.predictors.adapters import is_adapter
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.checkpoints import Checkpoints
+from gpusage.predictors.data_parallel import is_megatron
 from gpusage.predictors.dequantization import DequantizationWork, dequantization_launches, dequantization_work
 from gpusage.predictors.expert_parallel import own_share
 from gpusage.predictors.fp8 import CAST_TRAFFIC, casts_of, narrow_products
@@ -84,6 +85,9 @@ _TENSORS_PER_UPDATE = 32.0
 """Tensors that one kernel of the optimizer updates, about: PyTorch's ``foreach`` puts 30 to 48 into one launch."""
 _SUM_TRAFFIC = 12.0
 """Bytes to add a weight's gradient to that of the steps before: two read, one written, 4 bytes each."""
+_FUSED_SUM_TRAFFIC = 6.0
+"""The same where the product adds to the sum in 4 bytes, and writes no gradient of 2: Megatron's default, by
+Transformer Engine or Apex (``--no-gradient-accumulation-fusion`` turns it off)."""
 _LOSS_TRAFFIC = 24.0
 """Bytes that a cross-entropy moves for each output: softmax and its gradient, read and written, 4 bytes each."""
 _LOSS_KERNELS = 5.0
@@ -317,12 +321,14 @@ def _weight_sums(lowering: Lowering, workload: Workload) -> list[_Single]:
     """Return the sums of the weights' gradients over steps, and the casts that the update then does not do."""
     if workload.accumulate == 1:
         return []
-    traffic = _SUM_TRAFFIC * parameter_share(workload.precision) + (
-        _CAST_TRAFFIC if workload.precision in AUTOCAST else 0.0
-    )
+    is_half = workload.precision in AUTOCAST
+    traffic = _SUM_TRAFFIC * parameter_share(workload.precision) + (_CAST_TRAFFIC if is_half else 0.0)
+    share = _added_share(workload)
+    if is_half and is_megatron(workload):
+        traffic, share = _FUSED_SUM_TRAFFIC, 1.0
     kernels = max(_trained_tensors(lowering, workload), 1.0)
     count = float(lowering.parameter_count) * workload.trainable / kernels
-    return [_single(_C.ELEMENTWISE, count, traffic * count, count, kernels * _added_share(workload))]
+    return [_single(_C.ELEMENTWISE, count, traffic * count, count, kernels * share)]
 
 
 def _cast(lowering: Lowering) -> _Single:

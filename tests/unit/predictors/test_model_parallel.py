@@ -24,6 +24,7 @@ from gpusage.predictors.model_parallel import (
     wait_in_copy_s,
 )
 from gpusage.predictors.needs import predicted
+from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.sequences import find_attentions
 from gpusage.predictors.tensor_parallel import ALLREDUCE_S
 from gpusage_hooks.errors import GraphError
@@ -236,6 +237,16 @@ def test_megatron_has_gradients_of_bf16_in_4_bytes() -> None:
     assert wide.bucket_bytes == narrow.bucket_bytes == 0
     assert wide.state == narrow.state == 1 / 4
     assert sharding_of(lowering, replace(run, gpus=2, strategy="ddp")).bucket_bytes == 0
+
+
+def test_megatrons_products_add_to_the_gradients() -> None:
+    """A product reads and writes 4 bytes for each weight, where it wrote 2; else one kernel casts, and one adds."""
+    weights = MODEL.parameter_count / 4
+    for strategy, sums in (("zero1", 6 * weights), ("fsdp", (12 + 6) * weights * 3 / 4)):  # of 4 steps, 3 add
+        kernels = analyze(MODEL, replace(TENSOR, accumulate=4, strategy=strategy)).kernels  # type: ignore[arg-type]
+        of_no_node = (kernels.kind == -1) & (kernels.operator_class == OperatorClass.ELEMENTWISE)
+        moved = kernels.traffic_bytes[of_no_node] * kernels.counts[of_no_node]
+        assert moved[-1] == pytest.approx(sums)
 
 
 @pytest.mark.parametrize(
