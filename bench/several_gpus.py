@@ -19,13 +19,8 @@ import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.data_parallel import (
-    GPUS_PER_HOST,
-    HIDDEN_SHARE,
-    LAST_BYTES,
-    allreduce_s_per_byte,
-    gradient_traffic,
-)
+from gpusage.predictors.data_parallel import HIDDEN_SHARE, LAST_BYTES, gradient_traffic
+from gpusage.predictors.links import GPUS_PER_HOST, allreduce_s_per_byte
 from gpusage_lab.learning.named_jobs import GAVEL, workload
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder, Table
@@ -125,7 +120,7 @@ def _gavel(data: DataFolder) -> Table:
 def _sent(model: str) -> tuple[float, float]:
     """Return the bytes of all gradients of *model*, and of those that come last."""
     run = replace(workload(GAVEL[model], 1), gpus=2)
-    early, late = gradient_traffic(WorkloadAnalysis(load_zoo().graph(GAVEL[model].key), run).lowering, run)
+    early, late, _ = gradient_traffic(WorkloadAnalysis(load_zoo().graph(GAVEL[model].key), run).lowering, run)
     return early + late, late if late > LAST_BYTES else 0.0
 
 

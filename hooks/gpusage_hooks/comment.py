@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
+from math import gcd, prod
 from types import MappingProxyType
 from typing import Any
 
@@ -198,10 +199,7 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
     if "strategy" in values and (values["strategy"] == "pipeline") != (mode == "infer"):
         rule, cure = _STRATEGIES[mode]
         refuse("strategy", rule, texts["strategy"], cure)
-    of_a_copy = values.get("tensor", 1) * values.get("pipeline", 1)
-    if values.get("gpus", 1) % of_a_copy:
-        cure = f"Write 'gpus={of_a_copy}' or a multiple of it"
-        refuse("gpus", f"must be a multiple of tensor x pipeline, which is {of_a_copy}", texts["gpus"], cure)
+    _require_divisible_gpus(values, texts)
     if "lora" in values and values.get("tensor", 1) > 1:
         refuse(
             "lora", "must not stand beside 'tensor', which divides no adapters", texts["lora"], "Remove one of the two"
@@ -209,6 +207,21 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
     if "lora" in values and "trainable" in values:
         refuse("lora", "must not stand beside 'trainable'", texts["lora"], "Remove one of the two")
     if values.get("precision") in QUANTISED and mode != "infer" and not {"lora", "trainable"} & values.keys():
-        cure = "Add 'lora=16' or 'mode=infer'"
+        mixed = "Write 'precision=fp8-mixed', or add" if values["precision"] == "fp8" else "Add"
+        cure = f"{mixed} 'lora=16' or 'mode=infer'"
         refuse("precision", "of quantised weights must stand beside adapters in training", texts["precision"], cure)
+    if values.get("precision") == "fp8-mixed" and mode == "infer":
+        refuse("precision", "must be another in inference", texts["precision"], "Write 'precision=fp8'")
     return values
+
+
+def _require_divisible_gpus(values: Mapping[str, Any], texts: Mapping[str, str]) -> None:
+    """See that the GPUs of a job can be divided into as many groups as its *values* say."""
+    of_a_batch = prod(values.get(key, 1) for key in ("tensor", "context", "pipeline"))
+    if values.get("gpus", 1) % of_a_batch:
+        cure = f"Write 'gpus={of_a_batch}' or a multiple of it"
+        refuse("gpus", f"must be a multiple of tensor x context x pipeline, {of_a_batch}", texts["gpus"], cure)
+    alike = values.get("gpus", 1) // (values.get("tensor", 1) * values.get("pipeline", 1))
+    if alike % values.get("expert", 1):
+        rule = f"must divide the {alike} GPUs that train the same weights, gpus / (tensor x pipeline)"
+        refuse("expert", rule, texts["expert"], f"Write 'expert={gcd(alike, values['expert'])}'")

@@ -113,7 +113,8 @@ _ROWS = (
         targets=("precision",),
         default="fp32",
         help="fp16 and bf16: automatic mixed precision in training; fp16-pure and bf16-pure: two bytes for everything; "
-        "int8, int4, fp8 and nf4: quantised weights, in inference and below adapters.",
+        "fp8-mixed: training as bf16 with the products of linear layers in fp8; int8, int4, fp8 and nf4: quantised "
+        "weights, in inference and below adapters.",
         example="bf16",
     ),
     JobKey(
@@ -218,10 +219,9 @@ _ROWS = (
         form="N",
         unit="GPUs",
         default="1",
-        help="Training: GPUs that train together, each with its own batch unless tensor or pipeline divide the model; "
-        "figures are per GPU. With generate: GPUs "
-        "that divide each layer (tensor parallelism), or the layers (`strategy=pipeline`); memory is per GPU, times "
-        "and rates are of all.",
+        help="Training: GPUs that train together, each with a batch of its own unless tensor, context or pipeline "
+        "divide it; figures are per GPU. With generate: GPUs that divide each layer (tensor parallelism), or the "
+        "layers (`strategy=pipeline`); memory is per GPU, times and rates are of all.",
         details="The request stays as it is.",
         example="4",
     ),
@@ -240,6 +240,46 @@ _ROWS = (
         example="2",
     ),
     JobKey(
+        name="sequence_parallel",
+        group="run",
+        kind=Switch(),
+        targets=("sequence_parallel",),
+        default="off",
+        modes=TRAINING,
+        requires="tensor",
+        help="Training: the GPUs of tensor also divide norms, dropouts and residuals, by their tokens.",
+        details="Megatron's `--sequence-parallel`, which NeMo's recipes set; fsdp and zero3 imply it.",
+        example="on",
+    ),
+    JobKey(
+        name="context",
+        group="run",
+        kind=Count("2"),
+        targets=("context",),
+        form="N",
+        unit="GPUs",
+        default="1",
+        modes=TRAINING,
+        requires="gpus",
+        help="Training: GPUs among which each sequence is divided (context parallelism).",
+        details="Megatron's `--context-parallel-size`, torchtitan's `context_parallel_degree`.",
+        example="2",
+    ),
+    JobKey(
+        name="expert",
+        group="run",
+        kind=Count("8"),
+        targets=("expert",),
+        form="N",
+        unit="GPUs",
+        default="1",
+        modes=TRAINING,
+        requires="gpus",
+        help="Training: GPUs among which the experts of a mixture are divided, each with a batch of its own.",
+        details="Megatron's `--expert-model-parallel-size`. They are some of those that train the same weights.",
+        example="8",
+    ),
+    JobKey(
         name="pipeline",
         group="run",
         kind=Count("2"),
@@ -251,6 +291,21 @@ _ROWS = (
         requires="gpus",
         help="Training: stages of a pipeline, each with some of the layers; accumulate=M are its micro-batches.",
         details="Megatron's `--pipeline-model-parallel-size`. Stages compute in the order 1F1B.",
+        example="2",
+    ),
+    JobKey(
+        name="virtual_pipeline",
+        group="run",
+        kind=Count("2"),
+        targets=("virtual_pipeline",),
+        form="N",
+        unit="pieces",
+        default="1",
+        modes=TRAINING,
+        requires="pipeline",
+        help="Training: pieces of each stage of an interleaved pipeline, which waits less and keeps more activations.",
+        details="Megatron's `virtual_pipeline_model_parallel_size`: the layers of a stage divided by "
+        "`--num-layers-per-virtual-pipeline-stage`.",
         example="2",
     ),
     JobKey(

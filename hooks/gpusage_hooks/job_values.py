@@ -44,6 +44,7 @@ SYNONYMS: Mapping[str, str] = MappingProxyType(
         "nhwc": "channels_last",
         # Names of programs that serve, and a format of 8 bits with its exponent
         "float8": "fp8",
+        "transformer-engine": "fp8-mixed",
         # Formats of 4 bits, by litgpt's words for those of bitsandbytes and by the tools that make them
         "bnb.nf4": "nf4",
         "bnb.nf4-dq": "nf4",

@@ -6,7 +6,7 @@ from typing import get_args
 
 from gpusage_hooks.types import Gpu, Precision
 
-AUTOCAST = ("fp16", "bf16")
+AUTOCAST = ("fp16", "bf16", "fp8-mixed")
 """In training, and in inference as it was measured: weights have 4 bytes and are cast to 2."""
 PURE: dict[str, Precision] = {"torch.float16": "fp16-pure", "torch.bfloat16": "bf16-pure"}
 """By PyTorch's name of what all weights are, where nothing casts them."""
@@ -20,18 +20,22 @@ QUANTISED_BYTES = {"int8": 1.0, "int4": 0.5 + 2.5 / 128, "fp8": 1.0, "nf4": 0.5 
 ARITHMETIC: dict[Precision, Precision] = {
     "fp16-pure": "fp16",
     "bf16-pure": "bf16",
+    "fp8-mixed": "bf16",
     "int8": "fp16",
     "int4": "fp16",
     "fp8": "fp16",
     "nf4": "fp16",
 }
-"""Of products, where it is not the job's own precision; quantised weights are widened first."""
+"""Of products, where it is not the job's own precision; quantised weights are widened first. Of ``fp8-mixed``, those
+that are not of fp8."""
 
 
 FP8_UNITS = (8, 9)
 """The first Nvidia chips whose tensor cores multiply numbers of fp8: Ada and Hopper."""
 INT8_UNITS = (7, 5)
 """The same of int8: Turing."""
+NARROW_SPEEDUP = 2.0
+"""Of tensor cores on numbers of 1 byte, over those of 2."""
 
 
 def has_narrow_units(gpu: Gpu, precision: Precision) -> bool:
@@ -40,7 +44,7 @@ def has_narrow_units(gpu: Gpu, precision: Precision) -> bool:
     Source: NVIDIA's data sheets of T4 (65 and 130), A100 (312 and 624), L40S (362 and 733) and H100 (989 and 1,979
     TFLOP/s or TOP/s, dense).
     """
-    first = {"fp8": FP8_UNITS, "int8": INT8_UNITS}.get(precision)
+    first = {"fp8": FP8_UNITS, "fp8-mixed": FP8_UNITS, "int8": INT8_UNITS}.get(precision)
     return first is not None and gpu.vendor == "nvidia" and gpu.compute_capability >= first
 
 

@@ -24,6 +24,7 @@ from gpusage.predictors.adapters import with_adapters
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import Pretrained, pretrained
 from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
+from gpusage.predictors.context_parallel import part_of_tokens
 from gpusage.predictors.data_parallel import (
     NO_GRADIENT_TRAFFIC,
     NOT_MEASURED,
@@ -48,6 +49,7 @@ from gpusage.predictors.engines import (
     times_on,
     with_engine,
 )
+from gpusage.predictors.expert_parallel import part_of_experts
 from gpusage.predictors.extrapolation import extrapolation_warnings, gpu_warnings
 from gpusage.predictors.generation import CacheSizes, GenerationWork, generation_work
 from gpusage.predictors.intervals import at_least, scaled
@@ -61,10 +63,12 @@ from gpusage.predictors.model_parallel import (
     DividedLayers,
     copy_traffic,
     divided_layers,
+    micro_batches_in_flight,
     stages_of,
     wait_in_copy_s,
 )
 from gpusage.predictors.model_structures import ModelStructures
+from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.pipeline import is_pipeline, require_a_layer_for_each, stage_exchange, stage_work
 from gpusage.predictors.step_time import Timing, generation_timing, kernels_on, step_times_s, timing_with
 from gpusage.predictors.tensor_parallel import Exchange, divided, exchange_of
@@ -154,12 +158,21 @@ class GpuAnalysis:
     @lazy
     def _waits_in_copy_s(self) -> list[float]:
         """Seconds of a step in which each GPU waits for those that hold other parts of its copy of the model."""
-        if self.workload.gpus_per_replica == 1:
+        if self.workload.gpus_per_replica == self.workload.expert == 1:
             return [0.0] * len(self.gpus)
         is_whole = self.kernels_of_passes is self.kernels
         timing = self.timing if is_whole else self._timing_of(self.kernels_of_passes)
-        each = zip(timing.step_s.tolist(), self.gpus, strict=True)
-        return [wait_in_copy_s(self.copy_traffic, passes_s, self.workload, gpu) for passes_s, gpu in each]
+        each = zip(timing.step_s.tolist(), self._attention_s, self.gpus, strict=True)
+        return [wait_in_copy_s(self.copy_traffic, step_s, part_s, self.workload, gpu) for step_s, part_s, gpu in each]
+
+    @lazy
+    def _attention_s(self) -> list[float]:
+        """Seconds of a step in attentions, where keys and values of other GPUs come round meanwhile."""
+        if self.workload.context == 1:
+            return [0.0] * len(self.gpus)
+        attends = np.isin(self.kernels.operator_class, (OperatorClass.BATCHED_PRODUCT, OperatorClass.ATTENTION))
+        seconds: list[float] = (self.kernels.counts[attends] @ self.kernel_times.total_s[attends]).tolist()
+        return seconds
 
     @lazy
     def waiting_s(self) -> list[float]:
@@ -196,12 +209,16 @@ class WorkloadAnalysis:
         graph: The model.
         workload: What `_relevant_settings` leaves of it counts.
         pretrained: The artifacts that answer.
-        in_flight: Micro-batches whose activations a stage of a pipeline keeps; else 1.
+        in_flight: Micro-batches whose activations a stage of a pipeline keeps, of all nodes or of each; else 1.
         first_stage: Of a pipeline, where *graph* is its last.
     """
 
     def __init__(
-        self, graph: ModelGraph, workload: Workload, blocks: Checkpoints | None = None, in_flight: int = 1
+        self,
+        graph: ModelGraph,
+        workload: Workload,
+        blocks: Checkpoints | None = None,
+        in_flight: FloatArray | float = 1.0,
     ) -> None:
         self._structures = _cache_of(graph).structures
         self.graph = self._structures.graph
@@ -240,7 +257,9 @@ class WorkloadAnalysis:
     def _layers(self) -> DividedLayers:
         """The work of each kind of node, at the sizes that the graph has; no GPU changes it."""
         structure = self._structures.with_autocast if is_autocast(self.workload) else self._structures.plain
-        return divided_layers(lower(self.graph, structure, self.workload), self.graph, self.workload)
+        lowering = part_of_tokens(lower(self.graph, structure, self.workload), self.graph, self.workload)
+        lowering = part_of_experts(lowering, self.graph, self.workload)
+        return divided_layers(lowering, self.graph, self.workload)
 
     @lazy
     def copy_traffic(self) -> CopyTraffic:
@@ -391,10 +410,12 @@ def _analysis(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
         workload = replace(workload, trainable=graph.trainable)
     if workload.pipeline == 1:
         return WorkloadAnalysis(graph, workload)
-    first, last = stages_of(graph, WorkloadAnalysis(graph, replace(workload, tensor=1)).lowering, workload.pipeline)
-    analysis = WorkloadAnalysis(last.graph, workload, last.blocks)
-    in_flight = min(workload.pipeline, workload.accumulate)
-    analysis.first_stage = WorkloadAnalysis(first.graph, workload, first.blocks, in_flight)
+    undivided = WorkloadAnalysis(graph, Workload(batch_size=workload.batch_size)).lowering  # layers by shape alone
+    first, last = stages_of(graph, undivided, workload.pipeline, workload.virtual_pipeline)
+    of_first, of_last = micro_batches_in_flight(workload)
+    of_nodes = np.where(last.blocks.recomputed_nodes, of_last, 1.0)  # the output's backward pass follows at once
+    analysis = WorkloadAnalysis(last.graph, workload, last.blocks, of_nodes)
+    analysis.first_stage = WorkloadAnalysis(first.graph, workload, first.blocks, of_first)
     return analysis
 
 

@@ -56,8 +56,13 @@ class Checkpoints:
         return materialized
 
 
-def checkpoints_of(lowering: Lowering) -> Checkpoints:
-    """Return the checkpoints of a model: one at the start of each of its repeated blocks."""
+def checkpoints_of(lowering: Lowering, least_share: float = LEAST_SHARE) -> Checkpoints:
+    """Return the checkpoints of a model: one at the start of each of its repeated blocks.
+
+    Args:
+        lowering: Of the model.
+        least_share: Of all stored bytes that blocks write; what writes less counts as no blocks.
+    """
     structure = lowering.structure
     stored = lowering.output_bytes[structure.kind_of_node]
     nodes = np.arange(len(stored))
@@ -65,7 +70,7 @@ def checkpoints_of(lowering: Lowering) -> Checkpoints:
     first, length, count = _blocks(structure, stored)
     inside = slice(first, first + count * length)
     twice[inside] = True
-    if not count or float(stored[twice].sum()) < LEAST_SHARE * float(stored.sum()):
+    if not count or float(stored[twice].sum()) < least_share * float(stored.sum()):
         return Checkpoints(start=nodes, recomputed_nodes=np.ones(len(nodes), dtype=bool), has_blocks=False)
     start[inside] = first + (nodes[inside] - first) // length * length
     return Checkpoints(start=start, recomputed_nodes=twice, has_blocks=True)

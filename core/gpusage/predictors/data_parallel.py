@@ -4,24 +4,13 @@
 the optimizer's state, 2 + 2 + 12 bytes per weight with Adam; stage 1 shards the 12, stage 2 the gradients as well,
 stage 3 everything. FSDP shards weights, gradients and state in fp32, and casts what it gathers. DDP shards nothing.
 
-**Links.** A ring of n GPUs sends 2 (n - 1) / n bytes from each GPU for each byte of gradients: once while they are
-summed, once while the sums are handed out. The slowest link on the way decides. None of it was fitted.
-
 **Step.** Gradients travel behind a part of the step; what does not fit there is waited for. ``python
 bench/several_gpus.py`` compares the result with measured steps.
-
-Invariants:
-
-1. More GPUs never wait less for each other, nor do GPUs on more hosts.
-2. A link that carries more bytes per second never takes more time.
 
 Source:
     Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", arXiv 1910.02054,
     section 3; PyTorch's documentation of DistributedDataParallel (buckets) and FullyShardedDataParallel; DeepSpeed's
-    of ``reduce_bucket_size`` and ``stage3_max_live_parameters``. Patarasuk and Yuan, "Bandwidth optimal all-reduce
-    algorithms for clusters of workstations", JPDC 69(2), 2009; the vendors' data sheets; Jeaugey on NVIDIA/nccl-tests
-    issue 212 (of 450 GB/s, 370 are left); NVIDIA/nccl issue 1639 (without peer access, the host's memory and its lanes
-    carry each byte in both directions).
+    of ``reduce_bucket_size`` and ``stage3_max_live_parameters``.
 """
 
 from __future__ import annotations
@@ -33,8 +22,9 @@ import numpy as np
 
 from gpusage.devices.precisions import AUTOCAST, FLOAT_BYTES, parameter_share
 from gpusage.predictors.checkpoints import checkpoints_of
+from gpusage.predictors.expert_parallel import expert_share, own_share
+from gpusage.predictors.links import GPUS_PER_HOST, allreduce_s_per_byte, bottleneck_link
 from gpusage.predictors.lowering import Lowering, weight_memory_bytes
-from gpusage_hooks.job_values import BYTES_PER_GBIT
 from gpusage_hooks.types import Gpu, Interval, Workload
 from gpusage_hooks.units import seconds
 
@@ -88,28 +78,28 @@ def is_replicated(workload: Workload) -> bool:
 
 def sharding_of(lowering: Lowering, workload: Workload) -> Sharding:
     """Return what each GPU of *workload* holds."""
-    if not is_replicated(workload) or (workload.strategy == "ddp" and workload.replica_count == 1):
+    if not is_replicated(workload) or (workload.strategy == "ddp" and workload.weight_copies == 1):
         return UNSHARDED
     if workload.strategy in FULLY_SHARDED:
         return _fully_sharded(lowering, workload)
     trained = lowering.parameter_count * workload.trainable
     if workload.strategy == "ddp":
         return Sharding(bucket_bytes=trained * FLOAT_BYTES["fp32"] * parameter_share(workload.precision))
-    part, is_half = 1.0 / workload.replica_count, workload.precision in AUTOCAST
+    part, is_half = own_share(lowering, workload), workload.precision in AUTOCAST
     gradients = 0.5 if is_half and not _sums_in_fp32(workload) else 1.0
-    if _is_megatron(workload) and workload.precision == "fp16":
+    if is_megatron(workload) and workload.precision == "fp16":
         gradients += part  # those of its own weights in 4 bytes as well
     return Sharding(
         weights=part if is_half else 1.0,
         persistent_copies=1.0,
         gradients=gradients * part if workload.strategy == "zero2" else gradients,
         state=part,
-        bucket_bytes=0.0 if _is_megatron(workload) else min(trained, BUCKET_NUMBERS) * FLOAT_BYTES[workload.precision],
+        bucket_bytes=0.0 if is_megatron(workload) else min(trained, BUCKET_NUMBERS) * FLOAT_BYTES[workload.precision],
     )
 
 
 def _fully_sharded(lowering: Lowering, workload: Workload) -> Sharding:
-    part, weight_bytes = 1.0 / workload.replica_count, _stored_bytes(lowering, workload)
+    part, weight_bytes = own_share(lowering, workload), _stored_bytes(lowering, workload)
     weights, gradients = _gathered_counts(lowering)
     gathered = weight_bytes * weights + FLOAT_BYTES[workload.precision] * gradients * workload.trainable
     live = weight_bytes * min(float(lowering.parameter_count), LIVE_NUMBERS)
@@ -147,117 +137,6 @@ def _gathered_counts(lowering: Lowering) -> tuple[float, float]:
     return min(outside + 2 * block, count), min(outside + block, count)
 
 
-GPUS_PER_HOST = 8
-"""More are on several hosts."""
-HOST_NETWORK_BYTES_PER_S = 100 * BYTES_PER_GBIT / GPUS_PER_HOST
-"""Of one GPU, one way, where its host has one network card of 100 Gb/s: what hosts of V100s (AWS's p3dn), T4s and
-other boards without links between hosts commonly have."""
-NETWORK_BYTES_PER_S = {
-    "ampere": 200 * BYTES_PER_GBIT,
-    "cdna2": 100 * BYTES_PER_GBIT,
-    **dict.fromkeys(("hopper", "blackwell", "cdna3", "cdna4"), 400 * BYTES_PER_GBIT),
-}
-"""Of one GPU, one way, by the generation of boards with links: a card per GPU in DGX A100 and Azure's ND A100 v4 (200
-Gb/s), in DGX H100, DGX B200, AWS's p5 and hosts with MI300X (400); in Frontier four cards of 200 for eight GPUs."""
-LINKED_SHARE = 0.8
-"""What the protocol leaves of a link between boards, and headers and pauses of a network."""
-LINKED_BYTES_PER_S = {
-    "pascal": 80e9,
-    "volta": 150e9,
-    "ampere": 300e9,
-    "hopper": 450e9,
-    "blackwell": 900e9,
-    "cdna2": 200e9,
-    "cdna3": 448e9,
-    "cdna4": 537e9,
-}
-"""NVLink's and Infinity Fabric's one way, all links of a board together."""
-LINKED_PARTS = ("-sxm", "gh200", "mi250", "mi3")
-"""Of the names of boards that such links join to all others of their host."""
-BRIDGED_PART, BRIDGED_BYTES_PER_S, BRIDGED_GPUS = "-nvl", 300e9, 2
-"""Boards that a bridge joins to one other."""
-
-
-class Bus(NamedTuple):
-    """The way through the host, which boards without links share.
-
-    Attributes:
-        bytes_per_s: Of 16 lanes, one way, after headers and pauses.
-        sharers: GPUs that share these lanes, where a host has so many.
-    """
-
-    bytes_per_s: float
-    sharers: int
-
-
-GENERATION_3, GENERATION_4, GENERATION_5 = Bus(13e9, 4), Bus(26e9, 2), Bus(52e9, 2)
-"""Of PCI Express. Processors with generation 3 have 40 to 48 lanes, for up to four GPUs; newer ones 64 or more."""
-BUSES = {
-    **dict.fromkeys(("kepler", "maxwell", "pascal", "volta", "turing"), GENERATION_3),
-    **dict.fromkeys(("ampere", "ada", "cdna", "cdna2"), GENERATION_4),
-}
-"""All other generations have the newest."""
-
-
-def allreduce_s_per_byte(gpu: Gpu, gpus: int, network: float | None = None, distance: int = 1) -> float:
-    """Return how long each byte of gradients takes to be summed over *gpus* boards like *gpu*; 0 for one.
-
-    Args:
-        gpu: Each of them.
-        gpus: How many; those of a host send side by side.
-        network: What the network carries for each GPU, bytes per second one way; ``None`` is what is usual.
-        distance: From one of them to the next; so many rings stand side by side, and share the cards of a host.
-    """
-    return 2.0 * (gpus - 1) / gpus * send_s_per_byte(gpu, gpus * distance, network, distance)
-
-
-def send_s_per_byte(gpu: Gpu, gpus: int, network: float | None, distance: int) -> float:
-    """Return how long each byte takes that each of *gpus* boards sends to the one that is *distance* boards away."""
-    leaving = min(distance, GPUS_PER_HOST)
-    return max(_within_host(gpu, min(gpus, GPUS_PER_HOST)), leaving * _between_hosts(gpu, gpus, network))
-
-
-def bottleneck_link(gpu: Gpu, gpus: int, network: float | None = None) -> str:
-    """Return what decides `allreduce_s_per_byte`, in words."""
-    if _within_host(gpu, min(gpus, GPUS_PER_HOST)) < _between_hosts(gpu, gpus, network):
-        rate = network_bytes_per_s(gpu, network) / BYTES_PER_GBIT
-        origin = "" if network or gpu.network_bytes_per_s else ", usual for such hosts"
-        return f"the network between hosts, {rate:g} Gb/s per GPU{origin}"
-    return "the links between boards" if _linked_bytes_per_s(gpu, gpus) else "the host's bus"
-
-
-def network_bytes_per_s(gpu: Gpu, network: float | None = None) -> float:
-    """Return what the network carries for each GPU, one way: the job's, the site's, or what is usual."""
-    is_linked = any(part in gpu.name for part in LINKED_PARTS) and not gpu.parent_gpu
-    usual = NETWORK_BYTES_PER_S.get(gpu.generation) if is_linked else None
-    return network or gpu.network_bytes_per_s or usual or HOST_NETWORK_BYTES_PER_S
-
-
-def _between_hosts(gpu: Gpu, gpus: int, network: float | None) -> float:
-    """Return the seconds for each byte that a host sends to the next one, by all its cards; 0 for one host."""
-    of_host = GPUS_PER_HOST * network_bytes_per_s(gpu, network)
-    return 1.0 / (LINKED_SHARE * of_host) if gpus > GPUS_PER_HOST else 0.0
-
-
-def _within_host(gpu: Gpu, gpus: int) -> float:
-    """Return the seconds for each byte that a GPU sends to the next one of *gpus* in its host."""
-    linked = _linked_bytes_per_s(gpu, gpus)
-    if linked:
-        return 1.0 / (LINKED_SHARE * linked)
-    bus = BUSES.get(gpu.generation, GENERATION_5)
-    return 2.0 * min(gpus, bus.sharers) / bus.bytes_per_s
-
-
-def _linked_bytes_per_s(gpu: Gpu, gpus: int) -> float:
-    """Return what links between boards carry one way; 0 where *gpus* boards have none, or parts of boards."""
-    if gpu.parent_gpu:
-        return 0.0
-    if BRIDGED_PART in gpu.name:
-        return BRIDGED_BYTES_PER_S if gpus <= BRIDGED_GPUS else 0.0
-    is_linked = any(part in gpu.name for part in LINKED_PARTS)
-    return LINKED_BYTES_PER_S.get(gpu.generation, 0.0) if is_linked else 0.0
-
-
 LEAST_RATIO = 0.87
 """Of a step on several GPUs over the predicted one: 5 % of Sia's runs are below."""
 MOST_RATIO = 2.15
@@ -287,10 +166,12 @@ class GradientTraffic(NamedTuple):
         early_bytes: While the backward pass goes on.
         late_bytes: At its end: of the weights that are read first, by rows, whose gradients come last; or of the last
             bucket.
+        expert_bytes: As the early ones, but summed over those GPUs alone that have the same experts.
     """
 
     early_bytes: float
     late_bytes: float
+    expert_bytes: float = 0.0
 
 
 NO_GRADIENT_TRAFFIC = GradientTraffic(0.0, 0.0)
@@ -303,7 +184,9 @@ def gradient_traffic(lowering: Lowering, workload: Workload) -> GradientTraffic:
     all_bytes = number_bytes * lowering.parameter_count
     row_bytes = number_bytes * float(sum(np.prod(shape) for shape in rows))
     late_bytes = min(max(row_bytes, LAST_BYTES), all_bytes)
-    return GradientTraffic(all_bytes - late_bytes, late_bytes)
+    early_bytes = all_bytes - late_bytes
+    expert_bytes = min(all_bytes * expert_share(lowering, workload), early_bytes)
+    return GradientTraffic(early_bytes - expert_bytes, late_bytes, expert_bytes)
 
 
 def _summed_bytes(workload: Workload) -> float:
@@ -320,12 +203,13 @@ def _summed_bytes(workload: Workload) -> float:
 
 def _sums_in_fp32(workload: Workload) -> bool:
     """Return whether ZeRO's gradients have 4 bytes in mixed precision: those of bf16 in Megatron's optimizer."""
-    return workload.precision == "bf16" and _is_megatron(workload)
+    return workload.precision in ("bf16", "fp8-mixed") and is_megatron(workload)
 
 
-def _is_megatron(workload: Workload) -> bool:
-    """Return whether several GPUs hold one copy of the model, so that ZeRO is Megatron's distributed optimizer."""
-    return workload.gpus_per_replica > 1
+def is_megatron(workload: Workload) -> bool:
+    """Return whether GPUs divide more than samples and state, so that ZeRO is Megatron's distributed optimizer."""
+    is_divided = max(workload.gpus_per_replica, workload.expert) > 1
+    return is_divided and workload.strategy not in FULLY_SHARDED
 
 
 def _gathered_bytes(lowering: Lowering, workload: Workload) -> float:
@@ -338,9 +222,13 @@ def waiting_s(gradients: GradientTraffic, step_s: float, workload: Workload, gpu
 
     Of steps that accumulate, the mean is returned: with some strategies only the last before an update sends and hides.
     """
-    byte_s = allreduce_s_per_byte(gpu, workload.replica_count, workload.network_bytes_per_s, workload.tensor)
+    network, tensor = workload.network_bytes_per_s, workload.tensor
+    byte_s = allreduce_s_per_byte(gpu, workload.weight_copies, network, tensor)
+    alike = workload.weight_copies // workload.expert
+    early_s = byte_s * gradients.early_bytes
+    early_s += gradients.expert_bytes * allreduce_s_per_byte(gpu, alike, network, tensor * workload.expert)
     hidden_s = HIDDEN_SHARE * _traffic(workload) * step_s
-    waits_s = max(byte_s * gradients.early_bytes - hidden_s, 0.0) + byte_s * gradients.late_bytes
+    waits_s = max(early_s - hidden_s, 0.0) + byte_s * gradients.late_bytes
     return waits_s if workload.strategy in SENDS_EACH_STEP else waits_s / workload.accumulate
 
 
@@ -378,7 +266,7 @@ def replica_notes(workload: Workload, gpu: Gpu, step_s: float, waits_s: float) -
     if workload.gpus == 1:
         return ()
     if is_replicated(workload):
-        exchanged = "gradients"
+        exchanged = "gradients" if workload.expert == 1 else "experts, and for gradients"
         note = (
             f"All figures are per GPU, samples per second included; {workload.gpus} GPUs train by {workload.strategy}. "
             "The step's interval includes the wait of GPUs for each other."

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpusage.devices.precisions import has_narrow_units
+from gpusage.devices.precisions import NARROW_SPEEDUP, has_narrow_units
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.efficiency import HOST_TERMS, Efficiency
 from gpusage.predictors.kernel_times import Ideal, KernelTimes, ideal_times, kernel_times
@@ -33,8 +33,6 @@ from gpusage_hooks.types import Engine, Gpu, Precision, Workload
 
 MATRIX_SHARE = 0.68
 """What products reach of the arithmetic that a GPU holds."""
-NARROW_SPEEDUP = 2.0
-"""Of tensor cores on numbers of 1 byte, over those of 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,7 +68,7 @@ def memory_parts(analysis: WorkloadAnalysis, gpu: Gpu) -> list[MemoryPart]:
     tensors = step_walk(analysis.graph, lowering, workload, analysis.checkpoints)
     known = [*(_training if lowering.train else _inference)(lowering, tensors, workload)]
     known.append(MemoryPart(name="keys and values", memory_bytes=cached_bytes))
-    others = (analysis.in_flight - 1) * tensors.waiting_bytes
+    others = tensors.other_batches_bytes(analysis.in_flight)
     known.append(MemoryPart(name="activations of other micro-batches", memory_bytes=others))
     context = CONTEXT_BYTES.get(gpu.generation, DEFAULT_CONTEXT_BYTES)
     known.append(MemoryPart(name="CUDA context", memory_bytes=float(context)))

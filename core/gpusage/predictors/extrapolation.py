@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from gpusage.devices.precisions import QUANTISED_BYTES, missing_units
+from gpusage.devices.precisions import QUANTISED_BYTES, has_narrow_units, missing_units
 from gpusage.predictors.artifacts import Card
 from gpusage.predictors.engines import engine_of, replays_graph
 from gpusage.predictors.lowering import Lowering, is_fused, is_fusion_measured, step_flop
@@ -96,6 +96,8 @@ def _frames_notes(graph: ModelGraph, generation: Generation) -> tuple[str, ...]:
 
 def gpu_notes(gpu: Gpu, precision: Precision) -> tuple[str, ...]:
     """Return one sentence where *gpu* does not speed *precision* up, so that a speedup against it says little."""
+    if precision == "fp8-mixed" and not has_narrow_units(gpu, precision):
+        return (f"{gpu.name} is predicted without units for fp8, at its rate for bf16.",)
     missing = missing_units(gpu, precision)
     return (f"{gpu.name} has no units for {missing}; the prediction uses its fp32 rate.",) if missing else ()
 

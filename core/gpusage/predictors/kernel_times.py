@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpusage.devices.object_keys import Identity
-from gpusage.devices.precisions import ARITHMETIC, HALF
+from gpusage.devices.precisions import ARITHMETIC, HALF, NARROW_SPEEDUP, has_narrow_units
 from gpusage.predictors.arrays import BoolArray, FloatArray
 from gpusage.predictors.efficiency import FEATURES, Efficiency, KernelFeatures
 from gpusage.predictors.gradients import bound_backward_passes, is_sum_measured
-from gpusage.predictors.kernels import Kernels
+from gpusage.predictors.kernels import NARROW_UNITS, Kernels
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Precision
 from gpusage_hooks.units import TERA
@@ -219,6 +219,9 @@ def ideal_times(
     np.log(lengths, out=lengths)
     lengths *= 0.2
     cache_s = rates.l2_bytes / rates.bytes_per_s
+    if precision == "fp8-mixed":  # no measured kernel was: as large a share of the peak as in two bytes
+        speedups = [NARROW_SPEEDUP if has_narrow_units(gpu, precision) else 1.0 for gpu in gpus]
+        compute_s /= np.where(kernels.matrix_units[:, np.newaxis] == NARROW_UNITS, speedups, 1.0)
     return Ideal(
         compute_s=compute_s,
         traffic_s=traffic_s,

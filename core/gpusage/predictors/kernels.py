@@ -10,7 +10,10 @@ from gpusage.devices.precisions import AUTOCAST, parameter_share
 from gpusage.predictors.adapters import is_adapter
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.checkpoints import Checkpoints
+from gpusage.predictors.data_parallel import is_megatron
 from gpusage.predictors.dequantization import DequantizationWork, dequantization_launches, dequantization_work
+from gpusage.predictors.expert_parallel import own_share
+from gpusage.predictors.fp8 import CAST_TRAFFIC, casts_of, narrow_products
 from gpusage.predictors.lowering import WIDE_BYTES, Lowering, is_fused
 from gpusage.predictors.operators import OperatorClass
 from gpusage_hooks.types import Workload
@@ -76,10 +79,15 @@ _CAST_TRAFFIC = 6.0
 """Mixed precision: bytes to cast one number between 2 and 4 bytes: one is read, the other written."""
 _UPDATE_CAST_TRAFFIC = _CAST_TRAFFIC + 8.0
 """Mixed precision: bytes per weight to cast its gradient to 4 bytes, and to unscale the gradient."""
+NARROW_UNITS = 2.0
+"""In the column of matrix units: they multiply numbers of 1 byte."""
 _TENSORS_PER_UPDATE = 32.0
 """Tensors that one kernel of the optimizer updates, about: PyTorch's ``foreach`` puts 30 to 48 into one launch."""
 _SUM_TRAFFIC = 12.0
 """Bytes to add a weight's gradient to that of the steps before: two read, one written, 4 bytes each."""
+_FUSED_SUM_TRAFFIC = 6.0
+"""The same where the product adds to the sum in 4 bytes, and writes no gradient of 2: Megatron's default, by
+Transformer Engine or Apex (``--no-gradient-accumulation-fusion`` turns it off)."""
 _LOSS_TRAFFIC = 24.0
 """Bytes that a cross-entropy moves for each output: softmax and its gradient, read and written, 4 bytes each."""
 _LOSS_KERNELS = 5.0
@@ -138,6 +146,7 @@ class Kernels:
     Attributes:
         flop: Of one execution, as are the other columns.
         blocks: Thread blocks: how many SMs can work at once.
+        matrix_units: 1 where tensor cores can do the work, `NARROW_UNITS` where they do it in fp8, else 0.
         launches: Kernels of one execution that follow one another on the GPU.
         dependent_loads: Waits for memory of one execution that follow one another, as in `Lowering`.
         counts: Executions per step.
@@ -169,9 +178,14 @@ def kernels_of(lowering: Lowering, workload: Workload, checkpoints: Checkpoints 
     count, passes = len(lowering.flop), 2 if lowering.train else 1
     dequantization = dequantization_work(lowering, workload, checkpoints) if lowering.train else None
     others = _graph_level_kernels(lowering, workload, dequantization)
+    if workload.precision == "fp8-mixed":
+        casts, elements = casts_of(lowering, checkpoints)
+        others.append(_single(_C.COPY, 0.0, CAST_TRAFFIC * elements, elements, casts))
     table = np.empty((_Row.COUNT, passes * count + len(others)))
     forward, backward = table[:, :count], table[:, count : passes * count]
     _write_forward(lowering, forward)
+    if workload.precision == "fp8-mixed":
+        forward[_Row.MATRIX_UNITS, narrow_products(lowering)] = NARROW_UNITS
     host_counts = [1.0, _host_launches(lowering, forward) + dequantization_launches(lowering, workload), 0.0, 0.0]
     if lowering.train:
         _write_backward(lowering, forward, backward, workload.trainable)
@@ -287,7 +301,7 @@ def _update(lowering: Lowering, workload: Workload) -> _Single:
     if workload.precision in AUTOCAST:
         traffic += _UPDATE_CAST_TRAFFIC
     kernels = max(_trained_tensors(lowering, workload) / _TENSORS_PER_UPDATE, 1.0)
-    count = float(lowering.parameter_count) * workload.trainable * update_share(workload)
+    count = float(lowering.parameter_count) * workload.trainable * update_share(lowering, workload)
     one = 2.0 * count / kernels, traffic * count / kernels, count / kernels
     return _single(_C.OPTIMIZER, *one, kernels / workload.accumulate)
 
@@ -307,12 +321,14 @@ def _weight_sums(lowering: Lowering, workload: Workload) -> list[_Single]:
     """Return the sums of the weights' gradients over steps, and the casts that the update then does not do."""
     if workload.accumulate == 1:
         return []
-    traffic = _SUM_TRAFFIC * parameter_share(workload.precision) + (
-        _CAST_TRAFFIC if workload.precision in AUTOCAST else 0.0
-    )
+    is_half = workload.precision in AUTOCAST
+    traffic = _SUM_TRAFFIC * parameter_share(workload.precision) + (_CAST_TRAFFIC if is_half else 0.0)
+    share = _added_share(workload)
+    if is_half and is_megatron(workload):
+        traffic, share = _FUSED_SUM_TRAFFIC, 1.0
     kernels = max(_trained_tensors(lowering, workload), 1.0)
     count = float(lowering.parameter_count) * workload.trainable / kernels
-    return [_single(_C.ELEMENTWISE, count, traffic * count, count, kernels * _added_share(workload))]
+    return [_single(_C.ELEMENTWISE, count, traffic * count, count, kernels * share)]
 
 
 def _cast(lowering: Lowering) -> _Single:
@@ -357,6 +373,6 @@ def is_autocast(workload: Workload) -> bool:
     return workload.precision in AUTOCAST and workload.generate is None and not is_sharded
 
 
-def update_share(workload: Workload) -> float:
-    """Return the part of the weights that each GPU updates."""
-    return 1.0 if workload.strategy == "ddp" else 1.0 / workload.replica_count
+def update_share(lowering: Lowering, workload: Workload) -> float:
+    """Return the part of the weights on each GPU that it updates."""
+    return 1.0 if workload.strategy == "ddp" else own_share(lowering, workload)

@@ -67,10 +67,10 @@ class Walk:
             return self.input_bytes
         return self.input_bytes + float((self.saved_until() + self.live + self.gradients).max())
 
-    @property
-    def waiting_bytes(self) -> float:
-        """Return what a forward pass leaves for the backward pass."""
-        return float((self.saved if self.recomputed is None else self.recomputed.checkpointed).sum())
+    def other_batches_bytes(self, in_flight: FloatArray | float) -> float:
+        """Return what the forward passes of all but one of *in_flight* batches left for their backward passes."""
+        waiting = self.saved if self.recomputed is None else self.recomputed.checkpointed
+        return float((waiting * (in_flight - 1.0)).sum())
 
     def saved_until(self) -> FloatArray:
         """Return what of all nodes waits for the backward pass when that is at this node."""

@@ -132,7 +132,7 @@ def tensor_peak(
     lowering: Lowering,
     workload: Workload,
     checkpoints: Checkpoints | None = None,
-    in_flight: int = 1,
+    in_flight: FloatArray | float = 1.0,
 ) -> Peak:
     """Return what a process takes and needs without the CUDA context, in bytes; no GPU changes it.
 
@@ -142,7 +142,7 @@ def tensor_peak(
         lowering: Of *graph* under *workload*.
         workload: How it is run.
         checkpoints: From which blocks are computed once more.
-        in_flight: Batches whose activations wait for the backward pass.
+        in_flight: Batches whose activations wait for the backward pass, of all nodes or of each.
     """
     learned, division = _learned(parameters), sharding_of(lowering, workload)
     tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
@@ -155,7 +155,7 @@ def tensor_peak(
     if not lowering.train:
         return Peak(_inference(graph, inference), inference_need(parameters, graph, passing + library_bytes))
     walked = terms(lowering, tensors)
-    peak = tensors.with_accumulation(workload.accumulate).training_peak() + (in_flight - 1) * tensors.waiting_bytes
+    peak = tensors.with_accumulation(workload.accumulate).training_peak() + tensors.other_batches_bytes(in_flight)
     step = _step_bytes(lowering, peak, workload, division)
     update = _update_bytes(lowering, tensors, workload, division)
     sums = _weighted_sums(learned, lowering, walked, workload, division)

@@ -3,20 +3,25 @@
 **Tensor parallelism.** Of two linear layers that follow one another, a GPU has some columns of the first and the same
 rows of the second, and some heads of each attention. What the second gives is summed over all GPUs forward, and so is
 the gradient of what the first reads backward: two sums each way in a layer of a transformer. Each GPU does whole what
-stands between (norms, sums with what went before), as in Megatron. ``fsdp`` and ``zero3`` divide that by its tokens, as
-PyTorch's own tensor parallelism does (sequence parallelism), and send as much.
+stands between (norms, dropouts, sums with what went before). With **sequence parallelism** it does so for its part of
+the tokens: a sum becomes a reduce-scatter before and an all-gather behind, which send as much. Megatron's backward pass
+gathers the input of the first layer once more, behind the product with the weights, so nobody waits for that. Megatron
+does so if asked (``--sequence-parallel``; NeMo's recipes ask), PyTorch's own tensor parallelism always (torchtitan).
 
 **Pipeline parallelism.** A stage has some of the layers. In the order 1F1B, a stage waits for p - 1 of m micro-batches
 while the pipeline fills and drains, and the first stage keeps the activations of p micro-batches. The last stage, which
 makes the model's output as well, takes longest. Memory is that of the first or of the last stage, whichever has more.
+**Interleaved**, a stage has v pieces, between which the layers of all others lie: it waits a v-th of that, and sends v
+times as much. All stages keep more: p + (p - 1) / v micro-batches in the first, p - (p - 1) / v in the last.
 
 Nothing here was fitted.
 
 Source:
     Shoeybi et al., arXiv 1909.08053, section 3; Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
     Clusters Using Megatron-LM", arXiv 2104.04473, sections 2.2 and 2.3; Korthikanti et al., "Reducing Activation
-    Recomputation in Large Transformer Models", arXiv 2205.05198, section 4. Megatron Core's user guide, "Distributed
-    Optimizer": 6 + 12 / d bytes for each weight in bf16, 4 + 16 / d in fp16, and the gradients are summed in place.
+    Recomputation in Large Transformer Models", arXiv 2205.05198, sections 4.2.2 and 4.2.3. Megatron Core's user guide,
+    "Distributed Optimizer": 6 + 12 / d bytes for each weight in bf16, 4 + 16 / d in fp16, and the gradients are summed
+    in place.
 """
 
 from __future__ import annotations
@@ -30,11 +35,14 @@ import numpy as np
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.arrays import IntArray
 from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
-from gpusage.predictors.data_parallel import FULLY_SHARDED, allreduce_s_per_byte, send_s_per_byte
+from gpusage.predictors.context_parallel import ring_bytes
+from gpusage.predictors.data_parallel import FULLY_SHARDED
+from gpusage.predictors.expert_parallel import ExpertTraffic, expert_traffic
+from gpusage.predictors.links import allreduce_s_per_byte, exchange_s_per_byte, send_s_per_byte
 from gpusage.predictors.lowering import Lowering, split_kinds
 from gpusage.predictors.operators import OperatorClass, element_count
 from gpusage.predictors.pipeline import require_a_layer_for_each
-from gpusage.predictors.sequences import find_attentions
+from gpusage.predictors.sequences import Attention, find_attentions, key_count
 from gpusage.predictors.tensor_parallel import ALLREDUCE_S, refuse_heads
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Gpu, ModelGraph, Shape, Workload
@@ -72,9 +80,10 @@ def divided_layers(lowering: Lowering, graph: ModelGraph, workload: Workload) ->
     reads, writes = labels >= _READS, labels % _READS == _WRITES
     is_product = (whole.operator_class == OperatorClass.PRODUCT) & (reads != writes)
     sums = is_product & reads
-    by_tokens = (workload.strategy in FULLY_SHARDED) & ~is_product
+    is_sequence_parallel = workload.sequence_parallel or workload.strategy in FULLY_SHARDED
+    by_tokens = is_sequence_parallel & ~is_product
     read, written = (np.where(is_divided | by_tokens, part, 1.0) for is_divided in (reads, writes))
-    stored = np.where(sums & (workload.strategy in FULLY_SHARDED), part, written)
+    stored = np.where(sums & is_sequence_parallel, part, written)
     counts = whole.structure.counts * sums
     last = whole.structure.kind_of_node[whole.structure.output_nodes[-1:]]
     return DividedLayers(
@@ -160,7 +169,9 @@ def _require_divisible(graph: ModelGraph, tensor: int) -> None:
             f"predicted; got tensor={tensor}. Remove 'tensor'."
         )
         raise GraphError(message)
-    heads = {_head_count(graph.nodes[one.scores].inputs[0]) for one in find_attentions(graph)}
+    attentions = find_attentions(graph)
+    heads = {_head_count(graph.nodes[one.scores].inputs[0]) for one in attentions}
+    heads |= {_key_head_count(graph, one) for one in attentions}
     if not heads:
         message = f"Model {graph.name!r} must have attention heads for 'tensor'; got none. Remove 'tensor'."
         raise GraphError(message)
@@ -173,6 +184,12 @@ def _head_count(query: Shape) -> int:
     return query[1] if len(query) > 3 else abs(query[0])  # batch, heads, length, width
 
 
+def _key_head_count(graph: ModelGraph, attention: Attention) -> int:
+    """Return the heads of the keys, before those are repeated that several heads of queries share."""
+    width = graph.nodes[attention.scores].inputs[0][-1]
+    return max(attention.key_elements // max(key_count(graph, attention) * width, 1), 1)
+
+
 class Stage(NamedTuple):
     """A stage of a pipeline: its part of the model, and the layers of which checkpoints are kept."""
 
@@ -180,20 +197,37 @@ class Stage(NamedTuple):
     blocks: Checkpoints
 
 
-def stages_of(graph: ModelGraph, lowering: Lowering, count: int) -> tuple[Stage, Stage]:
+def micro_batches_in_flight(workload: Workload) -> tuple[float, float]:
+    """Return of how many micro-batches the first and the last stage keep the activations: of its layers, the last."""
+    stages, pieces = workload.pipeline, workload.virtual_pipeline
+    more = (stages - 1) / pieces
+    first, last = (stages + more, stages - more) if pieces > 1 else (float(stages), 1.0)
+    return min(first, workload.accumulate), min(last, workload.accumulate)
+
+
+def stages_of(graph: ModelGraph, lowering: Lowering, count: int, pieces: int = 1) -> tuple[Stage, Stage]:
     """Return the first and the last of *count* stages; no stage has more layers than they.
 
     Args:
         graph: The whole model.
         lowering: Of *graph*.
         count: At least 2.
+        pieces: Of each stage, each of as many layers.
 
     Raises:
         GraphError: There are fewer layers than stages, or layers of several kinds.
     """
     edges = _layer_edges(graph, lowering)
-    require_a_layer_for_each(graph, len(edges) - 1, count, key="pipeline")
-    each = -(-(len(edges) - 1) // count)
+    layers = len(edges) - 1
+    require_a_layer_for_each(graph, layers, count, key="pipeline")
+    if layers < count * pieces:
+        cure = f"Write 'virtual_pipeline={layers // count}' or less" if layers >= 2 * count else "Remove it"
+        message = (
+            f"Model {graph.name!r} must have a layer for each piece of its {count} stages; got {layers} layers, "
+            f"virtual_pipeline={pieces}. {cure}."
+        )
+        raise GraphError(message)
+    each = -(-layers // (count * pieces)) * pieces
     nodes = np.arange(len(graph.nodes))
     layer = np.searchsorted(edges, nodes, side="right") - 1
     inside = (nodes >= edges[0]) & (nodes < edges[-1])
@@ -212,7 +246,10 @@ def _layer_edges(graph: ModelGraph, lowering: Lowering) -> IntArray:
     Checkpoints may start in the middle of a layer, where as little is kept; here the last layer ends where the model
     ceases to repeat. The first layer is often unlike the others, as what is computed once for all stands in it.
     """
-    blocks, kinds = checkpoints_of(lowering), lowering.structure.kind_of_node
+    attentions = np.array([one.scores for one in find_attentions(graph)], dtype=np.int64)
+    # layers with an attention are no accident, however much the other parts of the model write
+    blocks = checkpoints_of(lowering, least_share=0.0) if len(attentions) else checkpoints_of(lowering)
+    kinds = lowering.structure.kind_of_node
     inside = blocks.recomputed_nodes.nonzero()[0]
     starts = np.unique(blocks.start[inside]) if blocks.has_blocks else inside[:0]
     if not len(starts):
@@ -222,7 +259,6 @@ def _layer_edges(graph: ModelGraph, lowering: Lowering) -> IntArray:
     repeats = kinds[end:] == kinds[end - length : len(kinds) - length]
     more = int(np.argmin(np.append(repeats, False)))
     edges = np.append(starts, end) + more
-    attentions = np.array([one.scores for one in find_attentions(graph)], dtype=np.int64)
     before, of_one = (int(np.count_nonzero(one)) for one in (attentions < edges[0], attentions < edges[1]))
     unlike = before // max(of_one - before, 1)
     if unlike > 1 or np.count_nonzero(attentions >= edges[-1]):
@@ -267,11 +303,15 @@ class CopyTraffic:
     Attributes:
         sum_count: Sums over the GPUs that divide a layer, one after the other.
         sum_bytes: Of all of them.
+        ring_bytes: Keys and values, and their gradients, of other parts of the sequences.
+        experts: What goes to experts on other GPUs, and back.
         handover_bytes: What a stage sends to its neighbours.
     """
 
     sum_count: float
     sum_bytes: float
+    ring_bytes: float
+    experts: ExpertTraffic
     handover_bytes: float
 
 
@@ -282,9 +322,15 @@ def copy_traffic(layers: DividedLayers, graph: ModelGraph, workload: Workload) -
     if workload.pipeline > 1:
         _, newest = graph.inputs[-1]
         read = element_count(newest, workload.batch_size)
-        handover_bytes = 2.0 * FLOAT_BYTES[workload.precision] * read / workload.tensor  # activations, and gradients
+        part = read / (workload.tensor * workload.context)
+        # activations, and gradients, of each piece
+        handover_bytes = 2.0 * FLOAT_BYTES[workload.precision] * part * workload.virtual_pipeline
     return CopyTraffic(
-        sum_count=passes * layers.sum_count, sum_bytes=passes * layers.sum_bytes, handover_bytes=handover_bytes
+        sum_count=passes * layers.sum_count,
+        sum_bytes=passes * layers.sum_bytes,
+        ring_bytes=ring_bytes(graph, workload),
+        experts=ExpertTraffic(*(passes * one for one in expert_traffic(graph, workload))),
+        handover_bytes=handover_bytes,
     )
 
 
@@ -294,27 +340,32 @@ def copy_note(workload: Workload, gpu: Gpu, waits_s: float) -> str:
     copies = f"{count} copies train by {workload.strategy}" if count > 1 else "One copy trains"
     return (
         f"Memory is that of the fullest GPU; step time and samples per second are of the "
-        f"{workload.gpus_per_replica} GPUs that hold a copy of the model (tensor {workload.tensor}, pipeline "
-        f"{workload.pipeline}). {copies}. A step on {gpu.name} "
+        f"{workload.gpus_per_replica} GPUs that compute a batch together (tensor {workload.tensor}, context "
+        f"{workload.context}, pipeline {workload.pipeline}). {copies}. A step on {gpu.name} "
         f"waits {seconds(waits_s)} for other GPUs."
     )
 
 
-def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, workload: Workload, gpu: Gpu) -> float:
+def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, attention_s: float, workload: Workload, gpu: Gpu) -> float:
     """Return how long a GPU waits in a step for those that hold parts of its copy.
 
-    With the bubble of the pipeline: p - 1 steps for each m, of which this is the mean.
+    With the bubble of the pipeline: (p - 1) / v steps for each m, of which this is the mean.
 
     Args:
         traffic: What they send each other.
         passes_s: What it computes forward and backward; the update is after the bubble.
+        attention_s: Of that in attentions; keys and values travel meanwhile, but for the last block.
         workload: How many there are.
         gpu: Each of them.
     """
     network = workload.network_bytes_per_s
     sums_s = ALLREDUCE_S * traffic.sum_count
     sums_s += traffic.sum_bytes * allreduce_s_per_byte(gpu, workload.tensor, network)
+    ring_s = traffic.ring_bytes * send_s_per_byte(gpu, workload.tensor * workload.context, network, workload.tensor)
+    ring_s = max(ring_s - attention_s * (1.0 - 1.0 / workload.context), 0.0)
+    experts_s = ALLREDUCE_S * traffic.experts.exchange_count
+    experts_s += traffic.experts.sent_bytes * exchange_s_per_byte(gpu, workload.expert, network)
     distance = workload.gpus // workload.pipeline
     handover_s = traffic.handover_bytes * send_s_per_byte(gpu, workload.gpus, network, distance)
-    bubble = (workload.pipeline - 1) / workload.accumulate
-    return (passes_s + sums_s + handover_s) * (1.0 + bubble) - passes_s
+    bubble = (workload.pipeline - 1) / (workload.virtual_pipeline * workload.accumulate)
+    return (passes_s + sums_s + ring_s + experts_s + handover_s) * (1.0 + bubble) - passes_s

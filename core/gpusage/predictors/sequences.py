@@ -258,7 +258,7 @@ def _encoder_decoder(
     parts[[node for one in looking for node in (one.scores, *one.between, one.values)]] = Part.CROSS_ATTENTION
     sizes = [*map(abs, read[0][1:])]
     # what an encoder wrote, in another file, has the numbers of each token as well
-    states = 0 if _has_encoder(attentions, parts) else _key_count(graph, looking[0])
+    states = 0 if _has_encoder(attentions, parts) else key_count(graph, looking[0])
     return SequenceModel(
         attentions=attentions,
         parts=parts,
@@ -283,7 +283,7 @@ def _has_encoder(attentions: Sequence[Attention], parts: IntArray) -> bool:
     return any(parts[one.values] == Part.ENCODER for one in attentions)
 
 
-def _key_count(graph: ModelGraph, attention: Attention) -> int:
+def key_count(graph: ModelGraph, attention: Attention) -> int:
     """Return how many keys an attention has."""
     node = graph.nodes[attention.scores]
     is_one = attention.scores == attention.values

@@ -20,8 +20,8 @@ import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.data_parallel import allreduce_s_per_byte
 from gpusage.predictors.generation import GenerationWork
+from gpusage.predictors.links import allreduce_s_per_byte
 from gpusage.predictors.lowering import Lowering
 from gpusage.predictors.operators import OperatorClass, element_count
 from gpusage.predictors.sequences import Part, SequenceModel

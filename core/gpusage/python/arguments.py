@@ -31,7 +31,8 @@ class Run(TypedDict, total=False):
         batch_size: Samples in one step on one GPU; 1 where it is left out.
         mode: ``train`` or ``infer``.
         precision: ``fp32``, ``tf32``, ``fp16`` or ``bf16``; the last two mean automatic mixed precision in training.
-            ``fp16-pure``, ``bf16-pure``: everything has two bytes. ``int8``, ``int4``, ``fp8``, ``nf4``: quantised
+            ``fp16-pure``, ``bf16-pure``: everything has two bytes. ``fp8-mixed``: training as ``bf16`` with the
+            products of linear layers in fp8. ``int8``, ``int4``, ``fp8``, ``nf4``: quantised
             weights, in inference and below adapters.
         optimizer: ``none``, ``sgd``, ``momentum``, ``adam``, ``adamw``, ``adafactor``, ``adam8bit`` or ``adamw8bit``;
             only training has one.
@@ -42,7 +43,11 @@ class Run(TypedDict, total=False):
         gpus: Training: GPUs that each compute ``batch_size`` samples of a step; figures are per GPU. With *generate*:
             GPUs that divide each layer; memory is per GPU, times and rates are of all.
         tensor: Training: GPUs among which each layer is divided.
+        sequence_parallel: Training: whether these GPUs also divide norms, dropouts and residuals, by their tokens.
+        context: Training: GPUs among which each sequence is divided.
+        expert: Training: GPUs among which the experts of a mixture are divided.
         pipeline: Training: stages, each with some of the layers; ``accumulate`` are its micro-batches.
+        virtual_pipeline: Training: pieces of each stage of an interleaved pipeline.
         strategy: Training on several GPUs: ``ddp``, ``zero1``, ``zero2``, ``zero3`` or ``fsdp``. Beside ``generate``:
             ``pipeline``, where each GPU holds some of the layers.
         network_bytes_per_s: Training on more than 8 GPUs: what the network between hosts carries for each GPU, one way.
@@ -62,7 +67,11 @@ class Run(TypedDict, total=False):
     checkpointing: bool
     gpus: int
     tensor: int
+    sequence_parallel: bool
+    context: int
+    expert: int
     pipeline: int
+    virtual_pipeline: int
     strategy: Strategy
     network_bytes_per_s: float | None
     generate: Generation | tuple[int, int] | None
@@ -102,8 +111,11 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     right = "strategy" not in known or is_pipeline == (workload.mode == "infer")
     require("Argument 'strategy'", "be 'pipeline' in inference alone", workload.strategy, right=right)
     right = workload.gpus % workload.gpus_per_replica == 0
-    rule = f"be a multiple of tensor x pipeline, {workload.gpus_per_replica}"
+    rule = f"be a multiple of tensor x context x pipeline, {workload.gpus_per_replica}"
     require("Argument 'gpus'", rule, workload.gpus, right=right)
+    right = workload.weight_copies % workload.expert == 0
+    rule = f"divide the {workload.weight_copies} GPUs that train the same weights"
+    require("Argument 'expert'", rule, workload.expert, right=right)
     right = workload.lora is None or workload.tensor == 1
     require("Argument 'lora'", "not stand beside 'tensor'", workload.lora, right=right)
     right = workload.lora is None or workload.trainable == 1
@@ -112,6 +124,8 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     right = workload.mode == "infer" or workload.precision not in QUANTISED or has_adapters
     rule = "be of weights that can be trained, or stand beside 'lora'"
     require("Argument 'precision'", rule, workload.precision, right=right)
+    right = workload.mode == "train" or workload.precision != "fp8-mixed"
+    require("Argument 'precision'", "be 'fp8-mixed' in training alone", workload.precision, right=right)
     return workload
 
 

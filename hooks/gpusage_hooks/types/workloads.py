@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Mode = Literal["train", "infer"]
-Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp16-pure", "bf16-pure", "int8", "int4", "fp8", "nf4"]
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp16-pure", "bf16-pure", "fp8-mixed", "int8", "int4", "fp8", "nf4"]
 Optimizer = Literal["none", "sgd", "momentum", "adam", "adamw", "adafactor", "adam8bit", "adamw8bit"]
 Layout = Literal["channels_first", "channels_last"]
 
@@ -70,7 +70,12 @@ class Workload:
         gpus: Training: GPUs that each compute ``batch_size`` samples of a step, and sum their gradients. Generation:
             GPUs among which each layer is divided (tensor parallelism), or the layers with ``pipeline``.
         tensor: Training: GPUs among which each layer of one copy of the model is divided.
+        sequence_parallel: Training: whether those GPUs also divide by tokens what stands between linear layers; with
+            ``fsdp`` and ``zero3`` they always do.
+        context: Training: GPUs among which each sequence is divided; they compute a batch together.
+        expert: Training: GPUs among which the experts of a mixture are divided; each has its own samples.
         pipeline: Training: stages, each with some of the layers of one copy of the model.
+        virtual_pipeline: Training: pieces of a stage, between which the layers of all other stages lie.
         strategy: Training on several GPUs: what each of them holds of weights, gradients and state. Generation:
             ``pipeline``, some of the layers; with any other, which is then a default, a part of each layer.
         compile: Whether a compiler fuses the model's operators, as `torch.compile` does.
@@ -100,7 +105,11 @@ class Workload:
     network_bytes_per_s: float | None = None
     gpus: int = 1
     tensor: int = 1
+    sequence_parallel: bool = False
+    context: int = 1
+    expert: int = 1
     pipeline: int = 1
+    virtual_pipeline: int = 1
     strategy: Strategy = "ddp"
     compile: bool = False
     layout: Layout = "channels_first"
@@ -108,13 +117,18 @@ class Workload:
 
     @property
     def gpus_per_replica(self) -> int:
-        """Return how many GPUs hold one copy of the model in training."""
-        return self.tensor * self.pipeline
+        """Return how many GPUs compute a batch together in training."""
+        return self.tensor * self.context * self.pipeline
 
     @property
     def replica_count(self) -> int:
-        """Return how many copies of the model train side by side."""
+        """Return how many batches are computed side by side in training."""
         return max(self.gpus // self.gpus_per_replica, 1)
+
+    @property
+    def weight_copies(self) -> int:
+        """Return how many GPUs train the same weights, and sum their gradients."""
+        return self.replica_count * self.context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

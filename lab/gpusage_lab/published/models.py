@@ -68,6 +68,11 @@ def _qwen3(*sizes: int, **others: Any) -> Mapping[str, Any]:  # JSON's
     return _decoder("qwen3", "Qwen3", sizes, head_dim=128, **others)
 
 
+def _qwen3_experts(*sizes: int, width: int) -> Mapping[str, Any]:  # JSON's
+    experts = {"moe_intermediate_size": width, "num_experts": 128, "num_experts_per_tok": 8}
+    return _decoder("qwen3_moe", "Qwen3Moe", sizes, head_dim=128, **experts)
+
+
 def _gpt2(hidden: int, layers: int, heads: int, words: int = 50304) -> Mapping[str, Any]:
     return {
         "model_type": "gpt2",
@@ -111,6 +116,7 @@ TEXT_MODELS: Mapping[str, Mapping[str, Any]] = {
     "llama-2-70b": _llama(8192, 80, 64, 8, 28672, 32000),
     "llama-3-8b": _llama(4096, 32, 32, 8, 14336, 128256),
     "llama-3-70b": _llama(8192, 80, 64, 8, 28672, 128256),
+    "llama-3.1-405b": _llama(16384, 126, 128, 8, 53248, 128256),
     "llama-3.2-1b": _llama(2048, 16, 32, 8, 8192, 128256, **_TIED),
     "llama-3.2-3b": _llama(3072, 28, 24, 8, 8192, 128256, **_TIED),
     "tinyllama-1.1b": _llama(2048, 22, 32, 4, 5632, 32000),
@@ -139,6 +145,8 @@ TEXT_MODELS: Mapping[str, Mapping[str, Any]] = {
     "qwen3-8b": _qwen3(4096, 36, 32, 8, 12288, 151936),
     "qwen3-14b": _qwen3(5120, 40, 40, 8, 17408, 151936),
     "qwen3-32b": _qwen3(5120, 64, 64, 8, 25600, 151936),
+    "qwen3-30b-a3b": _qwen3_experts(2048, 48, 32, 4, 6144, 151936, width=768),
+    "qwen3-235b-a22b": _qwen3_experts(4096, 94, 64, 4, 12288, 151936, width=1536),
     "mistral-7b": _decoder("mistral", "Mistral", (4096, 32, 32, 8, 14336, 32000), sliding_window=None),
     "mixtral-8x7b": _decoder("mixtral", "Mixtral", (4096, 32, 32, 8, 14336, 32000), num_local_experts=8),
     "gemma-2b": _decoder("gemma", "Gemma", (2048, 18, 8, 1, 16384, 256000), head_dim=256),
@@ -207,6 +215,7 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (r"llama.?3\.2.?3b", "llama-3.2-3b"),
     (r"llama.?3(\.[13])?.?8b", "llama-3-8b"),
     (r"llama.?3(\.[13])?.?70b", "llama-3-70b"),
+    (r"llama.?3\.1.?405b", "llama-3.1-405b"),
     (r"yi.?6b", "yi-6b"),
     (r"yi.?34b", "yi-34b"),
     (r"baichuan2.?7b", "baichuan2-7b"),
@@ -215,6 +224,8 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (r"qwen2(\.5)?-72b", "qwen2-72b"),
     (r"qwen2\.5-(0\.5|3)b", r"qwen2.5-\1b"),
     (r"qwen3-(0\.6|1\.7|4|8|14|32)b$", r"qwen3-\1b"),
+    (r"qwen3_30b_a3b", "qwen3-30b-a3b"),
+    (r"qwen3_235b_a22b", "qwen3-235b-a22b"),
     (r"qwen-(1\.8|7|14|72)b", r"qwen-\1b"),
     (r"mixtral", "mixtral-8x7b"),
     (r"mistral.?7b", "mistral-7b"),

@@ -10,6 +10,7 @@ from gpusage_hooks.types import Generation, Gpu, Workload
 from gpusage_lab.published import models
 from gpusage_lab.published.rows import PublishedRow
 from gpusage_lab.published.settings import (
+    MEGATRON_BRIDGE,
     copy_sizes,
     divides_layers,
     engine_of,
@@ -88,7 +89,7 @@ def run_of(row: PublishedRow) -> Run | Left:
         or ("no library that gpusage reads has the model, or the row has no sizes" if key is None else "")
         or ("the GPU is not in the catalogue, or is a slice" if gpu is None else "")
         or ("a precision that gpusage does not predict there" if precision is None else "")
-        or ("context, layer or expert parallelism, interleaved stages, or offloading" if strategy is None else "")
+        or ("layers on several GPUs, or offloading" if strategy is None else "")
     )
     if reason or key is None or gpu is None:
         return Left(row, reason)
@@ -176,17 +177,17 @@ def _workload(row: PublishedRow, precision: str, strategy: str) -> Workload:
         if _is_divided(row):
             settings |= {"gpus": row.gpus, "strategy": strategy}
         return Workload(mode="infer", generate=generation, **settings)
-    (tensor, pipeline), accumulate = copy_sizes(row), 1
+    sizes, accumulate = copy_sizes(row), 1
+    settings |= {**sizes, "sequence_parallel": row.source == MEGATRON_BRIDGE}  # as its recipes have it
     if row.global_batch and row.batch:
-        accumulate = max(round(row.global_batch / row.batch / row.gpus * tensor * pipeline), 1)
+        together = sizes["tensor"] * sizes["context"] * sizes["pipeline"]
+        accumulate = max(round(row.global_batch / row.batch / row.gpus * together), 1)
     return Workload(
         optimizer="none" if row.source in WITHOUT_UPDATE else "adamw" if row.layout == "" else "momentum",
         accumulate=accumulate,
         **_trained_part(row),
         checkpointing=row.checkpointing in ("yes", "full"),
         gpus=row.gpus,
-        tensor=tensor,
-        pipeline=pipeline,
         strategy=strategy,  # type: ignore[arg-type] # one of its words
         **settings,
     )
@@ -240,7 +241,9 @@ def _is_divided(row: PublishedRow) -> bool:
 def _group(row: PublishedRow) -> str:
     """Return which kind of rows *row* belongs to."""
     is_quantized = precision_of(row) in ("int8", "int4", "fp8", "nf4")
-    of_copy = ", tensor and pipeline parallelism" if max(copy_sizes(row)) > 1 else ""
+    sizes = copy_sizes(row)
+    kind = "expert" if sizes["expert"] > 1 else "tensor, context and pipeline"
+    of_copy = f", {kind} parallelism" if max(sizes.values()) > 1 else ""
     if row.metric == "memory_gb":
         is_trained = row.mode in ("train", "finetune")
         return "memory, inference" if not is_trained else f"memory, training{', QLoRA' * is_quantized}{of_copy}"

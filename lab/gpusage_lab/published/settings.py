@@ -65,6 +65,8 @@ def precision_of(row: PublishedRow) -> str | None:
         return "fp8" if "fp8" in text else "nf4"
     if row.mode == "finetune" and re.search(r"nf4|int4|int8", text):
         return _base_weights(text)
+    if row.mode == "train" and re.search(r"fp8|float8", text):
+        return "fp8-mixed"
     if "spars" in text or re.search(r"fp8|fp4|float8|mxfp|nf4", text):
         return None
     if re.search(r"int8|int4|awq|gptq|uint4", text):
@@ -105,12 +107,16 @@ def is_pipeline(row: PublishedRow) -> bool:
     return row.mode == "generate" and "layer split" in row.parallelism
 
 
-def copy_sizes(row: PublishedRow) -> tuple[int, int]:
-    """Return how many GPUs divide a layer of one copy of the model in training, and how many stages it has."""
+COPY_KEYS = {"tensor": "TP", "context": "CP", "expert": "EP", "pipeline": "PP", "virtual_pipeline": "VP"}
+"""How the work on a model is divided among GPUs, by the letters that tables have for it."""
+
+
+def copy_sizes(row: PublishedRow) -> dict[str, int]:
+    """Return among how many GPUs, or pieces of their stages, training is divided, by the keys of a job."""
     if row.mode in ("infer", "generate"):
-        return 1, 1
-    tensor, pipeline = (re.search(rf"{word} ?(\d+)", row.parallelism) for word in ("TP", "PP"))
-    return int(tensor[1]) if tensor else 1, int(pipeline[1]) if pipeline else 1
+        return dict.fromkeys(COPY_KEYS, 1)
+    sizes = {key: re.search(rf"{short} ?(\d+)", row.parallelism) for key, short in COPY_KEYS.items()}
+    return {key: int(size[1]) if size else 1 for key, size in sizes.items()}
 
 
 def strategy_of(row: PublishedRow) -> str | None:
@@ -122,18 +128,22 @@ def strategy_of(row: PublishedRow) -> str | None:
         return "pipeline"
     if divides_layers(row):
         return "ddp"  # no word of ours says it: on several GPUs, a model that generates has its layers divided
-    if row.mode in ("infer", "generate") or re.search(
-        r"CP ?[2-9]|, CP|VP[2-9]|VP1\d|EP[2-9]|EP1\d|split|offload", text
-    ):
+    if row.mode in ("infer", "generate") or re.search(r"split|offload", text):
         return None
-    names = (("SHARD_GRAD_OP", "zero2"), ("no shard", "ddp"), ("README script", "zero3"), ("ZeRO-3", "zero3"))
+    names = (
+        ("ZeRO-0", "ddp"),
+        ("SHARD_GRAD_OP", "zero2"),
+        ("no shard", "ddp"),
+        ("README script", "zero3"),
+        ("ZeRO-3", "zero3"),
+    )
     # Megatron keeps weights and gradients in two bytes beside a copy, as ZeRO does; of one copy nothing is sharded
     more = (
         ("DP1 ", "zero1"),
         ("ZeRO-2", "zero2"),
         ("ZeRO-1", "zero1"),
         ("FSDP", "fsdp"),
-        ("TP1 PP1", "zero1"),
+        (" PP", "zero1"),
         ("DDP", "ddp"),
     )
     if "FSDP" in text and "ZeRO-3" in text:
@@ -143,7 +153,13 @@ def strategy_of(row: PublishedRow) -> str | None:
     return next((strategy for word, strategy in (*names, *more) if word in text), None)
 
 
-FUSED_BY_HAND = ("karpathy/llm.c", "Dao-AILab/flash-attention", "bigscience-workshop/bigscience")
+MEGATRON_BRIDGE = "NVIDIA-NeMo/Megatron-Bridge"
+FUSED_BY_HAND = (
+    "karpathy/llm.c",
+    "Dao-AILab/flash-attention",
+    "bigscience-workshop/bigscience",
+    MEGATRON_BRIDGE,
+)
 """Sources whose programs have kernels of their own for what stands between two products."""
 
 

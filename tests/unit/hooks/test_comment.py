@@ -167,6 +167,8 @@ def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: f
         ("accumulate=0", "Key 'accumulate' must be a whole number from 1 to 10^9; got '0'. Write 'accumulate=8'."),
         ("mode=infer,accumulate=8", "belongs to a training job; got '8'. Remove 'accumulate' or 'mode=infer'."),
         ("precision=nf4", "of quantised weights must stand beside adapters in training; got 'nf4'. Add 'lora=16' or"),
+        ("precision=fp8", "got 'fp8'. Write 'precision=fp8-mixed', or add 'lora=16' or 'mode=infer'."),
+        ("mode=infer,precision=fp8-mixed", "must be another in inference; got 'fp8-mixed'. Write 'precision=fp8'."),
         ("lora=16,trainable=0.1", "Key 'lora' must not stand beside 'trainable'; got '16'. Remove one of the two."),
         ("generate=512+128,lora=16", "belongs to a training job; got '16'. Remove 'lora' or 'generate'."),
         ("mode=infer,lora=16", "belongs to a training job; got '16'. Remove 'lora' or 'mode=infer'."),
@@ -179,7 +181,10 @@ def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: f
         ("checkpointing=some", "Key 'checkpointing' must be one of on, off; got 'some'. Choose one of them."),
         ("layout=last", "must be one of channels_first, channels_last; got 'last'."),
         ("compile=one", "Key 'compile' must be one of on, off; got 'one'. Write 'compile=on'."),
-        ("precision=double", "fp16-pure, bf16-pure, int8, int4, fp8, nf4; got 'double'. Choose one of them."),
+        (
+            "precision=double",
+            "fp16-pure, bf16-pure, fp8-mixed, int8, int4, fp8, nf4; got 'double'. Choose one of them.",
+        ),
         ("mode=infer,checkpointing=on", "belongs to a training job; got 'on'."),
         ("mode=infer,gpus=4", "Key 'gpus' must stand beside 'generate' in inference; got '4'. Add 'generate=512+128'."),
         ("network=200", "must stand beside 'gpus'; got '200'. Add 'gpus=4' or remove 'network'."),
@@ -219,13 +224,30 @@ def test_gpus_that_hold_a_copy_of_the_model_divide_all_gpus() -> None:
     request = parse_comment("r.onnx,gpus=24,tensor=4,pipeline=2,accumulate=8")
     assert request is not None
     assert (request.workload.tensor, request.workload.pipeline, request.workload.replica_count) == (4, 2, 3)
-    sentence = "must be a multiple of tensor x pipeline, which is 8; got '12'. Write 'gpus=8' or a multiple of it."
+    sentence = "must be a multiple of tensor x context x pipeline, 8; got '12'. Write 'gpus=8' or a multiple of it."
     with pytest.raises(RequestError, match=re.escape(sentence)):
         parse_comment("r.onnx,gpus=12,tensor=4,pipeline=2")
+    parts = parse_comment("r.onnx,gpus=24,tensor=2,context=4")
+    assert parts is not None
+    assert (parts.workload.replica_count, parts.workload.weight_copies) == (3, 12)
+    sentence = (
+        "must divide the 4 GPUs that train the same weights, gpus / (tensor x pipeline); got '8'. Write 'expert=4'."
+    )
+    with pytest.raises(RequestError, match=re.escape(sentence)):
+        parse_comment("r.onnx,gpus=8,pipeline=2,expert=8")
     with pytest.raises(RequestError, match=r"'lora' must not stand beside 'tensor', which divides no adapters; got"):
         parse_comment("r.onnx,gpus=2,tensor=2,lora=8")
-    for words in ("tensor=2", "pipeline=2", "gpus=2,tensor=2,generate=512+128"):
-        with pytest.raises(RequestError, match=r"must stand beside 'gpus'|belongs to a training job"):
+    by_tokens = parse_comment("r.onnx,gpus=8,tensor=4,sequence_parallel=on")
+    assert by_tokens is not None
+    assert by_tokens.workload.sequence_parallel
+    for words in (
+        "tensor=2",
+        "pipeline=2",
+        "gpus=2,tensor=2,generate=512+128",
+        "gpus=2,sequence_parallel=on",
+        "gpus=2,virtual_pipeline=2",
+    ):
+        with pytest.raises(RequestError, match=r"must stand beside '(gpus|tensor|pipeline)'|belongs to a training job"):
             parse_comment(f"r.onnx,{words}")
 
 

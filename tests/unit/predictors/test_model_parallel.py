@@ -11,14 +11,24 @@ import pytest
 import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
-from gpusage.predictors.data_parallel import allreduce_s_per_byte, send_s_per_byte, sharding_of
+from gpusage.predictors.data_parallel import sharding_of
 from gpusage.predictors.explanation import explanation_of
+from gpusage.predictors.links import allreduce_s_per_byte, send_s_per_byte
+from gpusage.predictors.liveness import step_walk
 from gpusage.predictors.lowering import step_flop
-from gpusage.predictors.model_parallel import copy_traffic, divided_layers, stages_of, wait_in_copy_s
+from gpusage.predictors.model_parallel import (
+    copy_traffic,
+    divided_layers,
+    micro_batches_in_flight,
+    stages_of,
+    wait_in_copy_s,
+)
 from gpusage.predictors.needs import predicted
+from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.sequences import find_attentions
 from gpusage.predictors.tensor_parallel import ALLREDUCE_S
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import Workload
+from gpusage_hooks.types import Precision, Workload
 from graphs import chain, language_model, node, with_layers
 
 MODELS = Path(__file__).parents[3] / "examples" / "models"
@@ -64,7 +74,7 @@ def test_a_linear_layer_that_stands_alone_before_the_blocks_is_whole() -> None:
     assert division.sum_count == 2 * LAYERS
 
 
-def test_what_is_between_divided_layers_is_whole_unless_pytorch_divides_it_by_tokens() -> None:
+def test_what_is_between_divided_layers_is_whole_without_sequence_parallelism() -> None:
     """Of a layer's outputs, those of its two sums are whole: 2 x 512 numbers per token, all others a quarter."""
     whole = WorkloadAnalysis(MODEL, replace(ALONE, gpus=4)).lowering
     stored = [
@@ -72,12 +82,23 @@ def test_what_is_between_divided_layers_is_whole_unless_pytorch_divides_it_by_to
         for one in (
             whole,
             divided_layers(whole, MODEL, TENSOR).lowering,
+            divided_layers(whole, MODEL, replace(TENSOR, sequence_parallel=True)).lowering,
             divided_layers(whole, MODEL, replace(TENSOR, strategy="fsdp")).lowering,
         )
     ]
     row = 2.0 * 2 * LENGTH * HIDDEN
     assert stored[1] == pytest.approx(stored[0] / 4 + (1 + 2 * LAYERS) * row * 3 / 4)
-    assert stored[2] == pytest.approx(stored[0] / 4)
+    assert stored[2] == stored[3] == pytest.approx(stored[0] / 4)
+
+
+def test_sequence_parallelism_sends_as_much_and_takes_less_memory() -> None:
+    """A reduce-scatter and an all-gather are the two halves of a ring's sum."""
+    whole = replace(TENSOR, batch_size=64)  # so many activations that the update takes less
+    by_tokens = replace(whole, sequence_parallel=True)
+    assert analyze(MODEL, by_tokens).copy_traffic == analyze(MODEL, whole).copy_traffic
+    less, more = (predicted(MODEL, run, [A100])[0] for run in (by_tokens, whole))
+    assert less.required_memory_bytes.value < more.required_memory_bytes.value
+    assert less.step_time_s.value < more.step_time_s.value  # each does a quarter of the norms
 
 
 def test_the_sums_are_waited_for_in_each_pass() -> None:
@@ -111,6 +132,22 @@ def test_a_real_models_layers_are_found_where_checkpoints_start_in_their_middle(
         assert stage.graph.parameter_count - 12 * 768**2 - ends == pytest.approx(0, abs=0.03 * ends)
 
 
+@pytest.mark.parametrize("name", ["xlm-roberta-base", "facebook/wav2vec2-base"])
+def test_layers_are_found_where_other_parts_of_a_model_write_more(name: str) -> None:
+    """XLM-R's words and the convolutions of wav2vec 2; a stage has 6 of 12 layers."""
+    graph = gpusage.read_model(f"hf:{name}")
+    first, last = stages_of(graph, WorkloadAnalysis(graph, ALONE).lowering, 2)
+    assert [len(find_attentions(stage.graph)) for stage in (first, last)] == [6, 6]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "bf16-pure"])
+def test_two_layers_are_two_stages(precision: Precision) -> None:
+    """Under autocast, the first layer is unlike the second: it reads what no cast has written."""
+    two = with_layers(language_model(HIDDEN, HEADS, HEADS, INNER, WORDS, LENGTH), 2)
+    workload = replace(PIPELINE, gpus=2, pipeline=2, precision=precision)
+    assert analyze(two, workload).graph.parameter_count == 4 * HIDDEN**2 + 2 * HIDDEN * INNER + WORDS * HIDDEN
+
+
 def test_stages_wait_while_the_pipeline_fills_and_drains() -> None:
     without_update = replace(PIPELINE, optimizer="none")
     passes_s, step_s = (float(analyze(MODEL, run).on([A100]).timing.step_s[0]) for run in (without_update, PIPELINE))
@@ -122,6 +159,32 @@ def test_stages_wait_while_the_pipeline_fills_and_drains() -> None:
     assert waits_s(many) < 0.01 * step_s
     need, alone = (predicted(MODEL, run, [A100])[0].step_time_s.value for run in (many, replace(ALONE, gpus=1)))
     assert need < alone
+
+
+def test_pieces_of_stages_wait_less_send_more_and_keep_more() -> None:
+    """Of 4 stages in 2 pieces each, the first keeps 4 + 3 / 2 micro-batches of its layers, and the last 4 - 3 / 2."""
+    interleaved = replace(PIPELINE, virtual_pipeline=2)
+    passes_s = float(analyze(MODEL, replace(interleaved, optimizer="none")).on([A100]).timing.step_s[0])
+    row = 2 * 2 * LENGTH * HIDDEN
+    handover_s = 2 * 2 * row * send_s_per_byte(A100, 4, None, 1)
+    assert waits_s(interleaved) == pytest.approx((passes_s + handover_s) * (1 + 3 / (2 * 8)) - passes_s)
+    assert micro_batches_in_flight(interleaved) == (5.5, 2.5)
+    assert micro_batches_in_flight(replace(interleaved, accumulate=2)) == (2, 2)
+    plain, fuller = (analyze(MODEL, run).first_stage for run in (PIPELINE, interleaved))
+    assert plain is not None
+    assert fuller is not None
+    more = fuller.stage_peak.required.value - plain.stage_peak.required.value
+    of_two = step_walk(plain.graph, plain.lowering, PIPELINE).other_batches_bytes(1 + 3 / 2)
+    assert more == pytest.approx(of_two, rel=0.2)  # the allocator adds to it
+    last = analyze(MODEL, interleaved)
+    ends = np.asarray(last.in_flight)
+    assert (ends[0], ends[-1]) == (2.5, 1)  # what reads the last layer is not kept
+
+
+def test_pieces_have_as_many_layers_each() -> None:
+    layer = 4 * HIDDEN**2 + 2 * HIDDEN * INNER
+    uneven, _ = stages_of(MODEL, WorkloadAnalysis(MODEL, ALONE).lowering, 2, 3)
+    assert uneven.graph.parameter_count == 6 * layer + WORDS * HIDDEN  # two in each of three pieces
 
 
 @pytest.mark.parametrize(("name", "length"), [("gpt2", 512), ("bert_base", 128), ("vit_b_16", 197)])
@@ -162,7 +225,7 @@ def test_the_parts_of_the_memory_add_up_and_are_less_than_on_one_gpu(workload: W
     assert need.required_memory_bytes.value < predicted(MODEL, ALONE, [A100])[0].required_memory_bytes.value
     assert need.familiar is False
     copies = "2 copies train by zero1" if workload.gpus == 16 else "One copy trains"
-    assert any("GPUs that hold a copy of the model" in note and f"). {copies}. A step" in note for note in need.notes)
+    assert any("GPUs that compute a batch together" in note and f"). {copies}. A step" in note for note in need.notes)
 
 
 def test_megatron_has_gradients_of_bf16_in_4_bytes() -> None:
@@ -176,11 +239,26 @@ def test_megatron_has_gradients_of_bf16_in_4_bytes() -> None:
     assert sharding_of(lowering, replace(run, gpus=2, strategy="ddp")).bucket_bytes == 0
 
 
+def test_megatrons_products_add_to_the_gradients() -> None:
+    """A product reads and writes 4 bytes for each weight, where it wrote 2; else one kernel casts, and one adds."""
+    weights = MODEL.parameter_count / 4
+    for strategy, sums in (("zero1", 6 * weights), ("fsdp", (12 + 6) * weights * 3 / 4)):  # of 4 steps, 3 add
+        kernels = analyze(MODEL, replace(TENSOR, accumulate=4, strategy=strategy)).kernels  # type: ignore[arg-type]
+        of_no_node = (kernels.kind == -1) & (kernels.operator_class == OperatorClass.ELEMENTWISE)
+        moved = kernels.traffic_bytes[of_no_node] * kernels.counts[of_no_node]
+        assert moved[-1] == pytest.approx(sums)
+
+
 @pytest.mark.parametrize(
     ("workload", "sentence"),
     [
         (replace(ALONE, gpus=3, tensor=3), r"got 8 heads, 3 GPUs\. Write 'tensor=N' with N one of 2, 4, 8\.$"),
         (replace(ALONE, gpus=9, pipeline=9), r"got 8 layers, pipeline=9\. Write 'pipeline=8' or less\.$"),
+        (
+            replace(PIPELINE, virtual_pipeline=4),
+            r"got 8 layers, virtual_pipeline=4\. Write 'virtual_pipeline=2' or less",
+        ),
+        (replace(PIPELINE, gpus=8, pipeline=8, virtual_pipeline=2), r"got 8 layers, virtual_pipeline=2\. Remove it\.$"),
     ],
 )
 def test_sizes_that_do_not_divide_a_model_are_refused(workload: Workload, sentence: str) -> None:
@@ -198,6 +276,14 @@ def test_a_model_without_heads_or_layers_cannot_be_divided() -> None:
         predicted(resnet, PIPELINE, [A100])
     with pytest.raises(GraphError, match=r"one row of equal layers for 'pipeline'; got others beside them\. Remove"):
         predicted(gpusage.read_model("hf:t5-base"), PIPELINE, [A100])
+
+
+def test_heads_of_keys_must_be_divided() -> None:
+    """As Megatron wants it: `num_query_groups` is a multiple of the GPUs."""
+    shared = with_layers(language_model(HIDDEN, HEADS, 2, INNER, WORDS, LENGTH), LAYERS)
+    assert predicted(shared, replace(TENSOR, gpus=2, tensor=2), [A100])
+    with pytest.raises(GraphError, match=r"got 2 and 8 heads, 4 GPUs\. Write 'tensor=N' with N one of 2\.$"):
+        predicted(shared, TENSOR, [A100])
 
 
 def test_each_number_of_heads_must_be_divided() -> None:
@@ -230,4 +316,4 @@ def test_heads_that_are_multiplied_with_the_batch_count() -> None:
 def test_one_stage_without_divided_layers_sends_nothing() -> None:
     traffic = analyze(MODEL, ALONE).copy_traffic
     assert traffic == copy_traffic(divided_layers(analyze(MODEL, ALONE).lowering, MODEL, ALONE), MODEL, ALONE)
-    assert wait_in_copy_s(traffic, 1.0, ALONE, A100) == 0
+    assert wait_in_copy_s(traffic, 1.0, 0.0, ALONE, A100) == 0

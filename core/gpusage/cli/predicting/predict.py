@@ -16,8 +16,8 @@ from gpusage.cli.predicting.batches import Prediction
 from gpusage.decisions.advisor import advisor
 from gpusage.devices.shares import share_of
 from gpusage.policies.place import limits_threads, why_unlimited
-from gpusage.predictors.data_parallel import GPUS_PER_HOST
 from gpusage.predictors.intervals import scaled
+from gpusage.predictors.links import GPUS_PER_HOST
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, GpuNeed, ModelGraph, Price, Workload
 from gpusage_hooks.units import WHOLE_PERCENT

@@ -236,19 +236,50 @@ def test_a_copy_of_a_model_on_several_gpus_is_read_with_its_micro_batches_and_it
     assert load_zoo().graph(actual.key).parameter_count == pytest.approx(181.2e9, rel=1e-3)
     assert (workload.tensor, workload.pipeline, workload.replica_count, workload.strategy) == (8, 6, 8, "zero1")
     assert (workload.accumulate, workload.precision, actual.units_per_step) == (64, "bf16", 64)
-    assert actual.group == "language model, training, tensor and pipeline parallelism"
+    assert actual.group == "language model, training, tensor, context and pipeline parallelism"
     rate = run(tmp_path, {**TRAINING, **bloom, "metric": "tokens/s/GPU"})
     assert rate.units_per_step == 4 * 2048 / (8 * 6)
+
+
+def test_the_letters_of_parallel_runs_are_read(tmp_path: Path) -> None:
+    bridge = {
+        "source": "NVIDIA-NeMo/Megatron-Bridge",
+        "mode": "train",
+        "model": "LLAMA3.1_405B",
+        "gpu": "NVIDIA H100 (DGX-H100)",
+        "gpu_count": "1024",
+        "parallelism": "TP8 PP8 CP2 VP8",
+        "precision": "FP8-CS",
+        "micro_batch_per_gpu": "1",
+        "global_batch": "1536",
+        "sequence_length_in": "8192",
+        "metric": "tokens/s/GPU",
+    }
+    actual = run(tmp_path, {**TRAINING, **bridge})
+    workload = actual.workload
+    assert load_zoo().graph(actual.key).parameter_count == pytest.approx(405.9e9, rel=1e-3)
+    sizes = workload.tensor, workload.context, workload.pipeline, workload.virtual_pipeline, workload.replica_count
+    assert sizes == (8, 2, 8, 8, 8)
+    assert (workload.accumulate, workload.precision, workload.strategy) == (192, "fp8-mixed", "zero1")
+    assert workload.sequence_parallel
+    assert actual.units_per_step == 8192 / (8 * 2 * 8)
+    torchtitan = {"source": "pytorch/torchtitan", "gpu_count": "4", "parallelism": "FSDP2, CP2"}
+    of_two = run(tmp_path, {**TRAINING, **torchtitan}).workload
+    assert (of_two.context, of_two.strategy, of_two.sequence_parallel) == (2, "fsdp", False)
+    experts = {**bridge, "model": "Qwen3_30B_a3B", "gpu_count": "8", "parallelism": "TP1 PP1 CP1 EP8"}
+    of_experts = run(tmp_path, {**TRAINING, **experts, "sequence_length_in": "4096"})
+    assert (of_experts.workload.expert, of_experts.workload.strategy, of_experts.units_per_step) == (8, "zero1", 4096)
+    assert of_experts.group == "language model, training, expert parallelism"
+    assert load_zoo().graph(of_experts.key).parameter_count == pytest.approx(30.5e9, rel=1e-2)
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         ({"model": "BLOOM design study 181B"}, "no library"),
-        ({"precision": "MXFP8"}, "precision"),
+        ({"precision": "NVFP4"}, "precision"),
         ({"gpu": "NVIDIA GB300 (DGX-GB300)"}, "catalogue"),
-        ({"gpu_count": "4", "parallelism": "FSDP2, CP2"}, "context, layer"),
-        ({"gpu_count": "4", "parallelism": "TP2 PP2 CP1 VP4"}, "interleaved stages"),
+        ({"gpu_count": "2", "parallelism": "layer split"}, "layers on several GPUs"),
         ({"metric": "mfu"}, "no time, rate or memory"),
         ({"micro_batch_per_gpu": ""}, "batch size"),
         ({"note": "samples are shorter; runtime includes validation"}, "differ in length"),

@@ -1,0 +1,90 @@
+"""Training where each sequence is divided among several GPUs (context parallelism), which pass on keys and values.
+
+A GPU has a part of the tokens of each sample in every layer: that part of all work and of all activations, and all of
+the weights. Only an attention needs tokens of the others. Their keys and values come round a ring, once forward, and
+once more backward together with their gradients. While a block of them is on its way, a GPU computes the attention to
+the block before, so it waits for the rest alone. PyTorch gathers all blocks first, which sends as much. Each GPU has a
+piece from the start of a sequence and the one as far from its end, so that a causal mask leaves all as much to do.
+
+The gradients of weights are summed over these GPUs as over those with other samples, and `strategy` divides what they
+hold alike.
+
+Source:
+    Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite Context", arXiv 2310.01889,
+    section 3; Megatron Core's user guide, "Context Parallel Overview"; PyTorch's tutorial "Introduction to Context
+    Parallel" (both ways to pass on keys and values, and the pieces of each GPU).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gpusage.devices.precisions import FLOAT_BYTES
+from gpusage.predictors.lowering import Lowering
+from gpusage.predictors.sequences import Attention, find_attentions, key_count
+from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import ModelGraph, Workload
+
+RING_PASSES = 3
+"""How often keys and values, or as many numbers, come round for one attention: forward, backward, and gradients."""
+
+
+def part_of_tokens(lowering: Lowering, graph: ModelGraph, workload: Workload) -> Lowering:
+    """Return what a GPU does of *lowering*, which is of *graph*, with its part of the tokens.
+
+    Raises:
+        GraphError: The model does not read sequences that can be divided evenly.
+    """
+    if workload.context == 1:
+        return lowering
+    _require_divisible(graph, workload.context)
+    part = 1.0 / workload.context
+    return replace(
+        lowering,
+        flop=lowering.flop * part,
+        read_bytes=lowering.read_bytes * part,
+        written_bytes=lowering.written_bytes * part,
+        output_elements=np.maximum(lowering.output_elements * part, 1.0),
+        output_bytes=lowering.output_bytes * part,
+        saved_bytes=lowering.saved_bytes * part,
+        cast_elements=lowering.cast_elements * part,
+        reorder_bytes=lowering.reorder_bytes * part,
+        output_elements_of_model=lowering.output_elements_of_model * part,
+    )
+
+
+def ring_bytes(graph: ModelGraph, workload: Workload) -> float:
+    """Return what each GPU sends round its ring in a step of *graph*: the part of the heads that it has."""
+    if workload.context == 1:
+        return 0.0
+    elements = sum(one.key_elements + one.value_elements for one in find_attentions(graph))
+    passes = RING_PASSES + 1 if workload.checkpointing else RING_PASSES
+    of_ring = FLOAT_BYTES[workload.precision] * workload.batch_size * elements / workload.tensor
+    return passes * of_ring * (workload.context - 1) / workload.context
+
+
+def _require_divisible(graph: ModelGraph, context: int) -> None:
+    lengths = {length for one in find_attentions(graph) for length in _lengths(graph, one)}
+    read = {size for _, shape in graph.inputs for size in shape[:2]}  # batch and tokens, in either order
+    if len(lengths) != 1 or not lengths <= read:
+        message = (
+            f"Model {graph.name!r} must read one sequence of tokens and attend to all of it for 'context'; got another "
+            "model. Remove 'context'."
+        )
+        raise GraphError(message)
+    length = lengths.pop()
+    if length % (2 * context):
+        longer = -(-length // (2 * context)) * 2 * context
+        message = (
+            f"Model {graph.name!r} must read a multiple of 2 x context tokens, two pieces for each GPU; got {length} "
+            f"tokens, context={context}. Write another 'context', or a shape with {longer} tokens."
+        )
+        raise GraphError(message)
+
+
+def _lengths(graph: ModelGraph, attention: Attention) -> tuple[int, int]:
+    """Return how many queries and keys each sample has."""
+    query, *_ = graph.nodes[attention.scores].inputs
+    return query[-2], key_count(graph, attention)
