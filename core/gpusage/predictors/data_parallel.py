@@ -160,7 +160,7 @@ NOT_MEASURED = (
 
 
 class GradientTraffic(NamedTuple):
-    """Bytes that are summed over all GPUs, and gathered, for one update of the weights.
+    """Bytes that are summed over the GPUs with the same weights, and gathered, for one update of the weights.
 
     Attributes:
         early_bytes: While the backward pass goes on.
@@ -182,7 +182,7 @@ def gradient_traffic(lowering: Lowering, workload: Workload) -> GradientTraffic:
     rows = {node.parameters[0] for node in lowering.structure.kinds if node.op_type == "Gather" and node.parameters}
     number_bytes = _summed_bytes(workload) * workload.trainable + _gathered_bytes(lowering, workload)
     all_bytes = number_bytes * lowering.parameter_count
-    row_bytes = number_bytes * float(sum(np.prod(shape) for shape in rows))
+    row_bytes = number_bytes * float(sum(np.prod(shape) for shape in rows)) / workload.tensor
     late_bytes = min(max(row_bytes, LAST_BYTES), all_bytes)
     early_bytes = all_bytes - late_bytes
     expert_bytes = min(all_bytes * expert_share(lowering, workload), early_bytes)

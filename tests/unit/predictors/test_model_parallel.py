@@ -11,7 +11,7 @@ import pytest
 import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
-from gpusage.predictors.data_parallel import sharding_of
+from gpusage.predictors.data_parallel import gradient_traffic, sharding_of
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.links import allreduce_s_per_byte, send_s_per_byte
 from gpusage.predictors.liveness import step_walk
@@ -226,6 +226,15 @@ def test_the_parts_of_the_memory_add_up_and_are_less_than_on_one_gpu(workload: W
     assert need.familiar is False
     copies = "2 copies train by zero1" if workload.gpus == 16 else "One copy trains"
     assert any("GPUs that compute a batch together" in note and f"). {copies}. A step" in note for note in need.notes)
+
+
+def test_of_the_gradients_that_come_last_each_gpu_has_its_part() -> None:
+    """The embedding's rows are divided as all weights are: 50,000 words of 512 numbers of 4 bytes, on 4 GPUs."""
+    wordy = with_layers(language_model(HIDDEN, HEADS, HEADS, INNER, 50_000, LENGTH), LAYERS)
+    run = replace(TENSOR, gpus=8, strategy="ddp")
+    gradients = gradient_traffic(analyze(wordy, run).lowering, run)
+    assert gradients.late_bytes == 4 * 50_000 * HIDDEN / 4
+    assert sum(gradients) == wordy.parameter_count
 
 
 def test_megatron_has_gradients_of_bf16_in_4_bytes() -> None:
