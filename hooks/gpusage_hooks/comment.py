@@ -224,4 +224,6 @@ def _require_divisible_gpus(values: Mapping[str, Any], texts: Mapping[str, str])
     alike = values.get("gpus", 1) // (values.get("tensor", 1) * values.get("pipeline", 1))
     if alike % values.get("expert", 1):
         rule = f"must divide the {alike} GPUs that train the same weights, gpus / (tensor x pipeline)"
-        refuse("expert", rule, texts["expert"], f"Write 'expert={gcd(alike, values['expert'])}'")
+        common = gcd(alike, values["expert"])
+        cure = f"Write 'expert={common}'" if common > 1 else f"Write 'gpus={values['gpus'] * values['expert']}'"
+        refuse("expert", rule, texts["expert"], f"{cure} or remove 'expert'")

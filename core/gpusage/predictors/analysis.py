@@ -33,6 +33,7 @@ from gpusage.predictors.data_parallel import (
     step_time_of_replicas,
     waiting_s,
 )
+from gpusage.predictors.divisions import require_a_layer_for_each
 from gpusage.predictors.efficiency import (
     Efficiency,
     efficiency_of,
@@ -69,7 +70,7 @@ from gpusage.predictors.model_parallel import (
 )
 from gpusage.predictors.model_structures import ModelStructures
 from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.pipeline import is_pipeline, require_a_layer_for_each, stage_exchange, stage_work
+from gpusage.predictors.pipeline import is_pipeline, stage_exchange, stage_work
 from gpusage.predictors.step_time import Timing, generation_timing, kernels_on, step_times_s, timing_with
 from gpusage.predictors.tensor_parallel import Exchange, divided, exchange_of
 from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, SoloRun, Workload

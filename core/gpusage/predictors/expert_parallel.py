@@ -22,6 +22,7 @@ import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.arrays import BoolArray
+from gpusage.predictors.divisions import require_even_parts
 from gpusage.predictors.lowering import Lowering
 from gpusage.predictors.operators import element_count
 from gpusage_hooks.errors import GraphError
@@ -43,13 +44,7 @@ def part_of_experts(lowering: Lowering, graph: ModelGraph, workload: Workload) -
     if not counts:
         message = f"Model {graph.name!r} must have routed experts for 'expert'; got none. Remove 'expert'."
         raise GraphError(message)
-    if any(count % workload.expert for count in counts):
-        got = " and ".join(map(str, sorted(counts)))
-        message = (
-            f"Model {graph.name!r} must have as many experts on each of its GPUs; got {got} experts, "
-            f"expert={workload.expert}. Write another 'expert'."
-        )
-        raise GraphError(message)
+    require_even_parts(graph, "experts", counts, workload.expert, key="expert")
     elsewhere = 1.0 - 1.0 / workload.expert
     return replace(
         lowering,

@@ -37,13 +37,13 @@ from gpusage.predictors.arrays import IntArray
 from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
 from gpusage.predictors.context_parallel import ring_bytes
 from gpusage.predictors.data_parallel import FULLY_SHARDED
+from gpusage.predictors.divisions import require_a_layer_for_each, require_even_parts
 from gpusage.predictors.expert_parallel import ExpertTraffic, expert_traffic
 from gpusage.predictors.links import allreduce_s_per_byte, exchange_s_per_byte, send_s_per_byte
 from gpusage.predictors.lowering import Lowering, split_kinds
 from gpusage.predictors.operators import OperatorClass, element_count
-from gpusage.predictors.pipeline import require_a_layer_for_each
 from gpusage.predictors.sequences import Attention, find_attentions, key_count
-from gpusage.predictors.tensor_parallel import ALLREDUCE_S, refuse_heads
+from gpusage.predictors.tensor_parallel import ALLREDUCE_S
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Gpu, ModelGraph, Shape, Workload
 from gpusage_hooks.units import seconds
@@ -175,8 +175,7 @@ def _require_divisible(graph: ModelGraph, tensor: int) -> None:
     if not heads:
         message = f"Model {graph.name!r} must have attention heads for 'tensor'; got none. Remove 'tensor'."
         raise GraphError(message)
-    if any(count % tensor for count in heads):
-        refuse_heads(graph, heads, tensor, key="tensor")
+    require_even_parts(graph, "heads", heads, tensor, key="tensor")
 
 
 def _head_count(query: Shape) -> int:

@@ -12,28 +12,12 @@ from dataclasses import replace
 from gpusage.predictors.generation import GenerationWork
 from gpusage.predictors.lowering import Lowering
 from gpusage.predictors.tensor_parallel import Exchange
-from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import ModelGraph, Workload
+from gpusage_hooks.types import Workload
 
 
 def is_pipeline(workload: Workload) -> bool:
     """Return whether the GPUs of *workload* compute one after the other."""
     return workload.strategy == "pipeline" and workload.gpus > 1 and workload.generate is not None
-
-
-def require_a_layer_for_each(graph: ModelGraph, layer_count: int, gpu_count: int, *, key: str) -> None:
-    """See that each of *gpu_count* GPUs, which *key* of the job says, has a layer of *graph*.
-
-    Raises:
-        GraphError: There are fewer layers.
-    """
-    if layer_count < gpu_count:
-        cure = f"Write '{key}={layer_count}' or less" if layer_count > 1 else f"Remove {key!r}"
-        message = (
-            f"Model {graph.name!r} must have a layer for each part of its pipeline; got {layer_count} layers, "
-            f"{key}={gpu_count}. {cure}."
-        )
-        raise GraphError(message)
 
 
 def stage_work(work: GenerationWork, gpu_count: int) -> GenerationWork:

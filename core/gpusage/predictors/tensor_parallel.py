@@ -13,26 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import gcd
-from typing import NoReturn
 
 import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.divisions import require_even_parts
 from gpusage.predictors.generation import GenerationWork
 from gpusage.predictors.links import allreduce_s_per_byte
 from gpusage.predictors.lowering import Lowering
 from gpusage.predictors.operators import OperatorClass, element_count
 from gpusage.predictors.sequences import Part, SequenceModel
-from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
 ALLREDUCE_S = 10e-6
 """What a sum over GPUs takes, however small it is. Published rates hardly decide it: with 2 to 40 us their median
 factor is 1.17 to 1.20."""
-MAXIMUM_LISTED = 64
-"""Numbers of GPUs that an error names go up to this one."""
 _DIVIDED = (OperatorClass.PRODUCT, OperatorClass.BATCHED_PRODUCT, OperatorClass.ATTENTION)
 _OF_HEADS = (OperatorClass.BATCHED_PRODUCT, OperatorClass.ATTENTION)
 
@@ -89,24 +85,8 @@ def divided(work: GenerationWork, graph: ModelGraph, sequences: SequenceModel, g
         GraphError: The model's heads cannot be divided evenly; vLLM and TensorRT-LLM refuse that, too.
     """
     heads, key_heads = _heads(graph, sequences)
-    if heads % gpu_count:
-        refuse_heads(graph, {heads}, gpu_count, key="gpus")
+    require_even_parts(graph, "heads", {heads}, gpu_count, key="gpus")
     return work.divided(lambda one: _divided(one, gpu_count), min(gpu_count, key_heads))
-
-
-def refuse_heads(graph: ModelGraph, heads: set[int], gpu_count: int, *, key: str) -> NoReturn:
-    """Refuse *gpu_count* GPUs, which *key* of the job says, for they cannot divide each number of *heads* evenly.
-
-    Raises:
-        GraphError: Always.
-    """
-    common = gcd(*heads)
-    most = [str(count) for count in range(2, min(common, MAXIMUM_LISTED) + 1) if common % count == 0]
-    cure = f"Write '{key}=N' with N one of {', '.join(most)}." if most else f"Remove {key!r}."
-    rule = f"Model {graph.name!r} must have as many heads on each of its GPUs"
-    counts = " and ".join(map(str, sorted(heads)))
-    message = f"{rule}; got {counts} heads, {gpu_count} GPUs. {cure}"
-    raise GraphError(message)
 
 
 def _heads(graph: ModelGraph, sequences: SequenceModel) -> tuple[int, int]:

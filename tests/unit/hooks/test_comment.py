@@ -230,11 +230,11 @@ def test_gpus_that_hold_a_copy_of_the_model_divide_all_gpus() -> None:
     parts = parse_comment("r.onnx,gpus=24,tensor=2,context=4")
     assert parts is not None
     assert (parts.workload.replica_count, parts.workload.weight_copies) == (3, 12)
-    sentence = (
-        "must divide the 4 GPUs that train the same weights, gpus / (tensor x pipeline); got '8'. Write 'expert=4'."
-    )
-    with pytest.raises(RequestError, match=re.escape(sentence)):
-        parse_comment("r.onnx,gpus=8,pipeline=2,expert=8")
+    rule = "must divide the 4 GPUs that train the same weights, gpus / (tensor x pipeline)"
+    for expert, cure in ((8, "expert=4"), (3, "gpus=24")):
+        sentence = f"{rule}; got '{expert}'. Write '{cure}' or remove 'expert'."
+        with pytest.raises(RequestError, match=re.escape(sentence)):
+            parse_comment(f"r.onnx,gpus=8,pipeline=2,expert={expert}")
     with pytest.raises(RequestError, match=r"'lora' must not stand beside 'tensor', which divides no adapters; got"):
         parse_comment("r.onnx,gpus=2,tensor=2,lora=8")
     by_tokens = parse_comment("r.onnx,gpus=8,tensor=4,sequence_parallel=on")

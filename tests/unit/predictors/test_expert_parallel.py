@@ -110,7 +110,7 @@ def test_gradients_of_experts_are_summed_over_those_that_have_them() -> None:
 
 
 def test_experts_that_cannot_be_divided_are_refused() -> None:
-    with pytest.raises(GraphError, match=r"got 8 experts, expert=3\. Write another 'expert'\.$"):
+    with pytest.raises(GraphError, match=r"got 8 experts, 3 GPUs\. Write 'expert=N' with N one of 2, 4, 8\.$"):
         predicted(MODEL, replace(WHOLE, gpus=3, expert=3), [A100])
     dense = language_model(HIDDEN, 8, 8, INNER, WORDS, LENGTH)
     with pytest.raises(GraphError, match=r"must have routed experts for 'expert'; got none\. Remove 'expert'\.$"):
