@@ -197,7 +197,7 @@ class Stage(NamedTuple):
 
 
 def micro_batches_in_flight(workload: Workload) -> tuple[float, float]:
-    """Return of how many micro-batches the first and the last stage keep the activations: of its layers, the last."""
+    """Return how many micro-batches' activations the first stage keeps, and how many of its layers the last stage."""
     stages, pieces = workload.pipeline, workload.virtual_pipeline
     more = (stages - 1) / pieces
     first, last = (stages + more, stages - more) if pieces > 1 else (float(stages), 1.0)
@@ -211,7 +211,7 @@ def stages_of(graph: ModelGraph, lowering: Lowering, count: int, pieces: int = 1
         graph: The whole model.
         lowering: Of *graph*.
         count: At least 2.
-        pieces: Of each stage, each of as many layers.
+        pieces: Of each stage, each of as many layers while there are any.
 
     Raises:
         GraphError: There are fewer layers than stages, or layers of several kinds.
@@ -220,13 +220,16 @@ def stages_of(graph: ModelGraph, lowering: Lowering, count: int, pieces: int = 1
     layers = len(edges) - 1
     require_a_layer_for_each(graph, layers, count, key="pipeline")
     if layers < count * pieces:
-        cure = f"Write 'virtual_pipeline={layers // count}' or less" if layers >= 2 * count else "Remove it"
+        is_cured = layers >= 2 * count
+        cure = f"Write 'virtual_pipeline={layers // count}' or less" if is_cured else "Remove 'virtual_pipeline'"
         message = (
             f"Model {graph.name!r} must have a layer for each piece of its {count} stages; got {layers} layers, "
             f"virtual_pipeline={pieces}. {cure}."
         )
         raise GraphError(message)
-    each = -(-layers // (count * pieces)) * pieces
+    of_piece = -(-layers // (count * pieces))  # the last pieces have less, or nothing
+    rounds, left = divmod(layers, count * of_piece)
+    each = rounds * of_piece + min(left, of_piece)
     nodes = np.arange(len(graph.nodes))
     layer = np.searchsorted(edges, nodes, side="right") - 1
     inside = (nodes >= edges[0]) & (nodes < edges[-1])
@@ -348,7 +351,7 @@ def copy_note(workload: Workload, gpu: Gpu, waits_s: float) -> str:
 def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, attention_s: float, workload: Workload, gpu: Gpu) -> float:
     """Return how long a GPU waits in a step for those that hold parts of its copy.
 
-    With the bubble of the pipeline: (p - 1) / v steps for each m, of which this is the mean.
+    With the bubble of the pipeline: (p - 1) / v steps for each m, of which this is the mean; more where m < p.
 
     Args:
         traffic: What they send each other.
@@ -366,5 +369,15 @@ def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, attention_s: float, wo
     experts_s += traffic.experts.sent_bytes * exchange_s_per_byte(gpu, workload.expert, network)
     distance = workload.gpus // workload.pipeline
     handover_s = traffic.handover_bytes * send_s_per_byte(gpu, workload.gpus, network, distance)
-    bubble = (workload.pipeline - 1) / (workload.virtual_pipeline * workload.accumulate)
+    bubble = _idle_micro_batches(workload) / workload.accumulate
     return (passes_s + sums_s + ring_s + experts_s + handover_s) * (1.0 + bubble) - passes_s
+
+
+def _idle_micro_batches(workload: Workload) -> float:
+    """Return for how many micro-batches a stage could have computed while the pipeline fills and drains.
+
+    With fewer micro-batches than stages, a stage also waits for the next of its pieces: each micro-batch goes through
+    all stages before.
+    """
+    at_once = min(workload.pipeline, workload.accumulate)
+    return workload.pipeline - at_once + (at_once - 1) / workload.virtual_pipeline

@@ -12,11 +12,13 @@ import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.data_parallel import gradient_traffic, sharding_of
+from gpusage.predictors.expert_parallel import ExpertTraffic
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.links import allreduce_s_per_byte, send_s_per_byte
 from gpusage.predictors.liveness import step_walk
 from gpusage.predictors.lowering import step_flop
 from gpusage.predictors.model_parallel import (
+    CopyTraffic,
     copy_traffic,
     divided_layers,
     micro_batches_in_flight,
@@ -181,10 +183,20 @@ def test_pieces_of_stages_wait_less_send_more_and_keep_more() -> None:
     assert (ends[0], ends[-1]) == (2.5, 1)  # what reads the last layer is not kept
 
 
-def test_pieces_have_as_many_layers_each() -> None:
+def test_a_micro_batch_alone_goes_through_all_stages_however_many_pieces_they_have() -> None:
+    """Of 4 stages, one computes for 1 of 4 times; with 2 micro-batches in 2 pieces each for 2 of 4 and a half."""
+    for pieces, micro_batches, idle in ((1, 1, 3), (2, 1, 3), (2, 2, 2.5), (2, 4, 1.5), (2, 8, 1.5), (1, 2, 3)):
+        run = replace(PIPELINE, virtual_pipeline=pieces, accumulate=micro_batches)
+        nothing = CopyTraffic(sum_count=0, sum_bytes=0, ring_bytes=0, experts=ExpertTraffic(0, 0), handover_bytes=0)
+        assert wait_in_copy_s(nothing, 1.0, 0.0, run, A100) == pytest.approx(idle / micro_batches)
+
+
+def test_no_stage_has_more_layers_than_the_first_and_the_last() -> None:
     layer = 4 * HIDDEN**2 + 2 * HIDDEN * INNER
-    uneven, _ = stages_of(MODEL, WorkloadAnalysis(MODEL, ALONE).lowering, 2, 3)
-    assert uneven.graph.parameter_count == 6 * layer + WORDS * HIDDEN  # two in each of three pieces
+    lowering = WorkloadAnalysis(MODEL, ALONE).lowering
+    for stages, pieces, layers in ((2, 2, 4), (2, 3, 4), (3, 1, 3), (3, 2, 4), (2, 4, 4)):  # of 6 pieces, 4 have two
+        first, last = stages_of(MODEL, lowering, stages, pieces)
+        assert first.graph.parameter_count == last.graph.parameter_count == layers * layer + WORDS * HIDDEN
 
 
 @pytest.mark.parametrize(("name", "length"), [("gpt2", 512), ("bert_base", 128), ("vit_b_16", 197)])
@@ -267,7 +279,10 @@ def test_megatrons_products_add_to_the_gradients() -> None:
             replace(PIPELINE, virtual_pipeline=4),
             r"got 8 layers, virtual_pipeline=4\. Write 'virtual_pipeline=2' or less",
         ),
-        (replace(PIPELINE, gpus=8, pipeline=8, virtual_pipeline=2), r"got 8 layers, virtual_pipeline=2\. Remove it\.$"),
+        (
+            replace(PIPELINE, gpus=8, pipeline=8, virtual_pipeline=2),
+            r"got 8 layers, virtual_pipeline=2\. Remove 'virtual_pipeline'\.$",
+        ),
     ],
 )
 def test_sizes_that_do_not_divide_a_model_are_refused(workload: Workload, sentence: str) -> None:
