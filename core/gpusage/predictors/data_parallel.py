@@ -192,12 +192,14 @@ def gradient_traffic(lowering: Lowering, workload: Workload) -> GradientTraffic:
 def _summed_bytes(workload: Workload) -> float:
     """Return what each trained weight sends while gradients are summed, as bytes of an all-reduce.
 
-    DeepSpeed sums gradients of two bytes in mixed precision, the others of four. Where a GPU keeps its part of the
-    sums alone, they are handed out to nobody: half of it.
+    DeepSpeed sums gradients of two bytes in mixed precision, the others of four. Megatron's optimizer sums those of
+    bf16 in four, and hands out new weights of two instead of the sums. Where a GPU keeps its part of the sums alone,
+    they are handed out to nobody: half of it.
     """
     whole = FLOAT_BYTES["fp32"] * parameter_share(workload.precision)
-    if workload.precision in AUTOCAST and workload.strategy.startswith("zero") and not _sums_in_fp32(workload):
-        whole = float(FLOAT_BYTES[workload.precision])
+    if workload.precision in AUTOCAST and workload.strategy.startswith("zero"):
+        narrow = float(FLOAT_BYTES[workload.precision])
+        whole = (whole + narrow) / 2.0 if _sums_in_fp32(workload) else narrow
     return 0.5 * whole if workload.strategy in FULLY_SHARDED else whole
 
 
@@ -210,6 +212,11 @@ def is_megatron(workload: Workload) -> bool:
     """Return whether GPUs divide more than samples and state, so that ZeRO is Megatron's distributed optimizer."""
     is_divided = max(workload.gpus_per_replica, workload.expert) > 1
     return is_divided and workload.strategy not in FULLY_SHARDED
+
+
+def keeps_gradients(workload: Workload) -> bool:
+    """Return whether the gradients of all weights take room all the time: those of earlier steps, or in Megatron."""
+    return workload.accumulate > 1 or is_megatron(workload)
 
 
 def _gathered_bytes(lowering: Lowering, workload: Workload) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from gpusage.devices.precisions import FLOAT_BYTES, parameter_share
 from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
 from gpusage.predictors.checkpoints import Checkpoints
-from gpusage.predictors.data_parallel import sharding_of
+from gpusage.predictors.data_parallel import keeps_gradients, sharding_of
 from gpusage.predictors.lowering import Lowering
 from gpusage.predictors.operators import OperatorClass, element_count, operator_number
 from gpusage.predictors.structure import Structure
@@ -99,10 +99,8 @@ class Walk:
         """Return the walk where *share* of the weights has gradients; activations are kept for all, which is most."""
         return self if share == 1 else replace(self, gradients=self.gradients * share)
 
-    def with_accumulation(self, step_count: int) -> Walk:
-        """Return the walk of the last of so many steps for an update: it finds the gradients of all weights."""
-        if step_count == 1:
-            return self
+    def with_all_gradients(self) -> Walk:
+        """Return the walk of a step that finds room taken for the gradients of all weights."""
         return replace(self, gradients=np.full_like(self.gradients, self.gradients.max(initial=0.0)))
 
 
@@ -112,7 +110,8 @@ def step_walk(
     """Return the walk over *graph* as *workload* runs it; of several steps for an update, the last."""
     tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
     share = trained_share(workload) * sharding_of(lowering, workload).gradients
-    return tensors.with_trainable(share).with_accumulation(workload.accumulate)
+    tensors = tensors.with_trainable(share)
+    return tensors.with_all_gradients() if keeps_gradients(workload) else tensors
 
 
 def number_share(workload: Workload) -> float:

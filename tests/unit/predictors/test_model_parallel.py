@@ -258,6 +258,20 @@ def test_megatron_has_gradients_of_bf16_in_4_bytes() -> None:
     assert wide.bucket_bytes == narrow.bucket_bytes == 0
     assert wide.state == narrow.state == 1 / 4
     assert sharding_of(lowering, replace(run, gpus=2, strategy="ddp")).bucket_bytes == 0
+    sent = [sum(gradient_traffic(lowering, replace(run, precision=precision))) for precision in ("bf16", "fp16")]
+    assert sent == [3 * lowering.parameter_count, 2 * lowering.parameter_count]  # sums of 4 bytes, weights of 2
+    summed = replace(run, strategy="ddp")
+    assert sum(gradient_traffic(lowering, summed)) == 4 * lowering.parameter_count
+
+
+def test_megatrons_gradients_take_room_from_the_first_step_on() -> None:
+    """Its buffer of gradients is allotted once; else a weight's gradient takes room when the backward pass makes it."""
+    megatron = replace(TENSOR, batch_size=64)  # so large that most memory is taken before the backward pass
+    for run, same in ((replace(megatron, strategy="fsdp"), False), (megatron, True)):
+        first, second = (explanation_of(MODEL, replace(run, accumulate=count), A100).memory for count in (1, 2))
+        gradients = [sum(p.memory_bytes for p in parts if p.name == "gradients") for parts in (first, second)]
+        assert (gradients[0] == gradients[1]) == same
+    assert gradients[1] == pytest.approx(MODEL.parameter_count)  # a quarter of the weights, 4 bytes each
 
 
 def test_megatrons_products_add_to_the_gradients() -> None:
