@@ -200,10 +200,10 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
         rule, cure = _STRATEGIES[mode]
         refuse("strategy", rule, texts["strategy"], cure)
     _require_divisible_gpus(values, texts)
-    if "lora" in values and values.get("tensor", 1) > 1:
-        refuse(
-            "lora", "must not stand beside 'tensor', which divides no adapters", texts["lora"], "Remove one of the two"
-        )
+    divides = next((key for key in ("tensor", "expert") if values.get(key, 1) > 1), None)
+    if "lora" in values and divides:
+        rule = f"must not stand beside {divides!r}, which divides no adapters"
+        refuse("lora", rule, texts["lora"], "Remove one of the two")
     if "lora" in values and "trainable" in values:
         refuse("lora", "must not stand beside 'trainable'", texts["lora"], "Remove one of the two")
     if values.get("precision") in QUANTISED and mode != "infer" and not {"lora", "trainable"} & values.keys():

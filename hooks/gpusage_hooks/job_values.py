@@ -45,6 +45,7 @@ SYNONYMS: Mapping[str, str] = MappingProxyType(
         # Names of programs that serve, and a format of 8 bits with its exponent
         "float8": "fp8",
         "transformer-engine": "fp8-mixed",
+        "bf16_with_fp8_mixed": "fp8-mixed",
         # Formats of 4 bits, by litgpt's words for those of bitsandbytes and by the tools that make them
         "bnb.nf4": "nf4",
         "bnb.nf4-dq": "nf4",
@@ -83,6 +84,8 @@ SYNONYMS: Mapping[str, str] = MappingProxyType(
 )
 """By what users of PyTorch and of other tools write, in small letters."""
 
+_ALMOST = 0.9
+"""How alike words are that differ in a sign or a letter, by `difflib`: so much that no shorter word was meant."""
 _DECIMAL = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _GBIT = re.compile(r" ?(gb/s|gbit/s|gbps)$", re.IGNORECASE)
 BYTES_PER_GBIT = 1e9 / 8
@@ -175,7 +178,8 @@ class Words(Text):
         word = usual_word(text, self.choices)
         if word not in self.choices:
             small = text.lower()
-            near = [name for name in self.choices if small.startswith(name)]
+            near = difflib.get_close_matches(small, self.choices, n=1, cutoff=_ALMOST)
+            near = near or [name for name in self.choices if small.startswith(name)]
             near = near or difflib.get_close_matches(small, self.choices, n=1)
             cure = f"Write '{key}={near[0]}'" if near else "Choose one of them"
             refuse(key, f"must be one of {', '.join(self.choices)}", text, cure)

@@ -40,8 +40,9 @@ class Run(TypedDict, total=False):
         trainable: Training: the share of the parameters that is trained, above 0 and at most 1.
         lora: Training: the rank of adapters beside all linear layers, which alone are trained.
         checkpointing: Training: whether the activations of repeated blocks are computed once more, not kept.
-        gpus: Training: GPUs that each compute ``batch_size`` samples of a step; figures are per GPU. With *generate*:
-            GPUs that divide each layer; memory is per GPU, times and rates are of all.
+        gpus: Training: GPUs that train together, each with ``batch_size`` samples of its own unless *tensor*, *context*
+            or *pipeline* divide them; figures are per GPU. With *generate*: GPUs that divide each layer; memory is per
+            GPU, times and rates are of all.
         tensor: Training: GPUs among which each layer is divided.
         sequence_parallel: Training: whether these GPUs also divide norms, dropouts and residuals, by their tokens.
         context: Training: GPUs among which each sequence is divided.
@@ -116,8 +117,9 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     right = workload.weight_copies % workload.expert == 0
     rule = f"divide the {workload.weight_copies} GPUs that train the same weights"
     require("Argument 'expert'", rule, workload.expert, right=right)
-    right = workload.lora is None or workload.tensor == 1
-    require("Argument 'lora'", "not stand beside 'tensor'", workload.lora, right=right)
+    for name in ("tensor", "expert"):
+        right = workload.lora is None or getattr(workload, name) == 1
+        require("Argument 'lora'", f"not stand beside {name!r}", workload.lora, right=right)
     right = workload.lora is None or workload.trainable == 1
     require("Argument 'lora'", "not stand beside 'trainable'", workload.lora, right=right)
     has_adapters = workload.lora is not None or workload.trainable < 1

@@ -67,8 +67,9 @@ class Workload:
         generate: Inference: how long a language model's prompts and answers are; ``None`` is one forward pass.
         network_bytes_per_s: Training on several hosts: what the network carries for each GPU, one way; ``None`` is the
             site's, or what hosts with such GPUs commonly have.
-        gpus: Training: GPUs that each compute ``batch_size`` samples of a step, and sum their gradients. Generation:
-            GPUs among which each layer is divided (tensor parallelism), or the layers with ``pipeline``.
+        gpus: Training: GPUs that train together. Each computes ``batch_size`` samples of a step unless ``tensor``,
+            ``context`` or ``pipeline`` divide them. Generation: GPUs among which each layer is divided (tensor
+            parallelism), or the layers with ``pipeline``.
         tensor: Training: GPUs among which each layer of one copy of the model is divided.
         sequence_parallel: Training: whether those GPUs also divide by tokens what stands between linear layers; with
             ``fsdp`` and ``zero3`` they always do.

@@ -168,6 +168,8 @@ def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: f
         ("mode=infer,accumulate=8", "belongs to a training job; got '8'. Remove 'accumulate' or 'mode=infer'."),
         ("precision=nf4", "of quantised weights must stand beside adapters in training; got 'nf4'. Add 'lora=16' or"),
         ("precision=fp8", "got 'fp8'. Write 'precision=fp8-mixed', or add 'lora=16' or 'mode=infer'."),
+        ("precision=fp8mixed", "got 'fp8mixed'. Write 'precision=fp8-mixed'."),
+        ("precision=fp8-e4m3", "got 'fp8-e4m3'. Write 'precision=fp8'."),
         ("mode=infer,precision=fp8-mixed", "must be another in inference; got 'fp8-mixed'. Write 'precision=fp8'."),
         ("lora=16,trainable=0.1", "Key 'lora' must not stand beside 'trainable'; got '16'. Remove one of the two."),
         ("generate=512+128,lora=16", "belongs to a training job; got '16'. Remove 'lora' or 'generate'."),
@@ -235,8 +237,10 @@ def test_gpus_that_hold_a_copy_of_the_model_divide_all_gpus() -> None:
         sentence = f"{rule}; got '{expert}'. Write '{cure}' or remove 'expert'."
         with pytest.raises(RequestError, match=re.escape(sentence)):
             parse_comment(f"r.onnx,gpus=8,pipeline=2,expert={expert}")
-    with pytest.raises(RequestError, match=r"'lora' must not stand beside 'tensor', which divides no adapters; got"):
-        parse_comment("r.onnx,gpus=2,tensor=2,lora=8")
+    for key in ("tensor", "expert"):  # experts have no adapters, so each GPU has those of all other layers
+        rule = f"'lora' must not stand beside '{key}', which divides no adapters; got"
+        with pytest.raises(RequestError, match=rule):
+            parse_comment(f"r.onnx,gpus=2,{key}=2,lora=8")
     by_tokens = parse_comment("r.onnx,gpus=8,tensor=4,sequence_parallel=on")
     assert by_tokens is not None
     assert by_tokens.workload.sequence_parallel

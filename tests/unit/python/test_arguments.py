@@ -51,6 +51,7 @@ GRAPH = convolution_graph()
         ({"gpus": 4, "tensor": 3}, "'gpus' must be a multiple of tensor x context x pipeline, 3; got 4"),
         ({"gpus": 8, "expert": 3}, "'expert' must divide the 8 GPUs that train the same weights; got 3"),
         ({"gpus": 2, "tensor": 2, "lora": 8}, "'lora' must not stand beside 'tensor'; got 8"),
+        ({"gpus": 2, "expert": 2, "lora": 8}, "'lora' must not stand beside 'expert'; got 8"),
         ({"tensor": 2}, "'tensor' must stand beside 'gpus'; got 2"),
         ({"gpus": 2, "pipeline": 2, "generate": (8, 8)}, "'pipeline' must be left out where the mode is not train"),
         ({"gpus": 4, "strategy": "fsdp", "generate": (8, 8)}, "'strategy' must be 'pipeline' .*; got 'fsdp'"),
