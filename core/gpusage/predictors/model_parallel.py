@@ -12,7 +12,8 @@ does so if asked (``--sequence-parallel``; NeMo's recipes ask), PyTorch's own te
 while the pipeline fills and drains, and the first stage keeps the activations of p micro-batches. The last stage, which
 makes the model's output as well, takes longest. Memory is that of the first or of the last stage, whichever has more.
 **Interleaved**, a stage has v pieces, between which the layers of all others lie: it waits a v-th of that, and sends v
-times as much. All stages keep more: p + (p - 1) / v micro-batches in the first, p - (p - 1) / v in the last.
+times as much. With m < p it waits longer: for p - m + (m - 1) / v. All stages keep more: p + (p - 1) / v micro-batches
+in the first, p - (p - 1) / v in the last.
 
 Nothing here was fitted.
 

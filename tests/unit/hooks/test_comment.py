@@ -273,6 +273,7 @@ def test_several_gpus_and_how_they_divide_a_model_are_understood() -> None:
     [
         ("precision=amp", "fp16", "momentum"),
         ("precision=bf16-mixed,optimizer=lion", "bf16", "momentum"),
+        ("precision=bf16_with_fp8_mixed,optimizer=adam", "fp8-mixed", "adam"),
         ("precision=16-true,optimizer=adamw_torch", "fp16-pure", "adamw"),
         ("optimizer=paged_adamw_8bit", "fp32", "adamw8bit"),
         ("lora=8,precision=bnb.nf4,optimizer=paged_adamw_32bit", "nf4", "adamw"),
