@@ -23,7 +23,7 @@ from gpusage.devices.precisions import AUTOCAST, FLOAT_BYTES, QUANTISED_BYTES, p
 from gpusage.predictors.arrays import FloatArray, shaped
 from gpusage.predictors.artifacts import MemoryParameters
 from gpusage.predictors.checkpoints import Checkpoints
-from gpusage.predictors.data_parallel import Sharding, keeps_gradients, sharding_of
+from gpusage.predictors.data_parallel import Sharding, sharding_of
 from gpusage.predictors.generation import GenerationWork, Pass
 from gpusage.predictors.intervals import interval_around, spread
 from gpusage.predictors.liveness import (
@@ -155,8 +155,7 @@ def tensor_peak(
     if not lowering.train:
         return Peak(_inference(graph, inference), inference_need(parameters, graph, passing + library_bytes))
     walked = terms(lowering, tensors)
-    present = tensors.with_all_gradients() if keeps_gradients(workload) else tensors
-    peak = present.training_peak() + tensors.other_batches_bytes(in_flight)
+    peak = tensors.with_kept_gradients(workload).training_peak() + tensors.other_batches_bytes(in_flight)
     step = _step_bytes(lowering, peak, workload, division)
     update = _update_bytes(lowering, tensors, workload, division)
     sums = _weighted_sums(learned, lowering, walked, workload, division)
