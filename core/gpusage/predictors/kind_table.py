@@ -55,7 +55,7 @@ class KindTable:
         non_contiguous: Elements that it copies before it reads them, or reads across.
         sums: Whether it is a sum of products: one that matrix units can do, or a depthwise one.
         matrix: Whether matrix units can do it if its sums are long enough.
-        takes_half: Whether mixed precision casts what it reads to 2 bytes.
+        reads_half: Whether mixed precision casts what it reads to 2 bytes.
     """
 
     operator_class: IntArray
@@ -77,7 +77,7 @@ class KindTable:
     non_contiguous: FloatArray
     sums: BoolArray
     matrix: BoolArray
-    takes_half: BoolArray
+    reads_half: BoolArray
 
 
 _CONVOLUTION, _GROUPED_CONVOLUTION, _PRODUCT, _RECURRENT, _VIEW = (
@@ -163,7 +163,7 @@ def kind_table(structure: Structure, batch_size: int) -> KindTable:
         non_contiguous=_reordered_elements(roles, classes, outputs),
         sums=_IS_SUM[classes],
         matrix=_IS_MATRIX[classes] & (roles != _UNFUSED),
-        takes_half=_IS_SUM[classes] | _IS_IN_HALF[operators],
+        reads_half=_IS_SUM[classes] | _IS_IN_HALF[operators],
     )
 
 

@@ -4,7 +4,8 @@ What each source's caveats ask for:
 
 - timm: the newest campaign of each GPU, eager, NCHW, AMP, and an older one where another GPU's newest is as old, so
   that speed-ups compare one release of torch; training only of torch 1.12 (the newest there is). From torch 2.9 on its
-  benchmark joined branches and normalizations first: see `zoo.recipes.timm_fused_models`.
+  benchmark joined branches and normalizations first: see `zoo.recipes.timm_fused_models`. Some campaigns normalized in
+  half precision: see `fast_norm`.
 - torchvision: only the files of 50 iterations and batch 12 (``_1_gpus_``), which one campaign measured in January 2021;
   fp64 is left out. The batch is copied from pageable memory in every step, at `COPY_BYTES_PER_S`.
 - NeuSight's models: NVIDIA, one GPU, unfused; fp32 without TF32, forward and backward without an update.
