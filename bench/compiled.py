@@ -22,9 +22,8 @@ from gpusage.predictors.kernel_times import ideal_times, kernel_times
 from gpusage.predictors.kernels import kernels_of
 from gpusage.predictors.lowering import fused
 from gpusage.predictors.step_time import timing_with
-from gpusage_lab.learning.older_attention import as_computed_by
 from gpusage_lab.learning.seal import is_sealed
-from gpusage_lab.learning.step_rows import TIMM_DEVICES, TIMM_PRECISIONS, StepRow, timm_row
+from gpusage_lab.learning.step_rows import TIMM_DEVICES, TIMM_PRECISIONS, StepRow, graph_as_measured, timm_row
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.progress import track
@@ -120,7 +119,7 @@ def _number(text: str) -> int:
 
 def _run(row: StepRow, zoo: Zoo) -> tuple[float, float, float, Array, float, float]:
     """Return what `Runs` has of a row after its measured seconds."""
-    analysis = WorkloadAnalysis(as_computed_by(zoo.graph(row.key), row.release), row.workload)
+    analysis = WorkloadAnalysis(graph_as_measured(row, zoo), row.workload)
     precision = row.workload.precision
     efficiency, kernels = analysis.efficiency, kernels_of(fused(analysis.lowering), row.workload)
     eager, plain = (timing_with(efficiency, one, [row.gpu], precision) for one in (analysis.kernels, kernels))

@@ -18,15 +18,18 @@ from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.efficiency import efficiency_of
 from gpusage.predictors.step_time import timing_with
 from gpusage_hooks.types import Layout, Precision, Workload
-from gpusage_lab.learning.older_attention import as_computed_by
 from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.learning.step_left_out import left_out_rows
+from gpusage_lab.learning.step_rows import graph_as_measured
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds.command import command_of
 from gpusage_lab.zoo.cards import load_zoo
 
 PUBLISHED, LAMBDA, TIMM = "published_vision.csv.gz", "lambda_throughput.csv", "timm_benchmark.csv"
+DEEPBENCH = "deepbench_conv.csv"
+IMAGE_CHANNELS = 3
+"""Or fewer: the model's input, of which no training step computes the gradient."""
 SOURCE = "NVIDIA/DeepLearningExamples"
 KEYS = {
     "ResNeXt101-32x4d": "timm:resnext101_32x4d@224",
@@ -183,8 +186,26 @@ def tables(data: DataFolder) -> list[ScoreTable]:
             columns=COLUMNS,
             rows=tuple(_rows(lambda_runs(data))),
         ),
+        _gradients(data),
         _layouts(data),
     ]
+
+
+def _gradients(data: DataFolder) -> ScoreTable:
+    """Return what both gradients of single convolutions take, as a multiple of the forward pass."""
+    table = data.read(DEEPBENCH)
+    table = table[table.c > IMAGE_CHANNELS]
+    table["backward_ms"] = table.bwd_inputs_ms.astype(float) + table.bwd_params_ms
+    lines: list[tuple[Cell, ...]] = []
+    for (gpu, precision), rows in table.groupby(["gpu", "precision"]):
+        each = (rows.backward_ms / rows.fwd_ms).quantile([0.1, 0.5, 0.9])
+        lines.append((f"{gpu}, {precision}", len(rows), rows.backward_ms.sum() / rows.fwd_ms.sum(), *each))
+    return ScoreTable(
+        title="Gradients of single convolutions over their forward pass, as DeepBench measured them",
+        columns=("GPU, precision", "n", "all together", "10 %", "median", "90 %"),
+        rows=tuple(lines),
+        notes=("P100 has no tensor cores: in half precision its kernels are its library's poorest.",),
+    )
 
 
 def _layouts(data: DataFolder) -> ScoreTable:
@@ -194,7 +215,7 @@ def _layouts(data: DataFolder) -> ScoreTable:
     for row in rows:
         if row.workload.layout == FIRST or is_sealed(row.family):
             continue
-        graph = as_computed_by(zoo.graph(row.key), row.release)
+        graph = graph_as_measured(row, zoo)
         ratios = [
             WorkloadAnalysis(graph, workload).step_time_s([row.gpu])[0].value / row.measured_s
             for workload in (row.workload, replace(row.workload, layout=FIRST))
@@ -211,7 +232,7 @@ def _layouts(data: DataFolder) -> ScoreTable:
     )
 
 
-main = command_of("half precision", tables, (PUBLISHED, LAMBDA, TIMM), __file__)
+main = command_of("half precision", tables, (PUBLISHED, LAMBDA, TIMM, DEEPBENCH), __file__)
 
 if __name__ == "__main__":
     main()

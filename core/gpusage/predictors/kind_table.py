@@ -18,6 +18,8 @@ import numpy as np
 from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
 from gpusage.predictors.operators import (
     CLASS_OF_NUMBER,
+    NORMALIZATIONS_IN_HALF,
+    OPERATORS,
     RULE_OF_NUMBER,
     ElementCounts,
     OperatorClass,
@@ -53,6 +55,7 @@ class KindTable:
         non_contiguous: Elements that it copies before it reads them, or reads across.
         sums: Whether it is a sum of products: one that matrix units can do, or a depthwise one.
         matrix: Whether matrix units can do it if its sums are long enough.
+        reads_half: Whether mixed precision casts what it reads to 2 bytes.
     """
 
     operator_class: IntArray
@@ -74,6 +77,7 @@ class KindTable:
     non_contiguous: FloatArray
     sums: BoolArray
     matrix: BoolArray
+    reads_half: BoolArray
 
 
 _CONVOLUTION, _GROUPED_CONVOLUTION, _PRODUCT, _RECURRENT, _VIEW = (
@@ -159,6 +163,7 @@ def kind_table(structure: Structure, batch_size: int) -> KindTable:
         non_contiguous=_reordered_elements(roles, classes, outputs),
         sums=_IS_SUM[classes],
         matrix=_IS_MATRIX[classes] & (roles != _UNFUSED),
+        reads_half=_IS_SUM[classes] | _IS_IN_HALF[operators],
     )
 
 
@@ -190,6 +195,7 @@ def _saved_tensors(nodes: Sequence[Node], operators: IntArray, roles: IntArray, 
 
 
 _MUL, _DIV = operator_number("Mul"), operator_number("Div")
+_IS_IN_HALF = np.isin(OPERATORS, NORMALIZATIONS_IN_HALF)
 
 
 def _flop(nodes: Sequence[Node], operators: IntArray, outputs: FloatArray, sizes: ElementCounts) -> FloatArray:

@@ -114,7 +114,7 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
     output_bytes = outputs * np.where(kinds.element_bytes > 0, kinds.element_bytes, of_float)
     stored_bytes = output_bytes * kinds.stored
     is_widened = kinds.sums & (structure.roles == Role.UNFUSED) & (float_bytes < WIDE_BYTES)
-    cast = np.where(is_widened, kinds.inputs - kinds.fp32_inputs, kinds.fp32_inputs * kinds.sums)
+    cast = np.where(is_widened, kinds.inputs - kinds.fp32_inputs, kinds.fp32_inputs * kinds.reads_half)
     wide = np.where(is_widened, kinds.inputs, kinds.fp32_inputs - cast)
     read = kinds.inputs * float_bytes + wide * (WIDE_BYTES - float_bytes)
     return Lowering(

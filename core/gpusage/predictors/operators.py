@@ -176,6 +176,8 @@ _NORMALIZATIONS = (
     "LayerNormalization InstanceNormalization GroupNormalization RMSNormalization SimplifiedLayerNormalization "
     "SkipLayerNormalization SkipSimplifiedLayerNormalization LpNormalization MeanVarianceNormalization LRN"
 )
+NORMALIZATIONS_IN_HALF = ("LayerNormalizationInHalf", "GroupNormalizationInHalf", "RMSNormalizationInHalf")
+"""As timm's ``--fast-norm`` computes them: mixed precision casts what they read to 2 bytes. No operators of ONNX."""
 _ATTENTIONS = "Attention MultiHeadAttention GroupQueryAttention ScaledDotProductAttention FlashAttention"
 _PRODUCTS = "MatMul Gemm FusedMatMul MatMulInteger QLinearMatMul Einsum Bilinear GroupedMatMul"
 _GATHERS = "Gather GatherElements GatherND EmbeddingBag ScatterElements ScatterND OneHot NonZero Compress Unique"
@@ -193,7 +195,8 @@ RULES: dict[str, OperatorRule] = {
     **_rows(_ATTENTIONS, _Rule(operator_class=_C.ATTENTION, saves=_S.INPUTS, flop=attention_flop)),
     **_rows("LSTM GRU RNN", _Rule(operator_class=_C.RECURRENT, saves=_S.INPUTS, flop=recurrent_flop)),
     "BatchNormalization": _Rule(operator_class=_C.BATCH_NORMALIZATION, saves=_S.INPUTS, flop_per_output=5.0),
-    **_rows(_NORMALIZATIONS, _Rule(operator_class=_C.NORMALIZATION, saves=_S.INPUTS, flop_per_output=8.0)),
+    **_rows(" ".join((_NORMALIZATIONS, *NORMALIZATIONS_IN_HALF)), _Rule(
+        operator_class=_C.NORMALIZATION, saves=_S.INPUTS, flop_per_output=8.0)),
     **_rows("Softmax LogSoftmax Hardmax", _Rule(
         operator_class=_C.REDUCTION, saves=_S.OUTPUT, flop_per_output=5.0)),
     "MaxPool": _Rule(operator_class=_C.REDUCTION, saves=_S.INPUTS_AND_INDICES, flop_per_output=9.0),

@@ -25,7 +25,13 @@ import numpy as np
 
 from gpusage.predictors.arrays import BoolArray, IntArray
 from gpusage.predictors.layouts import layouts_of
-from gpusage.predictors.operators import CLASS_OF_NUMBER, OperatorClass, operator_numbers, rule_of
+from gpusage.predictors.operators import (
+    CLASS_OF_NUMBER,
+    NORMALIZATIONS_IN_HALF,
+    OperatorClass,
+    operator_numbers,
+    rule_of,
+)
 from gpusage_hooks.types import ModelGraph, Node
 
 _FUSED_RANK = 4
@@ -328,7 +334,9 @@ def _autocast_rule(node: Node, role: int) -> _AutocastRule:
         or operator_class in _NARROW_CLASSES
     ):
         return _AutocastRule.NEVER
-    if operator_class is OperatorClass.NORMALIZATION or node.op_type in _WIDE_TYPES:
+    if operator_class is OperatorClass.NORMALIZATION:
+        return _AutocastRule.NEVER if node.op_type in NORMALIZATIONS_IN_HALF else _AutocastRule.ALWAYS
+    if node.op_type in _WIDE_TYPES:
         return _AutocastRule.ALWAYS
     promotes = operator_class is OperatorClass.ELEMENTWISE or node.op_type == "Concat"
     if (promotes or operator_class is OperatorClass.GATHER) and any(node.parameters):

@@ -5,7 +5,8 @@ counts: of models whose convolutions write less than `FEW_CONVOLUTIONS` of all t
 tensors take half of the GPU. Even their peaks have what the allocator keeps beyond need, so they bound the need from
 above.
 
-The last end is above every row that a fit without its family predicts: with more than 1,000 rows, by the conformal
+The high end is a quantile in which each family counts alike, as the next job's family is a new one. The last end is
+above every row that a fit without its family predicts: with more than 1,000 rows, by the conformal
 argument, fewer than 1 of 1,000 jobs of unseen families need more.
 """
 
@@ -22,6 +23,7 @@ from gpusage.predictors.memory import CONTEXT_BYTES
 from gpusage_hooks.units import GIB
 from gpusage_lab.learning.memory_fit import quantile_fit
 from gpusage_lab.learning.memory_rows import MemoryRows
+from gpusage_lab.learning.scores import weighted_quantile
 from gpusage_lab.learning.splits import by_group
 
 FEW_CONVOLUTIONS = 0.03
@@ -69,7 +71,9 @@ def fit_need(rows: MemoryRows) -> NeedFit:
     point = quantile_fit(columns, measured, 0.5)
     ratios = _ratios(columns, measured, families)
     farthest = float(np.quantile(ratios, 1 - FAILING, method="higher"))
-    ends = np.array([np.quantile(ratios, LOW_SHARE), 1.0, np.quantile(ratios, HIGH_SHARE), farthest])
+    _, family, sizes = np.unique(families, return_inverse=True, return_counts=True)
+    high = weighted_quantile(ratios, 1.0 / sizes[family], HIGH_SHARE)
+    ends = np.array([np.quantile(ratios, LOW_SHARE), 1.0, high, farthest])
     return NeedFit(constants=point[0] * ends, factors=point[1] * ends, ratios=ratios, families=tuple(families.tolist()))
 
 

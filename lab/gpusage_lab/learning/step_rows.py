@@ -4,7 +4,8 @@ What each source's caveats ask for:
 
 - timm: the newest campaign of each GPU, eager, NCHW, AMP, and an older one where another GPU's newest is as old, so
   that speed-ups compare one release of torch; training only of torch 1.12 (the newest there is). From torch 2.9 on its
-  benchmark joined branches and normalizations first: see `zoo.recipes.timm_fused_models`.
+  benchmark joined branches and normalizations first: see `zoo.recipes.timm_fused_models`. Some campaigns normalized in
+  half precision: see `fast_norm`.
 - torchvision: only the files of 50 iterations and batch 12 (``_1_gpus_``), which one campaign measured in January 2021;
   fp64 is left out. The batch is copied from pageable memory in every step, at `COPY_BYTES_PER_S`.
 - NeuSight's models: NVIDIA, one GPU, unfused; fp32 without TF32, forward and backward without an update.
@@ -22,7 +23,9 @@ from typing import Any
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.precisions import FLOAT_BYTES
-from gpusage_hooks.types import Gpu, Layout, Mode, Precision, Workload
+from gpusage_hooks.types import Gpu, Layout, Mode, ModelGraph, Precision, Workload
+from gpusage_lab.learning import fast_norm
+from gpusage_lab.learning.older_attention import as_computed_by
 from gpusage_lab.learning.profiled import profiled
 from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.learning.splits import family_of
@@ -40,6 +43,7 @@ class StepRow:
         campaign: What was measured together: one host, one version of the libraries.
         release: Of the libraries, where a source has more than one.
         copy_s: What the measurement adds that no prediction of ours counts: the batch's way from the host.
+        is_fast_norm: Whether normalizations ran in half precision: see `gpusage_lab.learning.fast_norm`.
     """
 
     key: str
@@ -51,6 +55,7 @@ class StepRow:
     measured_s: float
     release: str = ""
     copy_s: float = 0.0
+    is_fast_norm: bool = False
 
 
 TIMM_DEVICES = {
@@ -158,7 +163,14 @@ def timm_row(row: Mapping[str, Any], zoo: Zoo, setting: str = "") -> StepRow:
         gpu=builtin_catalogue().find(TIMM_DEVICES[row["device"]]),
         measured_s=row["batch_size"] / row["samples_per_s"],
         release=str(row["torch_version"]),
+        is_fast_norm=row["device"] in fast_norm.DEVICES and row["torch_version"] >= fast_norm.FIRST_RELEASE,
     )
+
+
+def graph_as_measured(row: StepRow, zoo: Zoo) -> ModelGraph:
+    """Return the graph of *row* as its campaign computed it."""
+    graph = as_computed_by(zoo.graph(row.key), row.release)
+    return fast_norm.with_fast_norm(graph, row.family, int(row.release)) if row.is_fast_norm else graph
 
 
 def _torchvision(data: DataFolder) -> Iterator[StepRow]:

@@ -12,13 +12,12 @@ import numpy as np
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.step_time import Timing, timing_with
 from gpusage_lab.learning.deepbench_products import product_samples
-from gpusage_lab.learning.older_attention import as_computed_by
 from gpusage_lab.learning.splits import Fold, by_group
 from gpusage_lab.learning.step_fit import Fitted, fit
 from gpusage_lab.learning.step_flat import Array, Sample
 from gpusage_lab.learning.step_operators import operator_samples
 from gpusage_lab.learning.step_residual import ResidualRows, fit_residual
-from gpusage_lab.learning.step_rows import StepRow, families, left_out, step_rows
+from gpusage_lab.learning.step_rows import StepRow, families, graph_as_measured, left_out, step_rows
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.zoo.cards import Zoo, load_zoo
 
@@ -93,7 +92,7 @@ def _sharing(source: str, samples: Sequence[Sample]) -> list[Sample]:
 def sample_of(row: StepRow, zoo: Zoo) -> Sample:
     """Return *row* with the kernels of its step."""
     return Sample(
-        kernels=WorkloadAnalysis(as_computed_by(zoo.graph(row.key), row.release), row.workload).kernels,
+        kernels=WorkloadAnalysis(graph_as_measured(row, zoo), row.workload).kernels,
         gpu=row.gpu,
         precision=row.workload.precision,
         measured_s=row.measured_s,
