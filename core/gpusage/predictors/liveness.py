@@ -99,7 +99,7 @@ class Walk:
         """Return the walk where *share* of the weights has gradients; activations are kept for all, which is most."""
         return self if share == 1 else replace(self, gradients=self.gradients * share)
 
-    def with_kept_gradients(self, workload: Workload) -> Walk:
+    def with_stored_gradients(self, workload: Workload) -> Walk:
         """Return the walk of a step of *workload*, which may find room taken for the gradients of all weights."""
         if not keeps_gradients(workload):
             return self
@@ -112,7 +112,7 @@ def step_walk(
     """Return the walk over *graph* as *workload* runs it; of several steps for an update, the last."""
     tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
     share = trained_share(workload) * sharding_of(lowering, workload).gradients
-    return tensors.with_trainable(share).with_kept_gradients(workload)
+    return tensors.with_trainable(share).with_stored_gradients(workload)
 
 
 def number_share(workload: Workload) -> float:

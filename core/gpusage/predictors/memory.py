@@ -155,7 +155,7 @@ def tensor_peak(
     if not lowering.train:
         return Peak(_inference(graph, inference), inference_need(parameters, graph, passing + library_bytes))
     walked = terms(lowering, tensors)
-    peak = tensors.with_kept_gradients(workload).training_peak() + tensors.other_batches_bytes(in_flight)
+    peak = tensors.with_stored_gradients(workload).training_peak() + tensors.other_batches_bytes(in_flight)
     step = _step_bytes(lowering, peak, workload, division)
     update = _update_bytes(lowering, tensors, workload, division)
     sums = _weighted_sums(learned, lowering, walked, workload, division)
