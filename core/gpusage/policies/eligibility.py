@@ -48,9 +48,12 @@ def _several(case: PolicyInput) -> tuple[str, ...]:
         if run.strategy == "pipeline"
         else "that divide each layer"
     )
-    return unchanged_reason, f"on {run.gpus} GPUs {way}, a GPU needs {gib(memory.value)} (up to {gib(memory.high)})" + (
+    need = f"on {run.gpus} GPUs {way}, a GPU needs {gib(memory.value)} (up to {gib(memory.high)})" + (
         f", more than {too_small} has" if too_small else ""
     )
+    if run.gpus == case.request.gpu_count:
+        return unchanged_reason, need
+    return unchanged_reason, need, f"gpus={run.gpus} is another number of GPUs than the job asks for"
 
 
 def _keep(case: PolicyInput, draft: Decision, code: Code, *reasons: str) -> Decision:

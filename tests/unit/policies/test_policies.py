@@ -154,6 +154,10 @@ def test_a_job_that_trains_on_several_gpus_is_kept_and_told_what_each_needs() ->
     decision = eligible(case(*rows, request=GpuRequest(gpu_count=8), workload=of_copies))
     assert decision is not None
     assert decision.reasons[1].startswith("on 8 GPUs by fsdp, batch 8 for each 4, a GPU needs")
+    assert len(decision.reasons) == 2
+    decision = eligible(case(*rows, request=GpuRequest(gpu_count=4), workload=of_copies))
+    assert decision is not None
+    assert decision.reasons[2] == "gpus=8 is another number of GPUs than the job asks for"
     (of, _), *_ = rows
     decision = eligible(case((of, need(of, gib=100.0)), request=GpuRequest(gpu_count=4), workload=run))
     assert decision is not None
