@@ -2,7 +2,8 @@
 
 NVIDIA's DeepLearningExamples name batches that ran on GPUs of 16 to 80 GB; nothing here was fitted on them. GPUMemNet
 trained timm's models at growing batches on an A100 of 40 GB: below are its rows that ran with 24 GB or more, and
-those whose run came to nothing although a smaller batch had taken 20 GB or more, so that memory ended it.
+those whose run came to nothing although a smaller batch had taken 20 GB or more, so that memory ended it. Of language
+models, the public record has the memory of runs, and runs that are published as out of memory.
 
 Example: python bench/memory_fits.py --data ../shared/data
 """
@@ -20,6 +21,9 @@ from gpusage_hooks.units import GIB, MIB
 from gpusage_lab.learning.memory_rows import GPU, PEAKS, STATIC
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.published import runs as published_runs
+from gpusage_lab.published.rows import LANGUAGE, published_rows
+from gpusage_lab.published.runs import run_of
 from gpusage_lab.seeds.command import command_of
 from gpusage_lab.zoo.cards import Zoo, load_zoo
 
@@ -31,6 +35,8 @@ GPUS = {
     "A100-80GB": "a100-sxm4-80gb",
 }
 PRECISIONS = {"fp32": "fp32", "tf32": "tf32", "amp-fp16": "fp16"}
+OUT_OF_MEMORY = "oom"
+"""The figure's unit in the table of language models."""
 LARGE_BYTES, LARGE_BEFORE_MIB = 24 * GIB, 20_000
 
 
@@ -49,6 +55,7 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     sources = {
         "DeepLearningExamples, one GPU": list(published(data, zoo)),
         "GPUMemNet, A100 of 40 GB, large runs": list(measured(data, zoo, advisor)),
+        "language models": list(language_models(data, zoo)),
     }
     return [
         ScoreTable(
@@ -103,6 +110,20 @@ def published(data: DataFolder, zoo: Zoo) -> Iterator[Run]:
             yield run
 
 
+def language_models(data: DataFolder, zoo: Zoo) -> Iterator[Run]:
+    """Yield the runs of language models whose memory is published, or that it ended, each once."""
+    visited = set()
+    for row in published_rows(data):
+        outcome = run_of(row._replace(metric="memory_gb")) if row.metric in ("memory_gb", OUT_OF_MEMORY) else None
+        if not isinstance(outcome, published_runs.Run) or outcome.key not in zoo:
+            continue
+        run = Run(outcome.key, outcome.workload, outcome.gpu.name, ran=row.metric != OUT_OF_MEMORY)
+        is_larger_gpu = run.ran and outcome.counted_bytes > outcome.gpu.memory_bytes  # torchtitan's H100 of 96 GB
+        if run not in visited and not is_larger_gpu:
+            visited.add(run)
+            yield run
+
+
 def measured(data: DataFolder, zoo: Zoo, advisor: Advisor) -> Iterator[Run]:
     """Yield GPUMemNet's large runs, and those that memory ended."""
     sides = dict(data.read(STATIC)[["model", "img_size_px"]].astype({"img_size_px": int}).itertuples(index=False))
@@ -119,7 +140,7 @@ def measured(data: DataFolder, zoo: Zoo, advisor: Advisor) -> Iterator[Run]:
             before_mib = max(before_mib, mib)
 
 
-main = command_of("memory_fits", tables, (PUBLISHED, PEAKS, STATIC), __file__)
+main = command_of("memory_fits", tables, (PUBLISHED, LANGUAGE, PEAKS, STATIC), __file__)
 
 if __name__ == "__main__":
     main()
