@@ -194,8 +194,9 @@ def tables(data: DataFolder) -> list[ScoreTable]:
 def _gradients(data: DataFolder) -> ScoreTable:
     """Return what both gradients of single convolutions take, as a multiple of the forward pass."""
     table = data.read(DEEPBENCH)
-    table = table[table.c > IMAGE_CHANNELS]
-    table["backward_ms"] = table.bwd_inputs_ms.astype(float) + table.bwd_params_ms
+    table = table[table.c > IMAGE_CHANNELS].assign(
+        backward_ms=lambda one: one.bwd_inputs_ms.astype(float) + one.bwd_params_ms
+    )
     lines: list[tuple[Cell, ...]] = []
     for (gpu, precision), rows in table.groupby(["gpu", "precision"]):
         each = (rows.backward_ms / rows.fwd_ms).quantile([0.1, 0.5, 0.9])
@@ -204,7 +205,7 @@ def _gradients(data: DataFolder) -> ScoreTable:
         title="Gradients of single convolutions over their forward pass, as DeepBench measured them",
         columns=("GPU, precision", "n", "all together", "10 %", "median", "90 %"),
         rows=tuple(lines),
-        notes=("P100 has no tensor cores: in half precision its kernels are its library's poorest.",),
+        notes=("A P100 has no tensor cores, and cuDNN's kernels for its half precision are slow.",),
     )
 
 

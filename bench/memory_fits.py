@@ -23,7 +23,6 @@ from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.published import runs as published_runs
 from gpusage_lab.published.rows import LANGUAGE, published_rows
-from gpusage_lab.published.runs import run_of
 from gpusage_lab.seeds.command import command_of
 from gpusage_lab.zoo.cards import Zoo, load_zoo
 
@@ -66,7 +65,6 @@ def tables(data: DataFolder) -> list[ScoreTable]:
                 "told right by the need %",
                 "by a share's end %",
                 "by the point taken %",
-                "by its high end %",
             ),
             rows=tuple(line for name, runs in sources.items() for line in lines(name, runs, zoo, advisor)),
             notes=("What ran must fit, what memory ended must not; some of these may have ended for another reason.",),
@@ -78,12 +76,12 @@ def lines(name: str, runs: Sequence[Run], zoo: Zoo, advisor: Advisor) -> Iterato
     """Yield the row of the runs that ended well, and that of the others."""
     for ran in (True, False):
         of_kind = [run for run in runs if run.ran is ran]
-        right = [0, 0, 0, 0]
+        right = [0, 0, 0]
         for run in of_kind:
             gpu = advisor.catalogue.find(run.gpu)
             (need,) = advisor.predict(zoo.graph(run.key), run.workload, [gpu])
-            taken = need.memory_bytes
-            for place, end in enumerate((need.required_bytes.high, need.share_memory_bytes, taken.value, taken.high)):
+            ends = (need.required_bytes.high, need.share_memory_bytes, need.memory_bytes.value)
+            for place, end in enumerate(ends):
                 right[place] += (end <= gpu.memory_bytes) is ran
         if of_kind:
             yield (
@@ -111,10 +109,14 @@ def published(data: DataFolder, zoo: Zoo) -> Iterator[Run]:
 
 
 def language_models(data: DataFolder, zoo: Zoo) -> Iterator[Run]:
-    """Yield the runs of language models whose memory is published, or that it ended, each once."""
+    """Yield the runs of language models whose memory is published, or which were out of memory, each once."""
     visited = set()
     for row in published_rows(data):
-        outcome = run_of(row._replace(metric="memory_gb")) if row.metric in ("memory_gb", OUT_OF_MEMORY) else None
+        outcome = (
+            published_runs.run_of(row._replace(metric="memory_gb"))
+            if row.metric in ("memory_gb", OUT_OF_MEMORY)
+            else None
+        )
         if not isinstance(outcome, published_runs.Run) or outcome.key not in zoo:
             continue
         run = Run(outcome.key, outcome.workload, outcome.gpu.name, ran=row.metric != OUT_OF_MEMORY)

@@ -214,7 +214,7 @@ def gavel_times(python: Path, folder: Path, case: Case, run: GavelRun) -> Times:
 
 def draw_jobs(sizes: Sequence[int], rates: dict[tuple[str, int], dict[str, Any]]) -> Case:
     """Return jobs with these numbers of GPUs, drawn evenly, of types of which Gavel has rates on each number."""
-    generator = np.random.default_rng(0)
+    generator = np.random.default_rng(SEED)
     kinds = sorted({kind for kind, _ in rates if all((kind, size) in rates for size in sizes)})
     gpus = generator.choice(sizes, size=JOB_COUNT)
     unbounded_s = MEDIAN_S * np.exp(SPREAD * generator.standard_normal(JOB_COUNT))

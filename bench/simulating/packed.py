@@ -115,7 +115,7 @@ class InParts:
         self._gpu_count, self._kinds, self._pair_throughputs, self._divide = gpu_count, kinds, pair_throughputs, divide
         self._head_start_s = round_s / 2  # so that parts decide before anybody has run
         self._jobs: list[int] = []
-        self._rows: list[Combination] = []
+        self._combinations: list[Combination] = []
         self._chosen: list[int] = []
         self._parts = self._run_s = self._lacks_s = np.zeros(0)
         self._can_run = np.zeros(0, dtype=bool)
@@ -131,22 +131,22 @@ class InParts:
         for place in np.lexsort((-self._parts, -self._lacks_s, -self._parts / self._run_s)).tolist():
             if len(self._chosen) == self._gpu_count:
                 break
-            if self._can_run[place] and busy.isdisjoint(self._rows[place]):
+            if self._can_run[place] and busy.isdisjoint(self._combinations[place]):
                 self._chosen.append(place)
-                busy.update(self._rows[place])
-        return [self._rows[place] for place in self._chosen]
+                busy.update(self._combinations[place])
+        return [self._combinations[place] for place in self._chosen]
 
     def _begin(self, now_s: float, jobs: list[int]) -> None:
         """Write down what each combination lacks, and divide the time anew."""
         lacks_s = self._lacks_s + self._parts * (now_s - self._since_s) - (self._run_s - self._head_start_s)
-        before = dict(zip(self._rows, lacks_s.tolist(), strict=True))
+        before = dict(zip(self._combinations, lacks_s.tolist(), strict=True))
         self._jobs, self._since_s = jobs, now_s
-        self._rows = [*((job,) for job in jobs), *combinations(jobs, 2)]
-        self._lacks_s = np.array([before.get(one, 0.0) for one in self._rows])
-        self._run_s = np.full(len(self._rows), self._head_start_s)
+        self._combinations = [*((job,) for job in jobs), *combinations(jobs, 2)]
+        self._lacks_s = np.array([before.get(one, 0.0) for one in self._combinations])
+        self._run_s = np.full(len(self._combinations), self._head_start_s)
         is_in, speeds = speeds_of(self._kinds[jobs], self._pair_throughputs)
         self._can_run = can_run(is_in, speeds)
-        self._parts = self._divide(self._rows, is_in, speeds) if jobs else np.zeros(0)
+        self._parts = self._divide(self._combinations, is_in, speeds) if jobs else np.zeros(0)
 
 
 class RandomPairs:
@@ -159,10 +159,10 @@ class RandomPairs:
         self._gpu_count, self._random = gpu_count, Random(seed)
         self._pairs: set[Combination] = set()
 
-    def __call__(self, rows: list[Combination], is_in: BoolArray, speeds: FloatArray) -> FloatArray:
+    def __call__(self, candidates: list[Combination], is_in: BoolArray, speeds: FloatArray) -> FloatArray:
         """Return the part of the time of each combination."""
-        jobs = [row[0] for row in rows if len(row) == 1]
-        gains = dict(zip(rows, np.where(can_run(is_in, speeds), speeds.sum(axis=0), 0.0).tolist(), strict=True))
+        jobs = [one[0] for one in candidates if len(one) == 1]
+        gains = dict(zip(candidates, np.where(can_run(is_in, speeds), speeds.sum(axis=0), 0.0).tolist(), strict=True))
         self._pairs = {pair for pair in self._pairs if gains.get(pair, 0.0) >= 1.0}
         chosen: set[Combination] = {(job,) for job in jobs}
         if len(jobs) > self._gpu_count:
@@ -174,7 +174,7 @@ class RandomPairs:
                 single = [job for job in single if job not in pair]
             chosen = self._pairs | {(job,) for job in single}
         part = min(self._gpu_count / len(chosen), 1.0)
-        return np.array([part if row in chosen else 0.0 for row in rows])
+        return np.array([part if one in chosen else 0.0 for one in candidates])
 
 
 def can_run(is_in: BoolArray, speeds: FloatArray) -> BoolArray:

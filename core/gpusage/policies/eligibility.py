@@ -53,7 +53,7 @@ def _several(case: PolicyInput) -> tuple[str, ...]:
     )
     if run.gpus == case.request.gpu_count:
         return unchanged_reason, need
-    return unchanged_reason, need, f"gpus={run.gpus} is another number of GPUs than the job asks for"
+    return unchanged_reason, need, f"gpus={run.gpus} is not the {case.request.gpu_count} GPUs that the job asks for"
 
 
 def _keep(case: PolicyInput, draft: Decision, code: Code, *reasons: str) -> Decision:

@@ -6,8 +6,8 @@ tensors take half of the GPU. Even their peaks have what the allocator keeps bey
 above.
 
 The high end is a quantile in which each family counts alike, as the next job's family is a new one. The last end is
-above every row that a fit without its family predicts: with more than 1,000 rows, by the conformal
-argument, fewer than 1 of 1,000 jobs of unseen families need more.
+above every row that a fit without its family predicts: with more than 1,000 rows, by the conformal argument, fewer than
+1 of 1,000 jobs of unseen families need more.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ def test_a_job_that_trains_on_several_gpus_is_kept_and_told_what_each_needs() ->
     assert len(decision.reasons) == 2
     decision = eligible(case(*rows, request=GpuRequest(gpu_count=4), workload=of_copies))
     assert decision is not None
-    assert decision.reasons[2] == "gpus=8 is another number of GPUs than the job asks for"
+    assert decision.reasons[2] == "gpus=8 is not the 4 GPUs that the job asks for"
     (of, _), *_ = rows
     decision = eligible(case((of, need(of, gib=100.0)), request=GpuRequest(gpu_count=4), workload=run))
     assert decision is not None
