@@ -192,8 +192,9 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
             cure = f"Add 'mode=infer' or remove {key!r}" if mode == "train" else f"Remove {key!r} or {why_infer}"
             refuse(key, f"belongs to {_JOBS[row.modes[0]]}", text, cure)
         if row.requires and row.requires not in texts:
-            needed = f"{row.requires}={JOB_KEYS[row.requires].example}"
-            refuse(key, f"must stand beside {row.requires!r}", text, f"Add '{needed}' or remove {key!r}")
+            of_copy = prod(values.get(name, 1) for name in ("tensor", "context", "pipeline", "expert"))
+            count = of_copy if row.requires == "gpus" and of_copy > 1 else JOB_KEYS[row.requires].example
+            refuse(key, f"must stand beside {row.requires!r}", text, f"Add '{row.requires}={count}' or remove {key!r}")
     if values.get("gpus", 1) > 1 and mode == "infer" and "generate" not in values:
         refuse("gpus", "must stand beside 'generate' in inference", texts["gpus"], "Add 'generate=512+128'")
     if "strategy" in values and (values["strategy"] == "pipeline") != (mode == "infer"):

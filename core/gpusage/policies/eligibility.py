@@ -16,11 +16,14 @@ def decide_eligibility(case: PolicyInput, draft: Decision) -> Decision | None:
     if request.mps_thread_percent is not None:
         return _keep(case, draft, Code.KEEP, "the job asks for a share of a GPU already")
     if request.obstacles:
-        return _keep(case, draft, Code.KEEP, *request.obstacles)
+        return _keep(case, draft, Code.KEEP, *request.obstacles, *_need_of_several(case))
     if request.gpu_count == 0:
         return _keep(case, draft, Code.DECLINE, "the job asks for no whole GPU")
     if request.gpu_count > 1:
-        return _keep(case, draft, Code.KEEP, *_several(case))
+        unchanged = f"the job asks for {request.gpu_count} GPUs, and gpusage changes only requests for one"
+        return _keep(case, draft, Code.KEEP, unchanged, *_need_of_several(case))
+    if case.workload.gpus > 1:  # its share would be for a part of the model
+        return _keep(case, draft, Code.KEEP, _other_count(case))
     if not any(admits(pool, request) for pool in case.cluster.pools):
         wanted = f"GPU of type {request.gpu_type!r}" if request.gpu_type else "GPU"
         return _keep(case, draft, Code.KEEP, f"this cluster has no {wanted}")
@@ -32,12 +35,11 @@ def decide_eligibility(case: PolicyInput, draft: Decision) -> Decision | None:
     return None
 
 
-def _several(case: PolicyInput) -> tuple[str, ...]:
-    """Return why a request for several GPUs is kept, and what each of them needs where they train together."""
-    unchanged_reason = f"the job asks for {case.request.gpu_count} GPUs, and gpusage changes only requests for one"
+def _need_of_several(case: PolicyInput) -> tuple[str, ...]:
+    """Return what each GPU of a request for several needs where they work together, and if it is another number."""
     places, run = admitted_candidates(case), case.workload
-    if run.gpus == 1 or not places:
-        return (unchanged_reason,)
+    if case.request.gpu_count <= 1 or run.gpus == 1 or not places:
+        return ()
     memory = max((place.need.required_bytes for place in places), key=lambda needed: needed.high)
     of_copy = run.gpus_per_replica
     too_small = type_names([place for place in places if not place.need.fits])
@@ -51,9 +53,12 @@ def _several(case: PolicyInput) -> tuple[str, ...]:
     need = f"on {run.gpus} GPUs {way}, a GPU needs {gib(memory.value)} (up to {gib(memory.high)})" + (
         f", more than {too_small} has" if too_small else ""
     )
-    if run.gpus == case.request.gpu_count:
-        return unchanged_reason, need
-    return unchanged_reason, need, f"gpus={run.gpus} is not the {case.request.gpu_count} GPUs that the job asks for"
+    return (need,) if run.gpus == case.request.gpu_count else (need, _other_count(case))
+
+
+def _other_count(case: PolicyInput) -> str:
+    count = case.request.gpu_count
+    return f"gpus={case.workload.gpus} is not the {count} GPU{'s' if count > 1 else ''} that the job asks for"
 
 
 def _keep(case: PolicyInput, draft: Decision, code: Code, *reasons: str) -> Decision:

@@ -192,6 +192,7 @@ def test_a_utilization_is_percent_with_or_without_its_sign(text: str, percent: f
         ("network=200", "must stand beside 'gpus'; got '200'. Add 'gpus=4' or remove 'network'."),
         ("gpus=16,network=fast", "must be a number of Gb/s above 0; got 'fast'. Write 'network=200'."),
         ("strategy=fsdp", "must stand beside 'gpus'; got 'fsdp'. Add 'gpus=4' or remove 'strategy'."),
+        ("pipeline=4,tensor=2", "Key 'pipeline' must stand beside 'gpus'; got '4'. Add 'gpus=8' or remove 'pipeline'."),
         ("gpus=4,strategy=zero", "must be one of ddp, zero1, zero2, zero3, fsdp, pipeline; got 'zero'. Write"),
         (
             "gpus=4,strategy=pipeline",

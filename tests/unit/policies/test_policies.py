@@ -143,6 +143,12 @@ def test_the_rest_is_refused_with_a_reason(request_: GpuRequest, code: Code, rea
     assert decision.final
 
 
+def test_a_job_that_asks_for_one_gpu_and_means_several_keeps_it_whole() -> None:
+    decision = eligible(case(small(), workload=Workload(batch_size=8, gpus=8, strategy="fsdp")))
+    assert decision is not None
+    assert (decision.code, decision.reasons) == (Code.KEEP, ("gpus=8 is not the 1 GPU that the job asks for",))
+
+
 def test_a_job_that_trains_on_several_gpus_is_kept_and_told_what_each_needs() -> None:
     rows = [(V100, need(V100, gib=6.0)), (H100, need(H100, gib=20.0))]
     run = Workload(batch_size=8, gpus=4, strategy="fsdp")
@@ -158,6 +164,11 @@ def test_a_job_that_trains_on_several_gpus_is_kept_and_told_what_each_needs() ->
     decision = eligible(case(*rows, request=GpuRequest(gpu_count=4), workload=of_copies))
     assert decision is not None
     assert decision.reasons[2] == "gpus=8 is not the 4 GPUs that the job asks for"
+    on_two_nodes = GpuRequest(gpu_count=8, obstacles=("the job may use several nodes",))
+    decision = eligible(case(*rows, request=on_two_nodes, workload=of_copies))
+    assert decision is not None
+    assert decision.reasons[0] == "the job may use several nodes"
+    assert decision.reasons[1].startswith("on 8 GPUs by fsdp, batch 8 for each 4, a GPU needs")
     (of, _), *_ = rows
     decision = eligible(case((of, need(of, gib=100.0)), request=GpuRequest(gpu_count=4), workload=run))
     assert decision is not None
