@@ -9,11 +9,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 import yarn_applications as apps
 import yarn_masters as masters
@@ -188,8 +189,10 @@ def test_a_failover_costs_no_application_and_doubles_none(pair: Pair) -> None:
 
 
 def classes(url: str) -> set[str]:
-    """Return which of our classes have started in the daemon at *url*, be it on standby."""
-    return set(masters.bean(url)["Classes"].split(","))
+    """Return which of our classes have started in the daemon at *url*, be it on standby; none before it answers."""
+    with suppress(requests.ConnectionError):
+        return set(masters.bean(url)["Classes"].split(","))
+    return set()
 
 
 def running(pair: Pair) -> dict[str, int]:
