@@ -52,9 +52,9 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     """Return how many runs are told right."""
     zoo, advisor = load_zoo(), make_advisor()
     sources = {
-        "DeepLearningExamples, one GPU": list(published(data, zoo)),
-        "GPUMemNet, A100 of 40 GB, large runs": list(measured(data, zoo, advisor)),
-        "language models": list(language_models(data, zoo)),
+        "DeepLearningExamples, one GPU": published(data, zoo),
+        "GPUMemNet, A100 of 40 GB, large runs": measured(data, zoo, advisor),
+        "language models": language_models(data, zoo),
     }
     return [
         ScoreTable(
@@ -66,14 +66,16 @@ def tables(data: DataFolder) -> list[ScoreTable]:
                 "by a share's end %",
                 "by the point taken %",
             ),
-            rows=tuple(line for name, runs in sources.items() for line in lines(name, runs, zoo, advisor)),
+            rows=tuple(
+                line for name, runs in sources.items() for line in lines(name, [*dict.fromkeys(runs)], zoo, advisor)
+            ),
             notes=("What ran must fit, what memory ended must not; some of these may have ended for another reason.",),
         )
     ]
 
 
 def lines(name: str, runs: Sequence[Run], zoo: Zoo, advisor: Advisor) -> Iterator[tuple[Cell, ...]]:
-    """Yield the row of the runs that ended well, and that of the others."""
+    """Yield the row of the runs that ended well, and that of the others; each run counts once."""
     for ran in (True, False):
         of_kind = [run for run in runs if run.ran is ran]
         right = [0, 0, 0]
@@ -92,38 +94,29 @@ def lines(name: str, runs: Sequence[Run], zoo: Zoo, advisor: Advisor) -> Iterato
 
 
 def published(data: DataFolder, zoo: Zoo) -> Iterator[Run]:
-    """Yield the training runs on one GPU of models that the zoo has, each once."""
+    """Yield the training runs on one GPU of models that the zoo has."""
     rows = data.read(PUBLISHED)
     rows = rows[(rows["mode"] == "train") & (rows["gpu_count"].astype(int) == 1) & rows["batch_per_gpu"].notna()]
-    visited = set()
     for row in rows.itertuples():
         name = re.fullmatch(r"timm (\w+)", str(row.architecture_hint))
         key = f"timm:{name[1] if name else ''}@{str(row.input).partition('x')[0]}"
         if key not in zoo or row.gpu not in GPUS or row.precision not in PRECISIONS:
             continue
         precision = cast("Precision", PRECISIONS[row.precision])
-        run = Run(key, Workload(batch_size=int(row.batch_per_gpu), precision=precision), GPUS[row.gpu], ran=True)
-        if run not in visited:
-            visited.add(run)
-            yield run
+        yield Run(key, Workload(batch_size=int(row.batch_per_gpu), precision=precision), GPUS[row.gpu], ran=True)
 
 
 def language_models(data: DataFolder, zoo: Zoo) -> Iterator[Run]:
-    """Yield the runs of language models whose memory is published, or which were out of memory, each once."""
-    visited = set()
+    """Yield the runs of language models whose memory is published, or which were out of memory."""
     for row in published_rows(data):
-        outcome = (
-            published_runs.run_of(row._replace(metric="memory_gb"))
-            if row.metric in ("memory_gb", OUT_OF_MEMORY)
-            else None
-        )
+        if row.metric not in ("memory_gb", OUT_OF_MEMORY):
+            continue
+        outcome, ran = published_runs.run_of(row._replace(metric="memory_gb")), row.metric != OUT_OF_MEMORY
         if not isinstance(outcome, published_runs.Run) or outcome.key not in zoo:
             continue
-        run = Run(outcome.key, outcome.workload, outcome.gpu.name, ran=row.metric != OUT_OF_MEMORY)
-        is_larger_gpu = run.ran and outcome.counted_bytes > outcome.gpu.memory_bytes  # torchtitan's H100 of 96 GB
-        if run not in visited and not is_larger_gpu:
-            visited.add(run)
-            yield run
+        is_larger_gpu = ran and outcome.counted_bytes > outcome.gpu.memory_bytes  # torchtitan's H100 of 96 GB
+        if not is_larger_gpu:
+            yield Run(outcome.key, outcome.workload, outcome.gpu.name, ran)
 
 
 def measured(data: DataFolder, zoo: Zoo, advisor: Advisor) -> Iterator[Run]:

@@ -11,13 +11,12 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yarn_applications as apps
 from client_installations import install_from_pypi
 from gpusage_yarn.sandbox import Sandbox
 from slurm_clients import LIMIT_S, copy_work, shares
-from waiting import wait_until
 
 MODELS = {
     "small": "model=small.onnx,batch=8,mode=infer",
@@ -123,8 +122,8 @@ def run_client(sandbox: Sandbox, command: Command, name: str) -> Ending:
     known = {app["id"] for app in apps.applications(sandbox)}
     words = ("env", "-C", str(folder), *command(sandbox, name, card))
     done = sandbox.run(*words, check=False, timeout_s=LIMIT_S)
-    wait_until(lambda: _ended(sandbox, known))  # Spark's client may end before the ResourceManager knows
-    [app] = _ended(sandbox, known)
+    [new] = [app["id"] for app in apps.applications(sandbox) if app["id"] not in known]
+    app = apps.wait_for_state(sandbox, new, *apps.ENDED)  # Spark's client may end before the ResourceManager knows
     outputs = list(sandbox.logs.glob(f"containers/*/{app['id']}/*/stdout"))
     [master] = sandbox.logs.glob(f"containers/*/{app['id']}/*_000001")
     workers = [path for path in outputs if not path.parent.name.endswith("_000001")]
@@ -138,9 +137,3 @@ def run_client(sandbox: Sandbox, command: Command, name: str) -> Ending:
         shares=shares(folder / "runs.log")[name],
         printed="\n".join([shlex.join(words), done.stdout, done.stderr, app["diagnostics"]]),
     )
-
-
-def _ended(sandbox: Sandbox, known: set[str]) -> list[dict[str, Any]]:
-    """Return the applications that are not *known* and have ended."""
-    new = (app for app in apps.applications(sandbox) if app["id"] not in known)
-    return [app for app in new if app["state"] in ("FINISHED", "FAILED", "KILLED")]

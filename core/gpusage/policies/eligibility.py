@@ -37,8 +37,11 @@ def decide_eligibility(case: PolicyInput, draft: Decision) -> Decision | None:
 
 def _need_of_several(case: PolicyInput) -> tuple[str, ...]:
     """Return what each GPU of a request for several needs where they work together, and if it is another number."""
-    places, run = admitted_candidates(case), case.workload
-    if case.request.gpu_count <= 1 or run.gpus == 1 or not places:
+    run = case.workload
+    if case.request.gpu_count <= 1 or run.gpus == 1:
+        return ()
+    places = admitted_candidates(case)
+    if not places:
         return ()
     memory = max((place.need.required_bytes for place in places), key=lambda needed: needed.high)
     of_copy = run.gpus_per_replica

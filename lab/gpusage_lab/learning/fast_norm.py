@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from gpusage_hooks.types import ModelGraph
 
-DEVICES = ("RTX3090", "RTX4090", "RTXPRO6000MaxQ")
+GPUS = ("rtx-3090", "rtx-4090", "rtx-pro-6000-max-q")
 FIRST_RELEASE = 113
-"""Of torch, from which on the files of these devices ran with the option."""
+"""Of torch, from which on the files of these GPUs ran with the option."""
 _OF_PYTORCH = (
     *("cait", "crossvit", "csatv2", "edgenext", "efficientformer", "efficientvit_mit", "inception_next", "mlp_mixer"),
     *("mobilevit", "pit", "sequencer", "swin_transformer", "swin_transformer_v2", "swin_transformer_v2_cr", "tiny_vit"),

@@ -24,7 +24,7 @@ from typing import Any
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage_hooks.types import Gpu, Layout, Mode, ModelGraph, Precision, Workload
-from gpusage_lab.learning import fast_norm
+from gpusage_lab.learning.fast_norm import FIRST_RELEASE, GPUS, with_fast_norm
 from gpusage_lab.learning.older_attention import as_computed_by
 from gpusage_lab.learning.profiled import profiled
 from gpusage_lab.learning.seal import is_sealed
@@ -43,7 +43,6 @@ class StepRow:
         campaign: What was measured together: one host, one version of the libraries.
         release: Of the libraries, where a source has more than one.
         copy_s: What the measurement adds that no prediction of ours counts: the batch's way from the host.
-        is_fast_norm: Whether normalizations ran in half precision: see `gpusage_lab.learning.fast_norm`.
     """
 
     key: str
@@ -55,7 +54,6 @@ class StepRow:
     measured_s: float
     release: str = ""
     copy_s: float = 0.0
-    is_fast_norm: bool = False
 
 
 TIMM_DEVICES = {
@@ -163,14 +161,14 @@ def timm_row(row: Mapping[str, Any], zoo: Zoo, setting: str = "") -> StepRow:
         gpu=builtin_catalogue().find(TIMM_DEVICES[row["device"]]),
         measured_s=row["batch_size"] / row["samples_per_s"],
         release=str(row["torch_version"]),
-        is_fast_norm=row["device"] in fast_norm.DEVICES and row["torch_version"] >= fast_norm.FIRST_RELEASE,
     )
 
 
 def graph_as_measured(row: StepRow, zoo: Zoo) -> ModelGraph:
     """Return the graph of *row* as its campaign computed it."""
     graph = as_computed_by(zoo.graph(row.key), row.release)
-    return fast_norm.with_fast_norm(graph, row.family, int(row.release)) if row.is_fast_norm else graph
+    has_option = row.gpu.name in GPUS and row.release and int(row.release) >= FIRST_RELEASE
+    return with_fast_norm(graph, row.family, int(row.release)) if has_option else graph
 
 
 def _torchvision(data: DataFolder) -> Iterator[StepRow]:
