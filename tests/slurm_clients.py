@@ -175,7 +175,8 @@ def run_client(sandbox: Sandbox, client: Client) -> Ending:
 
 
 def copy_work(folder: Path) -> None:
-    """Fill *folder* with the work, and the models that it names."""
+    """Fill *folder*, emptied of a first try that failed, with the work and the models that it names."""
+    shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(WORKLOADS, folder)
     for name, model in MODELS.items():
         shutil.copy(ROOT / "examples" / "models" / f"{model}.onnx", folder / f"{name}.onnx")
