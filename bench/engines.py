@@ -1,7 +1,7 @@
 """How TensorRT's numbers were fitted: what they do to its published times, and to those of a GPU that is left out.
 
-The floor of a kernel and the share of what is left unfused are those with the least mean error of a grid, once of all
-rows, and once for each GPU of those of the others. The width of the interval is what 90 % of the latter lie within.
+The floor of a kernel is that with the least mean error of a grid, once of all rows, and once for each GPU of those of
+the others. The width of the interval is what 90 % of the latter lie within.
 
 Example: python bench/engines.py --data ../shared/data
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from unittest.mock import patch
 
@@ -28,9 +27,8 @@ from gpusage_lab.zoo.cards import Zoo, load_zoo
 
 USUAL = Path(__file__).resolve().parents[2] / "shared" / "data"
 ENGINE: Engine = "tensorrt"
-FLOORS_S = (2e-6, 3e-6, 4e-6, 5e-6, 6e-6, 8e-6)
-UNFUSED_SHARES = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
-LINE = "| {} | {} | {} | {} | {} | {} | {} |"
+FLOORS_S = tuple(1e-6 * us for us in range(1, 11))
+LINE = "| {} | {} | {} | {} | {} | {} |"
 
 FIGURES = ("median ratio", "median factor", "factor of 90 %")
 
@@ -46,23 +44,20 @@ def main(*, folder: Path) -> None:
         click.echo(f"Folder '{folder}' must have {VISION} and {LANGUAGE}; got others. Name it with --data.", err=True)
         return
     shipped = engines.ENGINES[ENGINE]
-    grid = list(product(FLOORS_S, UNFUSED_SHARES))
-    tried = {
-        numbers: compared(data, replace(shipped, floor_s=numbers[0], unfused_share=numbers[1])) for numbers in grid
-    }
-    errors = {numbers: log_ratios(rows) for numbers, rows in tried.items()}
-    gpus = np.array([row.run.gpu.name for row in tried[grid[0]]])
-    click.echo(LINE.format("left out of the fit", "n", "floor, us", "unfused share", *FIGURES))
-    click.echo("|---|--:|--:|--:|--:|--:|--:|")
+    tried = {floor_s: compared(data, replace(shipped, floor_s=floor_s)) for floor_s in FLOORS_S}
+    errors = {floor_s: log_ratios(rows) for floor_s, rows in tried.items()}
+    gpus = np.array([row.run.gpu.name for row in tried[FLOORS_S[0]]])
+    click.echo(LINE.format("left out of the fit", "n", "floor, us", *FIGURES))
+    click.echo("|---|--:|--:|--:|--:|--:|")
     unseen = []
     for gpu in sorted(set(gpus.tolist())):
-        numbers = best(errors, gpus != gpu)
-        unseen.append(errors[numbers][gpus == gpu])
-        click.echo(line(gpu, numbers, unseen[-1]))
+        floor_s = best(errors, gpus != gpu)
+        unseen.append(errors[floor_s][gpus == gpu])
+        click.echo(line(gpu, floor_s, unseen[-1]))
     click.echo(line("each GPU in turn, together", None, np.concatenate(unseen)))
-    numbers = best(errors, np.full(len(gpus), fill_value=True))
-    click.echo(line("nothing", numbers, errors[numbers]))
-    click.echo(line("what is shipped", (shipped.floor_s, shipped.unfused_share), log_ratios(compared(data, shipped))))
+    floor_s = best(errors, np.full(len(gpus), fill_value=True))
+    click.echo(line("nothing", floor_s, errors[floor_s]))
+    click.echo(line("what is shipped", shipped.floor_s, log_ratios(compared(data, shipped))))
 
 
 def compared(data: DataFolder, rules: engines.EngineRules) -> Sequence[Compared]:
@@ -77,17 +72,17 @@ def log_ratios(rows: Sequence[Compared]) -> Errors:
     return np.log([row.ratio for row in rows])
 
 
-def best(errors: dict[tuple[float, float], Errors], chosen: npt.NDArray[np.bool_]) -> tuple[float, float]:
-    """Return the numbers with the least mean error of the *chosen* rows."""
-    return min(errors, key=lambda numbers: float(np.abs(errors[numbers][chosen]).mean()))
+def best(errors: dict[float, Errors], chosen: npt.NDArray[np.bool_]) -> float:
+    """Return the floor with the least mean error of the *chosen* rows."""
+    return min(errors, key=lambda floor_s: float(np.abs(errors[floor_s][chosen]).mean()))
 
 
-def line(name: str, numbers: tuple[float, float] | None, errors: Errors) -> str:
+def line(name: str, floor_s: float | None, errors: Errors) -> str:
     """Return a line of the table."""
-    floor, unfused = (f"{1e6 * numbers[0]:g}", f"{numbers[1]:g}") if numbers else ("", "")
+    floor = f"{1e6 * floor_s:g}" if floor_s else ""
     factor, most = np.exp(np.quantile(np.abs(errors), (0.5, 0.9)))
     ratio = np.exp(np.median(errors))
-    return LINE.format(name, len(errors), floor, unfused, f"{ratio:.2f}", f"{factor:.2f}", f"{most:.2f}")
+    return LINE.format(name, len(errors), floor, f"{ratio:.2f}", f"{factor:.2f}", f"{most:.2f}")
 
 
 if __name__ == "__main__":

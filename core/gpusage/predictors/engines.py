@@ -7,7 +7,7 @@ a list of kernels that is recorded once. A kernel takes the longer of two times,
 
 A pass over one token streams weights, keys and values, so its bytes decide. Weights of 8 or 4 bits are widened in
 registers, which costs no time of its own; fp8, and in TensorRT and TensorRT-LLM int8, is multiplied as it is where a
-GPU can. TensorRT also makes most of what stands between two products part of them.
+GPU can.
 
 The figures are fitted on tokens per second that were published of gpt-fast, torchao, vLLM, SGLang and TensorRT-LLM, and
 on the milliseconds that were published of BERT, DeBERTa, ViT, Swin and YOLOv5 with TensorRT and FasterTransformer.
@@ -41,14 +41,12 @@ class EngineRules:
 
     Attributes:
         floor_s: What each kernel takes in addition; with it, what a server does between two passes.
-        unfused_share: Of the bytes and kernels between two products, those that are left beside them.
         deviation: How far 90 % of the published figures lie from the point, on the logarithmic scale.
         multiplies_int8: Whether it multiplies numbers of 8 bits as they are.
         reserves_cache: Whether it takes what is free of a GPU's memory for blocks of its cache.
     """
 
     floor_s: float
-    unfused_share: float = 1.0
     deviation: float = 0.42
     multiplies_int8: bool = False
     reserves_cache: bool = False
@@ -58,7 +56,7 @@ ENGINES: Mapping[Engine, EngineRules] = {
     "compile": EngineRules(floor_s=5.8e-6),
     "vllm": EngineRules(floor_s=8.9e-6, reserves_cache=True),
     "tensorrt-llm": EngineRules(floor_s=7.7e-6, multiplies_int8=True, reserves_cache=True),
-    "tensorrt": EngineRules(floor_s=4.0e-6, unfused_share=0.5, deviation=0.74, multiplies_int8=True),
+    "tensorrt": EngineRules(floor_s=4.0e-6, deviation=0.61, multiplies_int8=True),
 }
 _PRODUCTS = (OperatorClass.PRODUCT, OperatorClass.BATCHED_PRODUCT, OperatorClass.CONVOLUTION)
 _IS_PRODUCT = np.array([one in _PRODUCTS for one in OperatorClass])
@@ -134,11 +132,10 @@ def _engine_times(
 ) -> KernelTimes:
     rules = ENGINES[engine]
     is_product = _IS_PRODUCT[kernels.operator_class][:, np.newaxis]
-    unfused = np.where(is_product, 1.0, rules.unfused_share)
-    traffic_s = unfused * ideal.traffic_s / ideal.streaming_share
+    traffic_s = ideal.traffic_s / ideal.streaming_share
     is_native = rules.multiplies_int8 or precision == "fp8"
     speedups = [NARROW_SPEEDUP if is_native and has_narrow_units(gpu, precision) else 1.0 for gpu in gpus]
     compute_s = ideal.compute_s / (MATRIX_SHARE * np.where(is_product, speedups, 1.0))
-    launch_s = rules.floor_s * unfused * kernels.launches[:, np.newaxis]
+    launch_s = rules.floor_s * kernels.launches[:, np.newaxis]
     total_s: FloatArray = np.maximum(traffic_s, compute_s) + launch_s
     return KernelTimes(total_s=total_s, learned_s=total_s, compute_s=compute_s, traffic_s=traffic_s, launch_s=launch_s)

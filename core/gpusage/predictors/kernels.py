@@ -368,9 +368,13 @@ def _single(operator_class: OperatorClass, flop: float, traffic_bytes: float, el
 
 
 def is_autocast(workload: Workload) -> bool:
-    """Return whether weights of 4 bytes are cast for each product; ZeRO and FSDP run the whole module in two bytes."""
+    """Return whether weights of 4 bytes are cast for each product.
+
+    ZeRO and FSDP run the whole module in two bytes, and an engine builds it with weights of two bytes.
+    """
     is_sharded = workload.gpus > 1 and workload.strategy != "ddp"
-    return workload.precision in AUTOCAST and workload.generate is None and not is_sharded
+    is_built = workload.engine not in ("eager", "compile")
+    return workload.precision in AUTOCAST and workload.generate is None and not is_sharded and not is_built
 
 
 def update_share(lowering: Lowering, workload: Workload) -> float:

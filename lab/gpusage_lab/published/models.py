@@ -297,9 +297,10 @@ def text_key(model: str, length: int, *, is_eager: bool) -> str:
     return f"{PREFIX}{model}{'-eager' if is_eager else ''}@{length}"
 
 
-def image_key(model: str, sides: tuple[int, ...]) -> str:
-    """Return the zoo's key of an image model."""
-    return f"{PREFIX}{model}@{'x'.join(map(str, sides))}"
+def image_key(model: str, sides: tuple[int, ...], *, is_eager: bool) -> str:
+    """Return the zoo's key of an image model; only timm's transformers differ where they are eager."""
+    suffix = "-eager" if is_eager and model.startswith("timm:vit_") else ""
+    return f"{PREFIX}{model}{suffix}@{'x'.join(map(str, sides))}"
 
 
 def build(key: str) -> ModelGraph:
@@ -313,7 +314,16 @@ def build(key: str) -> ModelGraph:
     library, colon, model = name.partition(":")
     if library == "builtin":
         return _detector(name, numbers)
-    return build_image_model(library, model, {"input": (3, *numbers)}) if colon else _text_graph(name, numbers[0])
+    if not colon:
+        return _text_graph(name, numbers[0])
+    if not model.endswith("-eager"):
+        return build_image_model(library, model, {"input": (3, *numbers)})
+    layers = import_library("timm.layers")
+    layers.set_fused_attn(False)
+    try:
+        return build_image_model(library, model.removesuffix("-eager"), {"input": (3, *numbers)})
+    finally:
+        layers.set_fused_attn(True)
 
 
 def _detector(name: str, sides: tuple[int, ...]) -> ModelGraph:
