@@ -1,4 +1,4 @@
-"""How TensorRT's numbers were fitted: what they do to its published times, and to those of a GPU that is left out.
+"""How TensorRT's number was fitted: what it does to its published times, and to those of a GPU that is left out.
 
 The floor of a kernel is that with the least mean error of a grid, once of all rows, and once for each GPU of those of
 the others. The width of the interval is what 90 % of the latter lie within.
