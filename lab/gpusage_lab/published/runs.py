@@ -145,6 +145,8 @@ def _unusable(row: PublishedRow) -> str:
         (row.source == "pytorch/torchtune", "checkpointing and optimizer are in its recipes alone"),
         (not is_time and row.checkpointing.startswith("selective"), "checkpoints of some operators"),
         (row.mode == "finetune" and row.source == "huggingface/peft" and "lora" not in row.method, "another adapter"),
+        (_is_between_steps(row), "the mean memory between two steps"),
+        (_is_of_loading(row), "the memory while a model was loaded, before FSDP divided it"),
     )
     return next((reason for is_case, reason in cases if is_case), "")
 
@@ -159,11 +161,26 @@ def _is_replaced(row: PublishedRow) -> bool:
     return is_prompt and ("GEMV" in row.method or (row.batch or 0) * (row.prompt or 0) >= AWQ_WIDENED_TOKENS)
 
 
+def _is_between_steps(row: PublishedRow) -> bool:
+    """Return whether the memory is PEFT's ``mem allocated avg``, read after each step: the weights and hardly more."""
+    weights = re.search(r"params=(\d+)", row.hint)
+    is_memory = row.source == "huggingface/peft" and row.metric == "memory_gb"
+    return is_memory and weights is not None and row.value * 1e9 < 1.25 * 2 * float(weights[1])
+
+
+def _is_of_loading(row: PublishedRow) -> bool:
+    """Return whether the memory is litgpt's of FSDP on n GPUs: 1 + 1/n times the weights and a little, at any batch.
+
+    Its blocks have checkpoints there, so that a step takes less.
+    """
+    return row.source == "Lightning-AI/litgpt" and row.metric == "memory_gb" and row.parallelism == "FSDP"
+
+
 def _is_copied(row: PublishedRow) -> bool:
     """Return whether the source has the row's figures twice, to the last digit.
 
-    TensorRT's table of BERT on the A30 is its older one of the L4, all 40 rows; OPT's rows of 4 and 8 sequences of 2,048
-    tokens are those of 1,024.
+    TensorRT's table of BERT on the A30 is its older one of the L4, all 40 rows; OPT's rows of 4 and 8 sequences of
+    2,048 tokens are those of 1,024.
     """
     is_a30 = row.source == "NVIDIA/TensorRT" and row.gpu == "A30"
     is_opt = row.source.startswith("yeatscircle") and "opt" in row.model and row.attention == "sdpa"

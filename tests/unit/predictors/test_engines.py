@@ -66,17 +66,19 @@ def test_a_compiled_answer_is_what_its_engine_says() -> None:
     assert not replays_graph(served("eager"))
 
 
-def test_tensorrt_leaves_half_of_the_kernels_and_bytes_between_two_products() -> None:
-    workload = Workload(batch_size=1, mode="infer", precision="fp16", engine="tensorrt")
-    analysis = WorkloadAnalysis(gpusage.read_model(MODELS / "resnet50.onnx"), workload)
-    times = times_on(analysis.efficiency, analysis.kernels, [A100], "fp16").as_run
-    sums = analysis.kernels.operator_class == OperatorClass.ELEMENTWISE
-    products = analysis.kernels.operator_class == OperatorClass.CONVOLUTION
-    rules, rate = ENGINES["tensorrt"], MOST_SHARE * A100.bandwidth_bytes_per_s
-    assert times.traffic_s[sums, 0] == pytest.approx(0.5 * analysis.kernels.traffic_bytes[sums] / rate)
-    assert times.launch_s[sums, 0] == pytest.approx(0.5 * rules.floor_s * analysis.kernels.launches[sums])
-    assert times.traffic_s[products, 0] == pytest.approx(analysis.kernels.traffic_bytes[products] / rate)
-    assert replays_graph(workload)
+def test_tensorrt_builds_a_model_with_weights_of_two_bytes_and_casts_nothing() -> None:
+    graph = gpusage.read_model(MODELS / "resnet50.onnx")
+    built = Workload(batch_size=1, mode="infer", precision="fp16", engine="tensorrt")
+    pure = WorkloadAnalysis(graph, replace(built, precision="fp16-pure"))
+    analysis = WorkloadAnalysis(graph, built)
+    assert replays_graph(built)
+    assert analysis.kernels.traffic_bytes == pytest.approx(pure.kernels.traffic_bytes)
+    eager = WorkloadAnalysis(graph, replace(built, engine="eager"))
+    moved = [float(each.kernels.traffic_bytes @ each.kernels.counts) for each in (analysis, eager)]
+    casts_bytes = 6 * 25.6e6  # of each weight 4 bytes are read, and 2 written
+    assert moved[1] - moved[0] > casts_bytes
+    times = [predicted(graph, each.workload, [A100])[0].step_time_s.value for each in (analysis, pure)]
+    assert times[0] == pytest.approx(times[1])
 
 
 def test_weights_of_fewer_bits_are_read_sooner_and_widened_for_nothing() -> None:

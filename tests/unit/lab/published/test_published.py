@@ -115,6 +115,36 @@ def test_a_row_of_an_image_model_is_a_step_of_its_batch(tmp_path: Path) -> None:
     assert run(tmp_path, {**IMAGES, "layout": "yes"}).workload.layout == "channels_last"
 
 
+def test_a_table_that_is_a_copy_of_another_gpu_s_is_left_out(tmp_path: Path) -> None:
+    bert = {**IMAGES, "source": "NVIDIA/TensorRT", "model": "BERT large", "input": "seq 128", "metric": "latency_ms"}
+    bert |= {"framework_and_version": "TensorRT OSS 10.15.1.29", "compiled_or_engine": "TensorRT demoBERT"}
+    assert run(tmp_path, {**bert, "gpu": "L4"}).gpu.name == "l4"
+    copied = one(tmp_path, {**bert, "gpu": "A30"})
+    assert isinstance(copied, Left)
+    assert "the same figures" in copied.reason
+
+
+@pytest.mark.parametrize(
+    ("framework", "engine", "key"),
+    [
+        ("PyTorch NGC 22.09-py3", "eager", "vit_base_patch16_384-eager"),
+        ("PyTorch NGC 22.09-py3", "FasterTransformer C++", "vit_base_patch16_384"),
+        ("PyTorch 2.3", "eager", "vit_base_patch16_384"),
+    ],
+)
+def test_a_transformer_of_images_before_pytorch_2_has_its_attention_written_out(
+    tmp_path: Path, framework: str, engine: str, key: str
+) -> None:
+    row = {**IMAGES, "source": "NVIDIA/FasterTransformer", "model": "ViT-B_16 384", "input": "384x384"}
+    actual = run(tmp_path, {**row, "framework_and_version": framework, "compiled_or_engine": engine})
+    assert actual.key == f"published:timm:{key}@384x384"
+
+
+@pytest.mark.parametrize(("published", "precision"), [("fp32/tf32 (as published)", "fp32"), ("tf32", "tf32")])
+def test_tf32_is_read_where_it_stands_alone(tmp_path: Path, published: str, precision: str) -> None:
+    assert run(tmp_path, {**IMAGES, "gpu": "A100-80GB", "precision": published}).workload.precision == precision
+
+
 def test_the_throughput_of_several_gpus_is_that_of_all(tmp_path: Path) -> None:
     actual = run(tmp_path, {**IMAGES, "mode": "train", "gpu_count": "8", "precision": "amp-fp16"})
     assert (actual.workload.gpus, actual.workload.strategy, actual.workload.precision) == (8, "ddp", "fp16")
@@ -283,6 +313,17 @@ def test_the_letters_of_parallel_runs_are_read(tmp_path: Path) -> None:
         ({"metric": "mfu"}, "no time, rate or memory"),
         ({"micro_batch_per_gpu": ""}, "batch size"),
         ({"note": "samples are shorter; runtime includes validation"}, "differ in length"),
+        (
+            {
+                "source": "huggingface/peft",
+                "method": "lora r=32",
+                "architecture_hint": "params=3221924864 trainable=9175040",
+                "metric": "memory_gb",
+                "value": "6.924",
+            },
+            "between two steps",
+        ),
+        ({"source": "Lightning-AI/litgpt", "parallelism": "FSDP", "metric": "memory_gb"}, "while a model was loaded"),
     ],
 )
 def test_what_cannot_be_predicted_has_a_reason(tmp_path: Path, change: dict[str, str], reason: str) -> None:
@@ -311,7 +352,8 @@ def test_a_publishers_name_is_one_model_or_none(published: str, model: str | Non
 def test_every_model_that_rows_name_is_in_the_zoo_with_the_weights_that_it_has() -> None:
     zoo = load_zoo()
     keys = {key.removeprefix("published:").rpartition("@")[0] for key in zoo if key.startswith("published:")}
-    known = {*TEXT_MODELS, *(f"{name}-eager" for name in TEXT_MODELS), *IMAGE_MODELS.values()}
+    models = {*TEXT_MODELS, *IMAGE_MODELS.values()}
+    known = {*models, *(f"{name}-eager" for name in models)}
     assert keys
     assert {key for key in keys if not key.startswith("megatron-")} <= known
     assert zoo.graph("published:builtin:ssd300-resnet50@300x300").parameter_count == pytest.approx(23e6, rel=0.1)
