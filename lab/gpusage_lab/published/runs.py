@@ -179,7 +179,7 @@ def _is_of_loading(row: PublishedRow) -> bool:
 def _is_copied(row: PublishedRow) -> bool:
     """Return whether the source has the row's figures twice, to the last digit.
 
-    TensorRT's table of BERT on the A30 is its older one of the L4, all 40 rows; OPT's rows of 4 and 8 sequences of
+    TensorRT's table of BERT on the A30 is its older one of the L4, all 60 rows; OPT's rows of 4 and 8 sequences of
     2,048 tokens are those of 1,024.
     """
     is_a30 = row.source == "NVIDIA/TensorRT" and row.gpu == "A30"
