@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import click
+
 from gpusage.cli import documents, tables
 from gpusage.decisions.advisor import advisor
 from gpusage.devices.nvml import LocalGpu, local_gpus
@@ -31,18 +33,22 @@ LOCAL_COLUMNS = (
 LEGEND = "\nfp32 to bf16 are dense TFLOP/s; empty where the chip does not speed it up.\n"
 
 
-def gpus(*, local: bool, as_json: bool) -> None:
-    """List the GPUs that predictions can be made for, and where each row is from."""
+def gpus(*, names: Sequence[str], local: bool, as_json: bool) -> None:
+    """List the GPUs that predictions can be made for, or those of *names*, and where each row is from."""
+    if names and local:
+        message = "'--local' lists this machine's GPUs. Leave out the names."
+        raise click.UsageError(message)
     catalogue = advisor().catalogue
+    rows = [catalogue.find(name) for name in names] or [*catalogue]
     if local:
         show_local(local_gpus(catalogue), as_json=as_json)
     elif as_json:
-        tables.print_json({"schema": SCHEMA, "gpus": [documents.gpu(row) for row in catalogue]})
+        tables.print_json({"schema": SCHEMA, "gpus": [documents.gpu(row) for row in rows]})
     else:
-        tables.show_rows(COLUMNS, [list(_cells(row)) for row in catalogue])
+        tables.show_rows(COLUMNS, [list(_cells(row)) for row in rows])
         tables.show(LEGEND)
         tables.show_title("Sources")
-        tables.show("\n".join(f"{row.name}: {row.source}" for row in catalogue))
+        tables.show("\n".join(f"{row.name}: {row.source}" for row in rows))
 
 
 def show_local(present: Sequence[LocalGpu], *, as_json: bool) -> None:

@@ -28,6 +28,15 @@ def test_each_row_has_its_source() -> None:
     assert all(f"{row.name}: " in listed for row in CATALOGUE)
 
 
+def test_only_the_gpus_that_are_named_are_listed() -> None:
+    document = json.loads(CliRunner().invoke(main, ["gpus", "l40s", "a100", "--json"]).stdout)
+    assert [row["name"] for row in document["gpus"]] == ["l40s", "a100-sxm4-40gb"]
+    unknown = CliRunner().invoke(main, ["gpus", "a1000"])
+    assert unknown.exit_code == 1
+    assert "Did you mean 'a100-sxm4-40gb'?" in unknown.stderr
+    assert "Leave out the names" in CliRunner().invoke(main, ["gpus", "a100", "--local"]).stderr
+
+
 def test_local_gpus_are_shown_by_both_names(capsys: pytest.CaptureFixture[str]) -> None:
     gpus.show_local(LOCAL, as_json=False)
     assert capsys.readouterr().out.splitlines() == [

@@ -10,16 +10,18 @@ from gpusage.cli.deferred import run_by
 EXAMPLE = """\b
 Examples:
   gpusage gpus
+  gpusage gpus a100 l40s
   gpusage gpus --local --json
 """
 
 
 @click.command(epilog=EXAMPLE)
+@click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--local", is_flag=True, help="List only this machine's GPUs (NVML), each with its row of the catalogue.")
 @options.json_option
 @run_by("gpusage.cli.gpus:gpus")
 def command() -> None:
-    """List the GPUs that gpusage can predict for, and the source of each row.
+    """List the GPUs that gpusage can predict for, or those of a NAME, and the source of each row.
 
     gpusage also understands other names of a GPU: workload managers' type names, NVML's names, and the short forms.
     """
