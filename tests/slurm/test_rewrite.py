@@ -207,7 +207,7 @@ def test_a_comment_in_the_script_and_a_path_from_the_folder_of_the_submission_co
     here = sandbox.layout.jobs / "here.onnx"
     here.write_bytes((MODELS / "resnet18.onnx").read_bytes())
     elsewhere = sandbox.layout.jobs / "elsewhere"
-    elsewhere.mkdir()
+    elsewhere.mkdir(exist_ok=True)
     (elsewhere / "there.onnx").write_bytes(here.read_bytes())
     for options in ((), (f"--chdir={elsewhere}", "--comment=there.onnx"), ("-D", "elsewhere", "--comment=there.onnx")):
         output = dry_run(sandbox, *options, str(script))
