@@ -2,9 +2,10 @@
 
 A GPU has a part of the tokens of each sample in every layer: that part of all work and of all activations, and all of
 the weights. Only an attention needs tokens of the others. Their keys and values come round a ring, once forward, and
-once more backward together with their gradients. While a block of them is on its way, a GPU computes the attention to
-the block before, so it waits for the rest alone. PyTorch gathers all blocks first, which sends as much. Each GPU has a
-piece from the start of a sequence and the one as far from its end, so that a causal mask leaves all as much to do.
+once more backward together with their gradients. A block of them takes one exchange and the time of its bytes; a GPU
+computes the attention to the block before meanwhile, so it waits for the rest alone. PyTorch gathers all blocks first,
+which sends as much. Each GPU has a piece from the start of a sequence and the one as far from its end, so that a causal
+mask leaves all as much to do.
 
 The gradients of weights are summed over these GPUs as over those with other samples, and `strategy` divides what they
 hold alike.
@@ -18,6 +19,7 @@ Source:
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,14 +57,29 @@ def part_of_tokens(lowering: Lowering, graph: ModelGraph, workload: Workload) ->
     )
 
 
-def ring_bytes(graph: ModelGraph, workload: Workload) -> float:
+class RingTraffic(NamedTuple):
+    """What a GPU sends round its ring in a step.
+
+    Attributes:
+        hop_count: Blocks that go to the next GPU, one after the other; gradients go with keys and values.
+        sent_bytes: Of all of them.
+    """
+
+    hop_count: float
+    sent_bytes: float
+
+
+def ring_traffic(graph: ModelGraph, workload: Workload) -> RingTraffic:
     """Return what each GPU sends round its ring in a step of *graph*: the part of the heads that it has."""
     if workload.context == 1:
-        return 0.0
-    elements = sum(one.key_elements + one.value_elements for one in find_attentions(graph))
-    passes = RING_PASSES + 1 if workload.checkpointing else RING_PASSES
-    of_ring = FLOAT_BYTES[workload.precision] * workload.batch_size * elements / workload.tensor
-    return passes * of_ring * (workload.context - 1) / workload.context
+        return RingTraffic(0.0, 0.0)
+    attentions, again = find_attentions(graph), int(workload.checkpointing)
+    of_ring = FLOAT_BYTES[workload.precision] * workload.batch_size / workload.tensor
+    of_ring *= sum(one.key_elements + one.value_elements for one in attentions)
+    return RingTraffic(
+        hop_count=(2.0 + again) * len(attentions) * (workload.context - 1),
+        sent_bytes=(RING_PASSES + again) * of_ring * (workload.context - 1) / workload.context,
+    )
 
 
 def _require_divisible(graph: ModelGraph, context: int) -> None:

@@ -36,7 +36,7 @@ import numpy as np
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.arrays import IntArray
 from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
-from gpusage.predictors.context_parallel import ring_bytes
+from gpusage.predictors.context_parallel import RingTraffic, ring_traffic
 from gpusage.predictors.data_parallel import FULLY_SHARDED
 from gpusage.predictors.divisions import require_a_layer_for_each, require_even_parts
 from gpusage.predictors.expert_parallel import ExpertTraffic, expert_traffic
@@ -306,14 +306,14 @@ class CopyTraffic:
     Attributes:
         sum_count: Sums over the GPUs that divide a layer, one after the other.
         sum_bytes: Of all of them.
-        ring_bytes: Keys and values, and their gradients, of other parts of the sequences.
+        ring: Keys and values, and their gradients, of other parts of the sequences.
         experts: What goes to experts on other GPUs, and back.
         handover_bytes: What a stage sends to its neighbours.
     """
 
     sum_count: float
     sum_bytes: float
-    ring_bytes: float
+    ring: RingTraffic
     experts: ExpertTraffic
     handover_bytes: float
 
@@ -331,7 +331,7 @@ def copy_traffic(layers: DividedLayers, graph: ModelGraph, workload: Workload) -
     return CopyTraffic(
         sum_count=passes * layers.sum_count,
         sum_bytes=passes * layers.sum_bytes,
-        ring_bytes=ring_bytes(graph, workload),
+        ring=ring_traffic(graph, workload),
         experts=ExpertTraffic(*(passes * one for one in expert_traffic(graph, workload))),
         handover_bytes=handover_bytes,
     )
@@ -364,7 +364,8 @@ def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, attention_s: float, wo
     network = workload.network_bytes_per_s
     sums_s = ALLREDUCE_S * traffic.sum_count
     sums_s += traffic.sum_bytes * allreduce_s_per_byte(gpu, workload.tensor, network)
-    ring_s = traffic.ring_bytes * send_s_per_byte(gpu, workload.tensor * workload.context, network, workload.tensor)
+    hop_s = send_s_per_byte(gpu, workload.tensor * workload.context, network, workload.tensor)
+    ring_s = ALLREDUCE_S * traffic.ring.hop_count + traffic.ring.sent_bytes * hop_s
     ring_s = max(ring_s - attention_s * (1.0 - 1.0 / workload.context), 0.0)
     experts_s = ALLREDUCE_S * traffic.experts.exchange_count
     experts_s += traffic.experts.sent_bytes * exchange_s_per_byte(gpu, workload.expert, network)

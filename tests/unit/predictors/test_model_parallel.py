@@ -11,6 +11,7 @@ import pytest
 import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
+from gpusage.predictors.context_parallel import RingTraffic
 from gpusage.predictors.data_parallel import gradient_traffic, sharding_of
 from gpusage.predictors.expert_parallel import ExpertTraffic
 from gpusage.predictors.explanation import explanation_of
@@ -187,7 +188,9 @@ def test_a_micro_batch_alone_goes_through_all_stages_however_many_pieces_they_ha
     """Of 4 stages, one computes for 1 of 4 times; with 2 micro-batches in 2 pieces each for 2 of 4 and a half."""
     for pieces, micro_batches, idle in ((1, 1, 3), (2, 1, 3), (2, 2, 2.5), (2, 4, 1.5), (2, 8, 1.5), (1, 2, 3)):
         run = replace(PIPELINE, virtual_pipeline=pieces, accumulate=micro_batches)
-        nothing = CopyTraffic(sum_count=0, sum_bytes=0, ring_bytes=0, experts=ExpertTraffic(0, 0), handover_bytes=0)
+        nothing = CopyTraffic(
+            sum_count=0, sum_bytes=0, ring=RingTraffic(0, 0), experts=ExpertTraffic(0, 0), handover_bytes=0
+        )
         assert wait_in_copy_s(nothing, 1.0, 0.0, run, A100) == pytest.approx(idle / micro_batches)
 
 
