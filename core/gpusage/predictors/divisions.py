@@ -29,9 +29,11 @@ def require_even_parts(graph: ModelGraph, part: str, counts: Collection[int], gp
         return
     common = gcd(*counts)
     most = [str(count) for count in range(2, min(common, MAXIMUM_LISTED) + 1) if common % count == 0]
-    cure = f"Write '{key}=N' with N one of {', '.join(most)}." if most else f"Remove {key!r}."
+    cure = f"Remove {key!r}"
+    if most:
+        cure = f"Write '{key}=N' with N one of {', '.join(most)}" if most[1:] else f"Write '{key}={most[0]}'"
     rule = f"Model {graph.name!r} must have as many {part} on each of its GPUs"
-    message = f"{rule}; got {' and '.join(map(str, sorted(counts)))} {part}, {gpu_count} GPUs. {cure}"
+    message = f"{rule}; got {' and '.join(map(str, sorted(counts)))} {part}, {gpu_count} GPUs. {cure}."
     raise GraphError(message)
 
 

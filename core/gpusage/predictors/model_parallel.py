@@ -186,8 +186,9 @@ def _head_count(query: Shape) -> int:
 
 def _key_head_count(graph: ModelGraph, attention: Attention) -> int:
     """Return the heads of the keys, before those are repeated that several heads of queries share."""
-    width = graph.nodes[attention.scores].inputs[0][-1]
-    return max(attention.key_elements // max(key_count(graph, attention) * width, 1), 1)
+    query = graph.nodes[attention.scores].inputs[0]
+    windows = abs(query[0]) if len(query) > 3 else 1  # of a sample, each with all heads (Swin's)
+    return max(attention.key_elements // max(windows * key_count(graph, attention) * query[-1], 1), 1)
 
 
 class Stage(NamedTuple):

@@ -323,7 +323,7 @@ def test_heads_of_keys_must_be_divided() -> None:
     """As Megatron wants it: `num_query_groups` is a multiple of the GPUs."""
     shared = with_layers(language_model(HIDDEN, HEADS, 2, INNER, WORDS, LENGTH), LAYERS)
     assert predicted(shared, replace(TENSOR, gpus=2, tensor=2), [A100])
-    with pytest.raises(GraphError, match=r"got 2 and 8 heads, 4 GPUs\. Write 'tensor=N' with N one of 2\.$"):
+    with pytest.raises(GraphError, match=r"got 2 and 8 heads, 4 GPUs\. Write 'tensor=2'\.$"):
         predicted(shared, TENSOR, [A100])
 
 
@@ -334,6 +334,13 @@ def test_each_number_of_heads_must_be_divided() -> None:
     both = replace(text, nodes=(*text.nodes, *picture.nodes), producers=(*text.producers, *behind))
     with pytest.raises(GraphError, match=r"got 8 and 12 heads, 8 GPUs\. Write 'tensor=N' with N one of 2, 4\.$"):
         predicted(both, replace(TENSOR, gpus=8, tensor=8), [A100])
+
+
+def test_windows_are_no_heads() -> None:
+    """Swin-T has 3 to 24 heads in 64 to 1 windows of a picture."""
+    swin = gpusage.read_model(MODELS / "swin_t.onnx")
+    with pytest.raises(GraphError, match=r"got 3 and 6 and 12 and 24 heads, 2 GPUs\. Write 'tensor=3'\.$"):
+        predicted(swin, replace(TENSOR, gpus=2, tensor=2), [A100])
 
 
 def test_experts_are_not_divided() -> None:
