@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES
+from gpusage.predictors.divisions import divisor_advice
 from gpusage.predictors.lowering import Lowering
 from gpusage.predictors.sequences import Attention, find_attentions, key_count
 from gpusage_hooks.errors import GraphError
@@ -87,16 +88,15 @@ def _require_divisible(graph: ModelGraph, context: int) -> None:
     read = {size for _, shape in graph.inputs for size in shape[:2]}  # batch and tokens, in either order
     if len(lengths) != 1 or not lengths <= read:
         message = (
-            f"Model {graph.name!r} must read one sequence of tokens and attend to all of it for 'context'; got another "
-            "model. Remove 'context'."
+            f"Model {graph.name!r} must read tokens, in sequences of one length, and attend to all of them for "
+            "'context'; got another model. Remove 'context'."
         )
         raise GraphError(message)
     length = lengths.pop()
     if length % (2 * context):
-        longer = -(-length // (2 * context)) * 2 * context
         message = (
             f"Model {graph.name!r} must read a multiple of 2 x context tokens, two pieces for each GPU; got {length} "
-            f"tokens, context={context}. Write another 'context', or a shape with {longer} tokens."
+            f"tokens, context={context}. {divisor_advice('context', length // 2 if length % 2 == 0 else 1)}."
         )
         raise GraphError(message)
 

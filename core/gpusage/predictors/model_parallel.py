@@ -266,7 +266,7 @@ def _layer_edges(graph: ModelGraph, lowering: Lowering) -> IntArray:
     before, of_one = (int(np.count_nonzero(one)) for one in (attentions < edges[0], attentions < edges[1]))
     unlike = before // max(of_one - before, 1)
     if unlike > 1 or np.count_nonzero(attentions >= edges[-1]):
-        _refuse_layers(graph, "others beside them")
+        _refuse_layers(graph, "layers of several kinds")
     return np.append(np.maximum(edges[0] - length, 0), edges) if unlike else edges
 
 
@@ -338,16 +338,19 @@ def copy_traffic(layers: DividedLayers, graph: ModelGraph, workload: Workload) -
     )
 
 
-def copy_note(workload: Workload, gpu: Gpu, waits_s: float) -> str:
+def copy_notes(workload: Workload, gpu: Gpu, waits_s: float) -> tuple[str, str]:
     """Return what the figures of copies mean that several GPUs hold, each of which waits *waits_s* in a step."""
     count = workload.replica_count
     copies = f"{count} copies train by {workload.strategy}" if count > 1 else "One copy trains"
-    return (
+    if workload.expert > 1:
+        copies += f", with {workload.weight_copies // workload.expert} of each expert (expert {workload.expert})"
+    note = (
         f"Memory is that of the fullest GPU; step time and samples per second are of the "
         f"{workload.gpus_per_replica} GPUs that compute a batch together (tensor {workload.tensor}, context "
-        f"{workload.context}, pipeline {workload.pipeline}). {copies}. A step on {gpu.name} "
-        f"waits {seconds(waits_s)} for other GPUs."
+        f"{workload.context}, pipeline {workload.pipeline}). {copies}."
     )
+    step = f"A step of batch {workload.batch_size} on {gpu.name}"
+    return note, f"{step} waits {seconds(waits_s)} for other GPUs."
 
 
 def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, attention_s: float, workload: Workload, gpu: Gpu) -> float:

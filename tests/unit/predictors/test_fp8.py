@@ -67,3 +67,9 @@ def test_memory_is_that_of_bf16() -> None:
     half, fp8 = (predicted(MODEL, run, [H100])[0] for run in (HALF, FP8))
     assert fp8.required_memory_bytes == half.required_memory_bytes
     assert not fp8.familiar
+
+
+def test_a_gpu_without_bf16_is_said_to_compute_in_fp32() -> None:
+    notes = predicted(MODEL, FP8, [builtin_catalogue().find("v100")])[0].notes
+    assert "v100-sxm2-16gb has no units for bf16; the prediction uses its fp32 rate." in notes
+    assert not any("fp8, at its rate" in note for note in notes)

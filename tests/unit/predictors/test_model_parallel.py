@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gpusage
+from gpusage.cli.predicting import need_cells
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.context_parallel import RingTraffic
@@ -37,7 +38,7 @@ from graphs import chain, language_model, node, with_layers
 MODELS = Path(__file__).parents[3] / "examples" / "models"
 HIDDEN, HEADS, INNER, WORDS, LENGTH, LAYERS = 512, 8, 2048, 1000, 128, 8
 MODEL = with_layers(language_model(HIDDEN, HEADS, HEADS, INNER, WORDS, LENGTH), LAYERS)
-A100 = builtin_catalogue().find("a100-sxm4-80gb")
+A100, H100 = map(builtin_catalogue().find, ("a100-sxm4-80gb", "h100"))
 ALONE = Workload(batch_size=2, precision="bf16", optimizer="adam", strategy="zero1")
 TENSOR = replace(ALONE, gpus=4, tensor=4)
 PIPELINE = replace(ALONE, gpus=4, pipeline=4, accumulate=8)
@@ -240,7 +241,8 @@ def test_the_parts_of_the_memory_add_up_and_are_less_than_on_one_gpu(workload: W
     assert need.required_memory_bytes.value < predicted(MODEL, ALONE, [A100])[0].required_memory_bytes.value
     assert need.familiar is False
     copies = "2 copies train by zero1" if workload.gpus == 16 else "One copy trains"
-    assert any("GPUs that compute a batch together" in note and f"). {copies}. A step" in note for note in need.notes)
+    assert any("GPUs that compute a batch together" in note and f"). {copies}." in note for note in need.notes)
+    assert any(note.startswith("A step of batch 2 on a100-sxm4-80gb waits ") for note in need.notes)
 
 
 def test_of_the_gradients_that_come_last_each_gpu_has_its_part() -> None:
@@ -315,7 +317,7 @@ def test_a_model_without_heads_or_layers_cannot_be_divided() -> None:
         GraphError, match=r"must have one row of equal layers for 'pipeline'; got none that gpusage recognizes\. Remove"
     ):
         predicted(resnet, PIPELINE, [A100])
-    with pytest.raises(GraphError, match=r"one row of equal layers for 'pipeline'; got others beside them\. Remove"):
+    with pytest.raises(GraphError, match=r"equal layers for 'pipeline'; got layers of several kinds\. Remove"):
         predicted(gpusage.read_model("hf:t5-base"), PIPELINE, [A100])
 
 
@@ -365,3 +367,19 @@ def test_one_stage_without_divided_layers_sends_nothing() -> None:
     traffic = analyze(MODEL, ALONE).copy_traffic
     assert traffic == copy_traffic(divided_layers(analyze(MODEL, ALONE).lowering, MODEL, ALONE), MODEL, ALONE)
     assert wait_in_copy_s(traffic, 1.0, 0.0, ALONE, A100) == 0
+
+
+def test_the_note_on_parameters_is_of_the_whole_model_not_of_a_stage() -> None:
+    """With 2 layers for each of 4 GPUs; the numbers of measured models end at 2,880 million."""
+    large = replace(MODEL, parameter_count=3 * 10**9)
+    notes = predicted(large, PIPELINE, [A100])[0].notes
+    assert any(note.startswith("The model has 3,000 million parameters;") for note in notes)
+
+
+def test_rows_of_a_table_share_the_note_on_their_copies() -> None:
+    needs = [need for batch in (2, 4) for need in predicted(MODEL, replace(TENSOR, batch_size=batch), [A100, H100])]
+    notes = need_cells.notes(needs)
+    assert sum("compute a batch together" in note for note in notes) == 1
+    waits = [note.partition(" waits ")[0] for note in notes if " waits " in note]
+    gpus = ("a100-sxm4-80gb", "h100-sxm5-80gb")
+    assert waits == [f"A step of batch {batch} on {gpu}" for batch in (2, 4) for gpu in gpus]
