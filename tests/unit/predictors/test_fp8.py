@@ -34,7 +34,8 @@ def test_linear_layers_but_the_models_output_are_of_fp8() -> None:
 def test_what_products_read_is_cast_once() -> None:
     """Per token: 3 inputs of 1,024, one of them of queries, keys and values; one of 4,096; gradients of 6 outputs."""
     tokens, weights = 8 * LENGTH, 4 * HIDDEN**2 + 2 * HIDDEN * INNER
-    casts = casts_of(WorkloadAnalysis(MODEL, FP8).lowering, None)
+    lowering = WorkloadAnalysis(MODEL, FP8).lowering
+    casts = casts_of(lowering, narrow_products(lowering), None)
     assert casts.kernel_count == pytest.approx(4 + 6 + 6)
     gradients = 5 * HIDDEN + INNER
     expected = tokens * (3 * HIDDEN + INNER) + weights + tokens * gradients
@@ -44,7 +45,8 @@ def test_what_products_read_is_cast_once() -> None:
 def test_blocks_that_are_computed_once_more_cast_once_more() -> None:
     deep = with_layers(MODEL, 4)
     analysis = WorkloadAnalysis(deep, replace(FP8, checkpointing=True))
-    once, again = (casts_of(analysis.lowering, checkpoints) for checkpoints in (None, analysis.checkpoints))
+    lowering, narrow = analysis.lowering, narrow_products(analysis.lowering)
+    once, again = (casts_of(lowering, narrow, checkpoints) for checkpoints in (None, analysis.checkpoints))
     assert analysis.checkpoints is not None
     blocks = len(np.unique(analysis.checkpoints.start[analysis.checkpoints.recomputed_nodes]))
     assert again.kernel_count - once.kernel_count == pytest.approx(10 * blocks)  # inputs and weights
