@@ -16,7 +16,7 @@ from typing import Any
 
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS, QUANTISED, make_workload
-from gpusage_hooks.job_values import SWITCH, refuse, usual_word
+from gpusage_hooks.job_values import SWITCH, key_hint, refuse, usual_word
 from gpusage_hooks.types import Mode, ModelRequest, Workload
 
 MODEL_SUFFIXES = (".onnx", ".pt2", ".card.json", "config.json")
@@ -167,9 +167,8 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
         if index == 0 and key not in JOB_KEYS and (not separator or word[0] in "\"'" or is_model_name(word)):
             yield ("gpusage", "off") if word == "off" else ("model", _unquoted(word))
         elif key not in JOB_KEYS:
-            near = difflib.get_close_matches(key, JOB_KEYS, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(JOB_KEYS)}."
-            message = f"Key {key!r} of comment {text!r} must be one that gpusage knows; got {word!r}. {hint}"
+            rule = f"Key {key!r} of comment {text!r} must be one that gpusage knows"
+            message = f"{rule}; got {word!r}. {key_hint(key, JOB_KEYS)}"
             raise RequestError(message)
         else:
             yield key, _unquoted(value.strip())
@@ -224,7 +223,7 @@ def _require_divisible_gpus(values: Mapping[str, Any], texts: Mapping[str, str])
         refuse("gpus", f"must be a multiple of tensor x context x pipeline, {of_a_batch}", texts["gpus"], cure)
     alike = values.get("gpus", 1) // (values.get("tensor", 1) * values.get("pipeline", 1))
     if alike % values.get("expert", 1):
-        rule = f"must divide the {alike} GPUs that train the same weights, gpus / (tensor x pipeline)"
-        common = gcd(alike, values["expert"])
+        rule = f"must divide the number of GPUs that train the same weights, gpus / (tensor x pipeline) = {alike}"
+        common = max(gcd(alike, values["expert"]), gcd(alike, 2))  # experts are mostly even
         cure = f"Write 'expert={common}'" if common > 1 else f"Write 'gpus={values['gpus'] * values['expert']}'"
         refuse("expert", rule, texts["expert"], f"{cure} or remove 'expert'")

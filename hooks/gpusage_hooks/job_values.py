@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -99,8 +99,19 @@ _SECONDS: Mapping[str, float] = MappingProxyType({"us": 1e-6, "ms": 1e-3, "s": 1
 def usual_word(word: str, known: Sequence[str]) -> str:
     """Return the one of *known* that *word* means, and *word* itself where it means none of them."""
     small = word.lower()
-    usual = SYNONYMS.get(small, small)
-    return usual if usual in known else word
+    spellings = (small, small.replace("_", "-"), small.replace("-", "_"))
+    return next((usual for one in spellings if (usual := SYNONYMS.get(one, one)) in known), word)
+
+
+def key_hint(name: str, known: Iterable[str]) -> str:
+    """Return the one of *known* that *name* means, or all of them, as a sentence.
+
+    A name that begins with another's words, such as ``tensor_parallel``, is nearer than one that is as long.
+    """
+    names, small = list(known), name.lower()
+    near = [one for one in names if f"{small}_".startswith(f"{one}_") or one.startswith(f"{small}_")]
+    near = near or difflib.get_close_matches(small, names, n=1)
+    return f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(names)}."
 
 
 def refuse(key: str, rule: str, value: str, cure: str) -> NoReturn:

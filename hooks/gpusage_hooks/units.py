@@ -10,6 +10,8 @@ MHZ = 10**6
 TERA = 10**12
 HOUR_S = 3600.0
 WHOLE_PERCENT = 100
+LONG_S = 600.0
+_TIMES = ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (LONG_S, 1.0, "s"), (HOUR_S, 1 / 60, "min"))
 
 
 def gib(memory_bytes: float) -> str:
@@ -22,9 +24,13 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
+def time_scale(time_s: float) -> tuple[float, str]:
+    """Return the unit in which people read a duration, and how many of it are in a second."""
+    return next(((scale, unit) for limit_s, scale, unit in _TIMES if time_s < limit_s), (1 / HOUR_S, "h"))
+
+
 def seconds(time_s: float) -> str:
     """Return a duration as people read it, for example ``197 ms``."""
-    for limit_s, scale, unit in ((1e-3, 1e6, "us"), (1.0, 1e3, "ms")):
-        if time_s < limit_s:
-            return f"{time_s * scale:.3g} {unit}"
-    return f"{time_s:.3g} s"
+    scale, unit = time_scale(time_s)
+    value = time_s * scale
+    return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"  # no exponent

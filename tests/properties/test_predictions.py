@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isfinite
 
 from hypothesis import given
@@ -43,6 +44,17 @@ def test_every_figure_is_finite_positive_and_inside_its_interval(graph: ModelGra
             assert isfinite(figure.high), name
             assert 0 < figure.low <= figure.value <= figure.high, name
         assert max(need.gpu_utilization.high, need.sm_activity.high, need.dram_activity.high) <= 1
+
+
+@given(graph=models, workload=workloads, trainable=st.floats(0.01, 1.0), checkpointing=st.booleans())
+def test_a_run_takes_at_least_what_it_fails_below(
+    graph: ModelGraph, workload: Workload, trainable: float, checkpointing: bool
+) -> None:
+    if workload.mode == "train":
+        workload = replace(workload, trainable=trainable, checkpointing=checkpointing)
+    for need in ADVISOR.predict(graph, workload, GPUS):
+        for end in ("low", "value", "high"):
+            assert getattr(need.required_bytes, end) <= getattr(need.memory_bytes, end), end
 
 
 @given(graph=models, workload=workloads, more=st.integers(1, 4096))

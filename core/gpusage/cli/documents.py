@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpusage.experience.identity import unusual_settings
 from gpusage.predictors import intervals
 from gpusage.predictors.intervals import inverse, other_factor, product, scaled
+from gpusage_hooks.job_values import BYTES_PER_GBIT
 from gpusage_hooks.types import (
     Cluster,
     Colocation,
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 FP32_BYTES = 4
 ALONE = Interval(value=1.0, low=1.0, high=1.0)
-_JSON_KEYS = {"parent_gpu": "cut_from", "recent_jobs": "rivals"}
-"""Of fields whose key is not their name: the key is older, and public."""
+_JSON_KEYS = {"parent_gpu": "cut_from", "recent_jobs": "rivals", "network": "network_bytes_per_s"}
+"""Of fields and settings whose key is not their name: it is older, and public; or it has the value's unit."""
 
 
 def interval(figure: Interval) -> dict[str, float]:
@@ -52,8 +53,11 @@ def model(graph: ModelGraph) -> dict[str, Any]:
 
 
 def manner_words(run: Workload) -> list[str]:
-    """Return what is not as usual in how a model is run, for people."""
-    return [f"{key} {'on' if value is True else value}" for key, value in unusual_settings(run).items()]
+    """Return what is not as usual in how a model is run, for people: each key with the value that they write."""
+    settings = unusual_settings(run)
+    if run.network_bytes_per_s:
+        settings["network"] = f"{run.network_bytes_per_s / BYTES_PER_GBIT:g} Gb/s"
+    return [f"{key} {'on' if value is True else value}" for key, value in settings.items()]
 
 
 def workload(graph: ModelGraph, run: Workload) -> dict[str, Any]:
@@ -64,7 +68,7 @@ def workload(graph: ModelGraph, run: Workload) -> dict[str, Any]:
         "precision": run.precision,
         "optimizer": run.optimizer if run.mode == "train" else "none",
         "shape": {name: list(sample_shape(shape)) for name, shape in graph.inputs},
-        **unusual_settings(run),
+        **{_JSON_KEYS.get(key, key): value for key, value in unusual_settings(run).items()},
     }
     if run.steps is not None:
         document["steps"] = run.steps

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from math import inf
-
 from gpusage_hooks.types import Interval
-from gpusage_hooks.units import GIB, MIB
+from gpusage_hooks.units import GIB, LONG_S, MIB, time_scale
 
-LONG_S = 600.0
-_TIMES = ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (LONG_S, 1.0, "s"), (3600.0, 1 / 60, "min"), (inf, 1 / 3600, "h"))
 _COUNTS = ((1e3, 1.0, ""), (1e6, 1e-3, "k"), (1e9, 1e-6, "M"), (1e12, 1e-9, "G"), (float("inf"), 1e-12, "T"))
 
 
 def time(figure: Interval) -> str:
     """Return seconds as, for example, ``197 ms (170-231)``."""
-    scale, unit = _scale(figure.value)
+    scale, unit = time_scale(figure.value)
     return f"{number(figure.value * scale)} {unit} {_ends(figure, scale)}"
 
 
@@ -22,7 +18,7 @@ def seconds(value_s: float) -> str:
     """Return seconds without an interval, for example ``197 ms`` or, from ten minutes on, ``1 h 5 min``."""
     if value_s >= LONG_S:
         return duration(value_s)
-    scale, unit = _scale(value_s)
+    scale, unit = time_scale(value_s)
     return f"{number(value_s * scale)} {unit}"
 
 
@@ -69,7 +65,3 @@ def count(value: float) -> str:
 
 def _ends(figure: Interval, scale: float) -> str:
     return f"({number(figure.low * scale)}-{number(figure.high * scale)})"
-
-
-def _scale(value_s: float) -> tuple[float, str]:
-    return next((scale, unit) for limit_s, scale, unit in _TIMES if value_s < limit_s)

@@ -3,10 +3,7 @@
 A graph caches the newest analyses of it (`gpusage_hooks.types.ModelGraph.derived`), so that whoever holds the graph
 decides how long they live: gpusaged holds a bounded weight of graphs, and drops an analysis with its graph.
 
-Invariants:
-
-1. What depends on GPUs is computed for all of them at once.
-2. Nothing that a graph caches refers to that graph: it is freed when its owner drops it, without the collector.
+Nothing that a graph caches refers to that graph: it is freed when its owner drops it, without the collector.
 """
 
 from __future__ import annotations
@@ -18,61 +15,22 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.object_keys import Newest
-from gpusage.devices.precisions import FLOAT_BYTES
-from gpusage.predictors.activity import Activity, Work, activities, gaps_of, while_idle, while_waiting, work_of
+from gpusage.predictors.activity import Activity
 from gpusage.predictors.adapters import with_adapters
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import Pretrained, pretrained
-from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
-from gpusage.predictors.context_parallel import part_of_tokens
-from gpusage.predictors.data_parallel import (
-    NO_GRADIENT_TRAFFIC,
-    NOT_MEASURED,
-    gradient_traffic,
-    is_replicated,
-    step_time_of_replicas,
-    waiting_s,
-)
-from gpusage.predictors.divisions import require_a_layer_for_each
-from gpusage.predictors.efficiency import (
-    Efficiency,
-    efficiency_of,
-    with_bounded_gradients,
-    with_compiler,
-    with_streaming_limits,
-)
-from gpusage.predictors.engines import (
-    RESERVED_SHARE,
-    cache_bytes,
-    engine_of,
-    replays_graph,
-    reserves_memory,
-    times_on,
-    with_engine,
-)
-from gpusage.predictors.expert_parallel import part_of_experts
-from gpusage.predictors.extrapolation import extrapolation_warnings, gpu_warnings
-from gpusage.predictors.generation import CacheSizes, GenerationWork, generation_work
-from gpusage.predictors.intervals import at_least, scaled
-from gpusage.predictors.kernel_times import KernelTimes
-from gpusage.predictors.kernels import Kernels, is_autocast, kernels_of
+from gpusage.predictors.checkpoints import Checkpoints
+from gpusage.predictors.data_parallel import NOT_MEASURED
+from gpusage.predictors.engines import RESERVED_SHARE, reserves_memory
+from gpusage.predictors.extrapolation import extrapolation_warnings
+from gpusage.predictors.gpu_analysis import GpuAnalysis
+from gpusage.predictors.intervals import at_least
 from gpusage.predictors.lazy import lazy
-from gpusage.predictors.lowering import Lowering, fused, is_fused, is_fusion_measured, lower
 from gpusage.predictors.memory import Peak, generation_peak, tensor_peak, with_context
-from gpusage.predictors.model_parallel import (
-    CopyTraffic,
-    DividedLayers,
-    copy_traffic,
-    divided_layers,
-    micro_batches_in_flight,
-    stages_of,
-    wait_in_copy_s,
-)
+from gpusage.predictors.model_parallel import micro_batches_in_flight, stages_of
 from gpusage.predictors.model_structures import ModelStructures
-from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.pipeline import is_pipeline, stage_exchange, stage_work
-from gpusage.predictors.step_time import Timing, generation_timing, kernels_on, step_times_s, timing_with
-from gpusage.predictors.tensor_parallel import Exchange, divided, exchange_of
+from gpusage.predictors.step_time import Timing
+from gpusage.predictors.step_work import StepWork
 from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, SoloRun, Workload
 
 CACHED_ANALYSES = 3
@@ -86,132 +44,13 @@ NO_BLOCKS = (
 _AnalysisKey = tuple[Pretrained, Workload]
 
 
-class GpuAnalysis:
-    """What a workload needs on some GPUs, one entry per GPU; each part is computed on first use.
+class WorkloadAnalysis(StepWork):
+    """A model that is run in one way; of its workload, what `_relevant_settings` leaves counts.
 
     Attributes:
-        gpus: Which they are.
-        kernels: Of the workload, as are *work* and *graph*.
-        kernels_of_passes: Of a pipeline, those without the update.
-        generation: What a language model takes to write; none where the workload is a plain pass.
-        passes: The kernels of its two passes; none without.
-        exchange: What several GPUs sum in a pass; none on one.
-    """
-
-    def __init__(self, analysis: WorkloadAnalysis, gpus: Sequence[Gpu]) -> None:
-        self.gpus = tuple(gpus)
-        self.graph = analysis.graph
-        self.workload = analysis.workload
-        self.kernels = analysis.kernels
-        self.kernels_of_passes = analysis.kernels_of_passes
-        self.generation = analysis.generation
-        self.passes = analysis.passes
-        self.work = analysis.work
-        self.exchange = analysis.exchange
-        is_several = is_replicated(analysis.workload)
-        self.gradients = gradient_traffic(analysis.lowering, analysis.workload) if is_several else NO_GRADIENT_TRAFFIC
-        self.copy_traffic = analysis.copy_traffic
-        self.efficiency = analysis.efficiency
-        self.pretrained = analysis.pretrained
-
-    @lazy
-    def timing(self) -> Timing:
-        """Seconds of one step, and what they are made of."""
-        whole = self._timing_of(self.kernels)
-        if self.generation is None:
-            return whole
-        first, then = map(self._timing_of, self.passes)
-        return generation_timing(whole, first, then, self.generation.decode_count)
-
-    @lazy
-    def tokens(self) -> tuple[Timing, ...]:
-        """Times of the prefill and of one decode pass, sums over GPUs included; empty without generation."""
-        timings = map(self._timing_of, self.passes)
-        if self.exchange is None:
-            return tuple(timings)
-        each = zip(timings, self.exchange.seconds(self.gpus, self.workload.gpus), strict=True)
-        return tuple(replace(timing, step_s=timing.step_s + sum_s) for timing, sum_s in each)
-
-    def _timing_of(self, kernels: Kernels) -> Timing:
-        return timing_with(self.efficiency, kernels, self.gpus, self.workload.precision)
-
-    @lazy
-    def kernels_s(self) -> FloatArray:
-        """`Timing.kernels_s` to six digits: of many GPUs in little time."""
-        return kernels_on(self.efficiency, self.kernels, self.gpus, self.workload.precision)
-
-    @lazy
-    def kernel_times(self) -> KernelTimes:
-        """Seconds of each kernel, to six digits."""
-        return times_on(self.efficiency, self.kernels, self.gpus, self.workload.precision, np.float32).as_run
-
-    @lazy
-    def step_time_s(self) -> list[Interval]:
-        """Seconds of one step."""
-        of_one = step_times_s(self.efficiency, self.graph, self.workload, self.gpus, self.timing)
-        if self.exchange:
-            sums = zip(of_one, self.waiting_s, strict=True)
-            return [scaled(step_time_s, 1.0 + sums_s / step_time_s.value) for step_time_s, sums_s in sums]
-        each = zip(of_one, self._waits_in_copy_s, strict=True)
-        of_copy = zip([scaled(step, 1.0 + wait_s / step.value) for step, wait_s in each], self.gpus, strict=True)
-        return [step_time_of_replicas(step_time_s, self.workload, gpu, self.gradients) for step_time_s, gpu in of_copy]
-
-    @lazy
-    def _waits_in_copy_s(self) -> list[float]:
-        """Seconds of a step in which each GPU waits for those that hold other parts of its copy of the model."""
-        if self.workload.gpus_per_replica == self.workload.expert == 1:
-            return [0.0] * len(self.gpus)
-        is_whole = self.kernels_of_passes is self.kernels
-        timing = self.timing if is_whole else self._timing_of(self.kernels_of_passes)
-        each = zip(timing.step_s.tolist(), self._attention_s, self.gpus, strict=True)
-        return [wait_in_copy_s(self.copy_traffic, step_s, part_s, self.workload, gpu) for step_s, part_s, gpu in each]
-
-    @lazy
-    def _attention_s(self) -> list[float]:
-        """Seconds of a step in attentions, where keys and values of other GPUs come round meanwhile."""
-        if self.workload.context == 1:
-            return [0.0] * len(self.gpus)
-        attends = np.isin(self.kernels.operator_class, (OperatorClass.BATCHED_PRODUCT, OperatorClass.ATTENTION))
-        seconds: list[float] = (self.kernels.counts[attends] @ self.kernel_times.total_s[attends]).tolist()
-        return seconds
-
-    @lazy
-    def waiting_s(self) -> list[float]:
-        """Seconds of a step in which each GPU waits for the gradients of others, or for sums over all of them."""
-        if self.exchange and self.generation:
-            prompt_s, token_s = self.exchange.seconds(self.gpus, self.workload.gpus)
-            sums_s: list[float] = (prompt_s + self.generation.decode_count * token_s).tolist()
-            return sums_s
-        if not is_replicated(self.workload):
-            return [0.0] * len(self.gpus)
-        each = zip(self.timing.step_s.tolist(), self._waits_in_copy_s, self.gpus, strict=True)
-        return [wait_s + waiting_s(self.gradients, step_s + wait_s, self.workload, gpu) for step_s, wait_s, gpu in each]
-
-    @lazy
-    def activity(self) -> list[Activity]:
-        """How busy the workload keeps each GPU when alone there."""
-        gaps_s = gaps_of(self.pretrained.activity, self.workload.mode, float(self.kernels.counts.sum()))
-        alone = activities(self.pretrained.activity, self.graph, self.work, self.timing, gaps_s)
-        if is_pipeline(self.workload):
-            return [while_idle(activity, 1.0 - 1.0 / self.workload.gpus) for activity in alone]
-        each = zip(alone, self.timing.step_s.tolist(), self.waiting_s, strict=True)
-        return [while_waiting(activity, step_s, waits_s) for activity, step_s, waits_s in each]
-
-    @lazy
-    def warnings(self) -> list[tuple[str, ...]]:
-        """One sentence for each reason not to trust figures on this GPU as usual."""
-        return gpu_warnings(self.pretrained.step_time_card, self.gpus)
-
-
-class WorkloadAnalysis:
-    """A model that is run in one way.
-
-    Attributes:
-        graph: The model.
-        workload: What `_relevant_settings` leaves of it counts.
-        pretrained: The artifacts that answer.
         in_flight: Micro-batches whose activations a stage of a pipeline keeps, of all nodes or of each; else 1.
         first_stage: Of a pipeline, where *graph* is its last.
+        whole: The model of which *graph* is a stage; *graph* itself without a pipeline.
     """
 
     def __init__(
@@ -221,112 +60,11 @@ class WorkloadAnalysis:
         blocks: Checkpoints | None = None,
         in_flight: FloatArray | float = 1.0,
     ) -> None:
-        self._structures = _cache_of(graph).structures
-        self.graph = self._structures.graph
-        self.workload = workload
-        self._blocks, self.in_flight = blocks, in_flight
+        super().__init__(_cache_of(graph).structures, workload, blocks)
+        self.in_flight = in_flight
         self.first_stage: WorkloadAnalysis | None = None
-        self.pretrained = pretrained()
+        self.whole = self.graph
         self._on_gpus: Newest[tuple[int, ...], GpuAnalysis] = Newest(CACHED_GPU_LISTS)
-
-    @lazy
-    def efficiency(self) -> Efficiency:
-        """How much of its peak each class of operator reaches."""
-        efficiency = efficiency_of(self.pretrained.step_time)
-        if replays_graph(self.workload):
-            return with_engine(efficiency, engine_of(self.workload))
-        if self.workload.generate:
-            return with_streaming_limits(efficiency)
-        if self.workload.mode == "train":
-            return with_bounded_gradients(efficiency)
-        return with_compiler(efficiency) if is_fusion_measured(self.workload) else efficiency
-
-    @property
-    def lowering(self) -> Lowering:
-        """The work of each kind of node; where the workload generates, of the prefill."""
-        return self.generation.prompt if self.generation else self._layers.lowering
-
-    @lazy
-    def executed(self) -> Lowering:
-        """The work as kernels do it, which a compiler may have fused."""
-        return self._executed(self.lowering)
-
-    def _executed(self, lowering: Lowering) -> Lowering:
-        return fused(lowering) if is_fused(self.workload) or replays_graph(self.workload) else lowering
-
-    @lazy
-    def _layers(self) -> DividedLayers:
-        """The work of each kind of node, at the sizes that the graph has; no GPU changes it."""
-        structure = self._structures.with_autocast if is_autocast(self.workload) else self._structures.plain
-        lowering = part_of_tokens(lower(self.graph, structure, self.workload), self.graph, self.workload)
-        lowering = part_of_experts(lowering, self.graph, self.workload)
-        return divided_layers(lowering, self.graph, self.workload)
-
-    @lazy
-    def copy_traffic(self) -> CopyTraffic:
-        """What GPUs that hold one copy of a model in training send each other."""
-        return copy_traffic(self._layers, self.graph, self.workload)
-
-    @lazy
-    def generation(self) -> GenerationWork | None:
-        """What a language model takes to write; none where the workload is a plain pass."""
-        generation, run = self.workload.generate, self.workload
-        if generation is None:
-            return None
-        cache = CacheSizes(cache_bytes(run, FLOAT_BYTES[run.precision]), is_fused=replays_graph(run))
-        sequences = self._structures.sequences
-        work = generation_work(self.graph, sequences, self._layers.lowering, generation, run.batch_size, cache)
-        return work if run.gpus == 1 or is_pipeline(run) else divided(work, self.graph, sequences, run.gpus)
-
-    @lazy
-    def work_per_gpu(self) -> GenerationWork | None:
-        """What one GPU holds of `generation`; its passes then are for memory alone."""
-        work, run = self.generation, self.workload
-        if work is None or not is_pipeline(run):
-            return work
-        require_a_layer_for_each(self.graph, len(self._structures.sequences.attentions), run.gpus, key="gpus")
-        return stage_work(work, run.gpus)
-
-    @lazy
-    def exchange(self) -> Exchange | None:
-        """What GPUs that divide a model sum or hand on in a pass; none where one GPU has the whole model."""
-        if self.workload.generate is None or self.workload.gpus == 1:
-            return None
-        sums = exchange_of(self.graph, self._structures.sequences, self.workload)
-        return stage_exchange(sums, self.workload.gpus) if is_pipeline(self.workload) else sums
-
-    @lazy
-    def checkpoints(self) -> Checkpoints | None:
-        """Where blocks are computed once more; none where the workload has no checkpoints."""
-        return (self._blocks or checkpoints_of(self.lowering)) if self.workload.checkpointing else None
-
-    @lazy
-    def kernels(self) -> Kernels:
-        """The kernels of one step; no GPU changes them."""
-        if self.generation:
-            return self.generation.kernels(*self.passes)
-        return kernels_of(self.executed, self.workload, self.checkpoints)
-
-    @lazy
-    def kernels_of_passes(self) -> Kernels:
-        """The kernels of a step but for its update, before which the stages of a pipeline wait; without one, all."""
-        if self.workload.pipeline == 1:
-            return self.kernels
-        return kernels_of(self.executed, replace(self.workload, optimizer="none"), self.checkpoints)
-
-    @lazy
-    def passes(self) -> tuple[Kernels, ...]:
-        """The kernels of the pass over the prompt, and of that over a token; nothing where there is no answer."""
-        return (
-            tuple(kernels_of(self._executed(one.lowering), self.workload) for one in self.generation.passes())
-            if self.generation
-            else ()
-        )
-
-    @lazy
-    def work(self) -> Work:
-        """The features of the activity that are the same on every GPU."""
-        return work_of(self.graph, self.lowering, self.workload.batch_size, self.generation)
 
     @property
     def peak(self) -> Peak:
@@ -349,7 +87,7 @@ class WorkloadAnalysis:
 
     @lazy
     def _warnings(self) -> tuple[str, ...]:
-        warnings = extrapolation_warnings(self.pretrained.step_time_card, self.graph, self.lowering, self.workload)
+        warnings = extrapolation_warnings(self.pretrained.step_time_card, self.whole, self.lowering, self.workload)
         several = (NOT_MEASURED,) if self.workload.gpus > 1 else ()
         unblocked = (NO_BLOCKS,) if self.checkpoints and not self.checkpoints.has_blocks else ()
         return (*warnings, *unblocked, *several)
@@ -417,6 +155,7 @@ def _analysis(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
     of_nodes = np.where(last.blocks.recomputed_nodes, of_last, 1.0)  # the output's backward pass follows at once
     analysis = WorkloadAnalysis(last.graph, workload, last.blocks, of_nodes)
     analysis.first_stage = WorkloadAnalysis(first.graph, workload, first.blocks, of_first)
+    analysis.whole = _cache_of(graph).structures.graph
     return analysis
 
 

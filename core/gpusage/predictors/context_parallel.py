@@ -2,9 +2,10 @@
 
 A GPU has a part of the tokens of each sample in every layer: that part of all work and of all activations, and all of
 the weights. Only an attention needs tokens of the others. Their keys and values come round a ring, once forward, and
-once more backward together with their gradients. While a block of them is on its way, a GPU computes the attention to
-the block before, so it waits for the rest alone. PyTorch gathers all blocks first, which sends as much. Each GPU has a
-piece from the start of a sequence and the one as far from its end, so that a causal mask leaves all as much to do.
+once more backward together with their gradients. A block of them takes one exchange and the time of its bytes; a GPU
+computes the attention to the block before meanwhile, so it waits for the rest alone. PyTorch gathers all blocks first,
+which sends as much. Each GPU has a piece from the start of a sequence and the one as far from its end, so that a causal
+mask leaves all as much to do.
 
 The gradients of weights are summed over these GPUs as over those with other samples, and `strategy` divides what they
 hold alike.
@@ -18,10 +19,12 @@ Source:
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES
+from gpusage.predictors.divisions import divisor_advice
 from gpusage.predictors.lowering import Lowering
 from gpusage.predictors.sequences import Attention, find_attentions, key_count
 from gpusage_hooks.errors import GraphError
@@ -55,14 +58,29 @@ def part_of_tokens(lowering: Lowering, graph: ModelGraph, workload: Workload) ->
     )
 
 
-def ring_bytes(graph: ModelGraph, workload: Workload) -> float:
+class RingTraffic(NamedTuple):
+    """What a GPU sends round its ring in a step.
+
+    Attributes:
+        hop_count: Blocks that go to the next GPU, one after the other; gradients go with keys and values.
+        sent_bytes: Of all of them.
+    """
+
+    hop_count: float
+    sent_bytes: float
+
+
+def ring_traffic(graph: ModelGraph, workload: Workload) -> RingTraffic:
     """Return what each GPU sends round its ring in a step of *graph*: the part of the heads that it has."""
     if workload.context == 1:
-        return 0.0
-    elements = sum(one.key_elements + one.value_elements for one in find_attentions(graph))
-    passes = RING_PASSES + 1 if workload.checkpointing else RING_PASSES
-    of_ring = FLOAT_BYTES[workload.precision] * workload.batch_size * elements / workload.tensor
-    return passes * of_ring * (workload.context - 1) / workload.context
+        return RingTraffic(0.0, 0.0)
+    attentions, again = find_attentions(graph), int(workload.checkpointing)
+    of_ring = FLOAT_BYTES[workload.precision] * workload.batch_size / workload.tensor
+    of_ring *= sum(one.key_elements + one.value_elements for one in attentions)
+    return RingTraffic(
+        hop_count=(2.0 + again) * len(attentions) * (workload.context - 1),
+        sent_bytes=(RING_PASSES + again) * of_ring * (workload.context - 1) / workload.context,
+    )
 
 
 def _require_divisible(graph: ModelGraph, context: int) -> None:
@@ -70,16 +88,15 @@ def _require_divisible(graph: ModelGraph, context: int) -> None:
     read = {size for _, shape in graph.inputs for size in shape[:2]}  # batch and tokens, in either order
     if len(lengths) != 1 or not lengths <= read:
         message = (
-            f"Model {graph.name!r} must read one sequence of tokens and attend to all of it for 'context'; got another "
-            "model. Remove 'context'."
+            f"Model {graph.name!r} must read tokens, in sequences of one length, and attend to all of them for "
+            "'context'; got another model. Remove 'context'."
         )
         raise GraphError(message)
     length = lengths.pop()
     if length % (2 * context):
-        longer = -(-length // (2 * context)) * 2 * context
         message = (
             f"Model {graph.name!r} must read a multiple of 2 x context tokens, two pieces for each GPU; got {length} "
-            f"tokens, context={context}. Write another 'context', or a shape with {longer} tokens."
+            f"tokens, context={context}. {divisor_advice('context', length // 2 if length % 2 == 0 else 1)}."
         )
         raise GraphError(message)
 

@@ -290,5 +290,5 @@ def replica_notes(workload: Workload, gpu: Gpu, step_s: float, waits_s: float) -
     if waits_s < NOTED_WAIT_SHARE * step_s:
         return (note,)
     link = bottleneck_link(gpu, workload.gpus, workload.network_bytes_per_s)
-    waiting = f"A step on {gpu.name} waits {seconds(waits_s)} for {exchanged} on {link}."
-    return (note, waiting)
+    step = f"A step of batch {workload.batch_size} on {gpu.name}"
+    return note, f"{step} waits {seconds(waits_s)} for {exchanged} on {link}."

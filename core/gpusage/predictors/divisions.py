@@ -27,12 +27,18 @@ def require_even_parts(graph: ModelGraph, part: str, counts: Collection[int], gp
     """
     if not any(count % gpu_count for count in counts):
         return
-    common = gcd(*counts)
-    most = [str(count) for count in range(2, min(common, MAXIMUM_LISTED) + 1) if common % count == 0]
-    cure = f"Write '{key}=N' with N one of {', '.join(most)}." if most else f"Remove {key!r}."
     rule = f"Model {graph.name!r} must have as many {part} on each of its GPUs"
-    message = f"{rule}; got {' and '.join(map(str, sorted(counts)))} {part}, {gpu_count} GPUs. {cure}"
+    own = " and ".join(map(str, sorted(counts)))
+    message = f"{rule}; got {own} {part}, {gpu_count} GPUs. {divisor_advice(key, gcd(*counts))}."
     raise GraphError(message)
+
+
+def divisor_advice(key: str, count: int) -> str:
+    """Return what to write as *key* so that it divides *count*: a number above 1, or nothing."""
+    divisors = [str(one) for one in range(2, min(count, MAXIMUM_LISTED) + 1) if count % one == 0]
+    if len(divisors) > 1:
+        return f"Write '{key}=N' with N one of {', '.join(divisors)}"
+    return f"Write '{key}={divisors[0]}'" if divisors else f"Remove {key!r}"
 
 
 def require_a_layer_for_each(graph: ModelGraph, layer_count: int, gpu_count: int, *, key: str) -> None:

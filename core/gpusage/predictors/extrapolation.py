@@ -96,10 +96,11 @@ def _frames_notes(graph: ModelGraph, generation: Generation) -> tuple[str, ...]:
 
 def gpu_notes(gpu: Gpu, precision: Precision) -> tuple[str, ...]:
     """Return one sentence where *gpu* does not speed *precision* up, so that a speedup against it says little."""
+    if missing := missing_units(gpu, precision):
+        return (f"{gpu.name} has no units for {missing}; the prediction uses its fp32 rate.",)
     if precision == "fp8-mixed" and not has_narrow_units(gpu, precision):
         return (f"{gpu.name} is predicted without units for fp8, at its rate for bf16.",)
-    missing = missing_units(gpu, precision)
-    return (f"{gpu.name} has no units for {missing}; the prediction uses its fp32 rate.",) if missing else ()
+    return ()
 
 
 def gpu_warnings(card: Card, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:

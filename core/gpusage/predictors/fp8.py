@@ -44,9 +44,15 @@ def narrow_products(lowering: Lowering) -> BoolArray:
     return narrow
 
 
-def casts_of(lowering: Lowering, checkpoints: Checkpoints | None) -> Casts:
-    """Return the casts of a training step; what several products read, as queries, keys and values do, is cast once."""
-    structure, narrow = lowering.structure, narrow_products(lowering)
+def casts_of(lowering: Lowering, narrow: BoolArray, checkpoints: Checkpoints | None) -> Casts:
+    """Return the casts of a training step; what several products read, as queries, keys and values do, is cast once.
+
+    Args:
+        lowering: Of the model.
+        narrow: The kinds of products that are of fp8.
+        checkpoints: From which blocks are computed once more.
+    """
+    structure = lowering.structure
     is_narrow = narrow[structure.kind_of_node]
     reads = is_narrow[structure.destinations]
     source, reader = structure.sources[reads], structure.destinations[reads]

@@ -178,14 +178,15 @@ def kernels_of(lowering: Lowering, workload: Workload, checkpoints: Checkpoints 
     count, passes = len(lowering.flop), 2 if lowering.train else 1
     dequantization = dequantization_work(lowering, workload, checkpoints) if lowering.train else None
     others = _graph_level_kernels(lowering, workload, dequantization)
-    if workload.precision == "fp8-mixed":
-        casts, elements = casts_of(lowering, checkpoints)
+    narrow = narrow_products(lowering) if workload.precision == "fp8-mixed" else None
+    if narrow is not None:
+        casts, elements = casts_of(lowering, narrow, checkpoints)
         others.append(_single(_C.COPY, 0.0, CAST_TRAFFIC * elements, elements, casts))
     table = np.empty((_Row.COUNT, passes * count + len(others)))
     forward, backward = table[:, :count], table[:, count : passes * count]
     _write_forward(lowering, forward)
-    if workload.precision == "fp8-mixed":
-        forward[_Row.MATRIX_UNITS, narrow_products(lowering)] = NARROW_UNITS
+    if narrow is not None:
+        forward[_Row.MATRIX_UNITS, narrow] = NARROW_UNITS
     host_counts = [1.0, _host_launches(lowering, forward) + dequantization_launches(lowering, workload), 0.0, 0.0]
     if lowering.train:
         _write_backward(lowering, forward, backward, workload.trainable)

@@ -156,21 +156,19 @@ def tensor_peak(
         return Peak(_inference(graph, inference), inference_need(parameters, graph, passing + library_bytes))
     walked = terms(lowering, tensors)
     peak = tensors.with_stored_gradients(workload).training_peak() + tensors.other_batches_bytes(in_flight)
-    step = _step_bytes(lowering, peak, workload, division)
-    update = _update_bytes(lowering, tensors, workload, division)
+    held = max(_step_bytes(lowering, peak, workload, division), _update_bytes(lowering, tensors, workload, division))
     sums = _weighted_sums(learned, lowering, walked, workload, division)
     narrower = narrower_bytes(lowering, workload) * division.weights
-    step, update = step - narrower, update - narrower
     changed = peak - walked.peak - narrower
     ends = [end + changed + more for end, more in zip(sums, division.buffer_bytes, strict=True)]
     if workload.lora:
         ends[_LOW] -= _narrow_adapters_bytes(lowering, workload, division)
     elif workload.trainable < 1:
-        ends[_LOW] = min(ends[_LOW], inference)
-    least = max(inference, library_bytes + max(step, update))
+        ends[_LOW] = min(ends[_LOW], inference - weights + _resident_bytes(lowering, workload, division))
+    least = max(inference, library_bytes + held)
     ends[_LOW] = min(ends[_LOW], max(ends[_POINT], least) / (1.0 if convolves else LOWER_WITHOUT_CONVOLUTIONS))
     taken = _training(graph, ends, least)
-    return Peak(taken, training_need(parameters, graph, max(passing, step, update), taken, convolves=convolves))
+    return Peak(taken, training_need(parameters, graph, max(passing, held), taken, convolves=convolves))
 
 
 def generation_peak(
@@ -304,23 +302,25 @@ def _weighted_sums(
 
 def _step_bytes(lowering: Lowering, peak_bytes: float, workload: Workload, division: Sharding) -> float:
     """Return what the walk says must be there at once: weights, state, kept tensors and gradients."""
+    held = _resident_bytes(lowering, workload, division) + division.bucket_bytes + division.gathered_bytes
+    return held + peak_bytes + LOSS_BYTES * lowering.output_elements_of_model
+
+
+def _resident_bytes(lowering: Lowering, workload: Workload, division: Sharding) -> float:
+    """Return what stays from step to step: weights and state."""
     state = state_bytes(workload) * trained_share(workload) * division.state
     a_weight = WEIGHT_BYTES * weight_share(workload) * division.weights + state
-    resident = lowering.parameter_count * (a_weight + _copy_bytes(workload) * division.persistent_copies)
-    buffers = division.bucket_bytes + division.gathered_bytes
-    return resident + peak_bytes + LOSS_BYTES * lowering.output_elements_of_model + buffers
+    whole = lowering.parameter_count * (a_weight + _copy_bytes(workload) * division.persistent_copies)
+    return whole - narrower_bytes(lowering, workload) * division.weights
 
 
 def _update_bytes(lowering: Lowering, tensors: Walk, workload: Workload, division: Sharding) -> float:
     """Return what the update takes: weights, gradients, state, and what it computes in addition."""
     if workload.optimizer == "none":
         return tensors.input_bytes
-    state = [one * division.state for one in (state_bytes(workload), UPDATE_COPY_BYTES[workload.optimizer])]
-    trained = [one * trained_share(workload) for one in (GRADIENT_BYTES * division.gradients, *state)]
-    a_weight = sum(trained, WEIGHT_BYTES * weight_share(workload) * division.weights)
-    a_weight += _copy_bytes(workload) * division.persistent_copies
-    held = tensors.input_bytes + lowering.parameter_count * a_weight
-    return held + division.bucket_bytes
+    a_weight = GRADIENT_BYTES * division.gradients + UPDATE_COPY_BYTES[workload.optimizer] * division.state
+    more = lowering.parameter_count * trained_share(workload) * a_weight
+    return tensors.input_bytes + _resident_bytes(lowering, workload, division) + more + division.bucket_bytes
 
 
 def _busiest_bytes(lowering: Lowering, tensors: Walk) -> float:
@@ -364,14 +364,14 @@ def training_need(
         parameters: What was learned.
         graph: The model.
         tensor_peak: The most that the walk says must be there at once.
-        taken: What the step takes on a free GPU: it needs no more, as expected and at its high end.
+        taken: What the step takes on a free GPU: it needs no more, as expected and at both ends.
         convolves: Whether it uses cuDNN, whose kernels add to the context; the allocator has blocks all the same.
     """
     unknown = spread(0.0, graph)
     constants, factors = _need_parameters(parameters)
     low, value, high, share_high = (factors * tensor_peak + (constants if convolves else BLOCK_BYTES)).tolist()
     value = min(value, taken.value)
-    low = min(low, value if convolves else value / LOWER_WITHOUT_CONVOLUTIONS)
+    low = min(low, value if convolves else value / LOWER_WITHOUT_CONVOLUTIONS, taken.low * unknown)
     high = max(min(high * unknown, taken.high), value)
     return MemoryInterval(value=value, low=low / unknown, high=high, share_high=max(share_high * unknown, high))
 

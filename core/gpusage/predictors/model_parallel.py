@@ -36,7 +36,7 @@ import numpy as np
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.arrays import IntArray
 from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
-from gpusage.predictors.context_parallel import ring_bytes
+from gpusage.predictors.context_parallel import RingTraffic, ring_traffic
 from gpusage.predictors.data_parallel import FULLY_SHARDED
 from gpusage.predictors.divisions import require_a_layer_for_each, require_even_parts
 from gpusage.predictors.expert_parallel import ExpertTraffic, expert_traffic
@@ -186,8 +186,9 @@ def _head_count(query: Shape) -> int:
 
 def _key_head_count(graph: ModelGraph, attention: Attention) -> int:
     """Return the heads of the keys, before those are repeated that several heads of queries share."""
-    width = graph.nodes[attention.scores].inputs[0][-1]
-    return max(attention.key_elements // max(key_count(graph, attention) * width, 1), 1)
+    query = graph.nodes[attention.scores].inputs[0]
+    windows = abs(query[0]) if len(query) > 3 else 1  # of a sample, each with all heads (Swin's)
+    return max(attention.key_elements // max(windows * key_count(graph, attention) * query[-1], 1), 1)
 
 
 class Stage(NamedTuple):
@@ -265,7 +266,7 @@ def _layer_edges(graph: ModelGraph, lowering: Lowering) -> IntArray:
     before, of_one = (int(np.count_nonzero(one)) for one in (attentions < edges[0], attentions < edges[1]))
     unlike = before // max(of_one - before, 1)
     if unlike > 1 or np.count_nonzero(attentions >= edges[-1]):
-        _refuse_layers(graph, "others beside them")
+        _refuse_layers(graph, "layers of several kinds")
     return np.append(np.maximum(edges[0] - length, 0), edges) if unlike else edges
 
 
@@ -306,14 +307,14 @@ class CopyTraffic:
     Attributes:
         sum_count: Sums over the GPUs that divide a layer, one after the other.
         sum_bytes: Of all of them.
-        ring_bytes: Keys and values, and their gradients, of other parts of the sequences.
+        ring: Keys and values, and their gradients, of other parts of the sequences.
         experts: What goes to experts on other GPUs, and back.
         handover_bytes: What a stage sends to its neighbours.
     """
 
     sum_count: float
     sum_bytes: float
-    ring_bytes: float
+    ring: RingTraffic
     experts: ExpertTraffic
     handover_bytes: float
 
@@ -331,22 +332,25 @@ def copy_traffic(layers: DividedLayers, graph: ModelGraph, workload: Workload) -
     return CopyTraffic(
         sum_count=passes * layers.sum_count,
         sum_bytes=passes * layers.sum_bytes,
-        ring_bytes=ring_bytes(graph, workload),
+        ring=ring_traffic(graph, workload),
         experts=ExpertTraffic(*(passes * one for one in expert_traffic(graph, workload))),
         handover_bytes=handover_bytes,
     )
 
 
-def copy_note(workload: Workload, gpu: Gpu, waits_s: float) -> str:
+def copy_notes(workload: Workload, gpu: Gpu, waits_s: float) -> tuple[str, str]:
     """Return what the figures of copies mean that several GPUs hold, each of which waits *waits_s* in a step."""
     count = workload.replica_count
     copies = f"{count} copies train by {workload.strategy}" if count > 1 else "One copy trains"
-    return (
+    if workload.expert > 1:
+        copies += f", with {workload.weight_copies // workload.expert} of each expert (expert {workload.expert})"
+    note = (
         f"Memory is that of the fullest GPU; step time and samples per second are of the "
         f"{workload.gpus_per_replica} GPUs that compute a batch together (tensor {workload.tensor}, context "
-        f"{workload.context}, pipeline {workload.pipeline}). {copies}. A step on {gpu.name} "
-        f"waits {seconds(waits_s)} for other GPUs."
+        f"{workload.context}, pipeline {workload.pipeline}). {copies}."
     )
+    step = f"A step of batch {workload.batch_size} on {gpu.name}"
+    return note, f"{step} waits {seconds(waits_s)} for other GPUs."
 
 
 def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, attention_s: float, workload: Workload, gpu: Gpu) -> float:
@@ -364,7 +368,8 @@ def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, attention_s: float, wo
     network = workload.network_bytes_per_s
     sums_s = ALLREDUCE_S * traffic.sum_count
     sums_s += traffic.sum_bytes * allreduce_s_per_byte(gpu, workload.tensor, network)
-    ring_s = traffic.ring_bytes * send_s_per_byte(gpu, workload.tensor * workload.context, network, workload.tensor)
+    hop_s = send_s_per_byte(gpu, workload.tensor * workload.context, network, workload.tensor)
+    ring_s = ALLREDUCE_S * traffic.ring.hop_count + traffic.ring.sent_bytes * hop_s
     ring_s = max(ring_s - attention_s * (1.0 - 1.0 / workload.context), 0.0)
     experts_s = ALLREDUCE_S * traffic.experts.exchange_count
     experts_s += traffic.experts.sent_bytes * exchange_s_per_byte(gpu, workload.expert, network)

@@ -10,7 +10,7 @@ from gpusage.predictors.data_parallel import replica_notes
 from gpusage.predictors.extrapolation import gpu_notes, workload_notes
 from gpusage.predictors.generation import GenerationWork
 from gpusage.predictors.known import apply_known_figures, implausible_step_time, throughput
-from gpusage.predictors.model_parallel import copy_note
+from gpusage.predictors.model_parallel import copy_notes
 from gpusage.predictors.slowdown import busy_shares
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Workload
@@ -80,7 +80,7 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
 
 def _several_notes(workload: Workload, gpu: Gpu, step_s: float, waits_s: float) -> tuple[str, ...]:
     if workload.replica_count < workload.gpus:
-        return (copy_note(workload, gpu, waits_s),)
+        return copy_notes(workload, gpu, waits_s)
     return replica_notes(workload, gpu, step_s, waits_s)
 
 

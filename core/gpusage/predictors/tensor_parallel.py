@@ -27,8 +27,9 @@ from gpusage.predictors.sequences import Part, SequenceModel
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
 ALLREDUCE_S = 10e-6
-"""What a sum over GPUs takes, however small it is. Published rates hardly decide it: with 2 to 40 us their median
-factor is 1.17 to 1.20."""
+"""What a sum over GPUs, or another exchange, takes however small it is: a round number above the 6 to 7 us of two
+boards in nccl-tests (NVIDIA/nccl issue 1259, H100; NVIDIA/nccl-tests issue 44, RTX 2080 Ti), as there are mostly more.
+Published rates hardly decide it: with 2 to 40 us their median factor is 1.17 to 1.20."""
 _DIVIDED = (OperatorClass.PRODUCT, OperatorClass.BATCHED_PRODUCT, OperatorClass.ATTENTION)
 _OF_HEADS = (OperatorClass.BATCHED_PRODUCT, OperatorClass.ATTENTION)
 

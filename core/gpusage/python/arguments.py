@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -12,7 +11,7 @@ from typing import Any, TypedDict
 
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS, QUANTISED, JobKey
-from gpusage_hooks.job_values import MAXIMUM_COUNT, Count, Number, Switch, Words, usual_word
+from gpusage_hooks.job_values import MAXIMUM_COUNT, Bandwidth, Count, Number, Switch, Words, key_hint, usual_word
 from gpusage_hooks.types import Engine, Generation, Layout, Mode, Optimizer, Precision, SoloRun, Strategy, Workload
 from gpusage_hooks.units import WHOLE_PERCENT
 
@@ -101,11 +100,13 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     for name, value in known.items():
         row = _KEYS[name]
         right = workload.mode in row.modes or value is None
-        rule = f"be left out where the mode is not {row.modes[0]}"
-        require(f"Argument {name!r}", rule, arguments.get(name), right=right)
+        rule, cure = f"be left out where the mode is not {row.modes[0]}", f"Remove {name!r}"
+        require(f"Argument {name!r}", rule, arguments.get(name), right=right, cure=cure)
         # A loop over numbers of GPUs begins with 1 and keeps its strategy.
         right = not row.requires or row.requires in known
-        require(f"Argument {name!r}", f"stand beside {row.requires!r}", value, right=right)
+        of_copy = workload.gpus_per_replica * workload.expert
+        cure = f"Add {row.requires}={of_copy}" if row.requires == "gpus" and of_copy > 1 else f"Add {row.requires!r}"
+        require(f"Argument {name!r}", f"stand beside {row.requires!r}", value, right=right, cure=cure)
     right = workload.gpus == 1 or workload.mode == "train" or workload.generate is not None
     require("Argument 'gpus'", "stand beside 'generate' in inference", workload.gpus, right=right)
     is_pipeline = workload.strategy == "pipeline"
@@ -113,30 +114,31 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     require("Argument 'strategy'", "be 'pipeline' in inference alone", workload.strategy, right=right)
     right = workload.gpus % workload.gpus_per_replica == 0
     rule = f"be a multiple of tensor x context x pipeline, {workload.gpus_per_replica}"
-    require("Argument 'gpus'", rule, workload.gpus, right=right)
+    cure = f"Write {workload.gpus_per_replica} or a multiple of it"
+    require("Argument 'gpus'", rule, workload.gpus, right=right, cure=cure)
     right = workload.weight_copies % workload.expert == 0
-    rule = f"divide the {workload.weight_copies} GPUs that train the same weights"
+    rule = f"divide the number of GPUs that train the same weights, {workload.weight_copies}"
     require("Argument 'expert'", rule, workload.expert, right=right)
+    cure = "Remove one of the two"
     for name in ("tensor", "expert"):
         right = workload.lora is None or getattr(workload, name) == 1
-        require("Argument 'lora'", f"not stand beside {name!r}", workload.lora, right=right)
+        require("Argument 'lora'", f"not stand beside {name!r}", workload.lora, right=right, cure=cure)
     right = workload.lora is None or workload.trainable == 1
-    require("Argument 'lora'", "not stand beside 'trainable'", workload.lora, right=right)
+    require("Argument 'lora'", "not stand beside 'trainable'", workload.lora, right=right, cure=cure)
     has_adapters = workload.lora is not None or workload.trainable < 1
     right = workload.mode == "infer" or workload.precision not in QUANTISED or has_adapters
     rule = "be of weights that can be trained, or stand beside 'lora'"
-    require("Argument 'precision'", rule, workload.precision, right=right)
+    require("Argument 'precision'", rule, workload.precision, right=right, cure="Add lora=16")
     right = workload.mode == "train" or workload.precision != "fp8-mixed"
-    require("Argument 'precision'", "be 'fp8-mixed' in training alone", workload.precision, right=right)
+    rule = "be 'fp8-mixed' in training alone"
+    require("Argument 'precision'", rule, workload.precision, right=right, cure="Write 'fp8'")
     return workload
 
 
 def _read_field(name: str, value: object) -> object:
     """Return what the field *name* of a workload gets by *value*."""
     if name not in _KEYS:
-        near = difflib.get_close_matches(name, _KEYS, n=1, cutoff=0.5)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(_KEYS)}."
-        message = f"Argument {name!r} must be one that gpusage knows; got {name!r}. {hint}"
+        message = f"Argument {name!r} must be one that gpusage knows; got {name!r}. {key_hint(name, _KEYS)}"
         raise RequestError(message)
     subject, kind = f"Argument {name!r}", _KEYS[name].kind
     if isinstance(kind, Words):
@@ -148,6 +150,9 @@ def _read_field(name: str, value: object) -> object:
     elif isinstance(kind, Count):
         rule = f"be a whole number, at least 1 and at most {MAXIMUM_COUNT}"
         require(subject, rule, value, right=_is_count(value, MAXIMUM_COUNT))
+    elif isinstance(kind, Bandwidth):
+        right = _is_number(value) and 1 <= _number(value) < math.inf
+        require(subject, "be at least 1 byte per second, as 25e9 for 200 Gb/s", value, right=right)
     elif isinstance(kind, Number):
         right = _is_number(value) and 0 < _number(value) <= kind.most
         require(subject, f"be above 0 and at most {kind.most:g}, as {kind.example}", value, right=right)
@@ -235,14 +240,14 @@ def _named_sizes(shape: Mapping[str, int | Sequence[int]]) -> Iterator[tuple[str
         yield name, tuple(int(size) for size in sizes)
 
 
-def require(subject: str, rule: str, value: object, *, right: bool) -> None:
-    """See that *value*, which *subject* is, keeps to *rule*.
+def require(subject: str, rule: str, value: object, *, right: bool, cure: str = "Change it") -> None:
+    """See that *value*, which *subject* is, keeps to *rule*; *cure* says what to do where it does not.
 
     Raises:
         RequestError: *right* is false.
     """
     if not right:
-        message = f"{subject} must {rule}; got {_shortened_repr(value)}. Change it."
+        message = f"{subject} must {rule}; got {_shortened_repr(value)}. {cure}."
         raise RequestError(message)
 
 

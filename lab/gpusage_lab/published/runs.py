@@ -90,6 +90,7 @@ def run_of(row: PublishedRow) -> Run | Left:
         or ("the GPU is not in the catalogue, or is a slice" if gpu is None else "")
         or ("a precision that gpusage does not predict there" if precision is None else "")
         or ("layers on several GPUs, or offloading" if strategy is None else "")
+        or ("each expert on several GPUs (tensor parallelism)" if _divides_experts(row) else "")
     )
     if reason or key is None or gpu is None:
         return Left(row, reason)
@@ -108,6 +109,11 @@ def run_of(row: PublishedRow) -> Run | Left:
         without_prompt="DECODE" in row.note,
         group=_group(row),
     )
+
+
+def _divides_experts(row: PublishedRow) -> bool:
+    sizes = copy_sizes(row)
+    return sizes["tensor"] > 1 and sizes["expert"] > 1
 
 
 def _key(row: PublishedRow) -> str | None:

@@ -122,6 +122,9 @@ def test_a_job_can_opt_out(text: str) -> None:
     ("text", "sentence"),
     [
         ("model=x,btch=3", "Did you mean 'batch'"),
+        ("model=x,tensor_parallel=2", "Did you mean 'tensor'"),
+        ("model=x,TENSOR=2", "Did you mean 'tensor'"),
+        ("model=x,virtual=2", "Did you mean 'virtual_pipeline'"),
         ("model=x,batch=0", "whole number"),
         ("model=x,batch=64,batch=32", "given once"),
         ("model=x,batch=9999999999", "10\\^9"),
@@ -233,8 +236,8 @@ def test_gpus_that_hold_a_copy_of_the_model_divide_all_gpus() -> None:
     parts = parse_comment("r.onnx,gpus=24,tensor=2,context=4")
     assert parts is not None
     assert (parts.workload.replica_count, parts.workload.weight_copies) == (3, 12)
-    rule = "must divide the 4 GPUs that train the same weights, gpus / (tensor x pipeline)"
-    for expert, cure in ((8, "expert=4"), (3, "gpus=24")):
+    rule = "must divide the number of GPUs that train the same weights, gpus / (tensor x pipeline) = 4"
+    for expert, cure in ((8, "expert=4"), (3, "expert=2")):
         sentence = f"{rule}; got '{expert}'. Write '{cure}' or remove 'expert'."
         with pytest.raises(RequestError, match=re.escape(sentence)):
             parse_comment(f"r.onnx,gpus=8,pipeline=2,expert={expert}")
@@ -288,7 +291,7 @@ def test_words_of_other_tools_are_understood(words: str, precision: str, optimiz
 
 
 def test_cudnns_words_for_layouts_are_understood() -> None:
-    for word, layout in (("NHWC", "channels_last"), ("nchw", "channels_first")):
+    for word, layout in (("NHWC", "channels_last"), ("nchw", "channels_first"), ("channels-last", "channels_last")):
         request = parse_comment(f"r.onnx,layout={word}")
         assert request is not None
         assert request.workload.layout == layout

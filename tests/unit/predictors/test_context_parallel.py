@@ -15,6 +15,7 @@ from gpusage.predictors.data_parallel import sharding_of
 from gpusage.predictors.links import allreduce_s_per_byte, send_s_per_byte
 from gpusage.predictors.lowering import step_flop
 from gpusage.predictors.needs import predicted
+from gpusage.predictors.tensor_parallel import ALLREDUCE_S
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Workload
 from graphs import language_model, with_layers
@@ -48,10 +49,10 @@ def test_each_gpu_has_its_part_of_the_tokens_and_all_weights() -> None:
 def test_keys_and_values_come_round_forward_and_backward_with_their_gradients() -> None:
     """Of 8 layers 2 x 128 x 512 numbers of 2 bytes for each of 64 samples, of which 3 of 4 parts come from others."""
     round_bytes = 8 * 2 * 128 * 512 * 2 * 64 * 3 / 4
-    assert analyze(MODEL, CONTEXT).copy_traffic.ring_bytes == 3 * round_bytes
-    assert analyze(MODEL, replace(CONTEXT, checkpointing=True)).copy_traffic.ring_bytes == 4 * round_bytes
+    assert analyze(MODEL, CONTEXT).copy_traffic.ring.sent_bytes == 3 * round_bytes
+    assert analyze(MODEL, replace(CONTEXT, checkpointing=True)).copy_traffic.ring.sent_bytes == 4 * round_bytes
     both = replace(CONTEXT, gpus=8, tensor=2)
-    assert analyze(MODEL, both).copy_traffic.ring_bytes == 3 * round_bytes / 2  # half of the heads
+    assert analyze(MODEL, both).copy_traffic.ring.sent_bytes == 3 * round_bytes / 2  # half of the heads
     sums = analyze(MODEL, replace(ALONE, gpus=2, tensor=2)).copy_traffic.sum_bytes
     assert analyze(MODEL, both).copy_traffic.sum_bytes == sums / 4
 
@@ -61,7 +62,10 @@ def test_what_does_not_travel_behind_attentions_is_waited_for() -> None:
     there = analyze(MODEL, slow).on([A100])
     attention_s = there._attention_s[0]
     assert 0 < attention_s < there.timing.step_s[0]
-    ring_s = analyze(MODEL, slow).copy_traffic.ring_bytes * send_s_per_byte(A100, 16, 1e9, 1)
+    traffic = analyze(MODEL, slow).copy_traffic.ring
+    assert traffic.hop_count == 2 * LAYERS * 15  # forward, and backward with the gradients
+    assert analyze(MODEL, replace(slow, checkpointing=True)).copy_traffic.ring.hop_count == 3 * LAYERS * 15
+    ring_s = traffic.hop_count * ALLREDUCE_S + traffic.sent_bytes * send_s_per_byte(A100, 16, 1e9, 1)
     assert there._waits_in_copy_s[0] == pytest.approx(ring_s - attention_s * 15 / 16)
     long = with_layers(language_model(HIDDEN, HEADS, HEADS, INNER, WORDS, 8192), LAYERS)  # 2,048 tokens for each GPU
     assert analyze(long, replace(CONTEXT, batch_size=1)).on([A100])._waits_in_copy_s == [0.0]
@@ -92,19 +96,17 @@ def test_a_note_names_the_gpus_that_compute_a_batch_together() -> None:
 
 
 def test_sequences_that_cannot_be_divided_are_refused() -> None:
-    sentence = (
-        r"two pieces for each GPU; got 128 tokens, context=3\. Write another 'context', or a shape with 132 tokens"
-    )
+    sentence = r"for each GPU; got 128 tokens, context=3\. Write 'context=N' with N one of 2, 4, 8, 16, 32, 64\.$"
     with pytest.raises(GraphError, match=sentence):
         predicted(MODEL, replace(ALONE, gpus=3, context=3), [A100])
     for name in ("resnet50", "vit_b_16"):
         graph = gpusage.read_model(MODELS / f"{name}.onnx")
-        with pytest.raises(GraphError, match=r"to all of it for 'context'; got another model\. Remove 'context'"):
+        with pytest.raises(GraphError, match=r"to all of them for 'context'; got another model\. Remove 'context'"):
             predicted(graph, CONTEXT, [A100])
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert_base"])
 def test_sequences_of_real_models_are_found(name: str) -> None:
     graph = gpusage.read_model(MODELS / f"{name}.onnx")
-    assert analyze(graph, CONTEXT).copy_traffic.ring_bytes > 0
-    assert analyze(graph, replace(CONTEXT, gpus=8, pipeline=2)).copy_traffic.ring_bytes > 0
+    assert analyze(graph, CONTEXT).copy_traffic.ring.sent_bytes > 0
+    assert analyze(graph, replace(CONTEXT, gpus=8, pipeline=2)).copy_traffic.ring.sent_bytes > 0

@@ -12,6 +12,7 @@ from gpusage.predictors.data_parallel import gradient_traffic, sharding_of
 from gpusage.predictors.expert_parallel import own_share, part_of_experts
 from gpusage.predictors.links import allreduce_s_per_byte, exchange_s_per_byte
 from gpusage.predictors.lowering import step_flop
+from gpusage.predictors.model_parallel import copy_notes
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.tensor_parallel import ALLREDUCE_S
 from gpusage_hooks.errors import GraphError
@@ -115,3 +116,8 @@ def test_experts_that_cannot_be_divided_are_refused() -> None:
     dense = language_model(HIDDEN, 8, 8, INNER, WORDS, LENGTH)
     with pytest.raises(GraphError, match=r"must have routed experts for 'expert'; got none\. Remove 'expert'\.$"):
         predicted(dense, DIVIDED, [A100])
+
+
+def test_a_note_counts_the_copies_of_each_expert() -> None:
+    note, _ = copy_notes(replace(DIVIDED, context=2), A100, 0.1)
+    assert note.endswith("pipeline 1). 4 copies train by zero1, with 2 of each expert (expert 4).")

@@ -34,7 +34,8 @@ def test_linear_layers_but_the_models_output_are_of_fp8() -> None:
 def test_what_products_read_is_cast_once() -> None:
     """Per token: 3 inputs of 1,024, one of them of queries, keys and values; one of 4,096; gradients of 6 outputs."""
     tokens, weights = 8 * LENGTH, 4 * HIDDEN**2 + 2 * HIDDEN * INNER
-    casts = casts_of(WorkloadAnalysis(MODEL, FP8).lowering, None)
+    lowering = WorkloadAnalysis(MODEL, FP8).lowering
+    casts = casts_of(lowering, narrow_products(lowering), None)
     assert casts.kernel_count == pytest.approx(4 + 6 + 6)
     gradients = 5 * HIDDEN + INNER
     expected = tokens * (3 * HIDDEN + INNER) + weights + tokens * gradients
@@ -44,7 +45,8 @@ def test_what_products_read_is_cast_once() -> None:
 def test_blocks_that_are_computed_once_more_cast_once_more() -> None:
     deep = with_layers(MODEL, 4)
     analysis = WorkloadAnalysis(deep, replace(FP8, checkpointing=True))
-    once, again = (casts_of(analysis.lowering, checkpoints) for checkpoints in (None, analysis.checkpoints))
+    lowering, narrow = analysis.lowering, narrow_products(analysis.lowering)
+    once, again = (casts_of(lowering, narrow, checkpoints) for checkpoints in (None, analysis.checkpoints))
     assert analysis.checkpoints is not None
     blocks = len(np.unique(analysis.checkpoints.start[analysis.checkpoints.recomputed_nodes]))
     assert again.kernel_count - once.kernel_count == pytest.approx(10 * blocks)  # inputs and weights
@@ -67,3 +69,9 @@ def test_memory_is_that_of_bf16() -> None:
     half, fp8 = (predicted(MODEL, run, [H100])[0] for run in (HALF, FP8))
     assert fp8.required_memory_bytes == half.required_memory_bytes
     assert not fp8.familiar
+
+
+def test_a_gpu_without_bf16_is_said_to_compute_in_fp32() -> None:
+    notes = predicted(MODEL, FP8, [builtin_catalogue().find("v100")])[0].notes
+    assert "v100-sxm2-16gb has no units for bf16; the prediction uses its fp32 rate." in notes
+    assert not any("fp8, at its rate" in note for note in notes)

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import gpusage
+from gpusage.cli.predicting import need_cells
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
+from gpusage.predictors.context_parallel import RingTraffic
 from gpusage.predictors.data_parallel import gradient_traffic, sharding_of
 from gpusage.predictors.expert_parallel import ExpertTraffic
 from gpusage.predictors.explanation import explanation_of
@@ -36,7 +38,7 @@ from graphs import chain, language_model, node, with_layers
 MODELS = Path(__file__).parents[3] / "examples" / "models"
 HIDDEN, HEADS, INNER, WORDS, LENGTH, LAYERS = 512, 8, 2048, 1000, 128, 8
 MODEL = with_layers(language_model(HIDDEN, HEADS, HEADS, INNER, WORDS, LENGTH), LAYERS)
-A100 = builtin_catalogue().find("a100-sxm4-80gb")
+A100, H100 = map(builtin_catalogue().find, ("a100-sxm4-80gb", "h100"))
 ALONE = Workload(batch_size=2, precision="bf16", optimizer="adam", strategy="zero1")
 TENSOR = replace(ALONE, gpus=4, tensor=4)
 PIPELINE = replace(ALONE, gpus=4, pipeline=4, accumulate=8)
@@ -187,7 +189,9 @@ def test_a_micro_batch_alone_goes_through_all_stages_however_many_pieces_they_ha
     """Of 4 stages, one computes for 1 of 4 times; with 2 micro-batches in 2 pieces each for 2 of 4 and a half."""
     for pieces, micro_batches, idle in ((1, 1, 3), (2, 1, 3), (2, 2, 2.5), (2, 4, 1.5), (2, 8, 1.5), (1, 2, 3)):
         run = replace(PIPELINE, virtual_pipeline=pieces, accumulate=micro_batches)
-        nothing = CopyTraffic(sum_count=0, sum_bytes=0, ring_bytes=0, experts=ExpertTraffic(0, 0), handover_bytes=0)
+        nothing = CopyTraffic(
+            sum_count=0, sum_bytes=0, ring=RingTraffic(0, 0), experts=ExpertTraffic(0, 0), handover_bytes=0
+        )
         assert wait_in_copy_s(nothing, 1.0, 0.0, run, A100) == pytest.approx(idle / micro_batches)
 
 
@@ -237,7 +241,8 @@ def test_the_parts_of_the_memory_add_up_and_are_less_than_on_one_gpu(workload: W
     assert need.required_memory_bytes.value < predicted(MODEL, ALONE, [A100])[0].required_memory_bytes.value
     assert need.familiar is False
     copies = "2 copies train by zero1" if workload.gpus == 16 else "One copy trains"
-    assert any("GPUs that compute a batch together" in note and f"). {copies}. A step" in note for note in need.notes)
+    assert any("GPUs that compute a batch together" in note and f"). {copies}." in note for note in need.notes)
+    assert any(note.startswith("A step of batch 2 on a100-sxm4-80gb waits ") for note in need.notes)
 
 
 def test_of_the_gradients_that_come_last_each_gpu_has_its_part() -> None:
@@ -312,7 +317,7 @@ def test_a_model_without_heads_or_layers_cannot_be_divided() -> None:
         GraphError, match=r"must have one row of equal layers for 'pipeline'; got none that gpusage recognizes\. Remove"
     ):
         predicted(resnet, PIPELINE, [A100])
-    with pytest.raises(GraphError, match=r"one row of equal layers for 'pipeline'; got others beside them\. Remove"):
+    with pytest.raises(GraphError, match=r"equal layers for 'pipeline'; got layers of several kinds\. Remove"):
         predicted(gpusage.read_model("hf:t5-base"), PIPELINE, [A100])
 
 
@@ -320,7 +325,7 @@ def test_heads_of_keys_must_be_divided() -> None:
     """As Megatron wants it: `num_query_groups` is a multiple of the GPUs."""
     shared = with_layers(language_model(HIDDEN, HEADS, 2, INNER, WORDS, LENGTH), LAYERS)
     assert predicted(shared, replace(TENSOR, gpus=2, tensor=2), [A100])
-    with pytest.raises(GraphError, match=r"got 2 and 8 heads, 4 GPUs\. Write 'tensor=N' with N one of 2\.$"):
+    with pytest.raises(GraphError, match=r"got 2 and 8 heads, 4 GPUs\. Write 'tensor=2'\.$"):
         predicted(shared, TENSOR, [A100])
 
 
@@ -331,6 +336,13 @@ def test_each_number_of_heads_must_be_divided() -> None:
     both = replace(text, nodes=(*text.nodes, *picture.nodes), producers=(*text.producers, *behind))
     with pytest.raises(GraphError, match=r"got 8 and 12 heads, 8 GPUs\. Write 'tensor=N' with N one of 2, 4\.$"):
         predicted(both, replace(TENSOR, gpus=8, tensor=8), [A100])
+
+
+def test_windows_are_no_heads() -> None:
+    """Swin-T has 3 to 24 heads in 64 to 1 windows of a picture."""
+    swin = gpusage.read_model(MODELS / "swin_t.onnx")
+    with pytest.raises(GraphError, match=r"got 3 and 6 and 12 and 24 heads, 2 GPUs\. Write 'tensor=3'\.$"):
+        predicted(swin, replace(TENSOR, gpus=2, tensor=2), [A100])
 
 
 def test_experts_are_not_divided() -> None:
@@ -355,3 +367,19 @@ def test_one_stage_without_divided_layers_sends_nothing() -> None:
     traffic = analyze(MODEL, ALONE).copy_traffic
     assert traffic == copy_traffic(divided_layers(analyze(MODEL, ALONE).lowering, MODEL, ALONE), MODEL, ALONE)
     assert wait_in_copy_s(traffic, 1.0, 0.0, ALONE, A100) == 0
+
+
+def test_the_note_on_parameters_is_of_the_whole_model_not_of_a_stage() -> None:
+    """With 2 layers for each of 4 GPUs; the numbers of measured models end at 2,880 million."""
+    large = replace(MODEL, parameter_count=3 * 10**9)
+    notes = predicted(large, PIPELINE, [A100])[0].notes
+    assert any(note.startswith("The model has 3,000 million parameters;") for note in notes)
+
+
+def test_rows_of_a_table_share_the_note_on_their_copies() -> None:
+    needs = [need for batch in (2, 4) for need in predicted(MODEL, replace(TENSOR, batch_size=batch), [A100, H100])]
+    notes = need_cells.notes(needs)
+    assert sum("compute a batch together" in note for note in notes) == 1
+    waits = [note.partition(" waits ")[0] for note in notes if " waits " in note]
+    gpus = ("a100-sxm4-80gb", "h100-sxm5-80gb")
+    assert waits == [f"A step of batch {batch} on {gpu}" for batch in (2, 4) for gpu in gpus]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -102,6 +104,8 @@ def test_frozen_weights_have_neither_gradients_nor_state(graph: ModelGraph, para
     assert least <= after.value < before.value
     assert after.low < before.low
     assert after.high < before.high
+    in_bf16 = analyze(graph, replace(LORA, precision="bf16")).peak.taken
+    assert in_bf16.low >= parameter_count * (4 + 0.02 * 8)  # trained last layers: the frozen ones have 4 bytes, too
     kernels = [WorkloadAnalysis(graph, run).kernels for run in (PLAIN, LORA)]
     products = [one.backward * (one.operator_class == OperatorClass.PRODUCT) for one in kernels]
     backward = [float((one.counts * one.flop) @ of_it) for one, of_it in zip(kernels, products, strict=True)]

@@ -14,7 +14,6 @@ from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.together import partners
 from gpusage.decisions.advisor import advisor
 from gpusage.decisions.model_defaults import settled_request
-from gpusage.experience.identity import unusual_settings
 from gpusage.policies.partners import partition
 from gpusage.policies.place import why_unlimited
 from gpusage.predictors.colocation import WORTHWHILE_SUM, slowdown_with_partners
@@ -163,8 +162,7 @@ def _manner(run: Workload) -> Iterator[str]:
     yield f"batch {run.batch_size}"
     if run.precision != Workload().precision:
         yield run.precision
-    for key, value in unusual_settings(run).items():
-        yield f"{key} {'on' if value is True else value}"
+    yield from documents.manner_words(run)
 
 
 def _verdict(colocation: Colocation) -> list[str]:

@@ -53,3 +53,12 @@ def test_a_rate_that_cannot_be_is_refused(
     result = invoked()
     assert result.exit_code == 1
     assert sentence in result.stderr
+
+
+def test_the_header_and_json_have_the_unit_beside_the_rate() -> None:
+    run = ["predict", GPT2, "--gpu", "a100", "--gpus", "16", "--network", "12.5"]
+    shown = CliRunner().invoke(main, run).stdout
+    assert "gpus 16, network 12.5 Gb/s," in " ".join(shown.split())
+    workload = json.loads(invoked("--network", "12.5").stdout)["predictions"][0]["workload"]
+    assert workload["network_bytes_per_s"] == 12.5e9 / 8
+    assert "network" not in workload

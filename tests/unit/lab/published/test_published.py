@@ -297,10 +297,14 @@ def test_the_letters_of_parallel_runs_are_read(tmp_path: Path) -> None:
     of_two = run(tmp_path, {**TRAINING, **torchtitan}).workload
     assert (of_two.context, of_two.strategy, of_two.sequence_parallel) == (2, "fsdp", False)
     experts = {**bridge, "model": "Qwen3_30B_a3B", "gpu_count": "8", "parallelism": "TP1 PP1 CP1 EP8"}
-    of_experts = run(tmp_path, {**TRAINING, **experts, "sequence_length_in": "4096"})
+    experts = {**TRAINING, **experts, "sequence_length_in": "4096"}
+    of_experts = run(tmp_path, experts)
     assert (of_experts.workload.expert, of_experts.workload.strategy, of_experts.units_per_step) == (8, "zero1", 4096)
     assert of_experts.group == "language model, training, expert parallelism"
     assert load_zoo().graph(of_experts.key).parameter_count == pytest.approx(30.5e9, rel=1e-2)
+    halves = one(tmp_path, {**experts, "parallelism": "TP2 PP1 CP1 EP4"})
+    assert isinstance(halves, Left)
+    assert halves.reason == "each expert on several GPUs (tensor parallelism)"
 
 
 @pytest.mark.parametrize(

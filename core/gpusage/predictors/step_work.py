@@ -1,0 +1,149 @@
+"""What one model computes, sends and launches in a step when it is run in one way; no GPU changes it.
+
+Each part is computed on first use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpusage.devices.precisions import FLOAT_BYTES
+from gpusage.predictors.activity import Work, work_of
+from gpusage.predictors.artifacts import pretrained
+from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
+from gpusage.predictors.context_parallel import part_of_tokens
+from gpusage.predictors.divisions import require_a_layer_for_each
+from gpusage.predictors.efficiency import (
+    Efficiency,
+    efficiency_of,
+    with_bounded_gradients,
+    with_compiler,
+    with_streaming_limits,
+)
+from gpusage.predictors.engines import cache_bytes, engine_of, replays_graph, with_engine
+from gpusage.predictors.expert_parallel import part_of_experts
+from gpusage.predictors.generation import CacheSizes, GenerationWork, generation_work
+from gpusage.predictors.kernels import Kernels, is_autocast, kernels_of
+from gpusage.predictors.lazy import lazy
+from gpusage.predictors.lowering import Lowering, fused, is_fused, is_fusion_measured, lower
+from gpusage.predictors.model_parallel import CopyTraffic, DividedLayers, copy_traffic, divided_layers
+from gpusage.predictors.model_structures import ModelStructures
+from gpusage.predictors.pipeline import is_pipeline, stage_exchange, stage_work
+from gpusage.predictors.tensor_parallel import Exchange, divided, exchange_of
+from gpusage_hooks.types import Workload
+
+
+class StepWork:
+    """The work of one model in a step.
+
+    Attributes:
+        graph: The model, or the stage of a pipeline.
+        workload: How it is run.
+        pretrained: The artifacts that answer.
+    """
+
+    def __init__(self, structures: ModelStructures, workload: Workload, blocks: Checkpoints | None = None) -> None:
+        self._structures = structures
+        self.graph = structures.graph
+        self.workload = workload
+        self._blocks = blocks
+        self.pretrained = pretrained()
+
+    @lazy
+    def efficiency(self) -> Efficiency:
+        """How much of its peak each class of operator reaches."""
+        efficiency = efficiency_of(self.pretrained.step_time)
+        if replays_graph(self.workload):
+            return with_engine(efficiency, engine_of(self.workload))
+        if self.workload.generate:
+            return with_streaming_limits(efficiency)
+        if self.workload.mode == "train":
+            return with_bounded_gradients(efficiency)
+        return with_compiler(efficiency) if is_fusion_measured(self.workload) else efficiency
+
+    @property
+    def lowering(self) -> Lowering:
+        """The work of each kind of node; where the workload generates, of the prefill."""
+        return self.generation.prompt if self.generation else self._layers.lowering
+
+    @lazy
+    def executed(self) -> Lowering:
+        """The work as kernels do it, which a compiler may have fused."""
+        return self._executed(self.lowering)
+
+    def _executed(self, lowering: Lowering) -> Lowering:
+        return fused(lowering) if is_fused(self.workload) or replays_graph(self.workload) else lowering
+
+    @lazy
+    def _layers(self) -> DividedLayers:
+        """The work of each kind of node, at the sizes that the graph has; no GPU changes it."""
+        structure = self._structures.with_autocast if is_autocast(self.workload) else self._structures.plain
+        lowering = part_of_tokens(lower(self.graph, structure, self.workload), self.graph, self.workload)
+        lowering = part_of_experts(lowering, self.graph, self.workload)
+        return divided_layers(lowering, self.graph, self.workload)
+
+    @lazy
+    def copy_traffic(self) -> CopyTraffic:
+        """What GPUs that hold one copy of a model in training send each other."""
+        return copy_traffic(self._layers, self.graph, self.workload)
+
+    @lazy
+    def generation(self) -> GenerationWork | None:
+        """What a language model takes to write; none where the workload is a plain pass."""
+        generation, run = self.workload.generate, self.workload
+        if generation is None:
+            return None
+        cache = CacheSizes(cache_bytes(run, FLOAT_BYTES[run.precision]), is_fused=replays_graph(run))
+        sequences = self._structures.sequences
+        work = generation_work(self.graph, sequences, self._layers.lowering, generation, run.batch_size, cache)
+        return work if run.gpus == 1 or is_pipeline(run) else divided(work, self.graph, sequences, run.gpus)
+
+    @lazy
+    def work_per_gpu(self) -> GenerationWork | None:
+        """What one GPU holds of `generation`; its passes then are for memory alone."""
+        work, run = self.generation, self.workload
+        if work is None or not is_pipeline(run):
+            return work
+        require_a_layer_for_each(self.graph, len(self._structures.sequences.attentions), run.gpus, key="gpus")
+        return stage_work(work, run.gpus)
+
+    @lazy
+    def exchange(self) -> Exchange | None:
+        """What GPUs that divide a model sum or hand on in a pass; none where one GPU has the whole model."""
+        if self.workload.generate is None or self.workload.gpus == 1:
+            return None
+        sums = exchange_of(self.graph, self._structures.sequences, self.workload)
+        return stage_exchange(sums, self.workload.gpus) if is_pipeline(self.workload) else sums
+
+    @lazy
+    def checkpoints(self) -> Checkpoints | None:
+        """Where blocks are computed once more; none where the workload has no checkpoints."""
+        return (self._blocks or checkpoints_of(self.lowering)) if self.workload.checkpointing else None
+
+    @lazy
+    def kernels(self) -> Kernels:
+        """The kernels of one step; no GPU changes them."""
+        if self.generation:
+            return self.generation.kernels(*self.passes)
+        return kernels_of(self.executed, self.workload, self.checkpoints)
+
+    @lazy
+    def kernels_of_passes(self) -> Kernels:
+        """The kernels of a step but for its update, before which the stages of a pipeline wait; without one, all."""
+        if self.workload.pipeline == 1:
+            return self.kernels
+        return kernels_of(self.executed, replace(self.workload, optimizer="none"), self.checkpoints)
+
+    @lazy
+    def passes(self) -> tuple[Kernels, ...]:
+        """The kernels of the pass over the prompt, and of that over a token; nothing where there is no answer."""
+        return (
+            tuple(kernels_of(self._executed(one.lowering), self.workload) for one in self.generation.passes())
+            if self.generation
+            else ()
+        )
+
+    @lazy
+    def work(self) -> Work:
+        """The features of the activity that are the same on every GPU."""
+        return work_of(self.graph, self.lowering, self.workload.batch_size, self.generation)
