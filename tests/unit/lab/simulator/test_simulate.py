@@ -254,3 +254,10 @@ def test_energy_is_of_measured_power_alone(tmp_path: Path) -> None:
     assert " energy " not in CliRunner().invoke(commands.simulate, words("")).stdout
     wrong = CliRunner().invoke(commands.simulate, words("power_w = -1\n"))
     assert "pool 1' must be watts, a number of at least 0; got -1" in str(wrong.exception)
+
+
+def test_a_mistyped_number_of_gpus_takes_no_memory(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text('[[pools]]\nsite_type = "v100"\ngpu_count = 1000000000\n')
+    with pytest.raises(RequestError, match=r"must have at most 1,000,000 GPUs to be simulated; got 1,000,000,000\."):
+        run("--generate", "5", "--cluster", str(cluster))
