@@ -94,8 +94,8 @@ def show_filled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
 
 def filled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> tuple[Sequence[Column], list[list[str]]]:
     """Return *columns* and *rows* without the columns that are empty throughout."""
-    kept = [number for number in range(len(columns)) if any(row[number] for row in rows)]
-    return [columns[number] for number in kept], [[row[number] for number in kept] for row in rows]
+    numbers = [number for number in range(len(columns)) if any(row[number] for row in rows)]
+    return [columns[number] for number in numbers], [[row[number] for number in numbers] for row in rows]
 
 
 def _forms(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[tuple[Sequence[Column], Table]]:
