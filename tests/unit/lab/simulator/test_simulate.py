@@ -254,6 +254,8 @@ def test_energy_is_of_measured_power_alone(tmp_path: Path) -> None:
     assert " energy " not in CliRunner().invoke(commands.simulate, words("")).stdout
     wrong = CliRunner().invoke(commands.simulate, words("power_w = -1\n"))
     assert "pool 1' must be watts, a number of at least 0; got -1" in str(wrong.exception)
+    swapped = CliRunner().invoke(commands.simulate, words("power_w = 30\n"))
+    assert "must be at least 'idle_power_w', 40 W; got 30." in str(swapped.exception)
 
 
 def test_a_mistyped_number_of_gpus_takes_no_memory(tmp_path: Path) -> None:
