@@ -7,7 +7,8 @@ without=${GPUSAGE_NO_MAIL:-/etc/gpusage/no_mail}
 # Only names that a host may have: clients of a YARN without Kerberos choose theirs, and mail runs what follows a "|".
 users='import json, re, sys
 names = (each["name"] for each in json.load(sys.stdin)["groups"]["user"])
-print(*filter(re.compile("[A-Za-z_][A-Za-z0-9._-]{0,31}").fullmatch, names), sep="\n")'
+for name in filter(re.compile("[A-Za-z_][A-Za-z0-9._-]{0,31}").fullmatch, names):
+    print(name)'
 gpusage report --since 7d --json | python3 -c "$users" | grep -vxFf "$without" |
     while IFS= read -r user; do
         text=$(gpusage report --since 7d --user "$user" --text </dev/null) || continue

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from dask_jobqueue import SLURMCluster
+from distributed import Client
 
 from gpusage_lab.cli import commands
 from gpusage_slurm.sandbox import ClusterPlan, parse_nodes, start_sandbox
@@ -34,6 +35,11 @@ def test_workers_that_are_jobs_of_slurm_say_the_same(
             cores=1, memory="1GB", walltime="00:05:00", python=sys.executable, log_directory=sandbox.layout.jobs,
             scheduler_options={"dashboard_address": None},
         ) as cluster:  # fmt: skip
-            cluster.scale(jobs=1)
-            assert simulated("--dask", cluster.scheduler_address) == simulated()
-            assert "dask-worker" in sandbox.run("squeue", "-h", "-o", "%j").stdout
+            cluster.scale(jobs=2)
+            with Client(cluster) as client:
+                client.wait_for_workers(2, timeout=120)
+                assert simulated("--dask", cluster.scheduler_address) == simulated()
+                executed = client.run(lambda dask_worker: dask_worker.state.executed_count)
+            assert len(executed) == 2
+            assert all(executed.values()), "both workers work"
+            assert sandbox.run("squeue", "-h", "-o", "%j").stdout.split() == ["dask-worker"] * 2

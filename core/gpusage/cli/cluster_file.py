@@ -20,7 +20,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from gpusage.boundary.typed_documents import MismatchError, read_as
 from gpusage.cli.user_file import read_document, refusal
-from gpusage_hooks.errors import DeviceError, GpuUsageError
+from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
 from gpusage_hooks.types import Cluster, GpuPool, NodeKind
 
 if TYPE_CHECKING:
@@ -135,9 +135,16 @@ def measured_power_w(path: Path, manager: str) -> Mapping[str, tuple[float, floa
     """Return what a GPU takes, busy and idle, by the site's type, where the cluster file at *path* has both.
 
     Raises:
-        RequestError: As `read_cluster`.
+        RequestError: As `read_cluster`; or a GPU takes less when it is busy.
     """
     read = _read(read_document(path, "Cluster file"), manager, str(path))
+    for row in read.pools:
+        if row.power_w is not None and row.idle_power_w is not None and row.power_w < row.idle_power_w:
+            message = (
+                f"Key 'power_w' of type {row.site_type!r} in cluster file {str(path)!r} must be at least "
+                f"'idle_power_w', {row.idle_power_w:g} W; got {row.power_w:g}. Swap them, or measure again."
+            )
+            raise RequestError(message)
     return {
         row.site_type: (row.power_w, row.idle_power_w)
         for row in read.pools

@@ -89,8 +89,13 @@ def show_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
 
 def show_filled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """Print *rows* as `show_rows` does, without columns that are empty throughout."""
-    filled = [number for number in range(len(columns)) if any(row[number] for row in rows)]
-    show_rows([columns[number] for number in filled], [[row[number] for number in filled] for row in rows])
+    show_rows(*filled(columns, rows))
+
+
+def filled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> tuple[Sequence[Column], list[list[str]]]:
+    """Return *columns* and *rows* without the columns that are empty throughout."""
+    numbers = [number for number in range(len(columns)) if any(row[number] for row in rows)]
+    return [columns[number] for number in numbers], [[row[number] for number in numbers] for row in rows]
 
 
 def _forms(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator[tuple[Sequence[Column], Table]]:

@@ -44,7 +44,8 @@ def compare(
     """Simulate each policy in each order on the same jobs, and show the figures side by side."""
     source, orders = _source(how), _orders(how)
     _require_used(how, {one.name for one in orders})
-    chosen = [(policy, order) for policy in _policies(policies, orders) for order in orders or (None,)]
+    named = dict.fromkeys(_policies(policies, orders))
+    chosen = [(policy, order) for policy in named for order in orders or (None,)]
     first = scenario(source, seed)  # what is wrong with a file is said here, before other processes begin
     seeds = range(seed, seed + how["repetitions"])
     tasks = [Task(source, policy, each, order) for each in seeds for policy, order in chosen]
@@ -87,6 +88,7 @@ def _require_used(how: Mapping[str, Any], orders: set[str]) -> None:
     uses = {
         "format_name": (how["jobs_file"] is not None, "--jobs"),
         "load": (is_drawn, "jobs drawn by chance"),
+        "draw_models": (not is_drawn, "--jobs or --last-month"),
         "round_s": (orders & {*ROUNDS}, f"--order {', '.join(ROUNDS)}"),
         "preemption_s": (orders & {*PREEMPTIVE}, f"--order {', '.join(PREEMPTIVE)}"),
         "duration_error": (orders & {*PREDICTED}, f"--order {', '.join(PREDICTED)}"),

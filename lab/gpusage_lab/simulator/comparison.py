@@ -82,7 +82,8 @@ def _range_text(ratios: Sequence[float]) -> str:
 
 def page(results: Sequence[Repeated], notes: Sequence[str], origin: html.Origin | None = None) -> str:
     """Return a page with the table, a plot for each figure, and how many jobs wait over time; *origin* made it."""
-    body = html.table([column.title for column in COLUMNS], [row(one) for one in results])
+    columns, rows = tables.filled(COLUMNS, [row(one) for one in results])
+    body = html.table([column.title for column in columns], rows)
     if len(results) > 1:
         ratios = [ratio_row(one, results[0]) for one in results[1:]]
         body += html.table([column.title for column in RATIO_COLUMNS], ratios)

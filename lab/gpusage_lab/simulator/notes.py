@@ -17,7 +17,7 @@ def notes(source: Source, seed: int) -> Iterator[str]:
     """Yield what the figures of *source* rest on."""
     files, drawn = files_of(source), scenario(source, seed)
     yield from _job_notes(source, files, seed)
-    yield from _cluster_notes(files)
+    yield from _cluster_notes(source, files)
     yield from _model_notes(source, drawn)
     yield "What happens is predicted, with errors as large as the intervals; docs/simulator.md has all assumptions."
     unmeasured = [one.name for one in files.fleet.types if one.power_w is None]
@@ -34,7 +34,7 @@ def _job_notes(source: Source, files: Files, seed: int) -> Iterator[str]:
         yield source.month.note
     if trace.left_out:
         why = f"asked for no GPU, never ran to an end or ran for more than {LONGEST_DAYS} days"
-        yield f"{trace.left_out} jobs {why}; they are left out."
+        yield f"Jobs that {why} are left out: {trace.left_out}."
     if trace.elsewhere:
         gpus = ", ".join(f"{count} on {gpus}" for gpus, count in trace.elsewhere.most_common())
         yield f"Jobs on GPUs that the cluster does not have are left out: {gpus}."
@@ -44,7 +44,9 @@ def _job_notes(source: Source, files: Files, seed: int) -> Iterator[str]:
         yield "Jobs that ask for a part of a GPU have that part under every policy, and the time that they took on it."
 
 
-def _cluster_notes(files: Files) -> Iterator[str]:
+def _cluster_notes(source: Source, files: Files) -> Iterator[str]:
+    if source.gpus_per_node is not None and all(one.node_gpu_counts for one in files.fleet.types):
+        yield "Option --gpus-per-node changes nothing: the cluster's file has the nodes of all types."
     if files.undivided:
         yield f"GPUs of {', '.join(files.undivided)} are not divided today; here they are, into {SHARES} shares each."
     for one in files.fleet.types:

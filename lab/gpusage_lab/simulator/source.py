@@ -24,6 +24,8 @@ from gpusage_lab.simulator.site_pairs import read_pairs
 from gpusage_lab.simulator.trace import WHAT, Trace, trace_of
 
 MANAGER = "simulated"
+MOST_GPUS = 1_000_000
+"""Of a cluster: each takes memory, and a mistyped number took all of a host's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,11 @@ def _fleet(source: Source, advisor: Advisor) -> tuple[Fleet, tuple[str, ...]]:
     if not fleet.types:
         name = "Cluster" if path is None else f"Cluster file {str(path)!r}"
         message = f"{name} must have a pool with at least one GPU; got none. Add one, or name another --cluster."
+        raise RequestError(message)
+    if fleet.gpu_count > MOST_GPUS:
+        message = (
+            f"A cluster must have at most {MOST_GPUS:,} GPUs to be simulated; got {fleet.gpu_count:,}. Correct it."
+        )
         raise RequestError(message)
     # A workload manager's own file has no power.
     is_ours = path is not None and advisor.hooks.read_cluster(str(path), catalogue) is None

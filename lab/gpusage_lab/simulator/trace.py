@@ -76,6 +76,7 @@ class _Columns:
     users: dict[str, int] = field(default_factory=dict)
     left_out: int = 0
     elsewhere: Counter[str] = field(default_factory=Counter)
+    has_dates: bool | None = None
 
 
 def trace_of(rows: Iterable[tuple[int, Row]], origin: str, fleet: Fleet, *, is_foreign: bool = False) -> Trace:
@@ -126,6 +127,10 @@ class _Cells:
     def add_to(self, columns: _Columns, line: int) -> None:
         """Add the job, or count it as left out."""
         (gpu_count, share_percent), submit_s = self._request(), self._time("submit_time")
+        is_date = not _is_number(self._text("submit_time"))
+        if columns.has_dates not in {None, is_date}:
+            self._refuse("submit_time", f"{'a date' if columns.has_dates else 'seconds'}, as on the lines before")
+        columns.has_dates = is_date
         work_s = self._duration()
         if work_s > LONGEST_S and not self.limits.is_foreign:
             name = "duration" if self._text("duration") else "end_time"
@@ -179,7 +184,7 @@ class _Cells:
         return int(number), WHOLE_PERCENT
 
     def _number(self, name: str, above: float | None = None) -> float:
-        rule = "a number of at least 0" if above is None else f"a number above {above:g}"
+        rule = f"a number {'of at least 0' if above is None else f'above {above:g}'}, and at most {LARGEST:g}"
         try:
             number = float(self._text(name))
         except ValueError:

@@ -63,3 +63,10 @@ def test_each_user_but_those_who_want_none_gets_a_text_of_their_own(
     assert sorted(mails) == (["ada"] if without else ["ada", "bob"])
     assert "1 job booked 2.00 GPU hours." in mails["ada"]
     assert "#GPUSAGE utilization=20@64" in mails["ada"]
+
+
+def test_a_week_without_jobs_is_silent(site: dict[str, str], tmp_path: Path) -> None:
+    """Cron mails root whatever the script writes."""
+    (tmp_path / "c.toml").write_text(f'[store]\nurl = "sqlite:///{tmp_path}/none.db"\n')
+    assert subprocess.run([SCRIPT], env=site, check=True, capture_output=True).stderr == b""
+    assert not [*(tmp_path / "mails").iterdir()]

@@ -42,8 +42,14 @@ Examples:
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML page with plots as well."
 )
-@click.option("--json", "form", flag_value="json", default="", help="Print one JSON document, and nothing else.")
-@click.option("--text", "form", flag_value="text", help="Print a user's report as the text of an e-mail; see --user.")
+@click.option("--json", "forms", flag_value="json", multiple=True, help="Print one JSON document, and nothing else.")
+@click.option(
+    "--text",
+    "forms",
+    flag_value="text",
+    multiple=True,
+    help="Print a user's report as the text of an e-mail; see --user.",
+)
 @run_by("gpusage.cli.past.report:report")
 def command() -> None:
     """Report decisions, GPU hours asked, booked, used and saved, promises, and predicted against observed figures.

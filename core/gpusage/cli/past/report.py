@@ -35,13 +35,13 @@ from gpusage.store.usage_rows import Observation
 from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
 from gpusage_hooks.types import Cluster, DecisionRecord, Gpu, Usage
 
-Form = Literal["text", "json", ""]
+Form = Literal["text", "json"]
 SCHEMA = "gpusage.report/1"
 EPOCH_YEAR = 1970
 
 
 def report(
-    since_s: float, month: str | None, user: str, by: Sequence[Dimension], output: Path | None, form: Form
+    since_s: float, month: str | None, user: str, by: Sequence[Dimension], output: Path | None, forms: Sequence[Form]
 ) -> None:
     """Show what happened in the last *since_s* seconds, or in *month*, such as ``2026-10``."""
     now_s = time.time()
@@ -52,13 +52,16 @@ def report(
         raise click.UsageError(message)
     else:
         period = replace(_read_month(month, now_s), user=user)
-    if form == "text":
-        if not user or output is not None:
-            message = "Option '--text' must come with '--user' and without '-o'. Name whose jobs the text is of."
+    if "text" in forms:
+        if not user or output is not None or by or "json" in forms:
+            message = (
+                "Option '--text' must come with '--user' and without '--by', '-o' and '--json'. Name whose jobs the "
+                "text is of, and leave the others out."
+            )
             raise click.UsageError(message)
         show_user_text(period)
     else:
-        show_report(period, output, by=by, as_json=form == "json")
+        show_report(period, output, by=by, as_json="json" in forms)
 
 
 def _read_month(text: str, now_s: float) -> Period:

@@ -119,6 +119,13 @@ def _require_columns(names: Sequence[str], origin: str) -> None:
             f"{count}. Write '{part}:1'."
         )
         raise RequestError(message)
+    uneven = [name for name in names if (match := _MEASURED.fullmatch(name)) and int(match[2]).bit_count() > 1]
+    if uneven:
+        message = (
+            f"Column {uneven[0]!r} of jobs file {origin!r} must be for 1, 2, 4 or another power of two of GPUs; got "
+            f"{uneven[0].rpartition(':')[2]}. Take it out."
+        )
+        raise RequestError(message)
     if "job_id" not in names:
         message = (
             f"Jobs file {origin!r} must have a column 'job_id'; got {', '.join(names) or 'an empty file'}. Add it."

@@ -65,11 +65,22 @@ def _refuse(line: Line, types: Sequence[NodeType], *, is_draining: bool) -> None
             "'until'. Add a type of node without it, or leave the job out."
         )
         raise RequestError(message)
-    names = ", ".join(dict.fromkeys(kind.gpu for kind in types))
+    most: dict[str, int] = {}
+    for kind in types:
+        most[kind.gpu] = max(most.get(kind.gpu, 0), kind.gpu_count)
+    measured = [f"{gpu}:{count}" for gpu, count in line.step_times_s if gpu in most]
+    if not line.model and measured:
+        message = (
+            f"Job {line.job_id!r} on {line.where} must have a step time for as many GPUs as a node has; got "
+            f"{', '.join(measured)}, and nodes of at most "
+            f"{', '.join(f'{gpu}:{count}' for gpu, count in most.items())}. Add a step time or a larger node, or leave "
+            "the job out."
+        )
+        raise RequestError(message)
     got = "none that it fits on" if line.model else f"step times of {', '.join(name for name, _ in line.step_times_s)}"
     message = (
-        f"Job {line.job_id!r} on {line.where} must be able to run on a GPU of the cluster ({names}); got {got}. "
-        "Add a type of node, or leave the job out."
+        f"Job {line.job_id!r} on {line.where} must be able to run on a GPU of the cluster ({', '.join(most)}); got "
+        f"{got}. Add a type of node, or leave the job out."
     )
     raise RequestError(message)
 
@@ -87,7 +98,7 @@ def _require_short(line: Line, times_s: Times) -> None:
 
 
 def _times(line: Line, predicted_s: Times, model_steps: int | None) -> Times:
-    """Return run times; measured ones go before predicted ones, and only counts that are powers of two are used.
+    """Return run times; measured ones go before predicted ones.
 
     On several GPUs a step is taken to last as long as on one, so that n GPUs need an n-th of the steps: by the public
     runs this plain rule is nearer than our own prediction (docs/experiments.md).
@@ -100,7 +111,7 @@ def _times(line: Line, predicted_s: Times, model_steps: int | None) -> Times:
         for count in counts
         if count <= most
     }
-    measured = {key: steps * step_s for key, step_s in line.step_times_s.items() if key[1] & (key[1] - 1) == 0}
+    measured = {key: steps * step_s for key, step_s in line.step_times_s.items()}
     return {**predicted, **measured}
 
 

@@ -25,9 +25,12 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
     """Return the names of the hostlist *text*, in its order.
 
     Raises:
-        RequestError: A bracket holds no numbers or ranges of numbers, there are more than `MOST_NAMES` names, or one is
-            longer than `LONGEST_NAME`.
+        RequestError: A bracket has no partner, or holds no numbers or ranges of numbers; there are more than
+            `MOST_NAMES` names, or one is longer than `LONGEST_NAME`.
     """
+    if not {"[", "]"}.isdisjoint(_BRACKETS.sub("", text)):
+        message = f"Names {text[:80]!r} must have a closing bracket for each opening one; got one alone. Fix them."
+        raise RequestError(message)
     parts = [_choices(part.strip()) for part in _PARTS.findall(text)]
     count = sum(prod(map(_count, choices)) for choices in parts)
     longest = max((sum(map(_length, choices)) for choices in parts), default=0)

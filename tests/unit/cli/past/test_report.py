@@ -139,9 +139,10 @@ def test_where_the_accounting_does_not_answer_that_is_said(
 
 
 def test_a_text_is_of_one_user_and_goes_nowhere_else(url: str, tmp_path: Path) -> None:
-    for options in ((), ("--user", "ada", "-o", str(tmp_path / "r.html"))):
+    others = (["-o", str(tmp_path / "r.html")], ["--json"], ["--by", "user"])
+    for options in ([], *(["--user", "ada", *other] for other in others)):
         done = run("--text", *options)
-        assert (done.exit_code, "must come with '--user' and without '-o'" in done.output) == (2, True)
+        assert (done.exit_code, "must come with '--user' and without '--by', '-o'" in done.output) == (2, True)
     assert "None of your jobs held a GPU" in run("--text", "--user", "ada").output
     assert not Path(url.removeprefix("sqlite:///")).exists()
 

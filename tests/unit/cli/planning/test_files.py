@@ -72,6 +72,10 @@ def test_durations(text: str, seconds: float) -> None:
             "job_id,v100:50%:2\na,1\n",
             "Column 'v100:50%:2' of jobs file 'j.csv' must be for one part of a GPU, for no job has several; got 2.",
         ),
+        (
+            "job_id,v100:1,v100:3\na,3,1\n",
+            "Column 'v100:3' of jobs file 'j.csv' must be for 1, 2, 4 or another power of two of GPUs; got 3. ",
+        ),
     ],
 )
 def test_wrong_jobs_are_one_sentence(text: str, sentence: str) -> None:

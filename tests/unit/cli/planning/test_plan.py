@@ -258,15 +258,25 @@ def test_a_spot_node_is_left_out_where_interruptions_make_a_run_longer_than_a_ye
     assert {each["type"] for each in json.loads(CliRunner().invoke(main, words).stdout)["nodes"]} == {"t"}
 
 
-def test_a_job_that_fits_nowhere_is_told_and_nothing_is_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("column", "sentence"),
+    [
+        ("k80:1", "line 2 must be able to run on a GPU of the cluster (v100); got step times of k80."),
+        (
+            "v100:8",
+            "line 2 must have a step time for as many GPUs as a node has; got v100:8, and nodes of at most v100:2. ",
+        ),
+    ],
+)
+def test_a_job_that_fits_nowhere_is_told_and_nothing_is_written(column: str, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(CLUSTER)
-    (tmp_path / "j.csv").write_text("job_id,k80:1\na,1\n")
+    (tmp_path / "j.csv").write_text(f"job_id,{column}\na,1\n")
     page = tmp_path / "plan.html"
     words = ["plan", "--jobs", str(tmp_path / "j.csv"), "--cluster", str(tmp_path / "c.toml"), "-o", str(page)]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 1
     assert result.stderr.startswith("gpusage: error: Job 'a' on ")
-    assert "line 2 must be able to run on a GPU of the cluster (v100); got step times of k80." in result.stderr
+    assert sentence in result.stderr
     assert not page.exists()
 
 

@@ -85,7 +85,7 @@ def test_a_job_whose_end_the_accounting_lost_is_left_out_and_counted() -> None:
     runaway = replace(JOBS[0], job_id="9", duration_s=483 * 86400.0)
     source = Source(month=LastMonth(title="PBS", jobs=(*JOBS, runaway), cluster=CLUSTER))
     assert list(scenario(source, 0).jobs.ids) == [job.job_id for job in JOBS]
-    assert "1 jobs asked for no GPU, never ran to an end or ran for more than 366 days; they are left out." in [
+    assert "Jobs that asked for no GPU, never ran to an end or ran for more than 366 days are left out: 1." in [
         *notes(source, 0)
     ]
 

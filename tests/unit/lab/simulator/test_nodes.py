@@ -94,20 +94,27 @@ def test_fragmentation_is_the_empty_time_on_nodes_in_use() -> None:
 
 
 def test_a_cluster_file_says_how_many_gpus_a_node_has(tmp_path: Path) -> None:
-    """The row of the file goes before the option; nodes that the GPUs do not fill are refused."""
+    """The row of the file goes before the option, and a note says so; nodes that the GPUs do not fill are refused."""
     jobs = tmp_path / "jobs.csv"
     jobs.write_text("job_id,submit_time,duration,gpu_num\na,0,100,3\nb,0,200,3\nc,1,10,2\n")
+
+    notes: list[str] = []
 
     def run(pool: dict[str, int], *words: str) -> float:
         cluster = tmp_path / f"{len([*tmp_path.iterdir()])}.json"
         cluster.write_text(json.dumps({"pools": [{"site_type": "v100", "gpu_count": 8, **pool}]}))
         files = ["--jobs", str(jobs), "--cluster", str(cluster), "--policy", "slots", "--repetitions", "1", "--json"]
         result = CliRunner().invoke(commands.simulate, [*files, *words], catch_exceptions=False)
-        return float(json.loads(result.stdout)["policies"][0]["wait_s"])
+        document = json.loads(result.stdout)
+        notes[:] = document["notes"]
+        return float(document["policies"][0]["wait_s"])
 
     assert run({}) == 0
+    assert run({"gpus_per_node": 8}, "--gpus-per-node", "4") == 0
+    assert "Option --gpus-per-node changes nothing: the cluster's file has the nodes of all types." in notes
     assert run({"gpus_per_node": 4}) == run({}, "--gpus-per-node", "4") == pytest.approx(99 / 3)
-    assert run({"gpus_per_node": 8}, "--gpus-per-node", "4") == run({}, "--gpus-per-node", "4", "--spread") == 0
+    assert run({}, "--gpus-per-node", "4", "--spread") == 0
+    assert not any("--gpus-per-node" in note for note in notes)
     with pytest.raises(RequestError, match=r"Nodes of 3 GPUs must divide the 8 GPUs of type 'v100'; got a rest of 2\."):
         run({"gpus_per_node": 3})
 

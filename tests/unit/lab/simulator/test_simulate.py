@@ -103,6 +103,11 @@ def test_a_dask_cluster_that_does_not_answer_is_told() -> None:
         run("--generate", "10", "--dask", "nothing://here")
 
 
+def test_a_policy_that_is_named_twice_is_simulated_once() -> None:
+    options = ("--generate", "20", "--repetitions", "1", "--policy", "slots")
+    assert run(*options, "--policy", "slots") == run(*options)
+
+
 def test_slots_share_nothing_and_packing_does() -> None:
     by_name = {one["policy"]: one for one in run("--generate", "300", "--load", "2")["policies"]}
     assert by_name["slots"]["shared_time"] == 0
@@ -122,7 +127,10 @@ def test_the_price_policy_is_what_the_advisor_decides() -> None:
 def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     run("--generate", "50", "--policy", "slots", "-o", str(page))
-    assert page.read_text().endswith("</html>\n")
+    text = page.read_text()
+    assert text.endswith("</html>\n")
+    assert "<th>utilization</th>" in text
+    assert "<th>preemptions</th>" not in text
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
@@ -214,6 +222,7 @@ def test_jobs_come_from_one_place(tmp_path: Path) -> None:
     [
         (["--format", "philly"], "Option --format must be with --jobs;"),
         (["--jobs", "none.csv", "--load", "2"], "Option --load must be with jobs drawn by chance;"),
+        (["--draw-models"], "Option --draw-models must be with --jobs or --last-month;"),
         (["--order", "fifo", "--round-s", "5"], "Option --round-s must be with --order las, max-min, max-min-speeds;"),
         (["--order", "fifo", "--preemption-s", "5"], "Option --preemption-s must be with --order srtf, las,"),
         (["--order", "las", "--duration-error", "1"], "Option --duration-error must be with --order sjf, srtf;"),
@@ -245,3 +254,12 @@ def test_energy_is_of_measured_power_alone(tmp_path: Path) -> None:
     assert " energy " not in CliRunner().invoke(commands.simulate, words("")).stdout
     wrong = CliRunner().invoke(commands.simulate, words("power_w = -1\n"))
     assert "pool 1' must be watts, a number of at least 0; got -1" in str(wrong.exception)
+    swapped = CliRunner().invoke(commands.simulate, words("power_w = 30\n"))
+    assert "must be at least 'idle_power_w', 40 W; got 30." in str(swapped.exception)
+
+
+def test_a_mistyped_number_of_gpus_takes_no_memory(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.toml"
+    cluster.write_text('[[pools]]\nsite_type = "v100"\ngpu_count = 1000000000\n')
+    with pytest.raises(RequestError, match=r"must have at most 1,000,000 GPUs to be simulated; got 1,000,000,000\."):
+        run("--generate", "5", "--cluster", str(cluster))

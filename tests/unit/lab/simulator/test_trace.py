@@ -73,6 +73,11 @@ HEAD = "job_id,submit_time,duration,gpu_num,gpu_type\n"
         pytest.param(HEAD + "a,0,60\n", ["5; got 3 on line 2"], id="too few cells"),
         pytest.param(HEAD + "a,1e308,60,1,\n", ["'submit_time'", "line 2", "'1e308'"], id="no such year"),
         pytest.param(HEAD + "a,0,60000000,1,\n", ["'duration'", "at most 366 days, in seconds"], id="milliseconds"),
+        pytest.param(HEAD + "a,2e12,60,1,\n", ["'submit_time'", "at most 1e+12"], id="microseconds"),
+        pytest.param(
+            HEAD + "a,2020-04-01,60,1,\nb,5,60,1,\n", ["line 3", "a date, as on the lines"], id="then seconds"
+        ),
+        pytest.param(HEAD + "a,5,60,1,\nb,2020-04-01,60,1,\n", ["line 3", "seconds, as on the lines"], id="then dates"),
         pytest.param(HEAD + "a,nan,60,1,\n", ["'submit_time'", "'nan'"], id="not a number"),
     ],
 )

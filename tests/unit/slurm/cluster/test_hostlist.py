@@ -33,6 +33,12 @@ def test_other_brackets_are_refused(text: str) -> None:
         expand_hostlist(text)
 
 
+@pytest.mark.parametrize("text", ["n[1-4", "n1-4]", "n[[1-4]]", "a,n[1-4,b"])
+def test_a_bracket_alone_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="must have a closing bracket for each opening one"):
+        expand_hostlist(text)
+
+
 @pytest.mark.parametrize("text", ["n[1-999][1-999]", "a[1-99999],b[1-99999]"])
 def test_more_names_than_a_cluster_has_are_refused(text: str) -> None:
     with pytest.raises(RequestError, match="must be at most 100000"):
