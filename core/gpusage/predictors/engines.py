@@ -10,7 +10,8 @@ registers, which costs no time of its own; fp8, and in TensorRT and TensorRT-LLM
 GPU can.
 
 The figures are fitted on tokens per second that were published of gpt-fast, torchao, vLLM, SGLang and TensorRT-LLM, and
-on the milliseconds that were published of BERT, DeBERTa, ViT, Swin and YOLOv5 with TensorRT and FasterTransformer.
+on the milliseconds that were published of BERT, DeBERTa, ViT, Swin, EfficientNet and ResNet with TensorRT and
+FasterTransformer.
 """
 
 from __future__ import annotations
