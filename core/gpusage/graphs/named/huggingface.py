@@ -105,10 +105,10 @@ def known_models() -> dict[str, dict[str, Any]]:
 def _canonical_name(name: str) -> str:
     """Return the Hub's *name* as gpusage writes it: ``llama-2-7b`` of ``meta-llama/Llama-2-7b-hf``.
 
-    Without the organization, capitals, and suffixes for a format or a tuning, which change no size: ``-hf``, ``-chat``,
-    ``-Instruct-v0.2``.
+    Without the organization, capitals, ``Meta-`` and suffixes for a format or a tuning, which change no size: ``-hf``,
+    ``-chat``, ``-Instruct-v0.2``.
     """
-    short = name.rpartition("/")[2].lower()
+    short = name.rpartition("/")[2].lower().removeprefix("meta-")
     return short if short in known_models() else _SAME_SIZES.sub("", short)
 
 
