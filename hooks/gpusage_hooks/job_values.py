@@ -30,9 +30,14 @@ SYNONYMS: Mapping[str, str] = MappingProxyType(
         "float16": "fp16",
         "half": "fp16",
         "bfloat16": "bf16",
-        # Lightning's and accelerate's words; torch.amp casts to float16 where nothing else is written
+        # Lightning's, accelerate's and Keras' words; torch.amp casts to float16 where nothing else is written
         "amp": "fp16",
         "mixed": "fp16",
+        "16": "fp16",
+        "32": "fp32",
+        "mixed_float16": "fp16",
+        "mixed_bfloat16": "bf16",
+        "bfloat16-mixed": "bf16",
         "fp16-mixed": "fp16",
         "16-mixed": "fp16",
         "bf16-mixed": "bf16",
@@ -58,6 +63,7 @@ SYNONYMS: Mapping[str, str] = MappingProxyType(
         "inference": "infer",
         # Optimizers, by what they keep for each weight: one number or two
         "nesterov": "momentum",
+        "sgdm": "momentum",
         "lion": "momentum",
         "rmsprop": "momentum",
         "adagrad": "momentum",

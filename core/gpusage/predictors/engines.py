@@ -10,7 +10,8 @@ registers, which costs no time of its own; fp8, and in TensorRT and TensorRT-LLM
 GPU can.
 
 The figures are fitted on tokens per second that were published of gpt-fast, torchao, vLLM, SGLang and TensorRT-LLM, and
-on the milliseconds that were published of BERT, DeBERTa, ViT, Swin and YOLOv5 with TensorRT and FasterTransformer.
+on the milliseconds that were published of BERT, DeBERTa, ViT, Swin, EfficientNet and ResNet with TensorRT and
+FasterTransformer.
 """
 
 from __future__ import annotations
@@ -58,6 +59,16 @@ ENGINES: Mapping[Engine, EngineRules] = {
     "tensorrt-llm": EngineRules(floor_s=7.7e-6, multiplies_int8=True, reserves_cache=True),
     "tensorrt": EngineRules(floor_s=4.0e-6, deviation=0.61, multiplies_int8=True),
 }
+_BEFORE_VOLTA = ("kepler", "pascal")
+ENGINE_GPUS: Mapping[Engine, tuple[str, Mapping[str, Sequence[str]]]] = {
+    "vllm": ("Nvidia's since Volta, or AMD's since MI200", {"nvidia": _BEFORE_VOLTA, "amd": ("cdna",)}),
+    "tensorrt-llm": ("Nvidia's since Volta", {"nvidia": _BEFORE_VOLTA}),
+    "tensorrt": ("Nvidia's", {"nvidia": ()}),
+}
+"""The GPUs on which an engine runs: in words, and by vendor with the generations of the catalogue that are too old.
+
+Source: the installation pages of vLLM (compute capability 7.0; MI200), the support matrix of TensorRT-LLM.
+"""
 _PRODUCTS = (OperatorClass.PRODUCT, OperatorClass.BATCHED_PRODUCT, OperatorClass.CONVOLUTION)
 _IS_PRODUCT = np.array([one in _PRODUCTS for one in OperatorClass])
 
@@ -65,6 +76,21 @@ _IS_PRODUCT = np.array([one in _PRODUCTS for one in OperatorClass])
 def engine_of(workload: Workload) -> Engine:
     """Return what runs *workload*: ``compile=on`` and ``engine=compile`` mean the same."""
     return "compile" if workload.compile and workload.engine == "eager" else workload.engine
+
+
+def runs_on(engine: Engine, gpu: Gpu) -> bool:
+    """Return whether *engine* has kernels for *gpu*; PyTorch, compiled or not, is taken to run on all."""
+    if engine not in ENGINE_GPUS:
+        return True
+    too_old = ENGINE_GPUS[engine][1].get(gpu.vendor)
+    return too_old is not None and gpu.generation not in too_old
+
+
+def engine_notes(gpu: Gpu, engine: Engine) -> tuple[str, ...]:
+    """Return one sentence where *engine* does not run on *gpu*."""
+    if runs_on(engine, gpu):
+        return ()
+    return (f"Engine {engine} does not run on {gpu.name}; its GPUs are {ENGINE_GPUS[engine][0]}.",)
 
 
 def replays_graph(workload: Workload) -> bool:

@@ -48,6 +48,9 @@ NO_CACHE_NOTE = (
     "If the model writes text, this is one forward pass over its input only, without a cache of keys and values. "
     "For whole answers set their length: generate=512+128, tokens of the prompt and new ones."
 )
+FROZEN_NOTE = (
+    "Frozen weights count with 4 bytes, as under autocast. If the model is loaded in 2, write precision={}-pure."
+)
 
 
 def extrapolation_warnings(card: Card, graph: ModelGraph, lowering: Lowering, workload: Workload) -> tuple[str, ...]:
@@ -74,9 +77,10 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
     if workload.generate is not None:
         return _frames_notes(graph, workload.generate)
     if workload.lora:
-        return (
-            f"All linear layers but the output's have adapters of rank {workload.lora}; for fewer use trainable=SHARE.",
-        )
+        of_rank = f"All linear layers but the output's have adapters of rank {workload.lora}"
+        adapters = f"{of_rank}; for fewer use trainable=SHARE."
+        is_autocast = workload.precision in ("fp16", "bf16") and workload.gpus == 1
+        return (adapters, FROZEN_NOTE.format(workload.precision)) if is_autocast else (adapters,)
     if workload.trainable == 1:
         return ()
     note = (

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.data_parallel import replica_notes
+from gpusage.predictors.engines import engine_notes
 from gpusage.predictors.extrapolation import gpu_notes, workload_notes
 from gpusage.predictors.generation import GenerationWork
 from gpusage.predictors.known import apply_known_figures, implausible_step_time, throughput
@@ -70,6 +71,7 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
                 *_several_notes(workload, gpu, step_time_s.value, waits_s),
                 *notes,
                 *gpu_notes(gpu, workload.precision),
+                *engine_notes(gpu, workload.engine),
                 *warnings,
             ),
             parameter_count=graph.parameter_count,

@@ -277,6 +277,10 @@ def test_several_gpus_and_how_they_divide_a_model_are_understood() -> None:
     [
         ("precision=amp", "fp16", "momentum"),
         ("precision=bf16-mixed,optimizer=lion", "bf16", "momentum"),
+        ("precision=16,optimizer=sgdm", "fp16", "momentum"),
+        ("precision=32,optimizer=adam", "fp32", "adam"),
+        ("precision=bfloat16-mixed,optimizer=adam", "bf16", "adam"),
+        ("precision=mixed_float16,optimizer=adam", "fp16", "adam"),
         ("precision=bf16_with_fp8_mixed,optimizer=adam", "fp8-mixed", "adam"),
         ("precision=16-true,optimizer=adamw_torch", "fp16-pure", "adamw"),
         ("optimizer=paged_adamw_8bit", "fp32", "adamw8bit"),

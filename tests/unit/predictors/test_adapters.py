@@ -118,3 +118,14 @@ def test_gpus_that_share_weights_gather_them_as_they_are_stored() -> None:
         sum(part.memory_bytes for part in one.memory if part.name == "gathered layers") for one in (lora, qlora)
     ]
     assert 0 < gathered[1] < gathered[0]
+
+
+@pytest.mark.parametrize(
+    ("precision", "gpus", "expected"),
+    [("bf16", 1, True), ("bf16", 2, False), ("bf16-pure", 1, False), ("nf4", 1, False)],
+)
+def test_a_note_says_that_autocast_has_frozen_weights_of_four_bytes(
+    precision: Precision, gpus: int, expected: bool
+) -> None:
+    notes = predicted(LLAMA_7B, replace(LORA, precision=precision, gpus=gpus), [A100])[0].notes
+    assert any(f"write precision={precision}-pure" in note for note in notes) == expected

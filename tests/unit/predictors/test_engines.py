@@ -48,6 +48,22 @@ def test_a_token_takes_the_bytes_of_weights_and_cache_and_a_floor_for_each_kerne
     assert token_s(workload, A100) == pytest.approx(expected_s, rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("engine", "name", "gpus"),
+    [
+        ("tensorrt", "mi300x", "Nvidia's"),
+        ("tensorrt-llm", "p100", "Nvidia's since Volta"),
+        ("vllm", "p100", "Nvidia's since Volta, or AMD's since MI200"),
+    ],
+)
+def test_a_note_says_that_an_engine_does_not_run_on_a_gpu(engine: Engine, name: str, gpus: str) -> None:
+    gpu = builtin_catalogue().find(name)
+    other, able = predicted(LLAMA, served(engine, "fp32"), [gpu, A100])
+    note = f"Engine {engine} does not run on {gpu.name}; its GPUs are {gpus}."
+    assert note in other.notes
+    assert not any("does not run" in text for text in able.notes)
+
+
 def test_a_gpu_with_few_sms_does_not_reach_its_memory_s_rate() -> None:
     # H20: 78 SMs stream 2.65 TB/s of its 4.0; A100's 108 more than its memory has
     assert SM_BYTES_PER_S * H20.sm_count < MOST_SHARE * H20.bandwidth_bytes_per_s

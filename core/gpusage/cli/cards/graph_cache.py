@@ -1,11 +1,11 @@
 """A cache of the graphs that only a library can build, below the user's cache folder.
 
-Reading a Hugging Face configuration imports PyTorch and transformers and runs the model: many seconds. Every other
-source takes a fraction of a second, and is not cached.
+Reading a Hugging Face configuration, or a name of one at a length without a card, imports PyTorch and transformers and
+runs the model: many seconds. Most other sources take a fraction of a second, and are not cached.
 
 Invariants:
 
-1. The key is the path, the content, the shape, the source files of our readers, and the versions of the libraries.
+1. The key is the source, the configuration, the shape, the source files of our readers, and the libraries' versions.
 2. If a third-party plugin reads models, nothing is cached: we cannot see when it changes.
 """
 
@@ -58,24 +58,36 @@ def read_graph(advisor: Advisor, source: str, shape: Mapping[str, Sequence[int]]
 
 
 def _cache_path(source: str, shape: Mapping[str, Sequence[int]]) -> Path | None:
-    """Return the path of the cached graph of *source*, ``None`` if *source* is no Hugging Face configuration."""
+    """Return the path of the cached graph of *source*, ``None`` if transformers does not build it."""
     path = configuration_path(source)
-    if path is None:
-        return None
     try:
-        content = read_bounded_file(path, MAXIMUM_CONFIGURATION_BYTES)
+        if path is not None:
+            configuration: object = read_bounded_file(path, MAXIMUM_CONFIGURATION_BYTES)
+        else:
+            configuration = _configuration_of_name(source, shape)
     except GraphError:
         return None  # its reader raises the error
+    if configuration is None:
+        return None
     identity = (
         _FORMAT,
-        str(Path(path).absolute()),
+        str(Path(path).absolute()) if path else "",
         source,
-        content,
+        configuration,
         sorted((name, tuple(sizes)) for name, sizes in shape.items()),
         [(library, _version(library)) for library in _LIBRARIES],
         tuple(source_files(_READERS)),
     )
     return user_cache() / "graphs" / hashlib.sha256(repr(identity).encode("utf-8", "replace")).hexdigest()
+
+
+def _configuration_of_name(source: str, shape: Mapping[str, Sequence[int]]) -> object:
+    library, _, name = source.partition(":")
+    if library != "hf":
+        return None
+    from gpusage.graphs.named import huggingface  # every command imports this module; few models have a name
+
+    return None if huggingface.find_card(name, shape) else huggingface.find_configuration(name)
 
 
 def _version(library: str) -> str:

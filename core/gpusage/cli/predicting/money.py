@@ -75,9 +75,14 @@ def _verdict(bill: Bill, *, is_priced: bool) -> str:
     if bill.cheapest is None:
         kind = "GPU with a price" if is_priced else "GPU"
         return f"No {kind} here certainly ends the run {within}."
-    kind = "cheapest" if is_priced else "slowest"
-    prices = "" if is_priced else " No GPU has a price: set money.price_per_hour in gpusage.toml."
-    return f"The {kind} GPU on which the run ends {within}, by the upper end: {bill.cheapest}.{prices}"
+    if is_priced:
+        return f"The cheapest GPU on which the run ends {within}, by the upper end: {bill.cheapest}."
+    from gpusage.settings.configuration_file import configuration_path  # msgspec; only where there are steps
+
+    return (
+        f"The slowest GPU on which the run ends {within}, by the upper end: {bill.cheapest}. No GPU has a price: set "
+        f"money.price_per_hour in {configuration_path()}, or in a file that GPUSAGE_CONFIG names."
+    )
 
 
 def _cheapest(runs: Sequence[Run], deadline_s: float) -> str | None:

@@ -19,6 +19,7 @@ from gpusage_hooks.units import HOUR_S
 
 if TYPE_CHECKING:
     from gpusage.decisions.serving import Fleet, Serving
+    from gpusage_hooks.types import Engine
 
 SCHEMA = "gpusage.serve/1"
 MILLION = 1e6
@@ -34,16 +35,6 @@ _OF_STEPS = {
 """Options of one step, which is not what a server does."""
 _KEYS_OF_JOBS = ("batch", "steps", "utilization", "step_time", "first_run", "slowdown", "slo", "forbid")
 """Keys of a model's text that say something of one step, or of one job on a cluster."""
-BEFORE_VOLTA = ("kepler", "pascal")
-SERVERS: Mapping[str, tuple[str, Mapping[str, Sequence[str]]]] = {
-    "vllm": ("Nvidia's since Volta, or AMD's since MI200", {"nvidia": BEFORE_VOLTA, "amd": ("cdna",)}),
-    "tensorrt-llm": ("Nvidia's since Volta", {"nvidia": BEFORE_VOLTA}),
-    "tensorrt": ("Nvidia's", {"nvidia": ()}),
-}
-"""The GPUs on which an engine runs: in words, and by vendor with the generations of the catalogue that are too old.
-
-Source: the installation pages of vLLM (compute capability 7.0; MI200), the support matrix of TensorRT-LLM.
-"""
 LEGEND = (
     "With as many answers side by side as keys and values fit into 90 % of the GPU's memory, batched continuously; "
     "9 of 10 published figures lie within 1.5 times of what the same rules predict. Longest: what fits alone; the "
@@ -89,26 +80,21 @@ def serve(models: Sequence[str], names: Sequence[str], run: Mapping[str, Any], *
         tables.print_json({"schema": SCHEMA, "models": written})
 
 
-def _gpus(names: Sequence[str], engine: str) -> list[Gpu]:
+def _gpus(names: Sequence[str], engine: Engine) -> list[Gpu]:
+    from gpusage.predictors.engines import ENGINE_GPUS, runs_on  # numpy
+
     catalogue = advisor().catalogue
     if not names:
-        return [gpu for gpu in catalogue.generations() if _runs(engine, gpu)]
+        return [gpu for gpu in catalogue.generations() if runs_on(engine, gpu)]
     gpus = [catalogue.find(name) for name in names]
     for gpu in gpus:
-        if not _runs(engine, gpu):
+        if not runs_on(engine, gpu):
             message = (
-                f"GPU of engine {engine} must be {SERVERS[engine][0]}; got {gpu.name}. "
+                f"GPU of engine {engine} must be {ENGINE_GPUS[engine][0]}; got {gpu.name}. "
                 "Name another GPU, or add --engine eager."
             )
             raise RequestError(message)
     return gpus
-
-
-def _runs(engine: str, gpu: Gpu) -> bool:
-    if engine not in SERVERS:
-        return True
-    too_old = SERVERS[engine][1].get(gpu.vendor)
-    return too_old is not None and gpu.generation not in too_old
 
 
 def _document(graph: ModelGraph, workload: Workload, gpu: Gpu, run: Mapping[str, Any]) -> dict[str, Any]:

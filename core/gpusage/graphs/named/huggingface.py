@@ -40,12 +40,17 @@ def read_name(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
     Raises:
         GraphError: As `build_name`.
     """
-    card = None
-    if not shape or set(shape) == {"seq"}:
-        text = ",".join(f"{key}={'x'.join(map(str, sizes))}" for key, sizes in shape.items())
-        card = cards.find(f"hf:{name}", text) or cards.find(f"hf:{_canonical_name(name)}", text)
+    card = find_card(name, shape)
     graph = replace(card, name=printable(name), source=f"hf:{name}") if card else build_name(name, shape)
     return _with_defaults(graph, shape)
+
+
+def find_card(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
+    """Return our card of the model called *name* at *shape*, ``None`` if there is none."""
+    if shape and set(shape) != {"seq"}:
+        return None
+    text = ",".join(f"{key}={'x'.join(map(str, sizes))}" for key, sizes in shape.items())
+    return cards.find(f"hf:{name}", text) or cards.find(f"hf:{_canonical_name(name)}", text)
 
 
 def build_name(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
@@ -54,13 +59,10 @@ def build_name(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
     Raises:
         GraphError: It is neither, or the model cannot be built.
     """
-    known = known_models()
     source = f"hf:{name}"
-    configuration = known.get(name) or known.get(_canonical_name(name))
-    cached = None if configuration else _cached(name)
-    if cached is not None:
-        configuration = _read_configuration_file(cached, source)
+    configuration = find_configuration(name)
     if configuration is None:
+        known = known_models()
         near = difflib.get_close_matches(name[:80], known, n=3)
         hint = f"Did you mean {' or '.join('hf:' + item for item in near)}? " if near else ""
         message = (
@@ -69,6 +71,18 @@ def build_name(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
         )
         raise GraphError(message)
     return _build_graph(configuration, name, source, shape)
+
+
+def find_configuration(name: str) -> dict[str, Any] | None:
+    """Return the configuration of a well-known model, or one in the local Hugging Face cache; ``None`` for neither.
+
+    Raises:
+        GraphError: The one in the local cache cannot be read.
+    """
+    known = known_models()
+    configuration = known.get(name) or known.get(_canonical_name(name))
+    cached = None if configuration else _cached(name)
+    return configuration if cached is None else _read_configuration_file(cached, f"hf:{name}")
 
 
 def read_configuration(path: str, source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
@@ -91,10 +105,10 @@ def known_models() -> dict[str, dict[str, Any]]:
 def _canonical_name(name: str) -> str:
     """Return the Hub's *name* as gpusage writes it: ``llama-2-7b`` of ``meta-llama/Llama-2-7b-hf``.
 
-    Without the organization, capitals, and suffixes for a format or a tuning, which change no size: ``-hf``, ``-chat``,
-    ``-Instruct-v0.2``.
+    Without the organization, capitals, ``Meta-`` and suffixes for a format or a tuning, which change no size: ``-hf``,
+    ``-chat``, ``-Instruct-v0.2``.
     """
-    short = name.rpartition("/")[2].lower()
+    short = name.rpartition("/")[2].lower().removeprefix("meta-")
     return short if short in known_models() else _SAME_SIZES.sub("", short)
 
 

@@ -43,6 +43,20 @@ def test_a_configuration_is_built_once_and_the_second_graph_is_the_same(folder: 
     assert [path.stat().st_mtime_ns for path in cached_graphs(folder)] == [written_ns]
 
 
+def test_a_name_is_built_once_at_a_length_without_a_card(folder: Path) -> None:
+    pytest.importorskip("transformers")
+    first = read_graph(make_advisor(), "hf:distilgpt2", {"seq": (48,)})
+    (place,) = cached_graphs(folder)
+    place.write_bytes(place.read_bytes().replace(b'"distilgpt2"', b'"from cache"'))
+    assert first.name == "distilgpt2"
+    assert read_graph(make_advisor(), "hf:distilgpt2", {"seq": (48,)}).name == "from cache"
+
+
+def test_a_name_with_a_card_needs_no_cache(folder: Path) -> None:
+    assert read_graph(make_advisor(), "hf:distilgpt2", {}).parameter_count > 0
+    assert cached_graphs(folder) == []
+
+
 def test_a_changed_configuration_and_another_shape_are_built_anew(folder: Path) -> None:
     pytest.importorskip("transformers")
     one = read_graph(make_advisor(), str(folder), {"seq": (16,)})

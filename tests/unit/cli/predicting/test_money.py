@@ -62,11 +62,11 @@ def test_the_cheapest_in_time_is_judged_by_the_upper_end() -> None:
 
 def test_without_prices_the_slowest_in_time_is_named_and_said_so() -> None:
     words = ["predict", RESNET, *GPUS, "--steps", "10", "--deadline", "2d"]
-    result = CliRunner().invoke(main, words, env={"COLUMNS": "200"})
+    result = CliRunner().invoke(main, words, env={"COLUMNS": "300", "GPUSAGE_CONFIG": None})
     assert (
-        "The slowest GPU on which the run ends within 48 h 0 min, by the upper end: t4. No GPU has a price"
-        in result.stdout
-    )
+        "The slowest GPU on which the run ends within 48 h 0 min, by the upper end: t4. No GPU has a price: set "
+        "money.price_per_hour in /etc/gpusage/gpusage.toml, or in a file that GPUSAGE_CONFIG names."
+    ) in " ".join(result.stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,8 @@ def test_the_shape_is_as_the_option_says(source: str, option: dict[str, tuple[in
     [
         ("meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"),
         ("mistralai/Mistral-7B-Instruct-v0.2", "mistral-7b"),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b"),
+        ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b"),
         ("openai/whisper-large-v3", "whisper-large-v3"),
     ],
 )
@@ -91,6 +93,21 @@ def test_the_hubs_spelling_of_a_known_model_is_understood(name: str, known: str)
     graph, own = read(f"hf:{name}"), read(f"hf:{known}")
     assert graph.parameter_count == own.parameter_count
     assert graph.name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("meta-llama/Llama-2-13b-hf", 13_015_864_320),
+        ("meta-llama/Llama-2-70b-hf", 68_976_648_192),
+        ("meta-llama/Llama-3.1-8B", 8_030_261_248),
+        ("Qwen/Qwen2.5-7B", 7_615_616_512),
+        ("Qwen/Qwen3-8B", 8_190_735_360),
+        ("mistralai/Mixtral-8x7B-v0.1", 46_702_792_704),
+    ],
+)
+def test_a_language_model_has_as_many_parameters_as_the_hub_counts(name: str, parameters: int) -> None:
+    assert read(f"hf:{name}").parameter_count == parameters
 
 
 def test_the_decoder_is_as_long_as_the_encoder_unless_it_is_given() -> None:
