@@ -78,8 +78,8 @@ def even_shares(claims: Claims, gpu_count: int) -> FloatArray:
 def throughput_shares(claims: Claims, gpu_counts: Sequence[int]) -> FloatArray:
     """Return the part of the time that each group's jobs run on each GPU type, so that throughputs are max-min fair.
 
-    A job's throughput counts in multiples of what it is on an even part of each type that it may use, times its GPUs; in
-    Gavel every job may use all. As there, a user's weight is divided among those of its jobs that can rise.
+    A job's throughput counts in multiples of what it is on an even part of each type that it may use, times its GPUs;
+    in Gavel every job may use all. As there, a user's weight is divided among those of its jobs that can rise.
 
     Raises:
         RequestError: SciPy is not installed.
