@@ -57,7 +57,7 @@ ENGINES: Mapping[Engine, EngineRules] = {
     "compile": EngineRules(floor_s=5.8e-6),
     "vllm": EngineRules(floor_s=8.9e-6, reserves_cache=True),
     "tensorrt-llm": EngineRules(floor_s=7.7e-6, multiplies_int8=True, reserves_cache=True),
-    "tensorrt": EngineRules(floor_s=4.0e-6, deviation=0.61, multiplies_int8=True),
+    "tensorrt": EngineRules(floor_s=5.0e-6, deviation=0.57, multiplies_int8=True),
 }
 _BEFORE_VOLTA = ("kepler", "pascal")
 ENGINE_GPUS: Mapping[Engine, tuple[str, Mapping[str, Sequence[str]]]] = {

@@ -105,7 +105,7 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         structure: Its structure; where the workload's floats have 2 bytes, the widened one.
         workload: Its batch size, mode and precision count.
     """
-    batch_size, float_bytes = workload.batch_size, FLOAT_BYTES[workload.precision]
+    batch_size, float_bytes = workload.batch_size, activation_bytes(workload)
     kinds = kind_table(structure, batch_size)
     is_training = workload.mode == "train"
     weight_bytes = float_bytes if is_training else bytes_per_weight(kinds.operator_class, structure, workload.precision)
@@ -146,12 +146,17 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
     )
 
 
+def activation_bytes(workload: Workload) -> int:
+    """Return the bytes of a number between two operators; TensorRT quantizes these, too."""
+    return 1 if (workload.engine, workload.precision) == ("tensorrt", "int8") else FLOAT_BYTES[workload.precision]
+
+
 def _layout_factors(operator_class: IntArray, structure: Structure, workload: Workload) -> FloatArray:
     """Return how often a kernel of each kind moves what it reads and writes; more than once in half precision alone."""
     if FLOAT_BYTES[workload.precision] == WIDE_BYTES:
         return np.ones(len(operator_class))
     is_last = structure.roles == Role.CHANNELS_LAST
-    if workload.layout == "channels_last":
+    if workload.layout == "channels_last" or workload.engine == "tensorrt":  # which orders tensors as its kernels read
         is_last |= np.array([max(map(len, kind.inputs), default=0) == _IMAGE_RANK for kind in structure.kinds])
     factors = np.where((operator_class == _CONVOLUTION) & ~is_last, _LAYOUT_CHANGE_FACTOR, 1.0)
     for kind in (is_last & (operator_class == _GROUPED_CONVOLUTION)).nonzero()[0].tolist():

@@ -97,6 +97,18 @@ def test_tensorrt_builds_a_model_with_weights_of_two_bytes_and_casts_nothing() -
     assert times[0] == pytest.approx(times[1])
 
 
+def test_tensorrt_orders_tensors_as_it_reads_them_and_has_one_byte_between_layers_of_int8() -> None:
+    graph = gpusage.read_model(MODELS / "resnet50.onnx")
+    built = Workload(batch_size=128, mode="infer", precision="fp16", engine="tensorrt")
+    moved = {}
+    for workload in (built, replace(built, layout="channels_last"), replace(built, precision="int8")):
+        kernels = WorkloadAnalysis(graph, workload).kernels
+        moved[workload] = float(kernels.traffic_bytes @ kernels.counts)
+    half, ordered, narrow = moved.values()
+    assert half == ordered
+    assert narrow == pytest.approx(half / 2, rel=0.01)  # at this batch weights are little of it
+
+
 def test_weights_of_fewer_bits_are_read_sooner_and_widened_for_nothing() -> None:
     rate = MOST_SHARE * A100.bandwidth_bytes_per_s
     whole, of_8, of_4 = (token_s(served("compile", name), A100) for name in ("bf16-pure", "int8", "int4"))
