@@ -34,6 +34,13 @@ def test_each_gpu_has_its_answers_and_the_engine_serves() -> None:
     assert "cost_per_million_tokens" not in fast
 
 
+def test_a_model_that_leaves_no_room_for_an_answer_says_so() -> None:
+    words = ["predict", "hf:meta-llama/Llama-2-7b-hf", *SERVED[2:], "--gpu", "t4,a100"]
+    shown = CliRunner().invoke(main, words).stdout
+    assert "No answer fits beside the weights on t4. Use a GPU with more memory" in shown
+    assert "No answer" not in CliRunner().invoke(main, [*SERVED, "--gpu", "t4"]).stdout
+
+
 @pytest.mark.parametrize(
     ("engine", "gpu", "rule"),
     [
