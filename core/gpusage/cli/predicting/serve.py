@@ -150,8 +150,8 @@ def _show(graph: ModelGraph, workload: Workload, rows: Sequence[Mapping[str, Any
     full = [row["gpu"] for row in rows if not row["answers"]]
     if full:
         tables.show(
-            f"\nNo answer fits beside the weights on {', '.join(full)}. Use a GPU with more memory, fewer bits for each "
-            "weight (--precision int4), or several GPUs (--gpus 2)."
+            f"\nNo answer fits beside the weights on {', '.join(full)}. Use a GPU with more memory, fewer bits for "
+            "each weight (--precision int4), or several GPUs (--gpus 2)."
         )
     tables.show(f"\n{LEGEND}")
 
