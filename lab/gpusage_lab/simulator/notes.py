@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from gpusage.policies.capacity.problem import LONGEST_DAYS
-from gpusage_hooks.units import WHOLE_PERCENT
+from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 from gpusage_lab.simulator.fleet import SHARES
 from gpusage_lab.simulator.formats import OWN
 from gpusage_lab.simulator.scenario import Scenario
 from gpusage_lab.simulator.site_pairs import Measured
 from gpusage_lab.simulator.source import Files, Source, files_of, scenario
+
+UNUSUAL_DAYS = 7
+"""Half of the jobs of public traces run for minutes or hours, and for days where milliseconds are read as seconds."""
 
 
 def notes(source: Source, seed: int) -> Iterator[str]:
@@ -40,6 +45,8 @@ def _job_notes(source: Source, files: Files, seed: int) -> Iterator[str]:
         yield f"Jobs on GPUs that the cluster does not have are left out: {gpus}."
     if files.format is not None and files.format.name != OWN:
         yield " ".join(filter(None, (f"The jobs are read as of format {files.format.name}.", files.format.note)))
+    if len(trace.jobs) and np.median(trace.jobs.work_s) > UNUSUAL_DAYS * 24 * HOUR_S:
+        yield f"Half of the jobs run for more than {UNUSUAL_DAYS} days. Are run times in milliseconds? Write seconds."
     if any(kind.share_percent < WHOLE_PERCENT for kind in trace.jobs.kinds):
         yield "Jobs that ask for a part of a GPU have that part under every policy, and the time that they took on it."
 

@@ -151,6 +151,14 @@ def test_jobs_without_a_model_get_whole_gpus(tmp_path: Path) -> None:
     assert drawn[0]["policy"] == "packing"
 
 
+@pytest.mark.parametrize(("factor", "has_note"), [(1, False), (1000, True)])
+def test_run_times_of_weeks_are_asked_about(factor: int, has_note: bool, tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("job_id,submit_time,duration,gpu_num\n" + "".join(f"{n},{n},{3600 * factor},1\n" for n in range(9)))
+    questions = [note for note in run("--jobs", str(path), "--policy", "slots")["notes"] if "milliseconds" in note]
+    assert bool(questions) == has_note
+
+
 @pytest.mark.parametrize("model", ["none.onnx", "x" * 300, "none.onnx;bacth=3"])
 def test_jobs_of_a_model_that_cannot_be_read_count_as_without_one_and_are_told(tmp_path: Path, model: str) -> None:
     path = tmp_path / "jobs.csv"
