@@ -11,6 +11,7 @@ TERA = 10**12
 HOUR_S = 3600.0
 WHOLE_PERCENT = 100
 LONG_S = 600.0
+"""From here on people read minutes."""
 _TIMES = ((1e-3, 1e6, "us"), (1.0, 1e3, "ms"), (LONG_S, 1.0, "s"), (HOUR_S, 1 / 60, "min"))
 
 
@@ -25,7 +26,7 @@ def percent(share: float) -> str:
 
 
 def time_scale(time_s: float) -> tuple[float, str]:
-    """Return the unit in which people read a duration, and how many of it are in a second."""
+    """Return how many units a second has, and the unit's name: that in which people read a duration of *time_s*."""
     return next(((scale, unit) for limit_s, scale, unit in _TIMES if time_s < limit_s), (1 / HOUR_S, "h"))
 
 

@@ -39,7 +39,8 @@ def gpus(*, names: Sequence[str], local: bool, as_json: bool) -> None:
         message = "'--local' lists this machine's GPUs. Leave out the names."
         raise click.UsageError(message)
     catalogue = advisor().catalogue
-    rows = [catalogue.find(name) for name in names] or [*catalogue]
+    named = {row.name: row for row in map(catalogue.find, names)}  # once, however often and by whatever name
+    rows = [*named.values()] or [*catalogue]
     if local:
         show_local(local_gpus(catalogue), as_json=as_json)
     elif as_json:

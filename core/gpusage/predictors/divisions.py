@@ -34,7 +34,7 @@ def require_even_parts(graph: ModelGraph, part: str, counts: Collection[int], gp
 
 
 def divisor_advice(key: str, count: int) -> str:
-    """Return what to write as *key* so that it divides *count*: a number above 1, or nothing."""
+    """Return, as an imperative, the values above 1 of *key* that divide *count*; without one, to remove *key*."""
     divisors = [str(one) for one in range(2, min(count, MAXIMUM_LISTED) + 1) if count % one == 0]
     if len(divisors) > 1:
         return f"Write '{key}=N' with N one of {', '.join(divisors)}"

@@ -60,12 +60,26 @@ ENGINES: Mapping[Engine, EngineRules] = {
     "tensorrt": EngineRules(floor_s=5.0e-6, deviation=0.57, multiplies_int8=True),
 }
 _BEFORE_VOLTA = ("kepler", "pascal")
-ENGINE_GPUS: Mapping[Engine, tuple[str, Mapping[str, Sequence[str]]]] = {
-    "vllm": ("Nvidia's since Volta, or AMD's since MI200", {"nvidia": _BEFORE_VOLTA, "amd": ("cdna",)}),
-    "tensorrt-llm": ("Nvidia's since Volta", {"nvidia": _BEFORE_VOLTA}),
-    "tensorrt": ("Nvidia's", {"nvidia": ()}),
+
+
+class EngineGpus(NamedTuple):
+    """The GPUs on which an engine runs.
+
+    Attributes:
+        words: As people read it.
+        too_old: By vendor, the generations of the catalogue on which it does not run.
+    """
+
+    words: str
+    too_old: Mapping[str, Sequence[str]]
+
+
+ENGINE_GPUS: Mapping[Engine, EngineGpus] = {
+    "vllm": EngineGpus("Nvidia's since Volta, or AMD's since MI200", {"nvidia": _BEFORE_VOLTA, "amd": ("cdna",)}),
+    "tensorrt-llm": EngineGpus("Nvidia's since Volta", {"nvidia": _BEFORE_VOLTA}),
+    "tensorrt": EngineGpus("Nvidia's", {"nvidia": ()}),
 }
-"""The GPUs on which an engine runs: in words, and by vendor with the generations of the catalogue that are too old.
+"""By engine; PyTorch, compiled or not, is taken to run on all.
 
 Source: the installation pages of vLLM (compute capability 7.0; MI200), the support matrix of TensorRT-LLM.
 """
@@ -82,7 +96,7 @@ def runs_on(engine: Engine, gpu: Gpu) -> bool:
     """Return whether *engine* has kernels for *gpu*; PyTorch, compiled or not, is taken to run on all."""
     if engine not in ENGINE_GPUS:
         return True
-    too_old = ENGINE_GPUS[engine][1].get(gpu.vendor)
+    too_old = ENGINE_GPUS[engine].too_old.get(gpu.vendor)
     return too_old is not None and gpu.generation not in too_old
 
 
@@ -90,7 +104,7 @@ def engine_notes(gpu: Gpu, engine: Engine) -> tuple[str, ...]:
     """Return one sentence where *engine* does not run on *gpu*."""
     if runs_on(engine, gpu):
         return ()
-    return (f"Engine {engine} does not run on {gpu.name}; its GPUs are {ENGINE_GPUS[engine][0]}.",)
+    return (f"Engine {engine} does not run on {gpu.name}; its GPUs are {ENGINE_GPUS[engine].words}.",)
 
 
 def replays_graph(workload: Workload) -> bool:

@@ -79,7 +79,8 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
     if workload.lora:
         of_rank = f"All linear layers but the output's have adapters of rank {workload.lora}"
         adapters = f"{of_rank}; for fewer use trainable=SHARE."
-        is_autocast = workload.precision in ("fp16", "bf16") and workload.gpus == 1
+        is_whole = workload.gpus == 1 or workload.strategy == "ddp"  # others run the module in two bytes
+        is_autocast = workload.precision in ("fp16", "bf16") and is_whole
         return (adapters, FROZEN_NOTE.format(workload.precision)) if is_autocast else (adapters,)
     if workload.trainable == 1:
         return ()

@@ -103,7 +103,7 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
     Args:
         graph: The model.
         structure: Its structure; where the workload's floats have 2 bytes, the widened one.
-        workload: Its batch size, mode and precision count.
+        workload: Its batch size, mode, precision, layout and engine count.
     """
     batch_size, float_bytes = workload.batch_size, activation_bytes(workload)
     kinds = kind_table(structure, batch_size)

@@ -44,7 +44,7 @@ from gpusage.predictors.links import allreduce_s_per_byte, exchange_s_per_byte, 
 from gpusage.predictors.lowering import Lowering, split_kinds
 from gpusage.predictors.operators import OperatorClass, element_count
 from gpusage.predictors.sequences import Attention, find_attentions, key_count
-from gpusage.predictors.tensor_parallel import ALLREDUCE_S
+from gpusage.predictors.tensor_parallel import EXCHANGE_S
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Gpu, ModelGraph, Shape, Workload
 from gpusage_hooks.units import seconds
@@ -366,12 +366,12 @@ def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, attention_s: float, wo
         gpu: Each of them.
     """
     network = workload.network_bytes_per_s
-    sums_s = ALLREDUCE_S * traffic.sum_count
+    sums_s = EXCHANGE_S * traffic.sum_count
     sums_s += traffic.sum_bytes * allreduce_s_per_byte(gpu, workload.tensor, network)
-    hop_s = send_s_per_byte(gpu, workload.tensor * workload.context, network, workload.tensor)
-    ring_s = ALLREDUCE_S * traffic.ring.hop_count + traffic.ring.sent_bytes * hop_s
+    sent_s_per_byte = send_s_per_byte(gpu, workload.tensor * workload.context, network, workload.tensor)
+    ring_s = EXCHANGE_S * traffic.ring.hop_count + traffic.ring.sent_bytes * sent_s_per_byte
     ring_s = max(ring_s - attention_s * (1.0 - 1.0 / workload.context), 0.0)
-    experts_s = ALLREDUCE_S * traffic.experts.exchange_count
+    experts_s = EXCHANGE_S * traffic.experts.exchange_count
     experts_s += traffic.experts.sent_bytes * exchange_s_per_byte(gpu, workload.expert, network)
     distance = workload.gpus // workload.pipeline
     handover_s = traffic.handover_bytes * send_s_per_byte(gpu, workload.gpus, network, distance)

@@ -26,7 +26,7 @@ from gpusage.predictors.operators import OperatorClass, element_count
 from gpusage.predictors.sequences import Part, SequenceModel
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
-ALLREDUCE_S = 10e-6
+EXCHANGE_S = 10e-6
 """What a sum over GPUs, or another exchange, takes however small it is: a round number above the 6 to 7 us of two
 boards in nccl-tests (NVIDIA/nccl issue 1259, H100; NVIDIA/nccl-tests issue 44, RTX 2080 Ti), as there are mostly more.
 Published rates hardly decide it: with 2 to 40 us their median factor is 1.17 to 1.20."""
@@ -53,8 +53,8 @@ class Exchange:
     def seconds(self, gpus: Sequence[Gpu], gpu_count: int) -> tuple[FloatArray, FloatArray]:
         """Return how long the pass over the prompt and one over a token wait, on *gpu_count* of each of *gpus*."""
         byte_s = np.array([allreduce_s_per_byte(gpu, gpu_count) for gpu in gpus])
-        prompt_s = ALLREDUCE_S + self.prompt_tokens * self.vector_bytes * byte_s
-        return self.prompt_count * prompt_s, self.token_count * (ALLREDUCE_S + self.vector_bytes * byte_s)
+        prompt_s = EXCHANGE_S + self.prompt_tokens * self.vector_bytes * byte_s
+        return self.prompt_count * prompt_s, self.token_count * (EXCHANGE_S + self.vector_bytes * byte_s)
 
 
 def exchange_of(graph: ModelGraph, sequences: SequenceModel, workload: Workload) -> Exchange:

@@ -131,7 +131,7 @@ def summaries(record: Record) -> list[ScoreTable]:
 
 
 def _is_of_slow_t4(row: PublishedRow) -> bool:
-    """Return whether NVIDIA ran *row* on its T4 of 2020; later tables of the same runs are 1.6 times as fast."""
+    """Return whether NVIDIA ran *row* on its T4 of 2020; BERT's later table of the same runs is 1.6 times as fast."""
     return row.gpu.startswith("T4") and "NGC 20.06" in row.framework
 
 

@@ -298,7 +298,7 @@ def text_key(model: str, length: int, *, is_eager: bool) -> str:
 
 
 def image_key(model: str, sides: tuple[int, ...], *, is_eager: bool) -> str:
-    """Return the zoo's key of an image model; only timm's transformers differ where they are eager."""
+    """Return the zoo's key of an image model; only timm's ViT differs where it is eager, as its Swin V2 always is."""
     suffix = "-eager" if is_eager and model.startswith("timm:vit_") else ""
     return f"{PREFIX}{model}{suffix}@{'x'.join(map(str, sides))}"
 

@@ -15,7 +15,7 @@ from gpusage_lab.simulator.site_pairs import Measured
 from gpusage_lab.simulator.source import Files, Source, files_of, scenario
 
 UNUSUAL_DAYS = 7
-"""Half of the jobs of public traces run for minutes or hours, and for days where milliseconds are read as seconds."""
+"""In public traces half of the jobs run for minutes or hours; milliseconds that are read as seconds make it days."""
 
 
 def notes(source: Source, seed: int) -> Iterator[str]:

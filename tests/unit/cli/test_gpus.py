@@ -29,7 +29,7 @@ def test_each_row_has_its_source() -> None:
 
 
 def test_only_the_gpus_that_are_named_are_listed() -> None:
-    document = json.loads(CliRunner().invoke(main, ["gpus", "l40s", "a100", "--json"]).stdout)
+    document = json.loads(CliRunner().invoke(main, ["gpus", "l40s", "a100", "a100-sxm4-40gb", "--json"]).stdout)
     assert [row["name"] for row in document["gpus"]] == ["l40s", "a100-sxm4-40gb"]
     unknown = CliRunner().invoke(main, ["gpus", "a1000"])
     assert unknown.exit_code == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -121,11 +122,17 @@ def test_gpus_that_share_weights_gather_them_as_they_are_stored() -> None:
 
 
 @pytest.mark.parametrize(
-    ("precision", "gpus", "expected"),
-    [("bf16", 1, True), ("bf16", 2, False), ("bf16-pure", 1, False), ("nf4", 1, False)],
+    ("precision", "changes", "expected"),
+    [
+        ("bf16", {}, True),
+        ("bf16", {"gpus": 2, "strategy": "ddp"}, True),
+        ("bf16", {"gpus": 2, "strategy": "fsdp"}, False),
+        ("bf16-pure", {}, False),
+        ("nf4", {}, False),
+    ],
 )
 def test_a_note_says_that_autocast_has_frozen_weights_of_four_bytes(
-    precision: Precision, gpus: int, expected: bool
+    precision: Precision, changes: dict[str, Any], expected: bool
 ) -> None:
-    notes = predicted(LLAMA_7B, replace(LORA, precision=precision, gpus=gpus), [A100])[0].notes
+    notes = predicted(LLAMA_7B, replace(LORA, precision=precision, **changes), [A100])[0].notes
     assert any(f"write precision={precision}-pure" in note for note in notes) == expected

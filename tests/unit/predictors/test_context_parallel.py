@@ -15,7 +15,7 @@ from gpusage.predictors.data_parallel import sharding_of
 from gpusage.predictors.links import allreduce_s_per_byte, send_s_per_byte
 from gpusage.predictors.lowering import step_flop
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.tensor_parallel import ALLREDUCE_S
+from gpusage.predictors.tensor_parallel import EXCHANGE_S
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Workload
 from graphs import language_model, with_layers
@@ -65,7 +65,7 @@ def test_what_does_not_travel_behind_attentions_is_waited_for() -> None:
     traffic = analyze(MODEL, slow).copy_traffic.ring
     assert traffic.hop_count == 2 * LAYERS * 15  # forward, and backward with the gradients
     assert analyze(MODEL, replace(slow, checkpointing=True)).copy_traffic.ring.hop_count == 3 * LAYERS * 15
-    ring_s = traffic.hop_count * ALLREDUCE_S + traffic.sent_bytes * send_s_per_byte(A100, 16, 1e9, 1)
+    ring_s = traffic.hop_count * EXCHANGE_S + traffic.sent_bytes * send_s_per_byte(A100, 16, 1e9, 1)
     assert there._waits_in_copy_s[0] == pytest.approx(ring_s - attention_s * 15 / 16)
     long = with_layers(language_model(HIDDEN, HEADS, HEADS, INNER, WORDS, 8192), LAYERS)  # 2,048 tokens for each GPU
     assert analyze(long, replace(CONTEXT, batch_size=1)).on([A100])._waits_in_copy_s == [0.0]

@@ -14,7 +14,7 @@ from gpusage.predictors.links import allreduce_s_per_byte, exchange_s_per_byte
 from gpusage.predictors.lowering import step_flop
 from gpusage.predictors.model_parallel import copy_notes
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.tensor_parallel import ALLREDUCE_S
+from gpusage.predictors.tensor_parallel import EXCHANGE_S
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Workload
 from graphs import language_model, node
@@ -82,7 +82,7 @@ def test_tokens_go_to_their_experts_and_back_in_each_pass() -> None:
     halves = replace(DIVIDED, context=2)
     assert analyze_traffic_bytes(halves) == traffic.sent_bytes / 2
     there = analyze(MODEL, DIVIDED).on([A100])
-    seconds = 4 * ALLREDUCE_S + traffic.sent_bytes * exchange_s_per_byte(A100, 4)
+    seconds = 4 * EXCHANGE_S + traffic.sent_bytes * exchange_s_per_byte(A100, 4)
     assert there._waits_in_copy_s[0] == pytest.approx(seconds)
 
 

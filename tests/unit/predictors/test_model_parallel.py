@@ -30,7 +30,7 @@ from gpusage.predictors.model_parallel import (
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.operators import OperatorClass
 from gpusage.predictors.sequences import find_attentions
-from gpusage.predictors.tensor_parallel import ALLREDUCE_S
+from gpusage.predictors.tensor_parallel import EXCHANGE_S
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Precision, Workload
 from graphs import chain, language_model, node, with_layers
@@ -110,7 +110,7 @@ def test_the_sums_are_waited_for_in_each_pass() -> None:
     traffic = analysis.copy_traffic
     assert (traffic.sum_count, traffic.handover_bytes) == (2 * 2 * LAYERS, 0)
     byte_s = allreduce_s_per_byte(A100, 4)
-    assert waits_s(TENSOR) == pytest.approx(traffic.sum_count * ALLREDUCE_S + traffic.sum_bytes * byte_s)
+    assert waits_s(TENSOR) == pytest.approx(traffic.sum_count * EXCHANGE_S + traffic.sum_bytes * byte_s)
     again = analyze(MODEL, replace(TENSOR, checkpointing=True)).copy_traffic
     assert again.sum_bytes == 1.5 * traffic.sum_bytes
 

@@ -101,7 +101,9 @@ def test_commands_lie_beside_the_sites_daemons_and_not_beside_a_sandboxs(tmp_pat
     commands = str(tmp_path / "root" / "usr" / "bin")
     with subprocess.Popen([program, "60"]) as daemon:
         try:
-            assert commands in scontrol._daemon_folders()
+            wait_until(
+                lambda: commands in scontrol._daemon_folders()
+            )  # a process has its name a moment after its start
             (tmp_path / scontrol.SANDBOX_RECORD).touch()
             assert commands not in scontrol._daemon_folders()
         finally:

@@ -1,7 +1,7 @@
 """A cache of the graphs that only a library can build, below the user's cache folder.
 
-Reading a Hugging Face configuration, or a name of one at a length without a card, imports PyTorch and transformers and
-runs the model: many seconds. Most other sources take a fraction of a second, and are not cached.
+Reading a Hugging Face configuration, or a Hugging Face name at a length without a card, imports PyTorch and
+transformers and runs the model: many seconds. Most other sources take a fraction of a second, and are not cached.
 
 Invariants:
 

@@ -21,7 +21,7 @@ Examples:
 @options.json_option
 @run_by("gpusage.cli.gpus:gpus")
 def command() -> None:
-    """List the GPUs that gpusage can predict for, or those of a NAME, and the source of each row.
+    """List the GPUs that gpusage can predict for, or only those that are named, and the source of each row.
 
     gpusage also understands other names of a GPU: workload managers' type names, NVML's names, and the short forms.
     """

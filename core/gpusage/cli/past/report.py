@@ -55,8 +55,8 @@ def report(
     if "text" in forms:
         if not user or output is not None or by or "json" in forms:
             message = (
-                "Option '--text' must come with '--user' and without '--by', '-o' and '--json'. Name whose jobs the "
-                "text is of, and leave the others out."
+                "Option '--text' must come with '--user' and without '--by', '-o' and '--json'. Name the user, and "
+                "leave the other options out."
             )
             raise click.UsageError(message)
         show_user_text(period)

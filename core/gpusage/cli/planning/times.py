@@ -71,7 +71,7 @@ def _refuse(line: Line, types: Sequence[NodeType], *, is_draining: bool) -> None
     measured = [f"{gpu}:{count}" for gpu, count in line.step_times_s if gpu in most]
     if not line.model and measured:
         message = (
-            f"Job {line.job_id!r} on {line.where} must have a step time for as many GPUs as a node has; got "
+            f"Job {line.job_id!r} on {line.where} must have a step time for no more GPUs than a node has; got "
             f"{', '.join(measured)}, and nodes of at most "
             f"{', '.join(f'{gpu}:{count}' for gpu, count in most.items())}. Add a step time or a larger node, or leave "
             "the job out."

@@ -90,7 +90,7 @@ def _gpus(names: Sequence[str], engine: Engine) -> list[Gpu]:
     for gpu in gpus:
         if not runs_on(engine, gpu):
             message = (
-                f"GPU of engine {engine} must be {ENGINE_GPUS[engine][0]}; got {gpu.name}. "
+                f"GPU of engine {engine} must be {ENGINE_GPUS[engine].words}; got {gpu.name}. "
                 "Name another GPU, or add --engine eager."
             )
             raise RequestError(message)
@@ -147,11 +147,12 @@ def _show(graph: ModelGraph, workload: Workload, rows: Sequence[Mapping[str, Any
     ]
     columns = [tables.Column("GPU", is_left=True), *map(tables.Column, names)]
     tables.show_rows(columns, [_cells(row, len(columns), run) for row in rows])
-    full = [row["gpu"] for row in rows if not row["answers"]]
-    if full:
+    too_small = [row["gpu"] for row in rows if not row["answers"]]
+    if too_small:
+        bits = "" if workload.precision == "int4" else ", fewer bits for each weight (--precision int4)"
         tables.show(
-            f"\nNo answer fits beside the weights on {', '.join(full)}. Use a GPU with more memory, fewer bits for "
-            "each weight (--precision int4), or several GPUs (--gpus 2)."
+            f"\nNo answer fits beside the weights on {', '.join(too_small)}. Use a GPU with more memory{bits} or more "
+            f"GPUs (--gpus {2 * workload.gpus})."
         )
     tables.show(f"\n{LEGEND}")
 

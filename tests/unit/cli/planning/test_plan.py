@@ -264,7 +264,7 @@ def test_a_spot_node_is_left_out_where_interruptions_make_a_run_longer_than_a_ye
         ("k80:1", "line 2 must be able to run on a GPU of the cluster (v100); got step times of k80."),
         (
             "v100:8",
-            "line 2 must have a step time for as many GPUs as a node has; got v100:8, and nodes of at most v100:2. ",
+            "line 2 must have a step time for no more GPUs than a node has; got v100:8, and nodes of at most v100:2. ",
         ),
     ],
 )

@@ -320,6 +320,7 @@ def test_the_letters_of_parallel_runs_are_read(tmp_path: Path) -> None:
         (
             {
                 "source": "huggingface/peft",
+                "task": "causal-lm finetuning MetaMathQA",
                 "method": "lora r=32",
                 "architecture_hint": "params=3221924864 trainable=9175040",
                 "metric": "memory_gb",
