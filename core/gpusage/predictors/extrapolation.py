@@ -17,6 +17,7 @@ from typing import Any
 from gpusage.devices.precisions import QUANTISED_BYTES, has_narrow_units, missing_units
 from gpusage.predictors.artifacts import Card
 from gpusage.predictors.engines import engine_of, replays_graph
+from gpusage.predictors.kernels import is_autocast
 from gpusage.predictors.lowering import Lowering, is_fused, is_fusion_measured, step_flop
 from gpusage.predictors.sequences import FRAMES_RANK, is_language_model, is_speech_model
 from gpusage_hooks.types import Generation, Gpu, ModelGraph, Precision, Workload
@@ -79,9 +80,8 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
     if workload.lora:
         of_rank = f"All linear layers but the output's have adapters of rank {workload.lora}"
         adapters = f"{of_rank}; for fewer use trainable=SHARE."
-        is_whole = workload.gpus == 1 or workload.strategy == "ddp"  # others run the module in two bytes
-        is_autocast = workload.precision in ("fp16", "bf16") and is_whole
-        return (adapters, FROZEN_NOTE.format(workload.precision)) if is_autocast else (adapters,)
+        is_noted = is_autocast(workload) and workload.precision != "fp8-mixed"  # which has no pure form
+        return (adapters, FROZEN_NOTE.format(workload.precision)) if is_noted else (adapters,)
     if workload.trainable == 1:
         return ()
     note = (

@@ -45,9 +45,14 @@ def sources_of(word: str) -> list[str]:
     return sorted(name for name in names() if name.endswith(wanted))
 
 
+def exists(source: str, shape: str) -> bool:
+    """Return whether there is a card of the model called *source* at *shape*."""
+    return _key(source, shape) in _index()["blocks"]
+
+
 def find(source: str, shape: str) -> ModelGraph | None:
     """Return the graph of the model called *source* at *shape*, ``None`` if there is no such card."""
-    key = _index()["names"].get(source, "").partition("@")[0] + f"@{shape}"
+    key = _key(source, shape)
     block = _index()["blocks"].get(key)
     if block is None:
         return None
@@ -55,6 +60,11 @@ def find(source: str, shape: str) -> ModelGraph | None:
     text = next(line.partition("\t")[2] for line in lines if line.startswith(f"{key}\t"))
     graph = graph_from_document(json.loads(text), f"Card {key}")
     return replace(graph, name=source.partition(":")[2], source=source)
+
+
+def _key(source: str, shape: str) -> str:
+    default = str(_index()["names"].get(source, ""))
+    return f"{default.partition('@')[0]}@{shape}"
 
 
 @lru_cache(maxsize=1)

@@ -40,17 +40,19 @@ def read_name(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
     Raises:
         GraphError: As `build_name`.
     """
-    card = find_card(name, shape)
+    of_card = find_card(name, shape)
+    card = cards.find(*of_card) if of_card else None
     graph = replace(card, name=printable(name), source=f"hf:{name}") if card else build_name(name, shape)
     return _with_defaults(graph, shape)
 
 
-def find_card(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
-    """Return our card of the model called *name* at *shape*, ``None`` if there is none."""
+def find_card(name: str, shape: Mapping[str, Sequence[int]]) -> tuple[str, str] | None:
+    """Return by which name and shape `cards.find` reads our card of the model, ``None`` if there is none."""
     if shape and set(shape) != {"seq"}:
         return None
     text = ",".join(f"{key}={'x'.join(map(str, sizes))}" for key, sizes in shape.items())
-    return cards.find(f"hf:{name}", text) or cards.find(f"hf:{_canonical_name(name)}", text)
+    sources = (f"hf:{name}", f"hf:{_canonical_name(name)}")
+    return next(((source, text) for source in sources if cards.exists(source, text)), None)
 
 
 def build_name(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
