@@ -123,12 +123,11 @@ def release(sandbox: Sandbox, *jobs: str) -> None:
 def wait_for_state(sandbox: Sandbox, job: str, *states: str, restarts: int | None = None) -> dict[str, str]:
     """Wait until *job* is in one of *states* after so many *restarts*, and return what `show_job` returns."""
 
-    def is_there() -> bool:
+    def there() -> dict[str, str] | None:
         seen = show_job(sandbox, job)
-        return seen["JobState"] in states and restarts in (None, int(seen["Restarts"]))
+        return seen if seen["JobState"] in states and restarts in (None, int(seen["Restarts"])) else None
 
-    wait_until(is_there, lambda: show_job(sandbox, job))
-    return show_job(sandbox, job)
+    return wait_until(there, lambda: show_job(sandbox, job))
 
 
 def own_output(path: Path) -> str:

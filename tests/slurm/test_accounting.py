@@ -24,6 +24,7 @@ pytestmark = pytest.mark.slurm
 
 MODELS = Path(__file__).parents[2] / "examples" / "models"
 LIGHT = f"--comment=model={MODELS}/dlrm.onnx,batch=8,mode=infer"
+NO_LIMIT = "billing=-1,gres/gpu=-1,gres/mps=-1"
 BILLED = "PartitionName=billed Nodes=ALL TRESBillingWeights=CPU=0,GRES/gpu=100"
 
 
@@ -58,10 +59,7 @@ def billing(sandbox: Sandbox, *options: str) -> int:
     def books() -> re.Match[str] | None:
         return re.search(r"billing=(\d+)", sandbox.run("sacct", "-nXP", "-j", job, "-o", "alloctres").stdout)
 
-    sandbox.wait_for(books, "slurmdbd knows the job")
-    actual = books()
-    assert actual is not None
-    return int(actual[1])
+    return int(wait_until(books)[1])
 
 
 def rows(sandbox: Sandbox, names: list[str]) -> list[tuple[str, str]]:
@@ -70,31 +68,46 @@ def rows(sandbox: Sandbox, names: list[str]) -> list[tuple[str, str]]:
     return [(line.split()[0], line.split()[1]) for line in text.splitlines()]
 
 
-def states(sandbox: Sandbox, limit: str, *jobs: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Return state and reason of *jobs* under *limit*, once slurmctld has looked at each."""
+def limit_user(sandbox: Sandbox, limit: str) -> None:
+    """Let this user's jobs together have no more than *limit*."""
     sandbox.run(
         "sacctmgr", "-i", "modify", "user", user_name(), "where", f"account={ACCOUNT}", "set", f"GrpTRES={limit}"
     )
+
+
+def states(sandbox: Sandbox, limit: str, *jobs: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return state and reason of *jobs* under *limit*, once slurmctld has looked at each."""
+    limit_user(sandbox, limit)
     sandbox.wait_for_queue()
     names = [submit(sandbox, *options) for options in jobs]
     release(sandbox, *names)
 
+    def looked_at() -> list[tuple[str, str]] | None:
+        seen = rows(sandbox, names)
+        return seen if all(state == "R" or reason.startswith("Assoc") for state, reason in seen) else None
+
     try:
-        sandbox.wait_for(
-            lambda: all(row[0] == "R" or row[1].startswith("Assoc") for row in rows(sandbox, names)),
-            "all are looked at",
-        )
-        return rows(sandbox, names)
+        return wait_until(looked_at, lambda: rows(sandbox, names))
     finally:
         sandbox.run("scancel", *names)
+        limit_user(sandbox, NO_LIMIT)
         sandbox.wait_for_queue()
 
 
-def test_a_share_is_billed_as_its_part_of_a_gpu_and_a_users_limit_holds(sandbox: Sandbox) -> None:
+@pytest.fixture
+def conf(sandbox: Sandbox) -> Iterator[Path]:
+    """Return slurm.conf, which is afterwards as it was."""
+    path = sandbox.layout.slurm_conf
+    before = path.read_text()
+    yield path
+    path.write_text(before)
+    sandbox.reconfigure()
+
+
+def test_a_share_is_billed_as_its_part_of_a_gpu_and_a_users_limit_holds(sandbox: Sandbox, conf: Path) -> None:
     """As an admin does it, by what doctor says: weigh shares, limit what is billed."""
     check = accounting(sandbox)
     assert (check["verdict"], "GRES/mps=1 in partition billed" in check["todo"]) == ("warn", True)
-    conf = sandbox.layout.slurm_conf
     conf.write_text(conf.read_text().replace(BILLED, f"{BILLED},GRES/mps=1"))
     sandbox.reconfigure()
     assert accounting(sandbox)["verdict"] == "pass"
@@ -110,7 +123,7 @@ def test_a_share_is_billed_as_its_part_of_a_gpu_and_a_users_limit_holds(sandbox:
     held = ("PD", "AssocGrpBilling")
     assert states(sandbox, "billing=100", share, share, whole) == [("R", "None"), ("R", "None"), held]
     assert states(sandbox, "billing=100", whole, share) == [("R", "None"), held]
-    each = states(sandbox, "billing=-1,gres/gpu=1,gres/mps=25", whole, share, whole, share)
+    each = states(sandbox, "gres/gpu=1,gres/mps=25", whole, share, whole, share)
     assert each == [("R", "None"), ("R", "None"), ("PD", "AssocGrpGRES"), ("PD", "AssocGrpGRES")]
 
 
