@@ -131,6 +131,8 @@ def test_a_site_leaves_job_by_job_and_running_ones_keep_working(sandbox: Sandbox
     """New jobs are left alone, waiting ones get their GPU back where Slurm can, and uninstall waits for the others."""
     jobs = sandbox.layout.jobs
     output = jobs / "inner"
+    for path in (output, jobs / "started", jobs / "go"):
+        path.unlink(missing_ok=True)
     running = share(sandbox, f"--output={output}", wrap=INNER)
     release(sandbox, running)
     wait_until((jobs / "started").exists)

@@ -254,8 +254,9 @@ echo $CUDA_MPS_PIPE_DIRECTORY
 def test_a_share_and_its_mps_daemon_outlive_the_slurmd_of_their_node(sandbox: Sandbox) -> None:
     """A job of before the restart and one of after it are clients of one daemon, which ends with the last of them."""
     folder, mps, node = sandbox.layout.jobs, mps_folder(sandbox), sandbox.nodes()[0]
-    log = folder / "nvidia-cuda-mps-control.log"
-    log.unlink(missing_ok=True)
+    log, go = folder / "nvidia-cuda-mps-control.log", folder / "go"
+    for path in (log, go):
+        path.unlink(missing_ok=True)
     options = (f"--export=ALL,GPUSAGE_MPS_FOLDER={mps}", f"--output={folder}/%j.out")
 
     def begun() -> str:
@@ -274,7 +275,7 @@ def test_a_share_and_its_mps_daemon_outlive_the_slurmd_of_their_node(sandbox: Sa
     wait_until(lambda: start_time() != started)  # the new one has told slurmctld that it is there
     sandbox.wait_for_nodes()
     jobs = [before, begun()]
-    (folder / "go").touch()
+    go.touch()
     for job in jobs:
         wait_for_state(sandbox, job, "COMPLETED")
     assert [own_output(folder / f"{job}.out").strip() for job in jobs] == [f"{mps}/gpu-0/pipe"] * 2

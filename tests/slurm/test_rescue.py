@@ -135,10 +135,12 @@ def test_no_loop_and_never_against_its_users_word_and_its_mark_is_set_right(sand
     assert " BACK gres/mps:" in again["AdminComment"]
     assert "CUDA ran out of memory in its share" in again["AdminComment"]
     assert again["Comment"] == LIGHT
-    wait_until(lambda: any(final in reported for reported in gpusaged_status(sandbox)["aftercare"]["not_rescued"]))
-    (reported,) = gpusaged_status(sandbox)["aftercare"]["not_rescued"]
-    assert f"slurm job {final} of " in reported
-    assert "--no-requeue" in reported
+
+    def reported() -> list[str]:
+        known = gpusaged_status(sandbox)["aftercare"]["not_rescued"]
+        return [each for each in known if f"slurm job {final} of " in each]
+
+    assert "--no-requeue" in wait_until(reported)[0]
     assert show_job(sandbox, final)["Comment"] == f"{LIGHT} {OUT_OF_MEMORY}"
     assert show_job(sandbox, forever)["Restarts"] == "1"
     assert "ran out of memory in its share, and is not run again" in sandbox.run("gpusage", "slurm", "status").stdout

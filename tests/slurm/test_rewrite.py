@@ -446,6 +446,8 @@ def test_a_job_that_only_some_nodes_can_run_is_never_refused_and_runs(
 @pytest.mark.short
 def test_two_light_jobs_share_one_gpu(sandbox: Sandbox) -> None:
     """Each runs until the other has started, or for 100 s, which tells that they did not run together."""
+    for path in sandbox.layout.jobs.glob("*.device"):
+        path.unlink()  # of an earlier try
     until = "until [ $(ls *.device | wc -l) = 2 ]; do sleep 0.1; done"
     wrap = f"echo $CUDA_VISIBLE_DEVICES >$SLURM_JOB_ID.device; timeout 100 sh -c '{until}'"
     jobs = [submit_held(sandbox, "--gres=gpu:v100:1", f"--comment={LIGHT}", wrap=wrap).job_id for _ in range(2)]

@@ -146,6 +146,8 @@ def test_a_share_crosses_an_upgrade_from_an_early_installation_and_a_downgrade(
 def test_amid_jobs_the_package_is_replaced_and_none_fails(site: Site, wheel: Path) -> None:
     site.install()
     jobs = site.sandbox.layout.jobs
+    for path in jobs.glob("amid-*"):
+        path.unlink()  # of an earlier try
     for _ in range(REINSTALLATIONS):
         site.sandbox.run("sbatch", "--array=1-8", "--gres=mps:25", "--output=amid-%A-%a", "--wrap=echo ran")
         site.sandbox.run(
@@ -175,4 +177,5 @@ def test_without_the_package_jobs_run_and_slurmctld_comes_up(site: Site, wheel: 
     site.require_whole()
     shutil.rmtree(site.sandbox.layout.libexec)  # no job begins from here on
     site.sandbox.restart_controller()
-    assert "Submitted" in site.sandbox.run("sbatch", "--hold", "--gres=gpu:1", "--wrap=true").stdout
+    last = site.sandbox.run("sbatch", "--parsable", "--hold", "--gres=gpu:1", "--wrap=true")
+    site.sandbox.run("scancel", last.stdout.strip())

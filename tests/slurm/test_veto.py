@@ -24,7 +24,7 @@ OWN = "v100-3"
 """Excluded by the users of all jobs here."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def sandbox(slurm_release: str | None) -> Iterator[Sandbox]:
     """Return three nodes with gpusage installed, on the first of which a job runs that promises a latency."""
     with start_sandbox(ClusterPlan(nodes=parse_nodes("3xv100:1")), release=slurm_release) as sandbox:
