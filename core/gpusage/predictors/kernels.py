@@ -94,6 +94,11 @@ _LOSS_KERNELS = 5.0
 """Of a cross-entropy, forward and backward; each is taken to move an equal part of its bytes."""
 _VIEW_LAUNCH = 0.25
 """A view costs the host a quarter of what a kernel does, and the GPU nothing."""
+_CAST_LAUNCHES = 1.5
+"""What an autocast of one tensor costs the host, in kernels: it looks for an earlier one, and calls three operators.
+
+From published times at small batches, of PyTorch 1 (about 2) and of TensorFlow (less than 1), whose graph is fixed.
+"""
 _BACKWARD_COLUMNS = np.array([
     [2.5 if c is _C.ATTENTION else 2.0 for c in OperatorClass],
     [_BACKWARD_TRAFFIC.get(c, 0.0) for c in OperatorClass],
@@ -197,6 +202,10 @@ def kernels_of(lowering: Lowering, workload: Workload, checkpoints: Checkpoints 
         trained = _trained_tensors(lowering, workload)
         launches += trained * _added_share(workload)
         host_counts[2:] = launches + _LOSS_KERNELS, trained / workload.accumulate
+    if is_autocast(workload):
+        casts = _host_casts(lowering, workload)
+        host_counts[1] += casts
+        host_counts[2] += casts * lowering.train
     if others:
         table[:, passes * count :] = np.array(others).T
     return _kernels(table, np.array(host_counts))
@@ -341,12 +350,22 @@ def _cast(lowering: Lowering) -> _Single:
 
 def _input_casts(lowering: Lowering) -> _Single:
     """Return the casts of activations to 2 bytes, and in training of their gradients back to 4."""
-    structure = lowering.structure
-    cast = (lowering.cast_elements > 0) * structure.counts
+    cast = _input_cast_counts(lowering)
     count = float(cast.sum())
     elements = float(lowering.cast_elements @ cast) / max(count, 1.0)
     passes = 2.0 if lowering.train else 1.0
     return _single(_C.COPY, 0.0, _CAST_TRAFFIC * elements, elements, passes * count)
+
+
+def _host_casts(lowering: Lowering, workload: Workload) -> float:
+    """Return what the casts of a pass cost the host, in launches; a compiler has none of activations alone."""
+    weights = float(lowering.cast_tensor_count)
+    return weights if is_fused(workload) else _CAST_LAUNCHES * (weights + float(_input_cast_counts(lowering).sum()))
+
+
+def _input_cast_counts(lowering: Lowering) -> FloatArray:
+    counts: FloatArray = (lowering.cast_elements > 0) * lowering.structure.counts
+    return counts
 
 
 def _layout_copies(lowering: Lowering) -> _Single:

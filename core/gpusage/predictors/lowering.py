@@ -67,6 +67,7 @@ class Lowering:
         traffic_factor: How often a kernel moves what the node reads and writes; above 1 where it transposes first.
         parameter_count: Elements of all weights.
         parameter_tensor_count: How many weights the optimizer visits.
+        cast_tensor_count: How many of them mixed precision casts to 2 bytes.
         structure: Of the graph.
         output_elements_of_model: What the loss reads.
         train: Whether backward passes and the optimizer follow.
@@ -92,6 +93,7 @@ class Lowering:
     traffic_factor: FloatArray
     parameter_count: int
     parameter_tensor_count: int
+    cast_tensor_count: int
     structure: Structure
     output_elements_of_model: float
     train: bool
@@ -140,6 +142,7 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         traffic_factor=_layout_factors(kinds.operator_class, structure, workload),
         parameter_count=graph.parameter_count,
         parameter_tensor_count=int(kinds.weight_tensors @ structure.counts),
+        cast_tensor_count=int((kinds.weight_tensors * kinds.reads_half) @ structure.counts),
         structure=structure,
         output_elements_of_model=_last_output(graph, structure, batch_size),
         train=is_training,

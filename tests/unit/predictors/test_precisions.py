@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -104,3 +106,16 @@ def test_answers_are_quantised_as_well() -> None:
     }
     layer = 4 * 4096**2 + 2 * 4096 * 11008
     assert bytes_of["bf16"] - bytes_of["int4"] == pytest.approx(layer * (2 - 0.5 - 2.5 / 128))
+
+
+def test_the_host_launches_autocasts_casts_too() -> None:
+    """Eight weights and one input of 4 bytes; a compiler makes the input's cast a part of another kernel."""
+
+    def host_counts(precision: Precision, **settings: Any) -> list[float]:
+        workload = Workload(batch_size=2, precision=precision, **settings)
+        return WorkloadAnalysis(LLAMA_7B, workload).kernels.host_counts.tolist()
+
+    plain, cast = host_counts("bf16-pure"), host_counts("bf16")
+    assert [more - before for more, before in zip(cast, plain, strict=True)] == [0, 1.5 * 9, 1.5 * 9, 0]
+    plain, cast = host_counts("fp16-pure", mode="infer", compile=True), host_counts("fp16", mode="infer", compile=True)
+    assert [more - before for more, before in zip(cast, plain, strict=True)] == [0, 8, 0, 0]
