@@ -42,7 +42,7 @@ def test_a_run_on_several_gpus_costs_all_of_them() -> None:
     for need, price in zip(four, (0.5, 1.0, 1000.0), strict=True):
         assert need["cost"]["value"] == pytest.approx(4 * need["run_time_s"]["value"] / 3600 * price, rel=1e-4)
     # a T4 waits for the gradients of the others, as its board has no NVLink
-    assert [big["cost"]["value"] > 4.1 * small["cost"]["value"] for small, big in zip(one, four, strict=True)] == [
+    assert [big["cost"]["value"] > 4.2 * small["cost"]["value"] for small, big in zip(one, four, strict=True)] == [
         True,
         False,
         False,
