@@ -97,7 +97,8 @@ _VIEW_LAUNCH = 0.25
 _CAST_LAUNCHES = 1.5
 """What an autocast of one tensor costs the host, in kernels: it looks for an earlier one, and calls three operators.
 
-From published times at small batches, of PyTorch 1 (about 2) and of TensorFlow (less than 1), whose graph is fixed.
+Published times of small batches ask for 3 with PyTorch, and for none with TensorFlow, whose graph is fixed; this is
+between them (bench/casts.py).
 """
 _BACKWARD_COLUMNS = np.array([
     [2.5 if c is _C.ATTENTION else 2.0 for c in OperatorClass],
@@ -363,8 +364,9 @@ def _host_casts(lowering: Lowering, workload: Workload) -> float:
     return weights if is_fused(workload) else _CAST_LAUNCHES * (weights + float(_input_cast_counts(lowering).sum()))
 
 
-def _input_cast_counts(lowering: Lowering) -> FloatArray:
-    counts: FloatArray = (lowering.cast_elements > 0) * lowering.structure.counts
+def _input_cast_counts(lowering: Lowering) -> IntArray:
+    """Return how often autocast casts what each kind of node reads."""
+    counts: IntArray = (lowering.cast_elements > 0) * lowering.structure.counts
     return counts
 
 
