@@ -7,42 +7,37 @@ Example: python bench/casts.py --data ../shared/data
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from unittest.mock import patch
 
-import click
-import numpy as np
-
 from gpusage.predictors import kernels
-from gpusage_lab.learning.public_record import compare
+from gpusage_lab.learning.public_record import FIGURES, compare, figures
+from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.published.compared import Compared
 from gpusage_lab.published.rows import LANGUAGE, VISION
 from gpusage_lab.published.runs import Run
+from gpusage_lab.seeds.command import command_of
 from gpusage_lab.zoo.cards import Zoo, load_zoo
 
-USUAL = Path(__file__).resolve().parents[2] / "shared" / "data"
 LAUNCHES = (0.0, 1.0, 1.5, 2.0, 3.0)
 LARGEST_BATCH = 8
 FRAMEWORKS = {"PyTorch": False, "TensorFlow": True}
-LINE = "| {} | {} | {} | {} | {} | {} |"
 
 
-@click.command(help=__doc__)
-@click.option("--data", "folder", type=click.Path(path_type=Path), default=USUAL)
-def main(*, folder: Path) -> None:
-    """Print a line for each number of launches and framework."""
-    data = DataFolder(folder)
-    if VISION not in data or LANGUAGE not in data:
-        click.echo(f"Folder '{folder}' must have {VISION} and {LANGUAGE}; got others. Name it with --data.", err=True)
-        return
-    click.echo(LINE.format("launches of a cast", "framework", "n", "median ratio", "median factor", "inside %"))
-    click.echo("|--:|---|--:|--:|--:|--:|")
+def tables(data: DataFolder) -> Sequence[ScoreTable]:
+    """Return the table: a row for each number of launches and framework."""
+    columns = ("launches of a cast", "framework", *FIGURES)
+    return [ScoreTable(title="Small batches under autocast", columns=columns, rows=tuple(rows(data)))]
+
+
+def rows(data: DataFolder) -> Iterator[tuple[Cell, ...]]:
+    """Yield the rows of the table."""
     for launches in LAUNCHES:
-        rows = compared(data, launches)
+        record = compared(data, launches)
         for framework, is_tensorflow in FRAMEWORKS.items():
-            click.echo(line(launches, framework, [row for row in rows if of_tensorflow(row.run) == is_tensorflow]))
+            of_framework = [one for one in record if of_tensorflow(one.run) == is_tensorflow]
+            yield launches, framework, *figures(of_framework)
 
 
 def compared(data: DataFolder, launches: float) -> Sequence[Compared]:
@@ -64,13 +59,7 @@ def of_tensorflow(run: Run) -> bool:
     return "tensorflow" in run.row.framework.lower()
 
 
-def line(launches: float, framework: str, rows: Sequence[Compared]) -> str:
-    """Return a line of the table."""
-    errors = np.log([row.ratio for row in rows])
-    ratio, factor = np.exp(np.median(errors)), np.exp(np.median(np.abs(errors)))
-    inside = 100.0 * float(np.mean([row.is_inside for row in rows]))
-    return LINE.format(f"{launches:g}", framework, len(rows), f"{ratio:.2f}", f"{factor:.2f}", f"{inside:.0f}")
-
+main = command_of("casts", tables, (VISION, LANGUAGE), __file__)
 
 if __name__ == "__main__":
     main()

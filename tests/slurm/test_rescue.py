@@ -140,7 +140,8 @@ def test_no_loop_and_never_against_its_users_word_and_its_mark_is_set_right(sand
         known = gpusaged_status(sandbox)["aftercare"]["not_rescued"]
         return [each for each in known if f"slurm job {final} of " in each]
 
-    assert "--no-requeue" in wait_until(reported)[0]
+    (message,) = wait_until(reported)
+    assert "--no-requeue" in message
     assert show_job(sandbox, final)["Comment"] == f"{LIGHT} {OUT_OF_MEMORY}"
     assert show_job(sandbox, forever)["Restarts"] == "1"
     assert "ran out of memory in its share, and is not run again" in sandbox.run("gpusage", "slurm", "status").stdout

@@ -177,5 +177,6 @@ def test_without_the_package_jobs_run_and_slurmctld_comes_up(site: Site, wheel: 
     site.require_whole()
     shutil.rmtree(site.sandbox.layout.libexec)  # no job begins from here on
     site.sandbox.restart_controller()
-    last = site.sandbox.run("sbatch", "--parsable", "--hold", "--gres=gpu:1", "--wrap=true")
-    site.sandbox.run("scancel", last.stdout.strip())
+    last = site.sandbox.run("sbatch", "--hold", "--gres=gpu:1", "--wrap=true").stdout
+    assert "Submitted" in last
+    site.sandbox.run("scancel", last.split()[-1])

@@ -150,10 +150,10 @@ def _grouped(title: str, rows: Sequence[Compared], name_of: Callable[[Compared],
 
 def _both(rows: Sequence[Compared]) -> tuple[Cell, ...]:
     """Return the cells of `SUMMARY` after the name: of all *rows*, and of those without a star."""
-    return (*_figures(rows), *_figures([one for one in rows if not one.star]))
+    return (*figures(rows), *figures([one for one in rows if not one.star]))
 
 
-def _figures(rows: Sequence[Compared]) -> tuple[Cell, ...]:
+def figures(rows: Sequence[Compared]) -> tuple[Cell, ...]:
     """Return the cells of `FIGURES`."""
     if not rows:
         return (0, None, None, None)

@@ -252,7 +252,8 @@ def test_run_times_are_predicted_by_limits_or_with_an_error(tmp_path: Path) -> N
     assert rounds.order.period_s == 10.0
     speeds = predicted_speeds(scenario)
     assert speeds.shape == (len(jobs.kinds), len(fleet.types))
-    assert (speeds.max(axis=1) > 1.0).all()  # hardly faster where the host takes longest
+    assert (speeds.max(axis=1) > 1.0).all()
+    assert (speeds.max(axis=1) > 1.2).sum() >= len(jobs.kinds) - 2, speeds  # hardly faster where the host takes longest
     assert POLICIES["slots"](scenario).name == "slots"
 
 
