@@ -40,8 +40,6 @@ VAGUE = frozenset(
     }
 )
 """Functions and classes of these names, with or without ``_`` before them, do not say what they do or are."""
-PUBLIC = frozenset({"by_rivals", "tell_jobs"})
-"""Keys of gpusage.toml, which sites have written down: `[generation] by_rivals` and `[slurm] tell_jobs`."""
 LIBRARIES = frozenset({"AttributeNotFoundException", "NoClassDefFoundError"})
 """Names of the libraries that our programs in Java use."""
 OTHER_LANGUAGES = {
@@ -76,10 +74,10 @@ def identifiers(tree: ast.AST) -> Iterator[str]:
 
 
 def banned_names(path: Path) -> set[str]:
-    """Return the names of the module at *path*, its own included, that have a banned word and are not public."""
+    """Return the names of the module at *path*, its own included, that have a banned word."""
     names = {path.parent.name if path.stem == "__init__" else path.stem} if not path.stem.startswith("test_") else set()
     names.update(identifiers(ast.parse(path.read_text(encoding="utf-8"))))
-    return {name for name in names - PUBLIC if words(name) & BANNED} | vague_names(path)
+    return {name for name in names if words(name) & BANNED} | vague_names(path)
 
 
 def vague_names(path: Path) -> set[str]:
