@@ -8,7 +8,7 @@ only its parts change.
 
 Source:
     NVIDIA's DeepLearningExamples (published AMP training of ResNeXt, SE-ResNeXt and EfficientNet, channels last) for
-    the upper bound; ``python bench/half.py`` prints how far they are off. DeepBench's single convolutions, which the
+    the upper bound. DeepBench's single convolutions, which the
     bound was not chosen by, have 2.6 times the forward pass on a V100 and 3.1 times on a T4. The lower one is a guess.
 """
 

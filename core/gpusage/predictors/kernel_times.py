@@ -5,7 +5,7 @@ streams keys, values and weights, far more than a cache holds, and one query per
 step has. Kernels of generation alone are therefore held to what streaming kernels were measured to do: a step's kernels
 follow one another closely, and what they count as traffic may come from the cache.
 
-Source: NeuSight's operators in fp32 (MIT), on P4, P100, T4, V100 and A100; ``python bench/streaming.py`` prints them.
+Source: NeuSight's operators in fp32 (MIT), on P4, P100, T4, V100 and A100.
 """
 
 from __future__ import annotations
