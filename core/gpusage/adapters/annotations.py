@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from gpusage.store.annotation import UNNAMED, AnnotationCode, JobAnnotation, parse_annotation, with_annotation
+from gpusage.store.annotation import AnnotationCode, JobAnnotation, parse_annotation, with_annotation
 
 __all__ = [
-    "UNNAMED",
     "AnnotationCode",
     "JobAnnotation",
     "parse_annotation",

@@ -7,12 +7,10 @@ from gpusage.decisions.model_defaults import settled_request
 from gpusage.decisions.outcome import DecisionContext, Outcome, decide_outcome, require_job
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import node_hooks
-from gpusage.policies.capacity.plan import SCHEMA
 from gpusage.policies.place import without_forbidden
 from gpusage.predictors.intervals import speedup
 
 __all__ = [
-    "SCHEMA",
     "Advisor",
     "DecisionContext",
     "Outcome",

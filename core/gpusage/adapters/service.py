@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gpusage.service import client
 from gpusage.service.client import find_status, read_status
-from gpusage.service.monitoring.round_robin import round_robin_by_user
 from gpusage.service.state.allowed_users import known_uids
 from gpusage.service.state.kill_switch import kill_reason
 from gpusage.service.state.reservations import Reservation, remaining_capacity
@@ -17,5 +16,4 @@ __all__ = [
     "known_uids",
     "read_status",
     "remaining_capacity",
-    "round_robin_by_user",
 ]
