@@ -16,11 +16,11 @@ import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES, parameter_share
 from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
-from gpusage.predictors.checkpoints import Checkpoints
-from gpusage.predictors.data_parallel import keeps_gradients, sharding_of
-from gpusage.predictors.lowering import Lowering
-from gpusage.predictors.operators import OperatorClass, element_count, operator_number
-from gpusage.predictors.structure import Structure
+from gpusage.predictors.parallel.data_parallel import keeps_gradients, sharding_of
+from gpusage.predictors.work.checkpoints import Checkpoints
+from gpusage.predictors.work.lowering import Lowering
+from gpusage.predictors.work.operators import OperatorClass, element_count, operator_number
+from gpusage.predictors.work.structure import Structure
 from gpusage_hooks.types import ModelGraph, Workload
 
 GRADIENT_BYTES = float(FLOAT_BYTES["fp32"])

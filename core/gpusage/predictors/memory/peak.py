@@ -1,8 +1,8 @@
 """Peak bytes of device memory: the tensors that live at the same time, and what allocator and libraries add.
 
-The liveness walk says which tensors there are (`gpusage.predictors.liveness`). What a training step *takes* on a free
-GPU is a sum of the walk's terms with weights that are not negative, learned from measured peaks by `gpusage train`, so
-that more batch never needs less memory. It is never below what the update of the weights takes, nor below inference.
+The liveness walk says which tensors there are (`gpusage.predictors.memory.liveness`). What a training step *takes* on a
+free GPU is a sum of the walk's terms with weights that are not negative, learned from measured peaks (`gpusage train`),
+so that more batch never needs less memory. It is never below what the update of the weights takes, nor below inference.
 
 What it *requires*, and fails without, is less: cuDNN tries algorithms whose scratch memory is as large as it finds room
 for, and PyTorch's allocator holds what was freed until an allocation fails. Required are the tensors that live at once,
@@ -22,11 +22,8 @@ import numpy as np
 from gpusage.devices.precisions import AUTOCAST, FLOAT_BYTES, QUANTISED_BYTES, parameter_share
 from gpusage.predictors.arrays import FloatArray, shaped
 from gpusage.predictors.artifacts import MemoryParameters
-from gpusage.predictors.checkpoints import Checkpoints
-from gpusage.predictors.data_parallel import Sharding, sharding_of
-from gpusage.predictors.generation import GenerationWork, Pass
 from gpusage.predictors.intervals import interval_around, spread
-from gpusage.predictors.liveness import (
+from gpusage.predictors.memory.liveness import (
     GRADIENT_BYTES,
     TRAINING_TERMS,
     TrainingTerms,
@@ -36,8 +33,11 @@ from gpusage.predictors.liveness import (
     trained_share,
     walk,
 )
-from gpusage.predictors.lowering import Lowering, weight_memory_bytes
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.parallel.data_parallel import Sharding, sharding_of
+from gpusage.predictors.work.checkpoints import Checkpoints
+from gpusage.predictors.work.generation import GenerationWork, Pass
+from gpusage.predictors.work.lowering import Lowering, weight_memory_bytes
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Interval, MemoryInterval, ModelGraph, Workload
 from gpusage_hooks.units import MIB
 

@@ -24,9 +24,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES
-from gpusage.predictors.divisions import divisor_advice
-from gpusage.predictors.lowering import Lowering
-from gpusage.predictors.sequences import Attention, find_attentions, key_count
+from gpusage.predictors.parallel.divisions import divisor_advice
+from gpusage.predictors.work.lowering import Lowering
+from gpusage.predictors.work.sequences import Attention, find_attentions, key_count
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Workload
 

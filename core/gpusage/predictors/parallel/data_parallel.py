@@ -21,10 +21,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.precisions import AUTOCAST, FLOAT_BYTES, parameter_share
-from gpusage.predictors.checkpoints import checkpoints_of
-from gpusage.predictors.expert_parallel import expert_share, own_share
-from gpusage.predictors.links import GPUS_PER_HOST, allreduce_s_per_byte, bottleneck_link
-from gpusage.predictors.lowering import Lowering, weight_memory_bytes
+from gpusage.predictors.parallel.expert_parallel import expert_share, own_share
+from gpusage.predictors.parallel.links import GPUS_PER_HOST, allreduce_s_per_byte, bottleneck_link
+from gpusage.predictors.work.checkpoints import checkpoints_of
+from gpusage.predictors.work.lowering import Lowering, weight_memory_bytes
 from gpusage_hooks.types import Gpu, Interval, Workload
 from gpusage_hooks.units import seconds
 

@@ -35,16 +35,16 @@ import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.arrays import IntArray
-from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
-from gpusage.predictors.context_parallel import RingTraffic, ring_traffic
-from gpusage.predictors.data_parallel import FULLY_SHARDED
-from gpusage.predictors.divisions import require_a_layer_for_each, require_even_parts
-from gpusage.predictors.expert_parallel import ExpertTraffic, expert_traffic
-from gpusage.predictors.links import allreduce_s_per_byte, exchange_s_per_byte, send_s_per_byte
-from gpusage.predictors.lowering import Lowering, split_kinds
-from gpusage.predictors.operators import OperatorClass, element_count
-from gpusage.predictors.sequences import Attention, find_attentions, key_count
-from gpusage.predictors.tensor_parallel import EXCHANGE_S
+from gpusage.predictors.parallel.context_parallel import RingTraffic, ring_traffic
+from gpusage.predictors.parallel.data_parallel import FULLY_SHARDED
+from gpusage.predictors.parallel.divisions import require_a_layer_for_each, require_even_parts
+from gpusage.predictors.parallel.expert_parallel import ExpertTraffic, expert_traffic
+from gpusage.predictors.parallel.links import allreduce_s_per_byte, exchange_s_per_byte, send_s_per_byte
+from gpusage.predictors.parallel.tensor_parallel import EXCHANGE_S
+from gpusage.predictors.work.checkpoints import Checkpoints, checkpoints_of
+from gpusage.predictors.work.lowering import Lowering, split_kinds
+from gpusage.predictors.work.operators import OperatorClass, element_count
+from gpusage.predictors.work.sequences import Attention, find_attentions, key_count
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Gpu, ModelGraph, Shape, Workload
 from gpusage_hooks.units import seconds

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpusage.predictors.generation import GenerationWork
-from gpusage.predictors.lowering import Lowering
-from gpusage.predictors.tensor_parallel import Exchange
+from gpusage.predictors.parallel.tensor_parallel import Exchange
+from gpusage.predictors.work.generation import GenerationWork
+from gpusage.predictors.work.lowering import Lowering
 from gpusage_hooks.types import Workload
 
 

@@ -18,12 +18,12 @@ import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.divisions import require_even_parts
-from gpusage.predictors.generation import GenerationWork
-from gpusage.predictors.links import allreduce_s_per_byte
-from gpusage.predictors.lowering import Lowering
-from gpusage.predictors.operators import OperatorClass, element_count
-from gpusage.predictors.sequences import Part, SequenceModel
+from gpusage.predictors.parallel.divisions import require_even_parts
+from gpusage.predictors.parallel.links import allreduce_s_per_byte
+from gpusage.predictors.work.generation import GenerationWork
+from gpusage.predictors.work.lowering import Lowering
+from gpusage.predictors.work.operators import OperatorClass, element_count
+from gpusage.predictors.work.sequences import Part, SequenceModel
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 
 EXCHANGE_S = 10e-6

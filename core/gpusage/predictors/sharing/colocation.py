@@ -23,8 +23,8 @@ import numpy as np
 from gpusage.devices.shares import memory_cap_bytes
 from gpusage.predictors.arrays import FloatArray, shaped
 from gpusage.predictors.artifacts import ColocationParameters, pretrained
-from gpusage.predictors.host import SHARPNESS
 from gpusage.predictors.intervals import NINETY_PERCENT
+from gpusage.predictors.sharing.host import SHARPNESS
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Colocation, Gpu, GpuNeed, Interval
 from gpusage_hooks.units import MIB, WHOLE_PERCENT

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.predictors.activity import GREATEST_SHARE, LEAST_SHARE
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.intervals import NINETY_PERCENT
+from gpusage.predictors.times.activity import GREATEST_SHARE, LEAST_SHARE
 from gpusage_hooks.types import Gpu, Interval
 
 SHARPNESS = 8.0

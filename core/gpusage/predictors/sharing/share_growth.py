@@ -21,8 +21,8 @@ from gpusage.devices.object_keys import Identity
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import SlowdownRule
-from gpusage.predictors.engines import engine_of
-from gpusage.predictors.kernel_times import streaming_bytes_per_s
+from gpusage.predictors.times.engines import engine_of
+from gpusage.predictors.times.kernel_times import streaming_bytes_per_s
 from gpusage_hooks.types import Gpu
 
 _TINY_S = 1e-30
@@ -53,7 +53,7 @@ def growths_with(
 
     Args:
         filling_blocks: So many blocks per SM fill a GPU; ``None`` where all is in proportion.
-            Blocks are counted as in `gpusage.predictors.kernels`, by assumption.
+            Blocks are counted as in `gpusage.predictors.times.kernels`, by assumption.
         analysis: As there.
         gpus: As there.
         parts: As there.

@@ -3,7 +3,7 @@
 Both step times miss alike by what is the model's own, so their ratio is known far better than either. On the share the
 GPU's own time grows; what the host does (the loader, launches, Python) takes as long as before. So the cost depends on
 how much of the step the GPU works, which the graph shows, or an earlier run alone on the whole GPU
-(`gpusage.predictors.host`).
+(`gpusage.predictors.sharing.host`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import SlowdownRule
-from gpusage.predictors.host import SHARPNESS, HostUncertainty, gpu_bound_probability, gpu_time_shares
-from gpusage.predictors.residual import KERNEL_COUNT
-from gpusage.predictors.share_growth import growths, slowdown_rule
-from gpusage.predictors.step_time import Timing
+from gpusage.predictors.sharing.host import SHARPNESS, HostUncertainty, gpu_bound_probability, gpu_time_shares
+from gpusage.predictors.sharing.share_growth import growths, slowdown_rule
+from gpusage.predictors.times.residual import KERNEL_COUNT
+from gpusage.predictors.times.step_time import Timing
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Figure, Gpu, Interval, ModelGraph, ObservedFigures, Workload
 
@@ -42,7 +42,7 @@ class SlowdownDeviations:
         noise: Of any measured ratio.
         working: Of the part of the step that the GPU works, downwards and upwards, by its source.
         host: How a known step time is weighed between the host and the GPU.
-        filling_blocks: The rule of the point, as in `gpusage.predictors.share_growth.growths_with`.
+        filling_blocks: The rule of the point, as in `gpusage.predictors.sharing.share_growth.growths_with`.
     """
 
     growth: float

@@ -22,12 +22,12 @@ import numpy as np
 
 from gpusage.predictors.arrays import FloatArray, shaped
 from gpusage.predictors.artifacts import ActivityParameters
-from gpusage.predictors.generation import GenerationWork
 from gpusage.predictors.intervals import NINETY_PERCENT, unknown_deviation
-from gpusage.predictors.lowering import Lowering
-from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.step_time import Timing
-from gpusage.predictors.trees import Trees, read_trees
+from gpusage.predictors.times.step_time import Timing
+from gpusage.predictors.times.trees import Trees, read_trees
+from gpusage.predictors.work.generation import GenerationWork
+from gpusage.predictors.work.lowering import Lowering
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Interval, Mode, ModelGraph
 
 _PASSES = 3

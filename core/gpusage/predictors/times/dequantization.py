@@ -13,8 +13,8 @@ import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES, QUANTISED_BYTES
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.checkpoints import Checkpoints
-from gpusage.predictors.lowering import Lowering, bytes_per_weight
+from gpusage.predictors.work.checkpoints import Checkpoints
+from gpusage.predictors.work.lowering import Lowering, bytes_per_weight
 from gpusage_hooks.types import Workload
 
 DEQUANTIZATION_LAUNCHES = {"int4": 1.0, "int8": 2.0, "nf4": 4.0, "fp8": 7.0}

@@ -5,7 +5,7 @@ efficiency. The logarithms of both efficiencies come from a small network with o
 operator. Its inputs are the kernel's shape and what the catalogue says of the GPU, as ratios. `gpusage train` makes
 the artifact ``step_time``.
 
-PyTorch's compiler fuses operators (`gpusage.predictors.lowering.fuse_operators`), chooses memory layouts and writes
+PyTorch's compiler fuses operators (`gpusage.predictors.work.lowering.fused`), chooses memory layouts and writes
 the fused kernels itself. Its host launches fewer kernels, each as slowly as before: no public run measures that, for
 all keep their GPU busy. ``python bench/compiled.py`` fits the factors.
 """
@@ -22,8 +22,8 @@ import numpy as np
 
 from gpusage.predictors.arrays import FloatArray, IntArray, shaped
 from gpusage.predictors.artifacts import StepTimeDeviations, StepTimeParameters
-from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.residual import NO_RESIDUAL, Residual, residual_of
+from gpusage.predictors.times.residual import NO_RESIDUAL, Residual, residual_of
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Engine
 
 
@@ -31,7 +31,7 @@ class KernelFeatures(NamedTuple):
     """What a network reads, shape (kernels, GPUs) each; lengths and ratios as logarithms.
 
     Attributes:
-        inner: Length of the sums, as in `gpusage.predictors.lowering.Lowering`.
+        inner: Length of the sums, as in `gpusage.predictors.work.lowering.Lowering`.
         width: As there.
         backward: 1 for a backward pass, else 0.
         half: 1 in fp16 and bf16, else 0.
@@ -59,7 +59,7 @@ class KernelFeatures(NamedTuple):
 
 FEATURES = KernelFeatures._fields
 HOST_TERMS = 4
-"""What the host does: see `gpusage.predictors.kernels.Kernels.host_counts`."""
+"""What the host does: see `gpusage.predictors.times.kernels.Kernels.host_counts`."""
 OVERLAP = 4.0
 """Host and GPU work side by side: a step takes this norm of the two times, near their maximum."""
 
@@ -78,9 +78,9 @@ class Efficiency:
         gpu_log_factors: By GPU: how much longer than its figures say, as a logarithm; an unseen GPU has none.
         deviations: How far the truths lie from the point.
         residual: What whole steps take beyond the sum of their kernels.
-        is_streaming: Whether kernels are held to what memory can do (`gpusage.predictors.kernel_times`).
-        bounds_gradients: Whether convolutions' are held to what physics allows (`gpusage.predictors.gradients`).
-        engine: What runs the kernels; all but ``eager`` have times of their own (`gpusage.predictors.engines`).
+        is_streaming: Whether kernels are held to what memory can do (`gpusage.predictors.times.kernel_times`).
+        bounds_gradients: Whether convolutions' are held to what physics allows (`gpusage.predictors.times.gradients`).
+        engine: What runs the kernels; all but ``eager`` have times of their own (`gpusage.predictors.times.engines`).
     """
 
     first: FloatArray

@@ -25,11 +25,11 @@ import numpy as np
 
 from gpusage.devices.precisions import NARROW_SPEEDUP, has_narrow_units
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.efficiency import HOST_TERMS, Efficiency
-from gpusage.predictors.kernel_times import Ideal, KernelTimes, ideal_times, kernel_times
-from gpusage.predictors.kernels import Kernels
-from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.residual import NO_RESIDUAL
+from gpusage.predictors.times.efficiency import HOST_TERMS, Efficiency
+from gpusage.predictors.times.kernel_times import Ideal, KernelTimes, ideal_times, kernel_times
+from gpusage.predictors.times.kernels import Kernels
+from gpusage.predictors.times.residual import NO_RESIDUAL
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Engine, Gpu, Precision, Workload
 
 MATRIX_SHARE = 0.68

@@ -17,8 +17,8 @@ import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.arrays import BoolArray
-from gpusage.predictors.checkpoints import Checkpoints
-from gpusage.predictors.lowering import Lowering, bytes_per_weight
+from gpusage.predictors.work.checkpoints import Checkpoints
+from gpusage.predictors.work.lowering import Lowering, bytes_per_weight
 
 CAST_TRAFFIC = 6.0
 """Bytes to cast one number of 2 bytes: it is read for the largest of its tensor, read once more, and written twice, by

@@ -18,8 +18,8 @@ import numpy as np
 
 from gpusage.devices.precisions import HALF
 from gpusage.predictors.arrays import BoolArray, FloatArray
-from gpusage.predictors.kernels import Kernels
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.times.kernels import Kernels
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Precision
 
 LEAST_RATIO, MOST_RATIO = 1.5, 2.5

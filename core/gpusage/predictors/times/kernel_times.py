@@ -20,10 +20,10 @@ import numpy as np
 from gpusage.devices.object_keys import Identity
 from gpusage.devices.precisions import ARITHMETIC, HALF, NARROW_SPEEDUP, has_narrow_units
 from gpusage.predictors.arrays import BoolArray, FloatArray
-from gpusage.predictors.efficiency import FEATURES, Efficiency, KernelFeatures
-from gpusage.predictors.gradients import bound_backward_passes, is_sum_measured
-from gpusage.predictors.kernels import NARROW_UNITS, Kernels
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.times.efficiency import FEATURES, Efficiency, KernelFeatures
+from gpusage.predictors.times.gradients import bound_backward_passes, is_sum_measured
+from gpusage.predictors.times.kernels import NARROW_UNITS, Kernels
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Precision
 from gpusage_hooks.units import TERA
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
 from gpusage.devices.precisions import AUTOCAST, parameter_share
-from gpusage.predictors.adapters import is_adapter
 from gpusage.predictors.arrays import FloatArray, IntArray
-from gpusage.predictors.checkpoints import Checkpoints
-from gpusage.predictors.data_parallel import is_megatron
-from gpusage.predictors.dequantization import DequantizationWork, dequantization_launches, dequantization_work
-from gpusage.predictors.expert_parallel import own_share
-from gpusage.predictors.fp8 import CAST_TRAFFIC, casts_of, narrow_products
-from gpusage.predictors.lowering import WIDE_BYTES, Lowering, is_fused
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.parallel.data_parallel import is_megatron
+from gpusage.predictors.parallel.expert_parallel import own_share
+from gpusage.predictors.times.dequantization import DequantizationWork, dequantization_launches, dequantization_work
+from gpusage.predictors.times.fp8 import CAST_TRAFFIC, casts_of, narrow_products
+from gpusage.predictors.work.adapters import is_adapter
+from gpusage.predictors.work.checkpoints import Checkpoints
+from gpusage.predictors.work.lowering import WIDE_BYTES, Lowering, is_fused
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Workload
 
 _C = OperatorClass
@@ -177,6 +177,17 @@ class Kernels:
     backward: FloatArray
     host_counts: FloatArray
     kind: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+_COLUMNS = tuple(each.name for each in fields(Kernels) if each.name != "host_counts")
+"""What there is of each kind of kernel."""
+
+
+def answer_kernels(prompt: Kernels, token: Kernels, decode_count: int) -> Kernels:
+    """Return the kernels of one answer: of its pass over the prompt, and of *decode_count* passes over one token."""
+    table = {name: np.concatenate([getattr(prompt, name), getattr(token, name)]) for name in _COLUMNS}
+    table["counts"] = np.concatenate([prompt.counts, token.counts * decode_count])
+    return Kernels(**table, host_counts=prompt.host_counts + token.host_counts * decode_count)
 
 
 def kernels_of(lowering: Lowering, workload: Workload, checkpoints: Checkpoints | None = None) -> Kernels:

@@ -18,8 +18,8 @@ import numpy as np
 
 from gpusage.predictors.arrays import FloatArray, shaped
 from gpusage.predictors.artifacts import ResidualParameters
-from gpusage.predictors.kernels import Kernels
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.times.kernels import Kernels
+from gpusage.predictors.work.operators import OperatorClass
 
 
 class StepFeatures(NamedTuple):

@@ -10,12 +10,12 @@ import numpy as np
 
 from gpusage.devices.precisions import HALF
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.efficiency import OVERLAP, Efficiency
-from gpusage.predictors.engines import times_on
 from gpusage.predictors.intervals import interval_around, unknown_share
-from gpusage.predictors.kernel_times import min_streaming_s
-from gpusage.predictors.kernels import Kernels
-from gpusage.predictors.residual import KernelSeconds, features_of
+from gpusage.predictors.times.efficiency import OVERLAP, Efficiency
+from gpusage.predictors.times.engines import times_on
+from gpusage.predictors.times.kernel_times import min_streaming_s
+from gpusage.predictors.times.kernels import Kernels
+from gpusage.predictors.times.residual import KernelSeconds, features_of
 from gpusage_hooks.types import Gpu, Interval, ModelGraph, Precision, Workload
 
 _SHORT_S = 50e-6

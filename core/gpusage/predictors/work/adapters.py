@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from gpusage.predictors.arrays import BoolArray
-from gpusage.predictors.structure import Structure
+from gpusage.predictors.work.structure import Structure
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Node, Shape
 

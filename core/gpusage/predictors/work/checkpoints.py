@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
-from gpusage.predictors.lowering import Lowering
-from gpusage.predictors.structure import Structure
+from gpusage.predictors.work.lowering import Lowering
+from gpusage.predictors.work.structure import Structure
 
 LONGEST_BLOCK = 1000
 """Nodes; no longer block is looked for."""

@@ -13,17 +13,16 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from gpusage.predictors.arrays import FloatArray, IntArray
-from gpusage.predictors.kernels import Kernels
-from gpusage.predictors.lowering import Lowering, split_kinds
-from gpusage.predictors.operators import OperatorClass, element_count
-from gpusage.predictors.sequences import Attention, Part, SequenceModel
-from gpusage.predictors.structure import Role
+from gpusage.predictors.work.lowering import Lowering, split_kinds
+from gpusage.predictors.work.operators import OperatorClass, element_count
+from gpusage.predictors.work.sequences import Attention, Part, SequenceModel
+from gpusage.predictors.work.structure import Role
 from gpusage_hooks.types import Generation, ModelGraph
 
 CACHE_COPIES = 6.0
@@ -32,8 +31,6 @@ queries that share them. We chose it from 4 to 7: with 6 the result is nearest t
 authors published for Qwen2 and Qwen2.5 on an A100 after prompts of up to 31,000 tokens. The time grows with the number
 of query heads, not of key heads; an H20 shows it too: 16, 32, 40 and 64 heads take 0.8, 1.5, 2.0 and 3.0 ms per
 layer."""
-_COLUMNS = tuple(field.name for field in fields(Kernels) if field.name != "host_counts")
-"""What `Kernels` has of each kind of kernel."""
 
 
 class Pass(NamedTuple):
@@ -91,12 +88,6 @@ class GenerationWork:
             if self.decoder_start
             else (first, last)
         )
-
-    def kernels(self, prompt: Kernels, token: Kernels) -> Kernels:
-        """Return the kernels of one answer, of those of its two passes."""
-        table = {name: np.concatenate([getattr(prompt, name), getattr(token, name)]) for name in _COLUMNS}
-        table["counts"] = np.concatenate([prompt.counts, token.counts * self.decode_count])
-        return Kernels(**table, host_counts=prompt.host_counts + token.host_counts * self.decode_count)
 
 
 class CacheSizes(NamedTuple):

@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. One entry per kind; `gpusage.predictors.lowering` needs no loop over nodes any more.
+1. One entry per kind; `gpusage.predictors.work.lowering` needs no loop over nodes any more.
 2. Nothing here depends on the mode or on the precision, but for what mixed precision leaves in 4 bytes.
 """
 
@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 
 from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
-from gpusage.predictors.operators import (
+from gpusage.predictors.work.operators import (
     CLASS_OF_NUMBER,
     NORMALIZATIONS_IN_HALF,
     OPERATORS,
@@ -28,7 +28,7 @@ from gpusage.predictors.operators import (
     has_narrow_groups,
     operator_number,
 )
-from gpusage.predictors.structure import Role, Structure
+from gpusage.predictors.work.structure import Role, Structure
 from gpusage_hooks.types import Node
 
 ELEMENT_BYTES = {"int64": 8, "int32": 4, "int8": 1, "bool": 1}

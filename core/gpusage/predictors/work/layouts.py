@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from gpusage.predictors.operators import OperatorClass, class_of
+from gpusage.predictors.work.operators import OperatorClass, class_of
 from gpusage_hooks.types import ModelGraph, Node, Shape
 
 Order = tuple[int, ...]

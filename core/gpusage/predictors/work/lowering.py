@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from gpusage.devices.precisions import AUTOCAST, FLOAT_BYTES, PURE, QUANTISED_BYTES
-from gpusage.predictors.adapters import is_adapter
 from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
-from gpusage.predictors.kind_table import kind_table
-from gpusage.predictors.operators import OperatorClass, convolution_weight, element_count
-from gpusage.predictors.structure import Role, Structure, analyze_structure
+from gpusage.predictors.work.adapters import is_adapter
+from gpusage.predictors.work.kind_table import kind_table
+from gpusage.predictors.work.operators import OperatorClass, convolution_weight, element_count
+from gpusage.predictors.work.structure import Role, Structure, analyze_structure
 from gpusage_hooks.types import ModelGraph, Precision, Workload
 
 WIDE_BYTES = 4

@@ -20,7 +20,7 @@ from typing import NoReturn
 import numpy as np
 
 from gpusage.predictors.arrays import BoolArray, IntArray
-from gpusage.predictors.operators import OperatorClass, class_of, element_count
+from gpusage.predictors.work.operators import OperatorClass, class_of, element_count
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Node, Shape
 

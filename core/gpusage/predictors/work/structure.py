@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from gpusage.predictors.arrays import BoolArray, IntArray
-from gpusage.predictors.layouts import layouts_of
-from gpusage.predictors.operators import (
+from gpusage.predictors.work.layouts import layouts_of
+from gpusage.predictors.work.operators import (
     CLASS_OF_NUMBER,
     NORMALIZATIONS_IN_HALF,
     OperatorClass,
@@ -78,7 +78,7 @@ class Structure:
         kinds: One node of each kind.
         operators: Their `operator_number`s.
         roles: Their `Role`s.
-        stays_fp32: Of which kinds mixed precision writes the output in 4 bytes; see `gpusage.predictors.structure`.
+        stays_fp32: Of which kinds mixed precision writes the output in 4 bytes; see the module.
         fp32_inputs: Which inputs of each kind it leaves in 4 bytes; empty where it leaves none.
         kind_of_node: Index into *kinds*, one entry per node.
         counts: How often each kind occurs.
