@@ -7,9 +7,9 @@ from typing import get_args
 
 import click
 
-from gpusage.adapters.commands import run_by
-from gpusage.adapters.configuration import SiteMode
-from gpusage.adapters.install import libexec_folder
+from gpusage.cli.deferred import run_by
+from gpusage.node.dividing import libexec_folder
+from gpusage.settings.configuration import SiteMode
 from gpusage_slurm.sandbox_commands import sandbox
 
 _SLURM_CONF = click.option(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from gpusage.adapters.commands import json_option, run_by
+from gpusage.cli.deferred import run_by
+from gpusage.cli.options import json_option
 from gpusage_sandboxes.options import folder_option, mode_option
 
 _FOLDER = folder_option("gpusage-sandbox")

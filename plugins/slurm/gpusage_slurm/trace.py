@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from gpusage.adapters.actions import require_regular
+from gpusage.cli.user_file import require_regular
 from gpusage_hooks.comment import MODEL_PREFIXES
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import PastJob

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from gpusage.adapters.configuration import SiteMode
-from gpusage.adapters.configuration_file import configuration_path, default_configuration, load_configuration
-from gpusage.adapters.install import Edit, edit_of, libexec_folder, read_text
+from gpusage.boundary.edits import Edit, edit_of, read_text
+from gpusage.node.dividing import libexec_folder
+from gpusage.settings.configuration import SiteMode
+from gpusage.settings.configuration_file import configuration_path, default_configuration, load_configuration
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.install import node_scripts, slurm_conf
 from gpusage_slurm.install.lua_scripts import LuaSettings, cli_filter_block, job_submit_block, with_block, without_block

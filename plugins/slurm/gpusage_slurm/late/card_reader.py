@@ -26,7 +26,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gpusage.adapters.cards import ERROR_MARK, encode_error
+from gpusage.graphs.card.error import ERROR_MARK, encode_error
 
 READ_LIMIT_S = 30.0
 CARD_LIMIT_BYTES = 16 * 1024

@@ -22,10 +22,10 @@ from typing import Literal
 
 import click
 
-from gpusage.adapters.actions import tables
-from gpusage.adapters.annotations import parse_annotation, with_annotation
-from gpusage.adapters.configuration_file import load_configuration
-from gpusage.adapters.service import client
+from gpusage.cli import tables
+from gpusage.service import client
+from gpusage.settings.configuration_file import load_configuration
+from gpusage.store.annotation import parse_annotation, with_annotation
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_slurm import scontrol
 from gpusage_slurm.daemon import local_socket_candidates

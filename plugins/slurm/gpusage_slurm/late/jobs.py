@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from gpusage.adapters.annotations import UNNAMED, parse_annotation
-from gpusage.adapters.service import round_robin_by_user
+from gpusage.service.monitoring.round_robin import round_robin_by_user
+from gpusage.store.annotation import UNNAMED, parse_annotation
 from gpusage_hooks.comment import parse_comment
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from gpusage.adapters.actions import figures, tables
-from gpusage.adapters.process_user import user_name
+from gpusage.boundary.operating_system import user_name
+from gpusage.cli import figures, tables
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
 from gpusage_slurm.power.nodes import Node, Power, read_nodes

@@ -10,9 +10,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from gpusage.adapters.actions import read_document, refusal
-from gpusage.adapters.decisions import SCHEMA
-from gpusage.adapters.text import MismatchError, read_as
+from gpusage.boundary.typed_documents import MismatchError, read_as
+from gpusage.cli.user_file import read_document, refusal
+from gpusage.policies.capacity.plan import SCHEMA
 from gpusage_hooks.errors import RequestError
 
 _REMEDY = "Write it with `gpusage plan --json`."

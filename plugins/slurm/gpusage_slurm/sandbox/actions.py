@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpusage.adapters.configuration import SiteMode
+from gpusage.settings.configuration import SiteMode
 from gpusage_sandboxes.actions import mode_line, show_up, shut_down
 from gpusage_sandboxes.inside import enter
 from gpusage_sandboxes.progress import progress

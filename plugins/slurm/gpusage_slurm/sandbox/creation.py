@@ -7,7 +7,7 @@ import shutil
 import socket
 from pathlib import Path
 
-from gpusage.adapters.process_user import user_name
+from gpusage.boundary.operating_system import user_name
 from gpusage_sandboxes.gpusaged import write_gpusage_toml
 from gpusage_sandboxes.host import free_ports, private_folder
 from gpusage_sandboxes.progress import Report, silent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from gpusage.adapters.cards import ERROR_MARK, decode_error
+from gpusage.graphs.card.error import ERROR_MARK, decode_error
 
 UNKNOWN = (
     "no description of the model came with the job: its script came through a pipe, it came from another client than "

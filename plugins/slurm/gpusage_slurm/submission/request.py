@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from gpusage.adapters.cards import ERROR_MARK
+from gpusage.graphs.card.error import ERROR_MARK
 from gpusage_hooks.comment import MODEL_PREFIXES, parse_comment, parse_learn
 from gpusage_hooks.types import DecisionRequest, GpuRequest, Job, ModelRequest, Submitter
 from gpusage_hooks.units import MIB
