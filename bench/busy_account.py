@@ -17,9 +17,9 @@ import click
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity import GREATEST_SHARE, gaps_of
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.artifacts import ActivityParameters, pretrained
+from gpusage.predictors.times.activity import GREATEST_SHARE, gaps_of
 from gpusage_hooks.types import Gpu, Mode, ModelGraph, Precision, Workload
 from gpusage_lab.learning import random_networks
 from gpusage_lab.learning.activity_rows import random_cases

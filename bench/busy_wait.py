@@ -12,7 +12,7 @@ import numpy as np
 
 from busy_account import FAMILIES
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.host import step_account, utilization_at_batch
+from gpusage.predictors.sharing.host import step_account, utilization_at_batch
 from gpusage_lab.learning.activity_known import other_batch, solo_run
 from gpusage_lab.learning.activity_tests import Test, real_tests
 from gpusage_lab.learning.scores import rank_correlation, rmsle

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from unittest.mock import patch
 
-from gpusage.predictors import kernels
+from gpusage.predictors.times import kernels
 from gpusage_lab.learning.public_record import FIGURES, compare, figures
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder

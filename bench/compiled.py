@@ -17,11 +17,11 @@ import numpy.typing as npt
 from scipy.optimize import minimize  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.efficiency import GROUPS, INDUCTOR, CompilerEffect, with_compiler
-from gpusage.predictors.kernel_times import ideal_times, kernel_times
-from gpusage.predictors.kernels import kernels_of
-from gpusage.predictors.lowering import fused
-from gpusage.predictors.step_time import timing_with
+from gpusage.predictors.times.efficiency import GROUPS, INDUCTOR, CompilerEffect, with_compiler
+from gpusage.predictors.times.kernel_times import ideal_times, kernel_times
+from gpusage.predictors.times.kernels import kernels_of
+from gpusage.predictors.times.step_time import timing_with
+from gpusage.predictors.work.lowering import fused
 from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.learning.step_rows import TIMM_DEVICES, TIMM_PRECISIONS, StepRow, graph_as_measured, timm_row
 from gpusage_lab.learning.targets import ScoreTable

@@ -17,7 +17,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors import engines
+from gpusage.predictors.times import engines
 from gpusage_hooks.types import Engine
 from gpusage_lab.learning.public_record import compare
 from gpusage_lab.measurements.tables import DataFolder

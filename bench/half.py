@@ -1,7 +1,7 @@
 """Convolutional networks in half precision: published training, and what the bounds and the layout change.
 
-The bound of `gpusage.predictors.gradients` rests on NVIDIA's rows. Lambda's (ResNet-50, channels first) were not looked
-at before it was chosen; their file has no licence, so they are scored only. All is the shipped fit: families are seen.
+The bound of `gpusage.predictors.times.gradients` rests on NVIDIA's rows. It was chosen without Lambda's (ResNet-50,
+channels first), whose file has no licence: they are scored only. All is the shipped fit: families are seen.
 
 Example: python bench/half.py --data ../shared/data
 """
@@ -15,8 +15,8 @@ import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.efficiency import efficiency_of
-from gpusage.predictors.step_time import timing_with
+from gpusage.predictors.times.efficiency import efficiency_of
+from gpusage.predictors.times.step_time import timing_with
 from gpusage_hooks.types import Layout, Precision, Workload
 from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.learning.step_left_out import left_out_rows

@@ -19,8 +19,8 @@ import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.data_parallel import HIDDEN_SHARE, LAST_BYTES, gradient_traffic
-from gpusage.predictors.links import GPUS_PER_HOST, allreduce_s_per_byte
+from gpusage.predictors.parallel.data_parallel import HIDDEN_SHARE, LAST_BYTES, gradient_traffic
+from gpusage.predictors.parallel.links import GPUS_PER_HOST, allreduce_s_per_byte
 from gpusage_lab.learning.named_jobs import GAVEL, workload
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder, Table

@@ -1,6 +1,6 @@
 """What share of a memory's peak single operators reach: those of one number after the other, and batched products.
 
-The limits of `gpusage.predictors.kernel_times`, which hold answers of language models, rest on these.
+The limits of `gpusage.predictors.times.kernel_times`, which hold answers of language models, rest on these.
 
 Example: python bench/streaming.py --data ../shared/data
 """
@@ -11,7 +11,7 @@ from math import isnan
 from typing import Any
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.kernel_times import FILLING_S, LEAST_SHARE
+from gpusage.predictors.times.kernel_times import FILLING_S, LEAST_SHARE
 from gpusage_hooks.types import Gpu
 from gpusage_lab.learning.step_operators import DEVICES, FP32
 from gpusage_lab.learning.targets import Cell, ScoreTable

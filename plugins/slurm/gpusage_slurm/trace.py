@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from gpusage.adapters.actions import require_regular
+from gpusage.cli.user_file import require_regular
 from gpusage_hooks.comment import is_model_path
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import PastJob

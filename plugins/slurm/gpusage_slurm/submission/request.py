@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from gpusage.adapters.cards import ERROR_MARK
+from gpusage.graphs.card.error import ERROR_MARK
 from gpusage_hooks.comment import MODEL_NAMES, is_model_path, parse_comment, parse_learn
 from gpusage_hooks.types import DecisionRequest, GpuRequest, Job, ModelRequest, Submitter
 from gpusage_hooks.units import MIB
@@ -33,7 +33,6 @@ EXCLUSIVE = "0"
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
 _MAXIMUM_CARD_CHARACTERS = 64 * 1024
 _MAXIMUM_LIST_CHARACTERS = 256
-_MAXIMUM_ADVICE_CHARACTERS = 200
 _TOO_LONG = Tres(
     text=f"a list of more than {_MAXIMUM_LIST_CHARACTERS} characters", name="gpu", generic=True, count=None
 )
@@ -79,8 +78,6 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
         model_request=_with_model_path(fields, _read_model_request(fields, model_names), model_names),
         card=card if fits else None,
         card_trouble=None if fits else missing_card_reason(fields),
-        advice_only=fields.get("advice_only", "")[:_MAXIMUM_ADVICE_CHARACTERS]
-        or ("" if is_batch(fields) else ONLY_BATCH),
         submitter=Submitter(fields=fields, user_field="user_id", job_name_field="name"),
         dry_run=fields.get("dry_run") == "1",
         shows_model=fields.get("shows_model") == "1" and bool(_learn_switch(fields)),
@@ -273,7 +270,7 @@ def _scopes(fields: Mapping[str, str]) -> Iterator[str]:
 
 
 def _obstacles(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], kinds: set[str | None]) -> Iterator[str]:
-    if not is_batch(fields) and not fields.get("card"):
+    if not is_batch(fields):
         yield ONLY_BATCH
     if fields.get("het", "0") not in ("", "0"):
         yield "the job is heterogeneous"
