@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gpusage.plugins.loading import make_hooks
 from gpusage.policies.latency import latency_s
 from gpusage.policies.shares.price import limits, partners_of
-from gpusage.predictors.colocation import slowdown_with_partners
 from gpusage.predictors.intervals import product
+from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage_hooks import samples
 from gpusage_hooks.checks import check_decision
 from gpusage_hooks.types import (

@@ -15,22 +15,22 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.object_keys import Newest
-from gpusage.predictors.activity import Activity
-from gpusage.predictors.adapters import with_adapters
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import Pretrained, pretrained
-from gpusage.predictors.checkpoints import Checkpoints
-from gpusage.predictors.data_parallel import NOT_MEASURED
-from gpusage.predictors.engines import RESERVED_SHARE, reserves_memory
 from gpusage.predictors.extrapolation import extrapolation_warnings
 from gpusage.predictors.gpu_analysis import GpuAnalysis
 from gpusage.predictors.intervals import at_least
 from gpusage.predictors.lazy import lazy
-from gpusage.predictors.memory import Peak, generation_peak, tensor_peak, with_context
-from gpusage.predictors.model_parallel import micro_batches_in_flight, stages_of
+from gpusage.predictors.memory.peak import Peak, generation_peak, tensor_peak, with_context
 from gpusage.predictors.model_structures import ModelStructures
-from gpusage.predictors.step_time import Timing
+from gpusage.predictors.parallel.data_parallel import NOT_MEASURED
+from gpusage.predictors.parallel.model_parallel import micro_batches_in_flight, stages_of
 from gpusage.predictors.step_work import StepWork
+from gpusage.predictors.times.activity import Activity
+from gpusage.predictors.times.engines import RESERVED_SHARE, reserves_memory
+from gpusage.predictors.times.step_time import Timing
+from gpusage.predictors.work.adapters import with_adapters
+from gpusage.predictors.work.checkpoints import Checkpoints
 from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, SoloRun, Workload
 
 CACHED_ANALYSES = 3

@@ -10,26 +10,26 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpusage.predictors.activity import Activity, activities, gaps_of, while_idle, while_waiting
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.data_parallel import (
+from gpusage.predictors.extrapolation import gpu_warnings
+from gpusage.predictors.intervals import scaled
+from gpusage.predictors.lazy import lazy
+from gpusage.predictors.parallel.data_parallel import (
     NO_GRADIENT_TRAFFIC,
     gradient_traffic,
     is_replicated,
     step_time_of_replicas,
     waiting_s,
 )
-from gpusage.predictors.engines import times_on
-from gpusage.predictors.extrapolation import gpu_warnings
-from gpusage.predictors.intervals import scaled
-from gpusage.predictors.kernel_times import KernelTimes
-from gpusage.predictors.kernels import Kernels
-from gpusage.predictors.lazy import lazy
-from gpusage.predictors.model_parallel import wait_in_copy_s
-from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.pipeline import is_pipeline
-from gpusage.predictors.step_time import Timing, generation_timing, kernels_on, step_times_s, timing_with
+from gpusage.predictors.parallel.model_parallel import wait_in_copy_s
+from gpusage.predictors.parallel.pipeline import is_pipeline
 from gpusage.predictors.step_work import StepWork
+from gpusage.predictors.times.activity import Activity, activities, gaps_of, while_idle, while_waiting
+from gpusage.predictors.times.engines import times_on
+from gpusage.predictors.times.kernel_times import KernelTimes
+from gpusage.predictors.times.kernels import Kernels
+from gpusage.predictors.times.step_time import Timing, generation_timing, kernels_on, step_times_s, timing_with
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Interval
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpusage.predictors.lazy import lazy
-from gpusage.predictors.sequences import SequenceModel, sequence_model
-from gpusage.predictors.structure import Structure, analyze_structure, with_autocast
+from gpusage.predictors.work.sequences import SequenceModel, sequence_model
+from gpusage.predictors.work.structure import Structure, analyze_structure, with_autocast
 from gpusage_hooks.types import ModelGraph
 
 

@@ -8,28 +8,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpusage.devices.precisions import FLOAT_BYTES
-from gpusage.predictors.activity import Work, work_of
 from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
-from gpusage.predictors.context_parallel import part_of_tokens
-from gpusage.predictors.divisions import require_a_layer_for_each
-from gpusage.predictors.efficiency import (
+from gpusage.predictors.lazy import lazy
+from gpusage.predictors.model_structures import ModelStructures
+from gpusage.predictors.parallel.context_parallel import part_of_tokens
+from gpusage.predictors.parallel.divisions import require_a_layer_for_each
+from gpusage.predictors.parallel.expert_parallel import part_of_experts
+from gpusage.predictors.parallel.model_parallel import CopyTraffic, DividedLayers, copy_traffic, divided_layers
+from gpusage.predictors.parallel.pipeline import is_pipeline, stage_exchange, stage_work
+from gpusage.predictors.parallel.tensor_parallel import Exchange, divided, exchange_of
+from gpusage.predictors.times.activity import Work, work_of
+from gpusage.predictors.times.efficiency import (
     Efficiency,
     efficiency_of,
     with_bounded_gradients,
     with_compiler,
     with_streaming_limits,
 )
-from gpusage.predictors.engines import cache_bytes, engine_of, replays_graph, with_engine
-from gpusage.predictors.expert_parallel import part_of_experts
-from gpusage.predictors.generation import CacheSizes, GenerationWork, generation_work
-from gpusage.predictors.kernels import Kernels, is_autocast, kernels_of
-from gpusage.predictors.lazy import lazy
-from gpusage.predictors.lowering import Lowering, fused, is_fused, is_fusion_measured, lower
-from gpusage.predictors.model_parallel import CopyTraffic, DividedLayers, copy_traffic, divided_layers
-from gpusage.predictors.model_structures import ModelStructures
-from gpusage.predictors.pipeline import is_pipeline, stage_exchange, stage_work
-from gpusage.predictors.tensor_parallel import Exchange, divided, exchange_of
+from gpusage.predictors.times.engines import cache_bytes, engine_of, replays_graph, with_engine
+from gpusage.predictors.times.kernels import Kernels, answer_kernels, is_autocast, kernels_of
+from gpusage.predictors.work.checkpoints import Checkpoints, checkpoints_of
+from gpusage.predictors.work.generation import CacheSizes, GenerationWork, generation_work
+from gpusage.predictors.work.lowering import Lowering, fused, is_fused, is_fusion_measured, lower
 from gpusage_hooks.types import Workload
 
 
@@ -124,7 +124,7 @@ class StepWork:
     def kernels(self) -> Kernels:
         """The kernels of one step; no GPU changes them."""
         if self.generation:
-            return self.generation.kernels(*self.passes)
+            return answer_kernels(*self.passes, self.generation.decode_count)
         return kernels_of(self.executed, self.workload, self.checkpoints)
 
     @lazy

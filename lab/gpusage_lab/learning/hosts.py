@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore]
 
-from gpusage.predictors.activity import GREATEST_SHARE
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.times.activity import GREATEST_SHARE
 from gpusage_hooks.types import Gpu
 from gpusage_lab.learning.splits import leave_one_out
 

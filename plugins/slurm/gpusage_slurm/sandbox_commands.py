@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from gpusage.adapters.commands import json_option, run_by
+from gpusage.cli.deferred import run_by
+from gpusage.cli.options import json_option
 from gpusage_sandboxes.options import folder_option, mode_option
 
 _FOLDER = folder_option("gpusage-sandbox")
@@ -21,7 +22,6 @@ def sandbox() -> None:
 @click.option("--mps", "mps_per_gpu", default=100, show_default=True, help="Units of gres/mps per GPU; 0 for none.")
 @click.option("--release", help="Debian or Ubuntu release to take Slurm from, such as trixie.  [default: the host's]")
 @click.option("--accounting", is_flag=True, help="Also start slurmdbd, on a MariaDB of its own, and have slurmrestd.")
-@click.option("--power-saving", is_flag=True, help="Have nodes that Slurm can suspend and resume: their slurmd ends.")
 @mode_option
 @json_option
 @run_by("gpusage_slurm.sandbox.actions:up")

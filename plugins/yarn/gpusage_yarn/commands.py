@@ -7,9 +7,11 @@ from typing import get_args
 
 import click
 
-from gpusage.adapters.commands import json_option, options, read_duration, run_by
-from gpusage.adapters.configuration import SiteMode
-from gpusage.adapters.install import PROGRAM, libexec_folder
+from gpusage.cli import options
+from gpusage.cli.deferred import run_by
+from gpusage.cli.options import json_option, read_duration
+from gpusage.node.dividing import PROGRAM, libexec_folder
+from gpusage.settings.configuration import SiteMode
 from gpusage_sandboxes.options import folder_option, mode_option
 
 _FOLDER = folder_option("gpusage-yarn-sandbox")

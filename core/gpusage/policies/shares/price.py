@@ -70,7 +70,9 @@ class Offer:
     @property
     def slowdown(self) -> Interval:
         """Return the step time against that on the whole GPU, beside average partners."""
-        from gpusage.predictors.colocation import slowdown_with_partners  # numpy, for whoever only loads plugins
+        from gpusage.predictors.sharing.colocation import (
+            slowdown_with_partners,  # numpy, for whoever only loads plugins
+        )
 
         if self.is_slice:
             return self.price.slowdown

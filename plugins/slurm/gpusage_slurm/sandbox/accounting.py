@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpusage.adapters.process_user import user_name
+from gpusage.boundary.operating_system import user_name
 from gpusage_sandboxes.sandbox import Sandbox
 from gpusage_slurm.sandbox.installation import Installation
 from gpusage_slurm.sandbox.layout import Layout

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpusage.adapters.process_user import user_name
+from gpusage.boundary.operating_system import user_name
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.record import no_sandbox, read_record

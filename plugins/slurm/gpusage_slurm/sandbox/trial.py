@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpusage.adapters.configuration import SiteMode
+from gpusage.settings.configuration import SiteMode
 from gpusage_sandboxes.gpusaged import start_gpusaged, write_gpusage_toml
 from gpusage_slurm.sandbox.cluster import Sandbox
 

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gpusage.adapters.install import Edit
+from gpusage.boundary.edits import Edit
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.cluster.configuration import FILES, PACKAGE, read_settings
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from gpusage.adapters.configuration import SiteMode
+from gpusage.settings.configuration import SiteMode
 from gpusage_sandboxes.actions import mode_line, show_up, shut_down
 from gpusage_sandboxes.gpusaged import DAEMON, start_gpusaged, stop_gpusaged
 from gpusage_sandboxes.inside import enter

@@ -13,7 +13,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from gpusage.adapters.process_user import user_name
+from gpusage.boundary.operating_system import user_name
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.record import read_record

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpusage.adapters.configuration import SiteMode
+from gpusage.settings.configuration import SiteMode
 from gpusage_sandboxes.layout import Layout as AnyLayout
 from gpusage_sandboxes.nodes import SandboxNode, read_nodes
 from gpusage_yarn.sandbox.hadoop import Hadoop

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from xml.sax.saxutils import escape
 
-from gpusage.adapters.configuration import SiteMode
-from gpusage.adapters.decisions import builtin_catalogue
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.settings.configuration import SiteMode
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.units import MIB
 from gpusage_sandboxes.nodes import SandboxNode

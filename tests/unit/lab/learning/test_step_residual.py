@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpusage.predictors.intervals import ratio
-from gpusage.predictors.residual import FEATURES, NO_RESIDUAL
+from gpusage.predictors.times.residual import FEATURES, NO_RESIDUAL
 from gpusage_hooks.types import Interval
 from gpusage_lab.learning.step_ratio import StepPairs, shared_shares
 from gpusage_lab.learning.step_residual import ResidualRows, fit_residual
