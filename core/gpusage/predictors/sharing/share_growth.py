@@ -6,7 +6,7 @@ its own part. What starts a kernel takes as long as before.
 
 This rule is fitted on kernels that PyTorch launches one by one. Nobody has published what engines, compiled passes and
 text generation cost on shares. An engine picks kernels that fill the GPU that it is built on. So there each kernel is
-predicted anew on the part as a GPU of its own, with bandwidth in proportion (docs/decisions/0014 and 0075).
+predicted anew on the part as a GPU of its own, with bandwidth in proportion (docs/decisions/predictors.md).
 """
 
 from __future__ import annotations
