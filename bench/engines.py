@@ -17,7 +17,7 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.times import engines
+from gpusage.predictors.times import step_time
 from gpusage_hooks.types import Engine
 from gpusage_lab.learning.public_record import compare
 from gpusage_lab.measurements.tables import DataFolder
@@ -43,7 +43,7 @@ def main(*, folder: Path) -> None:
     if VISION not in data or LANGUAGE not in data:
         click.echo(f"Folder '{folder}' must have {VISION} and {LANGUAGE}; got others. Name it with --data.", err=True)
         return
-    shipped = engines.ENGINES[ENGINE]
+    shipped = step_time.ENGINES[ENGINE]
     tried = {floor_s: compared(data, replace(shipped, floor_s=floor_s)) for floor_s in FLOORS_S}
     errors = {floor_s: log_ratios(rows) for floor_s, rows in tried.items()}
     gpus = np.array([row.run.gpu.name for row in tried[FLOORS_S[0]]])
@@ -60,9 +60,9 @@ def main(*, folder: Path) -> None:
     click.echo(line("what is shipped", shipped.floor_s, log_ratios(compared(data, shipped))))
 
 
-def compared(data: DataFolder, rules: engines.EngineRules) -> Sequence[Compared]:
+def compared(data: DataFolder, rules: step_time.EngineRules) -> Sequence[Compared]:
     """Return the engine's published times beside what *rules* predict."""
-    with patch.dict(engines.ENGINES, {ENGINE: rules}):
+    with patch.dict(step_time.ENGINES, {ENGINE: rules}):
         zoo = Zoo(load_zoo().cards)  # new graphs: a graph keeps its analyses, by the rules of that time
         return compare(data, zoo, lambda run: run.workload.engine == ENGINE).compared
 

@@ -1,6 +1,6 @@
 """Convolutional networks in half precision: published training, and what the bounds and the layout change.
 
-The bound of `gpusage.predictors.times.gradients` rests on NVIDIA's rows. It was chosen without Lambda's (ResNet-50,
+The bound of `gpusage.predictors.times.kernel_times` rests on NVIDIA's rows. It was chosen without Lambda's (ResNet-50,
 channels first), whose file has no licence: they are scored only. All is the shipped fit: families are seen.
 
 Example: python bench/half.py --data ../shared/data
