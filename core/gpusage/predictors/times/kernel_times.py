@@ -12,9 +12,9 @@ other GPUs, gradients came out at five to nine times the forward pass. So they a
 measured it stays, and only its parts change.
 
 Source:
-    Streaming: NeuSight's operators in fp32 (MIT), on P4, P100, T4, V100 and A100 (``python bench/streaming.py``).
+    Streaming: NeuSight's operators in fp32 (MIT), on P4, P100, T4, V100 and A100.
     Gradients: NVIDIA's DeepLearningExamples (published AMP training of ResNeXt, SE-ResNeXt and EfficientNet, channels
-    last) for the upper bound (``python bench/half.py``). DeepBench's single convolutions, which the bound was not
+    last) for the upper bound. DeepBench's single convolutions, which the bound was not
     chosen by, have 2.6 times the forward pass on a V100 and 3.1 times on a T4. The lower one is a guess.
 """
 

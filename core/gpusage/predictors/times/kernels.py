@@ -104,7 +104,7 @@ _CAST_LAUNCHES = 1.5
 """What an autocast of one tensor costs the host, in kernels: it looks for an earlier one, and calls three operators.
 
 Published times of small batches ask for 3 with PyTorch, and for none with TensorFlow, whose graph is fixed; this is
-between them (bench/casts.py).
+between them.
 """
 _BACKWARD_COLUMNS = np.array([
     [2.5 if c is _C.ATTENTION else 2.0 for c in OperatorClass],
