@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpusage.predictors.lazy import lazy
+from gpusage.caches import lazy
 
 
 class Counted:

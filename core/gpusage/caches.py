@@ -1,9 +1,9 @@
-"""Keys by identity, so that a cache need not compare or hash large values, and a small cache."""
+"""Small caches: values computed on first use, keys by identity, and the newest values of a few keys."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 Key = TypeVar("Key", bound=Hashable)
@@ -44,4 +44,22 @@ class Newest(Generic[Key, T]):
             value = make()
             # A new dict, not a change of the old one, which another thread may read.
             self._values = dict([*list(self._values.items())[1 - self._limit :], (key, value)])
+        return value
+
+
+class lazy(Generic[T]):  # noqa: N801 - a decorator, as property is
+    """Like `functools.cached_property` from Python 3.12 on; before, all objects of a class wait for one lock.
+
+    Two threads may both work out what neither found.
+    """
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type) -> T:
+        value = instance.__dict__[self._name] = self._function(instance)
         return value
