@@ -37,9 +37,9 @@ from gpusage.predictors.memory.peak import (
     weight_share,
 )
 from gpusage.predictors.parallel.data_parallel import sharding_of
-from gpusage.predictors.sharing.share_growth import kernel_growths
-from gpusage.predictors.times.engines import times_on
+from gpusage.predictors.sharing.slowdown import kernel_growths
 from gpusage.predictors.times.kernels import Kernels
+from gpusage.predictors.times.step_time import times_on
 from gpusage.predictors.work.lowering import Lowering, weight_memory_bytes
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage.predictors.work.structure import Role

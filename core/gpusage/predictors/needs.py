@@ -11,7 +11,7 @@ from gpusage.predictors.known import apply_known_figures, implausible_step_time,
 from gpusage.predictors.parallel.data_parallel import replica_notes
 from gpusage.predictors.parallel.model_parallel import copy_notes
 from gpusage.predictors.sharing.slowdown import busy_shares
-from gpusage.predictors.times.engines import engine_notes
+from gpusage.predictors.times.step_time import engine_notes
 from gpusage.predictors.work.generation import GenerationWork
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Workload

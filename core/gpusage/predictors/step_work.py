@@ -1,16 +1,15 @@
 """What one model computes, sends and launches in a step when it is run in one way; no GPU changes it.
 
-Each part is computed on first use.
+Each part is computed on first use; `ModelStructures` has the parts that no workload changes either.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from gpusage.caches import lazy
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.lazy import lazy
-from gpusage.predictors.model_structures import ModelStructures
 from gpusage.predictors.parallel.context_parallel import part_of_tokens
 from gpusage.predictors.parallel.divisions import require_a_layer_for_each
 from gpusage.predictors.parallel.expert_parallel import part_of_experts
@@ -25,12 +24,44 @@ from gpusage.predictors.times.efficiency import (
     with_compiler,
     with_streaming_limits,
 )
-from gpusage.predictors.times.engines import cache_bytes, engine_of, replays_graph, with_engine
 from gpusage.predictors.times.kernels import Kernels, answer_kernels, is_autocast, kernels_of
+from gpusage.predictors.times.step_time import cache_bytes, engine_of, replays_graph, with_engine
 from gpusage.predictors.work.checkpoints import Checkpoints, checkpoints_of
 from gpusage.predictors.work.generation import CacheSizes, GenerationWork, generation_work
 from gpusage.predictors.work.lowering import Lowering, fused, is_fused, is_fusion_measured, lower
-from gpusage_hooks.types import Workload
+from gpusage.predictors.work.sequences import SequenceModel, sequence_model
+from gpusage.predictors.work.structure import Structure, analyze_structure, with_autocast
+from gpusage_hooks.types import ModelGraph, Workload
+
+
+class ModelStructures:
+    """The structure of a model, which no workload changes.
+
+    Attributes:
+        graph: A copy, so that the graph that caches this is freed when its owner drops it.
+    """
+
+    def __init__(self, graph: ModelGraph) -> None:
+        self.graph = replace(graph)
+
+    @lazy
+    def plain(self) -> Structure:
+        """The structure where every float has 4 bytes."""
+        return analyze_structure(self.graph)
+
+    @lazy
+    def with_autocast(self) -> Structure:
+        """The structure under automatic mixed precision."""
+        return with_autocast(self.graph, self.plain)
+
+    @lazy
+    def sequences(self) -> SequenceModel:
+        """Its attentions, and how long the sequences are that it was read with.
+
+        Raises:
+            GraphError: The model does not write on what it reads.
+        """
+        return sequence_model(self.graph)
 
 
 class StepWork:
@@ -124,7 +155,7 @@ class StepWork:
     def kernels(self) -> Kernels:
         """The kernels of one step; no GPU changes them."""
         if self.generation:
-            return answer_kernels(*self.passes, self.generation.decode_count)
+            return answer_kernels(self.passes, self.generation.decode_count)
         return kernels_of(self.executed, self.workload, self.checkpoints)
 
     @lazy
