@@ -41,7 +41,7 @@ def interval(figure: Interval) -> dict[str, float]:
 
 def model(graph: ModelGraph) -> dict[str, Any]:
     """Return what a model is; ``flop`` is of one sample's forward pass, parameters count as fp32."""
-    from gpusage.predictors.lowering import forward_flop  # imports numpy
+    from gpusage.predictors.work.lowering import forward_flop  # imports numpy
 
     return {
         "name": graph.name,

@@ -25,13 +25,9 @@ from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.devices.shares import alone_on
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.arrays import FloatArray, IntArray
-from gpusage.predictors.data_parallel import sharding_of
-from gpusage.predictors.engines import times_on
-from gpusage.predictors.kernels import Kernels
 from gpusage.predictors.known import NOTHING_KNOWN
-from gpusage.predictors.liveness import Walk, step_walk, trained_share, walk
-from gpusage.predictors.lowering import Lowering, weight_memory_bytes
-from gpusage.predictors.memory import (
+from gpusage.predictors.memory.liveness import Walk, step_walk, trained_share, walk
+from gpusage.predictors.memory.peak import (
     CONTEXT_BYTES,
     DEFAULT_CONTEXT_BYTES,
     LOSS_BYTES,
@@ -40,9 +36,13 @@ from gpusage.predictors.memory import (
     state_bytes,
     weight_share,
 )
-from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.share_growth import kernel_growths
-from gpusage.predictors.structure import Role
+from gpusage.predictors.parallel.data_parallel import sharding_of
+from gpusage.predictors.sharing.slowdown import kernel_growths
+from gpusage.predictors.times.kernels import Kernels
+from gpusage.predictors.times.step_time import times_on
+from gpusage.predictors.work.lowering import Lowering, weight_memory_bytes
+from gpusage.predictors.work.operators import OperatorClass
+from gpusage.predictors.work.structure import Role
 from gpusage_hooks.types import Gpu, ModelGraph, ObservedFigures, Shape, Workload
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
-from gpusage.predictors.data_parallel import replica_notes
-from gpusage.predictors.engines import engine_notes
 from gpusage.predictors.extrapolation import gpu_notes, workload_notes
-from gpusage.predictors.generation import GenerationWork
 from gpusage.predictors.known import apply_known_figures, implausible_step_time, throughput
-from gpusage.predictors.model_parallel import copy_notes
-from gpusage.predictors.slowdown import busy_shares
+from gpusage.predictors.parallel.data_parallel import replica_notes
+from gpusage.predictors.parallel.model_parallel import copy_notes
+from gpusage.predictors.sharing.slowdown import busy_shares
+from gpusage.predictors.times.step_time import engine_notes
+from gpusage.predictors.work.generation import GenerationWork
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Workload
 from gpusage_hooks.units import KIB, MIB, seconds

@@ -1,36 +1,67 @@
 """What one model computes, sends and launches in a step when it is run in one way; no GPU changes it.
 
-Each part is computed on first use.
+Each part is computed on first use; `ModelStructures` has the parts that no workload changes either.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from gpusage.caches import lazy
 from gpusage.devices.precisions import FLOAT_BYTES
-from gpusage.predictors.activity import Work, work_of
 from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.checkpoints import Checkpoints, checkpoints_of
-from gpusage.predictors.context_parallel import part_of_tokens
-from gpusage.predictors.divisions import require_a_layer_for_each
-from gpusage.predictors.efficiency import (
+from gpusage.predictors.parallel.context_parallel import part_of_tokens
+from gpusage.predictors.parallel.divisions import require_a_layer_for_each
+from gpusage.predictors.parallel.expert_parallel import part_of_experts
+from gpusage.predictors.parallel.model_parallel import CopyTraffic, DividedLayers, copy_traffic, divided_layers
+from gpusage.predictors.parallel.pipeline import is_pipeline, stage_exchange, stage_work
+from gpusage.predictors.parallel.tensor_parallel import Exchange, divided, exchange_of
+from gpusage.predictors.times.activity import Work, work_of
+from gpusage.predictors.times.efficiency import (
     Efficiency,
     efficiency_of,
     with_bounded_gradients,
     with_compiler,
     with_streaming_limits,
 )
-from gpusage.predictors.engines import cache_bytes, engine_of, replays_graph, with_engine
-from gpusage.predictors.expert_parallel import part_of_experts
-from gpusage.predictors.generation import CacheSizes, GenerationWork, generation_work
-from gpusage.predictors.kernels import Kernels, is_autocast, kernels_of
-from gpusage.predictors.lazy import lazy
-from gpusage.predictors.lowering import Lowering, fused, is_fused, is_fusion_measured, lower
-from gpusage.predictors.model_parallel import CopyTraffic, DividedLayers, copy_traffic, divided_layers
-from gpusage.predictors.model_structures import ModelStructures
-from gpusage.predictors.pipeline import is_pipeline, stage_exchange, stage_work
-from gpusage.predictors.tensor_parallel import Exchange, divided, exchange_of
-from gpusage_hooks.types import Workload
+from gpusage.predictors.times.kernels import Kernels, answer_kernels, is_autocast, kernels_of
+from gpusage.predictors.times.step_time import cache_bytes, engine_of, replays_graph, with_engine
+from gpusage.predictors.work.checkpoints import Checkpoints, checkpoints_of
+from gpusage.predictors.work.generation import CacheSizes, GenerationWork, generation_work
+from gpusage.predictors.work.lowering import Lowering, fused, is_fused, is_fusion_measured, lower
+from gpusage.predictors.work.sequences import SequenceModel, sequence_model
+from gpusage.predictors.work.structure import Structure, analyze_structure, with_autocast
+from gpusage_hooks.types import ModelGraph, Workload
+
+
+class ModelStructures:
+    """The structure of a model, which no workload changes.
+
+    Attributes:
+        graph: A copy, so that the graph that caches this is freed when its owner drops it.
+    """
+
+    def __init__(self, graph: ModelGraph) -> None:
+        self.graph = replace(graph)
+
+    @lazy
+    def plain(self) -> Structure:
+        """The structure where every float has 4 bytes."""
+        return analyze_structure(self.graph)
+
+    @lazy
+    def with_autocast(self) -> Structure:
+        """The structure under automatic mixed precision."""
+        return with_autocast(self.graph, self.plain)
+
+    @lazy
+    def sequences(self) -> SequenceModel:
+        """Its attentions, and how long the sequences are that it was read with.
+
+        Raises:
+            GraphError: The model does not write on what it reads.
+        """
+        return sequence_model(self.graph)
 
 
 class StepWork:
@@ -124,7 +155,7 @@ class StepWork:
     def kernels(self) -> Kernels:
         """The kernels of one step; no GPU changes them."""
         if self.generation:
-            return self.generation.kernels(*self.passes)
+            return answer_kernels(self.passes, self.generation.decode_count)
         return kernels_of(self.executed, self.workload, self.checkpoints)
 
     @lazy

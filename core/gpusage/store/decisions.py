@@ -167,7 +167,7 @@ class DecisionStore(ABC):
 
         try:
             self._connection = self._connect()
-        except (*self.opening_errors, StoreError) as error:
+        except self.opening_errors as error:
             failure = error if isinstance(error, StoreError) else self._failure(error, "opened")
             self._refused = (time.monotonic() + RETRY_S, str(failure))
             raise failure from error

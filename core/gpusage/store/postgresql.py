@@ -89,7 +89,7 @@ class PostgresqlStore(DecisionStore):
         super().__init__(str(self.address), "gpusage.", keep_days)
         self._client = _client()
         self.reading_errors = (self._client.Error,)
-        self.opening_errors = (self._client.Error, OSError)
+        self.opening_errors = (self._client.Error, OSError, StoreError)
 
     def record_all(self, records: Sequence[DecisionRecord]) -> None:
         """Keep *records*; see `DecisionStore.record_all`."""

@@ -53,7 +53,7 @@ class SqliteStore(DecisionStore):
     """
 
     # A damaged file is no failure to open: writing moves it aside.
-    opening_errors = (sqlite3.OperationalError, OSError)
+    opening_errors = (sqlite3.OperationalError, OSError, StoreError)
     reading_errors = _ERRORS
     next_step = "Check the disk and the folder's rights."
 

@@ -10,7 +10,7 @@ import numpy as np
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.lowering import forward_flop
+from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_lab.learning import mlperf_jobs
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload

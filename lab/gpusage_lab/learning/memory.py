@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gpusage.predictors.arrays import BoolArray, IntArray
 from gpusage.predictors.artifacts import Card, MemoryParameters
-from gpusage.predictors.liveness import TRAINING_TERMS
+from gpusage.predictors.memory.liveness import TRAINING_TERMS
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.memory_baselines import BASELINES
 from gpusage_lab.learning.memory_fit import MemoryFit, fit_memory

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.liveness import TRAINING_TERMS
+from gpusage.predictors.memory.liveness import TRAINING_TERMS
 from gpusage_hooks.units import MIB
 from gpusage_lab.learning.memory_rows import MemoryRows
 from gpusage_lab.learning.splits import Fold

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import BoolArray, FloatArray
-from gpusage.predictors.liveness import TRAINING_TERMS, terms, walk
-from gpusage.predictors.memory import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
+from gpusage.predictors.memory.liveness import TRAINING_TERMS, terms, walk
+from gpusage.predictors.memory.peak import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB
 from gpusage_lab.learning.profiled import ProfiledRun, profiled

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gpusage.decisions.advisor import make_advisor
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.colocation import features_of
+from gpusage.predictors.sharing.colocation import features_of
 from gpusage_hooks.types import Gpu, GpuNeed, SoloRun
 from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
 from gpusage_lab.learning.scores import rank_correlation

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.predictors.memory import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
+from gpusage.predictors.memory.peak import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
 from gpusage.predictors.needs import predicted
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Generation, Gpu, GpuNeed, Interval, Workload

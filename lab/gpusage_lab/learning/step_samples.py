@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.step_time import Timing, timing_with
+from gpusage.predictors.times.step_time import Timing, timing_with
 from gpusage_lab.learning.deepbench_products import product_samples
 from gpusage_lab.learning.splits import Fold, by_group
 from gpusage_lab.learning.step_fit import Fitted, fit

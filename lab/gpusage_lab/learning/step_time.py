@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpusage.predictors.artifacts import Card, ResidualParameters, StepTimeDeviations, StepTimeParameters
-from gpusage.predictors.efficiency import Efficiency
+from gpusage.predictors.times.efficiency import Efficiency
 from gpusage_lab.learning import step_ranges, step_tables
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score, weighted_quantile

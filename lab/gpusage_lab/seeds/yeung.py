@@ -21,8 +21,8 @@ from sklearn.model_selection import (  # type: ignore[import-untyped, unused-ign
 )
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity import features_of
 from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.times.activity import features_of
 from gpusage_lab.learning import activity_rows, boosting
 from gpusage_lab.learning.activity_tests import yeung_features
 from gpusage_lab.learning.named_jobs import LUCID, workload

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gpusage.policies.partners.packing import Load
 from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.colocation import features_of, learned_colocation, pair_throughputs
+from gpusage.predictors.sharing.colocation import features_of, learned_colocation, pair_throughputs
 from gpusage_hooks.types import GpuNeed
 
 FloatArray = npt.NDArray[np.float64]

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.predictors import intervals
-from gpusage.predictors.colocation import slowdown_with_partners
 from gpusage.predictors.intervals import NINETY_PERCENT
+from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage_hooks.types import Interval, Price
 from gpusage_lab.simulator.contract import Colocation, Tenant
 from gpusage_lab.simulator.fleet import Fleet

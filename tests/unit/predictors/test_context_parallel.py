@@ -10,12 +10,12 @@ import pytest
 import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
-from gpusage.predictors.context_parallel import part_of_tokens
-from gpusage.predictors.data_parallel import sharding_of
-from gpusage.predictors.links import allreduce_s_per_byte, send_s_per_byte
-from gpusage.predictors.lowering import step_flop
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.tensor_parallel import EXCHANGE_S
+from gpusage.predictors.parallel.context_parallel import part_of_tokens
+from gpusage.predictors.parallel.data_parallel import sharding_of
+from gpusage.predictors.parallel.links import allreduce_s_per_byte, send_s_per_byte
+from gpusage.predictors.parallel.tensor_parallel import EXCHANGE_S
+from gpusage.predictors.work.lowering import step_flop
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Workload
 from graphs import language_model, with_layers

@@ -8,13 +8,13 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
-from gpusage.predictors.data_parallel import gradient_traffic, sharding_of
-from gpusage.predictors.expert_parallel import own_share, part_of_experts
-from gpusage.predictors.links import allreduce_s_per_byte, exchange_s_per_byte
-from gpusage.predictors.lowering import step_flop
-from gpusage.predictors.model_parallel import copy_notes
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.tensor_parallel import EXCHANGE_S
+from gpusage.predictors.parallel.data_parallel import gradient_traffic, sharding_of
+from gpusage.predictors.parallel.expert_parallel import own_share, part_of_experts
+from gpusage.predictors.parallel.links import allreduce_s_per_byte, exchange_s_per_byte
+from gpusage.predictors.parallel.model_parallel import copy_notes
+from gpusage.predictors.parallel.tensor_parallel import EXCHANGE_S
+from gpusage.predictors.work.lowering import step_flop
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Workload
 from graphs import language_model, node

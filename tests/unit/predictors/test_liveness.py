@@ -9,8 +9,8 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
-from gpusage.predictors.liveness import TRAINING_TERMS, Walk, terms, walk
-from gpusage.predictors.memory import CONTEXT_BYTES
+from gpusage.predictors.memory.liveness import TRAINING_TERMS, Walk, terms, walk
+from gpusage.predictors.memory.peak import CONTEXT_BYTES
 from gpusage_hooks.types import Interval, ModelGraph, Node, Optimizer, Workload
 from graphs import chain, convolution_graph, node, perceptron_graph
 

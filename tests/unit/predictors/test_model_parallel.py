@@ -12,14 +12,14 @@ import gpusage
 from gpusage.cli.predicting import need_cells
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
-from gpusage.predictors.context_parallel import RingTraffic
-from gpusage.predictors.data_parallel import gradient_traffic, sharding_of
-from gpusage.predictors.expert_parallel import ExpertTraffic
 from gpusage.predictors.explanation import explanation_of
-from gpusage.predictors.links import allreduce_s_per_byte, send_s_per_byte
-from gpusage.predictors.liveness import step_walk
-from gpusage.predictors.lowering import step_flop
-from gpusage.predictors.model_parallel import (
+from gpusage.predictors.memory.liveness import step_walk
+from gpusage.predictors.needs import predicted
+from gpusage.predictors.parallel.context_parallel import RingTraffic
+from gpusage.predictors.parallel.data_parallel import gradient_traffic, sharding_of
+from gpusage.predictors.parallel.expert_parallel import ExpertTraffic
+from gpusage.predictors.parallel.links import allreduce_s_per_byte, send_s_per_byte
+from gpusage.predictors.parallel.model_parallel import (
     CopyTraffic,
     copy_traffic,
     divided_layers,
@@ -27,10 +27,10 @@ from gpusage.predictors.model_parallel import (
     stages_of,
     wait_in_copy_s,
 )
-from gpusage.predictors.needs import predicted
-from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.sequences import find_attentions
-from gpusage.predictors.tensor_parallel import EXCHANGE_S
+from gpusage.predictors.parallel.tensor_parallel import EXCHANGE_S
+from gpusage.predictors.work.lowering import step_flop
+from gpusage.predictors.work.operators import OperatorClass
+from gpusage.predictors.work.sequences import find_attentions
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Precision, Workload
 from graphs import chain, language_model, node, with_layers

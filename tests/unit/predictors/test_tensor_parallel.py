@@ -9,8 +9,8 @@ import pytest
 from gpusage.decisions.serving import fleet_of, serving_of
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import analyze
-from gpusage.predictors.generation import GenerationWork
 from gpusage.predictors.needs import predicted
+from gpusage.predictors.work.generation import GenerationWork
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Engine, Generation, ModelGraph, Workload
 from graphs import language_model

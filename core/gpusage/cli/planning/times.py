@@ -156,7 +156,9 @@ def _step_times_s(
 
 def _with_partners_s(need: GpuNeed, price: Price) -> float:
     """Return the step time on a share whose GPU is full of others: the plan fills it."""
-    from gpusage.predictors.colocation import slowdown_with_partners  # numpy, which a plan of step times does not need
+    from gpusage.predictors.sharing.colocation import (
+        slowdown_with_partners,  # numpy, which a plan of step times does not need
+    )
 
     among = slowdown_with_partners(price.slowdown_under_contention, partners_of(price.share_percent))
     return need.step_time_s.value * among.value / price.slowdown.value

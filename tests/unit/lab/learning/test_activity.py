@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity import GREATEST_SHARE, NAMES, features_of, gaps_of, shares_around
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.lowering import forward_flop
-from gpusage.predictors.trees import read_trees
+from gpusage.predictors.times.activity import GREATEST_SHARE, NAMES, features_of, gaps_of, shares_around
+from gpusage.predictors.times.trees import read_trees
+from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.types import Mode, Precision, Workload
 from gpusage_lab.learning import boosting
 from gpusage_lab.learning.activity import GAP_S, gap_s

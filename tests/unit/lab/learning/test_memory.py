@@ -15,7 +15,7 @@ pytest.importorskip("sklearn")
 from gpusage.graphs.card.file import to_document
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.artifacts import MemoryParameters
-from gpusage.predictors.liveness import TRAINING_TERMS, terms, walk
+from gpusage.predictors.memory.liveness import TRAINING_TERMS, terms, walk
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB
 from gpusage_lab.learning import memory

@@ -9,8 +9,8 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.kernel_times import ideal_times
-from gpusage.predictors.step_time import timing_with
+from gpusage.predictors.times.kernel_times import ideal_times
+from gpusage.predictors.times.step_time import timing_with
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, Workload
 from gpusage_lab.learning import report

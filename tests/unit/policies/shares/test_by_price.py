@@ -11,8 +11,8 @@ from gpusage.policies.shares.by_price import may_share
 from gpusage.policies.shares.price import partners_of
 from gpusage.policies.shares.price_list import price_list
 from gpusage.policies.wording import cost, percent
-from gpusage.predictors.colocation import slowdown_with_partners
 from gpusage.predictors.intervals import exact_interval, product
+from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage_hooks import samples
 from gpusage_hooks.types import (
     Cluster,
