@@ -86,7 +86,7 @@ def banned_names(module: str, tree: ast.AST) -> set[str]:
         names.update(identifiers(node))
         if isinstance(node, DEFINITIONS) and node.name.strip("_").lower() in VAGUE and not is_property(node):
             vague.add(node.name)
-    return {name for name in names - PUBLIC if words(name) & BANNED} | vague
+    return {name for name in names if words(name) & BANNED} | vague
 
 
 def is_property(node: ast.AST) -> bool:

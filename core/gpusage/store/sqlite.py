@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from gpusage.store.decisions import DecisionStore
+from gpusage.store.decisions import DecisionStore, StoreError
 from gpusage.store.rows import (
     DECISION_COLUMNS,
     Values,
