@@ -32,8 +32,8 @@ from gpusage.service import client
 from gpusage_hooks.errors import GraphError
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.gpusaged import render_gpusage_toml
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_slurm.sandbox.trial import install_plugin, submission_time_ms
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.slurm.trial import install_plugin, submission_time_ms
 from gpusage_slurm.settings import SlurmSettings
 
 GOAL = 0.9

@@ -27,7 +27,7 @@ from gpusage_lab.learning.activity_tests import real_tests
 from gpusage_lab.learning.scores import rmsle
 from gpusage_lab.learning.seal import count_evaluation, is_sealed
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 
 USUAL = Path(__file__).resolve().parents[2] / "shared" / "data"
 GAPS_US = (0, 10, 20, 25, 30, 40, 50)

@@ -23,7 +23,7 @@ from rich.progress import track
 from gpusage.graphs.card.text import encode
 from gpusage.graphs.named.image_libraries import build as read
 from gpusage_hooks.errors import GraphError
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 
 MODELS = 1000
 GOAL_S = 20 * 60

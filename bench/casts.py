@@ -18,7 +18,7 @@ from gpusage_lab.published.compared import Compared
 from gpusage_lab.published.rows import LANGUAGE, VISION
 from gpusage_lab.published.runs import Run
 from gpusage_lab.seeds.command import command_of
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 
 LAUNCHES = (0.0, 1.0, 1.5, 2.0, 3.0)
 LARGEST_BATCH = 8

@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage_lab.learning.colocation import refit_sums
-from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob
 from gpusage_lab.learning.pairs import QUEUE_LENGTH, Name, Pairs, Policy, gavel, lucid, scores
 from gpusage_lab.learning.partners import DRAM, SM, mean_sums, with_partner_held_out
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds.command import command_of
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.named_jobs import GAVEL, LUCID, NamedJob
+from gpusage_planning.zoo import load_zoo
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]

@@ -28,7 +28,7 @@ from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.progress import track
 from gpusage_lab.seeds.command import command_of
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 
 FILE = "timm_benchmark.csv"
 EVERY = 6

@@ -23,7 +23,7 @@ from gpusage_lab.learning.public_record import compare
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.published.compared import Compared
 from gpusage_lab.published.rows import LANGUAGE, VISION
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 
 USUAL = Path(__file__).resolve().parents[2] / "shared" / "data"
 ENGINE: Engine = "tensorrt"

@@ -24,7 +24,7 @@ from gpusage_lab.learning.step_rows import graph_as_measured
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds.command import command_of
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 
 PUBLISHED, LAMBDA, TIMM = "published_vision.csv.gz", "lambda_throughput.csv", "timm_benchmark.csv"
 DEEPBENCH = "deepbench_conv.csv"

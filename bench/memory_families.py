@@ -22,7 +22,7 @@ from gpusage_lab.learning.splits import by_group
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds.command import command_of
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 
 Names: TypeAlias = npt.NDArray[np.str_]
 BAND, TAKEN_BELOW, LEAST_ROWS, DRAWS = (0.85, 0.95), (0.09, 0.99), 20, 2000

@@ -30,7 +30,7 @@ from rich.table import Table
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.graphs.card.text import decode, encode
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 
 T = TypeVar("T")
 
@@ -98,7 +98,9 @@ def _fastest(turns: Sequence[Mapping[str, Sequence[float]]], model: str) -> npt.
 
 def _times_of(checkout: Path) -> dict[str, list[float]]:
     """Return the fastest seconds by model, as this script finds them with the sources of *checkout*."""
-    sources = (checkout / part for part in ("core", "hooks", "lab", "plugins/slurm", "plugins/yarn", "sandboxes"))
+    sources = (
+        checkout / part for part in ("core", "hooks", "lab", "planning", "plugins/slurm", "plugins/yarn", "sandboxes")
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sources))}
     command = [sys.executable, __file__, "--times"]
     output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout

@@ -21,12 +21,12 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.parallel.data_parallel import HIDDEN_SHARE, LAST_BYTES, gradient_traffic
 from gpusage.predictors.parallel.links import GPUS_PER_HOST, allreduce_s_per_byte
-from gpusage_lab.learning.named_jobs import GAVEL, workload
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder, Table
 from gpusage_lab.seeds.ardagna_runs import GAVEL_GPUS
 from gpusage_lab.seeds.command import command_of
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.named_jobs import GAVEL, workload
+from gpusage_planning.zoo import load_zoo
 
 SIA, GAVEL_FILE, LAMBDA = "sia_step_times.csv", "gavel_solo.csv", "lambda_throughput.csv"
 KEY = ["app", "cluster", "gpu", "local_batch_size"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = tuple(f"{ROOT / name}/" for name in ("hooks", "core", "plugins", "sandboxes", "lab"))
+SOURCES = tuple(f"{ROOT / name}/" for name in ("hooks", "core", "plugins", "planning", "sandboxes", "lab"))
 
 
 def trace(path: Path, module: str, arguments: list[str]) -> None:

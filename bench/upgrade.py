@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from gpusage_sandboxes.gpusaged import start_gpusaged, write_gpusage_toml
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 
 CHECKOUT = Path(__file__).parents[1]
 MODEL = CHECKOUT / "examples" / "models" / "dlrm.onnx"

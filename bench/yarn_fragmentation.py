@@ -24,11 +24,11 @@ from typing import Any
 
 import requests
 
+from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.yarn.jar import build_jar
+from gpusage_sandboxes.yarn.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 from gpusage_yarn.cluster.resource_manager import ResourceManager
 from gpusage_yarn.plan import Plan
-from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.jar import build_jar
-from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 from gpusage_yarn.submission.application import Application
 
 SHELL = "org.apache.hadoop.yarn.applications.distributedshell.Client"

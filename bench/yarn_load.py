@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.yarn.jar import build_jar
+from gpusage_sandboxes.yarn.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 from gpusage_yarn.cluster.queues import MASTER_MIB
 from gpusage_yarn.cluster.resource_manager import ResourceManager
 from gpusage_yarn.plan import SHARE, Plan
-from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.jar import build_jar
-from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 from gpusage_yarn.submission.application import Application
 
 NODES = "1xv100:2,1xa100:2,1xh100:2"

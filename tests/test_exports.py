@@ -22,6 +22,7 @@ PACKAGES = (
     ROOT / "plugins/slurm/gpusage_slurm",
     ROOT / "plugins/yarn/gpusage_yarn",
     ROOT / "sandboxes/gpusage_sandboxes",
+    ROOT / "planning/gpusage_planning",
     ROOT / "lab/gpusage_lab",
 )
 FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))

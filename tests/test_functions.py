@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("hooks", "core", "sandboxes", "plugins", "lab")
+SOURCES = ("hooks", "core", "plugins", "planning", "sandboxes", "lab")
 MOST_LINES = 60
 REASON = re.compile(r"# noqa: [A-Z]+[0-9]+(, [A-Z]+[0-9]+)* - \w")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOTS = ("hooks", "core", "plugins", "sandboxes", "lab", "tests", "bench", "examples")
+ROOTS = ("hooks", "core", "plugins", "planning", "sandboxes", "lab", "tests", "bench", "examples")
 BANNED = frozenset(
     {
         *("said", "told", "tell", "tells", "asked", "answered", "found", "given", "kept"),

@@ -19,13 +19,13 @@ from random import Random
 import numpy as np
 from scipy.optimize import linprog  # type: ignore[import-untyped, unused-ignore]
 
-from gpusage_lab.simulator.contract import Backfill, Colocation, Demand, JobRequest, Tenant
-from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.jobs import FloatArray, IntArray, Jobs
-from gpusage_lab.simulator.ordered import PreemptiveEngine
-from gpusage_lab.simulator.orders import ByAge
-from gpusage_lab.simulator.queue_state import Ordering
-from gpusage_lab.simulator.result import Result
+from gpusage_planning.simulator.contract import Backfill, Colocation, Demand, JobRequest, Tenant
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.jobs import FloatArray, IntArray, Jobs
+from gpusage_planning.simulator.ordered import PreemptiveEngine
+from gpusage_planning.simulator.orders import ByAge
+from gpusage_planning.simulator.queue_state import Ordering
+from gpusage_planning.simulator.result import Result
 
 Combination = tuple[int, ...]
 """The numbers of one job that is alone on a GPU, or of two that share one, the older one first."""

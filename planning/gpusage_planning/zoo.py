@@ -57,7 +57,7 @@ class Zoo:
 @lru_cache(maxsize=1)
 def load_zoo() -> Zoo:
     """Return the zoo that comes with gpusage."""
-    return unpack(files("gpusage_lab.zoo").joinpath(FILE_NAME).read_bytes())
+    return unpack(files("gpusage_planning").joinpath(FILE_NAME).read_bytes())
 
 
 def key_of_profiled(model: str, shape: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 
 pytestmark = pytest.mark.slurm
 

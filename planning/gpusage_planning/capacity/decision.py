@@ -1,7 +1,7 @@
 """What starts now: one mixed-integer program at each event.
 
 Each waiting job starts now, in one way, or later; "later" is a relaxation of all that is still to come
-(`gpusage.policies.capacity.horizon`). The cost is that of GPUs by the period, and of lateness. Boots and what is billed
+(`gpusage_planning.capacity.horizon`). The cost is that of GPUs by the period, and of lateness. Boots and what is billed
 beyond the time on are left out for now and later alike: where only the present had them, every job would wait.
 
 Invariants:
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpusage.policies.capacity.horizon import FloatArray, StartOptions, edges, later, overlap_s
-from gpusage.policies.capacity.mixed_integer import Limits, Program, Row, solve
-from gpusage.policies.capacity.problem import NodeGroup, NodeType, Option
-from gpusage.policies.capacity.rules import RULES, by_rule
-from gpusage.policies.capacity.state import Choice, State, Waiting
+from gpusage_planning.capacity.horizon import FloatArray, StartOptions, edges, later, overlap_s
+from gpusage_planning.capacity.mixed_integer import Limits, Program, Row, solve
+from gpusage_planning.capacity.problem import NodeGroup, NodeType, Option
+from gpusage_planning.capacity.rules import RULES, by_rule
+from gpusage_planning.capacity.state import Choice, State, Waiting
 
 LEAST_WINDOW = 40
 WINDOW_PER_GPU = 2

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.policies.capacity.state import State, Waiting
 from gpusage_hooks.units import HOUR_S
+from gpusage_planning.capacity.state import State, Waiting
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpusage.policies.capacity.problem import NodeGroup as Group
-from gpusage.policies.capacity.problem import NodeType, Option, PlannedJob, node_types, options
-from gpusage.policies.capacity.state import Assignment
 from gpusage_hooks.units import HOUR_S
+from gpusage_planning.capacity.problem import NodeGroup as Group
+from gpusage_planning.capacity.problem import NodeType, Option, PlannedJob, node_types, options
+from gpusage_planning.capacity.state import Assignment
 
 SCHEMA = "gpusage.plan/1"
 """Of a plan as JSON."""

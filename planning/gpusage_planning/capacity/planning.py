@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from gpusage.policies.capacity.plan import Plan, least_cost, plan_of
-from gpusage.policies.capacity.problem import NodeGroup, NodeType, Option, PlannedJob, node_types, options
-from gpusage.policies.capacity.state import ActiveNode, Assignment, Choice, State, Waiting
+from gpusage_planning.capacity.plan import Plan, least_cost, plan_of
+from gpusage_planning.capacity.problem import NodeGroup, NodeType, Option, PlannedJob, node_types, options
+from gpusage_planning.capacity.state import ActiveNode, Assignment, Choice, State, Waiting
 
 Chooser = Callable[[State], Choice]
 TICK_S = 300.0
@@ -47,7 +47,7 @@ def make_plan(
     Args:
         jobs: Each can run on at least one type of node that stays; none is known before it is submitted.
         groups: The nodes.
-        choose: The program of `gpusage.policies.capacity.decision`, or a rule.
+        choose: The program of `gpusage_planning.capacity.decision`, or a rule.
         tick_s: The longest time between two choices while a job waits, above 0.
         lasts_s: How long a job really runs; *choose* sees what was predicted, and that a job has ended.
     """

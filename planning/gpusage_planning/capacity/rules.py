@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from gpusage.policies.capacity.problem import NodeType, Option
-from gpusage.policies.capacity.state import Choice, Order, State, Waiting
+from gpusage_planning.capacity.problem import NodeType, Option
+from gpusage_planning.capacity.state import Choice, Order, State, Waiting
 
 RULES: Mapping[str, Order] = MappingProxyType(
     {

@@ -4,7 +4,7 @@ Invariants:
 
 1. Jobs that are on a node at the same time use it as one type, and together no more GPUs than that type has.
 2. Between two jobs of two types, the node has the time to boot.
-3. A node costs what `gpusage.policies.capacity.plan.on_times` says; where it is billed by use, it costs its type's
+3. A node costs what `gpusage_planning.capacity.plan.on_times` says; where it is billed by use, it costs its type's
    price while at least one job runs there.
 """
 
@@ -14,10 +14,10 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from gpusage.policies.capacity.plan import Plan, on_times, plan_of
-from gpusage.policies.capacity.problem import TOLERANCE_S, NodeGroup, Option, PlannedJob, node_types, options
-from gpusage.policies.capacity.state import Assignment
 from gpusage_hooks.units import HOUR_S
+from gpusage_planning.capacity.plan import Plan, on_times, plan_of
+from gpusage_planning.capacity.problem import TOLERANCE_S, NodeGroup, Option, PlannedJob, node_types, options
+from gpusage_planning.capacity.state import Assignment
 
 
 class Stay(NamedTuple):

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations, permutations
 from typing import TypeAlias
 
-from gpusage.policies.capacity.plan import Plan
-from gpusage.policies.capacity.problem import NodeGroup, PlannedJob
-from gpusage.policies.capacity.schedule import Scheduler, Stays, insert
+from gpusage_planning.capacity.plan import Plan
+from gpusage_planning.capacity.problem import NodeGroup, PlannedJob
+from gpusage_planning.capacity.schedule import Scheduler, Stays, insert
 
 MOST_TRIES = 1_500_000
 """Nodes, ways to run and starts that are tried in all, some microseconds each."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gpusage.policies.capacity.problem import NodeGroup, NodeType, Option, PlannedJob
+from gpusage_planning.capacity.problem import NodeGroup, NodeType, Option, PlannedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

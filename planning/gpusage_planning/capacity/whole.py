@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpusage.policies.capacity.plan import Plan, plan_of
-from gpusage.policies.capacity.planning import Chooser, make_plan
-from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob, node_types, options, stays
-from gpusage.policies.capacity.rules import RULES, by_rule
-from gpusage.policies.capacity.search import MOST_TRIES, best_plan
-from gpusage.policies.capacity.state import Choice, State
+from gpusage_planning.capacity.plan import Plan, plan_of
+from gpusage_planning.capacity.planning import Chooser, make_plan
+from gpusage_planning.capacity.problem import NodeGroup, NodeType, PlannedJob, node_types, options, stays
+from gpusage_planning.capacity.rules import RULES, by_rule
+from gpusage_planning.capacity.search import MOST_TRIES, best_plan
+from gpusage_planning.capacity.state import Choice, State
 
 MOST_PLACES = 200_000
 """Jobs times nodes of a part: a thousand jobs on 200 nodes take some ten seconds."""
@@ -67,7 +67,7 @@ def whole_plan(
     Args:
         jobs: The jobs, by names that differ.
         groups: The nodes.
-        choose: The program of `gpusage.policies.capacity.decision`.
+        choose: The program of `gpusage_planning.capacity.decision`.
         watch: Where its time is over, the earliest deadline chooses in place of the program, and nothing is improved.
     """
     others = {name: make_plan(jobs, groups, by_rule(order)) for name, order in RULES.items()}

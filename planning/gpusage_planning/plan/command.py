@@ -15,16 +15,17 @@ from rich.progress import Progress
 from gpusage.cli import figures, tables
 from gpusage.cli.documents import rounded
 from gpusage.cli.output_file import page_origin, write_output
-from gpusage.cli.planning.jobs import read_lines
-from gpusage.cli.planning.nodes import read_nodes
-from gpusage.cli.planning.times import planned
 from gpusage.decisions.advisor import advisor
-from gpusage.policies.capacity.plan import SCHEMA, Plan
-from gpusage.policies.capacity.problem import NodeGroup
-from gpusage.policies.capacity.rules import RULES
-from gpusage.policies.capacity.state import Assignment
-from gpusage.policies.capacity.whole import Watch, whole_plan
-from gpusage.reports.pages import gantt, html
+from gpusage.reports.pages import html
+from gpusage_planning import gantt
+from gpusage_planning.capacity.plan import SCHEMA, Plan
+from gpusage_planning.capacity.problem import NodeGroup
+from gpusage_planning.capacity.rules import RULES
+from gpusage_planning.capacity.state import Assignment
+from gpusage_planning.capacity.whole import Watch, whole_plan
+from gpusage_planning.plan.jobs import read_lines
+from gpusage_planning.plan.nodes import read_nodes
+from gpusage_planning.plan.times import planned
 
 SHOWN_JOBS = 40
 LEAST_COST = 0.005
@@ -53,8 +54,8 @@ def plan(  # noqa: PLR0913 - an option each
     """Plan which nodes are active, and which jobs have their GPUs, and when."""
     groups = read_nodes(cluster_file)
     jobs = planned(read_lines(jobs_file), groups, advisor(), jobs_file.parent)
-    from gpusage.policies.capacity.decision import decide  # the extra [plan]
-    from gpusage.policies.capacity.mixed_integer import Limits
+    from gpusage_planning.capacity.decision import decide  # the extra [plan]
+    from gpusage_planning.capacity.mixed_integer import Limits
 
     limits = Limits(time_s=limit_s)
     with _watch(time_limit_s) as watch:

@@ -20,9 +20,9 @@ from typing import NoReturn
 from gpusage.boundary.typed_documents import nearest_key
 from gpusage.cli.options import duration_s
 from gpusage.cli.user_file import read_text
-from gpusage.policies.capacity.problem import PlannedJob
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.units import MIB
+from gpusage_planning.capacity.problem import PlannedJob
 
 MAXIMUM_BYTES = 256 * MIB
 MOST = 1e9

@@ -21,8 +21,8 @@ from msgspec import Meta, Struct
 from gpusage.boundary.typed_documents import MismatchError, read_as
 from gpusage.cli.options import duration_s
 from gpusage.cli.user_file import read_document, refusal
-from gpusage.policies.capacity.problem import LONGEST_DAYS, LONGEST_S, NodeGroup, NodeType
 from gpusage_hooks.errors import RequestError
+from gpusage_planning.capacity.problem import LONGEST_DAYS, LONGEST_S, NodeGroup, NodeType
 
 W_PER_KW = 1000.0
 _Name = Annotated[str, Meta(min_length=1, description="a name")]

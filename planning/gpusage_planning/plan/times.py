@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING
 
 from gpusage.cli import options
 from gpusage.cli.cards.graph_cache import read_graph
-from gpusage.cli.planning.jobs import MOST_GPUS, Line
 from gpusage.decisions.model_defaults import settled
-from gpusage.policies.capacity.problem import (
+from gpusage.policies.place import why_unlimited
+from gpusage.policies.shares.price import partners_of
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import Gpu, GpuNeed, Price
+from gpusage_hooks.units import HOUR_S
+from gpusage_planning.capacity.problem import (
     LONGEST_DAYS,
     LONGEST_S,
     NodeGroup,
@@ -20,12 +24,8 @@ from gpusage.policies.capacity.problem import (
     node_types,
     stays,
 )
-from gpusage.policies.capacity.problem import options as ways
-from gpusage.policies.place import why_unlimited
-from gpusage.policies.shares.price import partners_of
-from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Gpu, GpuNeed, Price
-from gpusage_hooks.units import HOUR_S
+from gpusage_planning.capacity.problem import options as ways
+from gpusage_planning.plan.jobs import MOST_GPUS, Line
 
 if TYPE_CHECKING:
     from gpusage.decisions.advisor import Advisor
@@ -101,7 +101,7 @@ def _times(line: Line, predicted_s: Times, model_steps: int | None) -> Times:
     """Return run times; measured ones go before predicted ones.
 
     On several GPUs a step is taken to last as long as on one, so that n GPUs need an n-th of the steps: by the public
-    runs this plain rule is nearer than our own prediction (docs/experiments.md).
+    runs this plain rule is nearer than our own prediction (lab/docs/experiments.md).
     """
     steps = line.steps or model_steps or 1.0
     counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= line.max_gpus]

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from statistics import fmean, median
 
-from gpusage_lab.learning.targets import Cell, ScoreTable
-from gpusage_lab.replay.virtual_gpus import Stay
-from gpusage_lab.simulator.result import Result
+from gpusage_planning.replay.virtual_gpus import Stay
+from gpusage_planning.simulator.result import Result
 
 STATES = ("off", "on")
 AGREEMENT = 0.10
@@ -150,11 +149,11 @@ def mean(parts: Sequence[Mapping[str, Outcome]]) -> Mapping[str, Outcome]:
     return {state: Outcome(**{key: fmean(row[key] for row in rows[state]) for key in keys}) for state in STATES}
 
 
-def table(repetitions: Sequence[Repetition], title: str) -> ScoreTable:
-    """Return means of all repetitions, real and simulated, and how far their gains are apart."""
-    parts = _means(repetitions)
-    rows = tuple(_row(f"{name}, gpusage {state}", of[state]) for name, of in parts.items() for state in STATES)
-    return ScoreTable(title=title, columns=COLUMNS, rows=rows, notes=tuple(sentences(repetitions)))
+def rows(repetitions: Sequence[Repetition]) -> Iterator[tuple[str | float, ...]]:
+    """Yield the means of all repetitions, real and simulated, in the order of `COLUMNS`."""
+    for name, of in _means(repetitions).items():
+        for state in STATES:
+            yield _row(f"{name}, gpusage {state}", of[state])
 
 
 def sentences(repetitions: Sequence[Repetition]) -> Iterator[str]:
@@ -202,7 +201,7 @@ def _means(repetitions: Sequence[Repetition]) -> Mapping[str, Mapping[str, Outco
     }
 
 
-def _row(name: str, one: Outcome) -> tuple[Cell, ...]:
+def _row(name: str, one: Outcome) -> tuple[str | float, ...]:
     return (
         name,
         round(one.makespan_s / MINUTE_S, 1),

@@ -16,7 +16,7 @@ from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 from types import MappingProxyType
 
-from gpusage_lab.replay.virtual_gpus import Seat, VirtualGpus
+from gpusage_planning.replay.virtual_gpus import Seat, VirtualGpus
 
 LONGEST_SLEEP_S = 0.2
 MOST_BYTES = 4096

@@ -4,35 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpusage.reports.pages import gantt, html
-from gpusage_lab.learning import report
-from gpusage_lab.learning.targets import ScoreTable
-from gpusage_lab.replay.comparison import STATES
-from gpusage_lab.replay.virtual_gpus import Stay
-from gpusage_lab.simulator.result import Result
+from gpusage.reports.pages import html
+from gpusage_planning import gantt
+from gpusage_planning.replay.comparison import COLUMNS, STATES
+from gpusage_planning.replay.virtual_gpus import Stay
+from gpusage_planning.simulator.result import Result
 
 COMPARISON = "display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:1rem"
 WORDS = {"off": "gpusage off: whole GPUs", "on": "gpusage on: shares"}
 
 
-def page(table: ScoreTable, charts: Mapping[str, Mapping[str, Sequence[Stay]]], gpus: Sequence[tuple[str, int]]) -> str:
+def page(
+    title: str,
+    rows: Sequence[Sequence[str]],
+    notes: Sequence[str],
+    charts: Mapping[str, Mapping[str, Sequence[Stay]]],
+    gpus: Sequence[tuple[str, int]],
+) -> str:
     """Return the page.
 
     Args:
-        table: The figures.
+        title: Of the page.
+        rows: The cells of the table, in the order of `COLUMNS`.
+        notes: Sentences below it.
         charts: What is drawn, by title and state.
         gpus: Nodes and devices, in the order in which they are drawn.
     """
-    rows = [[report.cell(value) for value in row] for row in table.rows]
-    body = html.table(table.columns, rows) + html.notes(table.notes)
+    body = html.table(COLUMNS, rows) + html.notes(notes)
     until_s = max(stay.end_s for states in charts.values() for stays in states.values() for stay in stays)
-    for title, states in charts.items():
+    for name, states in charts.items():
         drawn = "".join(
-            html.figure(chart(states[state], gpus, until_s), f"{title}, {WORDS[state]}; first repetition")
+            html.figure(chart(states[state], gpus, until_s), f"{name}, {WORDS[state]}; first repetition")
             for state in STATES
         )
         body += f"<div style='{COMPARISON}'>{drawn}</div>"
-    return html.page(table.title, body)
+    return html.page(title, body)
 
 
 def chart(stays: Sequence[Stay], gpus: Sequence[tuple[str, int]], until_s: float) -> str:

@@ -9,16 +9,16 @@ import numpy as np
 
 from gpusage.decisions.advisor import Advisor
 from gpusage_hooks.types import Cluster, GpuPool, SharingRule
-from gpusage_lab.replay.site import Site
-from gpusage_lab.replay.truth import ReplayTruth
-from gpusage_lab.simulator.contract import JobRequest, Policy
-from gpusage_lab.simulator.engine import simulate
-from gpusage_lab.simulator.fleet import Fleet, fleet_of
-from gpusage_lab.simulator.jobs import Jobs
-from gpusage_lab.simulator.models import Models
-from gpusage_lab.simulator.policies import Slots
-from gpusage_lab.simulator.production import Production, production
-from gpusage_lab.simulator.result import Result
+from gpusage_planning.replay.site import Site
+from gpusage_planning.replay.truth import ReplayTruth
+from gpusage_planning.simulator.contract import JobRequest, Policy
+from gpusage_planning.simulator.engine import simulate
+from gpusage_planning.simulator.fleet import Fleet, fleet_of
+from gpusage_planning.simulator.jobs import Jobs
+from gpusage_planning.simulator.models import Models
+from gpusage_planning.simulator.policies import Slots
+from gpusage_planning.simulator.production import Production, production
+from gpusage_planning.simulator.result import Result
 
 UNITS = 100
 RULE: SharingRule = "utilization"

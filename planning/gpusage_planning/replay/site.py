@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpusage_lab.replay.truth import MEASURED, SITE_TYPES
-from gpusage_lab.simulator.passes import Scheduling
+from gpusage_planning.replay.truth import MEASURED, SITE_TYPES
+from gpusage_planning.simulator.passes import Scheduling
 
 NEVER_S = 1e7
 """Longer than any replay: the limit of jobs of which the manager knows none."""

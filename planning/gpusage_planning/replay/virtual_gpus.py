@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from gpusage_lab.simulator.contract import Tenant, Truth
-from gpusage_lab.simulator.engine import OUT_OF_MEMORY_S
+from gpusage_planning.simulator.contract import Tenant, Truth
+from gpusage_planning.simulator.engine import OUT_OF_MEMORY_S
 
 Ending = Literal["done", "out_of_memory", "gone"]
 """Whether the job did its work, had too little memory, or was ended by somebody else."""

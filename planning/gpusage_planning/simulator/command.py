@@ -19,16 +19,16 @@ from gpusage.cli import tables
 from gpusage.cli.output_file import page_origin, write_output
 from gpusage.decisions.advisor import make_advisor
 from gpusage.settings.configuration_file import read_configuration
-from gpusage_lab.simulator import sweep
-from gpusage_lab.simulator.comparison import COLUMNS, RATIO_COLUMNS, page, ratio_row, row
-from gpusage_lab.simulator.last_month import LastMonth, collect_last_month
-from gpusage_lab.simulator.max_min import ROUND_S
-from gpusage_lab.simulator.notes import notes
-from gpusage_lab.simulator.order_settings import PACKING, PREDICTED, PREEMPTIVE, ROUNDS, OrderSettings, order_notes
-from gpusage_lab.simulator.result import Result
-from gpusage_lab.simulator.scenario import USUAL
-from gpusage_lab.simulator.source import Source, scenario
-from gpusage_lab.simulator.sweep import Repeated, Task
+from gpusage_planning.simulator import sweep
+from gpusage_planning.simulator.comparison import COLUMNS, RATIO_COLUMNS, page, ratio_row, row
+from gpusage_planning.simulator.last_month import LastMonth, collect_last_month
+from gpusage_planning.simulator.max_min import ROUND_S
+from gpusage_planning.simulator.notes import notes
+from gpusage_planning.simulator.order_settings import PACKING, PREDICTED, PREEMPTIVE, ROUNDS, OrderSettings, order_notes
+from gpusage_planning.simulator.result import Result
+from gpusage_planning.simulator.scenario import USUAL
+from gpusage_planning.simulator.source import Source, scenario
+from gpusage_planning.simulator.sweep import Repeated, Task
 
 SCHEMA = "gpusage.simulation/1"
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from gpusage.cli import tables
 from gpusage.reports.pages import bars, html
-from gpusage_lab.simulator.result import Figures, Result
-from gpusage_lab.simulator.sweep import Repeated
+from gpusage_planning.simulator.result import Figures, Result
+from gpusage_planning.simulator.sweep import Repeated
 
 COLOURS = {"value": "#27609c"}
 SLICES = 60

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.jobs import FloatArray, IntArray
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.jobs import FloatArray, IntArray
 
 Stage = Literal["first", "profiled", "rescued"]
 """Of a job: new, after its profiling run, or after it ran out of memory."""

@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any
 
-from gpusage_lab.simulator.contract import JobRequest, Online, Policy, Stage, Truth
-from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.gpus import Gpus
-from gpusage_lab.simulator.jobs import Jobs
-from gpusage_lab.simulator.passes import Passes, Scheduling
-from gpusage_lab.simulator.reservation import earliest
-from gpusage_lab.simulator.result import Record, Result
-from gpusage_lab.simulator.roles import Roles
-from gpusage_lab.simulator.runs import Run, Runs, Way
-from gpusage_lab.simulator.waiting import Waiting
+from gpusage_planning.simulator.contract import JobRequest, Online, Policy, Stage, Truth
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.gpus import Gpus
+from gpusage_planning.simulator.jobs import Jobs
+from gpusage_planning.simulator.passes import Passes, Scheduling
+from gpusage_planning.simulator.reservation import earliest
+from gpusage_planning.simulator.result import Record, Result
+from gpusage_planning.simulator.roles import Roles
+from gpusage_planning.simulator.runs import Run, Runs, Way
+from gpusage_planning.simulator.waiting import Waiting
 
 OUT_OF_MEMORY_S = 30.0
 """From the start of a job that has too little memory to its end: it allocates most of it in its first steps."""
@@ -62,7 +62,7 @@ class Engine:
     """State of one simulation, in which the oldest job goes first, or whichever the policy's rank has.
 
     Attributes:
-        waiting: `gpusage_lab.simulator.ordered` has others.
+        waiting: `gpusage_planning.simulator.ordered` has others.
         oldest: The first job that waits and its role, if GPUs are held for it.
     """
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.jobs import Jobs, Kind
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.jobs import Jobs, Kind
 
 GPU_COUNTS, GPU_SHARES = (1, 2, 4, 8), (0.87, 0.05, 0.04, 0.04)
 MEDIAN_S, SPREAD = 600.0, 1.8

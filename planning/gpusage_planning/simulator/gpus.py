@@ -14,9 +14,9 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.nodes import Nodes
-from gpusage_lab.simulator.roles import GpuSet, Roles
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.nodes import Nodes
+from gpusage_planning.simulator.roles import GpuSet, Roles
 
 EMPTY: GpuSet = ()
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpusage_lab.simulator.contract import Backfill, QueuedJob, QueueState
-from gpusage_lab.simulator.jobs import FloatArray, IntArray
-from gpusage_lab.simulator.water_filling import Claims, even_shares, throughput_shares
+from gpusage_planning.simulator.contract import Backfill, QueuedJob, QueueState
+from gpusage_planning.simulator.jobs import FloatArray, IntArray
+from gpusage_planning.simulator.water_filling import Claims, even_shares, throughput_shares
 
 ROUND_S = 360.0
 """Gavel's time_per_iteration."""

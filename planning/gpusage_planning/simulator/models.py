@@ -14,10 +14,10 @@ from gpusage.policies.shares.price import sizes
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import GpuNeed, ModelGraph, Price, SharingRules, Workload
 from gpusage_hooks.units import WHOLE_PERCENT
-from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.foresight import FloatArray, Foresight, load_of, pairs_of
-from gpusage_lab.simulator.jobs import Jobs, Kind
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.foresight import FloatArray, Foresight, load_of, pairs_of
+from gpusage_planning.simulator.jobs import Jobs, Kind
+from gpusage_planning.zoo import load_zoo
 
 WORKLOADS = tuple(Workload(batch_size=batch, precision="fp16") for batch in (16, 64))
 DRAWN = (

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpusage.policies.capacity.problem import LONGEST_DAYS
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
-from gpusage_lab.simulator.fleet import SHARES
-from gpusage_lab.simulator.formats import OWN
-from gpusage_lab.simulator.scenario import Scenario
-from gpusage_lab.simulator.site_pairs import Measured
-from gpusage_lab.simulator.source import Files, Source, files_of, scenario
+from gpusage_planning.capacity.problem import LONGEST_DAYS
+from gpusage_planning.simulator.fleet import SHARES
+from gpusage_planning.simulator.formats import OWN
+from gpusage_planning.simulator.scenario import Scenario
+from gpusage_planning.simulator.site_pairs import Measured
+from gpusage_planning.simulator.source import Files, Source, files_of, scenario
 
 UNUSUAL_DAYS = 7
 """In public traces half of the jobs run for minutes or hours; milliseconds that are read as seconds make it days."""

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from gpusage.predictors import intervals
-from gpusage_lab.simulator.contract import Order
-from gpusage_lab.simulator.jobs import FloatArray
-from gpusage_lab.simulator.max_min import MaxMin, MaxMinSpeeds
-from gpusage_lab.simulator.orders import (
+from gpusage_planning.simulator.contract import Order
+from gpusage_planning.simulator.jobs import FloatArray
+from gpusage_planning.simulator.max_min import MaxMin, MaxMinSpeeds
+from gpusage_planning.simulator.orders import (
     ByAge,
     LeastAttainedService,
     Multifactor,
     ShortestJob,
     ShortestRemainingTime,
 )
-from gpusage_lab.simulator.queue_state import PREEMPTION_S, Ordering
-from gpusage_lab.simulator.scenario import Scenario
+from gpusage_planning.simulator.queue_state import PREEMPTION_S, Ordering
+from gpusage_planning.simulator.scenario import Scenario
 
 ORDERS: Mapping[str, Callable[[Scenario], Order]] = {
     "fifo": lambda _: ByAge(name="fifo", backfill="none"),

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from gpusage_lab.simulator.contract import Policy, Truth
-from gpusage_lab.simulator.engine import Engine
-from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.jobs import Jobs
-from gpusage_lab.simulator.queue_state import Ordering, Queue
-from gpusage_lab.simulator.result import Result
-from gpusage_lab.simulator.rounds import Rounds
-from gpusage_lab.simulator.runs import Run
-from gpusage_lab.simulator.waiting import Pool, Ranked
+from gpusage_planning.simulator.contract import Policy, Truth
+from gpusage_planning.simulator.engine import Engine
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.jobs import Jobs
+from gpusage_planning.simulator.queue_state import Ordering, Queue
+from gpusage_planning.simulator.result import Result
+from gpusage_planning.simulator.rounds import Rounds
+from gpusage_planning.simulator.runs import Run
+from gpusage_planning.simulator.waiting import Pool, Ranked
 
 
 def simulate_ordered(
@@ -27,7 +27,7 @@ def simulate_ordered(
     ordering: Ordering,
     progress: Callable[[int], None] | None = None,
 ) -> Result:
-    """Return the result of *jobs* if *ordering* sorts the queue; see `gpusage_lab.simulator.engine`.
+    """Return the result of *jobs* if *ordering* sorts the queue; see `gpusage_planning.simulator.engine`.
 
     Raises:
         RequestError: A job fits nowhere.

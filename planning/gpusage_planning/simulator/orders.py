@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from gpusage_lab.simulator.contract import Backfill, QueuedJob, QueueState
+from gpusage_planning.simulator.contract import Backfill, QueuedJob, QueueState
 
 LOW_QUEUE_S = 18_000.0
 """GPU time from which a job is in the second queue, as in Lucid's simulation/policy/tiresias.py."""

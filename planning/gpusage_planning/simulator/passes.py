@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
 
-from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.gpus import Gpus
-from gpusage_lab.simulator.roles import Roles
-from gpusage_lab.simulator.runs import Run, Runs
-from gpusage_lab.simulator.waiting import Waiting
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.gpus import Gpus
+from gpusage_planning.simulator.roles import Roles
+from gpusage_planning.simulator.runs import Run, Runs
+from gpusage_planning.simulator.waiting import Waiting
 
 Place = Callable[[int, float], bool]
 """Starts the oldest job of a role if there is room for it, and returns whether there was."""

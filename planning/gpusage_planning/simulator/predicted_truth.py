@@ -18,11 +18,11 @@ from gpusage.predictors import intervals
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage_hooks.types import Interval, Price
-from gpusage_lab.simulator.contract import Colocation, Tenant
-from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.foresight import FloatArray, Foresight, colocated_throughputs
-from gpusage_lab.simulator.jobs import Kind
-from gpusage_lab.simulator.models import Models
+from gpusage_planning.simulator.contract import Colocation, Tenant
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.foresight import FloatArray, Foresight, colocated_throughputs
+from gpusage_planning.simulator.jobs import Kind
+from gpusage_planning.simulator.models import Models
 
 BoolArray = npt.NDArray[np.bool_]
 BUSY = 0.5
@@ -30,7 +30,7 @@ BUSY = 0.5
 LEAST = 0.02
 """Of a job's throughput, as the predictor has it."""
 PAIR_DEVIATION = 0.15
-"""Of the logarithm of a pair's throughput over its prediction, model unseen (docs/accuracy.md)."""
+"""Of the logarithm of a pair's throughput over its prediction, model unseen (lab/docs/accuracy.md)."""
 WHOLE = 100
 
 

@@ -24,11 +24,11 @@ from gpusage_hooks.types import (
     SharingRule,
     SharingRules,
 )
-from gpusage_lab.simulator.contract import Backfill, Demand, JobRequest
-from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.jobs import Kind
-from gpusage_lab.simulator.models import Models
-from gpusage_lab.simulator.policies import TypesOf, types, whole_gpu_demand
+from gpusage_planning.simulator.contract import Backfill, Demand, JobRequest
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.jobs import Kind
+from gpusage_planning.simulator.models import Models
+from gpusage_planning.simulator.policies import TypesOf, types, whole_gpu_demand
 
 WHOLE = 100
 MOST_PER_GPU = 4

@@ -8,11 +8,11 @@ from math import inf, log
 import numpy as np
 
 from gpusage_hooks.units import WHOLE_PERCENT
-from gpusage_lab.simulator.contract import Columns, Order, QueuedJob
-from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.jobs import FloatArray, IntArray, Jobs
-from gpusage_lab.simulator.roles import Roles
-from gpusage_lab.simulator.runs import Run, Runs
+from gpusage_planning.simulator.contract import Columns, Order, QueuedJob
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.jobs import FloatArray, IntArray, Jobs
+from gpusage_planning.simulator.roles import Roles
+from gpusage_planning.simulator.runs import Run, Runs
 
 PREEMPTION_S = 62.0
 """From a suspended job's next start to its work: Tiresias' mean (13,724 s for 221 preemptions, section 5.2.4), as

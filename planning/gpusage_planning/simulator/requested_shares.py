@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from gpusage_hooks.units import WHOLE_PERCENT
-from gpusage_lab.simulator.contract import Demand, JobRequest, Online, Policy
-from gpusage_lab.simulator.jobs import Kind
+from gpusage_planning.simulator.contract import Demand, JobRequest, Online, Policy
+from gpusage_planning.simulator.jobs import Kind
 
 
 def with_requested_shares(policy: Policy, kinds: Sequence[Kind]) -> Policy:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gpusage_lab.simulator.fleet import Fleet
+from gpusage_planning.simulator.fleet import Fleet
 
 Moments = npt.NDArray[np.float64]
 

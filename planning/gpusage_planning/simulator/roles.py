@@ -11,8 +11,8 @@ from typing import NamedTuple
 from gpusage.devices.shares import memory_cap_bytes
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.units import WHOLE_PERCENT
-from gpusage_lab.simulator.contract import Demand, JobRequest, Policy, Tenant, Truth
-from gpusage_lab.simulator.fleet import Fleet
+from gpusage_planning.simulator.contract import Demand, JobRequest, Policy, Tenant, Truth
+from gpusage_planning.simulator.fleet import Fleet
 
 GpuSet = tuple[int, ...]
 

@@ -13,10 +13,10 @@ from math import ceil, floor, inf
 
 import numpy as np
 
-from gpusage_lab.simulator.contract import AtOnce, Steady
-from gpusage_lab.simulator.queue_state import Queue
-from gpusage_lab.simulator.runs import Run, Runs
-from gpusage_lab.simulator.waiting import Lane, Pool
+from gpusage_planning.simulator.contract import AtOnce, Steady
+from gpusage_planning.simulator.queue_state import Queue
+from gpusage_planning.simulator.runs import Run, Runs
+from gpusage_planning.simulator.waiting import Lane, Pool
 
 Entry = tuple[float, int, tuple[int, ...]]
 """A job's rank, its number, and the GPU types on which it has that rank, those to try first at the front."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Literal
 
-from gpusage_lab.simulator.gpus import Gpus
-from gpusage_lab.simulator.roles import Roles
+from gpusage_planning.simulator.gpus import Gpus
+from gpusage_planning.simulator.roles import Roles
 
 Way = Literal["work", "profile", "out_of_memory", "start"]
 """Whether a run does the job's work to its end, only takes time until the job waits again, or precedes its work."""

@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 
 from gpusage.decisions.advisor import Advisor
-from gpusage.policies.partners.packing import Load
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import SharingRule, SoloRun
-from gpusage_lab.simulator.contract import Policy
-from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.foresight import Foresight
-from gpusage_lab.simulator.jobs import Jobs, Kind
-from gpusage_lab.simulator.models import Models, make_foresight, read_models
-from gpusage_lab.simulator.policies import Packing, Sets, Slots, TypesOf
-from gpusage_lab.simulator.predicted_truth import PredictedTruth, predicted_truth
-from gpusage_lab.simulator.production import production
-from gpusage_lab.simulator.site_pairs import Measured, Pair, measured_of
+from gpusage_planning.simulator.contract import Policy
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.foresight import Foresight
+from gpusage_planning.simulator.jobs import Jobs, Kind
+from gpusage_planning.simulator.models import Models, make_foresight, read_models
+from gpusage_planning.simulator.packing import Load
+from gpusage_planning.simulator.policies import Packing, Sets, Slots, TypesOf
+from gpusage_planning.simulator.predicted_truth import PredictedTruth, predicted_truth
+from gpusage_planning.simulator.production import production
+from gpusage_planning.simulator.site_pairs import Measured, Pair, measured_of
 
 LEAST_WRITTEN = 0.01
 """A utilization that a user can write is above 0."""

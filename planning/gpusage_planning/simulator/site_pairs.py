@@ -19,12 +19,12 @@ import numpy as np
 from gpusage.cli import options
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import ModelRequest, Workload
-from gpusage_lab.simulator.fleet import Fleet, GpuType
-from gpusage_lab.simulator.foresight import FloatArray
-from gpusage_lab.simulator.jobs import Kind
-from gpusage_lab.simulator.models import Models
-from gpusage_lab.simulator.rows import Row, read_rows
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.simulator.fleet import Fleet, GpuType
+from gpusage_planning.simulator.foresight import FloatArray
+from gpusage_planning.simulator.jobs import Kind
+from gpusage_planning.simulator.models import Models
+from gpusage_planning.simulator.rows import Row, read_rows
+from gpusage_planning.zoo import load_zoo
 
 WHAT = "Pairs file"
 OWN = ("model", "beside", "slowdown")

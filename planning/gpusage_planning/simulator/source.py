@@ -12,16 +12,16 @@ from gpusage.cli.user_file import require_readable
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import PastJob
-from gpusage_lab.simulator.fleet import Fleet, as_if_installed, fleet_of, with_nodes, with_power
-from gpusage_lab.simulator.formats import OWN, Format, find_format
-from gpusage_lab.simulator.generated import generated
-from gpusage_lab.simulator.jobs import Jobs
-from gpusage_lab.simulator.last_month import LastMonth
-from gpusage_lab.simulator.models import draw_kinds, with_drawn_models
-from gpusage_lab.simulator.rows import Row
-from gpusage_lab.simulator.scenario import Scenario, scenario_of
-from gpusage_lab.simulator.site_pairs import read_pairs
-from gpusage_lab.simulator.trace import WHAT, Trace, trace_of
+from gpusage_planning.simulator.fleet import Fleet, as_if_installed, fleet_of, with_nodes, with_power
+from gpusage_planning.simulator.formats import OWN, Format, find_format
+from gpusage_planning.simulator.generated import generated
+from gpusage_planning.simulator.jobs import Jobs
+from gpusage_planning.simulator.last_month import LastMonth
+from gpusage_planning.simulator.models import draw_kinds, with_drawn_models
+from gpusage_planning.simulator.rows import Row
+from gpusage_planning.simulator.scenario import Scenario, scenario_of
+from gpusage_planning.simulator.site_pairs import read_pairs
+from gpusage_planning.simulator.trace import WHAT, Trace, trace_of
 
 MANAGER = "simulated"
 MOST_GPUS = 1_000_000

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Interval
-from gpusage_lab.simulator.engine import simulate
-from gpusage_lab.simulator.order_settings import OrderSettings, ordering_of
-from gpusage_lab.simulator.ordered import simulate_ordered
-from gpusage_lab.simulator.requested_shares import with_requested_shares
-from gpusage_lab.simulator.result import Figures, Result
-from gpusage_lab.simulator.scenario import POLICIES
-from gpusage_lab.simulator.source import Source, scenario
+from gpusage_planning.simulator.engine import simulate
+from gpusage_planning.simulator.order_settings import OrderSettings, ordering_of
+from gpusage_planning.simulator.ordered import simulate_ordered
+from gpusage_planning.simulator.requested_shares import with_requested_shares
+from gpusage_planning.simulator.result import Figures, Result
+from gpusage_planning.simulator.scenario import POLICIES
+from gpusage_planning.simulator.source import Source, scenario
 
 Progress = Callable[[int], None]
 ANSWER_S = "30s"

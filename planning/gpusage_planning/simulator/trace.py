@@ -18,13 +18,13 @@ from typing import NoReturn
 
 import numpy as np
 
-from gpusage.policies.capacity.problem import LONGEST_DAYS, LONGEST_S
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import WHOLE_PERCENT
-from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.jobs import UNSAID, Jobs, Kind
-from gpusage_lab.simulator.rows import LONGEST_TEXT, Row, refuse_cell
+from gpusage_planning.capacity.problem import LONGEST_DAYS, LONGEST_S
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.jobs import UNSAID, Jobs, Kind
+from gpusage_planning.simulator.rows import LONGEST_TEXT, Row, refuse_cell
 
 ALIASES: Mapping[str, Sequence[str]] = {
     "job_id": ("jobid", "job_name"),

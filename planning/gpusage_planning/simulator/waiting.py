@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from gpusage_lab.simulator.contract import Steady
-from gpusage_lab.simulator.queue_state import Queue
+from gpusage_planning.simulator.contract import Steady
+from gpusage_planning.simulator.queue_state import Queue
 
 Lane = tuple[float, tuple[int, ...]]
 """GPUs of a job, and the types that may run it."""

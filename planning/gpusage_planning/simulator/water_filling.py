@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpusage_hooks.errors import RequestError
-from gpusage_lab.simulator.jobs import FloatArray, IntArray
+from gpusage_planning.simulator.jobs import FloatArray, IntArray
 
 LEAST_PRICE = 1e-9
 """Below it, a price is 0 but for rounding."""

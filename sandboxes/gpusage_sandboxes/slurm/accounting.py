@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gpusage.boundary.operating_system import user_name
 from gpusage_sandboxes.sandbox import Sandbox
-from gpusage_slurm.sandbox.installation import Installation
-from gpusage_slurm.sandbox.layout import Layout
-from gpusage_slurm.sandbox.slurm_conf import Host
+from gpusage_sandboxes.slurm.installation import Installation
+from gpusage_sandboxes.slurm.layout import Layout
+from gpusage_sandboxes.slurm.slurm_conf import Host
 
 ACCOUNT = "sandbox"
 _SLURMDBD = """\

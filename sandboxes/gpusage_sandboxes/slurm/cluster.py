@@ -20,9 +20,9 @@ from gpusage_sandboxes import processes
 from gpusage_sandboxes.record import no_sandbox, read_record
 from gpusage_sandboxes.sandbox import START_LIMIT_S
 from gpusage_sandboxes.sandbox import Sandbox as AnySandbox
-from gpusage_slurm.sandbox.accounting import start_accounting
-from gpusage_slurm.sandbox.installation import Installation, read_installation
-from gpusage_slurm.sandbox.layout import Layout
+from gpusage_sandboxes.slurm.accounting import start_accounting
+from gpusage_sandboxes.slurm.installation import Installation, read_installation
+from gpusage_sandboxes.slurm.layout import Layout
 from gpusage_slurm.settings import MANAGER
 
 _QUEUE_LIMIT_S = 5.0

@@ -13,12 +13,12 @@ from gpusage_sandboxes.host import free_ports, private_folder
 from gpusage_sandboxes.progress import Report, silent
 from gpusage_sandboxes.record import write_record
 from gpusage_sandboxes.sandbox import down_on_failure
-from gpusage_slurm.sandbox.accounting import lay_out_accounting
-from gpusage_slurm.sandbox.cluster import Record, Sandbox
-from gpusage_slurm.sandbox.installation import prepare_installation
-from gpusage_slurm.sandbox.layout import ClusterPlan, Layout, render_cgroup_conf, render_gres_conf
-from gpusage_slurm.sandbox.power_saving import lay_out_power_saving
-from gpusage_slurm.sandbox.slurm_conf import Host, render_slurm_conf
+from gpusage_sandboxes.slurm.accounting import lay_out_accounting
+from gpusage_sandboxes.slurm.cluster import Record, Sandbox
+from gpusage_sandboxes.slurm.installation import prepare_installation
+from gpusage_sandboxes.slurm.layout import ClusterPlan, Layout, render_cgroup_conf, render_gres_conf
+from gpusage_sandboxes.slurm.power_saving import lay_out_power_saving
+from gpusage_sandboxes.slurm.slurm_conf import Host, render_slurm_conf
 
 _DEVICE = "/dev/null"  # a character device that every Linux has; the sandbox's GPUs are links to it
 

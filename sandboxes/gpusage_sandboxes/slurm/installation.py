@@ -23,8 +23,8 @@ from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes.cache import cache_folder, lock
 from gpusage_sandboxes.packages import download, require_apt, unpack
 from gpusage_sandboxes.progress import Report, silent
+from gpusage_sandboxes.slurm.patchelf import prepare_patchelf
 from gpusage_sandboxes.sources import choose_source, read_host_sources, read_os_release
-from gpusage_slurm.sandbox.patchelf import prepare_patchelf
 from gpusage_slurm.scontrol import SANDBOX_RECORD
 
 _CACHE = "slurm-3"  # another number for another way of building: sandboxes may still run from what was built before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from gpusage_slurm.sandbox.cluster import Sandbox
+from gpusage_sandboxes.slurm.cluster import Sandbox
 
 _SETTINGS = """\
 SuspendProgram={suspend}

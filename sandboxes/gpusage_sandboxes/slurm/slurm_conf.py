@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusage_slurm.sandbox.installation import Installation
-from gpusage_slurm.sandbox.layout import ClusterPlan, Layout, render_node
+from gpusage_sandboxes.slurm.installation import Installation
+from gpusage_sandboxes.slurm.layout import ClusterPlan, Layout, render_node
 
 _TEMPLATE = """\
 # A gpusage sandbox: a private cluster on one machine. Edit freely; then `scontrol reconfigure`.

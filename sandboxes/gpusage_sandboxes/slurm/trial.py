@@ -6,7 +6,7 @@ import re
 
 from gpusage.settings.configuration import SiteMode
 from gpusage_sandboxes.gpusaged import start_gpusaged, write_gpusage_toml
-from gpusage_slurm.sandbox.cluster import Sandbox
+from gpusage_sandboxes.slurm.cluster import Sandbox
 
 _SUBMISSIONS = re.compile(r"REQUEST_SUBMIT_BATCH_JOB .*total_time:(\d+)")
 

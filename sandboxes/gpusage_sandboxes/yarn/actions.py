@@ -12,9 +12,9 @@ from gpusage_sandboxes.actions import mode_line, show_up, shut_down
 from gpusage_sandboxes.gpusaged import DAEMON, start_gpusaged, stop_gpusaged
 from gpusage_sandboxes.inside import enter
 from gpusage_sandboxes.progress import progress
-from gpusage_yarn.sandbox import ClusterPlan, open_sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.jar import find_jar
-from gpusage_yarn.sandbox.settings import with_gpusage
+from gpusage_sandboxes.yarn import ClusterPlan, open_sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.yarn.jar import find_jar
+from gpusage_sandboxes.yarn.settings import with_gpusage
 
 _USUAL = {"yarn.scheduler.capacity.maximum-am-resource-percent": "0.1"}
 """YARN's own, so that what is tried here is what a site has."""

@@ -18,10 +18,10 @@ from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.record import read_record
 from gpusage_sandboxes.sandbox import Sandbox as AnySandbox
-from gpusage_yarn.sandbox.daemons import environment_of, last_exception, read_last_log, start_daemon
-from gpusage_yarn.sandbox.hadoop import Hadoop
-from gpusage_yarn.sandbox.layout import CLIENT, RESOURCE_MANAGER, Layout, Record
-from gpusage_yarn.sandbox.settings import MARK
+from gpusage_sandboxes.yarn.daemons import environment_of, last_exception, read_last_log, start_daemon
+from gpusage_sandboxes.yarn.hadoop import Hadoop
+from gpusage_sandboxes.yarn.layout import CLIENT, RESOURCE_MANAGER, Layout, Record
+from gpusage_sandboxes.yarn.settings import MARK
 from gpusage_yarn.settings import MANAGER
 
 _REGISTERED = "Registered with ResourceManager as"

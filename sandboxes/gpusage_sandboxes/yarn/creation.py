@@ -13,10 +13,10 @@ from gpusage_sandboxes.host import free_ports, private_folder
 from gpusage_sandboxes.progress import Report, silent
 from gpusage_sandboxes.record import write_record
 from gpusage_sandboxes.sandbox import down_on_failure
-from gpusage_yarn.sandbox.cluster import Sandbox
-from gpusage_yarn.sandbox.hadoop import Hadoop, listing_options, make_archive, prepare_hadoop
-from gpusage_yarn.sandbox.layout import CLIENT, RESOURCE_MANAGER, ClusterPlan, Layout, Record, parse_nodes
-from gpusage_yarn.sandbox.settings import (
+from gpusage_sandboxes.yarn.cluster import Sandbox
+from gpusage_sandboxes.yarn.hadoop import Hadoop, listing_options, make_archive, prepare_hadoop
+from gpusage_sandboxes.yarn.layout import CLIENT, RESOURCE_MANAGER, ClusterPlan, Layout, Record, parse_nodes
+from gpusage_sandboxes.yarn.settings import (
     NODE_PORTS,
     RM_PORTS,
     client_files,

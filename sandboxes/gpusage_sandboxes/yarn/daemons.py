@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpusage_yarn.sandbox.hadoop import Hadoop
-from gpusage_yarn.sandbox.layout import RESOURCE_MANAGER, STANDBY, Layout
-from gpusage_yarn.sandbox.settings import MARK
+from gpusage_sandboxes.yarn.hadoop import Hadoop
+from gpusage_sandboxes.yarn.layout import RESOURCE_MANAGER, STANDBY, Layout
+from gpusage_sandboxes.yarn.settings import MARK
 
 _RM_CLASS = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
 _NODE_CLASS = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"

@@ -20,7 +20,7 @@ import msgspec
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes.cache import cache_folder, lock
 from gpusage_sandboxes.progress import Report, silent
-from gpusage_yarn.sandbox.java import Java, prepare_java
+from gpusage_sandboxes.yarn.java import Java, prepare_java
 
 _HERE = Path(__file__).parent
 _POM = _HERE / "hadoop.pom.xml"

@@ -10,8 +10,8 @@ import click
 
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes.cache import cache_folder, lock
-from gpusage_yarn.install.classes import SOURCES, in_checkout, jar_instructions, packaged_jar
-from gpusage_yarn.sandbox.java import prepare_java
+from gpusage_sandboxes.yarn.java import prepare_java
+from gpusage_yarn.jar import SOURCES, in_checkout, jar_instructions, packaged_jar
 
 
 def find_jar() -> Path:

@@ -13,6 +13,7 @@ from gpusage.settings.configuration import SiteMode
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.units import MIB
 from gpusage_sandboxes.nodes import SandboxNode
+from gpusage_sandboxes.yarn.layout import CLIENT, ClusterPlan, Layout
 from gpusage_yarn.cluster.configuration import (
     ALLOCATOR,
     CALCULATOR,
@@ -25,7 +26,6 @@ from gpusage_yarn.cluster.configuration import (
     SITE,
 )
 from gpusage_yarn.install.edits import MAX_GPUS
-from gpusage_yarn.sandbox.layout import CLIENT, ClusterPlan, Layout
 
 MARK = "GPUSAGE_YARN_SANDBOX"
 """The variable that every process of a sandbox carries, containers included; its value is the sandbox's folder."""

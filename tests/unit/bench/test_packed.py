@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpusage_lab.simulator.jobs import FloatArray
+from gpusage_planning.simulator.jobs import FloatArray
 
 pytest.importorskip("scipy")
 sys.path.append(str(Path(__file__).parents[3] / "bench"))

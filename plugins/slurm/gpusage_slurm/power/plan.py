@@ -12,9 +12,9 @@ from msgspec import Meta, Struct
 
 from gpusage.boundary.typed_documents import MismatchError, read_as
 from gpusage.cli.user_file import read_document, refusal
-from gpusage.policies.capacity.plan import SCHEMA
 from gpusage_hooks.errors import RequestError
 
+SCHEMA = "gpusage.plan/1"
 _REMEDY = "Write it with `gpusage plan --json`."
 _MOST_S = 1e11
 _Time = Annotated[float, Meta(ge=0, le=_MOST_S, description="a time of at least 0, in seconds")]

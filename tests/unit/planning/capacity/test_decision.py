@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpusage.policies.capacity.decision import decide
-from gpusage.policies.capacity.mixed_integer import Limits
-from gpusage.policies.capacity.plan import Plan
-from gpusage.policies.capacity.planning import make_plan
-from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob
+from gpusage_planning.capacity.decision import decide
+from gpusage_planning.capacity.mixed_integer import Limits
+from gpusage_planning.capacity.plan import Plan
+from gpusage_planning.capacity.planning import make_plan
+from gpusage_planning.capacity.problem import NodeGroup, NodeType, PlannedJob
 
 CHEAP = NodeType(name="cheap", gpu="old", gpu_count=1, price_per_hour=1.0)
 DEAR = NodeType(name="dear", gpu="new", gpu_count=1, price_per_hour=3.0)

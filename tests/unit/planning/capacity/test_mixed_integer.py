@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpusage.policies.capacity.mixed_integer import Limits, Program, Row, solve
+from gpusage_planning.capacity.mixed_integer import Limits, Program, Row, solve
 
 
 @pytest.mark.parametrize("tiny", [1e-310, 1e-320, 1e-20])

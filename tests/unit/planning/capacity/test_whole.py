@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.policies.capacity.decision import decide
-from gpusage.policies.capacity.mixed_integer import Limits
-from gpusage.policies.capacity.plan import least_cost
-from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob, node_types, options
-from gpusage.policies.capacity.rules import RULES, by_rule
-from gpusage.policies.capacity.state import Choice, State
-from gpusage.policies.capacity.whole import Watch, divided, whole_plan
+from gpusage_planning.capacity.decision import decide
+from gpusage_planning.capacity.mixed_integer import Limits
+from gpusage_planning.capacity.plan import least_cost
+from gpusage_planning.capacity.problem import NodeGroup, NodeType, PlannedJob, node_types, options
+from gpusage_planning.capacity.rules import RULES, by_rule
+from gpusage_planning.capacity.state import Choice, State
+from gpusage_planning.capacity.whole import Watch, divided, whole_plan
 
 OLD = NodeType(name="old", gpu="old", gpu_count=2, price_per_hour=2.0)
 NEW = NodeType(name="new", gpu="new", gpu_count=1, price_per_hour=1.5)
@@ -70,7 +70,7 @@ def test_parts_have_as_much_to_do_as_each_other() -> None:
 
 
 def test_a_problem_in_parts_is_a_whole_plan_no_dearer_than_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpusage.policies.capacity.whole.divided", lambda jobs, groups: divided(jobs, groups, 100))
+    monkeypatch.setattr("gpusage_planning.capacity.whole.divided", lambda jobs, groups: divided(jobs, groups, 100))
     jobs, groups = problem(40, 6, 4)
     plan, others = whole_plan(jobs, groups, program, Watch())
     assert sorted(each.job.name for each in plan.assignments) == sorted(job.name for job in jobs)

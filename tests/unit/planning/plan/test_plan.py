@@ -13,13 +13,13 @@ from click.testing import CliRunner
 
 from gpusage.cli import main
 from gpusage.cli.cards.graph_cache import read_graph
-from gpusage.cli.planning import times
-from gpusage.cli.planning.jobs import read_lines
-from gpusage.cli.planning.nodes import read_nodes
 from gpusage.decisions.advisor import make_advisor
 from gpusage.policies.shares.price import partners_of
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage_hooks.types import Workload
+from gpusage_planning.plan import times
+from gpusage_planning.plan.jobs import read_lines
+from gpusage_planning.plan.nodes import read_nodes
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = ["plan", "--jobs", "examples/plan/jobs.csv", "--cluster", "examples/plan/cluster.toml"]

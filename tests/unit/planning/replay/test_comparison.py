@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from gpusage_lab.replay import comparison
-from gpusage_lab.replay.comparison import Delays, Outcome, Repetition
-from gpusage_lab.replay.page import label, most_at_once, page
-from gpusage_lab.replay.virtual_gpus import Ending, Stay
+from gpusage_planning.replay import comparison
+from gpusage_planning.replay.comparison import Delays, Outcome, Repetition
+from gpusage_planning.replay.page import label, most_at_once, page
+from gpusage_planning.replay.virtual_gpus import Ending, Stay
 
 
 def stay(job: int, start_s: float, end_s: float, device: int = 0, ending: Ending = "done") -> Stay:
@@ -69,15 +69,16 @@ def test_gains_and_how_far_they_are_apart() -> None:
 
 
 def test_the_table_says_whether_both_agree() -> None:
-    table = comparison.table([repetition(), repetition()], "title")
-    assert len(table.rows) == 6
-    assert "30.0 % real, 40.0 % simulated" in table.notes[0]
-    assert "real +16.7 % from simulated (goal 10: missed)" in table.notes[1]
-    assert "+17 %, +17 %" in table.notes[2]
-    assert "+0.0 %; single repetitions: +0 %, +0 %" in table.notes[3]
-    assert "a start 1.50 s after there was room, a job that ran out of memory again after 2.0 s" in table.notes[8]
-    assert table.notes[11] == "gpusage on: starts by backfill: 2 of 4, 2 of 4"
-    assert table.notes[12] == "jobs whose share the simulator has otherwise: 1, 1"
+    both = [repetition(), repetition()]
+    assert len([*comparison.rows(both)]) == 6
+    notes = [*comparison.sentences(both)]
+    assert "30.0 % real, 40.0 % simulated" in notes[0]
+    assert "real +16.7 % from simulated (goal 10: missed)" in notes[1]
+    assert "+17 %, +17 %" in notes[2]
+    assert "+0.0 %; single repetitions: +0 %, +0 %" in notes[3]
+    assert "a start 1.50 s after there was room, a job that ran out of memory again after 2.0 s" in notes[8]
+    assert notes[11] == "gpusage on: starts by backfill: 2 of 4, 2 of 4"
+    assert notes[12] == "jobs whose share the simulator has otherwise: 1, 1"
 
 
 def test_the_document_is_json_with_every_stay() -> None:
@@ -94,7 +95,7 @@ def test_a_chart_has_as_many_lines_as_jobs_stood_on_the_gpu_at_once() -> None:
 
 def test_the_page_has_both_charts_on_one_scale_and_needs_no_network() -> None:
     charts = {"Slurm": {"off": STAYS, "on": STAYS[:3]}}
-    text = page(comparison.table([repetition()], "title"), charts, [("n", 0), ("n", 1), ("n", 2)])
+    text = page("title", [["a"]], ["A note."], charts, [("n", 0), ("n", 1), ("n", 2)])
     assert text.count("<svg") == 2
     assert text.count(">2.0 h<") == 2  # the last tick of 7260 s, in the chart that ends at 3660 s, too
     assert "1 (out of memory)" in text

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from emulated import emulated
 from gpusage_hooks.units import MIB
-from gpusage_lab.replay.virtual_gpus import Seat
-from gpusage_lab.simulator.engine import OUT_OF_MEMORY_S
+from gpusage_planning.replay.virtual_gpus import Seat
+from gpusage_planning.simulator.engine import OUT_OF_MEMORY_S
 
 
 def seat(gpu_type: int = 0, cap: float = inf) -> Seat:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster
-from gpusage_lab.cli import commands
-from gpusage_lab.simulator.fleet import Fleet, GpuType
-from gpusage_lab.simulator.formats import FORMATS, RATES, find_format
-from gpusage_lab.simulator.models import with_drawn_models
-from gpusage_lab.simulator.source import Source, scenario
-from gpusage_lab.simulator.trace import Trace, trace_of
+from gpusage_planning import commands
+from gpusage_planning.simulator.fleet import Fleet, GpuType
+from gpusage_planning.simulator.formats import FORMATS, RATES, find_format
+from gpusage_planning.simulator.models import with_drawn_models
+from gpusage_planning.simulator.source import Source, scenario
+from gpusage_planning.simulator.trace import Trace, trace_of
 
 FLEET = Fleet(
     types=(GpuType(name="V100", gpu_count=8), GpuType(name="T4", gpu_count=4)),

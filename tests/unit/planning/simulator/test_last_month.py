@@ -16,11 +16,11 @@ from gpusage.plugins.loading import make_hooks
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import Manager
 from gpusage_hooks.types import Cluster, PastJob
-from gpusage_lab.cli import commands
-from gpusage_lab.simulator import sweep
-from gpusage_lab.simulator.last_month import LastMonth, collect_last_month
-from gpusage_lab.simulator.notes import notes
-from gpusage_lab.simulator.source import Source, scenario
+from gpusage_planning import commands
+from gpusage_planning.simulator import sweep
+from gpusage_planning.simulator.last_month import LastMonth, collect_last_month
+from gpusage_planning.simulator.notes import notes
+from gpusage_planning.simulator.source import Source, scenario
 from sites import announced
 
 ADVISOR = make_advisor()

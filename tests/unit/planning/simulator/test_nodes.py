@@ -12,13 +12,13 @@ from click.testing import CliRunner
 
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster
-from gpusage_lab.cli import commands
-from gpusage_lab.simulator.contract import Backfill, Colocation, Tenant
-from gpusage_lab.simulator.engine import simulate
-from gpusage_lab.simulator.fleet import Fleet, GpuType
-from gpusage_lab.simulator.jobs import Jobs, Kind
-from gpusage_lab.simulator.policies import Slots
-from gpusage_lab.simulator.result import Result
+from gpusage_planning import commands
+from gpusage_planning.simulator.contract import Backfill, Colocation, Tenant
+from gpusage_planning.simulator.engine import simulate
+from gpusage_planning.simulator.fleet import Fleet, GpuType
+from gpusage_planning.simulator.jobs import Jobs, Kind
+from gpusage_planning.simulator.policies import Slots
+from gpusage_planning.simulator.result import Result
 
 
 class Truth:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from gpusage_hooks.types import Cluster
-from gpusage_lab.simulator.contract import Backfill, Colocation, Demand, JobRequest, Tenant
-from gpusage_lab.simulator.engine import OUT_OF_MEMORY_S, simulate
-from gpusage_lab.simulator.fleet import Fleet, GpuType
-from gpusage_lab.simulator.jobs import Jobs, Kind
-from gpusage_lab.simulator.passes import Scheduling
-from gpusage_lab.simulator.result import Result
+from gpusage_planning.simulator.contract import Backfill, Colocation, Demand, JobRequest, Tenant
+from gpusage_planning.simulator.engine import OUT_OF_MEMORY_S, simulate
+from gpusage_planning.simulator.fleet import Fleet, GpuType
+from gpusage_planning.simulator.jobs import Jobs, Kind
+from gpusage_planning.simulator.passes import Scheduling
+from gpusage_planning.simulator.result import Result
 
 HALF, WHOLE, TOO_SMALL = 0, 1, 2
 FLEET = Fleet(types=(GpuType(name="t", gpu_count=2),), cluster=Cluster(manager="none", version="", pools=()))

@@ -12,14 +12,14 @@ from distributed import LocalCluster
 from gpusage.cli.cluster_file import example_cluster
 from gpusage.decisions.advisor import make_advisor
 from gpusage_hooks.errors import RequestError
-from gpusage_lab.cli import commands
-from gpusage_lab.simulator.contract import JobRequest
-from gpusage_lab.simulator.engine import simulate
-from gpusage_lab.simulator.fleet import fleet_of
-from gpusage_lab.simulator.generated import generated
-from gpusage_lab.simulator.models import draw_kinds
-from gpusage_lab.simulator.scenario import POLICIES, scenario_of
-from gpusage_lab.simulator.sweep import wilson_interval
+from gpusage_planning import commands
+from gpusage_planning.simulator.contract import JobRequest
+from gpusage_planning.simulator.engine import simulate
+from gpusage_planning.simulator.fleet import fleet_of
+from gpusage_planning.simulator.generated import generated
+from gpusage_planning.simulator.models import draw_kinds
+from gpusage_planning.simulator.scenario import POLICIES, scenario_of
+from gpusage_planning.simulator.sweep import wilson_interval
 from simulated import read_trace
 
 ADVISOR = make_advisor()

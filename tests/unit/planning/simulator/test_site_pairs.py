@@ -13,13 +13,13 @@ from gpusage.cli.cluster_file import example_cluster
 from gpusage.decisions.advisor import make_advisor
 from gpusage.experience.profile_rows import COLUMNS
 from gpusage_hooks.errors import RequestError
-from gpusage_lab.cli import commands
-from gpusage_lab.simulator.contract import Tenant
-from gpusage_lab.simulator.fleet import fleet_of
-from gpusage_lab.simulator.jobs import Kind
-from gpusage_lab.simulator.models import read_models
-from gpusage_lab.simulator.scenario import scenario_of
-from gpusage_lab.simulator.site_pairs import measured_of, read_pairs
+from gpusage_planning import commands
+from gpusage_planning.simulator.contract import Tenant
+from gpusage_planning.simulator.fleet import fleet_of
+from gpusage_planning.simulator.jobs import Kind
+from gpusage_planning.simulator.models import read_models
+from gpusage_planning.simulator.scenario import scenario_of
+from gpusage_planning.simulator.site_pairs import measured_of, read_pairs
 from simulated import read_trace
 
 ADVISOR = make_advisor()

@@ -8,10 +8,10 @@ import pytest
 from gpusage.decisions.advisor import make_advisor
 from gpusage_hooks.types import Workload
 from gpusage_lab.seeds import yeung_cluster
-from gpusage_lab.simulator.contract import Tenant
-from gpusage_lab.simulator.jobs import Kind
-from gpusage_lab.simulator.pair_truth import PairTruth
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_lab.seeds.pair_truth import PairTruth
+from gpusage_planning.simulator.contract import Tenant
+from gpusage_planning.simulator.jobs import Kind
+from gpusage_planning.zoo import load_zoo
 
 KEYS = ("gavel:resnet18@32", "gavel:lm@35", "gavel:recommendation@20108")
 

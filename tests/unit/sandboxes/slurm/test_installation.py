@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.sandbox.installation import leave_login_alone, read_installation, slurm_version
+from gpusage_sandboxes.slurm.installation import leave_login_alone, read_installation, slurm_version
 
 
 @pytest.mark.parametrize(

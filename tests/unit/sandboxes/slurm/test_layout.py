@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.sandbox import ClusterPlan, open_sandbox, parse_nodes
-from gpusage_slurm.sandbox.layout import Layout, render_cgroup_conf, render_gres_conf, render_node
+from gpusage_sandboxes.slurm import ClusterPlan, open_sandbox, parse_nodes
+from gpusage_sandboxes.slurm.layout import Layout, render_cgroup_conf, render_gres_conf, render_node
 
 LAYOUT = Layout(folder=Path("/s"))
 

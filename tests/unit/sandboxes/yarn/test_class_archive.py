@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpusage_yarn.sandbox.hadoop import class_names
+from gpusage_sandboxes.yarn.hadoop import class_names
 
 
 def test_only_classes_that_can_be_found_again_are_archived() -> None:

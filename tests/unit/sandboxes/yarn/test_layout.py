@@ -6,7 +6,7 @@ import pytest
 
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes.nodes import SandboxNode
-from gpusage_yarn.sandbox.layout import ClusterPlan, parse_nodes
+from gpusage_sandboxes.yarn.layout import ClusterPlan, parse_nodes
 
 
 def test_nodes_are_numbered_within_their_type() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage_yarn.sandbox.layout import ClusterPlan, Layout, parse_nodes
-from gpusage_yarn.sandbox.settings import (
+from gpusage_sandboxes.yarn.layout import ClusterPlan, Layout, parse_nodes
+from gpusage_sandboxes.yarn.settings import (
     client_files,
     equal_parts,
     node_files,
