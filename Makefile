@@ -7,7 +7,7 @@ MARKS ?= slurm and not clients and not one_release
 # So many test files run at a time. The tests on YARN run alone: they keep two processors busy.
 WORKERS ?= 2
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile
-# A test on a real cluster that fails is run once more, and both are printed (docs/decisions/0051).
+# A test on a real cluster that fails is run once more, and both are printed (docs/decisions/packaging.md).
 ON_CLUSTERS := --reruns 1
 BIN := .venv/bin
 export UV_CACHE_DIR ?= $(CURDIR)/.cache/uv

@@ -28,7 +28,7 @@ def trace(path: Path, module: str, arguments: list[str]) -> None:
             called[frame.f_code] = None
 
     def write(*_: object) -> None:
-        functions = [(code.co_filename, code.co_name) for code in list(called)]
+        functions = [(code.co_filename, f"{code.co_name}:{code.co_firstlineno}") for code in list(called)]
         ours = [each for each in functions if each[0].startswith(SOURCES)]
         path.with_suffix(".new").write_text(json.dumps(ours))
         path.with_suffix(".new").replace(path)

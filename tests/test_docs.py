@@ -125,13 +125,21 @@ def test_a_difference_is_seen() -> None:
     assert right not in (renamed, retyped)
 
 
-def test_the_index_of_decisions_names_each_once_by_its_title() -> None:
+def test_each_page_of_decisions_is_reached_from_its_room_and_from_the_index() -> None:
     folder = DOCS / "decisions"
+    pages = {page.name for page in folder.glob("*.md")} - {"README.md"}
     index = (folder / "README.md").read_text(encoding="utf-8")
-    for page in folder.glob("0*.md"):
-        number, title = page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ").split(" ", 1)
-        assert number == page.name[:4]
-        assert index.count(f"* {int(number)}: [{title}]({page.name})") == 1, page.name
+    assert [page for page in pages if index.count(f"| [{page}]({page}) |") != 1] == []
+    roots = ("hooks", "core", "plugins", "planning", "sandboxes", "lab")
+    rooms = [path for root in roots for path in (DOCS.parent / root).rglob("__init__.py")]
+    named = {name for path in rooms for name in re.findall(r"docs/decisions/([\w.]+\.md)", path.read_text("utf-8"))}
+    assert named == pages
+
+
+def test_the_pages_of_decisions_stay_short() -> None:
+    """Together: a reader of one room reads some minutes."""
+    words = sum(len(page.read_text(encoding="utf-8").split()) for page in (DOCS / "decisions").glob("*.md"))
+    assert words <= 15_000
 
 
 @pytest.mark.parametrize("name", ["architecture", "glossary"])

@@ -42,7 +42,6 @@ def slurm_sandbox() -> None:
 @click.option("--mps", "mps_per_gpu", default=100, show_default=True, help="Units of gres/mps per GPU; 0 for none.")
 @click.option("--release", help="Debian or Ubuntu release to take Slurm from, such as trixie.  [default: the host's]")
 @click.option("--accounting", is_flag=True, help="Also start slurmdbd, on a MariaDB of its own, and have slurmrestd.")
-@click.option("--power-saving", is_flag=True, help="Have nodes that Slurm can suspend and resume: their slurmd ends.")
 @mode_option
 @json_option
 @run_by("gpusage_sandboxes.slurm.actions:up")

@@ -19,13 +19,14 @@ from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_san
 from gpusage_sandboxes.slurm.trial import install_plugin
 from gpusage_slurm.jobs.out_of_memory import OUT_OF_MEMORY
 from gpusage_slurm.jobs.queue import PROGRAM_MISSING
-from gpusage_slurm.late.decisions import CHANGES_PENDING_GRES
 from slurm_jobs import GENEROUS, configure, gpusaged_status, release, show_job, submit_share, wait_for_state
 from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
 LIGHT = f"model={Path(__file__).parents[2] / 'examples' / 'models'}/dlrm.onnx,batch=8,mode=infer"
+CHANGES_PENDING_GRES = (23, 11)
+"""From this version on a pending job's share can become a GPU: 22.05 refuses, 24.11 does it."""
 SLURMS_OWN_WAIT_S = 120
 """What Slurm lets a requeued job wait by itself."""
 STARVES = """

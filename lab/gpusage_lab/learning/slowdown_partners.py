@@ -17,9 +17,8 @@ from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.sharing.colocation import PartnerExponents, apply_partners
 from gpusage.predictors.sharing.host import gpu_time_shares
-from gpusage.predictors.sharing.share_growth import growths_with
-from gpusage.predictors.sharing.slowdown import SlowdownDeviations, share_interval, slowdowns
-from gpusage.predictors.times.residual import KERNEL_COUNT
+from gpusage.predictors.sharing.slowdown import SlowdownDeviations, growths_with, share_interval, slowdowns
+from gpusage.predictors.times.efficiency import KERNEL_COUNT
 from gpusage_hooks.types import Interval, Workload
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_rows import PARVAGPU, PARVAGPU_NAMES, slice_of

@@ -122,43 +122,6 @@ def doctor() -> None:
 
 
 @slurm.command()
-@click.option(
-    "--plan",
-    "plan_file",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="Output of `gpusage plan --json`; its times count from its creation.",
-)
-@_YES
-@_JSON
-@run_by("gpusage_slurm.power.actions:power")
-def power() -> None:
-    """Show which nodes Slurm should suspend and resume now, by a plan; with --yes, have Slurm do so.
-
-    A node stays as it is if a job runs or is to start on it, if it is drained, down or reserved, or if it is not in
-    the plan. Slurm's power saving must be set up, and --yes needs the rights of an admin of Slurm. Run this once a
-    minute, for example by cron: it does nothing twice.
-
-    Example: gpusage slurm power --plan plan.json --yes
-    """
-
-
-@slurm.command()
-@click.option("--once", is_flag=True, help="Look once, and end.  [default: every daemon.refresh_s]")
-@_JSON
-@run_by("gpusage_slurm.late.decisions:late")
-def late() -> None:
-    """Decide pending jobs without a description of their model: from slurmrestd, or a host without cli_filter.
-
-    A child process reads each model with its user's own rights, so run this as root, beside slurmctld; any other user
-    can run it for jobs of their own. gpusaged decides, and the command changes a job that is still pending. Slurm 22.05
-    cannot change a pending GPU into a share: there, and for srun and salloc, the decision is advice in the job's mark.
-
-    Example: gpusage slurm late --once
-    """
-
-
-@slurm.command()
 @_JSON
 @run_by("gpusage_slurm.actions:status")
 def status() -> None:

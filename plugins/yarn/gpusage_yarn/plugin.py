@@ -41,7 +41,7 @@ def describe_manager() -> Manager:
 
 
 @hookimpl(trylast=True)
-def parse_submission(submission: DecisionRequest) -> Job | None:
+def parse_submission(submission: DecisionRequest, context: Context) -> Job | None:
     """Understand what the placement rule saw, or what a user typed.
 
     Raises:
@@ -51,7 +51,7 @@ def parse_submission(submission: DecisionRequest) -> Job | None:
         return None
     from gpusage_yarn.submission import request  # what lists commands starts faster
 
-    return request.parse_submission(submission)
+    return request.parse_submission(submission, context.model_names)
 
 
 @hookimpl(trylast=True)

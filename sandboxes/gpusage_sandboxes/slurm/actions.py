@@ -20,13 +20,10 @@ def up(  # noqa: PLR0913 - one for each option
     mode: SiteMode | None,
     *,
     accounting: bool,
-    power_saving: bool,
     as_json: bool,
 ) -> None:
     """Start a cluster."""
-    plan = ClusterPlan(
-        nodes=parse_nodes(nodes), mps_per_gpu=mps_per_gpu, accounting=accounting, power_saving=power_saving
-    )
+    plan = ClusterPlan(nodes=parse_nodes(nodes), mps_per_gpu=mps_per_gpu, accounting=accounting)
     with progress(quiet=as_json) as report:
         cluster = start_sandbox(plan, folder=folder, release=release, report=report)
     if mode:

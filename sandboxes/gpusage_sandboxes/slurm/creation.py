@@ -17,7 +17,6 @@ from gpusage_sandboxes.slurm.accounting import lay_out_accounting
 from gpusage_sandboxes.slurm.cluster import Record, Sandbox
 from gpusage_sandboxes.slurm.installation import prepare_installation
 from gpusage_sandboxes.slurm.layout import ClusterPlan, Layout, render_cgroup_conf, render_gres_conf
-from gpusage_sandboxes.slurm.power_saving import lay_out_power_saving
 from gpusage_sandboxes.slurm.slurm_conf import Host, render_slurm_conf
 
 _DEVICE = "/dev/null"  # a character device that every Linux has; the sandbox's GPUs are links to it
@@ -63,8 +62,6 @@ def _lay_out(plan: ClusterPlan, sandbox: Sandbox) -> None:
     text = render_slurm_conf(plan, layout, installation, host, cluster_name)
     if plan.accounting:
         text += lay_out_accounting(layout, installation, host)
-    if plan.power_saving:
-        text += lay_out_power_saving(sandbox)
     layout.slurm_conf.write_text(text, encoding="utf-8")
     (layout.etc / "gres.conf").write_text(render_gres_conf(plan, layout), encoding="utf-8")
     (layout.etc / "cgroup.conf").write_text(render_cgroup_conf(installation.major_minor), encoding="utf-8")

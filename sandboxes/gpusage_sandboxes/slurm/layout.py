@@ -26,7 +26,6 @@ class ClusterPlan:
         scripts: A folder whose files are copied beside slurm.conf; ``job_submit.lua``, ``cli_filter.lua`` and
             ``task_prolog.sh`` among them are switched on.
         accounting: Whether slurmdbd, on a MariaDB of the sandbox's own, keeps its books.
-        power_saving: Whether nodes can be suspended and resumed: their slurmd is ended and started.
     """
 
     nodes: tuple[SandboxNode, ...]
@@ -35,7 +34,6 @@ class ClusterPlan:
     settings: tuple[str, ...] = ()
     scripts: Path | None = None
     accounting: bool = False
-    power_saving: bool = False
 
     @property
     def longest_folder(self) -> int:
