@@ -70,7 +70,7 @@ def stuck_job(sandbox: Sandbox) -> str:
 
 def monitor_status(sandbox: Sandbox) -> dict[str, Any]:
     """Return what the daemon's status says of rewritten jobs."""
-    expected: dict[str, Any] = gpusaged_status(sandbox)["aftercare"]
+    expected: dict[str, Any] = gpusaged_status(sandbox)["job_monitor"]
     return expected
 
 

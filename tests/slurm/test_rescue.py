@@ -138,7 +138,7 @@ def test_no_loop_and_never_against_its_users_word_and_its_mark_is_set_right(sand
     assert again["Comment"] == LIGHT
 
     def reported() -> list[str]:
-        known = gpusaged_status(sandbox)["aftercare"]["not_rescued"]
+        known = gpusaged_status(sandbox)["job_monitor"]["not_requeued"]
         return [each for each in known if f"slurm job {final} of " in each]
 
     (message,) = wait_until(reported)
@@ -180,7 +180,9 @@ def test_a_site_that_rescues_no_job_has_the_miss_recorded(sandbox: Sandbox) -> N
         job = shared(sandbox, f"--comment={LIGHT.replace('batch=8', 'batch=2')}")
         release(sandbox, job)
         wait_until(
-            lambda: any(f"job {job} of" in message for message in gpusaged_status(sandbox)["aftercare"]["not_rescued"])
+            lambda: any(
+                f"job {job} of" in message for message in gpusaged_status(sandbox)["job_monitor"]["not_requeued"]
+            )
         )
         assert wait_for_state(sandbox, job, "FAILED", restarts=0)["Comment"].endswith(OUT_OF_MEMORY)
     finally:

@@ -27,7 +27,7 @@ PEAKS, STATIC, BENCHMARK = "gpumemnet_timm_memory.csv", "timm_static_features.cs
 GPU = "a100-sxm4-40gb"
 FLAT_GROWTH = 0.3
 """A model's peaks grow by at least this share of what its kept tensors grow by, or they are flat."""
-_SAVED, _WEIGHTS = TRAINING_TERMS.index("kept"), TRAINING_TERMS.index("weights")
+_SAVED, _WEIGHTS = TRAINING_TERMS.index("saved"), TRAINING_TERMS.index("weights")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,7 +123,7 @@ def measured_folder(tmp_path: Path) -> tuple[DataFolder, Zoo]:
             lowering = WorkloadAnalysis(graph, Workload(batch_size=size)).lowering
             values = dict(zip(TRAINING_TERMS, terms(lowering, walk(graph, lowering, size)), strict=True))
             noise = float(RANDOM.lognormal(0, 0.01))
-            peaks.append(peak(name, size, noise * (1700 + (3 * values["weights"] + 1.2 * values["kept"]) / MIB)))
+            peaks.append(peak(name, size, noise * (1700 + (3 * values["weights"] + 1.2 * values["saved"]) / MIB)))
     write(tmp_path / "gpumemnet_timm_memory.csv", peaks)
     write(tmp_path / "timm_static_features.csv", [{"model": name, "img_size_px": 56} for name in graphs_of])
     families = [{"model": name, "timm_module": f"family{int(name[3:]) % 4}"} for name in graphs_of]
