@@ -21,7 +21,7 @@ from gpusage_hooks.units import MIB
 from gpusage_lab.learning.profiled import ProfiledRun, profiled
 from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.measurements.tables import DataFolder, Table
-from gpusage_lab.zoo.cards import Zoo
+from gpusage_planning.zoo import Zoo
 
 PEAKS, STATIC, BENCHMARK = "gpumemnet_timm_memory.csv", "timm_static_features.csv", "timm_benchmark.csv"
 GPU = "a100-sxm4-40gb"

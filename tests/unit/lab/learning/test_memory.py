@@ -26,7 +26,7 @@ from gpusage_lab.learning.memory_rows import memory_rows
 from gpusage_lab.learning.memory_unfitted import unfitted_table
 from gpusage_lab.measurements.columns import COLUMNS
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo, dump_card
+from gpusage_planning.zoo import Zoo, dump_card
 from graphs import convolution_graph
 
 RANDOM = np.random.default_rng(0)
