@@ -1,14 +1,11 @@
-"""The rule ``utilization``: jobs share a GPU where their known utilizations add up to 100 % at most.
+"""A site's plugin that decides shares by another rule: jobs share a GPU where their known utilizations add up to 100 %.
 
-Yeung et al. pack jobs by GPU utilization, a few on a GPU, and limit nobody's threads. Only a utilization that the user
-or an earlier run knows counts: what a graph shows is too inexact. What a job costs beside such partners is not
-predicted, so nothing is promised (docs/decisions/0024).
+Yeung et al. pack jobs by GPU utilization, three at most on a GPU, and limit nobody's threads. Only a utilization that
+the user (`utilization=60`) or an earlier run knows counts: what a graph shows is too inexact. What a job costs beside
+such partners is not predicted, so nothing is promised about its speed (docs/shares.md has how often it went wrong).
 
-Invariants:
-
-1. A share is no less than the utilization on any GPU type on which the job may land, at the pessimistic end.
-2. On any GPU, the memory caps of shares that add up to 100 % add up to its memory at most.
-3. No more than ``maximum_packed`` jobs fit on one GPU.
+Copy it into a package with an entry point in the group `gpusage` (docs/plugins.md), and install it where gpusaged runs.
+It answers at the stage ``sharing`` alone, so all other stages are decided as without it.
 
 Source:
     Yeung et al., "Towards GPU Utilization Prediction for Cloud Deep Learning", HotCloud 2020.
@@ -19,76 +16,69 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from gpusage.policies.place import least_cap_bytes, memory_percent, needed_bytes, type_names
-from gpusage.policies.shares.landing import keep_whole_gpu, obstacle, shared_places
-from gpusage_hooks.types import Candidate, Decision, PolicyInput, SharingRules
-from gpusage_hooks.units import WHOLE_PERCENT
+from gpusage_hooks import hookimpl
+from gpusage_hooks.types import Candidate, Decision, PolicyInput, Stage
 
-UNKNOWN = "its GPU utilization is not known on {}; write what nvidia-smi showed when it ran alone, utilization=60"
+MOST_JOBS = 3
+"""On one GPU, as in Yeung et al."""
+MOST_PERCENT = 80
+"""A job that needs more of a GPU leaves too little for others."""
+FILLED_MEMORY = 0.95
+"""The part of a share's memory that its job may fill: each process on a GPU costs its driver some of it."""
 
 
-def decide(case: PolicyInput, draft: Decision) -> Decision:
+@hookimpl
+def decide(stage: Stage, policy_input: PolicyInput, draft: Decision) -> Decision | None:
     """Put a share as large as the known utilization in place of the whole GPU, with all of the threads."""
-    where, rules = shared_places(case), case.rules.sharing
-    reason = _refusal(case, where)
+    if stage != "sharing" or draft.request.gpu_count != 1 or not policy_input.rules.sharing.enabled:
+        return None
+
+    # A preference confines no job, so the share must be large enough on each GPU type that it may land on.
+    named = policy_input.request.gpu_type
+    candidates = [each for each in policy_input.candidates if named in (None, each.name, each.gpu.name)]
+    reason = _obstacle(policy_input, candidates)
+    percent = 0
+    if not reason:
+        needed = {each.name: _needed_percent(each) for each in candidates}
+        tightest = max(needed, key=lambda name: needed[name])
+
+        # One more than MOST_JOBS shares must not fit on a GPU.
+        percent = max(needed[tightest], 100 // (MOST_JOBS + 1) + 1)
+        if percent > MOST_PERCENT:
+            reason = f"it needs {percent} % of a {tightest}"
     if reason:
-        return keep_whole_gpu(draft, reason, __name__)
-    most_bytes = max(needed_bytes(place, case.request) for place in where)
-    tightest = max(where, key=lambda place: _needed_percent(place, most_bytes))
-    share_percent = max(_needed_percent(tightest, most_bytes), _least_percent(rules))
-    if share_percent > min(rules.maximum_percent, WHOLE_PERCENT):
-        return keep_whole_gpu(draft, _too_much(tightest, most_bytes, rules), __name__)
+        return replace(draft, reasons=(*draft.reasons, f"a whole GPU is kept: {reason}"), plugin=__name__)
+
     request = replace(
         draft.request,
         gpu_count=0,
-        mps_thread_percent=share_percent,
-        thread_cap_percent=WHOLE_PERCENT,
-        memory_cap_bytes=least_cap_bytes(where, share_percent),
+        mps_thread_percent=percent,
+        thread_cap_percent=100,
+        memory_cap_bytes=min(percent * each.gpu.memory_bytes // 100 for each in candidates),
     )
-    packed = f"packed by its GPU utilization, {_percent(tightest)} % by {_source(tightest)}, on {type_names(where)}"
-    limit = f"at most {rules.maximum_packed} jobs on a GPU, none limited in its threads, so no slowdown is promised"
-    return replace(draft, request=request, reasons=(*draft.reasons, packed, limit), plugin=__name__, need=tightest.need)
+    reasons = (f"packed by its GPU utilization, {percent} % of a GPU", "no slowdown is promised")
+    return replace(draft, request=request, reasons=(*draft.reasons, *reasons), plugin=__name__, need=candidates[0].need)
 
 
-def _refusal(case: PolicyInput, where: tuple[Candidate, ...]) -> str | None:
-    """Return why the job cannot be packed, whatever its utilization."""
-    if case.workload.slowdown is not None and case.workload.slowdown <= 1:
-        return "no slowdown is accepted"
-    why = obstacle(case, where)
-    if why:
-        return why
-    strange = [place for place in where if not place.need.familiar]
-    if strange:
-        return f"on {type_names(strange)} the workload is unlike those that the prediction was fitted on"
-    unknown = [place for place in where if place.known.gpu_utilization is None]
-    return UNKNOWN.format(type_names(unknown)) if unknown else None
+def _obstacle(policy_input: PolicyInput, candidates: list[Candidate]) -> str:
+    """Return why the job cannot be packed, whatever its utilization; empty where it can."""
+    if policy_input.cluster.unshared:
+        return "; ".join(policy_input.cluster.unshared.values())
+    if policy_input.workload.slowdown == 1 or policy_input.request.deadline_s is not None:
+        return "it must not become slower"
+    whole = [each.name for each in candidates if not each.pool.mps_per_gpu or each.gpu.parent_gpu]
+    whole += [pool.site_type for pool in policy_input.cluster.pools if pool.gpu is None]
+    if whole or not candidates:
+        return f"it could land on {', '.join(whole)}, which cannot be shared" if whole else "no GPU can be shared"
+    unknown = [each.name for each in candidates if each.known.gpu_utilization is None]
+    return f"its GPU utilization is not known on {', '.join(unknown)}; write utilization=60" if unknown else ""
 
 
-def _needed_percent(place: Candidate, memory_bytes: float) -> int:
-    return max(_percent(place), memory_percent(place, memory_bytes))
+def _needed_percent(candidate: Candidate) -> int:
+    """Return the share that holds the job's utilization and its memory, each at its pessimistic end, in percent."""
+    figure = candidate.known.gpu_utilization
+    utilization = figure.interval.high if figure else 1.0
+    memory = candidate.need.certain_memory_bytes / (FILLED_MEMORY * candidate.gpu.memory_bytes)
 
-
-def _least_percent(rules: SharingRules) -> int:
-    """Return the least share with which no more jobs fit on a GPU than the site allows."""
-    return max(rules.minimum_percent, WHOLE_PERCENT // (rules.maximum_packed + 1) + 1)
-
-
-def _percent(place: Candidate) -> int:
-    """Return the utilization that is known at *place*, at its upper end, in percent; rounded first: 0.28 is 28."""
-    figure = place.known.gpu_utilization
-    return math.ceil(round(WHOLE_PERCENT * figure.interval.high, 6)) if figure else WHOLE_PERCENT
-
-
-def _source(place: Candidate) -> str:
-    figure = place.known.gpu_utilization
-    return figure.source if figure else ""
-
-
-def _too_much(tightest: Candidate, memory_bytes: float, rules: SharingRules) -> str:
-    """Return what leaves too little of the GPU for others."""
-    if _least_percent(rules) > min(rules.maximum_percent, WHOLE_PERCENT):
-        return f"the site's rules allow no share ({rules.maximum_packed} jobs per GPU at most)"
-    memory = memory_percent(tightest, memory_bytes)
-    if memory >= _percent(tightest):
-        return f"its memory may take up to {memory} % of a {tightest.name}"
-    return f"it keeps a {tightest.name} busy for {_percent(tightest)} % of the time, by {_source(tightest)}"
+    # Rounded first: 0.28 is 28 %, and not a hair more.
+    return math.ceil(round(100 * max(utilization, memory), 6))

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from gpusage_lab.replay import body
-from gpusage_lab.replay.prediction import RULE
 from gpusage_lab.replay.site import YARN
 from gpusage_sandboxes.gpusaged import write_gpusage_toml
 from gpusage_yarn.cluster.configuration import SCHEDULER
@@ -46,7 +45,7 @@ class YarnManager:
         """Start a sandbox with our classes."""
         plan = ClusterPlan(nodes=parse_nodes(YARN.nodes), scheduler_settings={HELD: str(MOST)})
         with start_sandbox(with_gpusage(plan, build_jar(), "enforce")) as cluster:
-            write_gpusage_toml(cluster.layout, "enforce", f'[sharing]\nrule = "{RULE}"\n')
+            write_gpusage_toml(cluster.layout, "enforce")
             yield cls(cluster)
 
     @contextmanager

@@ -2,6 +2,6 @@
 
 from gpusage_hooks.specs import hookimpl
 
-API_VERSION = 2
+API_VERSION = 1
 
 __all__ = ["API_VERSION", "hookimpl"]

@@ -7,8 +7,8 @@ from gpusage.decisions.model_defaults import settled_request
 from gpusage.decisions.outcome import DecisionContext, Outcome, decide_outcome, require_job
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import node_hooks
+from gpusage.policies.candidates import without_forbidden
 from gpusage.policies.capacity.plan import SCHEMA
-from gpusage.policies.place import without_forbidden
 from gpusage.predictors.intervals import speedup
 
 __all__ = [

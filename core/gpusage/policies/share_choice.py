@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusage.policies.place import admits, admitted_candidates
-from gpusage.policies.shares.price import Limits, Offer, can_promise
+from gpusage.policies.candidates import admits, admitted_candidates
+from gpusage.policies.share_price import Limits, Offer, can_promise
 from gpusage_hooks.types import Binding, Candidate, GpuRequest, NodeKind, PolicyInput, Price, Room
 from gpusage_hooks.units import WHOLE_PERCENT
 
@@ -28,8 +28,8 @@ class Choice:
     """A share, and the GPU types on which it is offered.
 
     Attributes:
-        offers: One for each place that the job may land on; all of one size.
-        binding: Whether the job is confined to these places.
+        offers: One for each candidate that the job may land on; all of one size.
+        binding: Whether the job is confined to these candidates.
     """
 
     offers: tuple[Offer, ...]
@@ -63,15 +63,15 @@ class Reach:
     Attributes:
         request: What it asks for.
         partitions: Those that may run it; none means that any may.
-        places: All that may run it, those included that cannot be shared.
-        closed: Whether ``places`` are all that could run a share: no unknown GPU type can be shared.
+        candidates: All that may run it, those included that cannot be shared.
+        closed: Whether ``candidates`` are all that could run a share: no unknown GPU type can be shared.
         usual_s: How long a step takes on the GPU that the job would have without a share.
         releases: As in `Cluster`.
     """
 
     request: GpuRequest
     partitions: tuple[str, ...]
-    places: Sequence[Candidate]
+    candidates: Sequence[Candidate]
     closed: bool
     usual_s: float
     releases: bool = True
@@ -79,26 +79,41 @@ class Reach:
 
 def choose(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Choice | None:
     """Return the share with the least GPU time; of equals, one that does not confine the job."""
-    holding = [offer for offer in offers if can_promise(offer, within)]
-    return min(_choices(holding, reach, within, bind), key=_preference, default=None)
+    promised = [offer for offer in offers if can_promise(offer, within)]
+    choices: list[Choice] = []
+    for size in sorted({offer.share_percent for offer in promised}):
+        # The job may land on any of these types, so its needs on all of them must fit its share of each one's memory.
+        alike = [offer for offer in promised if offer.share_percent == size]
+        needed_bytes = max(offer.needed_bytes for offer in alike)
+        alike = [offer for offer in alike if offer.has_memory(needed_bytes)]
+        if alike and reach.closed and len(alike) == len(reach.candidates):
+            choices.append(Choice(offers=tuple(alike), binding=False))
+
+        # A number of units is the same share only on GPUs that count as many.
+        bound = [offer for offer in alike if can_bind(offer.candidate, reach) and is_fast(offer, reach, within)]
+        for units in dict.fromkeys(offer.candidate.pool.mps_per_gpu for offer in bound):
+            counted = tuple(offer for offer in bound if offer.candidate.pool.mps_per_gpu == units)
+            if may_bind(counted, reach, bind):
+                choices.append(Choice(offers=counted, binding=True))
+    return min(choices, key=lambda choice: (choice.gpu_time, choice.binding), default=None)
 
 
-def can_bind(place: Candidate, reach: Reach) -> bool:
-    """Return whether a job can be confined to *place*: it has a name to ask for, and nodes that could run the job.
+def can_bind(candidate: Candidate, reach: Reach) -> bool:
+    """Return whether a job can be confined to *candidate*: it has a name to ask for, and nodes that could run the job.
 
-    If its nodes are not known, it is enough that *place* is one of the job's places.
+    If its nodes are not known, it is enough that *candidate* is one of the job's candidates.
     """
-    return place.pool.exact_feature is not None and could_run_on(place, reach)
+    return candidate.pool.exact_feature is not None and could_run_on(candidate, reach)
 
 
-def can_be_held(case: PolicyInput) -> bool:
-    """Return whether the job of *case* can be held to the types that its request requires.
+def can_be_held(policy_input: PolicyInput) -> bool:
+    """Return whether the job of *policy_input* can be held to the types that its request requires.
 
     Each of them needs a name to ask for, and in each partition of the job one of their nodes must be able to run it.
     """
-    request = case.request
-    pools = [pool for pool in case.cluster.pools if admits(pool, request)]
-    partitions = request.partitions or (case.cluster.default_partition or "",)
+    request = policy_input.request
+    pools = [pool for pool in policy_input.cluster.pools if admits(pool, request)]
+    partitions = request.partitions or (policy_input.cluster.default_partition or "",)
     runnable = all(
         any(not pool.node_kinds or any(could_run(kind, request, name) for kind in pool.node_kinds) for pool in pools)
         for name in partitions
@@ -106,9 +121,9 @@ def can_be_held(case: PolicyInput) -> bool:
     return request.bindable and runnable and all(pool.exact_feature is not None for pool in pools)
 
 
-def could_run_on(place: Candidate, reach: Reach) -> bool:
-    """Return whether *place* has nodes that could run the job in each of its partitions, and nothing else ties it."""
-    kinds = place.pool.node_kinds
+def could_run_on(candidate: Candidate, reach: Reach) -> bool:
+    """Return whether *candidate* has nodes for the job in each of its partitions, and nothing else ties the job."""
+    kinds = candidate.pool.node_kinds
     everywhere = all(any(could_run(kind, reach.request, name) for kind in kinds) for name in reach.partitions or ("",))
     return reach.request.bindable and (not kinds or everywhere)
 
@@ -124,27 +139,9 @@ def may_bind(offers: Sequence[Offer], reach: Reach, bind: Binding) -> bool:
     return bind == "always" or (bind == "room" and has_room)
 
 
-def _choices(holding: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Iterator[Choice]:
-    for size in sorted({offer.share_percent for offer in holding}):
-        alike = [offer for offer in holding if offer.share_percent == size]
-        needed_bytes = max(offer.needed_bytes for offer in alike)
-        alike = [offer for offer in alike if offer.has_memory(needed_bytes)]
-        if alike and reach.closed and len(alike) == len(reach.places):
-            yield Choice(offers=tuple(alike), binding=False)
-        bound = [offer for offer in alike if can_bind(offer.place, reach) and is_fast(offer, reach, within)]
-        for units in dict.fromkeys(offer.place.pool.mps_per_gpu for offer in bound):
-            counted = tuple(offer for offer in bound if offer.place.pool.mps_per_gpu == units)
-            if may_bind(counted, reach, bind):
-                yield Choice(offers=counted, binding=True)
-
-
-def _preference(choice: Choice) -> tuple[float, bool]:
-    return choice.gpu_time, choice.binding
-
-
 def _has_room(offer: Offer, reach: Reach) -> bool:
     """Return whether the share could start now on a node that could run the job."""
-    pool, request = offer.place.pool, reach.request
+    pool, request = offer.candidate.pool, reach.request
     rooms = [
         kind.room
         for kind in pool.node_kinds
@@ -172,12 +169,12 @@ def could_run(kind: NodeKind, request: GpuRequest, partition: str) -> bool:
     return reached and featured and large
 
 
-def slice_offers(case: PolicyInput) -> Iterator[Offer]:
-    """Yield the slices that the job of *case* may use, each whole."""
-    for place in admitted_candidates(case) if case.request.gpu_type is None else ():
-        if place.gpu.parent_gpu is not None:
-            price = Price(gpu=place.gpu.name, share_percent=WHOLE_PERCENT, slowdown=place.need.slowdown)
-            yield Offer(place=place, request=case.request, price=price)
+def slice_offers(policy_input: PolicyInput) -> Iterator[Offer]:
+    """Yield the slices that the job of *policy_input* may use, each whole."""
+    for candidate in admitted_candidates(policy_input) if policy_input.request.gpu_type is None else ():
+        if candidate.gpu.parent_gpu is not None:
+            price = Price(gpu=candidate.gpu.name, share_percent=WHOLE_PERCENT, slowdown=candidate.need.slowdown)
+            yield Offer(candidate=candidate, request=policy_input.request, price=price)
 
 
 def choose_slice(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Offer | None:
@@ -186,8 +183,8 @@ def choose_slice(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Bi
         offer
         for offer in offers
         if can_promise(offer, within)
-        and could_run_on(offer.place, reach)
+        and could_run_on(offer.candidate, reach)
         and is_fast(offer, reach, within)
         and may_bind([offer], reach, bind)
     ]
-    return min(possible, key=lambda offer: offer.place.gpu.sm_count * offer.step_time_s.value, default=None)
+    return min(possible, key=lambda offer: offer.candidate.gpu.sm_count * offer.step_time_s.value, default=None)

@@ -1,8 +1,8 @@
-"""What a share of a GPU would cost a job, and whether the cost is low enough to promise.
+"""The price of a share of a GPU for a job, and whether it is low enough to promise.
 
 Invariants (docs/decisions/0023):
 
-1. What is promised holds beside average partners: if percentages add up to 100, it hardly matters who the partners are.
+1. A promise holds beside average partners: if percentages add up to 100, it hardly matters who the partners are.
 2. Both ends count: the expected slowdown, and the pessimistic one.
 3. A share saves GPU time: its part of the GPU times its slowdown is less than the whole GPU by a fifth at least.
 4. A job that may use more threads than its share has them while its partners are idle; beside partners it is promised
@@ -11,13 +11,14 @@ Invariants (docs/decisions/0023):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gpusage.devices.shares import memory_cap_bytes
+from gpusage.policies.candidates import limits_threads, why_unlimited
 from gpusage.policies.latency import latency_s
-from gpusage.policies.place import limits_threads, needed_bytes, why_unlimited
-from gpusage.policies.wording import percent
 from gpusage.predictors.intervals import clip_to_one, other_factor, product, ratio, scaled
 from gpusage_hooks.types import Candidate, GpuNeed, GpuRequest, Interval, Price, SharingRules, Workload
 from gpusage_hooks.units import WHOLE_PERCENT, gib
@@ -25,6 +26,8 @@ from gpusage_hooks.units import WHOLE_PERCENT, gib
 MOST_GPU_TIME = 0.8
 """The limit on a share's GPU time for a step, as a part of the whole GPU's: above it, a slowdown is not worth it."""
 NO_SLOWDOWN = Interval(value=1.0, low=1.0, high=1.0)
+_PARTS = {25: "a quarter of", 33: "a third of", 50: "half", 75: "three quarters of"}
+_SPOKEN_WITH_A_VOWEL = re.compile(r"[aeio8]|[fhlmnrsx][0-9]|rtx", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One share of the GPU at one place, or the slice (MIG) that is the place.
+    """One share of the GPU of a candidate, or the slice (MIG) that is the candidate.
 
     Attributes:
         request: Of the job.
@@ -52,7 +55,7 @@ class Offer:
         threads: The same with as many as it may use, where these are more.
     """
 
-    place: Candidate
+    candidate: Candidate
     request: GpuRequest
     price: Price
     threads: Price | None = None
@@ -80,7 +83,7 @@ class Offer:
     @property
     def step_time_s(self) -> Interval:
         """Return the seconds of a step, beside average partners; of a slice they are predicted as they are."""
-        whole_s = self.place.need.step_time_s
+        whole_s = self.candidate.need.step_time_s
         return whole_s if self.is_slice else product(whole_s, self.slowdown)
 
     @property
@@ -95,8 +98,12 @@ class Offer:
 
     @property
     def needed_bytes(self) -> float:
-        """Return the memory that the share or the slice has to have."""
-        return needed_bytes(self.place, self.request)
+        """Return the memory that the share or the slice has to have.
+
+        If a run that fails for want of memory cannot be repeated unseen, the part must hold what the job likely takes.
+        """
+        need = self.candidate.need
+        return need.share_memory_bytes if self.request.repeatable else need.certain_memory_bytes
 
     @property
     def saves(self) -> bool:
@@ -106,7 +113,7 @@ class Offer:
     @property
     def cap_bytes(self) -> int:
         """Return the memory that the job may use there: the share's part of it, or the whole slice."""
-        memory_bytes = self.place.gpu.memory_bytes
+        memory_bytes = self.candidate.gpu.memory_bytes
         return memory_bytes if self.is_slice else memory_cap_bytes(memory_bytes, self.share_percent)
 
     def has_memory(self, needed_bytes: float) -> bool:
@@ -126,12 +133,13 @@ def limits(rules: SharingRules, accepted: float | None) -> Limits:
     """
     if accepted is None:
         return Limits(expected=rules.maximum_slowdown, worst=rules.worst_slowdown)
+
     expected_excess, worst_excess = rules.maximum_slowdown - 1, rules.worst_slowdown - 1
     times = worst_excess / expected_excess if worst_excess > expected_excess > 0 else 1.0
     return Limits(expected=accepted, worst=1 + (accepted - 1) * times)
 
 
-def keeps_promise(offer: Offer, serving: Workload | None) -> bool:
+def keeps_latency(offer: Offer, serving: Workload | None) -> bool:
     """Return whether the latency that *serving* promises holds on the share, at its pessimistic end."""
     if serving is None or serving.slo is None:
         return True
@@ -140,19 +148,24 @@ def keeps_promise(offer: Offer, serving: Workload | None) -> bool:
 
 def sizes(rules: SharingRules) -> tuple[int, ...]:
     """Return the percentages that a share may have under the site's *rules*, smallest first."""
-    least, most = max(rules.minimum_percent, 1), min(rules.maximum_percent, 99)
-    allowed = (size for size in rules.sizes if least <= size <= most and 100 // size <= rules.maximum_partners)
-    return tuple(sorted({*allowed}))
+    return tuple(sorted({size for size in rules.sizes if WHOLE_PERCENT // size <= rules.maximum_partners}))
 
 
 def offers(where: Iterable[Candidate], request: GpuRequest, rules: SharingRules) -> Iterator[Offer]:
-    """Yield the shares at each place that *request* may be given and that have a size of the site's."""
-    for place in where:
-        prices = {price.share_percent: price for price in place.shares}
+    """Yield the shares at each candidate that *request* may be given and that have a size of the site's."""
+    for candidate in where:
+        prices = {price.share_percent: price for price in candidate.shares}
         for size in sizes(rules):
-            if size in prices:
-                threads = _more_threads(size, prices, rules)
-                yield Offer(place=place, request=request, price=prices[size], threads=threads)
+            if size not in prices:
+                continue
+
+            # All of the threads cost nothing; a part of them is priced like a share of that size.
+            threads, usable = None, thread_percent(size, rules)
+            if usable == WHOLE_PERCENT:
+                threads = replace(prices[size], share_percent=WHOLE_PERCENT, slowdown=NO_SLOWDOWN)
+            elif usable != size:
+                threads = prices.get(usable)
+            yield Offer(candidate=candidate, request=request, price=prices[size], threads=threads)
 
 
 def thread_percent(size: int, rules: SharingRules) -> int:
@@ -167,12 +180,6 @@ def priced_percents(rules: SharingRules) -> tuple[int, ...]:
     return tuple(sorted({*allowed} | threads))
 
 
-def _more_threads(size: int, prices: Mapping[int, Price], rules: SharingRules) -> Price | None:
-    percent = thread_percent(size, rules)
-    whole = replace(prices[size], share_percent=WHOLE_PERCENT, slowdown=NO_SLOWDOWN)
-    return None if percent == size else whole if percent == WHOLE_PERCENT else prices.get(percent)
-
-
 def partners_of(share_percent: int) -> int:
     """Return how many others of the same size fit beside a share; beside a large one there is a smaller one."""
     return max(100 // share_percent - 1, 1)
@@ -180,7 +187,7 @@ def partners_of(share_percent: int) -> int:
 
 def need_on(offer: Offer) -> GpuNeed:
     """Return what the job needs on the share of *offer*, alone: the same work, on fewer SMs, for longer."""
-    whole, slowdown = offer.place.need, offer.alone
+    whole, slowdown = offer.candidate.need, offer.alone
     part = (offer.threads or offer.price).share_percent / WHOLE_PERCENT
     return replace(
         whole,
@@ -212,44 +219,64 @@ def need_alone(need: GpuNeed) -> GpuNeed:
 
 def can_promise(offer: Offer, within: Limits) -> bool:
     """Return whether *offer* can be promised *within* the limits; an offer with NaN never can."""
-    possible = (
-        limits_threads(offer.place.gpu)
-        and offer.place.need.familiar
+    is_possible = (
+        limits_threads(offer.candidate.gpu)
+        and offer.candidate.need.familiar
         and offer.has_memory(offer.needed_bytes)
         and offer.saves
     )
+
     # Alone first, which is quicker to compute: nothing is faster beside partners.
-    return possible and _is_within(offer.price.slowdown, within) and _meets_promise(offer, within)
+    if not is_possible or not _is_within(offer.price.slowdown, within) or not _is_within(offer.slowdown, within):
+        return False
+    is_in_time = within.latest_step_s is None or offer.step_time_s.high <= within.latest_step_s
+    return is_in_time and keeps_latency(offer, within.serving)
 
 
 def _is_within(slowdown: Interval, within: Limits) -> bool:
     return slowdown.value <= within.expected and slowdown.high <= within.worst
 
 
-def _meets_promise(offer: Offer, within: Limits) -> bool:
-    in_time = within.latest_step_s is None or offer.step_time_s.high <= within.latest_step_s
-    return _is_within(offer.slowdown, within) and in_time and keeps_promise(offer, within.serving)
-
-
 def trouble(offer: Offer, within: Limits) -> str:
     """Return why *offer* cannot be promised *within* the limits, one clause; empty where it can."""
     if can_promise(offer, within):
         return ""
-    slowdown, company = offer.slowdown, "" if offer.is_slice else " beside partners"
-    if not limits_threads(offer.place.gpu):
-        return f"is not offered: MPS cannot hold a job to its share there ({why_unlimited(offer.place.gpu)})"
-    if not offer.place.need.familiar:
+
+    gpu, slowdown, company = offer.candidate.gpu, offer.slowdown, "" if offer.is_slice else " beside partners"
+    if not limits_threads(gpu):
+        return f"is not offered: MPS cannot hold a job to its share there ({why_unlimited(gpu)})"
+    if not offer.candidate.need.familiar:
         return "is not offered: the workload is unlike those that the prediction was fitted on"
     if not offer.has_memory(offer.needed_bytes):
-        return (
-            f"may need up to {gib(offer.needed_bytes)}, more than its {'' if offer.is_slice else 'part of the '}memory"
-        )
+        whose = "its" if offer.is_slice else "its part of the"
+        return f"may need up to {gib(offer.needed_bytes)}, more than {whose} memory"
+
     if not slowdown.value <= within.expected:
         return f"would cost {percent(slowdown.value)}{company}, more than {percent(within.expected)}"
     if not slowdown.high <= within.worst:
         return f"may cost up to {percent(slowdown.high)}{company}, more than {percent(within.worst)}"
-    if not keeps_promise(offer, within.serving):
+    if not keeps_latency(offer, within.serving):
         return f"might break the promised latency{company}"
     if within.latest_step_s is not None and offer.step_time_s.high > within.latest_step_s:
         return f"might end after its deadline{company}"
     return f"would save too little: {100 * offer.gpu_time:.0f} % of a whole GPU's time per step"
+
+
+def part_of(share_percent: int, gpu: str) -> str:
+    """Return a share in words: ``half a v100``, ``a third of an h100``, ``40 % of a t4``."""
+    part = _PARTS.get(share_percent, f"{share_percent} % of")
+    return f"{part} {'an' if _SPOKEN_WITH_A_VOWEL.match(gpu) else 'a'} {gpu}"
+
+
+def cost(slowdown: Interval) -> str:
+    """Return a slowdown in percent, with its interval: ``9 % (3-18)``."""
+    return f"{percent(slowdown.value)} ({_hundredths(slowdown.low)}-{_hundredths(slowdown.high)})"
+
+
+def percent(slowdown: float) -> str:
+    """Return a slowdown in percent, for people: ``9 %`` for 1.09."""
+    return f"{_hundredths(slowdown)} %"
+
+
+def _hundredths(slowdown: float) -> str:
+    return f"{100 * (slowdown - 1):.0f}" if math.isfinite(slowdown) else "unknown"

@@ -20,7 +20,6 @@ from statistics import mean
 
 import numpy as np
 
-from gpusage.policies.partners.packing import Load
 from gpusage_hooks.types import Cluster
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
@@ -30,6 +29,7 @@ from gpusage_lab.simulator.fleet import Fleet, GpuType
 from gpusage_lab.simulator.foresight import Foresight, load_of, pairs_of
 from gpusage_lab.simulator.generated import range_ids
 from gpusage_lab.simulator.jobs import Jobs
+from gpusage_lab.simulator.packing import Load
 from gpusage_lab.simulator.pair_truth import PairTruth, gavel, lucid
 from gpusage_lab.simulator.policies import Packing, Sets, Slots
 from gpusage_lab.simulator.result import Figures

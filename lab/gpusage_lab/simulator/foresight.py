@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.policies.partners.packing import Load
 from gpusage.predictors.artifacts import pretrained
 from gpusage.predictors.colocation import features_of, learned_colocation, pair_throughputs
 from gpusage_hooks.types import GpuNeed
+from gpusage_lab.simulator.packing import Load
 
 FloatArray = npt.NDArray[np.float64]
 

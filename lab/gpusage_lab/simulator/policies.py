@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpusage.policies.partners.packing import MOST_JOBS, Room, added, fits
 from gpusage_hooks.types import SharingRules
 from gpusage_lab.simulator.contract import Backfill, Demand, JobRequest
 from gpusage_lab.simulator.fleet import Fleet
 from gpusage_lab.simulator.foresight import Foresight, colocated_throughputs
+from gpusage_lab.simulator.packing import MOST_JOBS, Room, added, fits
 
 PROFILING_S = 60.0
 """A minute alone, as in Yeung et al."""

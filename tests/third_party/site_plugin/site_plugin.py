@@ -38,8 +38,8 @@ def read_model(source: str) -> ModelGraph | None:
 
 
 @hookimpl
-def decide(stage: Stage, case: PolicyInput, draft: Decision) -> Decision | None:
+def decide(stage: Stage, policy_input: PolicyInput, draft: Decision) -> Decision | None:
     """Keep a whole GPU for whoever asks for an H100 by name; leave all else to the built-in policies."""
-    if stage != "sharing" or case.request.gpu_type != "h100":
+    if stage != "sharing" or policy_input.request.gpu_type != "h100":
         return None
     return replace(draft, reasons=(*draft.reasons, "this site shares no H100"), plugin=__name__)

@@ -159,7 +159,7 @@ def test_a_broken_plugin_is_mentioned_and_hides_no_command(install: Callable[[En
     result = CliRunner().invoke(main, ["--help"])
     assert result.exit_code == 0
     assert "  predict " in result.stdout
-    assert result.stderr.startswith("gpusage: warning: Plugin 'site' must keep to API 2: 'add_comands' must")
+    assert result.stderr.startswith("gpusage: warning: Plugin 'site' must keep to API 1: 'add_comands' must")
     assert result.stderr.count("\n") == 1
 
 

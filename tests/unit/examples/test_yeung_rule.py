@@ -1,80 +1,91 @@
-"""The rule ``utilization``, in its turn among the policies; what is known of utilizations is made up here."""
+"""The example plugin with Yeung's rule, in its turn among the policies; known utilizations are made up here."""
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Iterator
 from dataclasses import replace
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
-from gpusage.policies import sharing
+from gpusage.plugins.hooks import Hooks
+from gpusage.plugins.loading import ENTRY_POINT_GROUP, make_hooks
 from gpusage.predictors.intervals import exact_interval
 from gpusage_hooks import samples
-from gpusage_hooks.types import Decision, Figure, Interval, ObservedFigures, PolicyInput, Rules, SharingRules, Workload
-from gpusage_hooks.units import MIB
+from gpusage_hooks.checks import check_plugin
+from gpusage_hooks.types import Decision, Figure, Interval, ObservedFigures, PolicyInput, Workload
 
-PACKED = SharingRules(rule="utilization")
-SOURCE = "12 earlier runs"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "yeung_rule.py"
 
 
-def known_case(
-    *utilizations: Interval | None, memory_gib: float = 1.0, rules: SharingRules = PACKED, **changes: object
+@pytest.fixture
+def hooks(monkeypatch: pytest.MonkeyPatch) -> Hooks:
+    """Return the hooks of gpusage and of the plugin."""
+    monkeypatch.syspath_prepend(str(EXAMPLE.parent))
+    return make_hooks([EntryPoint(name="yeung", value="yeung_rule", group=ENTRY_POINT_GROUP)])
+
+
+def known_input(
+    *utilizations: Interval | None, memory_gib: float = 1.0, workload: Workload | None = None
 ) -> PolicyInput:
-    """Return a case with as many of the sample GPUs, on which the job had these utilizations alone."""
-    case = samples.case(memory_gib=memory_gib)
-    places = tuple(
-        replace(place, known=ObservedFigures(gpu_utilization=Figure(interval=each, source=SOURCE) if each else None))
-        for place, each in zip(case.places, utilizations, strict=False)
+    """Return a job for as many of the sample GPUs, on which it had these utilizations alone."""
+    plain = samples.policy_input(memory_gib=memory_gib, workload=workload)
+    candidates = tuple(
+        replace(each, known=ObservedFigures(gpu_utilization=Figure(interval=known, source="runs") if known else None))
+        for each, known in zip(plain.candidates, utilizations, strict=False)
     )
-    cluster = replace(case.cluster, pools=tuple(place.pool for place in places))
-    return replace(case, places=places, cluster=cluster, rules=Rules(sharing=rules), **changes)  # type: ignore[arg-type]
+    cluster = replace(plain.cluster, pools=tuple(each.pool for each in candidates))
+    return replace(plain, candidates=candidates, cluster=cluster)
 
 
-def decided(case: PolicyInput) -> Decision:
-    decision = sharing.decide_sharing(case, samples.draft(case))
+def decided(hooks: Hooks, policy_input: PolicyInput) -> Decision:
+    decision = hooks.decide("sharing", policy_input, samples.draft(policy_input))
     assert decision is not None
+    assert decision.plugin == "yeung_rule"
     return decision
 
 
-def reason(case: PolicyInput) -> str:
-    decision = decided(case)
-    assert decision.request == case.request
-    return decision.reasons[-1].removeprefix("a whole GPU is kept: ")
-
-
-def test_a_share_is_as_large_as_the_utilization_that_is_known_with_all_of_the_threads() -> None:
-    request = decided(known_case(exact_interval(0.6), exact_interval(0.6))).request
-    assert (request.gpu_count, request.mps_thread_percent, request.thread_cap_percent) == (0, 60, 100)
-    assert request.memory_cap_bytes == 4688 * MIB  # 60 % of the smaller GPU: 8192 MiB less 256 and 122
-
-
-def test_the_pessimistic_end_counts_on_the_gpu_that_is_busiest() -> None:
-    decision = decided(known_case(exact_interval(0.3), Interval(value=0.4, low=0.3, high=0.45)))
-    assert decision.request.mps_thread_percent == 45
-    assert f"45 % by {SOURCE}" in decision.reasons[0]
-
-
-@pytest.mark.parametrize(("most", "least"), [(1, 51), (2, 34), (3, 26), (4, 21)])
-def test_no_more_jobs_fit_on_a_gpu_than_the_site_allows(most: int, least: int) -> None:
-    """One more than *most* shares must be above 100 %."""
-    request = decided(known_case(exact_interval(0.05), rules=replace(PACKED, maximum_packed=most))).request
-    assert request.mps_thread_percent == least
-    assert (most + 1) * least > 100
-
-
-def test_memory_counts_too() -> None:
-    """The old GPU has 16 GiB, less 501 MiB: 8.8 GiB of them are a little more than 56 %."""
-    assert decided(known_case(exact_interval(0.3), memory_gib=8.0)).request.mps_thread_percent == 57
+def test_it_keeps_the_contract_and_leaves_all_other_stages(hooks: Hooks) -> None:
+    spec = importlib.util.spec_from_file_location("yeung_rule", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    packed = [known_input(exact_interval(0.6)), known_input(exact_interval(0.01), memory_gib=6.0)]
+    assert check_plugin(module, policy_inputs=packed) == ("decide",)
+    generation = hooks.decide("generation", packed[0], samples.draft(packed[0]))
+    assert generation is None or generation.plugin.startswith("gpusage.")
 
 
 @pytest.mark.parametrize(
-    ("case", "expected"),
+    ("utilizations", "memory_gib", "percent"),
     [
-        (known_case(exact_interval(0.6), None), "its GPU utilization is not known on sample-small"),
-        (known_case(exact_interval(0.85)), f"it keeps a sample-old busy for 85 % of the time, by {SOURCE}"),
-        (known_case(exact_interval(0.3), memory_gib=14.0), "its memory may take up to 100 % of a sample-old"),
-        (known_case(exact_interval(0.3), workload=Workload(slowdown=1.0)), "no slowdown is accepted"),
-        (known_case(), "no GPU that it may use can be shared"),
+        ((exact_interval(0.6), exact_interval(0.6)), 1.0, 60),
+        ((exact_interval(0.3), Interval(value=0.4, low=0.3, high=0.45)), 1.0, 45),  # the pessimistic end, the busiest
+        ((exact_interval(0.05),), 1.0, 26),  # four such shares are more than a GPU
+        ((exact_interval(0.3),), 8.0, 58),  # 8.8 of 16 GiB, of which 95 % may be filled
     ],
 )
-def test_a_whole_gpu_is_kept_with_its_reason(case: PolicyInput, expected: str) -> None:
-    assert reason(case).startswith(expected)
+def test_a_share_holds_utilization_and_memory_with_all_of_the_threads(
+    hooks: Hooks, utilizations: tuple[Interval, ...], memory_gib: float, percent: int
+) -> None:
+    policy_input = known_input(*utilizations, memory_gib=memory_gib)
+    request = decided(hooks, policy_input).request
+    assert (request.gpu_count, request.mps_thread_percent, request.thread_cap_percent) == (0, percent, 100)
+    assert request.memory_cap_bytes == min(percent * each.gpu.memory_bytes // 100 for each in policy_input.candidates)
+
+
+def refusals() -> Iterator[tuple[PolicyInput, str]]:
+    yield known_input(exact_interval(0.6), None), "its GPU utilization is not known on sample-small"
+    yield known_input(exact_interval(0.85)), "it needs 85 % of a sample-old"
+    yield known_input(exact_interval(0.3), workload=Workload(slowdown=1.0)), "it must not become slower"
+    yield known_input(), "no GPU can be shared"
+
+
+@pytest.mark.parametrize(("policy_input", "expected"), [*refusals()])
+def test_a_whole_gpu_is_kept_with_its_reason(hooks: Hooks, policy_input: PolicyInput, expected: str) -> None:
+    decision = decided(hooks, policy_input)
+    assert decision.request == policy_input.request
+    assert decision.reasons[-1].removeprefix("a whole GPU is kept: ").startswith(expected)

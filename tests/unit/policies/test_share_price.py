@@ -7,15 +7,17 @@ from dataclasses import replace
 import pytest
 
 from gpusage.devices.shares import memory_cap_bytes
-from gpusage.policies.shares.choice import Choice, Reach, choose
-from gpusage.policies.shares.price import (
+from gpusage.policies.share_choice import Choice, Reach, choose
+from gpusage.policies.share_price import (
     Limits,
     Offer,
     can_promise,
+    cost,
     limits,
     need_alone,
     need_on,
     offers,
+    part_of,
     partners_of,
     priced_percents,
     sizes,
@@ -42,22 +44,22 @@ SITE = Limits(expected=1.25, worst=1.5)
 ONE = GpuRequest(gpu_count=1)
 
 
-def cost(value: float, spread: float = 0.05) -> Interval:
+def slowdown(value: float, spread: float = 0.05) -> Interval:
     return Interval(value=value, low=max(value - spread, 1.0), high=value + spread)
 
 
 def on_share(gpu: Gpu, percent: int, value: float, spread: float = 0.05) -> Price:
-    return Price(gpu=gpu.name, share_percent=percent, slowdown=cost(value, spread))
+    return Price(gpu=gpu.name, share_percent=percent, slowdown=slowdown(value, spread))
 
 
-def place(gpu: Gpu, *shares: Price, gib: float = 2.0, **pool: object) -> Candidate:
+def candidate(gpu: Gpu, *shares: Price, gib: float = 2.0, **pool: object) -> Candidate:
     there = GpuPool(gpu=gpu.name, site_type=gpu.name, gpu_count=4, free_gpu_count=2, mps_per_gpu=100)
     there = replace(there, exact_feature=gpu.name, **pool)  # type: ignore[arg-type]
     return Candidate(pool=there, need=samples.need(gpu, memory_gib=gib), gpu=gpu, shares=shares)
 
 
 def offer(gpu: Gpu = FAST, percent: int = 50, value: float = 1.1, spread: float = 0.05, gib: float = 2.0) -> Offer:
-    (share_offer,) = offers([place(gpu, on_share(gpu, percent, value, spread), gib=gib)], ONE, SharingRules())
+    (share_offer,) = offers([candidate(gpu, on_share(gpu, percent, value, spread), gib=gib)], ONE, SharingRules())
     return share_offer
 
 
@@ -69,7 +71,7 @@ def taken(
     reach = Reach(
         request=gpu_request,
         partitions=gpu_request.partitions,
-        places=where,
+        candidates=where,
         closed=closed,
         usual_s=usual_s,
         releases=releases,
@@ -98,7 +100,6 @@ def test_a_site_that_allows_no_doubt_gets_none() -> None:
         (SharingRules(maximum_partners=4), (25, 33, 50, 75)),
         (SharingRules(maximum_partners=3), (33, 50, 75)),
         (SharingRules(sizes=(50, 20, 50), maximum_partners=5), (20, 50)),
-        (SharingRules(maximum_percent=60, maximum_partners=4), (25, 33, 50)),
         (SharingRules(sizes=()), ()),
     ],
 )
@@ -108,7 +109,7 @@ def test_sizes_are_the_sites(rules: SharingRules, expected: tuple[int, ...]) -> 
 
 def test_average_partners_count() -> None:
     share_offer = offer(value=1.1)
-    assert share_offer.slowdown == slowdown_with_partners(cost(1.1), 1)
+    assert share_offer.slowdown == slowdown_with_partners(slowdown(1.1), 1)
     assert share_offer.slowdown.value > 1.1
     assert share_offer.gpu_time == pytest.approx(0.5 * 1.1)
 
@@ -127,13 +128,13 @@ def test_the_threads_that_a_share_may_use_are_priced_too(rules: SharingRules, ex
 
 def test_more_threads_than_the_share_count_while_partners_are_idle_and_not_beside_them() -> None:
     """A third with the threads of two: alone it costs what two thirds cost, beside partners what a third does."""
-    where = place(FAST, on_share(FAST, 33, 1.15), on_share(FAST, 66, 1.02))
+    where = candidate(FAST, on_share(FAST, 33, 1.15), on_share(FAST, 66, 1.02))
     (booked,) = offers([where], ONE, SharingRules())
     (doubled,) = offers([where], ONE, SharingRules(cap="double"))
-    assert (booked.alone, doubled.alone) == (cost(1.15), cost(1.02))
-    assert doubled.slowdown == replace(booked.slowdown, low=cost(1.02).low)
+    assert (booked.alone, doubled.alone) == (slowdown(1.15), slowdown(1.02))
+    assert doubled.slowdown == replace(booked.slowdown, low=slowdown(1.02).low)
     assert doubled.gpu_time == booked.gpu_time
-    assert need_on(doubled).slowdown == cost(1.02)
+    assert need_on(doubled).slowdown == slowdown(1.02)
     (free,) = offers([where], ONE, SharingRules(cap="none"))
     assert (free.alone.value, free.alone.high) == (1.0, 1.0)
 
@@ -162,17 +163,19 @@ def test_a_share_that_cannot_be_promised_says_why(expected: Offer, reason: str) 
 def test_an_unfamiliar_model_and_an_old_gpu_are_promised_nothing() -> None:
     share_offer = offer()
     strange = replace(
-        share_offer, place=replace(share_offer.place, need=replace(share_offer.place.need, familiar=False))
+        share_offer, candidate=replace(share_offer.candidate, need=replace(share_offer.candidate.need, familiar=False))
     )
     assert trouble(strange, SITE).startswith("is not offered: the workload is unlike those")
-    pascal = replace(share_offer.place.gpu, compute_capability=(6, 0))
-    assert "older than Volta" in trouble(replace(share_offer, place=replace(share_offer.place, gpu=pascal)), SITE)
+    pascal = replace(share_offer.candidate.gpu, compute_capability=(6, 0))
+    assert "older than Volta" in trouble(
+        replace(share_offer, candidate=replace(share_offer.candidate, gpu=pascal)), SITE
+    )
 
 
 def test_the_share_with_the_least_gpu_time_is_taken() -> None:
     """50 % at 1.05 take more than half of the GPU's time, 33 % at 1.12 take about 40 %; 25 % are too dear."""
     shares = on_share(FAST, 25, 1.3), on_share(FAST, 33, 1.12), on_share(FAST, 50, 1.05)
-    choice = taken(place(FAST, *shares))
+    choice = taken(candidate(FAST, *shares))
     assert choice is not None
     assert (choice.share_percent, choice.binding) == (33, False)
     assert choice.cap_bytes == memory_cap_bytes(FAST.memory_bytes, 33)
@@ -182,7 +185,7 @@ def test_a_job_that_cannot_be_repeated_unseen_shares_only_where_all_that_it_may_
     """It needs 4 GiB at most, and may take 40 of the 80 GiB: half of the GPU, less the reserve, is too little."""
     needed = Interval(value=3.0 * GIB, low=2.0 * GIB, high=4.0 * GIB)
     taking = Interval(value=20.0 * GIB, low=3.0 * GIB, high=40.0 * GIB)
-    where = place(FAST, on_share(FAST, 50, 1.1))
+    where = candidate(FAST, on_share(FAST, 50, 1.1))
     where = replace(where, need=replace(where.need, memory_bytes=taking, required_memory_bytes=needed))
     assert taken(where) is not None
     assert taken(where, repeatable=False) is None
@@ -191,36 +194,36 @@ def test_a_job_that_cannot_be_repeated_unseen_shares_only_where_all_that_it_may_
 
 
 def test_a_share_that_holds_everywhere_confines_nothing() -> None:
-    choice = taken(place(OLD, on_share(OLD, 50, 1.1)), place(FAST, on_share(FAST, 50, 1.1)))
+    choice = taken(candidate(OLD, on_share(OLD, 50, 1.1)), candidate(FAST, on_share(FAST, 50, 1.1)))
     assert choice is not None
     assert not choice.binding
 
 
 def test_one_that_holds_on_some_confines_the_job_to_all_of_those() -> None:
     where = (
-        place(OLD, on_share(OLD, 50, 1.4)),
-        place(SMALL, on_share(SMALL, 50, 1.1)),
-        place(FAST, on_share(FAST, 50, 1.1)),
+        candidate(OLD, on_share(OLD, 50, 1.4)),
+        candidate(SMALL, on_share(SMALL, 50, 1.1)),
+        candidate(FAST, on_share(FAST, 50, 1.1)),
     )
     choice = taken(*where)
     assert choice is not None
     assert choice.binding
-    assert [one.place.name for one in choice.offers] == [SMALL.name, FAST.name]
+    assert [one.candidate.name for one in choice.offers] == [SMALL.name, FAST.name]
 
 
 def test_a_job_is_confined_to_places_that_count_alike() -> None:
     where = (
-        place(OLD, on_share(OLD, 50, 1.4)),
-        place(SMALL, on_share(SMALL, 50, 1.1), mps_per_gpu=10),
-        place(FAST, on_share(FAST, 50, 1.05)),
+        candidate(OLD, on_share(OLD, 50, 1.4)),
+        candidate(SMALL, on_share(SMALL, 50, 1.1), mps_per_gpu=10),
+        candidate(FAST, on_share(FAST, 50, 1.05)),
     )
     choice = taken(*where)
     assert choice is not None
-    assert [one.place.name for one in choice.offers] == [FAST.name]
+    assert [one.candidate.name for one in choice.offers] == [FAST.name]
 
 
 def test_no_share_where_nothing_may_confine_it() -> None:
-    dear, cheap = place(OLD, on_share(OLD, 50, 1.4)), place(FAST, on_share(FAST, 50, 1.1))
+    dear, cheap = candidate(OLD, on_share(OLD, 50, 1.4)), candidate(FAST, on_share(FAST, 50, 1.1))
     assert taken(dear, cheap) is not None
     assert taken(dear, cheap, bind="never") is None
     assert taken(dear, cheap, bindable=False) is None
@@ -228,7 +231,7 @@ def test_no_share_where_nothing_may_confine_it() -> None:
 
 
 def test_a_place_without_room_confines_nobody_unless_the_site_says_so() -> None:
-    dear, full = place(OLD, on_share(OLD, 50, 1.4)), place(FAST, on_share(FAST, 50, 1.1), free_gpu_count=0)
+    dear, full = candidate(OLD, on_share(OLD, 50, 1.4)), candidate(FAST, on_share(FAST, 50, 1.1), free_gpu_count=0)
     assert taken(dear, full) is None
     assert taken(dear, full, bind="always") is not None
     half_free = replace(full, pool=replace(full.pool, free_share_percent=50))
@@ -252,8 +255,8 @@ def test_a_place_without_room_confines_nobody_unless_the_site_says_so() -> None:
 def test_a_job_is_confined_only_to_nodes_of_which_one_could_run_it(options: dict[str, object], *, bound: bool) -> None:
     kind = NodeKind(partitions=("gpu",), features=("ib",), cpu_count=16, host_memory_bytes=64 * GIB)
     other = NodeKind(partitions=("gpu",), features=("nvme",), cpu_count=1, host_memory_bytes=GIB)
-    dear = place(OLD, on_share(OLD, 50, 1.4))
-    cheap = place(FAST, on_share(FAST, 50, 1.1), node_kinds=(kind, other))
+    dear = candidate(OLD, on_share(OLD, 50, 1.4))
+    cheap = candidate(FAST, on_share(FAST, 50, 1.1), node_kinds=(kind, other))
     options = {"cpu_count": 2, **options}
     assert (taken(dear, cheap, **options) is not None) is bound
 
@@ -277,24 +280,24 @@ def test_room_counts_only_on_nodes_that_could_run_the_job(options: dict[str, obj
     room = Room(share_percent=100, cpu_count=4, host_memory_bytes=8 * GIB)
     free = NodeKind(partitions=("free",), room=room, **large)  # type: ignore[arg-type] - counts
     full = NodeKind(partitions=("full",), features=("ib",), room=Room(), **large)  # type: ignore[arg-type] - counts
-    dear = place(OLD, on_share(OLD, 50, 1.4))
-    cheap = place(FAST, on_share(FAST, 50, 1.1), node_kinds=(free, full))
+    dear = candidate(OLD, on_share(OLD, 50, 1.4))
+    cheap = candidate(FAST, on_share(FAST, 50, 1.1), node_kinds=(free, full))
     assert (taken(dear, cheap, **options) is not None) is bound
 
 
 def test_a_job_is_confined_only_where_it_is_let_go_again_unless_the_site_says_so() -> None:
-    dear, cheap = place(OLD, on_share(OLD, 50, 1.4)), place(FAST, on_share(FAST, 50, 1.1))
+    dear, cheap = candidate(OLD, on_share(OLD, 50, 1.4)), candidate(FAST, on_share(FAST, 50, 1.1))
     assert taken(dear, cheap, releases=False) is None
     assert taken(dear, cheap, releases=False, bind="always") is not None
 
 
 def test_a_job_is_not_confined_to_a_gpu_on_which_it_would_be_slower_than_it_accepts() -> None:
     """Preferred are FAST's 0.025 s; half of OLD would take more than 0.11 s."""
-    slow, fast = place(OLD, on_share(OLD, 50, 1.1)), place(FAST, on_share(FAST, 50, 1.4))
+    slow, fast = candidate(OLD, on_share(OLD, 50, 1.1)), candidate(FAST, on_share(FAST, 50, 1.4))
     reach = Reach(
         request=GpuRequest(gpu_count=1),
         partitions=(),
-        places=(slow, fast),
+        candidates=(slow, fast),
         closed=True,
         usual_s=fast.need.step_time_s.value,
     )
@@ -302,26 +305,46 @@ def test_a_job_is_not_confined_to_a_gpu_on_which_it_would_be_slower_than_it_acce
 
 
 def test_a_gpu_that_nobody_knows_stops_a_share_that_confines_nothing() -> None:
-    choice = taken(place(FAST, on_share(FAST, 50, 1.1)), closed=False)
+    choice = taken(candidate(FAST, on_share(FAST, 50, 1.1)), closed=False)
     assert choice is not None
     assert choice.binding
-    assert taken(place(FAST, on_share(FAST, 50, 1.1)), closed=False, bind="never") is None
+    assert taken(candidate(FAST, on_share(FAST, 50, 1.1)), closed=False, bind="never") is None
 
 
 def test_the_largest_memory_of_all_places_has_to_fit_the_share_of_each() -> None:
     """6.6 GiB on FAST are its cap everywhere; a third of SMALL's 8 GiB is 2.6."""
-    where = place(SMALL, on_share(SMALL, 33, 1.1)), place(FAST, on_share(FAST, 33, 1.1), gib=6.0)
+    where = candidate(SMALL, on_share(SMALL, 33, 1.1)), candidate(FAST, on_share(FAST, 33, 1.1), gib=6.0)
     choice = taken(*where)
     assert choice is not None
-    assert [one.place.name for one in choice.offers] == [FAST.name]
+    assert [one.candidate.name for one in choice.offers] == [FAST.name]
 
 
 def test_what_a_job_needs_alone_is_told_by_its_need_on_a_share() -> None:
     """As long as no activity reaches 1 on the share."""
     on_share = offer(percent=75, value=1.1)
-    alone, whole = need_alone(need_on(on_share)), on_share.place.need
+    alone, whole = need_alone(need_on(on_share)), on_share.candidate.need
     for name in ("step_time_s", "throughput_samples_per_s", "sm_activity", "dram_activity"):
         for end in ("value", "low", "high"):
             assert getattr(getattr(alone, name), end) == pytest.approx(getattr(getattr(whole, name), end), rel=0.05)
     assert (alone.share_percent, alone.slowdown.value) == (100, 1.0)
     assert need_alone(whole) is whole
+
+
+@pytest.mark.parametrize(
+    ("percent", "gpu", "words"),
+    [
+        (50, "v100", "half a v100"),
+        (33, "h100", "a third of an h100"),
+        (25, "rtx-3090", "a quarter of an rtx-3090"),
+        (75, "t4", "three quarters of a t4"),
+        (40, "A30", "40 % of an A30"),
+        (50, "new-type", "half a new-type"),
+    ],
+)
+def test_a_share_reads_as_people_say_it(percent: int, gpu: str, words: str) -> None:
+    assert part_of(percent, gpu) == words
+
+
+def test_a_cost_has_its_interval() -> None:
+    assert cost(Interval(value=1.09, low=1.031, high=1.184)) == "9 % (3-18)"
+    assert cost(Interval(value=float("inf"), low=1.0, high=float("inf"))) == "unknown % (0-unknown)"

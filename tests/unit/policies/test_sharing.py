@@ -1,4 +1,4 @@
-"""The rule ``price``, in its turn among the policies; prices are made up here."""
+"""The choice of a share, in its turn among the policies; prices are made up here."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.policies import sharing, slo
-from gpusage.policies.shares.by_price import may_share
-from gpusage.policies.shares.price import partners_of
-from gpusage.policies.shares.price_list import price_list
-from gpusage.policies.wording import cost, percent
+from gpusage.policies.latency import decide_slo
+from gpusage.policies.share_price import cost, partners_of, percent
+from gpusage.policies.sharing import decide_sharing, may_share, price_list
 from gpusage.predictors.colocation import slowdown_with_partners
 from gpusage.predictors.intervals import exact_interval, product
 from gpusage_hooks import samples
@@ -33,21 +31,30 @@ from gpusage_hooks.types import (
 from gpusage_hooks.units import GIB
 
 OLD, SMALL, FAST = samples.gpus()
-PRICE = SharingRules(rule="price", maximum_partners=4)
+PRICE = SharingRules()
 DEAR = {25: 3.0, 33: 2.0, 50: 1.5, 75: 1.3}
 CHEAP = {25: 1.3, 33: 1.15, 50: 1.1, 75: 1.09}
 
 
 def priced(*costs: dict[int, float], rules: SharingRules = PRICE, **changes: object) -> PolicyInput:
-    """Return a case with the sample GPUs, the old one first, and what shares of them cost; each may be named."""
-    case = samples.case(memory_gib=1.0)
-    places = tuple(
-        replace(place, pool=replace(place.pool, exact_feature=place.name), shares=shares_of(place.gpu, of_gpu))
-        for place, of_gpu in zip(case.places, costs, strict=False)
+    """Return an input with the sample GPUs, the old one first, and what shares of them cost; each may be named."""
+    policy_input = samples.policy_input(memory_gib=1.0)
+    candidates = tuple(
+        replace(
+            candidate,
+            pool=replace(candidate.pool, exact_feature=candidate.name),
+            shares=shares_of(candidate.gpu, of_gpu),
+        )
+        for candidate, of_gpu in zip(policy_input.candidates, costs, strict=False)
     )
-    pools = tuple(place.pool for place in places)
-    case = replace(case, places=places, cluster=replace(case.cluster, pools=pools), rules=Rules(sharing=rules))
-    return replace(case, **changes)  # type: ignore[arg-type]
+    pools = tuple(candidate.pool for candidate in candidates)
+    policy_input = replace(
+        policy_input,
+        candidates=candidates,
+        cluster=replace(policy_input.cluster, pools=pools),
+        rules=Rules(sharing=rules),
+    )
+    return replace(policy_input, **changes)  # type: ignore[arg-type]
 
 
 def shares_of(gpu: Gpu, costs: dict[int, float]) -> tuple[Price, ...]:
@@ -57,16 +64,16 @@ def shares_of(gpu: Gpu, costs: dict[int, float]) -> tuple[Price, ...]:
     )
 
 
-def decided(case: PolicyInput, preferred: tuple[str, ...] = ()) -> Decision:
-    draft = samples.draft(case)
+def decided(policy_input: PolicyInput, preferred: tuple[str, ...] = ()) -> Decision:
+    draft = samples.draft(policy_input)
     draft = replace(draft, request=replace(draft.request, preferred_gpus=preferred))
-    decision = sharing.decide_sharing(case, draft)
+    decision = decide_sharing(policy_input, draft)
     assert decision is not None
     return decision
 
 
-def reason(case: PolicyInput, preferred: tuple[str, ...] = ()) -> str:
-    decision = decided(case, preferred)
+def reason(policy_input: PolicyInput, preferred: tuple[str, ...] = ()) -> str:
+    decision = decided(policy_input, preferred)
     assert decision.request.mps_thread_percent is None
     return decision.reasons[-1].removeprefix("a whole GPU is kept: ")
 
@@ -112,9 +119,9 @@ def test_a_site_may_let_a_share_use_more_threads_and_its_job_is_told() -> None:
 
 
 def sliced(slowdown: float, *, free: int = 1, gib: float = 1.0, **changes: object) -> PolicyInput:
-    """Return a case whose last place is a slice of the fast GPU, on which a step costs *slowdown*."""
-    case = priced(CHEAP, CHEAP, {}, **changes)  # type: ignore[arg-type]
-    *others, last = case.places
+    """Return a policy_input whose last candidate is a slice of the fast GPU, on which a step costs *slowdown*."""
+    policy_input = priced(CHEAP, CHEAP, {}, **changes)  # type: ignore[arg-type]
+    *others, last = policy_input.candidates
     memory = Interval(value=gib * GIB, low=gib * GIB, high=gib * GIB)
     cost_there = Interval(value=slowdown, low=1.0, high=slowdown + 0.05)
     there = replace(
@@ -123,8 +130,8 @@ def sliced(slowdown: float, *, free: int = 1, gib: float = 1.0, **changes: objec
         gpu=replace(FAST, name="sample-fast:3g.20gb", parent_gpu=FAST.name, memory_bytes=20 * GIB),
         need=replace(last.need, slowdown=cost_there, memory_bytes=memory, fits=gib <= 20),
     )
-    pools = (*(place.pool for place in others), there.pool)
-    return replace(case, places=(*others, there), cluster=replace(case.cluster, pools=pools))
+    pools = (*(candidate.pool for candidate in others), there.pool)
+    return replace(policy_input, candidates=(*others, there), cluster=replace(policy_input.cluster, pools=pools))
 
 
 def test_a_slice_that_keeps_the_promise_goes_before_a_share() -> None:
@@ -142,7 +149,7 @@ def test_a_slice_is_priced_without_partners() -> None:
 
 
 @pytest.mark.parametrize(
-    "case",
+    "policy_input",
     [
         sliced(1.3),
         sliced(1.2, gib=21.0),
@@ -154,8 +161,8 @@ def test_a_slice_is_priced_without_partners() -> None:
     ],
     ids=["dear", "small", "full", "the user's limit", "tied", "named", "never"],
 )
-def test_a_slice_is_not_taken_where_it_breaks_a_promise_or_has_no_room(case: PolicyInput) -> None:
-    assert decided(case).request.slice_type is None
+def test_a_slice_is_not_taken_where_it_breaks_a_promise_or_has_no_room(policy_input: PolicyInput) -> None:
+    assert decided(policy_input).request.slice_type is None
 
 
 def test_the_price_list_has_slices_and_says_why_one_is_not_taken() -> None:
@@ -170,7 +177,7 @@ def test_what_the_user_told_of_an_earlier_run_is_said() -> None:
     assert "by the known GPU utilization, 60 %" in decided(reported).reasons
     timed = priced(CHEAP, workload=Workload(alone=SoloRun(step_time_s=0.03, gpu="a100")))
     used = ObservedFigures(step_time_s=Figure(interval=exact_interval(0.03), source="what you said"))
-    trusted = replace(timed, places=tuple(replace(place, known=used) for place in timed.places))
+    trusted = replace(timed, candidates=tuple(replace(candidate, known=used) for candidate in timed.candidates))
     assert "by the known step time, 30 ms on a100" in decided(trusted).reasons
     assert not [reason for reason in decided(timed).reasons if "step time" in reason]
 
@@ -180,7 +187,7 @@ NOT_EVERYWHERE = "a third of a sample-small would be enough, but it does not hol
 
 
 @pytest.mark.parametrize(
-    ("case", "expected"),
+    ("policy_input", "expected"),
     [
         (
             priced(DEAR),
@@ -198,8 +205,8 @@ NOT_EVERYWHERE = "a third of a sample-small would be enough, but it does not hol
         ),
     ],
 )
-def test_a_whole_gpu_is_kept_with_the_nearest_miss(case: PolicyInput, expected: str) -> None:
-    assert reason(case) == expected
+def test_a_whole_gpu_is_kept_with_the_nearest_miss(policy_input: PolicyInput, expected: str) -> None:
+    assert reason(policy_input) == expected
 
 
 def test_a_job_is_not_bound_to_a_gpu_that_is_slower_than_the_one_it_would_have() -> None:
@@ -210,9 +217,11 @@ def test_a_job_is_not_bound_to_a_gpu_that_is_slower_than_the_one_it_would_have()
 
 
 def test_a_place_that_has_no_room_now_is_said() -> None:
-    case = priced(DEAR, CHEAP)
-    full = tuple(replace(place, pool=replace(place.pool, free_gpu_count=0)) for place in case.places)
-    assert reason(replace(case, places=full)).endswith("and sample-small has no room now")
+    policy_input = priced(DEAR, CHEAP)
+    full = tuple(
+        replace(candidate, pool=replace(candidate.pool, free_gpu_count=0)) for candidate in policy_input.candidates
+    )
+    assert reason(replace(policy_input, candidates=full)).endswith("and sample-small has no room now")
 
 
 @pytest.mark.parametrize(("accepted", "share"), [(None, 33), (1.2, 50), (1.1, 75), (1.5, 25)])
@@ -237,7 +246,7 @@ def test_a_promised_latency_has_to_hold_on_the_share() -> None:
     assert decided(priced(CHEAP, workload=serving(third))).request.mps_thread_percent == 33
     tight = priced(CHEAP, workload=serving((third + half) / 2))
     assert decided(tight).request.mps_thread_percent == 50
-    assert slo.decide_slo(tight, decided(tight)) is None
+    assert decide_slo(tight, decided(tight)) is None
     assert decided(priced(CHEAP, workload=serving(half - 0.001))).request.mps_thread_percent is None
 
 
@@ -245,11 +254,16 @@ def test_a_promise_that_no_share_keeps_is_the_reason_why_the_gpu_stays_whole() -
     assert "might break the promised latency beside partners" in reason(priced(CHEAP, workload=serving(0.001)))
 
 
+def test_where_the_jobs_partition_shares_no_gpu_its_reason_is_the_users() -> None:
+    there = priced(CHEAP)
+    cluster = replace(there.cluster, unshared={"partition=gpu": "partition gpu is EXCLUSIVE", "partition=old": "x"})
+    assert reason(replace(there, cluster=cluster.within(("gpu",)))) == "partition gpu is EXCLUSIVE"
+
+
 def test_prices_are_asked_for_only_where_a_share_is_in_question() -> None:
-    case = priced(CHEAP)
-    workload, work, seen = GpuRequest(gpu_count=1), Workload(), case.cluster
+    policy_input = priced(CHEAP)
+    workload, work, seen = GpuRequest(gpu_count=1), Workload(), policy_input.cluster
     assert may_share(workload, work, seen, PRICE)
-    assert not may_share(workload, work, seen, SharingRules(rule="activity"))
     assert not may_share(workload, work, seen, replace(PRICE, enabled=False))
     assert not may_share(replace(workload, gpu_count=2), work, seen, PRICE)
     assert not may_share(replace(workload, obstacles=("no",)), work, seen, PRICE)

@@ -11,6 +11,7 @@ from gpusage.cli import options
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.planning.jobs import MOST_GPUS, Line
 from gpusage.decisions.model_defaults import settled
+from gpusage.policies.candidates import why_unlimited
 from gpusage.policies.capacity.problem import (
     LONGEST_DAYS,
     LONGEST_S,
@@ -21,8 +22,7 @@ from gpusage.policies.capacity.problem import (
     stays,
 )
 from gpusage.policies.capacity.problem import options as ways
-from gpusage.policies.place import why_unlimited
-from gpusage.policies.shares.price import partners_of
+from gpusage.policies.share_price import partners_of
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, GpuNeed, Price
 from gpusage_hooks.units import HOUR_S

@@ -15,7 +15,7 @@ from gpusage.cli.predicting import batches, money, need_cells, network, serve_op
 from gpusage.cli.predicting.batches import Prediction
 from gpusage.decisions.advisor import advisor
 from gpusage.devices.shares import share_of
-from gpusage.policies.place import limits_threads, why_unlimited
+from gpusage.policies.candidates import limits_threads, why_unlimited
 from gpusage.predictors.intervals import scaled
 from gpusage.predictors.links import GPUS_PER_HOST
 from gpusage_hooks.errors import RequestError

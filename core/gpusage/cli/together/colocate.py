@@ -14,8 +14,8 @@ from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.together import partners
 from gpusage.decisions.advisor import advisor
 from gpusage.decisions.model_defaults import settled_request
-from gpusage.policies.partners import partition
-from gpusage.policies.place import why_unlimited
+from gpusage.policies.candidates import why_unlimited
+from gpusage.policies.thread_division import allowed_percents, max_min_percents
 from gpusage.predictors.colocation import WORTHWHILE_SUM, slowdown_with_partners
 from gpusage.predictors.intervals import inverse
 from gpusage_hooks.types import Colocation, GpuNeed, Interval, JobState, ModelGraph, ModelRequest, Workload
@@ -106,7 +106,7 @@ def _colocation(jobs: Sequence[Job], name: str) -> tuple[list[GpuNeed], Colocati
 
 def _with_fair_threads(jobs: Sequence[Job], together: Colocation) -> Colocation:
     """Return the same jobs, each limited to its part of the threads by max-min fairness."""
-    gpu, sizes = advisor().catalogue.find(together.gpu), partition.percents(len(jobs))
+    gpu, sizes = advisor().catalogue.find(together.gpu), allowed_percents(len(jobs))
     prices = []
     for job in jobs:
         (priced,) = advisor().price(job.graph, job.request.workload, [gpu], sizes)
@@ -114,7 +114,7 @@ def _with_fair_threads(jobs: Sequence[Job], together: Colocation) -> Colocation:
         prices.append(
             {each.share_percent: slowdown_with_partners(each.slowdown_under_contention, others) for each in priced}
         )
-    parts = partition.max_min([{part: price.value for part, price in each.items()} for each in prices])
+    parts = max_min_percents([{part: price.value for part, price in each.items()} for each in prices])
     throughputs = tuple(inverse(each[part]) for each, part in zip(prices, parts, strict=True))
     total = Interval(
         value=sum(each.value for each in throughputs),

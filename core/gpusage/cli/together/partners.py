@@ -20,7 +20,7 @@ from gpusage.cli.together.left_out import LeftOut, left_out, note, recorded_need
 from gpusage.cli.user_file import read_text
 from gpusage.decisions.advisor import advisor
 from gpusage.decisions.model_defaults import settled
-from gpusage.policies.shares.price import need_alone
+from gpusage.policies.share_price import need_alone
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import AnnotatedJob, Colocation, DecisionRecord, Gpu, GpuNeed, JobState, ModelRequest
 

@@ -23,7 +23,7 @@ from gpusage.store.annotation import annotation_of_record
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import PluginError, RequestError
 from gpusage_hooks.managers import Context, ManagerSettings
-from gpusage_hooks.types import AnnotatedJob, Generation
+from gpusage_hooks.types import AnnotatedJob, Decoding
 from gpusage_slurm.settings import SlurmSettings
 from records import RECORD, USAGE
 
@@ -148,7 +148,7 @@ def test_a_job_is_told_of_in_plain_words() -> None:
 
 def test_what_is_not_as_usual_in_a_run_is_told() -> None:
     assert RECORD.workload is not None
-    run = replace(RECORD.workload, mode="infer", generate=Generation(prompt_tokens=512, new_tokens=128), compile=True)
+    run = replace(RECORD.workload, mode="infer", generate=Decoding(prompt_tokens=512, new_tokens=128), compile=True)
     (line,) = (line for line in lines(JOB, replace(NUMBERED, workload=run)) if line.startswith("  model"))
     assert line.endswith("generate 512+128, compile on")
 

@@ -17,7 +17,7 @@ from gpusage.cli.planning import times
 from gpusage.cli.planning.jobs import read_lines
 from gpusage.cli.planning.nodes import read_nodes
 from gpusage.decisions.advisor import make_advisor
-from gpusage.policies.shares.price import partners_of
+from gpusage.policies.share_price import partners_of
 from gpusage.predictors.colocation import slowdown_with_partners
 from gpusage_hooks.types import Workload
 
