@@ -33,8 +33,8 @@ from gpusage.devices.shares import shares_alone_of
 from gpusage.experience.learning import learn
 from gpusage.experience.runs import Run, run_of
 from gpusage.predictors.analysis import analyze
-from gpusage.predictors.host import SHARPNESS
-from gpusage.predictors.share_growth import growths
+from gpusage.predictors.sharing.host import SHARPNESS
+from gpusage.predictors.sharing.slowdown import growths
 from gpusage_hooks.types import (
     Allocation,
     Cluster,

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCES = tuple(f"{ROOT / name}/" for name in ("hooks", "core", "plugins", "sandboxes", "lab"))
+SOURCES = tuple(f"{ROOT / name}/" for name in ("hooks", "core", "plugins", "planning", "sandboxes", "lab"))
 
 
 def trace(path: Path, module: str, arguments: list[str]) -> None:
@@ -28,7 +28,7 @@ def trace(path: Path, module: str, arguments: list[str]) -> None:
             called[frame.f_code] = None
 
     def write(*_: object) -> None:
-        functions = [(code.co_filename, code.co_name) for code in list(called)]
+        functions = [(code.co_filename, f"{code.co_name}:{code.co_firstlineno}") for code in list(called)]
         ours = [each for each in functions if each[0].startswith(SOURCES)]
         path.with_suffix(".new").write_text(json.dumps(ours))
         path.with_suffix(".new").replace(path)

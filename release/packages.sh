@@ -30,9 +30,7 @@ for command in gpusage:gpusage.cli gpusaged:gpusage.service.daemon; do
     chmod 755 "$home/bin/${command%:*}"
 done
 
-for unit in core/gpusage/service/gpusaged.service plugins/slurm/gpusage_slurm/late/gpusage-late.service; do
-    sed 's|^ExecStart=gpusage|ExecStart=/opt/gpusage/bin/gpusage|' "$unit" >"$root/usr/lib/systemd/system/${unit##*/}"
-done
+sed 's|^ExecStart=gpusage|ExecStart=/opt/gpusage/bin/gpusage|' core/gpusage/service/gpusaged.service >"$root/usr/lib/systemd/system/gpusaged.service"
 for page in build/man/*.1; do
     gzip -9n <"$page" >"$root/usr/share/man/man1/${page##*/}.gz"
 done

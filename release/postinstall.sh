@@ -8,6 +8,6 @@ find /opt/gpusage -name __pycache__ -type d -prune -exec rm -rf {} +
     echo 'gpusage: /usr/libexec/gpusage could not be written; Slurm goes on with what lies there. Run: gpusage slurm install --node --yes' >&2
 if [ -d /run/systemd/system ]; then
     systemctl daemon-reload
-    systemctl try-restart gpusaged.service gpusage-late.service
+    systemctl try-restart gpusaged.service
 fi
 exit 0

@@ -26,7 +26,7 @@ if ! grep -qs /usr/libexec/gpusage/ "$yarn" &&
     rmdir /usr/libexec/gpusage 2>/dev/null
 fi
 if [ -d /run/systemd/system ]; then
-    systemctl disable --now gpusaged.service gpusage-late.service
+    systemctl disable --now gpusaged.service
 fi
 find /opt/gpusage -name __pycache__ -type d -prune -exec rm -rf {} +
 exit 0

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from client_installations import install_from_pypi, install_nextflow
-from gpusage.adapters.process_user import user_name
-from gpusage_slurm.sandbox import Sandbox
+from gpusage.boundary.operating_system import user_name
+from gpusage_sandboxes.slurm import Sandbox
 from slurm_jobs import show_job
 from waiting import wait_until
 

@@ -8,23 +8,13 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import gpusage
+from sources import DESK, PRODUCT, ROOT, parse, python_files
 from waiting import LIMIT_S
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = (
-    ROOT / "hooks/gpusage_hooks",
-    ROOT / "core/gpusage",
-    ROOT / "plugins/slurm/gpusage_slurm",
-    ROOT / "plugins/yarn/gpusage_yarn",
-    ROOT / "sandboxes/gpusage_sandboxes",
-    ROOT / "lab/gpusage_lab",
-)
-FILES = sorted(path for package in PACKAGES for path in package.rglob("*.py"))
 HEAVY = ("torch", "sklearn", "scipy", "pandas", "timm", "transformers", "torchvision", "onnx")
 """What the submit path must never pay for: seconds and hundreds of megabytes in a Slurm controller's neighbour."""
 
@@ -41,28 +31,6 @@ LIGHT = (
     "gpusage_yarn.plugin",
     "gpusage_hooks.checks",
 )
-
-
-def undocumented(path: Path) -> Iterator[str]:
-    """Yield each public class and function of *path* that has no docstring; overloads and overrides included."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    if ast.get_docstring(tree) is None:
-        yield str(path.relative_to(ROOT))
-    stack: list[tuple[str, ast.AST]] = [("", tree)]
-    while stack:
-        prefix, parent = stack.pop()
-        for node in ast.iter_child_nodes(parent):
-            if not isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) or node.name[0] == "_":
-                continue
-            if ast.get_docstring(node) is None:
-                yield f"{path.relative_to(ROOT)}: {prefix}{node.name}"
-            if isinstance(node, ast.ClassDef):
-                stack.append((f"{prefix}{node.name}.", node))
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_public_name_says_what_it_is(path: Path) -> None:
-    assert list(undocumented(path)) == []
 
 
 def unpicklings(tree: ast.AST) -> Iterator[str]:
@@ -90,9 +58,9 @@ def unpicklings(tree: ast.AST) -> Iterator[str]:
                 yield ast.unparse(node)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_that_a_file_says_is_ever_run(path: Path) -> None:
-    assert list(unpicklings(ast.parse(path.read_text(encoding="utf-8")))) == []
+def test_nothing_that_a_file_says_is_ever_run() -> None:
+    paths = python_files(*PRODUCT, *DESK)
+    assert [f"{path.relative_to(ROOT)}: {way}" for path in paths for way in unpicklings(parse(path))] == []
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,18 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-SOURCES = ("hooks", "core", "sandboxes", "plugins", "lab")
+from sources import DESK, PRODUCT, ROOT, parse, python_files
+
+SOURCES = python_files(*PRODUCT, *DESK)
 MOST_LINES = 60
 REASON = re.compile(r"# noqa: [A-Z]+[0-9]+(, [A-Z]+[0-9]+)* - \w")
 
 
 def line_counts() -> Iterator[tuple[int, str]]:
     """Yield the lines of each function's body, and where it stands."""
-    for path in sorted(path for source in SOURCES for path in (ROOT / source).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path in SOURCES:
+        for node in ast.walk(parse(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
                 count = (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
@@ -31,10 +31,9 @@ def test_no_function_is_longer_than_a_screen() -> None:
 
 
 def test_a_silenced_rule_has_its_reason() -> None:
-    paths = [path for source in SOURCES for path in sorted((ROOT / source).rglob("*.py"))]
     lines = [
         (path, number, line)
-        for path in paths
+        for path in SOURCES
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if "# noqa" in line
     ]

@@ -1,4 +1,4 @@
-"""The arrows of import point down: hooks <- core <- plugins and laboratory; none of them ends in a circle."""
+"""The arrows of import point down: hooks <- core <- plugins <- what is used at a desk; none ends in a circle."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = {
     "gpusage_hooks": ROOT / "hooks/gpusage_hooks",
     "gpusage": ROOT / "core/gpusage",
-    "gpusage_sandboxes": ROOT / "sandboxes/gpusage_sandboxes",
     "gpusage_slurm": ROOT / "plugins/slurm/gpusage_slurm",
     "gpusage_yarn": ROOT / "plugins/yarn/gpusage_yarn",
+    "gpusage_planning": ROOT / "planning/gpusage_planning",
+    "gpusage_sandboxes": ROOT / "sandboxes/gpusage_sandboxes",
     "gpusage_lab": ROOT / "lab/gpusage_lab",
 }
 MAY_IMPORT = {
     "gpusage_hooks": {"gpusage_hooks"},
     "gpusage": {"gpusage_hooks", "gpusage"},
-    "gpusage_sandboxes": {"gpusage_hooks", "gpusage", "gpusage_sandboxes"},
-    "gpusage_slurm": {"gpusage_hooks", "gpusage", "gpusage_sandboxes", "gpusage_slurm"},
-    "gpusage_yarn": {"gpusage_hooks", "gpusage", "gpusage_sandboxes", "gpusage_yarn"},
-    "gpusage_lab": {"gpusage_hooks", "gpusage", "gpusage_lab"},
+    "gpusage_slurm": {"gpusage_hooks", "gpusage", "gpusage_slurm"},
+    "gpusage_yarn": {"gpusage_hooks", "gpusage", "gpusage_yarn"},
+    "gpusage_planning": {"gpusage_hooks", "gpusage", "gpusage_planning"},
+    "gpusage_sandboxes": {"gpusage_hooks", "gpusage", "gpusage_slurm", "gpusage_yarn", "gpusage_sandboxes"},
+    "gpusage_lab": {"gpusage_hooks", "gpusage", "gpusage_planning", "gpusage_lab"},
 }
 NEVER = {
     "gpusage.policies": ("sqlite3", "socket", "subprocess", "time", "random", "os", "click", "rich"),
@@ -165,15 +167,14 @@ def test_core_and_the_contract_know_no_workload_manager_by_name(package: str) ->
     assert reported == []
 
 
-@pytest.mark.parametrize("package", ["gpusage_slurm", "gpusage_yarn"])
-def test_a_manager_uses_of_core_only_what_the_adapters_name(package: str) -> None:
-    strays = [
-        f"{path.relative_to(ROOT)} imports {module}"
-        for path in files(package)
-        for module in imports(path, package)
-        if is_in(module, "gpusage") and not is_in(module, "gpusage.adapters")
+def test_a_manager_uses_of_core_only_the_modules_on_the_page_for_managers() -> None:
+    """And the page names no module that neither of them uses."""
+    page = (ROOT / "docs/api/managers.md").read_text(encoding="utf-8")
+    managers = [
+        (name, targets) for name, targets in arrows().items() if name.startswith(("gpusage_slurm", "gpusage_yarn"))
     ]
-    assert strays == []
+    used = {target for _, targets in managers for target in targets if is_in(target, "gpusage")}
+    assert used == {*re.findall(r"^::: (\S+)$", page, flags=re.MULTILINE)}
 
 
 @pytest.mark.parametrize("part", NEVER)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-ROOTS = ("hooks", "core", "plugins", "sandboxes", "lab", "tests", "bench", "examples")
+from sources import DESK, PRODUCT, ROOT, parse, python_files
+
+ROOTS = (*PRODUCT, *DESK, "tests", "bench", "examples")
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 BANNED = frozenset(
     {
         *("said", "told", "tell", "tells", "asked", "answered", "found", "given", "kept"),
@@ -40,8 +43,6 @@ VAGUE = frozenset(
     }
 )
 """Functions and classes of these names, with or without ``_`` before them, do not say what they do or are."""
-PUBLIC = frozenset({"by_rivals", "tell_jobs"})
-"""Keys of gpusage.toml, which sites have written down: `[generation] by_rivals` and `[slurm] tell_jobs`."""
 LIBRARIES = frozenset({"AttributeNotFoundException", "NoClassDefFoundError"})
 """Names of the libraries that our programs in Java use."""
 OTHER_LANGUAGES = {
@@ -52,42 +53,40 @@ OTHER_LANGUAGES = {
 """By the endings of files: what is no identifier there, comments, texts, and the names of tests."""
 
 
-def words(identifier: str) -> set[str]:
+@cache
+def words(identifier: str) -> frozenset[str]:
     """Return the words of *identifier*, split at underscores and capitals, in lower case."""
-    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", identifier)}
+    return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", identifier))
 
 
-def identifiers(tree: ast.AST) -> Iterator[str]:
-    """Yield each name that *tree* defines: of functions, classes, arguments, variables, attributes and imports."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            if not node.name.startswith("test_"):  # a test's name is its sentence
-                yield node.name
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.attr
-        elif isinstance(node, ast.alias) and node.asname:
-            yield node.asname
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+def identifiers(node: ast.AST) -> Iterator[str]:
+    """Yield each name that *node* itself defines: of a function, class, argument, variable, attribute or import."""
+    if isinstance(node, DEFINITIONS):
+        if not node.name.startswith("test_"):  # a test's name is its sentence
             yield node.name
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        yield node.attr
+    elif isinstance(node, ast.alias) and node.asname:
+        yield node.asname
+    elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+        yield node.name
 
 
-def banned_names(path: Path) -> set[str]:
-    """Return the names of the module at *path*, its own included, that have a banned word and are not public."""
-    names = {path.parent.name if path.stem == "__init__" else path.stem} if not path.stem.startswith("test_") else set()
-    names.update(identifiers(ast.parse(path.read_text(encoding="utf-8"))))
-    return {name for name in names - PUBLIC if words(name) & BANNED} | vague_names(path)
+def banned_names(module: str, tree: ast.AST) -> set[str]:
+    """Return the names of *tree*, and *module*, its own, that have a banned word or say nothing."""
+    names = set() if module.startswith("test_") else {module}
+    vague = set()
 
-
-def vague_names(path: Path) -> set[str]:
-    """Return the functions and classes in the module at *path* whose names do not say what they do or are."""
-    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    names = {node.name for node in nodes if isinstance(node, definitions) and not is_property(node)}
-    return {name for name in names if name.strip("_").lower() in VAGUE}
+    # One walk for both rules: the scan reads every file of the repository.
+    for node in ast.walk(tree):
+        names.update(identifiers(node))
+        if isinstance(node, DEFINITIONS) and node.name.strip("_").lower() in VAGUE and not is_property(node):
+            vague.add(node.name)
+    return {name for name in names if words(name) & BANNED} | vague
 
 
 def is_property(node: ast.AST) -> bool:
@@ -105,8 +104,11 @@ def banned_names_elsewhere(path: Path) -> set[str]:
 
 
 def test_no_identifier_has_a_banned_word() -> None:
-    paths = (path for root in ROOTS for path in (ROOT / root).rglob("*.py") if ".venv" not in path.parts)
-    assert [f"{path.relative_to(ROOT)} {name}" for path in paths for name in sorted(banned_names(path))] == []
+    reported = []
+    for path in python_files(*ROOTS):
+        module = path.parent.name if path.stem == "__init__" else path.stem
+        reported += [f"{path.relative_to(ROOT)} {name}" for name in sorted(banned_names(module, parse(path)))]
+    assert reported == []
 
 
 @pytest.mark.parametrize("ending", OTHER_LANGUAGES)
@@ -135,10 +137,8 @@ def test_no_identifier_in_another_language_has_a_banned_word(ending: str) -> Non
         ("known = answer = 1", set()),
     ],
 )
-def test_a_banned_word_is_seen_where_a_name_is_defined(source: str, expected: set[str], tmp_path: Path) -> None:
-    path = tmp_path / "module.py"
-    path.write_text(source, encoding="utf-8")
-    assert banned_names(path) == expected
+def test_a_banned_word_is_seen_where_a_name_is_defined(source: str, expected: set[str]) -> None:
+    assert banned_names("module", ast.parse(source)) == expected
 
 
 @pytest.mark.parametrize(
@@ -157,29 +157,28 @@ def test_a_banned_word_is_seen_in_another_language(name: str, source: str, expec
     assert banned_names_elsewhere(path) == expected
 
 
-def stale_names(path: Path) -> set[str]:
-    """Return what docstrings of the module at *path* call an argument or an attribute although there is none."""
-    return set(_stale_names(ast.parse(path.read_text(encoding="utf-8")), frozenset()))
+def stale_names(node: ast.AST, known: frozenset[str] = frozenset()) -> Iterator[str]:
+    """Yield the names that docstrings at and below *node* give to arguments or attributes that do not exist.
 
-
-def _stale_names(node: ast.AST, known: frozenset[str]) -> Iterator[str]:
-    """Yield them below *node*, in a function with the arguments *known*."""
+    *known* are the arguments of the functions around *node*.
+    """
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         known |= {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
         named = re.findall(r"(?<![\w*])\*([a-z_]\w*)\*(?![\w*])", ast.get_docstring(node) or "")
         yield from (name for name in named if not known & {name, f"_{name}"})
     elif isinstance(node, ast.ClassDef):
         _, _, section = (ast.get_docstring(node) or "").partition("\nAttributes:\n")
-        body = "\n".join(map(ast.unparse, node.body[1:]))
         named = re.findall(r"^ {4}(\w+): ", section.partition("\n\n")[0], flags=re.MULTILINE)
+        body = "\n".join(map(ast.unparse, node.body[1:])) if named else ""
         yield from (name for name in named if not re.search(rf"\b{name}\b", body))
     for child in ast.iter_child_nodes(node):
-        yield from _stale_names(child, known)
+        if isinstance(child, ast.stmt):  # only a statement can hold a function or a class
+            yield from stale_names(child, known)
 
 
 def test_a_docstring_names_arguments_and_attributes_that_exist() -> None:
-    paths = (path for root in ROOTS for path in (ROOT / root).rglob("*.py") if ".venv" not in path.parts)
-    assert [f"{path.relative_to(ROOT)} {name}" for path in paths for name in sorted(stale_names(path))] == []
+    paths = python_files(*ROOTS)
+    assert [f"{path.relative_to(ROOT)} {name}" for path in paths for name in sorted(stale_names(parse(path)))] == []
 
 
 @pytest.mark.parametrize(
@@ -192,7 +191,5 @@ def test_a_docstring_names_arguments_and_attributes_that_exist() -> None:
         ('class C:\n    """One.\n\n    Attributes:\n        a: Of it.\n    """\n\n    a: int', set()),
     ],
 )
-def test_a_stale_name_is_seen_in_a_docstring(source: str, expected: set[str], tmp_path: Path) -> None:
-    path = tmp_path / "module.py"
-    path.write_text(source, encoding="utf-8")
-    assert stale_names(path) == expected
+def test_a_stale_name_is_seen_in_a_docstring(source: str, expected: set[str]) -> None:
+    assert {*stale_names(ast.parse(source))} == expected

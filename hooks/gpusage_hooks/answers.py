@@ -193,6 +193,13 @@ def _check_colocation(question: Question, answer: Colocation) -> None:
     require(right, f"mps_thread_percent must be 1 to 100; got {answer.mps_thread_percent}")
 
 
+def _check_model_names(question: Question, answer: Sequence[str]) -> None:
+    del question
+    for name in answer:
+        right = len(name) > 1 and name.count("*") == 1 and "*" in (name[0], name[-1]) and not set(name) & set("?[] ,;=")
+        require(right, f"a model's name must have one '*', at the front or at the end, as '*.acme'; got {name!r:.80}")
+
+
 def _check_commands(question: Question, answer: Sequence[object]) -> None:
     del question
     names = [getattr(command, "name", None) for command in answer]
@@ -207,6 +214,7 @@ def _returned(hook: str) -> Any:  # any annotation
 
 _MORE: Mapping[str, Callable[[Question, Any], None]] = {
     "read_model": lambda _, graph: check_graph(graph),
+    "describe_model_names": _check_model_names,
     "describe_gpus": _check_rows,
     "find_observed_figures": _check_knowledge,
     "predict_needs": _check_needs,

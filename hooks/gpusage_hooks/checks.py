@@ -89,6 +89,11 @@ def check_reader(function: Hook, *, sources: Iterable[str] = (), broken: Iterabl
         _check_refusal(function, source)
 
 
+def check_model_names(function: Hook) -> None:
+    """Check how models are named: each name has one ``*``, at the front or at the end."""
+    sound_answer("describe_model_names", function)
+
+
 def check_gpus(function: Hook) -> None:
     """Check rows for the catalogue: names in lower case and once each, figures above 0, a source."""
     sound_answer("describe_gpus", function)
@@ -359,6 +364,7 @@ def _is_alike(one: object, other: object) -> bool:
 
 CHECKS: Mapping[str, Callable[..., None]] = {
     "read_model": check_reader,
+    "describe_model_names": check_model_names,
     "describe_gpus": check_gpus,
     "find_observed_figures": check_observed_figures,
     "predict_needs": check_predictor,

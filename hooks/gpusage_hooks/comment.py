@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from math import gcd, prod
 from types import MappingProxyType
 from typing import Any
@@ -19,8 +20,8 @@ from gpusage_hooks.job_keys import JOB_KEYS, QUANTISED, make_workload
 from gpusage_hooks.job_values import SWITCH, key_hint, refuse, usual_word
 from gpusage_hooks.types import Mode, ModelRequest, Workload
 
-MODEL_SUFFIXES = (".onnx", ".pt2", ".card.json", "config.json")
-MODEL_PREFIXES = ("timm:", "torchvision:", "hf:")
+MODEL_NAMES = ("*.onnx", "*.pt2", "*.card.json", "*config.json", "timm:*", "torchvision:*", "hf:*")
+"""The names of the models that gpusage itself reads; the hook `describe_model_names` adds a plugin's."""
 
 _JOBS: Mapping[Mode, str] = MappingProxyType({"train": "a training job", "infer": "an inference job"})
 _STRATEGIES: Mapping[Mode, tuple[str, str]] = MappingProxyType(
@@ -40,8 +41,12 @@ _SLIP_RATIO = 0.8  # one letter of "model" too many, too few, another, or two ex
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""")
 
 
-def parse_comment(text: str) -> ModelRequest | None:
+def parse_comment(text: str, names: Sequence[str] = MODEL_NAMES) -> ModelRequest | None:
     """Return what a job's comment says, or ``None`` if it does not name gpusage.
+
+    Args:
+        text: The comment.
+        names: How models are named here, `Context.model_names`.
 
     Raises:
         RequestError: It is addressed to us and malformed.
@@ -50,11 +55,11 @@ def parse_comment(text: str) -> ModelRequest | None:
         return None
     marked = _OURS.search(text)
     if marked:
-        return parse_model(_clause(text[marked.end() :]))
+        return parse_model(_clause(text[marked.end() :]), names)
     stripped = text.strip()
-    if _is_ours(stripped):
-        return parse_model(_clause(stripped))
-    _refuse_slips(stripped)
+    if _is_ours(stripped, names):
+        return parse_model(_clause(stripped), names)
+    _refuse_slips(stripped, names)
     return None
 
 
@@ -71,11 +76,11 @@ def parse_learn(text: str) -> bool | None:
     return bool(JOB_KEYS["learn"].kind.parse("learn", only_learn[1].lower()))
 
 
-def _is_ours(text: str) -> bool:
+def _is_ours(text: str, names: Sequence[str]) -> bool:
     """Return whether a comment without `gpusage:` begins with a model or a key of ours, and names a model."""
     first, _, rest = re.sub(r"[,;]", ",", text).partition(",")
     model_later = re.search(r"(?:^|,)\s*model=", rest)
-    begins = is_model_name(first) and (not rest or _key(rest) in JOB_KEYS)
+    begins = is_model_name(first, names) and (not rest or _key(rest) in JOB_KEYS)
     return text.startswith(("model=", "gpusage=")) or begins or (_key(first) in JOB_KEYS and model_later is not None)
 
 
@@ -103,11 +108,11 @@ def _clause(text: str) -> str:
     return clause
 
 
-def _refuse_slips(text: str) -> None:
+def _refuse_slips(text: str, names: Sequence[str]) -> None:
     """Refuse a comment that misses our form by a letter."""
     key, _, value = re.split(r"[,;]", text, maxsplit=1)[0].partition("=")
     close = difflib.SequenceMatcher(None, key.lower(), "model").ratio() >= _SLIP_RATIO
-    if close and len(key) <= len("model") + 1 and is_model_name(value):
+    if close and len(key) <= len("model") + 1 and is_model_name(value, names):
         message = f"Key {key!r} of comment {text!r} must be one that gpusage knows; got {key!r}. Did you mean 'model'?"
         raise RequestError(message)
     if _ALMOST_OURS.search(text):
@@ -115,13 +120,18 @@ def _refuse_slips(text: str) -> None:
         raise RequestError(message)
 
 
-def is_model_name(word: str) -> bool:
+def is_model_name(word: str, names: Sequence[str] = MODEL_NAMES) -> bool:
     """Return whether *word* is a model's path or name and nothing else; `key=x.onnx` is somebody's setting."""
     alone = not re.search(r"[\s,;]|^\w+=", word)
-    return alone and (word.endswith(MODEL_SUFFIXES) or word.startswith(MODEL_PREFIXES))
+    return alone and any(fnmatchcase(word, name) for name in names)
 
 
-def parse_model(text: str) -> ModelRequest:
+def is_model_path(model: str, names: Sequence[str] = MODEL_NAMES) -> bool:
+    """Return whether *model* is a file or a folder, and no name such as `timm:resnet50`."""
+    return not any(fnmatchcase(model, name) for name in names if name.endswith("*"))
+
+
+def parse_model(text: str, names: Sequence[str] = MODEL_NAMES) -> ModelRequest:
     """Return what *text*, comma-separated ``key=value`` with the model first or as ``model=``, asks for.
 
     Raises:
@@ -129,7 +139,7 @@ def parse_model(text: str) -> ModelRequest:
     """
     texts: dict[str, str] = {}
     shapes: list[tuple[str, tuple[int, ...]]] = []
-    for key, value in _pairs(text):
+    for key, value in _pairs(text, names):
         if key == "shape":
             shapes.append(JOB_KEYS["shape"].kind.parse(key, value))
         elif key in texts:
@@ -155,7 +165,7 @@ def parse_model(text: str) -> ModelRequest:
     )
 
 
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
+def _pairs(text: str, names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield key and value of each comma-separated word; a first word without a key is the model."""
     if re.search("[\"']", _QUOTED.sub("", text)):
         message = f"Comment {text!r} must close every quote; got an open one. Add the missing quote."
@@ -164,7 +174,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
         key, separator, value = word.partition("=")
         if not word:
             continue
-        if index == 0 and key not in JOB_KEYS and (not separator or word[0] in "\"'" or is_model_name(word)):
+        if index == 0 and key not in JOB_KEYS and (not separator or word[0] in "\"'" or is_model_name(word, names)):
             yield ("gpusage", "off") if word == "off" else ("model", _unquoted(word))
         elif key not in JOB_KEYS:
             rule = f"Key {key!r} of comment {text!r} must be one that gpusage knows"

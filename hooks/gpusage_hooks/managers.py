@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
+from gpusage_hooks.comment import MODEL_NAMES
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Gpu, Range
 
@@ -105,10 +106,12 @@ class Context:
     Attributes:
         settings: The manager's section of gpusage.toml; of the type that its plugin named.
         catalogue: The GPUs that gpusage knows, those of plugins among them.
+        model_names: How models are named, those of plugins among them; `parse_comment` needs it.
     """
 
     settings: ManagerSettings
     catalogue: GpuCatalogue
+    model_names: tuple[str, ...] = MODEL_NAMES
 
     def settings_of(self, kind: type[_Chosen]) -> _Chosen:
         """Return the settings as a *kind*; its defaults where they are of another type."""

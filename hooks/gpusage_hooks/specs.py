@@ -58,6 +58,17 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | 
 
 
 @hookspec
+def describe_model_names() -> Sequence[str] | None:
+    """Return how the models are named that this plugin reads; all answers count.
+
+    A job's comment may begin with such a name; any other model needs ``model=``.
+
+    Returns:
+        Names with one ``*``, at the front or at the end: ``*.acme`` for a file, ``acme:*`` for a name.
+    """
+
+
+@hookspec
 def describe_gpus() -> Sequence[Gpu] | None:
     """Return GPUs for the catalogue; all answers count, a later row replaces one of the same name."""
 
@@ -346,7 +357,10 @@ def read_gpu(device: str) -> GpuReading | None:
 
 @hookspec
 def add_commands() -> Sequence[object] | None:
-    """Return click commands that belong under ``gpusage``; all answers count."""
+    """Return click commands that belong under ``gpusage``; all answers count.
+
+    A group that bears the name of another plugin's group adds its subcommands to it.
+    """
 
 
 @hookspec

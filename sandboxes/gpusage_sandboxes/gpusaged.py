@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 
-from gpusage.adapters.process_user import user_name
+from gpusage.boundary.operating_system import user_name
 from gpusage.service import client
 from gpusage.settings.configuration import SiteMode
 from gpusage_hooks.errors import RequestError

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpusage.adapters.process_user import user_name
+from gpusage.boundary.operating_system import user_name
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes.progress import Report, silent
 from gpusage_sandboxes.sources import PackageSource, render_deb822

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gpusage.plugins.loading import make_hooks
 from gpusage.policies.latency import latency_s
 from gpusage.policies.share_price import limits, partners_of
-from gpusage.predictors.colocation import slowdown_with_partners
 from gpusage.predictors.intervals import product
+from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage_hooks import samples
 from gpusage_hooks.checks import check_decision
 from gpusage_hooks.types import (
@@ -225,7 +225,7 @@ def test_every_decision_keeps_the_contract(policy_input: PolicyInput) -> None:
 
 @given(cases() | priced_cases())
 def test_a_share_holds_wherever_it_may_land(policy_input: PolicyInput) -> None:
-    """Its cap is within its share of the memory: shares that fit by number fit by memory (docs/decisions/0002)."""
+    """Its cap is within its share of the memory: shares that fit by number fit by memory."""
     decision = decide(policy_input)
     share = decision.request.mps_thread_percent
     if share is None or policy_input.request.gpu_count != 1:

@@ -15,17 +15,18 @@ import pytest
 
 from gpusage.store.opening import open_store
 from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.slurm.trial import install_plugin
 from gpusage_slurm.jobs.out_of_memory import OUT_OF_MEMORY
 from gpusage_slurm.jobs.queue import PROGRAM_MISSING
-from gpusage_slurm.late.decisions import CHANGES_PENDING_GRES
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_slurm.sandbox.trial import install_plugin
 from slurm_jobs import GENEROUS, configure, gpusaged_status, release, show_job, submit_share, wait_for_state
 from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
 LIGHT = f"model={Path(__file__).parents[2] / 'examples' / 'models'}/dlrm.onnx,batch=8,mode=infer"
+CHANGES_PENDING_GRES = (23, 11)
+"""From this version on a pending job's share can become a GPU: 22.05 refuses, 24.11 does it."""
 SLURMS_OWN_WAIT_S = 120
 """What Slurm lets a requeued job wait by itself."""
 STARVES = """
@@ -137,7 +138,7 @@ def test_no_loop_and_never_against_its_users_word_and_its_mark_is_set_right(sand
     assert again["Comment"] == LIGHT
 
     def reported() -> list[str]:
-        known = gpusaged_status(sandbox)["aftercare"]["not_rescued"]
+        known = gpusaged_status(sandbox)["job_monitor"]["not_requeued"]
         return [each for each in known if f"slurm job {final} of " in each]
 
     (message,) = wait_until(reported)
@@ -179,7 +180,9 @@ def test_a_site_that_rescues_no_job_has_the_miss_recorded(sandbox: Sandbox) -> N
         job = shared(sandbox, f"--comment={LIGHT.replace('batch=8', 'batch=2')}")
         release(sandbox, job)
         wait_until(
-            lambda: any(f"job {job} of" in message for message in gpusaged_status(sandbox)["aftercare"]["not_rescued"])
+            lambda: any(
+                f"job {job} of" in message for message in gpusaged_status(sandbox)["job_monitor"]["not_requeued"]
+            )
         )
         assert wait_for_state(sandbox, job, "FAILED", restarts=0)["Comment"].endswith(OUT_OF_MEMORY)
     finally:

@@ -106,6 +106,37 @@ def test_the_command_line_reads_its_format(installed: Path, tmp_path: Path) -> N
     assert answer["needs"][0]["step_time_s"]["value"] > 0
 
 
+JOB_CARD = """
+    import sys
+    from gpusage.cli import main
+    sys.argv[0] = "gpusage"
+    main(["job-card", *sys.argv[1:]])
+"""
+
+SUBMISSION = """
+    import sys
+    from gpusage.decisions.advisor import make_advisor
+    from gpusage_hooks.types import DecisionRequest
+    job = make_advisor().understand(DecisionRequest(manager=sys.argv[1], fields={"comment": sys.argv[2]}))
+    print(job.model_request and job.model_request.model)
+"""
+
+
+def test_a_comment_may_begin_with_a_model_of_its_format(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model = tmp_path / "mlp.widths"
+    model.write_text("784 512 10", encoding="utf-8")
+    comment = f"{model},batch=64"
+    card = run(JOB_CARD, comment, installed=installed).strip()
+    assert card[:1] not in ("", "!")
+    assert run(JOB_CARD, comment, installed=None) == ""
+    for manager in ("slurm", "yarn"):
+        assert run(SUBMISSION, manager, comment, installed=installed).strip() == str(model)
+        assert run(SUBMISSION, manager, comment, installed=None).strip() == "None"
+
+
 def test_its_author_can_check_it(installed: Path) -> None:
     script = (SOURCE / "check_it.py").read_text(encoding="utf-8")
-    assert run(script, installed=installed).split() == ["decide", "read_model"]
+    assert run(script, installed=installed).split() == ["decide", "describe_model_names", "read_model"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from gpusage_hooks.comment import MODEL_SUFFIXES, parse_model
+from gpusage_hooks.comment import is_model_name, parse_model
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS, STEP_SETTINGS, JobKey
 from gpusage_hooks.job_values import MAXIMUM_COUNT, Count, Sizes, Switch, Words, usual_word
@@ -229,6 +229,9 @@ def resolve_model_path(folder: Path, model: str) -> str:
 
 
 def _model_paths(incomplete: str) -> Iterable[str]:
+    from gpusage.decisions.advisor import advisor  # only to complete a word
+
+    names = advisor().model_names
     folder, _, start = incomplete.rpartition("/")
     prefix = incomplete[: len(incomplete) - len(start)]
     try:
@@ -240,5 +243,5 @@ def _model_paths(incomplete: str) -> Iterable[str]:
             continue
         if entry.is_dir():
             yield f"{prefix}{entry.name}/"
-        elif entry.name.endswith(MODEL_SUFFIXES):
+        elif is_model_name(entry.name, names):
             yield f"{prefix}{entry.name}"

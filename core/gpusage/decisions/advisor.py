@@ -21,6 +21,7 @@ from gpusage.policies.candidates import admits, no_allowed_type_error, step_time
 from gpusage.policies.share_price import priced_percents
 from gpusage.policies.sharing import SharePrice, may_share, price_list
 from gpusage.store.annotation import EXCLUDES
+from gpusage_hooks.comment import MODEL_NAMES
 from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
 from gpusage_hooks.managers import Context, ManagerSettings
 from gpusage_hooks.types import (
@@ -74,7 +75,13 @@ class Advisor(Predictor):
 
     def context(self, manager: str) -> Context:
         """Return what the hooks of the workload manager *manager* are given."""
-        return Context(settings=self.settings.get(manager, ManagerSettings()), catalogue=self.catalogue)
+        settings = self.settings.get(manager, ManagerSettings())
+        return Context(settings=settings, catalogue=self.catalogue, model_names=self.model_names)
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """How models are named: those that gpusage reads itself, and those of plugins."""
+        return (*MODEL_NAMES, *self.hooks.describe_model_names())
 
     def read(self, source: str, shape: Mapping[str, Sequence[int]] | None = None) -> ModelGraph:
         """Return the graph of the model at *source*.

@@ -145,7 +145,7 @@ class Outcome:
         Args:
             origin: Who submitted, for people.
             fields: Those of the submission in question, where the outcome is that of one like it.
-            number: As `gpusage.store.numbers` gives them; ``""`` for none.
+            number: As `gpusage.store.annotation` gives them; ``""`` for none.
             decided_at_s: Seconds since 1970.
         """
         return DecisionRecord(
@@ -214,10 +214,10 @@ def decide_outcome(job: Job, cluster: Cluster, context: DecisionContext, read_mo
         decision = replace(decision, reasons=(*decision.reasons, f"as job {model_request.first_run}'s run showed"))
     outcome = Outcome(submission=job.submission, job=job, decision=decision, rendered=rendered, mode=context.mode)
     if model_request is None or graph is None:
-        return _advised(outcome, job.advice_only)
+        return outcome
     predicted = advisor.utilization_from_graph(graph, model_request.workload, decision.need) if decision.need else None
     outcome = replace(outcome, model=job_identity(NOBODY, graph=graph), predicted_utilization=predicted)
-    return _advised(outcome, job.advice_only or advisor.why_not_enforced(graph))
+    return _advised(outcome, advisor.why_not_enforced(graph))
 
 
 def _by_history(job: Job, cluster: Cluster, context: DecisionContext) -> Outcome:
@@ -232,7 +232,7 @@ def _by_history(job: Job, cluster: Cluster, context: DecisionContext) -> Outcome
         why = why or why_whole(advisor.learned.failures, "", job.submitter)
     shows = SHOWS_MODEL if job.shows_model else ""
     decision = replace(decision, reasons=(*decision.reasons, *filter(None, (why, shows))))
-    outcome = Outcome(
+    return Outcome(
         submission=job.submission,
         job=job,
         decision=decision,
@@ -241,7 +241,6 @@ def _by_history(job: Job, cluster: Cluster, context: DecisionContext) -> Outcome
         model=JobIdentity(),
         history_estimates=history_estimates,
     )
-    return _advised(outcome, job.advice_only)
 
 
 def _advised(outcome: Outcome, why: str) -> Outcome:

@@ -160,7 +160,7 @@ class Predictor:
         there, *needs = self._needs(graph, plain, gpus_of_run, (NOTHING_KNOWN,) * len(gpus_of_run))
         if known_s <= there.step_time_s.value:
             return [NOTHING_KNOWN] * len(gpus)
-        from gpusage.predictors.slowdown import gpu_bound_odds  # numpy, and few users know a step time
+        from gpusage.predictors.sharing.slowdown import gpu_bound_odds  # numpy, and few users know a step time
 
         of_gpu = gpu_bound_odds(graph, plain, gpus_of_run[0], known_s)
         return [figures_from_longer_step(known_s, there, need, of_gpu) for need in needs]

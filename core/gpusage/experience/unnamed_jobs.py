@@ -46,7 +46,7 @@ NO_GRAPH = ModelGraph(name="", source="", nodes=(), producers=(), inputs=(), par
 """In the place of the model of a job that names none; plugins that know the job by its name may know its figures."""
 NO_ESTIMATE = "its history shows nothing yet"
 SHARPNESS = 8.0
-"""As in `gpusage.predictors.host`, which needs numpy: a step takes this norm of the GPU's time and the host's."""
+"""Of `gpusage.predictors.sharing.host`, which needs numpy: a step takes this norm of the GPU's time and the host's."""
 OWN_STEP = exact_interval(1.0)
 """No step time is known: the job's own step is the unit."""
 

@@ -75,6 +75,10 @@ class Hooks:
         """Read a model's graph from a path or a name."""
         return self._first(specs.read_model, source=source, shape=shape)
 
+    def describe_model_names(self) -> list[str]:
+        """Return how the models are named that plugins read."""
+        return [name for answer in self._all(specs.describe_model_names) for name in answer]
+
     def describe_gpus(self) -> list[Gpu]:
         """Return GPUs for the catalogue, a site's own last: a later row replaces one of the same name."""
         return [gpu for answer in reversed(self._all(specs.describe_gpus)) for gpu in answer]

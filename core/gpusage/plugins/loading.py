@@ -37,10 +37,10 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "gpusage.graphs.onnx.reader": "read_model",
         "gpusage.graphs.torch.pt2": "read_model",
         "gpusage.policies.stages": "decide",
-        "gpusage.predictors.colocation": "predict_colocation",
+        "gpusage.predictors.sharing.colocation": "predict_colocation",
         "gpusage.predictors.known": "find_observed_figures",
         "gpusage.predictors.needs": "predict_needs",
-        "gpusage.predictors.slowdown": "predict_slowdown",
+        "gpusage.predictors.sharing.slowdown": "predict_slowdown",
         "gpusage.node.sampler.nvml": "read_gpu",
     }
 )

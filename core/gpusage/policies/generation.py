@@ -13,7 +13,7 @@ Invariants:
 
 Source:
     Takayama et al., "Deep Learning Workload Analysis for Efficient Resource Allocation", "Priority Assignment".
-    docs/decisions/0038 has what was tried.
+    docs/decisions/policies.md has what was tried.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gpusage_hooks.types import Candidate, Decision, Interval, PolicyInput, Prec
 LEAST_JOBS = 8
 """With fewer recent jobs, one per user, no job is ranked."""
 TRUSTED_PART = 0.5
-"""The part of the jobs ranked to give way that do so; docs/decisions/0038 has other values."""
+"""The part of the jobs ranked to give way that do so; docs/decisions/policies.md has other values."""
 JobSpeeds = Mapping[str, float]
 """As in `Cluster.recent_jobs`."""
 
@@ -48,7 +48,7 @@ def decide_generation(policy_input: PolicyInput, draft: Decision) -> Decision | 
         return None
 
     where = rankable_candidates(policy_input)
-    compared = preferred_among_jobs(where, policy_input.cluster.recent_jobs) if rules.by_rivals else []
+    compared = preferred_among_jobs(where, policy_input.cluster.recent_jobs) if rules.by_recent_jobs else []
     chosen = compared or preferred_by_threshold(where, rules.minimum_speedup)
 
     # A preference is worth words only where the job could land on something worse.

@@ -5,7 +5,7 @@ is computed here from the jobs themselves. The needs for each resource of the GP
 steps take that many times as long. And beside training, a request waits for kernels that no percentage divides, so a
 promised latency has to hold there with a step of 1 / ``latency_margin`` times the length.
 
-Invariants (docs/decisions/0035):
+Invariants:
 
 1. No job waits for this: nodes are avoided only where another one has room for the job now, in each of its partitions
    and of the GPU types that it prefers; and only where a job that waits all the same can be released.

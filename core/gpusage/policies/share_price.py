@@ -1,12 +1,12 @@
 """The price of a share of a GPU for a job, and whether it is low enough to promise.
 
-Invariants (docs/decisions/0023):
+Invariants (docs/decisions/policies.md):
 
 1. A promise holds beside average partners: if percentages add up to 100, it hardly matters who the partners are.
 2. Both ends count: the expected slowdown, and the pessimistic one.
 3. A share saves GPU time: its part of the GPU times its slowdown is less than the whole GPU by a fifth at least.
 4. A job that may use more threads than its share has them while its partners are idle; beside partners it is promised
-   what its share costs, for they may use as many (docs/decisions/0024).
+   what its share costs, for they may use as many (docs/decisions/policies.md).
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ class Offer:
     @property
     def slowdown(self) -> Interval:
         """Return the step time against that on the whole GPU, beside average partners."""
-        from gpusage.predictors.colocation import slowdown_with_partners  # numpy, for whoever only loads plugins
+        from gpusage.predictors.sharing.colocation import (
+            slowdown_with_partners,  # numpy, for whoever only loads plugins
+        )
 
         if self.is_slice:
             return self.price.slowdown

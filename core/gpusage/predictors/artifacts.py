@@ -74,7 +74,7 @@ class StepTimeDeviations:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResidualParameters:
-    """See `gpusage.predictors.residual.Residual`, whose fields have these names."""
+    """See `gpusage.predictors.times.efficiency.Residual`, whose fields have these names."""
 
     means: Vector
     scales: Vector
@@ -85,7 +85,7 @@ class ResidualParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTimeParameters:
-    """See `gpusage.predictors.efficiency.Efficiency`, whose fields have these names."""
+    """See `gpusage.predictors.times.efficiency.Efficiency`, whose fields have these names."""
 
     first: Sequence[Matrix]
     first_bias: Matrix
@@ -131,7 +131,7 @@ class ActivityParameters:
         features: Names of the columns that the trees speak of.
         gap_s: The idle seconds that a usual host leaves for each kernel of a training step.
         sm_share: The share of the kernels' time in which SMs have work.
-        misses: See `gpusage.predictors.activity.LearnedActivity`.
+        misses: See `gpusage.predictors.times.activity.LearnedActivity`.
     """
 
     features: Sequence[str]
@@ -162,7 +162,7 @@ class MemoryParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ColocationParameters:
-    """The fields of `gpusage.predictors.colocation.LearnedColocation`; *features* names the columns."""
+    """The fields of `gpusage.predictors.sharing.colocation.LearnedColocation`; *features* names the columns."""
 
     features: Sequence[str]
     mean: Vector
@@ -180,11 +180,11 @@ class ColocationParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlowdownRule:
-    """See `gpusage.predictors.slowdown.SlowdownDeviations`, whose fields have the names of the first three.
+    """See `gpusage.predictors.sharing.slowdown.SlowdownDeviations`, whose fields have the names of the first three.
 
     Attributes:
-        host: The fields of `gpusage.predictors.host.HostUncertainty`.
-        filling_blocks: As in `gpusage.predictors.share_growth.growths_with`.
+        host: The fields of `gpusage.predictors.sharing.host.HostUncertainty`.
+        filling_blocks: As in `gpusage.predictors.sharing.slowdown.growths_with`.
     """
 
     growth: float
@@ -201,7 +201,7 @@ class SlowdownParameters:
     Attributes:
         eager: Of kernels that PyTorch launches one by one.
         proportional: Of all others, which nobody measured on a share.
-        partners: The fields of `gpusage.predictors.colocation.PartnerExponents`.
+        partners: The fields of `gpusage.predictors.sharing.colocation.PartnerExponents`.
     """
 
     eager: SlowdownRule

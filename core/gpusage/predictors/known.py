@@ -3,7 +3,7 @@
 Invariants:
 
 1. What the GPU does in a step is as predicted; an observed step time says how long that takes, and what part of it the
-   GPU works is weighed as for the price of a share (`gpusage.predictors.host`).
+   GPU works is weighed as for the price of a share (`gpusage.predictors.sharing.host`).
 2. An observed utilization says what part of the step the GPU works; SMs and memory are busy for as much less or more.
 3. A step time below what the GPU's peaks allow (a wrong unit, for example) is not used, and a note says so.
 4. A step that takes longer than its GPU can explain waits for its host, and does so with any GPU; as far as the GPU
@@ -190,7 +190,7 @@ def _utilizations(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) ->
     if alone.utilization is None or is_same_batch_size(workload):
         return [_figure(alone.utilization)] * len(gpus)
     from gpusage.predictors.analysis import analyze  # numpy, and few users know it
-    from gpusage.predictors.host import utilizations
+    from gpusage.predictors.sharing.host import utilizations
 
     there = replace(workload, batch_size=alone.batch_size or workload.batch_size)
     utilizations_here = utilizations(alone.utilization, analyze(graph, there), analyze(graph, workload), list(gpus))
@@ -257,7 +257,7 @@ def min_step_s(graph: ModelGraph, workload: Workload, gpu: Gpu) -> float:
     The arithmetic is counted as the fastest algorithm has it, and the cache is taken to hold as many parameters as fit.
     """
     from gpusage.predictors.analysis import analyze
-    from gpusage.predictors.lowering import step_flop  # numpy, and few users know a step time
+    from gpusage.predictors.work.lowering import step_flop  # numpy, and few users know a step time
 
     flop = step_flop(analyze(graph, workload).lowering) / FEWER_MULTIPLICATIONS
     read_bytes = max(_parameter_bytes(graph, workload.precision) - gpu.l2_bytes, 0)

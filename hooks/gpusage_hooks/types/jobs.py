@@ -133,7 +133,6 @@ class Job:
         card: The model's card, where one travelled with the job.
         card_trouble: Why none did, as one sentence, where that is known.
         caveat: What may turn out otherwise when the job is submitted, as one sentence; for offline validation.
-        advice_only: Why the job can be judged but not changed any more, one clause; empty where it can be changed.
         submitter: Who submits it.
         dry_run: Nothing is submitted: its user only asks what would become of it. It is answered, not recorded.
         shows_model: It names no model, and its run shows it, as its user asks by ``learn=on``.
@@ -148,7 +147,6 @@ class Job:
     card: str | None = None
     card_trouble: str | None = None
     caveat: str | None = None
-    advice_only: str = ""
     submitter: Submitter = Submitter()
     dry_run: bool = False
     shows_model: bool = False

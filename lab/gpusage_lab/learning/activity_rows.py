@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity import features_of
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.times.activity import features_of
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_lab.learning import activity_tests, random_networks
 from gpusage_lab.learning.hosts import Loads, load_of

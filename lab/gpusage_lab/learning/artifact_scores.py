@@ -17,9 +17,9 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.colocation import predict_colocation
 from gpusage.predictors.intervals import exact_interval, speedup
-from gpusage.predictors.slowdown import predict_slowdown
+from gpusage.predictors.sharing.colocation import predict_colocation
+from gpusage.predictors.sharing.slowdown import predict_slowdown
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Figure, Interval, ObservedFigures, SoloRun, Workload
 from gpusage_hooks.units import GIB
@@ -34,7 +34,7 @@ from gpusage_lab.learning.slowdown_rows import slowdown_rows
 from gpusage_lab.learning.step_rows import step_rows
 from gpusage_lab.learning.targets import Cell, Points, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 
 TRIED = "torchvision:resnet18@224"
 """Of the zoo: what an artifact is asked first, to see whether this version can read it."""

@@ -1,4 +1,4 @@
-"""Gradient boosting, fitted by scikit-learn and turned into the flat arrays of `gpusage.predictors.trees`."""
+"""Gradient boosting, fitted by scikit-learn and turned into the flat arrays of `gpusage.predictors.times.trees`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import ForestParameters
-from gpusage.predictors.trees import MAXIMUM_LEAVES, read_trees
+from gpusage.predictors.times.trees import MAXIMUM_LEAVES, read_trees
 
 MAXIMUM_DEPTH = 6
 

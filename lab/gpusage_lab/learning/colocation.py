@@ -16,14 +16,14 @@ import numpy as np
 
 from gpusage.predictors.arrays import BoolArray, FloatArray
 from gpusage.predictors.artifacts import Card, ColocationParameters, pretrained
-from gpusage.predictors.colocation import (
+from gpusage.predictors.intervals import NINETY_PERCENT
+from gpusage.predictors.sharing.colocation import (
     WORTHWHILE_SUM,
     LearnedColocation,
     learned_colocation,
     pair_throughputs,
     predict_colocation,
 )
-from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.pairs import (
     QUEUE_LENGTH,
@@ -52,7 +52,7 @@ step times alone are known reach 79.5 % of Oracle in queues of four, with it 84.
 """
 PAIR_FOLDS = 5
 FEATURES = ("log step s", "utilization", "SM activity", "DRAM activity", "log samples/s", "log bytes")
-"""What `gpusage.predictors.colocation.features_of` returns."""
+"""What `gpusage.predictors.sharing.colocation.features_of` returns."""
 NOTHING_MEASURED = ColocationParameters(
     features=FEATURES,
     mean=[0.0] * len(FEATURES),

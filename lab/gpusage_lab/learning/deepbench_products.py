@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.kernel_times import VOLTA
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.times.kernel_times import VOLTA
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Precision
 from gpusage_lab.learning.step_flat import Sample
 from gpusage_lab.learning.step_operators import one_kernel

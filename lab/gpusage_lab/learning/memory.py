@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gpusage.predictors.arrays import BoolArray, IntArray
 from gpusage.predictors.artifacts import Card, MemoryParameters
-from gpusage.predictors.liveness import TRAINING_TERMS
+from gpusage.predictors.memory.liveness import TRAINING_TERMS
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.memory_baselines import BASELINES
 from gpusage_lab.learning.memory_fit import MemoryFit, fit_memory
@@ -29,7 +29,7 @@ from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.splits import Fold, by_group, check_enough, random_rows
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 
 FOLDS = 10
 ENDS = 3

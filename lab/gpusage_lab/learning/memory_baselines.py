@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingRegressor  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.liveness import TRAINING_TERMS
+from gpusage.predictors.memory.liveness import TRAINING_TERMS
 from gpusage_hooks.units import MIB
 from gpusage_lab.learning.memory_rows import MemoryRows
 from gpusage_lab.learning.splits import Fold
@@ -33,7 +33,7 @@ def fake_tensor_and_context(rows: MemoryRows, _: Sequence[Fold]) -> FloatArray:
 
 def two_constants(rows: MemoryRows, _: Sequence[Fold]) -> FloatArray:
     """Return 2,300 MiB, three times the weights, 1.13 times the kept tensors: constants read off the measurements."""
-    return 2300 * MIB + 3 * _term(rows, "weights") + 1.13 * _term(rows, "kept")
+    return 2300 * MIB + 3 * _term(rows, "weights") + 1.13 * _term(rows, "saved")
 
 
 def boosting(rows: MemoryRows, folds: Sequence[Fold]) -> FloatArray:

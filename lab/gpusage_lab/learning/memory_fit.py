@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy.optimize import nnls  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.liveness import TRAINING_TERMS
+from gpusage.predictors.memory.liveness import TRAINING_TERMS
 from gpusage_lab.learning.splits import by_group
 
 LOW_SHARE = 0.07

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.predictors.arrays import BoolArray, FloatArray
-from gpusage.predictors.liveness import TRAINING_TERMS
-from gpusage.predictors.memory import CONTEXT_BYTES
+from gpusage.predictors.memory.liveness import TRAINING_TERMS
+from gpusage.predictors.memory.peak import CONTEXT_BYTES
 from gpusage_hooks.units import GIB
 from gpusage_lab.learning.memory_fit import quantile_fit
 from gpusage_lab.learning.memory_rows import MemoryRows

@@ -14,20 +14,20 @@ import numpy.typing as npt
 
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import BoolArray, FloatArray
-from gpusage.predictors.liveness import TRAINING_TERMS, terms, walk
-from gpusage.predictors.memory import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
+from gpusage.predictors.memory.liveness import TRAINING_TERMS, terms, walk
+from gpusage.predictors.memory.peak import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB
 from gpusage_lab.learning.profiled import ProfiledRun, profiled
 from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.measurements.tables import DataFolder, Table
-from gpusage_lab.zoo.cards import Zoo
+from gpusage_planning.zoo import Zoo
 
 PEAKS, STATIC, BENCHMARK = "gpumemnet_timm_memory.csv", "timm_static_features.csv", "timm_benchmark.csv"
 GPU = "a100-sxm4-40gb"
 FLAT_GROWTH = 0.3
 """A model's peaks grow by at least this share of what its kept tensors grow by, or they are flat."""
-_SAVED, _WEIGHTS = TRAINING_TERMS.index("kept"), TRAINING_TERMS.index("weights")
+_SAVED, _WEIGHTS = TRAINING_TERMS.index("saved"), TRAINING_TERMS.index("weights")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpusage.predictors.structure import Role, analyze_structure
+from gpusage.predictors.work.structure import Role, analyze_structure
 from gpusage_hooks.types import ModelGraph, Node, Shape
 
 FIRST_FUSED = 200

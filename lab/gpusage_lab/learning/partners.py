@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from gpusage.predictors.arrays import BoolArray, FloatArray
-from gpusage.predictors.colocation import JobFeatures, throughputs_by_rule
+from gpusage.predictors.sharing.colocation import JobFeatures, throughputs_by_rule
 from gpusage_lab.learning.pairs import Pairs, Policy
 
 SM, DRAM, MEMORY = map(JobFeatures._fields.index, ("sm_activity", "dram_activity", "log_memory_bytes"))
-"""Columns of `gpusage.predictors.colocation.features_of`."""
+"""Columns of `gpusage.predictors.sharing.colocation.features_of`."""
 
 
 def mean_sums(pairs: Pairs, train_mask: BoolArray, _: int) -> FloatArray:

@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 
 from gpusage.decisions.advisor import make_advisor
-from gpusage.predictors.colocation import features_of
+from gpusage.predictors.sharing.colocation import features_of
 from gpusage_hooks.types import GpuNeed
 from gpusage_lab.learning.pairs import Pairs
 from gpusage_lab.learning.profiled import ProfiledRun, profiled

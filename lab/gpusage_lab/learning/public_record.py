@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.predictors.memory import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
+from gpusage.predictors.memory.peak import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
 from gpusage.predictors.needs import predicted
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Decoding, Gpu, GpuNeed, Interval, Workload
@@ -22,7 +22,7 @@ from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.published.compared import Compared
 from gpusage_lab.published.rows import PublishedRow, published_rows
 from gpusage_lab.published.runs import TIMES, Left, Run, run_of
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 
 FIGURES = ("n", "median ratio", "median factor", "inside %")
 SUMMARY = ("rows of", *FIGURES, *(f"unstarred: {name}" for name in FIGURES))

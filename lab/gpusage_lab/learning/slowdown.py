@@ -1,7 +1,7 @@
 """The target ``slowdown``: how far the truth lies from what a part of a GPU is predicted to cost.
 
-The point is a ratio of the times of the step-time predictor's kernels (`gpusage.predictors.share_growth`). Learned are
-how many blocks fill a GPU, how a known step time is weighed (`slowdown_host`), and the width of the point's interval:
+The point is a ratio of the kernels' predicted times (`gpusage.predictors.sharing.slowdown`). Learned are how many
+blocks fill a GPU, how a known step time is weighed (`slowdown_host`), and the width of the point's interval:
 in the worst of the sources 90 % of the measurements lie inside, and 5 % above, for a promise rests on the upper end.
 The rule by which all is in proportion is fitted on the same rows; it is shipped for what nobody measured.
 """
@@ -16,7 +16,7 @@ import numpy as np
 
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.artifacts import Card, SlowdownParameters, SlowdownRule
-from gpusage.predictors.slowdown import BusyShareEvidence, SlowdownDeviations, share_interval, slowdowns
+from gpusage.predictors.sharing.slowdown import BusyShareEvidence, SlowdownDeviations, share_interval, slowdowns
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_host import GOALS, fitted_filling, fitted_host
@@ -25,7 +25,7 @@ from gpusage_lab.learning.slowdown_rows import FILES, SlowdownColumns, SlowdownR
 from gpusage_lab.learning.splits import LEAST_GROUPS, by_group, check_enough
 from gpusage_lab.learning.targets import Points, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 
 FOLDS = 10
 COVERAGE = 0.90

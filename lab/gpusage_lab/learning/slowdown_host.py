@@ -13,8 +13,8 @@ import numpy as np
 
 from gpusage.predictors.arrays import IntArray
 from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.host import HostUncertainty, gpu_time_shares
-from gpusage.predictors.slowdown import points
+from gpusage.predictors.sharing.host import HostUncertainty, gpu_time_shares
+from gpusage.predictors.sharing.slowdown import points
 from gpusage_lab.learning.slowdown_rows import MISO, PARVAGPU, RAPP, SlowdownColumns
 
 GOALS = MappingProxyType({RAPP: 0.15, PARVAGPU: 0.12, MISO: 0.12})

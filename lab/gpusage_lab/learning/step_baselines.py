@@ -11,8 +11,8 @@ import numpy as np
 from sklearn.ensemble import RandomForestRegressor  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.devices.precisions import HALF
-from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.step_time import timing_with
+from gpusage.predictors.times.step_time import timing_with
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_lab.learning.splits import Fold, by_group
 from gpusage_lab.learning.step_fit import initial
 from gpusage_lab.learning.step_flat import Array, Sample

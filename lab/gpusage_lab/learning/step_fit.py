@@ -1,4 +1,4 @@
-"""Fits `gpusage.predictors.efficiency` by least logarithmic error of whole steps and of operators.
+"""Fits `gpusage.predictors.times.efficiency` by least logarithmic error of whole steps and of operators.
 
 Every step is the sum of its kernels, so that no kernel need be measured alone; operators that were measured alone are
 steps of one kernel. The derivatives are written out below; SciPy's L-BFGS does the rest. Nothing here is random.
@@ -13,8 +13,8 @@ import numpy as np
 from scipy.optimize import minimize  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.artifacts import StepTimeDeviations
-from gpusage.predictors.efficiency import FEATURES, OVERLAP, Efficiency
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.times.efficiency import FEATURES, OVERLAP, Efficiency
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_lab.learning.step_flat import CLASSES, Array, Flat, Sample, flattened
 
 HIDDEN = 6

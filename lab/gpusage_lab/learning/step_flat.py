@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpusage.predictors.kernel_times import LOAD_LATENCY_S, ideal_times
-from gpusage.predictors.kernels import Kernels
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.times.kernel_times import LOAD_LATENCY_S, ideal_times
+from gpusage.predictors.times.kernels import Kernels
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Precision
 
 Array = npt.NDArray[Any]

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.kernels import OUTPUTS_PER_BLOCK, Kernels
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.times.kernels import OUTPUTS_PER_BLOCK, Kernels
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu
 from gpusage_lab.learning.step_flat import Sample
 from gpusage_lab.measurements.tables import DataFolder

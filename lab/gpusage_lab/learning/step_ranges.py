@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.extrapolation import work_shares
-from gpusage.predictors.lowering import forward_flop
+from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_lab.learning.step_samples import Measurements
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 
 
 def ranges(measurements: Measurements) -> dict[str, tuple[float, float]]:

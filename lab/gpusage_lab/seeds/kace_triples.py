@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpusage.decisions.advisor import make_advisor
-from gpusage.predictors.colocation import features_of, predict_colocation
+from gpusage.predictors.sharing.colocation import features_of, predict_colocation
 from gpusage_hooks.types import Gpu, GpuNeed
 from gpusage_lab.learning.profiled import ProfiledRun, profiled
 from gpusage_lab.learning.profiled_pairs import WHOLE_PERCENT

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from gpusage.adapters.actions import tables
-from gpusage.adapters.configuration import SiteMode
-from gpusage.adapters.configuration_file import load_configuration
-from gpusage.adapters.doctor import show_findings
-from gpusage.adapters.install import show_and_make
-from gpusage.adapters.service import find_status
+from gpusage.cli import tables
+from gpusage.cli.changes import show_and_make
+from gpusage.cli.findings import show_findings
+from gpusage.service.client import find_status
+from gpusage.settings.configuration import SiteMode
+from gpusage.settings.configuration_file import load_configuration
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol
 from gpusage_slurm.daemon import describe_status, local_socket_candidates

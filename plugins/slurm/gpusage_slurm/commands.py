@@ -7,10 +7,9 @@ from typing import get_args
 
 import click
 
-from gpusage.adapters.commands import run_by
-from gpusage.adapters.configuration import SiteMode
-from gpusage.adapters.install import libexec_folder
-from gpusage_slurm.sandbox_commands import sandbox
+from gpusage.cli.deferred import run_by
+from gpusage.node.dividing import libexec_folder
+from gpusage.settings.configuration import SiteMode
 
 _SLURM_CONF = click.option(
     "--slurm-conf",
@@ -41,9 +40,6 @@ Example:
 @click.group()
 def slurm() -> None:
     """Install, check and try gpusage for Slurm."""
-
-
-slurm.add_command(sandbox)
 
 
 @slurm.command()
@@ -122,43 +118,6 @@ def doctor() -> None:
     The exit status is 1 if a check fails.
 
     Example: gpusage slurm doctor
-    """
-
-
-@slurm.command()
-@click.option(
-    "--plan",
-    "plan_file",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="Output of `gpusage plan --json`; its times count from its creation.",
-)
-@_YES
-@_JSON
-@run_by("gpusage_slurm.power.actions:power")
-def power() -> None:
-    """Show which nodes Slurm should suspend and resume now, by a plan; with --yes, have Slurm do so.
-
-    A node stays as it is if a job runs or is to start on it, if it is drained, down or reserved, or if it is not in
-    the plan. Slurm's power saving must be set up, and --yes needs the rights of an admin of Slurm. Run this once a
-    minute, for example by cron: it does nothing twice.
-
-    Example: gpusage slurm power --plan plan.json --yes
-    """
-
-
-@slurm.command()
-@click.option("--once", is_flag=True, help="Look once, and end.  [default: every daemon.refresh_s]")
-@_JSON
-@run_by("gpusage_slurm.late.decisions:late")
-def late() -> None:
-    """Decide pending jobs without a description of their model: from slurmrestd, or a host without cli_filter.
-
-    A child process reads each model with its user's own rights, so run this as root, beside slurmctld; any other user
-    can run it for jobs of their own. gpusaged decides, and the command changes a job that is still pending. Slurm 22.05
-    cannot change a pending GPU into a share: there, and for srun and salloc, the decision is advice in the job's mark.
-
-    Example: gpusage slurm late --once
     """
 
 

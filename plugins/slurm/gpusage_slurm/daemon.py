@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from gpusage.adapters.actions import cluster_lines, daemon_lines
-from gpusage.adapters.configuration import Configuration, DaemonSettings
-from gpusage.adapters.configuration_file import load_configuration
+from gpusage.cli.status import cluster_lines, daemon_lines
+from gpusage.settings.configuration import Configuration, DaemonSettings
+from gpusage.settings.configuration_file import load_configuration
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_slurm.install.lua_scripts import find_block
 from gpusage_slurm.install.plan import find_site

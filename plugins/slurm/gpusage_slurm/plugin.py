@@ -48,7 +48,7 @@ def describe_manager() -> Manager:
 
 
 @hookimpl(trylast=True)
-def parse_submission(submission: DecisionRequest) -> Job | None:
+def parse_submission(submission: DecisionRequest, context: Context) -> Job | None:
     """Understand a job description's fields, or a script.
 
     Raises:
@@ -58,7 +58,7 @@ def parse_submission(submission: DecisionRequest) -> Job | None:
         return None
     from gpusage_slurm.submission import request  # what lists commands starts faster
 
-    return request.parse_submission(submission)
+    return request.parse_submission(submission, context.model_names)
 
 
 @hookimpl(trylast=True)
@@ -69,7 +69,7 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Con
     from gpusage_slurm.submission import render  # as above
 
     settings = context.settings
-    with_notice = settings.tell_jobs if isinstance(settings, SlurmSettings) else True
+    with_notice = settings.notice if isinstance(settings, SlurmSettings) else True
     return render.render_decision(job, decision, cluster, with_notice=with_notice)
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -187,18 +187,6 @@ def job_id_options(job_ids: Sequence[str]) -> Iterator[str]:
     """Yield the option by which `squeue` and `sacct` are asked for some hundreds of *job_ids*, till all are named."""
     for begin in range(0, len(job_ids), _MOST_JOBS):
         yield f"--jobs={','.join(job_ids[begin : begin + _MOST_JOBS])}"
-
-
-def job(job_id: str, names: Collection[str]) -> Line | None:
-    """Return the fields *names* of a job as slurmctld describes it; of an array, those of its first part.
-
-    In this line a user writes texts, such as the job's name and its comment, and nothing marks where they end. ``None``
-    where one of *names* stands twice, so that it cannot be known which is slurmctld's.
-    """
-    lines = run("scontrol", "show", "job", "--oneliner", job_id).splitlines()
-    pairs = [word.split("=", 1) for word in (lines[0].split() if lines else ()) if "=" in word]
-    known = [(name, value) for name, value in pairs if name in names]
-    return dict(known) if len({name for name, _ in known}) == len(known) else None
 
 
 def nodes() -> list[Mapping[str, Any]]:

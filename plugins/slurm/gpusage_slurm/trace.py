@@ -18,8 +18,8 @@ from pathlib import Path
 
 import click
 
-from gpusage.adapters.actions import require_regular
-from gpusage_hooks.comment import MODEL_PREFIXES
+from gpusage.cli.user_file import require_regular
+from gpusage_hooks.comment import is_model_path
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import PastJob
 from gpusage_slurm import scontrol
@@ -169,7 +169,7 @@ def _is_count(text: str) -> bool:
 
 def _model(text: str, folder: str) -> str:
     """Return the model that a comment names, its path from the job's *folder*, where sbatch looked for it."""
-    return text if text.startswith((*MODEL_PREFIXES, "~")) else os.path.join(folder, text)  # noqa: PTH118 - any text
+    return text if text.startswith("~") or not is_model_path(text) else os.path.join(folder, text)  # noqa: PTH118 - any text
 
 
 def _seconds(text: str, where: str) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from urllib.parse import quote
 
-from gpusage.adapters.annotations import AnnotationCode, JobAnnotation
+from gpusage.store.annotation import AnnotationCode, JobAnnotation
 from gpusage_hooks.managers import Context
 from gpusage_hooks.types import AnnotatedJob, Cluster, JobState, PastJob, Usage
 from gpusage_yarn import past_jobs

@@ -12,7 +12,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from gpusage.adapters.actions import require_regular
+from gpusage.cli.user_file import require_regular
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import PastJob
 from gpusage_yarn.cluster.documents import Document, as_list, resource_seconds, with_repeated_names

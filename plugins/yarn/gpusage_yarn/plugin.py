@@ -41,7 +41,7 @@ def describe_manager() -> Manager:
 
 
 @hookimpl(trylast=True)
-def parse_submission(submission: DecisionRequest) -> Job | None:
+def parse_submission(submission: DecisionRequest, context: Context) -> Job | None:
     """Understand what the placement rule saw, or what a user typed.
 
     Raises:
@@ -51,7 +51,7 @@ def parse_submission(submission: DecisionRequest) -> Job | None:
         return None
     from gpusage_yarn.submission import request  # what lists commands starts faster
 
-    return request.parse_submission(submission)
+    return request.parse_submission(submission, context.model_names)
 
 
 @hookimpl(trylast=True)
@@ -163,8 +163,11 @@ def read_accounting(manager: str, since_s: float, until_s: float, context: Conte
 @hookimpl(trylast=True)
 def add_commands() -> Sequence[click.Command]:
     """Return `gpusage yarn`."""
-    from gpusage_yarn.commands import yarn  # gpusaged has no commands
+    from gpusage_yarn.commands import jar, yarn  # gpusaged has no commands
+    from gpusage_yarn.jar import in_checkout
 
+    if not in_checkout():  # there the jar is built first, by what gpusage_sandboxes adds to this group
+        yarn.add_command(jar)
     return [yarn]
 
 

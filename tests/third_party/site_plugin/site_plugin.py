@@ -38,6 +38,12 @@ def read_model(source: str) -> ModelGraph | None:
 
 
 @hookimpl
+def describe_model_names() -> list[str]:
+    """Let a job's comment begin with such a file, as in ``mlp.widths,batch=64``."""
+    return ["*.widths"]
+
+
+@hookimpl
 def decide(stage: Stage, policy_input: PolicyInput, draft: Decision) -> Decision | None:
     """Keep a whole GPU for whoever asks for an H100 by name; leave all else to the built-in policies."""
     if stage != "sharing" or policy_input.request.gpu_type != "h100":

@@ -70,7 +70,7 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
 
 
 @hookimpl
-def parse_submission(submission: DecisionRequest) -> Job | None:
+def parse_submission(submission: DecisionRequest, context: Context) -> Job | None:
     """Understand ``#TOY gpus=1`` and ``#TOY comment=model=resnet50.onnx,batch=64`` in a script, or Toy's own fields."""
     if submission.manager != TOY.name:
         return None
@@ -83,7 +83,7 @@ def parse_submission(submission: DecisionRequest) -> Job | None:
         submission=replace(submission, fields=fields),
         request=GpuRequest(gpu_count=int(count), gpu_type=fields.get("type")),
         request_text=f"gpus={count}",
-        model_request=parse_comment(fields.get("comment", "")),
+        model_request=parse_comment(fields.get("comment", ""), context.model_names),
         card=fields.get("card"),
     )
 

@@ -117,18 +117,6 @@ def test_where_a_cluster_requeues_no_job_unseen_a_request_says_so(advisor: Advis
     assert advisor._settled(request, replace(SLURM, repeats=repeats)).repeatable is repeats
 
 
-def test_a_job_that_cannot_be_changed_any_more_is_advised_and_recorded_as_that(advisor: Advisor, card: str) -> None:
-    fields = {"comment": COMMENT, "tres_per_node": "gres:gpu:1", "card": card, "advice_only": "it is too late"}
-    outcome = ruled(advisor, "slurm", **fields)
-    record = recorded(outcome.outcome)
-    assert (record.mode, record.decision.code, record.decision.reasons[0]) == ("advise", Code.REWRITE, "it is too late")
-    assert outcome.code is Code.KEEP
-    assert outcome.settings == {}
-    assert outcome.reservation is None
-    assert outcome.mark.startswith(" REWRITE (advise) gres/gpu:1 -> gres/mps:")
-    assert outcome.message.startswith("advice only: gres/gpu:1 -> gres/mps:")  # the site's mode is enforce
-
-
 @pytest.mark.parametrize("mode", ["observe", "advise"])
 def test_a_mode_holds_a_rewrite_back_in_the_same_words(advisor: Advisor, card: str, mode: SiteMode) -> None:
     outcome = ruled(advisor, "yarn", mode, comment=COMMENT, card=card)

@@ -10,7 +10,7 @@ import pytest
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.experience.learned import Learned
 from gpusage.experience.unnamed_jobs import SHARPNESS, largest_slowdown
-from gpusage.predictors import host
+from gpusage.predictors.sharing import host
 from gpusage.store.annotation import UNNAMED
 from gpusage_hooks.types import (
     Cluster,

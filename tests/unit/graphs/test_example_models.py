@@ -12,7 +12,7 @@ import pytest
 
 from gpusage.graphs.card import text as card
 from gpusage.graphs.onnx.reader import read_model
-from gpusage.predictors.lowering import forward_flop
+from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.types import ModelGraph
 
 FOLDER = Path(__file__).parents[3] / "examples" / "models"

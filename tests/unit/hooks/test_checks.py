@@ -183,6 +183,8 @@ BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
         "must be of type GpuNeed; got Interval",
     ),
     "a rumour": ("find_observed_figures", rumours, "step_time_s must name its source"),
+    "a name for any file": ("describe_model_names", lambda: ["*"], "must have one"),
+    "a star in the middle": ("describe_model_names", lambda: ["a*.acme"], "must have one"),
     "no source": ("describe_gpus", without_sources, "must have a source"),
     "named twice": ("describe_gpus", twice, "must name each GPU once"),
     "one entry for all": ("predict_colocation", one_for_all, "one entry per job"),

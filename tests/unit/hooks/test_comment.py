@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from gpusage_hooks.comment import parse_comment, parse_model
+from gpusage_hooks.comment import MODEL_NAMES, is_model_path, parse_comment, parse_model
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_values import Utilization
 from gpusage_hooks.types import ModelRequest, Slo, SoloRun, Workload
@@ -35,6 +35,17 @@ def test_a_comment_addressed_to_us_names_its_model(text: str, model: str) -> Non
     request = parse_comment(text)
     assert request is not None
     assert request.model == model
+
+
+def test_a_plugins_names_of_models_are_known_where_they_are_given() -> None:
+    names = (*MODEL_NAMES, "*.acme", "acme:*")
+    for text in ("net.acme,batch=8", "acme:net", "/data/lr=0.1/net.acme"):
+        request = parse_comment(text, names)
+        assert request is not None
+        assert request.model == text.partition(",")[0]
+        assert parse_comment(text) is None
+    assert is_model_path("net.acme", names)
+    assert not is_model_path("acme:net", names)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from gpusage.policies.share_price import (
     sizes,
     trouble,
 )
-from gpusage.predictors.colocation import slowdown_with_partners
+from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage_hooks import samples
 from gpusage_hooks.types import (
     Binding,

@@ -9,8 +9,8 @@ import pytest
 from gpusage.policies.latency import decide_slo
 from gpusage.policies.share_price import cost, partners_of, percent
 from gpusage.policies.sharing import decide_sharing, may_share, price_list
-from gpusage.predictors.colocation import slowdown_with_partners
 from gpusage.predictors.intervals import exact_interval, product
+from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage_hooks import samples
 from gpusage_hooks.types import (
     Cluster,

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.adapters import with_adapters
 from gpusage.predictors.analysis import analyze
-from gpusage.predictors.dequantization import DEQUANTIZATIONS
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.times.low_precision import DEQUANTIZATIONS
+from gpusage.predictors.work.lowering import with_adapters
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Precision, Workload
 from graphs import chain, convolution_graph, node

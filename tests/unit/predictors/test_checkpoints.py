@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
-from gpusage.predictors.checkpoints import checkpoints_of
 from gpusage.predictors.explanation import explanation_of
-from gpusage.predictors.liveness import step_walk
+from gpusage.predictors.memory.liveness import step_walk
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.work.checkpoints import checkpoints_of
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_hooks.units import MIB
 from graphs import chain, convolution_graph, node, stack

@@ -12,11 +12,11 @@ import gpusage
 from gpusage.cli.options import read_requests
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
-from gpusage.predictors.efficiency import GROUPS, INDUCTOR, class_factors, with_compiler
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.extrapolation import COMPILED_WARNING, FUSED_TRAINING_WARNING, UNFUSED_WARNING
-from gpusage.predictors.lowering import fused, is_fused, is_fusion_measured
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.times.efficiency import GROUPS, INDUCTOR, class_factors, with_compiler
+from gpusage.predictors.work.lowering import fused, is_fused, is_fusion_measured
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Decoding, Mode, ModelGraph, Node, Precision, Workload
 from graphs import convolution_graph
 

@@ -10,11 +10,11 @@ import pytest
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.data_parallel import Sharding, sharding_of
 from gpusage.predictors.explanation import explanation_of
-from gpusage.predictors.memory import STATE_BYTES, tensor_peak
+from gpusage.predictors.memory.peak import STATE_BYTES, tensor_peak
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.step_time import step_times_s
+from gpusage.predictors.parallel.data_parallel import Sharding, sharding_of
+from gpusage.predictors.times.step_time import step_times_s
 from gpusage_hooks.types import ModelGraph, Strategy, Workload
 from graphs import chain, node, stack
 

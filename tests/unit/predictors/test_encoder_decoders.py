@@ -15,11 +15,11 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.extrapolation import workload_notes
-from gpusage.predictors.generation import CACHE_COPIES, GenerationWork
-from gpusage.predictors.lowering import Lowering
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.operators import OperatorClass
-from gpusage.predictors.sequences import MOST_ATTENTIONS, Part, sequence_model
+from gpusage.predictors.work.generation import CACHE_COPIES, GenerationWork
+from gpusage.predictors.work.lowering import Lowering
+from gpusage.predictors.work.operators import OperatorClass
+from gpusage.predictors.work.sequences import MOST_ATTENTIONS, Part, sequence_model
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Decoding, ModelGraph, Node, Workload
 

@@ -10,13 +10,13 @@ import pytest
 import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.dequantization import DEQUANTIZATION_LAUNCHES
-from gpusage.predictors.engines import ENGINES, MATRIX_SHARE, replays_graph, times_on
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.extrapolation import ENGINE_WARNING
-from gpusage.predictors.kernel_times import MOST_SHARE, SM_BYTES_PER_S, sustained_share
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.times.kernel_times import MOST_SHARE, SM_BYTES_PER_S, sustained_share
+from gpusage.predictors.times.low_precision import DEQUANTIZATION_LAUNCHES
+from gpusage.predictors.times.step_time import ENGINES, MATRIX_SHARE, replays_graph, times_on
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Decoding, Engine, Gpu, Precision, Workload
 from graphs import language_model
 

@@ -22,9 +22,9 @@ from gpusage.cli.predicting.predict import COLUMNS, LEGEND, SHARE_COLUMNS
 from gpusage.decisions.advisor import advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.graphs.card.text import decode, encode
-from gpusage.predictors.activity import GREATEST_SHARE
 from gpusage.predictors.explanation import Explanation, explanation_of
 from gpusage.predictors.needs import predicted
+from gpusage.predictors.times.activity import GREATEST_SHARE
 from gpusage.reports.pages.definitions import DEFINITIONS
 from gpusage_hooks.types import Gpu, Interval, ModelGraph, Workload
 from graphs import attention_graph, chain, convolution_graph, node, perceptron_graph, recurrent_graph

@@ -9,10 +9,10 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
-from gpusage.predictors.fp8 import casts_of, narrow_products
-from gpusage.predictors.kernels import NARROW_UNITS
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.times.kernels import NARROW_UNITS
+from gpusage.predictors.times.low_precision import casts_of, narrow_products
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Workload
 from graphs import language_model, with_layers
 

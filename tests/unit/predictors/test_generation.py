@@ -10,9 +10,9 @@ import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.explanation import explanation_of
-from gpusage.predictors.generation import CACHE_COPIES, GenerationWork
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.work.generation import CACHE_COPIES, GenerationWork
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Decoding, ModelGraph, Workload
 from graphs import language_model, perceptron_graph

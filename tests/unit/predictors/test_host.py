@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.predictors.host import HostUncertainty, gpu_time_shares
+from gpusage.predictors.sharing.host import HostUncertainty, gpu_time_shares
 
 DOUBT = HostUncertainty(launch_s=50e-6, host=0.3, own=0.2)
 SECONDS = st.floats(1e-6, 1e3)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.layouts import layouts_of
-from gpusage.predictors.lowering import fused
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.work.layouts import layouts_of
+from gpusage.predictors.work.lowering import fused
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import ModelGraph, Node, Shape, Workload
 from graphs import chain, node
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.links import (
+from gpusage.predictors.parallel.links import (
     LINKED_BYTES_PER_S,
     allreduce_s_per_byte,
     bottleneck_link,

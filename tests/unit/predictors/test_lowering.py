@@ -7,8 +7,8 @@ import pytest
 
 import graphs
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.lowering import Lowering, forward_flop
-from gpusage.predictors.operators import RULES, OperatorClass, element_count
+from gpusage.predictors.work.lowering import Lowering, forward_flop
+from gpusage.predictors.work.operators import RULES, OperatorClass, element_count
 from gpusage_hooks.types import ModelGraph, Node, Workload
 from graphs import attention_graph, chain, convolution_graph, node, recurrent_graph
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.predictors.colocation import slowdown_with_partners
+from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage_hooks.types import Interval
 
 PRICES = st.floats(1.0, 8.0)

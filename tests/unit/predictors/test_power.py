@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.kernel_times import WATTS_PER_TERAFLOP, sustained_share
+from gpusage.predictors.times.kernel_times import WATTS_PER_TERAFLOP, sustained_share
 from gpusage_hooks.units import TERA
 
 CATALOGUE = builtin_catalogue()

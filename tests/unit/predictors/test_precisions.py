@@ -10,10 +10,10 @@ import pytest
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.explanation import explanation_of
-from gpusage.predictors.liveness import step_walk
-from gpusage.predictors.lowering import weight_memory_bytes
+from gpusage.predictors.memory.liveness import step_walk
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.work.lowering import weight_memory_bytes
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Decoding, Optimizer, Precision, Workload
 from gpusage_hooks.units import MIB
 from graphs import language_model, stack

@@ -7,10 +7,10 @@ import pytest
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import memory_cap_bytes
 from gpusage.predictors.analysis import analyze
-from gpusage.predictors.colocation import predict_colocation
-from gpusage.predictors.kernel_times import ideal_times, kernel_times
-from gpusage.predictors.memory import CONTEXT_BYTES
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.memory.peak import CONTEXT_BYTES
+from gpusage.predictors.sharing.colocation import predict_colocation
+from gpusage.predictors.times.kernel_times import ideal_times, kernel_times
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, Optimizer, Precision, Workload
 from gpusage_hooks.units import GIB, MIB
 from graphs import attention_graph, chain, convolution_graph, node, perceptron_graph, recurrent_graph, strange_graph

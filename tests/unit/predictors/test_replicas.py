@@ -13,8 +13,13 @@ from hypothesis import strategies as st
 import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import analyze
-from gpusage.predictors.data_parallel import GradientTraffic, gradient_traffic, step_time_of_replicas, waiting_s
 from gpusage.predictors.needs import predicted
+from gpusage.predictors.parallel.data_parallel import (
+    GradientTraffic,
+    gradient_traffic,
+    step_time_of_replicas,
+    waiting_s,
+)
 from gpusage_hooks.types import Interval, Precision, Strategy, Workload
 
 FIND = builtin_catalogue().find

@@ -9,9 +9,9 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.kernel_times import LOAD_LATENCY_S
-from gpusage.predictors.lowering import Lowering
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.times.kernel_times import LOAD_LATENCY_S
+from gpusage.predictors.work.lowering import Lowering
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import ModelGraph, Workload
 from graphs import attention_graph, chain, node
 

@@ -9,8 +9,8 @@ import pytest
 from gpusage.decisions.serving import fleet_of, serving_of
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import analyze
-from gpusage.predictors.generation import GenerationWork
 from gpusage.predictors.needs import predicted
+from gpusage.predictors.work.generation import GenerationWork
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Decoding, Engine, ModelGraph, Workload
 from graphs import language_model
@@ -46,7 +46,7 @@ def test_each_gpu_has_a_part_of_the_weights_and_of_the_heads_of_keys_as_far_as_t
 
 
 def test_a_block_waits_for_two_sums_of_its_tokens_vectors() -> None:
-    exchange = analyze(LLAMA, run(2)).exchange
+    exchange = analyze(LLAMA, run(2)).on([A100]).exchange
     assert exchange is not None
     assert (exchange.prompt_count, exchange.token_count) == (2, 2)  # the graph has one block
     assert (exchange.vector_bytes, exchange.prompt_tokens) == (2 * 4096, 512)

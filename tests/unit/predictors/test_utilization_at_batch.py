@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpusage.decisions.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
-from gpusage.predictors.host import MAX_STEP_GAPS, StepAccount, utilization_at_batch
+from gpusage.predictors.sharing.host import MAX_STEP_GAPS, StepAccount, utilization_at_batch
 from gpusage_hooks.types import GpuNeed, SoloRun, Workload
 from graphs import convolution_graph
 

@@ -343,48 +343,6 @@ def test_the_task_prolog_says_nothing_in_a_job_that_is_not_ours(node: Node) -> N
     assert node.run("task_prolog.sh", 7, **environment, SLURM_GPUS="1") == []
 
 
-LATE = (
-    "gpusage 69215f4a0c3e REWRITE gres/gpu:1 -> gres/mps:40, prefer v100 | "
-    "set CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=6144M GPUSAGE_DECISION=mps:40 PATH=. GPUSAGE_THREAD_PERCENT=60; cheap"
-)
-
-
-@pytest.mark.parametrize(
-    ("mark", "ours"),
-    [
-        (LATE, True),
-        ("", False),
-        (LATE.replace("REWRITE", "REWRITE (advise)"), False),
-        (LATE.replace("REWRITE", "BACK"), False),
-        (LATE.replace("set ", ""), False),
-    ],
-)
-def test_a_job_that_was_decided_while_it_waited_is_known_by_its_mark(
-    node: Node,
-    tmp_path: Path,
-    mark: str,
-    ours: bool,  # pytest's
-) -> None:
-    scontrol = tmp_path / "scontrol"
-    task = f"JobId=8 ArrayJobId=7 AdminComment={LATE.replace('mps:40', 'mps:10')}"
-    job = f"JobId=7 JobName=x AdminComment={mark}  StdIn=/dev/null"
-    scontrol.write_text(f"#!/bin/sh\necho '{task}'\necho '{job}'\n")
-    scontrol.chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40"}
-    environment["GPUSAGE_NOTICE"] = "no"
-    known = [
-        "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=6144M",
-        "export GPUSAGE_DECISION=mps:40",
-        "export GPUSAGE_THREAD_PERCENT=60",
-        "export GPUSAGE_JOB=7",
-        "unset SLURM_TRES_BIND",
-        "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=60",
-    ]
-    assert node.run("task_prolog.sh", 7, **environment) == (known if ours else [])
-    assert node.run("task_prolog.sh", 7, **environment, SLURM_STEP_ID="-5") == (known if ours else [])
-    assert node.run("task_prolog.sh", 7, **environment, SLURM_STEP_ID="0") == []  # the script hands it on: nobody asks
-
-
 def test_where_a_job_of_ours_holds_no_share_its_cap_is_taken_away(node: Node) -> None:
     """It got its whole GPU back, which an MPS daemon of its user's own would hold to the cap."""
     environment = {"GPUSAGE_DECISION": "mps:40", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1M"}

@@ -125,23 +125,3 @@ def test_a_host_that_has_nothing_of_slurm_is_not_asked_about_it(
     (tmp_path / "etc" / "slurm.conf").touch()
     with pytest.raises(RequestError, match="Command 'scontrol' must be on the PATH"):
         advisor.hooks.observe_cluster("slurm", advisor.context("slurm"))
-
-
-LINE = "JobId=7 JobName={name} UserId=ada(1000) ExcNodeList=n1 Deadline=N/A Comment={comment} \n"
-
-
-@pytest.mark.parametrize(
-    ("name", "comment", "expected"),
-    [
-        ("train", "model=a.onnx", {"Deadline": "N/A"}),
-        ("train", " Deadline=tomorrow", None),
-        ("a Deadline=tomorrow", "", None),
-        ("a\nJobId=8 Deadline=tomorrow", "", {}),
-    ],
-)
-def test_what_a_user_writes_passes_for_no_word_of_slurmctlds(
-    monkeypatch: pytest.MonkeyPatch, name: str, comment: str, expected: dict[str, str] | None
-) -> None:
-    """A comment with ExcNodeList= went into `scontrol update` with gpusaged's rights."""
-    monkeypatch.setattr(scontrol, "run", lambda *_: LINE.format(name=name, comment=comment))
-    assert scontrol.job("7", ("Deadline", "Exclusive")) == expected

@@ -53,11 +53,18 @@ def job_card(comment: str | None, record: Path | None, limit_s: float | None, ke
         click.echo(_write_site_card(comment, keep_in))
         return
     try:
-        request = parse_comment(comment)
+        request = parse_comment(comment) or _of_plugin(comment)
     except RequestError:
         return
     if request is not None and request.enabled:
         click.echo(card_or_error(lambda: _card_within(request, limit_s)))
+
+
+def _of_plugin(comment: str) -> ModelRequest | None:
+    """Return the request of a *comment* that begins with a model which only a plugin reads."""
+    from gpusage.decisions.advisor import advisor  # takes longer than to find a card; few comments come here
+
+    return parse_comment(comment, advisor().model_names)
 
 
 def _comment_of(record: Path) -> str:

@@ -17,7 +17,7 @@ from gpusage.decisions.advisor import advisor
 from gpusage.devices.shares import share_of
 from gpusage.policies.candidates import limits_threads, why_unlimited
 from gpusage.predictors.intervals import scaled
-from gpusage.predictors.links import GPUS_PER_HOST
+from gpusage.predictors.parallel.links import GPUS_PER_HOST
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, GpuNeed, ModelGraph, Price, Workload
 from gpusage_hooks.units import WHOLE_PERCENT

@@ -16,8 +16,8 @@ from gpusage.decisions.advisor import advisor
 from gpusage.decisions.model_defaults import settled_request
 from gpusage.policies.candidates import why_unlimited
 from gpusage.policies.thread_division import allowed_percents, max_min_percents
-from gpusage.predictors.colocation import WORTHWHILE_SUM, slowdown_with_partners
 from gpusage.predictors.intervals import inverse
+from gpusage.predictors.sharing.colocation import WORTHWHILE_SUM, slowdown_with_partners
 from gpusage_hooks.types import Colocation, GpuNeed, Interval, JobState, ModelGraph, ModelRequest, Workload
 from gpusage_hooks.units import gib
 

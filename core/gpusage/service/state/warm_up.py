@@ -7,7 +7,7 @@ from importlib import import_module
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.plugins.error_text import sentence
-from gpusage.predictors.colocation import slowdown_with_partners
+from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage_hooks.types import Cluster, DecisionRequest, Interval, ModelGraph, Node, Workload
 
 _log = logging.getLogger(__name__)

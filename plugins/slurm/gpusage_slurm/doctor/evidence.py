@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gpusage.adapters.configuration_file import read_configuration
-from gpusage.adapters.decisions import advisor
-from gpusage.adapters.doctor import OwnEvidence, gather_own
-from gpusage.adapters.install import libexec_folder
-from gpusage.adapters.service import read_status
+from gpusage.cli.doctor import OwnEvidence, gather_own
+from gpusage.decisions.advisor import advisor
+from gpusage.node.dividing import libexec_folder
+from gpusage.service.client import read_status
+from gpusage.settings.configuration_file import read_configuration
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 from gpusage_slurm import scontrol
@@ -198,7 +198,7 @@ def _dry_run(socket: str) -> bool:
 
 def _request_count(socket: str) -> int:
     _, status, _ = read_status((socket,))
-    return int((status or {}).get("asks", {}).get("asked", 0))
+    return int((status or {}).get("asks", {}).get("requests", 0))
 
 
 def _lua_modules() -> Iterable[str]:

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpusage.adapters.configuration import CaptureMode, DaemonSettings, LearningSettings
+from gpusage.settings.configuration import CaptureMode, DaemonSettings, LearningSettings
 from gpusage_slurm.settings import SlurmSettings
 
 LUA_FOLDER = Path(__file__).parents[1] / "lua"

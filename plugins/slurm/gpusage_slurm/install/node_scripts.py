@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from gpusage.adapters.install import ON_START, Edit, node_programs, plain_python, read_text
+from gpusage.boundary.edits import Edit, read_text
+from gpusage.capture import ON_START
+from gpusage.node.dividing.copies import node_programs, plain_python
 from gpusage_slurm.install import lua_scripts
 from gpusage_slurm.scontrol import Line
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from gpusage.adapters.configuration import SiteMode
-from gpusage.adapters.configuration_file import configuration_path, default_configuration, load_configuration
-from gpusage.adapters.install import Edit, edit_of, libexec_folder, read_text
+from gpusage.boundary.edits import Edit, edit_of, read_text
+from gpusage.node.dividing import libexec_folder
+from gpusage.settings.configuration import SiteMode
+from gpusage.settings.configuration_file import configuration_path, default_configuration, load_configuration
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.install import node_scripts, slurm_conf
 from gpusage_slurm.install.lua_scripts import LuaSettings, cli_filter_block, job_submit_block, with_block, without_block
@@ -29,6 +30,7 @@ _BILLED = re.compile(r"^[^#\n]*TRESBillingWeights=[^#\n]*gres/mps", re.IGNORECAS
 _MODE = re.compile(r"""^[ \t]*mode[ \t]*=[ \t]*("[^"\n]*"|'[^'\n]*')""", re.MULTILINE)
 PACKAGED_UNIT = Path("/usr/lib/systemd/system/gpusaged.service")  # where deb and rpm put it
 _PLAIN = re.compile(r"[\w/.+@:~-]+")  # what slurm.conf and a systemd unit hold without quotes
+_START = re.compile(r"^ExecStart=gpusaged(?= |$)", re.MULTILINE)
 _PROTECTED = ("/home", "/root")  # ProtectHome= of the unit
 
 
@@ -222,22 +224,14 @@ def _backup_edits(site: Site, before: str, after: str) -> tuple[Edit, ...]:
 
 
 def _unit_edits(site: Site, *, wanted: bool) -> tuple[Edit, ...]:
-    """Return the edits that put gpusage's units in place, or take them away."""
-    folder = site.unit_folder
-    return (
-        ()
-        if folder is None
-        else tuple(edit_of(folder / path.name, text if wanted else None) for path, text in _units(site))
-    )
+    """Return the edit that puts gpusaged's unit in place, or takes it away."""
+    if site.unit_folder is None:
+        return ()
 
-
-def _units(site: Site) -> Iterator[tuple[Path, str]]:
-    """Yield each unit's file as it is shipped, and its text with the full path of this installation's program."""
-    for package, name in (("gpusage.service", "gpusaged"), ("gpusage_slurm.late", "gpusage-late")):
-        path = Path(str(files(package).joinpath(f"{name}.service")))
-        start = re.compile(r"^ExecStart=(gpusaged?)(?= |$)", re.MULTILINE)
-        text = path.read_text(encoding="utf-8")
-        yield path, start.sub(lambda match: f"ExecStart={site.command.with_name(match[1])}", text)
+    # The shipped unit finds gpusaged on the PATH; this one names the program of this installation.
+    shipped = files("gpusage.service").joinpath("gpusaged.service").read_text(encoding="utf-8")
+    text = _START.sub(f"ExecStart={site.command.with_name('gpusaged')}", shipped)
+    return (edit_of(site.unit_folder / "gpusaged.service", text if wanted else None),)
 
 
 def _toml(present: str | None, mode: SiteMode | None) -> str:

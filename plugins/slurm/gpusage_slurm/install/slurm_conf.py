@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gpusage.adapters.actions import require_regular
-from gpusage.adapters.install import read_text
+from gpusage.boundary.edits import read_text
+from gpusage.cli.user_file import require_regular
 from gpusage_hooks.errors import RequestError
 
 _WAS = "  # gpusage: was "

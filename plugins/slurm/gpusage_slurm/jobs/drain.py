@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from gpusage.adapters.annotations import parse_annotation
-from gpusage.adapters.service import find_status
+from gpusage.service.client import find_status
+from gpusage.store.annotation import parse_annotation
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import AnnotatedJob
 from gpusage_slurm.jobs.restore import restore_whole_gpu

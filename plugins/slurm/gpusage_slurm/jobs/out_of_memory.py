@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from gpusage.adapters.annotations import parse_annotation
+from gpusage.store.annotation import parse_annotation
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import AnnotatedJob, OutOfMemoryJob
 from gpusage_slurm.jobs.queue import Row, annotated_job, base_id, is_interrupted, squeue_rows, squeue_rows_of

@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpusage.adapters import exit_status
+from gpusage.boundary import operating_system
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import AnnotatedJob, JobState
 from gpusage_slurm import scontrol
@@ -70,7 +70,7 @@ def is_interrupted(exit_code: str, comment: str = "") -> bool:
     if not status.isdecimal() or (colon and not number.isdecimal()):
         return False
     ended, sent = (int(status), int(number)) if colon else (int(status) >> 8, int(status) & 0x7F)
-    return exit_status.is_interrupted(ended, sent)
+    return operating_system.is_interrupted(ended, sent)
 
 
 def find_jobs(job_id: str, user: str) -> tuple[AnnotatedJob, ...] | None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpusage.adapters.annotations import JobAnnotation, parse_annotation, with_annotation
+from gpusage.store.annotation import JobAnnotation, parse_annotation, with_annotation
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import AnnotatedJob
 from gpusage_slurm import scontrol

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gpusage.adapters.annotations import parse_annotation
+from gpusage.store.annotation import parse_annotation
 from gpusage_hooks.types import AnnotatedJob, JobState
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.nodes import NodeState, free_whole_gpus, parse_node

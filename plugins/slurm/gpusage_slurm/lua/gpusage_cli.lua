@@ -12,9 +12,6 @@ local MAXIMUM_COMMENT_BYTES = 1024
 local MAXIMUM_HEAD_BYTES = 16384 -- of a script, as in gpusage.lua
 local GPU_OPTIONS = { "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task" }
 local NO_VALUE = "65534" -- Slurm's NO_VAL16, which a number of tasks per GPU of 22.05, 24.11 and 26.05 takes back
-local MODEL_PATTERNS = {
-  "%.onnx;", "%.pt2;", "%.card%.json;", "config%.json;", "^timm:", "^torchvision:", "^hf:", "^model=", ";%s*model=",
-}
 
 local function read(options, name)
   local done, value = pcall(function() return options[name] end)
@@ -33,12 +30,14 @@ local function set_variable(name, value)
   return is_installed and pcall(stdlib.setenv, name, value)
 end
 
--- Return whether `comment` may name a model or opt out; gpusage_hooks.comment parses it.
+-- Return whether `comment` may name a model or opt out. `gpusage job-card` knows the names of models, a plugin's too; here
+-- a first word that looks like a file (x.onnx, x.acme) or like a name (hf:bert) is enough to start it.
 function M.may_name_model(comment)
   if comment:lower():find("gpusage", 1, true) then return true end
   local words = comment:match("^%s*(.-)%s*$"):gsub(",", ";") .. ";"
-  for _, pattern in ipairs(MODEL_PATTERNS) do if words:find(pattern) then return true end end
-  return false
+  if words:find("^model=") or words:find(";%s*model=") then return true end
+  local first = words:match("^(%S-);") or "" -- one that blanks follow begins a sentence
+  return first:find("%.%a[%w_-]*$") ~= nil or first:find("^%a[%w_-]*:[^/]") ~= nil
 end
 
 -- Return the texts of the `#GPUSAGE ...` lines at a script's head, joined by commas. Like #SBATCH lines, they end at the first

@@ -6,7 +6,7 @@
 trap 'exit 0' EXIT # also if the shell itself ends the script
 trap '' TERM       # slurmctld ends what is left of a requeued job, and this script is part of it
 
-[ -n "${GPUSAGE_DECISION:-}${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ] || exit 0
+[ -n "${GPUSAGE_DECISION:-}" ] || exit 0
 case ${SLURM_STEP_ID:-} in "" | -*) ;; *) exit 0 ;; esac # the batch script has no step
 case ${SLURM_JOB_ID:-} in "" | *[!0-9]*) exit 0 ;; esac
 

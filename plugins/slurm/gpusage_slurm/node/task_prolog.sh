@@ -21,24 +21,8 @@ for name in GPUSAGE_DECISION SLURM_GPUSAGE_CARD GPUSAGE_CARD SLURM_GPUSAGE_DEADL
     [ -z "$empty" ] && echo "unset $name"
 done
 
-# A batch job that was decided while it waited holds a share, and nothing in its environment says so: its mark does. What
-# the mark says here reaches its steps, so that no step asks slurmctld. The batch script has no step; 26.05 calls it -5.
+# The batch script has no step; 26.05 calls it -5.
 case ${SLURM_STEP_ID:-} in "" | -*) is_script=yes ;; *) is_script= ;; esac
-if [ -n "$is_script" ] && [ -z "${GPUSAGE_DECISION:-}" ] && [ -n "${CUDA_MPS_ACTIVE_THREAD_PERCENTAGE:-}" ]; then
-    # An array's other tasks may be shown as well. Since 26.05 the submitted line breaks the one line where it has a line break.
-    words=$(timeout 5 scontrol --oneliner show job "${SLURM_JOB_ID:-}" 2>/dev/null | sed -n \
-        -e "/^JobId=${SLURM_JOB_ID:-} /,\$!d" -e 's/.* AdminComment=/AdminComment=/' -e '/^AdminComment=/!d' \
-        -e 's/.*gpusage [0-9a-f]\{12\} REWRITE gres[^|]*| set \([A-Za-z0-9_=:. ]*\);.*/\1/p' | head -n 1)
-    for word in $words; do
-        case $word in
-            GPUSAGE_DECISION=* | GPUSAGE_THREAD_PERCENT=* | GPUSAGE_RESCUE=* | GPUSAGE_NOTICE=* | \
-                CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=* | CUDA_MPS_CLIENT_PRIORITY=*)
-                export "${word?}"
-                echo "export $word"
-                ;;
-        esac
-    done
-fi
 
 # The job shows its model to the next one of its script: Python runs our sitecustomize first, in the first task alone. An
 # sbatch inside such a job passes its variables on to a job that shows nothing.

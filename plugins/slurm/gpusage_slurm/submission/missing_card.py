@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from gpusage.adapters.cards import ERROR_MARK, decode_error
+from gpusage.graphs.card.error import ERROR_MARK, decode_error
 
 UNKNOWN = (
     "no description of the model came with the job: its script came through a pipe, it came from another client than "
@@ -25,8 +25,6 @@ _STATUS = re.compile(rf"{ERROR_MARK}([0-9]{{1,3}}|unknown)")
 _MISSING = "the host of the submission has no gpusage where its cli_filter.lua looks for it"
 _SLOW = "describing the model took longer than slurm.card_limit_s allows"
 _ENDINGS = {"124": _SLOW, "137": _SLOW, "126": _MISSING, "127": _MISSING}
-_LATER = ("no description of the model came with the job", _MISSING, _SLOW, "describing the model takes longer than")
-_LEFT_BEHIND_END = "left the description of the model behind"
 _ENDED = "gpusage job-card on the host of the submission ended with status {}"
 
 
@@ -54,8 +52,3 @@ def exports_all(fields: Mapping[str, str]) -> bool:
 def is_batch(fields: Mapping[str, str]) -> bool:
     """Return whether the job is a batch job, not one of srun or salloc."""
     return fields.get("script", _BATCH) == _BATCH
-
-
-def may_be_read_later(reasons: str) -> bool:
-    """Return whether the *reasons* of a job's mark begin with one for which its model may be read while it waits."""
-    return reasons.startswith((*_LATER, ONLY_BATCH)) or _LEFT_BEHIND_END in reasons.partition(";")[0]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpusage.adapters.annotations import JobAnnotation
+from gpusage.store.annotation import JobAnnotation
 from gpusage_hooks.types import GpuPool, GpuRequest
 
 MAXIMUM_BYTES = 1024

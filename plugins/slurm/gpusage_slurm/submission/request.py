@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from gpusage.adapters.cards import ERROR_MARK
-from gpusage_hooks.comment import MODEL_PREFIXES, parse_comment, parse_learn
+from gpusage.graphs.card.error import ERROR_MARK
+from gpusage_hooks.comment import MODEL_NAMES, is_model_path, parse_comment, parse_learn
 from gpusage_hooks.types import DecisionRequest, GpuRequest, Job, ModelRequest, Submitter
 from gpusage_hooks.units import MIB
 from gpusage_slurm.settings import MANAGER
@@ -33,7 +33,6 @@ EXCLUSIVE = "0"
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
 _MAXIMUM_CARD_CHARACTERS = 64 * 1024
 _MAXIMUM_LIST_CHARACTERS = 256
-_MAXIMUM_ADVICE_CHARACTERS = 200
 _TOO_LONG = Tres(
     text=f"a list of more than {_MAXIMUM_LIST_CHARACTERS} characters", name="gpu", generic=True, count=None
 )
@@ -56,8 +55,12 @@ _SCRIPT_OPTIONS = {
 }
 
 
-def parse_submission(submission: DecisionRequest) -> Job | None:
+def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = MODEL_NAMES) -> Job | None:
     """Parse the fields of job_submit, or the `#SBATCH` lines of a script.
+
+    Args:
+        submission: Of any workload manager.
+        model_names: How models are named here, `Context.model_names`.
 
     Raises:
         RequestError: The comment is addressed to us and malformed, or its deadline is over.
@@ -72,11 +75,9 @@ def parse_submission(submission: DecisionRequest) -> Job | None:
         submission=replace(submission, fields=fields) if submission.script else submission,
         request=read_request(fields),
         request_text=describe_request(fields),
-        model_request=_with_model_path(fields, _read_model_request(fields)),
+        model_request=_with_model_path(fields, _read_model_request(fields, model_names), model_names),
         card=card if fits else None,
         card_trouble=None if fits else missing_card_reason(fields),
-        advice_only=fields.get("advice_only", "")[:_MAXIMUM_ADVICE_CHARACTERS]
-        or ("" if is_batch(fields) else ONLY_BATCH),
         submitter=Submitter(fields=fields, user_field="user_id", job_name_field="name"),
         dry_run=fields.get("dry_run") == "1",
         shows_model=fields.get("shows_model") == "1" and bool(_learn_switch(fields)),
@@ -85,7 +86,7 @@ def parse_submission(submission: DecisionRequest) -> Job | None:
     )
 
 
-def _read_model_request(fields: Mapping[str, str]) -> ModelRequest | None:
+def _read_model_request(fields: Mapping[str, str], model_names: Sequence[str]) -> ModelRequest | None:
     """Return the user's model request: from the comment, else GPUSAGE_COMMENT, else the script's #GPUSAGE lines.
 
     Raises:
@@ -93,7 +94,7 @@ def _read_model_request(fields: Mapping[str, str]) -> ModelRequest | None:
     """
     for channel in _CHANNELS:
         text = fields.get(channel, "")
-        request = parse_comment(text) if text else None
+        request = parse_comment(text, model_names) if text else None
         if request is not None:
             return request
     return None
@@ -105,12 +106,16 @@ def _learn_switch(fields: Mapping[str, str]) -> bool | None:
     return next((switch for switch in switches if switch is not None), None)
 
 
-def _with_model_path(fields: Mapping[str, str], model_request: ModelRequest | None) -> ModelRequest | None:
+def _with_model_path(
+    fields: Mapping[str, str], model_request: ModelRequest | None, model_names: Sequence[str]
+) -> ModelRequest | None:
     """Return *model_request*, its path relative to the folder of a script's `--chdir`, as sbatch resolves it.
 
     The folder is read only for a relative path: jobs that differ in a field that nobody read have the same answer.
     """
-    if model_request is None or model_request.model.startswith((*MODEL_PREFIXES, "~", "/")):
+    if model_request is None or model_request.model.startswith(("~", "/")):
+        return model_request
+    if not is_model_path(model_request.model, model_names):
         return model_request
     return replace(model_request, model=os.path.join(fields.get("work_dir", ""), model_request.model))  # noqa: PTH118 - any text
 
@@ -265,7 +270,7 @@ def _scopes(fields: Mapping[str, str]) -> Iterator[str]:
 
 
 def _obstacles(fields: Mapping[str, str], gpus: list[tuple[str, Tres]], kinds: set[str | None]) -> Iterator[str]:
-    if not is_batch(fields) and not fields.get("card"):
+    if not is_batch(fields):
         yield ONLY_BATCH
     if fields.get("het", "0") not in ("", "0"):
         yield "the job is heterogeneous"

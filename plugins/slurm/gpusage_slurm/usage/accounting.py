@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
-from gpusage.adapters.annotations import JobAnnotation, parse_annotation
-from gpusage.adapters.text import one_line
+from gpusage.boundary.printable_text import one_line
+from gpusage.store.annotation import JobAnnotation, parse_annotation
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Allocation, Usage
 from gpusage_hooks.units import WHOLE_PERCENT

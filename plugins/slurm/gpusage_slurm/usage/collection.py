@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from gpusage.adapters.annotations import parse_annotation
-from gpusage.adapters.text import one_line
-from gpusage.adapters.usage import parse_usage_reports
+from gpusage.boundary.printable_text import one_line
+from gpusage.node.sampler.usage_reports import parse_usage_reports
+from gpusage.store.annotation import parse_annotation
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Outcome, Usage

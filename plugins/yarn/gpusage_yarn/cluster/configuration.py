@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gpusage.adapters.configuration import Configuration, DaemonSettings
+from gpusage.settings.configuration import Configuration, DaemonSettings
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.settings import YarnSettings
 

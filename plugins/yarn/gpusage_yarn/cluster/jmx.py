@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import requests
 
-from gpusage.adapters.text import visible
+from gpusage.boundary.printable_text import visible
 from gpusage_yarn.cluster.configuration import CLASSES, LISTENERS
 from gpusage_yarn.cluster.neighbours import parse_neighbours
 from gpusage_yarn.cluster.resource_manager import configured_session, describe_connection_error

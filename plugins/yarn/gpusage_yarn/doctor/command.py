@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from gpusage.adapters.configuration_file import read_configuration
-from gpusage.adapters.decisions import advisor
-from gpusage.adapters.doctor import show_findings
-from gpusage.adapters.service import read_status
+from gpusage.cli.findings import show_findings
+from gpusage.decisions.advisor import advisor
+from gpusage.service.client import read_status
+from gpusage.settings.configuration_file import read_configuration
 from gpusage_hooks.types import Cluster
 from gpusage_yarn.cluster.configuration import SOCKET, require_addresses, sockets
 from gpusage_yarn.cluster.jmx import MAX_NODES, NODES_LIMIT_S, query_nodes, with_free_gpus

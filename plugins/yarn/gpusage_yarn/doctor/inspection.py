@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpusage.adapters.configuration import Configuration, DaemonSettings
-from gpusage.adapters.configuration_file import read_configuration
-from gpusage.adapters.decisions import advisor
-from gpusage.adapters.doctor import OwnEvidence, gather_own
-from gpusage.adapters.install import PYTHON, plan_node_programs
-from gpusage.adapters.service import known_uids
+from gpusage.cli.doctor import OwnEvidence, gather_own
+from gpusage.decisions.advisor import advisor
+from gpusage.node.dividing.copies import PYTHON, plan_node_programs
+from gpusage.service.state.allowed_users import known_uids
+from gpusage.settings.configuration import Configuration, DaemonSettings
+from gpusage.settings.configuration_file import read_configuration
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Cluster
 from gpusage_yarn.cluster.configuration import (

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gpusage.adapters.configuration import Configuration, SiteMode
-from gpusage.adapters.configuration_file import configuration_path, default_configuration, load_configuration
-from gpusage.adapters.install import PYTHON, Edit, edit_of, libexec_folder, plan_node_programs, read_text
+from gpusage.boundary.edits import Edit, edit_of, read_text
+from gpusage.node.dividing import libexec_folder
+from gpusage.node.dividing.copies import PYTHON, plan_node_programs
+from gpusage.settings.configuration import Configuration, SiteMode
+from gpusage.settings.configuration_file import configuration_path, default_configuration, load_configuration
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.cluster.configuration import (
     ALLOCATOR,

@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
-from gpusage.adapters.actions import documents, tables
-from gpusage.adapters.cards import decode
-from gpusage.adapters.commands import options
-from gpusage.adapters.configuration import Configuration
-from gpusage.adapters.configuration_file import load_configuration
-from gpusage.adapters.decisions import Advisor, DecisionContext, advisor, require_job
-from gpusage.adapters.models import card_of, with_cache
-from gpusage.adapters.service import kill_reason
+from gpusage.cli import documents, options, tables
+from gpusage.cli.cards.cached_advisor import with_cache
+from gpusage.cli.cards.job_card import card_of
+from gpusage.decisions.advisor import Advisor, advisor
+from gpusage.decisions.outcome import DecisionContext, require_job
+from gpusage.graphs.card.text import decode
+from gpusage.service.state.kill_switch import kill_reason
+from gpusage.settings.configuration import Configuration
+from gpusage.settings.configuration_file import load_configuration
 from gpusage_hooks.types import DecisionRequest, ModelRequest
 from gpusage_yarn.cluster.configuration import SITE, conf_folder, read_settings, require_addresses
 from gpusage_yarn.cluster.jmx import query_nodes, read_neighbours, sample_nodes, with_free_gpus

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from gpusage.adapters.configuration import CaptureMode
-from gpusage.adapters.install import ON_START
-from gpusage.adapters.models import comment_of_run, runs_folder
+from gpusage.capture import ON_START
+from gpusage.cli.cards.first_run import comment_of_run, runs_folder
+from gpusage.settings.configuration import CaptureMode
 from gpusage_hooks.comment import parse_model
 from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import ModelRequest

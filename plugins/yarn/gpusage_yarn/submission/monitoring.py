@@ -12,7 +12,7 @@ from typing import Any
 
 import requests
 
-from gpusage.adapters.exit_status import is_interrupted
+from gpusage.boundary.operating_system import is_interrupted
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_yarn.cluster.resource_manager import ResourceManager, UnreachableError, configured_session
 

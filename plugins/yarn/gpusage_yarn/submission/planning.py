@@ -14,16 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
-from gpusage.adapters.decisions import (
-    Advisor,
-    DecisionContext,
-    Outcome,
-    decide_outcome,
-    settled_request,
-    speedup,
-    without_forbidden,
-)
-from gpusage.adapters.store import RecordNumbers, open_store
+from gpusage.decisions.advisor import Advisor
+from gpusage.decisions.model_defaults import settled_request
+from gpusage.decisions.outcome import DecisionContext, Outcome, decide_outcome
+from gpusage.policies.candidates import without_forbidden
+from gpusage.predictors.intervals import speedup
+from gpusage.store.annotation import RecordNumbers
+from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Cluster, Code, Decision, GpuNeed, GpuPool, Job, ModelGraph, RenderedDecision

@@ -8,10 +8,10 @@ the application will ask for; the processor changes only those that ask for one 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from gpusage_hooks.comment import parse_comment
+from gpusage_hooks.comment import MODEL_NAMES, parse_comment
 from gpusage_hooks.managers import Context, GpuCatalogue
 from gpusage_hooks.types import (
     Cluster,
@@ -35,8 +35,12 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 _MAXIMUM_CARD_CHARACTERS = 64 * 1024
 
 
-def parse_submission(submission: DecisionRequest) -> Job | None:
+def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = MODEL_NAMES) -> Job | None:
     """Understand what the placement rule saw, or what a user typed.
+
+    Args:
+        submission: Of any workload manager.
+        model_names: How models are named here, `Context.model_names`.
 
     Raises:
         RequestError: The comment is addressed to us and malformed, or a plan is.
@@ -50,7 +54,7 @@ def parse_submission(submission: DecisionRequest) -> Job | None:
         submission=submission,
         request=read_request(fields, plan),
         request_text=describe_request(fields, plan),
-        model_request=parse_comment(fields.get("comment", "")),
+        model_request=parse_comment(fields.get("comment", ""), model_names),
         card=card if 0 < len(card) <= _MAXIMUM_CARD_CHARACTERS else None,
         submitter=Submitter(fields=fields, account_field="queue", job_name_field="name"),
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpusage.adapters.text import one_line
+from gpusage.boundary.printable_text import one_line
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Allocation, Usage
 from gpusage_hooks.units import WHOLE_PERCENT

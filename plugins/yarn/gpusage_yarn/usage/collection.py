@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
-from gpusage.adapters.text import one_line
-from gpusage.adapters.usage import parse_usage_reports
+from gpusage.boundary.printable_text import one_line
+from gpusage.node.sampler.usage_reports import parse_usage_reports
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Outcome, Usage

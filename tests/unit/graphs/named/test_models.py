@@ -14,7 +14,7 @@ from gpusage.graphs.card.file import to_document
 from gpusage.graphs.named.huggingface import build_name
 from gpusage.graphs.named.image_libraries import build
 from gpusage.graphs.named.reader import read_model
-from gpusage.predictors.lowering import forward_flop
+from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 

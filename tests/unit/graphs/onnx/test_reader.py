@@ -13,9 +13,9 @@ from gpusage.decisions.model_defaults import settled
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.graphs.onnx.reader import read_model
 from gpusage.predictors.analysis import analyze
-from gpusage.predictors.lowering import lower, weight_memory_bytes
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.structure import analyze_structure
+from gpusage.predictors.work.lowering import lower, weight_memory_bytes
+from gpusage.predictors.work.structure import analyze_structure
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Workload
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from gpusage.graphs.onnx.reader import read_model
-from gpusage.predictors.operators import ElementCounts, rule_of
+from gpusage.predictors.work.operators import ElementCounts, rule_of
 from gpusage_hooks.types import ModelGraph
 
 Tensors = Mapping[str, tuple[int, Sequence[int]]]

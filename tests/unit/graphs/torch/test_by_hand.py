@@ -8,7 +8,7 @@ import pytest
 
 import gpusage
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.lowering import forward_flop, weight_memory_bytes
+from gpusage.predictors.work.lowering import forward_flop, weight_memory_bytes
 from gpusage_hooks.types import ModelGraph, Workload
 
 torch = pytest.importorskip("torch")

@@ -10,8 +10,8 @@ import pytest
 
 from gpusage.graphs.torch.libraries import import_library
 from gpusage.graphs.torch.module import ONES_NOTE, graph_from_module
-from gpusage.predictors.lowering import forward_flop
-from gpusage.predictors.operators import SavedTensors, rule_of
+from gpusage.predictors.work.lowering import forward_flop
+from gpusage.predictors.work.operators import SavedTensors, rule_of
 from gpusage_hooks.errors import GraphError
 
 torch = pytest.importorskip("torch")

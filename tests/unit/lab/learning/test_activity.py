@@ -8,21 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity import GREATEST_SHARE, NAMES, features_of, gaps_of, shares_around
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.lowering import forward_flop
-from gpusage.predictors.trees import read_trees
+from gpusage.predictors.times.activity import GREATEST_SHARE, NAMES, features_of, gaps_of, shares_around
+from gpusage.predictors.times.trees import read_trees
+from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.types import Mode, Precision, Workload
 from gpusage_lab.learning import boosting
 from gpusage_lab.learning.activity import GAP_S, gap_s
 from gpusage_lab.learning.activity_rows import Rows
 from gpusage_lab.learning.activity_tests import error_of_constant, yeung_features
 from gpusage_lab.learning.hosts import Loads
-from gpusage_lab.learning.named_jobs import GAVEL, LUCID, workload
 from gpusage_lab.learning.random_networks import FILES, NetworkLayer, load, network_graph
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.named_jobs import GAVEL, LUCID, workload
+from gpusage_planning.zoo import load_zoo
 from graphs import convolution_graph, perceptron_graph
 
 MODES: tuple[Mode, Mode] = ("train", "infer")

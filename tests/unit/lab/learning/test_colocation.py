@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.colocation import (
+from gpusage.predictors.sharing.colocation import (
     features_of,
     learned_colocation,
     predict_colocation,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.lowering import Lowering
+from gpusage.predictors.work.lowering import Lowering
 from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_lab.learning.fast_norm import with_fast_norm
 from graphs import chain, node

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.activity import GREATEST_SHARE
 from gpusage.predictors.analysis import WorkloadAnalysis
+from gpusage.predictors.times.activity import GREATEST_SHARE
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning.hosts import DOUBT, USUAL, Host, Loads, fit_host, held_out, load_of, percents
 from graphs import convolution_graph

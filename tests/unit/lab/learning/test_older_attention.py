@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.operators import OperatorClass
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_lab.learning.older_attention import as_computed_by
 from graphs import attention_graph, node

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.lowering import forward_flop
+from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning.pairs import Pairs
 from gpusage_lab.learning.profiled import ProfiledRun

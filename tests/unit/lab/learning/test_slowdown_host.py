@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.slowdown import points
+from gpusage.predictors.sharing.slowdown import points
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning.slowdown import fitted_on
 from gpusage_lab.learning.slowdown_host import fitted_filling, fitted_host

@@ -9,8 +9,8 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.kernel_times import ideal_times
-from gpusage.predictors.step_time import timing_with
+from gpusage.predictors.times.kernel_times import ideal_times
+from gpusage.predictors.times.step_time import timing_with
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, Workload
 from gpusage_lab.learning import report
@@ -23,7 +23,7 @@ from gpusage_lab.learning.step_rows import NEUSIGHT_DEVICES, TIMM_DEVICES, TORCH
 from gpusage_lab.learning.step_samples import GPU_FOLDS, predicted
 from gpusage_lab.learning.targets import Points, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 from graphs import convolution_graph, perceptron_graph
 from measurements import write_measurements
 

@@ -331,12 +331,9 @@ def test_the_systemd_unit_starts_this_installations_daemon_and_goes_with_it(site
     make_edits(plan_installation(with_unit))
     unit = tmp_path / "units" / "gpusaged.service"
     assert "ExecStart=/opt/gpusage/bin/gpusaged\n" in unit.read_text()
-    reader = unit.with_name("gpusage-late.service")
-    assert "ExecStart=/opt/gpusage/bin/gpusage slurm late\n" in reader.read_text()
     assert not any(edit.changes for edit in plan_installation(with_unit))
     make_edits(plan_uninstallation(with_unit))
     assert not unit.exists()
-    assert not reader.exists()
 
 
 @pytest.mark.parametrize(

@@ -291,9 +291,15 @@ def test_a_comment_that_job_card_has_nothing_to_say_to_sends_nothing(drive: Driv
         ("Gpusage: model=r", True),
         ("r.onnx,batch=2", True),
         ("batch=2, model=r", True),
+        ("net.acme,batch=2", True),  # a plugin may read it
+        ("acme:net", True),
         ("", False),
         ("project=x", False),
         ("r.onnx is my model", False),
+        ("run 1.2", False),
+        ("v1.2", False),
+        ("https://example.org/ticket", False),
+        ("ABC-1: try again", False),
     ],
 )
 def test_python_is_started_only_for_a_comment_that_may_be_ours(

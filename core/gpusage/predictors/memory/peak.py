@@ -1,0 +1,400 @@
+"""Peak bytes of device memory: the tensors that live at the same time, and what allocator and libraries add.
+
+The liveness walk says which tensors there are (`gpusage.predictors.memory.liveness`). What a training step *takes* on a
+free GPU is a sum of the walk's terms with weights that are not negative, learned from measured peaks (`gpusage train`),
+so that more batch never needs less memory. It is never below what the update of the weights takes, nor below inference.
+
+What it *requires*, and fails without, is less: cuDNN tries algorithms whose scratch memory is as large as it finds room
+for, and PyTorch's allocator holds what was freed until an allocation fails. Required are the tensors that live at once,
+and what allocator and libraries add where nothing can be freed. How much that is was learned from peaks of runs that
+had no choice: models with hardly any convolution, and models whose tensors fill half of the GPU (the laboratory's
+`memory_need`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from gpusage.devices.precisions import AUTOCAST, FLOAT_BYTES, QUANTISED_BYTES, parameter_share
+from gpusage.predictors.arrays import FloatArray, shaped
+from gpusage.predictors.artifacts import MemoryParameters
+from gpusage.predictors.intervals import interval_around, spread
+from gpusage.predictors.memory.liveness import (
+    GRADIENT_BYTES,
+    TRAINING_TERMS,
+    TrainingTerms,
+    Walk,
+    number_share,
+    terms,
+    trained_share,
+    walk,
+)
+from gpusage.predictors.parallel.data_parallel import Sharding, sharding_of
+from gpusage.predictors.work.checkpoints import Checkpoints
+from gpusage.predictors.work.generation import GenerationWork, Pass
+from gpusage.predictors.work.lowering import Lowering, weight_memory_bytes
+from gpusage.predictors.work.operators import OperatorClass
+from gpusage_hooks.types import Interval, MemoryInterval, ModelGraph, Workload
+from gpusage_hooks.units import MIB
+
+_MOMENTS_OF_8_BITS = 2.0 * (1.0 + 4.0 / 256)
+STATE_BYTES = {
+    "none": 0.0,
+    "sgd": 0.0,
+    "momentum": 4.0,
+    "adam": 8.0,
+    "adamw": 8.0,
+    "adafactor": 0.1,
+    "adam8bit": _MOMENTS_OF_8_BITS,
+    "adamw8bit": _MOMENTS_OF_8_BITS,
+}
+"""The optimizer's state, bytes per weight: the moments in fp32; Adafactor keeps sums of rows and columns. Of two
+moments of 8 bits, 256 numbers share a scale (bitsandbytes); the update works in place."""
+UPDATE_COPY_BYTES = {
+    "none": 0.0,
+    "sgd": 4.0,
+    "momentum": 4.0,
+    "adam": 4.0,
+    "adamw": 4.0,
+    "adafactor": 4.0,
+    "adam8bit": 0.0,
+    "adamw8bit": 0.0,
+}
+"""What the update computes in addition, bytes per weight, all weights at once as PyTorch's ``foreach`` does: gradients
+with their weight decay, or the root of the second moment."""
+WEIGHT_BYTES = float(FLOAT_BYTES["fp32"])
+"""Autocast leaves weights in fp32, frozen ones as well."""
+FITTED_STATE_BYTES = STATE_BYTES["momentum"]
+"""The state that the measured peaks contain."""
+LOSS_BYTES = 12.0
+"""Of each output, in fp32: the logarithm of its softmax, and the gradients of that and of the output; by rule."""
+CONTEXT_BYTES = {
+    "kepler": 500 * MIB,
+    "pascal": 800 * MIB,
+    "volta": 1000 * MIB,
+    "turing": 1000 * MIB,
+    "ampere": 1443 * MIB,
+    "ada": 1000 * MIB,
+    "hopper": 1000 * MIB,
+    "blackwell": 1000 * MIB,
+}
+"""CUDA context with the kernels of PyTorch and cuBLAS, as nvidia-smi shows it.
+
+Ampere is the least peak of 6,000 perceptrons on an A100 (GPUMemNet, arXiv 2602.17817). The others are estimates by the
+number of kernels; where CUDA loads them lazily it is less than half, which the interval covers.
+"""
+DEFAULT_CONTEXT_BYTES = 1000 * MIB
+MEASURED_GENERATIONS = frozenset({"ampere"})
+"""Where the context is in the measured peaks, so that their interval covers it."""
+CONTEXT_LOW, CONTEXT_HIGH = 0.4, 1.3
+ALLOCATOR_FACTOR = 1.05
+"""Inference: the caching allocator rounds blocks up and cannot join all that is free."""
+WORKSPACE_FACTOR = 3.3
+"""Inference: scratch memory of a convolution for each byte that it reads and writes ..."""
+MAXIMUM_WORKSPACE_BYTES = 970 * MIB
+"""... and the most of it; both fitted on training's peaks."""
+LOWER_WITHOUT_CONVOLUTIONS = 1.4
+"""How many times less a training step without convolutions may take: of the published ones, 90 % take more."""
+LEAST_MARGIN = 0.05
+"""The upper end of a training step is at least by this share above the point, and by `BLOCK_BYTES`."""
+
+
+class Peak(NamedTuple):
+    """What a process takes at its peak on a free GPU, and what of it a run needs, in bytes."""
+
+    taken: Interval
+    required: MemoryInterval
+
+
+def with_context(tensors: Peak, generation: str) -> Peak:
+    """Return the bytes of a process on a GPU of *generation*: of its *tensors*, and of the CUDA context."""
+    context = CONTEXT_BYTES.get(generation, DEFAULT_CONTEXT_BYTES)
+    low, high = (1.0, 1.0) if generation in MEASURED_GENERATIONS else (CONTEXT_LOW, CONTEXT_HIGH)
+    taken, required = tensors
+    return Peak(
+        taken=Interval(value=taken.value + context, low=taken.low + low * context, high=taken.high + high * context),
+        required=MemoryInterval(
+            value=required.value + context,
+            low=required.low + low * context,
+            high=required.high + high * context,
+            share_high=required.share_high + high * context,
+        ),
+    )
+
+
+def tensor_peak(
+    parameters: MemoryParameters,
+    graph: ModelGraph,
+    lowering: Lowering,
+    workload: Workload,
+    checkpoints: Checkpoints | None = None,
+    in_flight: FloatArray | float = 1.0,
+) -> Peak:
+    """Return what a process takes and needs without the CUDA context, in bytes; no GPU changes it.
+
+    Args:
+        parameters: What was learned.
+        graph: The model.
+        lowering: Of *graph* under *workload*.
+        workload: How it is run.
+        checkpoints: From which blocks are computed once more.
+        in_flight: Batches whose activations wait for the backward pass, of all nodes or of each.
+    """
+    learned, division = _learned(parameters), sharding_of(lowering, workload)
+    tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
+    tensors = tensors.with_trainable(trained_share(workload) * division.gradients)
+    convolves = _has_convolutions(lowering)
+    library_bytes = float(learned.constants[_POINT]) if convolves else 0.0
+    weights = weight_memory_bytes(lowering, workload.precision) * division.weights
+    passing = weights + _passing_bytes(tensors)
+    inference = weights + _busiest_bytes(lowering, tensors) + library_bytes
+    if not lowering.train:
+        return Peak(_inference(graph, inference), inference_need(parameters, graph, passing + library_bytes))
+    walked = terms(lowering, tensors)
+    peak = tensors.with_stored_gradients(workload).training_peak() + tensors.other_batches_bytes(in_flight)
+    held = max(_step_bytes(lowering, peak, workload, division), _update_bytes(lowering, tensors, workload, division))
+    sums = _weighted_sums(learned, lowering, walked, workload, division)
+    narrower = narrower_bytes(lowering, workload) * division.weights
+    changed = peak - walked.peak - narrower
+    ends = [end + changed + more for end, more in zip(sums, division.buffer_bytes, strict=True)]
+    if workload.lora:
+        ends[_LOW] -= _narrow_adapters_bytes(lowering, workload, division)
+    elif workload.trainable < 1:
+        ends[_LOW] = min(ends[_LOW], inference - weights + _resident_bytes(lowering, workload, division))
+    least = max(inference, library_bytes + held)
+    ends[_LOW] = min(ends[_LOW], max(ends[_POINT], least) / (1.0 if convolves else LOWER_WITHOUT_CONVOLUTIONS))
+    taken = _training(graph, ends, least)
+    return Peak(taken, training_need(parameters, graph, max(passing, held), taken, convolves=convolves))
+
+
+def generation_peak(
+    parameters: MemoryParameters, graph: ModelGraph, generation: GenerationWork, workload: Workload
+) -> Peak:
+    """Return what a process that generates takes and needs without the CUDA context: with keys and values."""
+    weights = weight_memory_bytes(generation.prompt, workload.precision)
+    most = weights + max(_present_bytes(graph, one, workload.batch_size) for one in generation.memory_phases())
+    return Peak(_inference(graph, most), inference_need(parameters, graph, most))
+
+
+def peak_pass(graph: ModelGraph, generation: GenerationWork, batch_size: int) -> Pass:
+    """Return the pass of *generation* in which most memory is taken."""
+    return max(generation.memory_phases(), key=lambda one: _present_bytes(graph, one, batch_size))
+
+
+def _present_bytes(graph: ModelGraph, one: Pass, batch_size: int) -> float:
+    return one.kv_cache_bytes + _passing_bytes(walk(graph, one.lowering, batch_size))
+
+
+def _passing_bytes(tensors: Walk) -> float:
+    """Return the inputs of a pass, and the most outputs that are still to be read."""
+    return ALLOCATOR_FACTOR * (tensors.input_bytes + float(tensors.live.max(initial=0.0)))
+
+
+def _inference(graph: ModelGraph, value: float) -> Interval:
+    return interval_around(value, spread(INFERENCE_DEVIATION, graph))
+
+
+def _training(graph: ModelGraph, ends: Sequence[float], least_value: float) -> Interval:
+    """Return the interval of a training step of *graph*.
+
+    Args:
+        graph: The model.
+        ends: Low end, point and high end, in bytes, as they were learned.
+        least_value: What the point is at least, in bytes.
+    """
+    low, value, high = ends
+    value = max(value, least_value)
+    least, unknown = value * (1.0 + LEAST_MARGIN) + BLOCK_BYTES, spread(0.0, graph)
+    return Interval(value=value, low=min(low, value) / unknown, high=max(high, least) * unknown)
+
+
+def _unmeasured_bytes(workload: Workload, division: Sharding) -> float:
+    """Return bytes per weight that training in fp32 with momentum does not have: autocast's copies, another state.
+
+    Weights count as divided like the state in what was learned; what is not divided is added.
+    """
+    share = trained_share(workload)
+    state = (state_bytes(workload) - FITTED_STATE_BYTES) * share * division.state
+    frozen = (weight_share(workload) - share) * division.weights + share * (division.weights - division.state)
+    return _copy_bytes(workload) * division.copies + state + WEIGHT_BYTES * frozen
+
+
+def weight_share(workload: Workload) -> float:
+    """Return what the weights take against 4 bytes each, those that are trained included."""
+    return (1.0 - workload.trainable) * parameter_share(workload.precision) + trained_share(workload)
+
+
+def narrower_bytes(lowering: Lowering, workload: Workload) -> float:
+    """Return what quantised weights take less than those of 2 bytes, but for the largest layer, which is widened."""
+    if workload.precision not in QUANTISED_BYTES:
+        return 0.0
+    whole = lowering.parameter_count * float(FLOAT_BYTES[workload.precision])
+    largest = float(lowering.parameter_bytes.max(initial=0.0))
+    return max(whole - weight_memory_bytes(lowering, workload.precision) - largest, 0.0)
+
+
+def _narrow_adapters_bytes(lowering: Lowering, workload: Workload, division: Sharding) -> float:
+    """Return what adapters and loss take less where a library has both in 2 bytes, as litgpt and Qwen's scripts."""
+    if parameter_share(workload.precision) == 1:
+        return 0.0
+    a_weight = WEIGHT_BYTES * (division.weights + division.gradients) + state_bytes(workload) * division.state
+    adapters = lowering.parameter_count * trained_share(workload) * a_weight
+    return 0.5 * (adapters + LOSS_BYTES * lowering.output_elements_of_model)
+
+
+def _copy_bytes(workload: Workload) -> float:
+    """Return the bytes of each weight's copy in half precision, where there is one."""
+    return float(FLOAT_BYTES[workload.precision]) if workload.precision in AUTOCAST else 0.0
+
+
+def state_bytes(workload: Workload) -> float:
+    """Return the optimizer's state for each 4 bytes of weights.
+
+    A weight of 2 bytes has half of it, but for moments of 8 bits, which it has whole.
+    """
+    state = STATE_BYTES[workload.optimizer]
+    return state / number_share(workload) if state == _MOMENTS_OF_8_BITS else state
+
+
+class _Learned(NamedTuple):
+    """One entry each for low end, point and high end.
+
+    Attributes:
+        weights: Of the walk's terms, shape (3, terms).
+        constants: Bytes that cuDNN's kernels add to the context, shape (3,).
+    """
+
+    weights: FloatArray
+    constants: FloatArray
+
+
+_ENDS = 3
+_LOW, _POINT = 0, 1
+"""Low end, point and high end, and the places of the first two among them."""
+
+
+@lru_cache(maxsize=4)
+def _learned(parameters: MemoryParameters) -> _Learned:
+    return _Learned(
+        weights=shaped("weights", parameters.weights, _ENDS, len(TRAINING_TERMS)),
+        constants=shaped("constant_bytes", parameters.constant_bytes, _ENDS) - CONTEXT_BYTES["ampere"],
+    )
+
+
+def _weighted_sums(
+    learned: _Learned, lowering: Lowering, walked: TrainingTerms, workload: Workload, division: Sharding
+) -> list[float]:
+    """Return low end, point and high end of a training step in bytes, context left out."""
+    sums = learned.weights @ np.array(
+        walked._replace(weights=walked.weights * trained_share(workload) * division.state)
+    )
+    extra = (
+        lowering.parameter_count * _unmeasured_bytes(workload, division)
+        + LOSS_BYTES * lowering.output_elements_of_model
+    )
+    ends: list[float] = ((sums + learned.constants if _has_convolutions(lowering) else sums) + extra).tolist()
+    return ends
+
+
+def _step_bytes(lowering: Lowering, peak_bytes: float, workload: Workload, division: Sharding) -> float:
+    """Return what the walk says must be there at once: weights, state, kept tensors and gradients."""
+    held = _resident_bytes(lowering, workload, division) + division.bucket_bytes + division.gathered_bytes
+    return held + peak_bytes + LOSS_BYTES * lowering.output_elements_of_model
+
+
+def _resident_bytes(lowering: Lowering, workload: Workload, division: Sharding) -> float:
+    """Return what stays from step to step: weights and state."""
+    state = state_bytes(workload) * trained_share(workload) * division.state
+    a_weight = WEIGHT_BYTES * weight_share(workload) * division.weights + state
+    whole = lowering.parameter_count * (a_weight + _copy_bytes(workload) * division.persistent_copies)
+    return whole - narrower_bytes(lowering, workload) * division.weights
+
+
+def _update_bytes(lowering: Lowering, tensors: Walk, workload: Workload, division: Sharding) -> float:
+    """Return what the update takes: weights, gradients, state, and what it computes in addition."""
+    if workload.optimizer == "none":
+        return tensors.input_bytes
+    a_weight = GRADIENT_BYTES * division.gradients + UPDATE_COPY_BYTES[workload.optimizer] * division.state
+    more = lowering.parameter_count * trained_share(workload) * a_weight
+    return tensors.input_bytes + _resident_bytes(lowering, workload, division) + more + division.bucket_bytes
+
+
+def _busiest_bytes(lowering: Lowering, tensors: Walk) -> float:
+    """Return the inputs of a pass, the most outputs that are yet to be read, and the scratch memory of that moment."""
+    at_once = tensors.live + _workspace(lowering) if _has_convolutions(lowering) else tensors.live
+    return ALLOCATOR_FACTOR * (tensors.input_bytes + float(at_once.max(initial=0.0)))
+
+
+_IS_DENSE_CONVOLUTION = np.array([one is OperatorClass.CONVOLUTION for one in OperatorClass])
+
+
+def _workspace(lowering: Lowering) -> FloatArray:
+    """Return for each node the scratch memory of its kernel."""
+    wanted = WORKSPACE_FACTOR * (lowering.read_bytes + lowering.written_bytes + lowering.parameter_bytes)
+    convolves = _IS_DENSE_CONVOLUTION[lowering.operator_class]
+    workspace: FloatArray = np.minimum(wanted, MAXIMUM_WORKSPACE_BYTES) * convolves
+    return workspace[lowering.structure.kind_of_node]
+
+
+_LAST_CONVOLUTION = int(OperatorClass.GROUPED_CONVOLUTION)
+
+
+def _has_convolutions(lowering: Lowering) -> bool:
+    return bool((lowering.operator_class <= _LAST_CONVOLUTION).any())
+
+
+INFERENCE_DEVIATION = 0.15
+"""Of the logarithm of measured over predicted, context left out: an estimate, for no public data has such peaks."""
+BLOCK_BYTES = 64 * MIB
+"""What the caching allocator takes for the first tensor of a new size (20 MiB) and cuBLAS as workspace: checked on
+perceptrons, which are smaller than that."""
+_NEED_POINT, _NEED_SHARE_HIGH, _NEED_ENDS = 1, 3, 4
+
+
+def training_need(
+    parameters: MemoryParameters, graph: ModelGraph, tensor_peak: float, taken: Interval, *, convolves: bool
+) -> MemoryInterval:
+    """Return what a training step needs without the CUDA context, in bytes.
+
+    Args:
+        parameters: What was learned.
+        graph: The model.
+        tensor_peak: The most that the walk says must be there at once.
+        taken: What the step takes on a free GPU: it needs no more, as expected and at both ends.
+        convolves: Whether it uses cuDNN, whose kernels add to the context; the allocator has blocks all the same.
+    """
+    unknown = spread(0.0, graph)
+    constants, factors = _need_parameters(parameters)
+    low, value, high, share_high = (factors * tensor_peak + (constants if convolves else BLOCK_BYTES)).tolist()
+    value = min(value, taken.value)
+    low = min(low, value if convolves else value / LOWER_WITHOUT_CONVOLUTIONS, taken.low * unknown)
+    high = max(min(high * unknown, taken.high), value)
+    return MemoryInterval(value=value, low=low / unknown, high=high, share_high=max(share_high * unknown, high))
+
+
+def inference_need(parameters: MemoryParameters, graph: ModelGraph, tensor_peak: float) -> MemoryInterval:
+    """Return what a pass without gradients needs, which is *tensor_peak* with what the allocator adds.
+
+    By rule: a share's end lies as far above as that of training at least.
+    """
+    uncertain, (_, factors) = spread(INFERENCE_DEVIATION, graph), _need_parameters(parameters)
+    farthest = max(uncertain, float(factors[_NEED_SHARE_HIGH] / factors[_NEED_POINT]) * spread(0.0, graph))
+    return MemoryInterval(
+        value=tensor_peak,
+        low=tensor_peak / uncertain,
+        high=tensor_peak * uncertain,
+        share_high=tensor_peak * farthest,
+    )
+
+
+@lru_cache(maxsize=4)
+def _need_parameters(parameters: MemoryParameters) -> tuple[FloatArray, FloatArray]:
+    """Return constants and factors of low end, point, high end and a share's high end."""
+    return (
+        shaped("required_constant_bytes", parameters.required_constant_bytes, _NEED_ENDS),
+        shaped("required_factors", parameters.required_factors, _NEED_ENDS),
+    )

@@ -1,0 +1,280 @@
+"""How jobs on one GPU slow each other down under MPS: by a rule on activities, or from pairs that this site measured.
+
+A job that resembles one that the site measured suffers and slows others as that one did, on average over its partners.
+gpusage comes without measured jobs: what those of one campaign did to each other holds in no other. Where no job
+resembles a measured one, a rule decides: while the sums of SM activity and of DRAM activity stay below 1, all jobs fit
+and slow each other a little; above 1 they share what there is. A job cannot use more SMs than its thread percentage
+allows.
+
+Jobs share memory bandwidth and cache whatever the percentages are, so the price of a share grows with the number of
+partners (`slowdown_with_partners`). They slow only the GPU's own time: a job that waits for its host pays almost
+nothing, so a price near 1 hardly grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import exp, hypot, log
+from typing import NamedTuple
+
+import numpy as np
+
+from gpusage.devices.shares import memory_cap_bytes
+from gpusage.predictors.arrays import FloatArray, shaped
+from gpusage.predictors.artifacts import ColocationParameters, pretrained
+from gpusage.predictors.intervals import NINETY_PERCENT
+from gpusage.predictors.sharing.host import SHARPNESS
+from gpusage_hooks import hookimpl
+from gpusage_hooks.types import Colocation, Gpu, GpuNeed, Interval
+from gpusage_hooks.units import MIB, WHOLE_PERCENT
+
+INTERFERENCE = 0.25
+"""Slowdown of a job for each unit of the others' DRAM activity, as much as it uses the memory itself."""
+CONTENTION = 0.15
+"""Slowdown of a job for each unit of the others' utilization: launches, caches and clocks are shared."""
+HEADROOM = 0.10
+"""As the sharing rules' default: what a thread percentage grants beyond the predicted high end."""
+WORTHWHILE_SUM = 1.15
+"""Two jobs one after the other reach 1; sharing must be likely to gain at least this much to be recommended."""
+MIN_THROUGHPUT = 0.02
+"""A job keeps at least this share of its throughput: nothing starves."""
+PAIR_SIZE = 2
+"""All measured jobs ran two by two; in larger sets the rule counts as far as no job is like a measured one."""
+KNOWN_SIMILARITY = 0.5
+"""A job is known where its likeness to the measured ones, 0 to 1, is at least this."""
+
+
+class ColocationDeviations(NamedTuple):
+    """Deviations of the logarithm of truth over prediction: one job's throughput, and the sum."""
+
+    one: float
+    total: float
+
+
+class LearnedColocation(NamedTuple):
+    """What was measured of which jobs; a row of *jobs* is scaled features as `features_of` gives them.
+
+    Attributes:
+        sensitivity: By how much each job's throughput lies above the average (below it: negative), over all partners.
+        pressure: The same of its partners' throughputs.
+        average: Of all measured throughputs; 1 where none was measured.
+        same_model: Throughput that two unknown jobs of one model are promised at most.
+        near: Distance at which likeness falls off.
+        known: Where all jobs are like measured ones.
+        partly: Where some are.
+        unknown: Where none is.
+    """
+
+    mean: FloatArray
+    scale: FloatArray
+    jobs: FloatArray
+    sensitivity: FloatArray
+    pressure: FloatArray
+    average: float
+    same_model: float
+    near: float
+    known: ColocationDeviations
+    partly: ColocationDeviations
+    unknown: ColocationDeviations
+
+
+@hookimpl(trylast=True)
+def predict_colocation(needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
+    """Predict what jobs, each given by its need on *gpu*, do to each other under MPS."""
+    percents = _thread_percents(needs)
+    learned = learned_colocation(pretrained().colocation)
+    rows = features_of(needs)
+    deviations = deviations_of(learned, rows)
+    models = [need.parameter_count for need in needs]
+    values = [1.0] if len(needs) == 1 else throughputs(learned, rows, models, percents)
+    total = sum(values)
+    highest = float(len(needs))
+    alone = len(needs) == 1
+    usable_bytes = memory_cap_bytes(gpu.memory_bytes, WHOLE_PERCENT)
+    fits = sum(need.required_bytes.high for need in needs) <= usable_bytes
+    return Colocation(
+        gpu=gpu.name,
+        normalised_throughput=tuple(_interval(value, 1.0, 0.0 if alone else deviations.one) for value in values),
+        mps_thread_percent=percents,
+        memory_cap_bytes=_memory_caps(needs, usable_bytes),
+        throughput_sum=_interval(total, highest, 0.0 if alone else deviations.total),
+        fits=fits,
+        recommended=fits and len(needs) > 1 and total >= WORTHWHILE_SUM,
+    )
+
+
+class JobFeatures(NamedTuple):
+    """What is known of jobs, one entry per job; activities are 0 to 1."""
+
+    log_step_s: FloatArray
+    gpu_utilization: FloatArray
+    sm_activity: FloatArray
+    dram_activity: FloatArray
+    log_samples_per_s: FloatArray
+    log_memory_bytes: FloatArray
+
+
+def features_of(needs: Sequence[GpuNeed]) -> FloatArray:
+    """Return one row per job, with a column for each of `JobFeatures`."""
+    rows = [
+        (
+            log(max(need.step_time_s.value, 1e-9)),
+            need.gpu_utilization.value,
+            need.sm_activity.value,
+            need.dram_activity.value,
+            log(max(need.throughput_samples_per_s.value, 1e-9)),
+            log(max(need.memory_bytes.value, 1.0)),
+        )
+        for need in needs
+    ]
+    return np.array(rows).reshape(-1, len(JobFeatures._fields))
+
+
+def throughputs(
+    learned: LearnedColocation, rows: FloatArray, models: Sequence[int | None], percents: Sequence[int] | None = None
+) -> list[float]:
+    """Return each job's throughput relative to running alone; *percents* limits the SMs that each may use.
+
+    For two jobs, `pair_throughputs` gives it. For more, the partners' delays add up: public data shows no better rule.
+    """
+    pairs, known = pair_throughputs(learned, rows, models)
+    delays = 1.0 / pairs - 1.0
+    throughput = 1.0 / (1.0 + delays.sum(axis=1) - delays.diagonal())
+    if len(rows) > PAIR_SIZE:
+        share = known.max()
+        throughput = share * throughput + (1.0 - share) * np.minimum(throughput, throughputs_by_rule(rows))
+    granted = (
+        np.ones(len(rows))
+        if percents is None
+        else np.array(percents) / 100.0 / np.maximum(JobFeatures(*rows.T).sm_activity, 1e-6)
+    )
+    result: list[float] = np.clip(np.minimum(throughput, granted), MIN_THROUGHPUT, 1.0).tolist()
+    return result
+
+
+def pair_throughputs(
+    learned: LearnedColocation, rows: FloatArray, models: Sequence[int | None]
+) -> tuple[FloatArray, FloatArray]:
+    """Return each row's throughput with each column's job as partner, and how known each job is, 0 to 1.
+
+    Two jobs of one unknown model contend for the same things: they are promised no more than `same_model`.
+    """
+    likeness = similarities(learned, rows)
+    known = likeness.max(axis=1, initial=0.0)
+    shares = likeness * (known / np.maximum(likeness.sum(axis=1), 1e-300))[:, np.newaxis]
+    measured = learned.average + (shares @ learned.sensitivity)[:, np.newaxis] + shares @ learned.pressure
+    names = np.array([count or 0 for count in models])  # models without weights are not alike
+    alike = (names[:, np.newaxis] == names) & (names > 0)
+    by_rule = _pairs_by_rule(rows)
+    by_rule = np.where(alike, np.minimum(by_rule, learned.same_model), by_rule)
+    either = 1.0 - np.outer(1.0 - known, 1.0 - known)
+    return np.clip(
+        either * np.clip(measured, MIN_THROUGHPUT, 1.0) + (1.0 - either) * by_rule, MIN_THROUGHPUT, 1.0
+    ), known
+
+
+def throughputs_by_rule(rows: FloatArray) -> FloatArray:
+    """Return each job's throughput with all others, by the rule on their activities alone."""
+    _, busy, sm, dram, _, _ = JobFeatures(*rows.T)
+    slowdown = 1.0 + INTERFERENCE * dram * (dram.sum() - dram) + CONTENTION * busy * (busy.sum() - busy)
+    crowding = max(1.0, float(sm.sum()), float(dram.sum()))
+    return np.asarray(1.0 / crowding / slowdown)
+
+
+def _pairs_by_rule(rows: FloatArray) -> FloatArray:
+    """Return what `throughputs_by_rule` gives each row's job with each column's as partner."""
+    _, busy, sm, dram, _, _ = JobFeatures(*rows.T)
+    slowdown = 1.0 + INTERFERENCE * np.outer(dram, dram) + CONTENTION * np.outer(busy, busy)
+    crowding = np.maximum(np.add.outer(sm, sm), np.add.outer(dram, dram))
+    return np.asarray(1.0 / np.maximum(1.0, crowding) / slowdown)
+
+
+def similarities(learned: LearnedColocation, rows: FloatArray) -> FloatArray:
+    """Return how like each of *rows* is to each measured job, 0 to 1."""
+    away = ((rows - learned.mean) / learned.scale)[:, np.newaxis] - learned.jobs
+    return np.asarray(np.exp(-0.5 * (away**2).sum(axis=-1) / learned.near**2))
+
+
+def deviations_of(learned: LearnedColocation, rows: FloatArray) -> ColocationDeviations:
+    """Return how far off predictions are where all, some or none of the jobs are like measured ones."""
+    are_known = similarities(learned, rows).max(axis=1, initial=0.0) >= KNOWN_SIMILARITY
+    if are_known.all():
+        return learned.known
+    return learned.partly if are_known.any() else learned.unknown
+
+
+def _thread_percents(needs: Sequence[GpuNeed]) -> tuple[int, ...]:
+    """Return each job's thread percentage: what it uses and some headroom, cut down together where the sum is > 100."""
+    wanted = [min(100.0, 100.0 * (need.sm_activity.high + HEADROOM)) for need in needs]
+    cut = min(1.0, 100.0 / sum(wanted)) if wanted else 1.0
+    return tuple(max(1, int(percent * cut)) for percent in wanted)
+
+
+def _memory_caps(needs: Sequence[GpuNeed], usable_bytes: int) -> tuple[int, ...]:
+    """Return each job's part of the memory, whole MiB, in proportion to what it needs: what fits leaves room for all.
+
+    Nothing is left over: libraries are faster with the memory that they take because it is there.
+    """
+    required = [need.required_bytes.high for need in needs]
+    return tuple(int(usable_bytes / MIB * each / sum(required)) * MIB for each in required)
+
+
+def _interval(value: float, highest: float, deviation: float) -> Interval:
+    factor = exp(NINETY_PERCENT * deviation)
+    return Interval(value=value, low=value / factor, high=max(value, min(highest, value * factor)))
+
+
+@lru_cache(maxsize=4)
+def learned_colocation(parameters: ColocationParameters) -> LearnedColocation:
+    """Return the arrays of the artifact ``colocation``, made once for each."""
+    jobs, features = len(parameters.jobs), len(parameters.mean)
+    return LearnedColocation(
+        mean=shaped("mean", parameters.mean, features),
+        scale=shaped("scale", parameters.scale, features),
+        jobs=shaped("jobs", parameters.jobs, jobs, features),
+        sensitivity=shaped("sensitivity", parameters.sensitivity, jobs),
+        pressure=shaped("pressure", parameters.pressure, jobs),
+        average=float(parameters.average),
+        same_model=float(parameters.same_model),
+        near=float(parameters.near),
+        known=ColocationDeviations(*parameters.known),
+        partly=ColocationDeviations(*parameters.partly),
+        unknown=ColocationDeviations(*parameters.unknown),
+    )
+
+
+class PartnerExponents(NamedTuple):
+    """Exponents: a job's own time grows by this power of the number of jobs on its GPU, average or bad ones."""
+
+    average: float
+    bad: float
+
+
+@lru_cache(maxsize=4096)
+def slowdown_with_partners(price: Interval, partners: int) -> Interval:
+    """Return the slowdown of a job that costs *price* alone on its share, with so many *partners*.
+
+    Args:
+        price: The slowdown alone on the share, at least 1.
+        partners: The other jobs on the GPU; all percentages together are 100 at most.
+
+    Returns:
+        The point is with average partners, the lower end with partners that do nothing, the upper end with bad
+        ones. Measured were two to five equal processes without percentages (ParvaGPU), and two jobs with 50 % each.
+    """
+    learned = pretrained().slowdown.partners
+    return apply_partners(price, partners + 1, PartnerExponents(average=learned["average"], bad=learned["bad"]))
+
+
+def apply_partners(price: Interval, jobs: int, learned: PartnerExponents) -> Interval:
+    """Return *price* where *jobs* run on the GPU, as *learned* has it."""
+    value = price.value * _factor(price.value, jobs, learned.average)
+    bad = _factor(price.high, jobs, learned.bad) / _factor(price.value, jobs, learned.average)
+    high = value * exp(hypot(log(price.high / price.value), log(max(bad, 1.0))))
+    return Interval(value=value, low=price.low, high=high)
+
+
+def _factor(price: float, jobs: int, power: float) -> float:
+    """Return how much longer a step takes among *jobs*; the part of it that the GPU decides follows from its price."""
+    return float(jobs ** (power * (1.0 - price**-SHARPNESS)))

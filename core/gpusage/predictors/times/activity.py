@@ -1,0 +1,286 @@
+"""How busy a workload keeps a GPU: one account of each step, of kernels, and gaps between them that its host leaves.
+
+The step time is that of a host which launches kernels as fast as in benchmarks. A usual training job's host takes
+longer, so each kernel is followed by a gap in which nothing runs. All activities are shares of the step and its gaps.
+Trees predict the share of the kernels' time in which SMs have work, from node times, kernel sizes and input data.
+
+Invariants:
+
+1. Kernels run for all of GPU busy; SMs have work, and the memory moves bytes, for at most as long.
+2. A larger batch has as many kernels and as many gaps, and its kernels are no shorter: GPU busy never falls with it.
+3. Waiting for data is in the low end alone: no graph shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import log, prod
+from typing import NamedTuple
+
+import numpy as np
+
+from gpusage.predictors.arrays import FloatArray, shaped
+from gpusage.predictors.artifacts import ActivityParameters
+from gpusage.predictors.intervals import NINETY_PERCENT, unknown_deviation
+from gpusage.predictors.times.step_time import Timing
+from gpusage.predictors.times.trees import Trees, read_trees
+from gpusage.predictors.work.generation import GenerationWork
+from gpusage.predictors.work.lowering import Lowering
+from gpusage.predictors.work.operators import OperatorClass
+from gpusage_hooks.types import Interval, Mode, ModelGraph
+
+_PASSES = 3
+"""A training step runs about three kernels for each forward one."""
+_LEAST = 1e-12
+"""Seconds, so that a logarithm exists."""
+_IS_KERNEL = np.array([one is not OperatorClass.VIEW for one in OperatorClass])
+
+
+class ActivityFeatures(NamedTuple):
+    """The columns, one entry per GPU."""
+
+    log_busy_s: FloatArray
+    log_busy_s_per_kernel: FloatArray
+    log_kernels: FloatArray
+    sm_over_busy: FloatArray
+    dram_over_busy: FloatArray
+    log_inputs: FloatArray
+    log_batch_size: FloatArray
+    log_inputs_per_busy_s: FloatArray
+    log_flop_per_byte: FloatArray
+    log_parameters: FloatArray
+    log_outputs: FloatArray
+    log_flop_per_kernel: FloatArray
+
+
+NAMES = (
+    "log busy seconds",
+    "log busy seconds a kernel",
+    "log kernels",
+    "SM time over busy time",
+    "memory time over busy time",
+    "log input elements",
+    "log batch size",
+    "log input elements over busy seconds",
+    "log FLOP a byte",
+    "log parameters",
+    "log outputs",
+    "log FLOP a kernel",
+)
+"""Of the fields of `ActivityFeatures`, in the artifact and for people."""
+
+
+class Work(NamedTuple):
+    """Those of `ActivityFeatures` that no GPU changes."""
+
+    log_kernels: float
+    log_inputs: float
+    log_batch_size: float
+    log_flop_per_byte: float
+    log_parameters: float
+    log_outputs: float
+    log_flop_per_kernel: float
+
+
+_OF_WORK = [ActivityFeatures._fields.index(name) for name in Work._fields]
+
+
+def features_of(work: Work, timing: Timing) -> FloatArray:
+    """Return one row per GPU of *timing*, with a column for each of `ActivityFeatures`."""
+    rows = np.empty((len(timing.busy_s), len(NAMES)))
+    rows[:, _OF_WORK] = work
+    columns = ActivityFeatures(*rows.T)
+    busy_s = np.maximum(timing.busy_s, _LEAST)
+    log_busy_s = np.log(busy_s)
+    columns.log_busy_s[:] = log_busy_s
+    columns.log_busy_s_per_kernel[:] = log_busy_s - work.log_kernels
+    columns.sm_over_busy[:] = timing.sm_s / busy_s
+    columns.dram_over_busy[:] = timing.dram_s / busy_s
+    columns.log_inputs_per_busy_s[:] = work.log_inputs - log_busy_s
+    return rows
+
+
+def work_of(graph: ModelGraph, lowering: Lowering, batch_size: int, generation: GenerationWork | None = None) -> Work:
+    """Return the features that no GPU changes; *lowering* is that of *graph*, or of the prefill of *generation*."""
+    kernels, flop, traffic = _sums(lowering)
+    if generation:
+        kernels, flop, traffic = (
+            one + generation.decode_count * more
+            for one, more in zip((kernels, flop, traffic), _sums(generation.token), strict=True)
+        )
+    inputs = sum(prod(abs(size) for size in shape[1:]) for _, shape in graph.inputs) * batch_size
+    return Work(
+        log_kernels=log(kernels),
+        log_inputs=log(max(inputs, 1)),
+        log_batch_size=log(batch_size),
+        log_flop_per_byte=log(max(flop, 1.0) / max(traffic, 1.0)),
+        log_parameters=log(max(lowering.parameter_count, 1)),
+        log_outputs=log(max(lowering.output_elements_of_model, 1.0)),
+        log_flop_per_kernel=log(max(flop, 1.0) / kernels),
+    )
+
+
+def _sums(lowering: Lowering) -> tuple[float, float, float]:
+    """Return kernels, FLOP and bytes moved."""
+    counts = lowering.structure.counts
+    passes = _PASSES if lowering.train else 1
+    kernels = max(float(counts @ _IS_KERNEL[lowering.operator_class]), 1.0) * passes
+    flop = float(counts @ lowering.flop) * passes
+    traffic = float(counts @ (lowering.read_bytes + lowering.parameter_bytes + lowering.written_bytes)) * passes
+    return kernels, flop, traffic
+
+
+DRAM_DEVIATION = 0.50
+"""Of the logarithm of the odds; a judgement, as nothing was fitted."""
+LEAST_SHARE = 1e-4
+"""No share is smaller, so that its odds have a logarithm."""
+GREATEST_SHARE = 0.985
+"""Even a GPU that is never without work idles between kernels, and while the last blocks of each finish."""
+_FIGURES, _ENDS = 2, 2
+"""Of `LearnedActivity.misses`: utilization and SM activity; below and above."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """How busy a workload keeps one GPU, alone on it; shares of 0 to 1, but for the seconds that they are made of.
+
+    Attributes:
+        sm_s: Of one step: SMs have work, the mean over all SMs.
+        gaps_s: What a usual host leaves idle in addition to the step time.
+    """
+
+    gpu_utilization: Interval
+    sm_activity: Interval
+    dram_activity: Interval
+    sm_s: float
+    gaps_s: float
+
+
+class LearnedActivity(NamedTuple):
+    """What the artifact holds.
+
+    Attributes:
+        sm_share: A forest: the share of the kernels' time in which SMs have work.
+        misses: How far below and above the point the odds of 90 % of the truths lie, as logarithms: one row each for
+            utilization and SM activity.
+    """
+
+    sm_share: Trees
+    misses: FloatArray
+
+
+def activities(
+    parameters: ActivityParameters, graph: ModelGraph, work: Work, timing: Timing, gaps_s: float
+) -> list[Activity]:
+    """Return how busy a workload keeps each GPU when alone.
+
+    Args:
+        parameters: What was learned.
+        graph: The model.
+        work: Of the workload.
+        timing: Of the workload, one entry per GPU.
+        gaps_s: As `gaps_of` returns it.
+    """
+    learned = _learned(parameters)
+    sm_s = timing.busy_s * sm_shares(learned.sm_share, features_of(work, timing))
+    dram_s = np.minimum(timing.dram_s, timing.busy_s)
+    values = np.stack([timing.busy_s, sm_s, dram_s], axis=1) / (timing.step_s + gaps_s)[:, np.newaxis]
+    unknown = NINETY_PERCENT * unknown_deviation(graph)
+    intervals = shares_around(values, *np.exp(np.hypot(_misses(learned), unknown)).T)
+    without_gaps = np.minimum(timing.busy_s / timing.step_s, 1.0).tolist()
+    return [
+        Activity(gpu_utilization=_up_to(busy, most), sm_activity=sm, dram_activity=dram, sm_s=of_sm_s, gaps_s=gaps_s)
+        for (busy, sm, dram), most, of_sm_s in zip(intervals, without_gaps, sm_s.tolist(), strict=True)
+    ]
+
+
+def while_waiting(activity: Activity, step_s: float, waits_s: float) -> Activity:
+    """Return the activity of a GPU that waits for others in each step: a kernel runs then, on few SMs.
+
+    NCCL's kernel runs on each GPU until the exchange has ended, so that the GPU is busy, and does next to nothing.
+
+    Args:
+        activity: Of a step without others.
+        step_s: Of that step, without the gaps of its host.
+        waits_s: What each step waits in addition.
+    """
+    if not waits_s:
+        return activity
+    share = waits_s / (step_s + activity.gaps_s + waits_s)
+    busy = _mean_with(activity.gpu_utilization, share, 1.0)
+    return replace(while_idle(activity, share), gpu_utilization=busy)
+
+
+def while_idle(activity: Activity, share: float) -> Activity:
+    """Return the activity of a GPU that is idle for a *share* of a step, while others have their turn."""
+    return replace(
+        activity,
+        gpu_utilization=_mean_with(activity.gpu_utilization, share, 0.0),
+        sm_activity=_mean_with(activity.sm_activity, share, 0.0),
+        dram_activity=_mean_with(activity.dram_activity, share, 0.0),
+    )
+
+
+def _mean_with(mean: Interval, share: float, other: float) -> Interval:
+    """Return the mean over a time of which a *share* has *other*."""
+    low, value, high = ((1.0 - share) * each + share * other for each in (mean.low, mean.value, mean.high))
+    return Interval(value=value, low=low, high=high)
+
+
+def gaps_of(parameters: ActivityParameters, mode: Mode, kernel_count: float) -> float:
+    """Return the idle seconds that a usual host adds to a step; none where it serves, as such hosts were not measured.
+
+    Args:
+        parameters: What was learned.
+        mode: Of the workload.
+        kernel_count: Of one step.
+    """
+    return parameters.gap_s * kernel_count if mode == "train" else 0.0
+
+
+def _misses(learned: LearnedActivity) -> FloatArray:
+    """Return how far the odds lie off, below and above the point, of utilization, SM and DRAM activity."""
+    return np.vstack([learned.misses, np.full(2, NINETY_PERCENT * DRAM_DEVIATION)])
+
+
+def _up_to(share: Interval, most: float) -> Interval:
+    """Return *share* with an end no lower than *most*: a host as fast as the step time's leaves no gaps."""
+    return Interval(value=share.value, low=share.low, high=max(share.high, most))
+
+
+def shares_around(values: FloatArray, below: FloatArray, above: FloatArray) -> list[list[Interval]]:
+    """Return intervals around shares: the odds of each may be *below* times as small or *above* times as large.
+
+    On the odds, value / (1 - value), an interval can reach neither below 0 nor above 1.
+
+    Args:
+        values: Of shape (rows, figures), as is the result.
+        below: At least 1, one per figure.
+        above: The same.
+    """
+    values = np.maximum(np.minimum(values, GREATEST_SHARE), LEAST_SHARE)
+    lows = values / (values + (1.0 - values) * below)
+    highs = values * above / (values * above + 1.0 - values)
+    return [
+        [Interval(value=value, low=low, high=high) for value, low, high in zip(*row, strict=True)]
+        for row in zip(values.tolist(), lows.tolist(), highs.tolist(), strict=True)
+    ]
+
+
+def sm_shares(trees: Trees, rows: FloatArray) -> FloatArray:
+    """Return for each row what part of its kernels' time SMs have work, 0 to 1.
+
+    Args:
+        trees: What they say is the logarithm of 1 + percent.
+        rows: As `features_of` returns them.
+    """
+    parts: FloatArray = np.maximum(np.minimum(np.expm1(trees.predict(rows)[:, 0]) / 100.0, 1.0), 0.0)
+    return parts
+
+
+@lru_cache(maxsize=4)
+def _learned(parameters: ActivityParameters) -> LearnedActivity:
+    return LearnedActivity(
+        sm_share=read_trees(parameters.sm_share), misses=shaped("misses", parameters.misses, _FIGURES, _ENDS)
+    )

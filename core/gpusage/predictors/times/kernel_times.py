@@ -1,0 +1,311 @@
+"""How long each kernel takes on each GPU, all GPUs at once: the roofline with learned efficiencies, and its bounds.
+
+**Streaming.** The networks learned from whole steps, and from kernels whose operands often lie in the cache. A pass
+over one token streams keys, values and weights, far more than a cache holds, and one query per sample makes products
+that no whole step has. Kernels of generation alone are therefore held to what streaming kernels were measured to do: a
+step's kernels follow one another closely, and what they count as traffic may come from the cache.
+
+**Gradients.** A convolution's gradient of the input and that of the weight are two kernels, each with the forward
+kernel's FLOP and about its bytes, in whatever layout. How the learned efficiencies divide a step between the two passes
+was never measured, only their sum. In half precision nearly all of that is of one GPU, under a library of its year: on
+other GPUs, gradients came out at five to nine times the forward pass. So they are bounded by it. Where the sum was
+measured it stays, and only its parts change.
+
+Source:
+    Streaming: NeuSight's operators in fp32 (MIT), on P4, P100, T4, V100 and A100.
+    Gradients: NVIDIA's DeepLearningExamples (published AMP training of ResNeXt, SE-ResNeXt and EfficientNet, channels
+    last) for the upper bound. DeepBench's single convolutions, which the bound was not
+    chosen by, have 2.6 times the forward pass on a V100 and 3.1 times on a T4. The lower one is a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpusage.caches import Identity
+from gpusage.devices.precisions import ARITHMETIC, HALF, NARROW_SPEEDUP, has_narrow_units
+from gpusage.predictors.arrays import BoolArray, FloatArray
+from gpusage.predictors.times.efficiency import FEATURES, Efficiency, KernelFeatures
+from gpusage.predictors.times.kernels import NARROW_UNITS, Kernels
+from gpusage.predictors.work.operators import OperatorClass
+from gpusage_hooks.types import Gpu, Precision
+from gpusage_hooks.units import TERA
+
+LEAST_RATIO, MOST_RATIO = 1.5, 2.5
+"""Seconds of a backward pass over those of its forward pass, where it has twice the FLOP."""
+_FULL_FLOP_RATIO = 2.0
+_TRAINED_IN_HALF = frozenset({"rtx-3090"})
+"""GPUs on which the training of many models was measured in half precision: timm's, see the artifact's card."""
+
+
+def is_sum_measured(gpu: Gpu, precision: Precision) -> bool:
+    """Return whether training in *precision* was measured well on *gpu*; in fp32 it was on GPUs of each kind."""
+    return precision not in HALF or gpu.board in _TRAINED_IN_HALF
+
+
+def bound_backward_passes(kernels: Kernels, seconds: FloatArray, keeps_sum: BoolArray) -> FloatArray:
+    """Return *seconds* with the backward passes of convolutions within the bounds.
+
+    Args:
+        kernels: Of one step.
+        seconds: Of one execution of each kernel, shape (kernels, GPUs).
+        keeps_sum: On which GPUs both passes together stay as they are.
+    """
+    is_convolution = kernels.operator_class == OperatorClass.CONVOLUTION
+    backward = (is_convolution & (kernels.backward > 0)).nonzero()[0]
+    if not len(backward):
+        return seconds
+    place_of_kind = np.zeros(int(kernels.kind.max()) + 1, dtype=np.int64)
+    forwards = (is_convolution & (kernels.backward == 0)).nonzero()[0]
+    place_of_kind[kernels.kind[forwards]] = forwards
+    forward = place_of_kind[kernels.kind[backward]]
+    scale = (kernels.flop[backward] / np.maximum(kernels.flop[forward], 1.0) / _FULL_FLOP_RATIO)[:, np.newaxis]
+    before = seconds[backward] / seconds[forward]
+    ratio = np.clip(before, LEAST_RATIO * scale, MOST_RATIO * scale)
+    forward_s = seconds[forward] * np.where(keeps_sum, (1.0 + before) / (1.0 + ratio), 1.0)
+    result: FloatArray = seconds.copy()
+    result[forward], result[backward] = forward_s, forward_s * ratio
+    return result
+
+
+WATTS_PER_TERAFLOP: dict[tuple[int, int], float] = {
+    (3, 7): 34.32,
+    (6, 0): 26.77,
+    (6, 1): 20.43,
+    (7, 0): 17.73,
+    (7, 5): 17.92,
+    (8, 0): 16.02,
+    (8, 6): 9.83,
+    (8, 9): 4.35,
+    (9, 0): 10.46,
+    (10, 0): 13.42,
+    (12, 0): 5.24,
+}
+"""What a chip has for each TFLOP/s of its FP32 peak, by compute capability: the median over the catalogue's boards."""
+SUSTAINED = 0.9
+"""The rate that is held, as a power of the watts that are there over those of the median."""
+
+
+def sustained_share(gpu: Gpu) -> float:
+    """Return the share of its peak rate that *gpu* holds, 1 where its power limit is enough or its chip is not known.
+
+    Chips of one generation need about the same power for the same arithmetic. A board that has half of what the others
+    have runs its kernels below its clock: in the median of NeuSight's largest FP32 products (`linear`, the slowest
+    30 %) T4 reaches 39 % of its peak, where A100 of 250 W reaches 78 %, V100 86 % and A100 of 300 W 90 %.
+    """
+    needed = WATTS_PER_TERAFLOP.get(gpu.compute_capability) if gpu.vendor == "nvidia" else None
+    if needed is None:
+        return 1.0
+    watts = gpu.power_limit_w * TERA / gpu.peak_flop_per_s["fp32"]
+    return float(min(1.0, watts / needed) ** SUSTAINED)
+
+
+MOST_SHARE = 0.93
+"""Of the memory's peak: no measured kernel of one number after the other moved more, of 300 MB and above."""
+SM_BYTES_PER_S = 34e9
+"""What the kernels of one SM stream from memory at most; H20 and H200 have more memory than SMs to read it."""
+LEAST_SHARE = 0.5
+"""The same of batched products of at most four columns, of 100 MB and above: the median, from 0.44 (T4) to 0.73."""
+FILLING_S = 50e-6
+"""What smaller ones of these take in addition: with it 9 of 10 are within 1.2 times the limit, on each GPU."""
+_FEW_FLOP_PER_BYTE = 4.0
+_SHORT_SUM = 4.0
+"""A product of sums as short as this writes more than it reads: it is an outer product, which is slower."""
+
+
+def streaming_bytes_per_s(gpu: Gpu) -> float:
+    """Return the rate at which kernels of *gpu* stream from its memory at most."""
+    return min(MOST_SHARE * gpu.bandwidth_bytes_per_s, SM_BYTES_PER_S * gpu.sm_count)
+
+
+def min_streaming_s(ideal: Ideal) -> FloatArray:
+    """Return the least seconds of kernels, shape (kernels, GPUs): what is beyond the cache comes from the memory."""
+    return np.maximum(ideal.traffic_s - ideal.cache_s, 0.0) / ideal.streaming_share
+
+
+def max_streaming_s(traffic_s: FloatArray, kernels: Kernels) -> FloatArray:
+    """Return the most seconds of kernels, shape (kernels, GPUs): infinite but for batched products of few columns."""
+    return np.where(_few_columns(kernels)[:, np.newaxis], traffic_s / LEAST_SHARE + FILLING_S, np.inf)
+
+
+def _few_columns(kernels: Kernels) -> BoolArray:
+    few = kernels.flop <= _FEW_FLOP_PER_BYTE * kernels.traffic_bytes
+    chosen: BoolArray = (kernels.operator_class == OperatorClass.BATCHED_PRODUCT) & few & (kernels.inner > _SHORT_SUM)
+    return chosen
+
+
+_CUDNN_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.RECURRENT)
+"""In PyTorch ``fp32`` lets cuDNN use TF32 where the GPU has it; matrix products stay in full precision."""
+VOLTA = (7, 0)
+"""The first with tensor cores, and the first to issue integers and floats side by side."""
+LOAD_LATENCY_S = 0.35e-6
+"""What a thread waits for a number from memory, on any GPU of these ten years: 500 to 800 cycles, with the way to it.
+
+Source: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv:2402.13499, latency of
+global memory: about 470 (A100, H100) to 540 cycles (RTX 4090); the rest, a miss in the address cache, is a guess.
+"""
+_MIDDLE_RIDGE = 16.0
+"""FP32's ridge point of V100, about, in FLOP per byte."""
+_SMALL_US = 1.0
+"""Shorter kernels are alike: latency decides, and none that short was measured by itself."""
+_SMALL_SHARE = 0.03
+"""The same of a GPU's SMs and of its cache."""
+_LENGTHS = slice(FEATURES.index("compute_us"), FEATURES.index("traffic_per_l2") + 1)
+"""Features that are read as logarithms of what the kernel takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ideal:
+    """Kernels at a GPU's peaks, and what their efficiencies depend on: shape (kernels, GPUs).
+
+    Attributes:
+        compute_s: The arithmetic alone, at the peak of the units that do it.
+        traffic_s: The traffic alone, at the peak of the memory.
+        cache_s: As many bytes as the L2 cache holds, at the peak of the memory; shape (GPUs,).
+        streaming_share: Of the memory's peak, what kernels stream at most; shape (GPUs,).
+        waves: Thread blocks for each SM.
+        keeps_sum: Where the sum of forward and backward passes was measured; shape (GPUs,).
+        features: In the order of `efficiency.FEATURES`, and then a 1: shape (features + 1, kernels, GPUs).
+    """
+
+    compute_s: FloatArray
+    traffic_s: FloatArray
+    cache_s: FloatArray
+    streaming_share: FloatArray
+    waves: FloatArray
+    keeps_sum: BoolArray
+    features: FloatArray
+
+
+class KernelTimes(NamedTuple):
+    """Seconds of one execution, shape (kernels, GPUs): all in all, and of each thing that may hold a kernel up.
+
+    Attributes:
+        learned_s: All in all as the networks have it, before gradients are bounded: what the residual was fitted to.
+    """
+
+    total_s: FloatArray
+    learned_s: FloatArray
+    compute_s: FloatArray
+    traffic_s: FloatArray
+    launch_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rates:
+    """What each GPU has: shape (GPUs,), or (2 x classes, GPUs), first for kernels that no matrix unit can do.
+
+    Attributes:
+        matrix_path: 0 where a class's products run on the CUDA cores, 0.5 for TF32, 1 for half precision.
+        before_volta: 1 where integers and floats share the CUDA cores' issue, else 0.
+        ridge: Half the logarithm of the ridge point of FP32, around 0.
+        keeps_sum: As in `Ideal`.
+    """
+
+    flop_per_s: FloatArray
+    matrix_path: FloatArray
+    bytes_per_s: FloatArray
+    sm_count: FloatArray
+    l2_bytes: FloatArray
+    before_volta: FloatArray
+    ridge: FloatArray
+    keeps_sum: BoolArray
+
+
+def kernel_times(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> KernelTimes:
+    """Return each kernel's seconds: the fourth root of the fourth powers' sum, near the larger of the two times."""
+    log_efficiencies = efficiency.log_efficiencies(kernels.operator_class, ideal.features)
+    times = np.exp(np.negative(log_efficiencies, out=log_efficiencies), out=log_efficiencies)
+    compute_s, traffic_s = times[:, 0] * ideal.compute_s, times[:, 1] * ideal.traffic_s
+    busy_s: FloatArray = np.sqrt(np.sqrt(np.square(np.square(compute_s)) + np.square(np.square(traffic_s))))
+    if efficiency.is_streaming:
+        busy_s = np.clip(busy_s, min_streaming_s(ideal), max_streaming_s(ideal.traffic_s, kernels))
+    launch_s = (efficiency.latency_s * kernels.launches + LOAD_LATENCY_S * kernels.dependent_loads)[:, np.newaxis]
+    learned_s = busy_s + launch_s
+    return KernelTimes(
+        total_s=bound_backward_passes(kernels, learned_s, ideal.keeps_sum)
+        if efficiency.bounds_gradients
+        else learned_s,
+        learned_s=learned_s,
+        compute_s=compute_s,
+        traffic_s=traffic_s,
+        launch_s=launch_s,
+    )
+
+
+def ideal_times(
+    kernels: Kernels, gpus: Sequence[Gpu], precision: Precision, of_features: type[np.floating[Any]] = np.float64
+) -> Ideal:
+    """Return the times of *kernels* at the peaks of *gpus*, with their features; these may be of fewer digits."""
+    rates = _rates(tuple(map(Identity, gpus)), precision)
+    path = kernels.operator_class + len(OperatorClass) * (kernels.matrix_units > 0)
+    compute_s = kernels.flop[:, np.newaxis] / rates.flop_per_s.take(path, axis=0)
+    traffic_s = kernels.traffic_bytes[:, np.newaxis] / rates.bytes_per_s
+    waves = kernels.blocks[:, np.newaxis] / rates.sm_count
+    features = np.empty((len(FEATURES) + 1, *compute_s.shape), dtype=of_features)
+    columns = KernelFeatures(*features[:-1])
+    columns.inner[:] = (0.25 * np.log(kernels.inner) - 1.0)[:, np.newaxis]
+    columns.width[:] = (0.25 * np.log(kernels.width) - 1.0)[:, np.newaxis]
+    columns.backward[:] = kernels.backward[:, np.newaxis]
+    columns.half[:] = precision in HALF
+    columns.compute_us[:] = compute_s * 1e6 + _SMALL_US
+    columns.traffic_us[:] = traffic_s * 1e6 + _SMALL_US
+    columns.waves[:] = waves + _SMALL_SHARE
+    columns.traffic_per_l2[:] = kernels.traffic_bytes[:, np.newaxis] / rates.l2_bytes + _SMALL_SHARE
+    columns.matrix_path[:] = rates.matrix_path.take(path, axis=0)
+    columns.before_volta[:] = rates.before_volta
+    columns.ridge[:] = rates.ridge
+    features[-1] = 1.0
+    lengths = features[_LENGTHS]
+    np.log(lengths, out=lengths)
+    lengths *= 0.2
+    cache_s = rates.l2_bytes / rates.bytes_per_s
+    if precision == "fp8-mixed":  # no measured kernel was: as large a share of the peak as in two bytes
+        speedups = [NARROW_SPEEDUP if has_narrow_units(gpu, precision) else 1.0 for gpu in gpus]
+        compute_s /= np.where(kernels.matrix_units[:, np.newaxis] == NARROW_UNITS, speedups, 1.0)
+    return Ideal(
+        compute_s=compute_s,
+        traffic_s=traffic_s,
+        cache_s=cache_s,
+        streaming_share=np.array([streaming_bytes_per_s(gpu) / gpu.bandwidth_bytes_per_s for gpu in gpus]),
+        waves=waves,
+        keeps_sum=rates.keeps_sum,
+        features=features,
+    )
+
+
+@lru_cache(maxsize=64)
+def _rates(gpus: tuple[Identity[Gpu], ...], precision: Precision) -> _Rates:
+    rows = [key.value for key in gpus]
+    matrix = [[_matrix_path(gpu, operator_class, precision) for gpu in rows] for operator_class in OperatorClass]
+    plain = [[(gpu.peak_flop_per_s["fp32"], 0.0) for gpu in rows] for _ in OperatorClass]
+    table = np.array([*plain, *matrix]).reshape(2 * len(OperatorClass), len(rows), 2)
+    return _Rates(
+        flop_per_s=table[:, :, 0] * [sustained_share(gpu) for gpu in rows],
+        matrix_path=table[:, :, 1],
+        bytes_per_s=np.array([gpu.bandwidth_bytes_per_s for gpu in rows]),
+        sm_count=np.array([float(gpu.sm_count) for gpu in rows]),
+        l2_bytes=np.array([float(gpu.l2_bytes) for gpu in rows]),
+        before_volta=np.array([float(gpu.compute_capability < VOLTA) for gpu in rows]),
+        ridge=0.5 * np.log([_ridge_flop_per_byte(gpu) / _MIDDLE_RIDGE for gpu in rows]),
+        keeps_sum=np.array([is_sum_measured(gpu, precision) for gpu in rows]),
+    )
+
+
+def _ridge_flop_per_byte(gpu: Gpu) -> float:
+    return gpu.peak_flop_per_s["fp32"] / gpu.bandwidth_bytes_per_s
+
+
+def _matrix_path(gpu: Gpu, operator_class: OperatorClass, precision: Precision) -> tuple[float, float]:
+    """Return peak FLOP/s and path of a class whose shapes suit matrix units; without such units, the CUDA cores'."""
+    precision = ARITHMETIC.get(precision, precision)
+    wanted = "tf32" if precision == "fp32" and operator_class in _CUDNN_CLASSES else precision
+    peak = gpu.peak_flop_per_s.get(wanted)
+    if wanted == "fp32" or peak is None or gpu.compute_capability < VOLTA:
+        return gpu.peak_flop_per_s["fp32"], 0.0
+    return peak, 0.5 if wanted == "tf32" else 1.0

@@ -1,0 +1,422 @@
+"""The kernels of one step, forward, backward and update, as numpy columns; no GPU is known here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+
+from gpusage.devices.precisions import AUTOCAST, parameter_share
+from gpusage.predictors.arrays import FloatArray, IntArray
+from gpusage.predictors.parallel.data_parallel import is_megatron
+from gpusage.predictors.parallel.expert_parallel import own_share
+from gpusage.predictors.times.low_precision import (
+    CAST_TRAFFIC,
+    DequantizationWork,
+    casts_of,
+    dequantization_launches,
+    dequantization_work,
+    narrow_products,
+)
+from gpusage.predictors.work.checkpoints import Checkpoints
+from gpusage.predictors.work.lowering import WIDE_BYTES, Lowering, is_adapter, is_fused
+from gpusage.predictors.work.operators import OperatorClass
+from gpusage_hooks.types import Workload
+
+_C = OperatorClass
+_OUTPUTS_PER_BLOCK: dict[OperatorClass, float] = {
+    _C.CONVOLUTION: 4096,
+    _C.GROUPED_CONVOLUTION: 1024,
+    _C.PRODUCT: 8192,
+    _C.BATCHED_PRODUCT: 4096,
+    _C.ATTENTION: 4096,
+    _C.RECURRENT: 4096,
+}
+DEFAULT_OUTPUTS_PER_BLOCK = 1024.0
+"""Of the other classes. All of these are assumptions: the efficiencies are fitted with them."""
+OUTPUTS_PER_BLOCK: FloatArray = np.array(
+    [_OUTPUTS_PER_BLOCK.get(operator_class, DEFAULT_OUTPUTS_PER_BLOCK) for operator_class in OperatorClass]
+)
+"""Outputs that one thread block computes, by class."""
+_BACKWARD_TRAFFIC = {
+    _C.CONVOLUTION: 2.0,
+    _C.GROUPED_CONVOLUTION: 2.0,
+    _C.PRODUCT: 2.0,
+    _C.BATCHED_PRODUCT: 2.0,
+    _C.ATTENTION: 2.5,
+    _C.RECURRENT: 2.0,
+    _C.BATCH_NORMALIZATION: 2.5,
+    _C.NORMALIZATION: 2.5,
+    _C.REDUCTION: 1.5,
+    _C.ELEMENTWISE: 1.5,
+    _C.GATHER: 3.0,
+    _C.COPY: 1.0,
+    _C.UNKNOWN: 2.0,
+}
+"""Bytes that the backward pass moves for each byte of the forward pass: it reads the gradient and what was kept."""
+_BACKWARD_KERNELS = {
+    _C.CONVOLUTION: 2.0,
+    _C.GROUPED_CONVOLUTION: 2.0,
+    _C.PRODUCT: 2.0,
+    _C.BATCHED_PRODUCT: 2.0,
+    _C.ATTENTION: 1.0,
+    _C.RECURRENT: 2.0,
+    _C.NORMALIZATION: 2.0,
+}
+"""One for the gradient of the input, one for that of the weight; 1 elsewhere."""
+_TRAINED_BATCH_NORMALIZATION = 1.5
+"""In training the input is read twice: for its statistics and to be normalised."""
+_OPTIMIZER_TRAFFIC = {
+    "none": 0.0,
+    "sgd": 12.0,
+    "momentum": 20.0,
+    "adam": 28.0,
+    "adamw": 28.0,
+    "adafactor": 24.0,
+    "adam8bit": 16.0,
+    "adamw8bit": 16.0,
+}
+"""Bytes that an update moves for each weight: weight, gradient and state, read and written, 4 bytes each; moments of
+8 bits have 1."""
+_MOMENTS_TRAFFIC = {"adam8bit": 4.0, "adamw8bit": 4.0}
+"""The part of it that moves as many bytes where weights have 2."""
+_CAST_TRAFFIC = 6.0
+"""Mixed precision: bytes to cast one number between 2 and 4 bytes: one is read, the other written."""
+_UPDATE_CAST_TRAFFIC = _CAST_TRAFFIC + 8.0
+"""Mixed precision: bytes per weight to cast its gradient to 4 bytes, and to unscale the gradient."""
+NARROW_UNITS = 2.0
+"""In the column of matrix units: they multiply numbers of 1 byte."""
+_TENSORS_PER_UPDATE = 32.0
+"""Tensors that one kernel of the optimizer updates, about: PyTorch's ``foreach`` puts 30 to 48 into one launch."""
+_SUM_TRAFFIC = 12.0
+"""Bytes to add a weight's gradient to that of the steps before: two read, one written, 4 bytes each."""
+_FUSED_SUM_TRAFFIC = 6.0
+"""The same where the product adds to the sum in 4 bytes, and writes no gradient of 2: Megatron's default, by
+Transformer Engine or Apex (``--no-gradient-accumulation-fusion`` turns it off)."""
+_LOSS_TRAFFIC = 24.0
+"""Bytes that a cross-entropy moves for each output: softmax and its gradient, read and written, 4 bytes each."""
+_LOSS_KERNELS = 5.0
+"""Of a cross-entropy, forward and backward; each is taken to move an equal part of its bytes."""
+_VIEW_LAUNCH = 0.25
+"""A view costs the host a quarter of what a kernel does, and the GPU nothing."""
+_CAST_LAUNCHES = 1.5
+"""What an autocast of one tensor costs the host, in kernels: it looks for an earlier one, and calls three operators.
+
+Published times of small batches ask for 3 with PyTorch, and for none with TensorFlow, whose graph is fixed; this is
+between them.
+"""
+_BACKWARD_COLUMNS = np.array([
+    [2.5 if c is _C.ATTENTION else 2.0 for c in OperatorClass],
+    [_BACKWARD_TRAFFIC.get(c, 0.0) for c in OperatorClass],
+    [_BACKWARD_KERNELS.get(c, 0.0 if c is _C.VIEW else 1.0) for c in OperatorClass],
+])  # fmt: skip
+"""By class: FLOP, traffic and kernels of the backward pass for those of the forward pass."""
+_TRAINED_TRAFFIC_COLUMN = np.array(
+    [_TRAINED_BATCH_NORMALIZATION if c is _C.BATCH_NORMALIZATION else 1.0 for c in OperatorClass]
+)
+_HAS_TWO_PRODUCTS = np.array([c in (_C.CONVOLUTION, _C.GROUPED_CONVOLUTION, _C.PRODUCT, _C.RECURRENT) for c in _C])
+"""Whose backward pass is two of equal work: one for the gradient of the input, one for that of the weight."""
+_WORKS = np.array([float(c is not _C.VIEW) for c in OperatorClass])
+_VIEW_LAUNCHES = _VIEW_LAUNCH * (1.0 - _WORKS)
+_NEVER_PASSES_ON = np.array([c is not _C.ELEMENTWISE for c in OperatorClass])
+
+
+class _Row:
+    """The rows of the table that kernels are written to, one column per kernel; `Kernels` says what they are.
+
+    Plain numbers: indexing an array by a member of an enumeration takes three times as long.
+    """
+
+    OPERATOR_CLASS = 0
+    FLOP = 1
+    TRAFFIC_BYTES = 2
+    LAUNCHES = 3
+    ELEMENTS = 4
+    """Of the outputs: blocks are counted by them."""
+    COUNTS = 5
+    MATRIX_UNITS = 6
+    INNER = 7
+    WIDTH = 8
+    BACKWARD = 9
+    KIND = 10
+    TRIPS = 11
+    COUNT = 12
+    """Of the rows."""
+
+
+_WORK = slice(_Row.FLOP, _Row.LAUNCHES + 1)
+"""FLOP, traffic and launches."""
+_Single = tuple[float, ...]
+"""One kernel's entry of each `_Row`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """The columns, one entry per kind of kernel.
+
+    Attributes:
+        flop: Of one execution, as are the other columns.
+        blocks: Thread blocks: how many SMs can work at once.
+        matrix_units: 1 where tensor cores can do the work, `NARROW_UNITS` where they do it in fp8, else 0.
+        launches: Kernels of one execution that follow one another on the GPU.
+        dependent_loads: Waits for memory of one execution that follow one another, as in `Lowering`.
+        counts: Executions per step.
+        inner: Length of the sums, as in `Lowering`.
+        width: As in `Lowering`.
+        backward: 1 for a backward pass, else 0.
+        kind: Index into `Structure.kinds`; -1 for what is no node: loss, update, sums of gradients, casts.
+        host_counts: What the host does in each step: the step itself, launches of the forward and of the backward
+            pass, weights that the optimizer visits.
+    """
+
+    operator_class: IntArray
+    flop: FloatArray
+    traffic_bytes: FloatArray
+    blocks: FloatArray
+    launches: FloatArray
+    dependent_loads: FloatArray
+    counts: FloatArray
+    matrix_units: FloatArray
+    inner: FloatArray
+    width: FloatArray
+    backward: FloatArray
+    host_counts: FloatArray
+    kind: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+
+_COLUMNS = tuple(each.name for each in fields(Kernels) if each.name != "host_counts")
+"""What there is of each kind of kernel."""
+
+
+def answer_kernels(passes: Sequence[Kernels], decode_count: int) -> Kernels:
+    """Return the kernels of one answer: of its pass over the prompt, and of *decode_count* passes over one token."""
+    prompt, token = passes
+    table = {name: np.concatenate([getattr(prompt, name), getattr(token, name)]) for name in _COLUMNS}
+    table["counts"] = np.concatenate([prompt.counts, token.counts * decode_count])
+    return Kernels(**table, host_counts=prompt.host_counts + token.host_counts * decode_count)
+
+
+def kernels_of(lowering: Lowering, workload: Workload, checkpoints: Checkpoints | None = None) -> Kernels:
+    """Return the kernels of one step; the backward pass computes blocks with *checkpoints* once more."""
+    count, passes = len(lowering.flop), 2 if lowering.train else 1
+    dequantization = dequantization_work(lowering, workload, checkpoints) if lowering.train else None
+    others = _graph_level_kernels(lowering, workload, dequantization)
+    narrow = narrow_products(lowering) if workload.precision == "fp8-mixed" else None
+    if narrow is not None:
+        casts, elements = casts_of(lowering, narrow, checkpoints)
+        others.append(_single(_C.COPY, 0.0, CAST_TRAFFIC * elements, elements, casts))
+    table = np.empty((_Row.COUNT, passes * count + len(others)))
+    forward, backward = table[:, :count], table[:, count : passes * count]
+    _write_forward(lowering, forward)
+    if narrow is not None:
+        forward[_Row.MATRIX_UNITS, narrow] = NARROW_UNITS
+    host_counts = [1.0, _host_launches(lowering, forward) + dequantization_launches(lowering, workload), 0.0, 0.0]
+    if lowering.train:
+        _write_backward(lowering, forward, backward, workload.trainable)
+        if checkpoints:
+            forward[_Row.COUNTS] += checkpoints.recomputed_counts(lowering.structure)
+        host_counts[1] = _host_launches(lowering, forward) + (dequantization.launch_count if dequantization else 0.0)
+        launches = float(backward[_Row.LAUNCHES] @ backward[_Row.COUNTS]) + others[0][_Row.COUNTS]
+        trained = _trained_tensors(lowering, workload)
+        launches += trained * _added_share(workload)
+        host_counts[2:] = launches + _LOSS_KERNELS, trained / workload.accumulate
+    if is_autocast(workload):
+        casts = _host_casts(lowering, workload)
+        host_counts[1] += casts
+        host_counts[2] += casts * lowering.train
+    if others:
+        table[:, passes * count :] = np.array(others).T
+    return _kernels(table, np.array(host_counts))
+
+
+def _kernels(table: FloatArray, host_counts: FloatArray) -> Kernels:
+    """Return the columns of *table* that do any work; *table* has one row for each `_Row`."""
+    works = (table[_Row.FLOP] > 0) | (table[_Row.TRAFFIC_BYTES] > 0)
+    table = table.take(works.nonzero()[0], axis=1)
+    operator_class = table[_Row.OPERATOR_CLASS].astype(np.int64)
+    return Kernels(
+        operator_class=operator_class,
+        flop=table[_Row.FLOP],
+        traffic_bytes=table[_Row.TRAFFIC_BYTES],
+        blocks=np.maximum(table[_Row.ELEMENTS] / OUTPUTS_PER_BLOCK[operator_class], 1.0),
+        launches=table[_Row.LAUNCHES],
+        dependent_loads=table[_Row.TRIPS],
+        counts=table[_Row.COUNTS],
+        matrix_units=table[_Row.MATRIX_UNITS],
+        inner=table[_Row.INNER],
+        width=table[_Row.WIDTH],
+        backward=table[_Row.BACKWARD],
+        host_counts=host_counts,
+        kind=table[_Row.KIND].astype(np.int64),
+    )
+
+
+def _graph_level_kernels(
+    lowering: Lowering, workload: Workload, dequantization: DequantizationWork | None
+) -> list[_Single]:
+    """Return the kernels that are of no node, the sums of gradients first."""
+    kernels = []
+    if lowering.train:
+        kernels += [_accumulation(lowering, workload), _update(lowering, workload), _loss(lowering)]
+        kernels += _weight_sums(lowering, workload)
+    if dequantization:
+        traffic_bytes, weights = dequantization.traffic_bytes, dequantization.weight_count
+        kernels.append(_single(_C.COPY, 0.0, traffic_bytes, weights, dequantization.kernel_count))
+    if is_autocast(workload):
+        kernels += [_cast(lowering), _input_casts(lowering)]
+    if lowering.reorder_bytes @ lowering.structure.counts > 0:
+        kernels.append(_layout_copies(lowering))
+    return kernels
+
+
+def _write_forward(lowering: Lowering, forward: FloatArray) -> None:
+    forward[_Row.OPERATOR_CLASS] = lowering.operator_class
+    forward[_Row.FLOP] = lowering.flop
+    moved = (lowering.read_bytes + lowering.written_bytes) * lowering.traffic_factor
+    forward[_Row.TRAFFIC_BYTES] = moved + lowering.parameter_bytes
+    if lowering.train:
+        forward[_Row.TRAFFIC_BYTES] *= _TRAINED_TRAFFIC_COLUMN[lowering.operator_class]
+    forward[_Row.ELEMENTS] = lowering.output_elements
+    forward[_Row.LAUNCHES] = lowering.sequential_steps * _WORKS[lowering.operator_class]
+    forward[_Row.COUNTS] = lowering.structure.counts
+    forward[_Row.MATRIX_UNITS] = lowering.matrix_units
+    forward[_Row.INNER] = lowering.inner
+    forward[_Row.WIDTH] = lowering.width
+    forward[_Row.BACKWARD] = 0.0
+    forward[_Row.KIND] = np.arange(len(lowering.flop))
+    forward[_Row.TRIPS] = lowering.dependent_loads
+
+
+def _host_launches(lowering: Lowering, forward: FloatArray) -> float:
+    launches = forward[_Row.LAUNCHES] + _VIEW_LAUNCHES[lowering.operator_class]
+    return float(launches @ forward[_Row.COUNTS])
+
+
+def _write_backward(lowering: Lowering, forward: FloatArray, backward: FloatArray, trainable: float) -> None:
+    """Write the backward passes; a sum passes its gradient on, without a kernel, and a frozen weight has none."""
+    operator_class = lowering.operator_class
+    works = _NEVER_PASSES_ON[operator_class] | lowering.saves_inputs | lowering.saves_output
+    works |= lowering.saved_bytes != 0
+    backward[:] = forward
+    backward[_WORK] *= _BACKWARD_COLUMNS.take(operator_class, axis=1) * works
+    if trainable < 1:
+        frozen = _HAS_TWO_PRODUCTS[operator_class] & (lowering.parameter_bytes > 0) & ~is_adapter(lowering.structure)
+        backward[_WORK, frozen] *= (1.0 + trainable) / 2.0
+    backward[_Row.BACKWARD] = 1.0
+    backward[_Row.TRIPS] = 0.0
+
+
+def _accumulation(lowering: Lowering, workload: Workload) -> _Single:
+    """Return the sums of gradients where a tensor is read more than once: two read, one written, for each reader.
+
+    A compiler makes them parts of the kernels beside them.
+    """
+    structure = lowering.structure
+    readers = np.bincount(structure.sources, minlength=len(structure.kind_of_node))
+    more = np.bincount(structure.kind_of_node, np.maximum(readers - 1, 0), len(structure.counts))
+    more *= (lowering.output_bytes > 0) & (not is_fused(workload))
+    count = float(more.sum())
+    mean = 1.0 / max(count, 1.0)
+    elements = float(more @ lowering.output_elements) * mean
+    return _single(_C.ELEMENTWISE, elements, 3.0 * float(more @ lowering.output_bytes) * mean, elements, count)
+
+
+def _update(lowering: Lowering, workload: Workload) -> _Single:
+    """Return the update of the weights, of which a step that accumulates has a part."""
+    moments = _MOMENTS_TRAFFIC.get(workload.optimizer, 0.0)
+    weights = _OPTIMIZER_TRAFFIC[workload.optimizer] - moments
+    traffic = weights * parameter_share(workload.precision) + moments
+    if workload.precision in AUTOCAST:
+        traffic += _UPDATE_CAST_TRAFFIC
+    kernels = max(_trained_tensors(lowering, workload) / _TENSORS_PER_UPDATE, 1.0)
+    count = float(lowering.parameter_count) * workload.trainable * update_share(lowering, workload)
+    one = 2.0 * count / kernels, traffic * count / kernels, count / kernels
+    return _single(_C.OPTIMIZER, *one, kernels / workload.accumulate)
+
+
+def _trained_tensors(lowering: Lowering, workload: Workload) -> float:
+    """Return how many weights the optimizer visits."""
+    of_adapters = float(is_adapter(lowering.structure) @ lowering.structure.counts)
+    return of_adapters or float(lowering.parameter_tensor_count) * workload.trainable
+
+
+def _added_share(workload: Workload) -> float:
+    """Return the share of the steps whose gradients are added to those of steps before."""
+    return 1.0 - 1.0 / workload.accumulate
+
+
+def _weight_sums(lowering: Lowering, workload: Workload) -> list[_Single]:
+    """Return the sums of the weights' gradients over steps, and the casts that the update then does not do."""
+    if workload.accumulate == 1:
+        return []
+    is_half = workload.precision in AUTOCAST
+    traffic = _SUM_TRAFFIC * parameter_share(workload.precision) + (_CAST_TRAFFIC if is_half else 0.0)
+    share = _added_share(workload)
+    if is_half and is_megatron(workload):
+        traffic, share = _FUSED_SUM_TRAFFIC, 1.0
+    kernels = max(_trained_tensors(lowering, workload), 1.0)
+    count = float(lowering.parameter_count) * workload.trainable / kernels
+    return [_single(_C.ELEMENTWISE, count, traffic * count, count, kernels * share)]
+
+
+def _cast(lowering: Lowering) -> _Single:
+    """Return the casts of the weights to 2 bytes, which autocast makes anew in every step."""
+    kernels = max(float(lowering.parameter_tensor_count), 1.0)
+    count = float(lowering.parameter_count) / kernels
+    return _single(_C.COPY, 0.0, _CAST_TRAFFIC * count, count, kernels)
+
+
+def _input_casts(lowering: Lowering) -> _Single:
+    """Return the casts of activations to 2 bytes, and in training of their gradients back to 4."""
+    cast = _input_cast_counts(lowering)
+    count = float(cast.sum())
+    elements = float(lowering.cast_elements @ cast) / max(count, 1.0)
+    passes = 2.0 if lowering.train else 1.0
+    return _single(_C.COPY, 0.0, _CAST_TRAFFIC * elements, elements, passes * count)
+
+
+def _host_casts(lowering: Lowering, workload: Workload) -> float:
+    """Return what the casts of a pass cost the host, in launches; a compiler has none of activations alone."""
+    weights = float(lowering.cast_tensor_count)
+    return weights if is_fused(workload) else _CAST_LAUNCHES * (weights + float(_input_cast_counts(lowering).sum()))
+
+
+def _input_cast_counts(lowering: Lowering) -> IntArray:
+    """Return how often autocast casts what each kind of node reads."""
+    counts: IntArray = (lowering.cast_elements > 0) * lowering.structure.counts
+    return counts
+
+
+def _layout_copies(lowering: Lowering) -> _Single:
+    """Return the copies of what lies in another order than its reader needs, and in training those of gradients."""
+    counts = (lowering.reorder_bytes > 0) * lowering.structure.counts
+    count = float(counts.sum())
+    moved = float(lowering.reorder_bytes @ counts) / count
+    return _single(_C.COPY, 0.0, moved, moved / WIDE_BYTES, count * (2.0 if lowering.train else 1.0))
+
+
+def _loss(lowering: Lowering) -> _Single:
+    elements = lowering.output_elements_of_model
+    share = 1.0 / _LOSS_KERNELS
+    return _single(_C.LOSS, elements, _LOSS_TRAFFIC * elements * share, elements, _LOSS_KERNELS)
+
+
+def _single(operator_class: OperatorClass, flop: float, traffic_bytes: float, elements: float, count: float) -> _Single:
+    """Return one kernel without matrix units and of no node, in the order of `_Row`."""
+    return float(operator_class), flop, traffic_bytes, 1.0, elements, count, 0.0, 1.0, 1.0, 0.0, -1.0, 0.0
+
+
+def is_autocast(workload: Workload) -> bool:
+    """Return whether weights of 4 bytes are cast for each product.
+
+    ZeRO and FSDP run the whole module in two bytes, and an engine builds it with weights of two bytes.
+    """
+    is_sharded = workload.gpus > 1 and workload.strategy != "ddp"
+    is_built = workload.engine not in ("eager", "compile")
+    return workload.precision in AUTOCAST and workload.generate is None and not is_sharded and not is_built
+
+
+def update_share(lowering: Lowering, workload: Workload) -> float:
+    """Return the part of the weights on each GPU that it updates."""
+    return 1.0 if workload.strategy == "ddp" else own_share(lowering, workload)

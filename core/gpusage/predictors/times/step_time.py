@@ -1,0 +1,287 @@
+"""Seconds of one step: what its kernels add up to, the host, the learned residual, and the interval around the sum.
+
+**Inference engines** run a pass as a list of fused kernels that is recorded once, so that no kernel waits for a host to
+launch it: a compiler (`torch.compile` with CUDA graphs), TensorRT, and the programs that serve (vLLM, TensorRT-LLM). A
+kernel takes the longer of two times, and a little more:
+
+    max(bytes / memory rate, FLOP / arithmetic rate) + floor
+
+A pass over one token streams weights, keys and values, so its bytes decide. Weights of 8 or 4 bits are widened in
+registers, which costs no time of its own; fp8, and in TensorRT and TensorRT-LLM int8, is multiplied as it is where a
+GPU can.
+
+Source:
+    Engines: tokens per second that were published of gpt-fast, torchao, vLLM, SGLang and TensorRT-LLM, and the
+    milliseconds that were published of BERT, DeBERTa, ViT, Swin, EfficientNet and ResNet with TensorRT and
+    FasterTransformer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import exp, hypot
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpusage.devices.precisions import HALF, NARROW_SPEEDUP, has_narrow_units
+from gpusage.predictors.arrays import FloatArray
+from gpusage.predictors.intervals import interval_around, unknown_share
+from gpusage.predictors.times.efficiency import HOST_TERMS, NO_RESIDUAL, OVERLAP, Efficiency, KernelSeconds, features_of
+from gpusage.predictors.times.kernel_times import Ideal, KernelTimes, ideal_times, kernel_times, min_streaming_s
+from gpusage.predictors.times.kernels import Kernels
+from gpusage.predictors.work.operators import OperatorClass
+from gpusage_hooks.types import Engine, Gpu, Interval, ModelGraph, Precision, Workload
+
+MATRIX_SHARE = 0.68
+"""What products reach of the arithmetic that a GPU holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRules:
+    """How an engine runs kernels.
+
+    Attributes:
+        floor_s: What each kernel takes in addition; with it, what a server does between two passes.
+        deviation: How far 90 % of the published figures lie from the point, on the logarithmic scale.
+        multiplies_int8: Whether it multiplies numbers of 8 bits as they are.
+        reserves_cache: Whether it takes what is free of a GPU's memory for blocks of its cache.
+    """
+
+    floor_s: float
+    deviation: float = 0.42
+    multiplies_int8: bool = False
+    reserves_cache: bool = False
+
+
+ENGINES: Mapping[Engine, EngineRules] = {
+    "compile": EngineRules(floor_s=5.8e-6),
+    "vllm": EngineRules(floor_s=8.9e-6, reserves_cache=True),
+    "tensorrt-llm": EngineRules(floor_s=7.7e-6, multiplies_int8=True, reserves_cache=True),
+    "tensorrt": EngineRules(floor_s=5.0e-6, deviation=0.57, multiplies_int8=True),
+}
+_BEFORE_VOLTA = ("kepler", "pascal")
+
+
+class EngineGpus(NamedTuple):
+    """The GPUs on which an engine runs.
+
+    Attributes:
+        words: As people read it.
+        too_old: By vendor, the generations of the catalogue on which it does not run.
+    """
+
+    words: str
+    too_old: Mapping[str, Sequence[str]]
+
+
+ENGINE_GPUS: Mapping[Engine, EngineGpus] = {
+    "vllm": EngineGpus("Nvidia's since Volta, or AMD's since MI200", {"nvidia": _BEFORE_VOLTA, "amd": ("cdna",)}),
+    "tensorrt-llm": EngineGpus("Nvidia's since Volta", {"nvidia": _BEFORE_VOLTA}),
+    "tensorrt": EngineGpus("Nvidia's", {"nvidia": ()}),
+}
+"""By engine; PyTorch, compiled or not, is taken to run on all.
+
+Source: the installation pages of vLLM (compute capability 7.0; MI200), the support matrix of TensorRT-LLM.
+"""
+_PRODUCTS = (OperatorClass.PRODUCT, OperatorClass.BATCHED_PRODUCT, OperatorClass.CONVOLUTION)
+_IS_PRODUCT = np.array([one in _PRODUCTS for one in OperatorClass])
+
+
+def engine_of(workload: Workload) -> Engine:
+    """Return what runs *workload*: ``compile=on`` and ``engine=compile`` mean the same."""
+    return "compile" if workload.compile and workload.engine == "eager" else workload.engine
+
+
+def runs_on(engine: Engine, gpu: Gpu) -> bool:
+    """Return whether *engine* has kernels for *gpu*; PyTorch, compiled or not, is taken to run on all."""
+    if engine not in ENGINE_GPUS:
+        return True
+    too_old = ENGINE_GPUS[engine].too_old.get(gpu.vendor)
+    return too_old is not None and gpu.generation not in too_old
+
+
+def engine_notes(gpu: Gpu, engine: Engine) -> tuple[str, ...]:
+    """Return one sentence where *engine* does not run on *gpu*."""
+    if runs_on(engine, gpu):
+        return ()
+    return (f"Engine {engine} does not run on {gpu.name}; its GPUs are {ENGINE_GPUS[engine].words}.",)
+
+
+def replays_graph(workload: Workload) -> bool:
+    """Return whether an engine runs *workload* as a recorded list of kernels; a compiled pass alone is launched."""
+    engine = engine_of(workload)
+    return workload.mode == "infer" and engine != "eager" and (engine != "compile" or workload.generate is not None)
+
+
+RESERVED_SHARE = 0.9
+"""Of the GPU's memory that vLLM takes for weights and blocks of the cache, and TensorRT-LLM of what weights leave.
+
+Source: the defaults of vLLM's ``--gpu-memory-utilization`` and of ``KvCacheConfig.free_gpu_memory_fraction``.
+"""
+
+
+def reserves_memory(workload: Workload) -> bool:
+    """Return whether an engine takes what is free of a GPU's memory for blocks of its cache."""
+    rules = ENGINES.get(workload.engine)
+    return rules is not None and rules.reserves_cache and workload.generate is not None
+
+
+def cache_bytes(workload: Workload, float_bytes: int) -> int:
+    """Return the bytes of a number in the cache of keys and values; *float_bytes* are those of an activation."""
+    is_narrow = engine_of(workload) == "tensorrt-llm" and workload.precision == "fp8"
+    return 1 if is_narrow else float_bytes
+
+
+@lru_cache(maxsize=8)
+def with_engine(efficiency: Efficiency, engine: Engine) -> Efficiency:
+    """Return *efficiency* where *engine* runs the kernels: nothing of it that was learned from PyTorch's stays."""
+    deviations = replace(efficiency.deviations, known=ENGINES[engine].deviation, unseen_gpu=0.0, short=0.0)
+    return replace(
+        efficiency,
+        engine=engine,
+        host_s=np.zeros(HOST_TERMS),
+        gpu_log_factors={},
+        residual=NO_RESIDUAL,
+        deviations=deviations,
+    )
+
+
+class Times(NamedTuple):
+    """Kernels at the peaks of GPUs, and as they run."""
+
+    ideal: Ideal
+    as_run: KernelTimes
+
+
+def times_on(
+    efficiency: Efficiency,
+    kernels: Kernels,
+    gpus: Sequence[Gpu],
+    precision: Precision,
+    of_features: type[np.floating[Any]] = np.float64,
+) -> Times:
+    """Return the times of *kernels* on *gpus*; the features of learned ones may have fewer digits."""
+    ideal = ideal_times(kernels, gpus, precision, of_features)
+    if efficiency.engine == "eager":
+        return Times(ideal, kernel_times(efficiency, kernels, ideal))
+    return Times(ideal, _engine_times(efficiency.engine, kernels, ideal, gpus, precision))
+
+
+def _engine_times(
+    engine: Engine, kernels: Kernels, ideal: Ideal, gpus: Sequence[Gpu], precision: Precision
+) -> KernelTimes:
+    rules = ENGINES[engine]
+    is_product = _IS_PRODUCT[kernels.operator_class][:, np.newaxis]
+    traffic_s = ideal.traffic_s / ideal.streaming_share
+    is_native = rules.multiplies_int8 or precision == "fp8"
+    speedups = [NARROW_SPEEDUP if is_native and has_narrow_units(gpu, precision) else 1.0 for gpu in gpus]
+    compute_s = ideal.compute_s / (MATRIX_SHARE * np.where(is_product, speedups, 1.0))
+    launch_s = rules.floor_s * kernels.launches[:, np.newaxis]
+    total_s: FloatArray = np.maximum(traffic_s, compute_s) + launch_s
+    return KernelTimes(total_s=total_s, learned_s=total_s, compute_s=compute_s, traffic_s=traffic_s, launch_s=launch_s)
+
+
+_SHORT_S = 50e-6
+"""A mean kernel of this length is half short; of 50, 100, 200 and 400 us the one that covered each source best."""
+_TINY_S = 1e-30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds of one step, one entry per GPU.
+
+    Attributes:
+        step_s: The step, from one to the next.
+        busy_s: Some kernel runs.
+        sm_s: SMs are busy, the mean over all SMs.
+        dram_s: The memory would be busy if it moved bytes at its peak.
+        kernels_s: The sum of the kernels, before what is known of the GPU or learned from whole steps.
+        short_share: How far kernels are so short that what starts them decides, 0 to 1; a share, not seconds.
+        features: Of `efficiency.STEP_FEATURES`, one row per GPU.
+    """
+
+    step_s: FloatArray
+    busy_s: FloatArray
+    sm_s: FloatArray
+    dram_s: FloatArray
+    kernels_s: FloatArray
+    short_share: FloatArray
+    features: FloatArray
+
+
+def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> Timing:
+    """Return the times of *kernels* on *gpus* as *efficiency* has it."""
+    ideal, times = times_on(efficiency, kernels, gpus, precision)
+    names = tuple([gpu.board for gpu in gpus])
+    factors = efficiency.gpu_factors(names)
+    alone_s = kernels.counts @ times.total_s
+    busy_s = alone_s * factors
+    host_s = float(kernels.host_counts @ efficiency.host_s)
+    step_s = (busy_s**OVERLAP + host_s**OVERLAP) ** (1.0 / OVERLAP)
+    seconds = KernelSeconds(total_s=times.learned_s, compute_s=ideal.compute_s, traffic_s=ideal.traffic_s)
+    rows = features_of(kernels, seconds, is_half=precision in HALF)
+    missed = np.exp(efficiency.residual.log_factors(rows, names))
+    if efficiency.is_streaming:
+        at_least_s = kernels.counts @ min_streaming_s(ideal)
+        missed = np.maximum(missed, at_least_s / np.maximum(busy_s, _TINY_S))
+    return Timing(
+        step_s=step_s * missed,
+        busy_s=busy_s * missed,
+        sm_s=kernels.counts @ (times.total_s * np.minimum(ideal.waves, 1.0)) * factors * missed,
+        dram_s=kernels.counts @ ideal.traffic_s,
+        kernels_s=alone_s,
+        short_share=_SHORT_S / (_SHORT_S + alone_s / max(float(kernels.counts.sum()), 1.0)),
+        features=rows,
+    )
+
+
+def generation_timing(whole: Timing, first: Timing, then: Timing, count: int) -> Timing:
+    """Return the times of a generation from those of its two kinds of passes.
+
+    Its passes follow one another: each waits for the token before it, so the host's work for one pass is never hidden
+    behind the GPU's work for another.
+
+    Args:
+        whole: Of all kernels of the answer, as if the host could prepare every pass at once.
+        first: Of the pass over the prompt.
+        then: Of a pass over one token.
+        count: How often that runs.
+    """
+    return replace(
+        whole,
+        step_s=first.step_s + count * then.step_s,
+        busy_s=first.busy_s + count * then.busy_s,
+        sm_s=first.sm_s + count * then.sm_s,
+    )
+
+
+def step_times_s(
+    efficiency: Efficiency, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], timing: Timing
+) -> list[Interval]:
+    """Return the seconds of one step of *graph* on each of *gpus*, around the points of *timing*."""
+    least = 1.0 if workload.lora else min_trained_share(workload.trainable)
+    unknown = 2.0 * unknown_share(graph)
+    intervals = [
+        interval_around(step_s, exp(_distance(efficiency, gpu, short_share, unknown)))
+        for gpu, step_s, short_share in zip(gpus, timing.step_s.tolist(), timing.short_share.tolist(), strict=True)
+    ]
+    return [replace(interval, low=interval.low * least) for interval in intervals] if least < 1 else intervals
+
+
+def min_trained_share(trainable: float) -> float:
+    """Return the least part of the predicted time that a step takes where only a share of the weights is trained.
+
+    The point has a forward pass, gradients of all activations, and of the trained weights: 2 + *trainable* forward
+    passes. Where the trained weights are the model's last, gradients of activations stop there: 1 + 2 *trainable*.
+    """
+    return (1.0 + 2.0 * trainable) / (2.0 + trainable)
+
+
+def _distance(efficiency: Efficiency, gpu: Gpu, short_share: float, unknown: float) -> float:
+    """Return how far 90 % of the truths lie from the point, on the logarithmic scale; *unknown* operators add to it."""
+    deviations = efficiency.deviations
+    unseen = 0.0 if gpu.board in efficiency.gpu_log_factors else deviations.unseen_gpu
+    return hypot(deviations.known, unseen, deviations.short * short_share, unknown)

@@ -1,0 +1,271 @@
+"""Each kind of node at one batch size, as numpy columns: everything that must be read from the nodes themselves.
+
+Invariants:
+
+1. One entry per kind; `gpusage.predictors.work.lowering` needs no loop over nodes any more.
+2. Nothing here depends on the mode or on the precision, but for what mixed precision leaves in 4 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress
+from math import prod
+
+import numpy as np
+
+from gpusage.predictors.arrays import BoolArray, FloatArray, IntArray
+from gpusage.predictors.work.operators import (
+    CLASS_OF_NUMBER,
+    NORMALIZATIONS_IN_HALF,
+    OPERATORS,
+    RULE_OF_NUMBER,
+    ElementCounts,
+    OperatorClass,
+    SavedTensors,
+    group_count,
+    has_narrow_groups,
+    operator_number,
+)
+from gpusage.predictors.work.structure import Role, Structure
+from gpusage_hooks.types import Node
+
+ELEMENT_BYTES = {"int64": 8, "int32": 4, "int8": 1, "bool": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindTable:
+    """The columns, one entry per kind; a view has no work, no elements and keeps nothing.
+
+    Attributes:
+        operator_class: `OperatorClass` numbers, the role considered.
+        flop: Of one forward execution.
+        inputs: Elements that the node reads, weights left out: none for a gather, which reads as much as it writes.
+        fp32_inputs: How many of them mixed precision leaves in 4 bytes.
+        outputs: Elements that it writes.
+        element_bytes: Of the outputs, 0 where the precision decides.
+        stored: 1 where the outputs reach memory, 0 inside a fused attention.
+        gathers: 1 for a gather.
+        weight_elements: Of the weights that it reads; a gather reads what it writes.
+        weight_tensors: How many weights it has.
+        extra_bytes: What it saves in addition to inputs and outputs, for each element of the outputs.
+        saves_inputs: As in `lowering.Lowering`, as are *saves_output*, *sequential_steps*, *dependent_loads* and
+            *width*.
+        non_contiguous: Elements that it copies before it reads them, or reads across.
+        sums: Whether it is a sum of products: one that matrix units can do, or a depthwise one.
+        matrix: Whether matrix units can do it if its sums are long enough.
+        reads_half: Whether mixed precision casts what it reads to 2 bytes.
+    """
+
+    operator_class: IntArray
+    flop: FloatArray
+    inputs: FloatArray
+    fp32_inputs: FloatArray
+    outputs: FloatArray
+    element_bytes: FloatArray
+    stored: FloatArray
+    gathers: FloatArray
+    weight_elements: FloatArray
+    weight_tensors: FloatArray
+    extra_bytes: FloatArray
+    saves_inputs: BoolArray
+    saves_output: BoolArray
+    sequential_steps: FloatArray
+    dependent_loads: FloatArray
+    width: FloatArray
+    non_contiguous: FloatArray
+    sums: BoolArray
+    matrix: BoolArray
+    reads_half: BoolArray
+
+
+_CONVOLUTION, _GROUPED_CONVOLUTION, _PRODUCT, _RECURRENT, _VIEW = (
+    int(OperatorClass[name]) for name in ("CONVOLUTION", "GROUPED_CONVOLUTION", "PRODUCT", "RECURRENT", "VIEW")
+)
+_INSIDE, _VALUES, _UNFUSED, _INTERPOLATION, _NON_CONTIGUOUS = (
+    int(role) for role in (Role.INSIDE, Role.VALUES, Role.UNFUSED, Role.INTERPOLATION, Role.NON_CONTIGUOUS)
+)
+"""Plain numbers, as columns take four times as long to be compared with a member of an enumeration."""
+INDEX_BYTES = 8
+"""Of an int64: where a maximum pool found each of its outputs."""
+_MATRIX_CLASSES = (
+    OperatorClass.CONVOLUTION,
+    OperatorClass.PRODUCT,
+    OperatorClass.BATCHED_PRODUCT,
+    OperatorClass.ATTENTION,
+    OperatorClass.RECURRENT,
+)
+_SUM_CLASSES = (*_MATRIX_CLASSES, OperatorClass.GROUPED_CONVOLUTION)
+_WIDE_CLASSES = (*_SUM_CLASSES, OperatorClass.NORMALIZATION, OperatorClass.REDUCTION)
+"""Those whose width counts."""
+_SAVES_NOTHING = np.array([role in (Role.INSIDE, Role.COPY) for role in Role])
+_WORKS, _GATHERS = (
+    np.array([float((one is chosen) == is_it) for one in OperatorClass])
+    for chosen, is_it in ((OperatorClass.VIEW, False), (OperatorClass.GATHER, True))
+)
+_READS = np.array([float(one not in (OperatorClass.VIEW, OperatorClass.GATHER)) for one in OperatorClass])
+_IS_MATRIX, _IS_SUM, _IS_WIDE = (
+    np.isin(list(OperatorClass), classes) for classes in (_MATRIX_CLASSES, _SUM_CLASSES, _WIDE_CLASSES)
+)
+_EXTRA_BYTES = np.array(
+    [{SavedTensors.MASK: 1.0, SavedTensors.INPUTS_AND_INDICES: INDEX_BYTES}.get(saves, 0.0) for saves in SavedTensors]
+)
+_SAVES_INPUT = np.array([saves in (SavedTensors.INPUTS, SavedTensors.INPUTS_AND_INDICES) for saves in SavedTensors])
+_SAVES_OUTPUT = np.array([saves is SavedTensors.OUTPUT for saves in SavedTensors])
+_IS_STORED = np.array([0.0 if role in (Role.SCORES, Role.INSIDE) else 1.0 for role in Role])
+_SAVED_TENSORS = np.array([rule.saves for rule in RULE_OF_NUMBER])
+_HAS_FORMULA = np.array([rule.flop is not None for rule in RULE_OF_NUMBER])
+_FLOP_PER_OUTPUT = np.array([rule.flop_per_output for rule in RULE_OF_NUMBER])
+_CLASS_OF_ROLE = np.array(
+    [
+        {
+            Role.HOST: OperatorClass.VIEW,
+            Role.BIAS: OperatorClass.VIEW,
+            Role.COPY: OperatorClass.COPY,
+            Role.SCORES: OperatorClass.ATTENTION,
+            Role.VALUES: OperatorClass.ATTENTION,
+            Role.INSIDE: OperatorClass.ATTENTION,
+        }.get(role, -1)
+        for role in Role
+    ]
+)
+
+
+def kind_table(structure: Structure, batch_size: int) -> KindTable:
+    """Return the columns of *structure* at *batch_size*."""
+    sizes = ElementCounts(batch_size)
+    count = sizes.__getitem__
+    nodes, operators, roles = structure.kinds, structure.operators, structure.roles
+    classes = _classes(nodes, operators, roles)
+    works, gathers = _WORKS[classes], _GATHERS[classes]
+    saves = _saved_tensors(nodes, operators, roles, classes)
+    outputs = _column([sum(map(count, node.outputs)) for node in nodes]) * works
+    inputs, fp32_inputs = _inputs(structure, classes, sizes)
+    weights = _column([sum(map(count, node.parameters)) for node in nodes])
+    return KindTable(
+        operator_class=classes,
+        flop=_flop(nodes, operators, outputs, sizes) * works,
+        inputs=inputs,
+        fp32_inputs=fp32_inputs,
+        outputs=outputs,
+        element_bytes=_column([ELEMENT_BYTES.get(node.element_type, 0) for node in nodes]),
+        stored=_IS_STORED[roles],
+        gathers=gathers,
+        weight_elements=weights * (works - gathers),
+        weight_tensors=_column([len(node.parameters) for node in nodes]),
+        extra_bytes=_EXTRA_BYTES[saves],
+        saves_inputs=_SAVES_INPUT[saves],
+        saves_output=_SAVES_OUTPUT[saves],
+        sequential_steps=_sequential_steps(nodes, classes),
+        dependent_loads=_dependent_loads(nodes, roles, sizes),
+        width=_width(nodes, classes),
+        non_contiguous=_reordered_elements(roles, classes, outputs),
+        sums=_IS_SUM[classes],
+        matrix=_IS_MATRIX[classes] & (roles != _UNFUSED),
+        reads_half=_IS_SUM[classes] | _IS_IN_HALF[operators],
+    )
+
+
+def _column(figures: Sequence[float]) -> FloatArray:
+    return np.array(figures, dtype=np.float64)
+
+
+def _classes(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> IntArray:
+    operator_classes = CLASS_OF_NUMBER[operators]
+    for index in (operator_classes == _CONVOLUTION).nonzero()[0].tolist():
+        if has_narrow_groups(nodes[index]) and group_count(nodes[index]) > 1:
+            operator_classes[index] = OperatorClass.GROUPED_CONVOLUTION
+    for index in (operator_classes == _PRODUCT).nonzero()[0].tolist():
+        if not nodes[index].parameters:
+            operator_classes[index] = OperatorClass.BATCHED_PRODUCT
+    of_role = _CLASS_OF_ROLE[roles]
+    return np.where(of_role >= 0, of_role, operator_classes)
+
+
+def _saved_tensors(nodes: Sequence[Node], operators: IntArray, roles: IntArray, classes: IntArray) -> IntArray:
+    """Return what the backward pass needs again; the inside of an attention is computed anew, a factor is known."""
+    saved_tensors = _SAVED_TENSORS[operators]
+    saved_tensors[_SAVES_NOTHING[roles] | (classes == _VIEW)] = SavedTensors.NOTHING
+    for index in ((operators == _MUL) | (operators == _DIV)).nonzero()[0].tolist():
+        node = nodes[index]
+        if len(node.inputs) == 1 and all(prod(weight) <= 1 for weight in node.parameters):
+            saved_tensors[index] = SavedTensors.NOTHING
+    return saved_tensors
+
+
+_MUL, _DIV = operator_number("Mul"), operator_number("Div")
+_IS_IN_HALF = np.isin(OPERATORS, NORMALIZATIONS_IN_HALF)
+
+
+def _flop(nodes: Sequence[Node], operators: IntArray, outputs: FloatArray, sizes: ElementCounts) -> FloatArray:
+    flop: FloatArray = _FLOP_PER_OUTPUT[operators] * outputs
+    chosen = _HAS_FORMULA[operators].nonzero()[0].tolist()
+    formulas = [RULE_OF_NUMBER[number].flop for number in operators[chosen].tolist()]
+    flop[chosen] = [formula(nodes[index], sizes) for index, formula in zip(chosen, formulas, strict=True) if formula]
+    return flop
+
+
+def _inputs(structure: Structure, classes: IntArray, sizes: ElementCounts) -> tuple[FloatArray, FloatArray]:
+    """Return what is read, and what of it is wide; the inside of a fused attention reads nothing, its end no scores."""
+    nodes, wide, count = structure.kinds, structure.fp32_inputs, sizes.__getitem__
+    input_sizes = _column([sum(map(count, node.inputs)) for node in nodes])
+    fp32_elements = np.zeros(len(nodes))
+    if wide:
+        pairs = zip(nodes, wide, strict=True)
+        fp32_elements[:] = [sum(compress(map(count, node.inputs), flags)) for node, flags in pairs]
+    for index in (structure.roles == _VALUES).nonzero()[0].tolist():
+        last = nodes[index].inputs[-1:]
+        input_sizes[index] = sum(map(count, last))
+        fp32_elements[index] = input_sizes[index] * (bool(wide) and any(wide[index][-1:]))
+    reads = _READS[classes] * (structure.roles != _INSIDE)
+    return input_sizes * reads, fp32_elements * reads
+
+
+def _sequential_steps(nodes: Sequence[Node], classes: IntArray) -> FloatArray:
+    """Return the time steps of a recurrence: of the first two sizes the one where its layout has them.
+
+    Where that one follows the batch, it is the other.
+    """
+    steps = np.ones(len(nodes))
+    for index in (classes == _RECURRENT).nonzero()[0].tolist():
+        sizes = nodes[index].inputs[0][:2] if nodes[index].inputs else ()
+        in_order = reversed(sizes) if dict(nodes[index].attributes).get("layout") else sizes
+        steps[index] = next((size for size in in_order if size > 0), 1)
+    return steps
+
+
+def _reordered_elements(roles: IntArray, classes: IntArray, outputs: FloatArray) -> FloatArray:
+    """Return the elements that lie in another order; a product of such adds its bias instead (`Role.SEPARATE_BIAS`)."""
+    elements: FloatArray = (roles == _NON_CONTIGUOUS) * outputs * (classes != _PRODUCT)
+    return elements
+
+
+def _dependent_loads(nodes: Sequence[Node], roles: IntArray, sizes: ElementCounts) -> FloatArray:
+    """Return how often a thread that interpolates a pixel waits for memory: for all samples and channels in turn."""
+    dependent_loads = np.zeros(len(nodes))
+    for index in (roles == _INTERPOLATION).nonzero()[0].tolist():
+        dependent_loads[index] = sizes[nodes[index].outputs[0][:2]]
+    return dependent_loads
+
+
+def _width(nodes: Sequence[Node], classes: IntArray) -> FloatArray:
+    """Return the width of the product that a kind is or comes nearest to."""
+    widths = np.ones(len(nodes))
+    chosen = _IS_WIDE[classes].nonzero()[0].tolist()
+    is_convolution = (classes[chosen] <= _GROUPED_CONVOLUTION).tolist()
+    widths[chosen] = [
+        max(_channels(nodes[index]) if convolves else _row(nodes[index]), 1)
+        for index, convolves in zip(chosen, is_convolution, strict=True)
+    ]
+    return widths
+
+
+def _channels(node: Node) -> int:
+    """Return the channels that one group of a convolution writes."""
+    shape = node.outputs[0] if node.outputs else ()
+    return shape[1] // group_count(node) if len(shape) > 1 else 1
+
+
+def _row(node: Node) -> int:
+    return node.outputs[0][-1] if node.outputs and node.outputs[0] else 1
