@@ -25,7 +25,7 @@ from gpusage_hooks.types import Allocation, Cluster, Code, Decision, DecisionReq
 from gpusage_hooks.units import MIB
 from gpusage_sandboxes import processes
 from gpusage_slurm.install.node_scripts import EPILOG, PROLOG
-from gpusage_slurm.install.plan import Site, plan_installation
+from gpusage_slurm.install.site import Site, plan_installation
 from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.submission.render import render_decision
 from gpusage_slurm.submission.request import parse_submission
