@@ -1,4 +1,7 @@
-"""The command line: `gpusage COMMAND`; each command is one module, imported when it is called."""
+"""The command line: `gpusage COMMAND`; each command is one module, imported when it is called.
+
+Decisions: docs/decisions/packaging.md
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ says: a share alone has all of it, as far as its SMs can draw it, a slice its ow
 long as before. This rule is fitted on kernels that PyTorch launches one by one. Nobody has published what engines,
 compiled passes and text generation cost on shares, and an engine picks kernels that fill the GPU that it is built on.
 So there each kernel is predicted anew on the part as a GPU of its own, with bandwidth in proportion
-(docs/decisions/0014 and 0075).
+(docs/decisions/predictors.md).
 """
 
 from __future__ import annotations

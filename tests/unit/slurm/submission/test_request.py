@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.service.state.decision_cache import AccessRecordingMapping
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import Context
 from gpusage_hooks.types import DecisionRequest, GpuRequest
 from gpusage_hooks.units import MIB
 from gpusage_slurm import plugin
+from gpusage_slurm.settings import SlurmSettings
 from gpusage_slurm.submission.request import describe_request, parse_submission, read_request
 from gpusage_slurm.tres import Tres, parse_tres, without_gpus
 
