@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 
 from gpusage.cli import tables
-from gpusage.cli.changes import show_and_make
-from gpusage.cli.findings import show_findings
+from gpusage.cli.admin import show_and_make, show_findings
 from gpusage.service.client import find_status
 from gpusage.settings.configuration import SiteMode
 from gpusage.settings.configuration_file import load_configuration

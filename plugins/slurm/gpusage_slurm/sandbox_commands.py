@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from gpusage.cli.deferred import run_by
 from gpusage.cli.options import json_option
+from gpusage.cli.program import run_by
 from gpusage_sandboxes.options import folder_option, mode_option
 
 _FOLDER = folder_option("gpusage-sandbox")

@@ -14,10 +14,10 @@ from rich.progress import Progress
 
 from gpusage.cli import figures, tables
 from gpusage.cli.documents import rounded
-from gpusage.cli.output_file import page_origin, write_output
 from gpusage.cli.planning.jobs import read_lines
 from gpusage.cli.planning.nodes import read_nodes
 from gpusage.cli.planning.times import planned
+from gpusage.cli.user_file import page_origin, write_output
 from gpusage.decisions.advisor import advisor
 from gpusage.policies.capacity.plan import SCHEMA, Plan
 from gpusage.policies.capacity.problem import NodeGroup

@@ -5,8 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from gpusage.cli.doctor import OwnEvidence, daemon_trouble, divisions, kill_switch, plugins, settings_file, store
-from gpusage.cli.findings import Finding, failed, passed, skipped, warned
+from gpusage.cli.admin import (
+    Finding,
+    OwnEvidence,
+    daemon_trouble,
+    divisions,
+    failed,
+    kill_switch,
+    passed,
+    plugins,
+    settings_file,
+    skipped,
+    store,
+    warned,
+)
 from gpusage_hooks.types import GpuPool
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.observation import SETTING, billing_weights, ignores_unmet_preference, may_change_jobs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpusage.cli.findings import Finding, failed, passed, warned
+from gpusage.cli.admin import Finding, failed, passed, warned
 from gpusage_slurm.doctor.evidence import Evidence, read_or_empty
 from gpusage_slurm.install.node_scripts import (
     EPILOG,
