@@ -15,8 +15,10 @@ have the variables that they would have on a GPU, from the tests' stand-in for t
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -31,7 +33,7 @@ import torch
 from gpusage.gate.busy_flags import BusyFlags
 from gpusage.gate.recorder import Recorder
 from gpusage.gate.training import Training
-from mps_probe import Node, stand_ins, this_gpu
+from gpusage.node.dividing import PROGRAM
 
 GOAL_OVERHEAD, GOAL_RECORDER = 0.02, 0.1
 ROUNDS, STEPS = 40, 3
@@ -49,6 +51,42 @@ SETTINGS: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
 }
 """The options of `gpusage-mps` for the job that serves, and for the one that trains, by name."""
 WITHOUT_MPS = ("plain", "gate")
+STANDINS = Path(__file__).resolve().parents[1] / "tests" / "standins"
+
+
+class Node:
+    """One node's MPS, in a folder of its own.
+
+    Args:
+        folder: For pipes, logs and records.
+        environment: Beside this process's own; a stand-in's for example.
+        gpu: The device's UUID.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], gpu: str) -> None:
+        self._folder, self._gpu = folder, gpu
+        self._environment = {**os.environ, **environment, "GPUSAGE_MPS_FOLDER": str(folder)}
+
+    def call(self, verb: str, job: int, **settings: str) -> int:
+        """Run `gpusage-mps`, and return its exit status."""
+        named = {"GPUSAGE_GPU": self._gpu, "GPUSAGE_USER": str(os.getuid()), **settings}
+        return subprocess.run([PROGRAM, verb, str(job)], env={**self._environment, **named}, check=False).returncode
+
+    def client(self, job: int, **settings: str) -> dict[str, str]:
+        """Return the environment of a process of *job*, as the task prolog sets it."""
+        lines = (self._folder / "jobs" / str(job)).read_text().splitlines()[1:]
+        variables = dict(line.split("=", 1) for line in lines)
+        limits = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": settings.get("GPUSAGE_SHARE_PERCENT", "100")}
+        if "GPUSAGE_PRIORITY" in settings:
+            limits["CUDA_MPS_CLIENT_PRIORITY"] = settings["GPUSAGE_PRIORITY"]
+        if "CUDA_MPS_SM_PARTITION" in variables:
+            limits["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = "100"
+        return {**self._environment, **limits, **variables, "CUDA_VISIBLE_DEVICES": "0"}
+
+    def trouble(self, job: int) -> str:
+        """Return why *job* has no MPS; nothing where it has."""
+        path = self._folder / "granted" / f"{job}.json"
+        return str(json.loads(path.read_text())["trouble"]) if path.exists() else "no MPS"
 
 
 def main() -> int:
@@ -155,11 +193,17 @@ def mps(device: str, *, stand_in: bool) -> Iterator[Node | None]:
     if device == "cpu" and not stand_in:
         yield None
         return
-    with (
-        stand_ins() if stand_in else this_gpu() as (environment, gpu),
-        tempfile.TemporaryDirectory(prefix="gpusage-gate-") as folder,
-    ):
-        yield Node(Path(folder), environment, gpu)
+    with tempfile.TemporaryDirectory(prefix="gpusage-gate-") as name:
+        folder = Path(name)
+        if not stand_in:
+            command = ["nvidia-smi", "-i", "0", "--query-gpu=uuid", "--format=csv,noheader"]
+            yield Node(folder, {}, subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
+            return
+        control = str(shutil.copy(STANDINS / "nvidia-cuda-mps-control", folder))
+        library = ["cc", "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(STANDINS / "libcuda.c")]
+        subprocess.run(library, check=True)
+        named = {"GPUSAGE_MPS_CONTROL": control, "STANDIN_VERSION": "13040", "LD_LIBRARY_PATH": name}
+        yield Node(folder, named, "GPU-8932f937-d72c-4106")
 
 
 @contextmanager
@@ -171,8 +215,8 @@ def clients(node: Node | None, name: str) -> Iterator[tuple[Mapping[str, str], M
     serving, training = SETTINGS[name]
     try:
         for job, settings in ((1, serving), (2, training)):
-            if node.call("enter", job, **settings) != 0 or node.granted(job)["trouble"]:
-                yield str(node.granted(job).get("trouble", "no MPS"))
+            if node.call("enter", job, **settings) != 0 or node.trouble(job):
+                yield node.trouble(job)
                 return
         yield node.client(1, **serving), node.client(2, **training)
     finally:

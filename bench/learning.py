@@ -34,7 +34,7 @@ from gpusage.experience.learning import learn
 from gpusage.experience.runs import Run, run_of
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.sharing.host import SHARPNESS
-from gpusage.predictors.sharing.share_growth import growths
+from gpusage.predictors.sharing.slowdown import growths
 from gpusage_hooks.types import (
     Allocation,
     Cluster,

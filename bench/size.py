@@ -25,7 +25,6 @@ from pathlib import Path
 
 import click
 
-import files as passed
 from gpusage.cli import main as cli
 from gpusage.plugins.managers import installed_managers
 from gpusage.settings.configuration import SECTIONS
@@ -175,6 +174,8 @@ def measure(*, quick: bool = False) -> dict[str, float]:
         "options": options(cli),
     }
     if not quick:
+        import files as passed
+
         for title, counts in passed.measure().items():
             figures[f"{title}: files"] = len(counts)
             figures[f"{title}: functions"] = sum(counts.values())

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import size
+from benches import load_bench
 from sources import ROOT
 from waiting import LIMIT_S
+
+size = load_bench("size")
 
 
 def test_every_figure_is_within_its_budget() -> None:

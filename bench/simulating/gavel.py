@@ -1,4 +1,4 @@
-"""Gavel's own simulator beside ours, with and without packing; and its water filling, on claims drawn by chance.
+"""Gavel's own simulator beside ours, and its water filling, on claims drawn by chance.
 
 Gavel's solvers (cvxpy with ECOS and GLPK) are no dependency of gpusage, so another Python that has them runs its code.
 Each case has a process of its own, which GLPK ends where it is given an empty program.
@@ -19,14 +19,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gpusage_lab.simulator.jobs import FloatArray
-from gpusage_lab.simulator.max_min import MaxMin
-from gpusage_lab.simulator.ordered import simulate_ordered
-from gpusage_lab.simulator.orders import ByAge
-from gpusage_lab.simulator.policies import Slots
-from gpusage_lab.simulator.queue_state import Ordering
-from gpusage_lab.simulator.water_filling import Claims, throughput_shares
-from simulating import packed
+from gpusage_planning.simulator.max_min import MaxMin
+from gpusage_planning.simulator.ordered import simulate_ordered
+from gpusage_planning.simulator.orders import ByAge
+from gpusage_planning.simulator.policies import Slots
+from gpusage_planning.simulator.queue_state import Ordering
+from gpusage_planning.simulator.water_filling import Claims, throughput_shares
 from simulating.lucid import (
     GPUS_PER_NODE,
     NODE_COUNT,
@@ -67,12 +65,6 @@ GAVEL_RUNS = (
     GavelRun("fifo"),
     GavelRun("max_min_fairness", "ECOS"),
     GavelRun("max_min_fairness", "HIGHS"),
-    GavelRun("fifo_packed", parts=1),
-    GavelRun("fifo_packed"),
-    GavelRun("gandiva"),
-    GavelRun("max_min_fairness_packed", "ECOS", parts=1),
-    GavelRun("max_min_fairness_packed", "ECOS"),
-    GavelRun("max_min_fairness_packed", "HIGHS"),
 )
 """Ours has HiGHS, and no steps."""
 SIMULATION = """
@@ -238,40 +230,24 @@ def compare_fifo(folder: Path, python: Path) -> None:
         )
 
 
-def our_times(case: Case, policy_name: str, pair_throughputs: FloatArray) -> Times:
-    """Return the figures of our simulator with one of Gavel's policies, or with our order that stands for it."""
-    fleet, jobs = pool_of(case.gpu_count), jobs_of(case.submit_s, case.work_s, case.gpus, case.kinds)
-    divisions: dict[str, packed.Division] = {
-        "gandiva": packed.RandomPairs(case.gpu_count, SEED),
-        "max_min_fairness_packed": packed.max_min(case.gpu_count),
-    }
-    if policy_name == "fifo_packed":
-        first_come = packed.FirstCome(case.gpu_count, jobs.kind, pair_throughputs)
-        result = packed.simulate_packed(jobs, fleet, pair_throughputs, first_come, ROUND_S)
-    elif policy_name in divisions:
-        choice = packed.InParts(case.gpu_count, jobs.kind, pair_throughputs, ROUND_S, divisions[policy_name])
-        result = packed.simulate_packed(jobs, fleet, pair_throughputs, choice, ROUND_S)
-    else:
-        order = ByAge(name="fifo", backfill="none") if policy_name == "fifo" else MaxMin(period_s=ROUND_S)
-        ordering = Ordering(order=order, predicted_s=jobs.work_s, preemption_s=0.0)
-        result = simulate_ordered(jobs, fleet, Slots(fleet=fleet), Truth(), ordering)
-    return Times(result.figures.jct_s, result.figures.wait_s, result.figures.makespan_s)
+def our_times(case: Case, policy_name: str) -> Times:
+    """Return the figures of our simulator with the order that stands for Gavel's policy."""
+    fleet, jobs = pool_of(case.gpu_count), jobs_of(case.submit_s, case.work_s, case.gpus)
+    order = ByAge(name="fifo", backfill="none") if policy_name == "fifo" else MaxMin(period_s=ROUND_S)
+    ordering = Ordering(order=order, predicted_s=jobs.work_s, preemption_s=0.0)
+    figures = simulate_ordered(jobs, fleet, Slots(fleet=fleet), Truth(), ordering).figures
+    return Times(figures.jct_s, figures.wait_s, figures.makespan_s)
 
 
-def compare_packed(gavel: Path, folder: Path, python: Path) -> None:
-    """Print how far ours are from Gavel's simulator on Philly's jobs that have one GPU, alone on it and packed."""
-    rates = read_rates(folder)
+def compare_on_philly(gavel: Path, folder: Path, python: Path) -> None:
+    """Print how far ours are from Gavel's simulator on Philly's jobs that have one GPU."""
     titles = ("Gavel's JCT s", "ours", "apart", "wait s", "ours", "apart", "makespan")
     table = Table("trace", "jobs", "pace", "policy", "steps", *titles, box=None)
     for trace, (job_count, gpu_count, pace) in PHILLY.items():
         chosen = [job for job in read_trace(gavel, trace) if job.gpu_count == 1][:job_count]
         case = Case(*paced(chosen, pace), [job.kind for job in chosen], gpu_count)
-        kinds = sorted(set(case.kinds))
-        pair_throughputs = np.array(
-            [[rates[one, 1][str((other, 1))][0] / rates[one, 1]["null"] for other in kinds] for one in kinds]
-        )
         for run in GAVEL_RUNS:
-            theirs, ours = gavel_times(python, folder, case, run), our_times(case, run.policy, pair_throughputs)
+            theirs, ours = gavel_times(python, folder, case, run), our_times(case, run.policy)
             table.add_row(
                 trace, f"{job_count} on {gpu_count}", str(pace), " ".join(filter(None, (run.policy, run.solver))),
                 "whole" if run.parts == 1 else "",
@@ -293,7 +269,7 @@ def compare(gavel: Path, python: Path) -> None:
             if any(fnmatch(path, pattern) and path.count("/") == pattern.count("/") for pattern in FILES):
                 (folder / path.removeprefix("scheduler/")).write_text(read_text(gavel, path))
         compare_fifo(folder, python)
-        compare_packed(gavel, folder, python)
+        compare_on_philly(gavel, folder, python)
         pairs = []
         for seed in range(INSTANCES):
             claims = draw_claims(seed)

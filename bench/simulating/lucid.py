@@ -22,13 +22,13 @@ from rich.console import Console
 from rich.table import Table
 
 from gpusage_hooks.types import Cluster
-from gpusage_lab.simulator.contract import Colocation, Order, Tenant
-from gpusage_lab.simulator.fleet import Fleet, GpuType
-from gpusage_lab.simulator.jobs import Jobs, Kind
-from gpusage_lab.simulator.ordered import simulate_ordered
-from gpusage_lab.simulator.orders import ByAge, LeastAttainedService, ShortestJob, ShortestRemainingTime
-from gpusage_lab.simulator.policies import Slots
-from gpusage_lab.simulator.queue_state import Ordering
+from gpusage_planning.simulator.contract import Colocation, Order, Tenant
+from gpusage_planning.simulator.fleet import Fleet, GpuType
+from gpusage_planning.simulator.jobs import Jobs, Kind
+from gpusage_planning.simulator.ordered import simulate_ordered
+from gpusage_planning.simulator.orders import ByAge, LeastAttainedService, ShortestJob, ShortestRemainingTime
+from gpusage_planning.simulator.policies import Slots
+from gpusage_planning.simulator.queue_state import Ordering
 
 TRACES = ("0e4a51", "b436b2", "e13805")
 JOB_COUNT, NODE_COUNT, GPUS_PER_NODE = 600, 8, 8
@@ -143,19 +143,17 @@ def pool_of(gpu_count: int, per_node: int | None = None) -> Fleet:
     return Fleet(types=(gpu_type,), cluster=Cluster(manager="none", version="", pools=()))
 
 
-def jobs_of(submit_s: Whole, work_s: Whole, gpus: Whole, kinds: Sequence[str] | None = None) -> Jobs:
-    """Return jobs of a user each, whose time limit is what they take; all of one kind where *kinds* does not say."""
-    kinds = kinds or ["job"] * len(gpus)
-    names, kind = np.unique(kinds, return_inverse=True)
+def jobs_of(submit_s: Whole, work_s: Whole, gpus: Whole) -> Jobs:
+    """Return jobs of one kind and a user each, whose time limit is what they take."""
     return Jobs(
         ids=[str(number) for number in range(len(gpus))],
         submit_s=submit_s.astype(float),
         work_s=work_s.astype(float),
         limit_s=work_s.astype(float),
         gpu_count=gpus.astype(np.int32),
-        kind=kind.astype(np.int32),
+        kind=np.zeros(len(gpus), dtype=np.int32),
         user=np.arange(len(gpus), dtype=np.int32),
-        kinds=tuple(Kind(name=str(name)) for name in names),
+        kinds=(Kind(name="job"),),
         users=tuple(f"user {number}" for number in range(len(gpus))),
     )
 

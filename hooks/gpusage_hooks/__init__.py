@@ -1,4 +1,7 @@
-"""The contract between gpusage and its plugins; a plugin needs to import nothing else."""
+"""The contract between gpusage and its plugins; a plugin needs to import nothing else.
+
+Decisions: docs/decisions/hooks.md
+"""
 
 from gpusage_hooks.specs import hookimpl
 

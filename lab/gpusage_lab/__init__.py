@@ -1,1 +1,4 @@
-"""The laboratory: what measures workloads, fits and scores the predictors; nothing that predicts imports it."""
+"""The laboratory: what measures workloads, fits and scores the predictors; nothing that predicts imports it.
+
+Decisions: docs/decisions/lab.md
+"""

@@ -31,7 +31,7 @@ FOLDER = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A real gpusaged has its real limits, of milliseconds: a test that fails is tried once more (decision 51)."""
+    """A real gpusaged has its real limits, of milliseconds: a test that fails is tried once more."""
     for item in items:
         if FOLDER in item.path.parents:
             item.add_marker(pytest.mark.flaky(reruns=1))

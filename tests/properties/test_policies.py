@@ -246,7 +246,7 @@ def test_every_decision_keeps_the_contract(case: PolicyInput) -> None:
 
 @given(cases() | priced_cases())
 def test_a_share_holds_wherever_it_may_land(case: PolicyInput) -> None:
-    """Its cap is within its share of the memory: shares that fit by number fit by memory (docs/decisions/0002)."""
+    """Its cap is within its share of the memory: shares that fit by number fit by memory."""
     decision = decide(case)
     share = decision.request.mps_thread_percent
     if share is None or case.request.gpu_count != 1:

@@ -15,8 +15,8 @@ import pytest
 import yarn_applications as apps
 import yarn_masters as masters
 from gpusage.node.dividing import PROGRAM
-from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
+from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.yarn.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 from mps import control_in
 
 pytestmark = pytest.mark.yarn
@@ -420,7 +420,7 @@ def test_two_hundred_submissions_at_once_are_all_there(cluster: Sandbox) -> None
 
 
 def test_what_is_submitted_at_once_runs_to_its_end_once(cluster: Sandbox) -> None:
-    """`bench/yarn_load.py` has it with 200; each has a master of its own, a second or two of a core."""
+    """Each has a master of its own, a second or two of a core."""
     labels = ("v100,a100,h100", "a100,h100,v100", "h100,v100,a100")
     plans = [masters.plan(share=share, labels=each) for share in ("20", "50", "60", "100") for each in labels]
     known = [masters.submit(cluster, "env; sleep 0.3", plan=plan) for plan in plans]

@@ -1,1 +1,4 @@
-"""What crosses the edge of the process: typed documents, printable text, atomic files, edits of an admin's files."""
+"""What crosses the edge of the process: typed documents, printable text, atomic files, edits of an admin's files.
+
+Decisions: docs/decisions/service.md
+"""

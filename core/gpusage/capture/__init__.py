@@ -1,4 +1,7 @@
-"""Capture: what a training script needs of a GPU, seen by running it on this host up to its first step."""
+"""Capture: what a training script needs of a GPU, seen by running it on this host up to its first step.
+
+Decisions: docs/decisions/capture.md
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The command line: `gpusage COMMAND`; `program` has the list of commands."""
+"""The command line: `gpusage COMMAND`; `program` has the list of commands.
+
+Decisions: docs/decisions/packaging.md
+"""
 
 from gpusage.cli.program import main
 

@@ -9,7 +9,7 @@ Every end is one sentence on standard error and an exit status that shows whose 
 130 Ctrl-C, and 141 where the reader of our output went away: as the shell has them
 
 A command is a signature, which `--help` shows, and an action, which `run_by` imports when the command runs: a login
-node waits for `gpusage --help` and for `gpusage job-card` (docs/decisions/0020).
+node waits for `gpusage --help` and for `gpusage job-card` (docs/decisions/packaging.md).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from copy import copy
 from functools import wraps
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -66,7 +67,6 @@ BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
         "validate": BuiltIn(f"{_JOBS}:validate", "What gpusage would do to job scripts, and why."),
         "card": BuiltIn(f"{_MODELS}:card", "Describe models compactly, without their weights."),
         "gpus": BuiltIn(f"{_MODELS}:gpus", "List the GPU catalogue, with sources."),
-        "plan": BuiltIn("gpusage.cli.commands.plan:command", "Which nodes to pay for, and what runs where and when."),
         "gate": BuiltIn(f"{_MODELS}:gate", "Run training so that it leaves room for inference beside it."),
         "capture": BuiltIn(
             f"{_MODELS}:capture", "Run a training script up to its first step to find its model and keys."
@@ -78,6 +78,12 @@ BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
         "job-card": BuiltIn("gpusage.cli.cards.job_card:job_card"),
     }
 )
+
+
+DESK_WHEEL = "gpusage-desk"
+DESK_COMMANDS = frozenset({"plan", "simulate", "train", "evaluate", "profile"})
+DESK_SUBCOMMANDS = frozenset({"sandbox"})
+"""Commands that the second wheel brings, and those that it adds to the groups of workload managers."""
 
 
 def run_by(place: str) -> Callable[[Callable[[], None]], Callable[..., Any]]:
@@ -114,17 +120,13 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of this name."""
-        if cmd_name in BUILT_IN:
-            place, summary = BUILT_IN[cmd_name]
-            module, _, attribute = place.partition(":")
-            command: click.Command = getattr(importlib.import_module(module), attribute)
-            command.short_help = summary
-            return command
-
-        # The plugin `slurm` adds the command `slurm`: to ask it alone spares the imports of all others.
-        namesakes = _commands(_hooks().commands_of(cmd_name))
-        namesake = next((command for command in namesakes if command.name == cmd_name), None)
-        return namesake or plugin_commands(ctx).get(cmd_name)
+        if cmd_name not in BUILT_IN:
+            return plugin_commands(ctx).get(cmd_name)
+        place, summary = BUILT_IN[cmd_name]
+        module, _, attribute = place.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        command.short_help = summary
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands as click does, but without an import of the built-in ones."""
@@ -140,14 +142,31 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that *args* begin with, or name the nearest one."""
-        name = args[0]
-        if not name.startswith("-") and self.get_command(ctx, name) is None:
+        """Return the command that *args* begin with, or name the nearest one, or the wheel that brings it."""
+        name, rest = args[0], args[1:]
+        if name.startswith("-"):
+            return super().resolve_command(ctx, args)
+
+        # The plugin `slurm` adds the command `slurm`. Its own commands do not wait for the imports of other
+        # plugins, which may add some to the same group.
+        if name not in BUILT_IN:
+            namesakes = [each for each in _commands(_hooks().commands_of(name)) if each.name == name]
+            for namesake in namesakes[:1]:
+                own: Container[str] = namesake.commands if isinstance(namesake, click.Group) else rest
+                if not rest or rest[0] in own:
+                    return name, namesake, rest
+
+        command = self.get_command(ctx, name)
+        if command is None:
+            if name in DESK_COMMANDS:
+                raise _missing_wheel(name)
             near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
             hint = f"Did you mean {near[0]!r}?" if near else "'gpusage --help' lists them."
             message = f"Command {name!r} must be a command of gpusage; there is none of this name. {hint}"
             raise click.UsageError(message)
-        return super().resolve_command(ctx, args)
+        if isinstance(command, click.Group) and rest and rest[0] in DESK_SUBCOMMANDS - command.commands.keys():
+            raise _missing_wheel(name, rest[0])
+        return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:  # whatever the command returns
         """Run the command; where the reader of our output has left, stop without a word."""
@@ -181,14 +200,35 @@ def main() -> None:
 
 
 def plugin_commands(ctx: click.Context) -> Mapping[str, click.Command]:
-    """Return the commands that plugins add, by name; the plugins are asked once a run."""
+    """Return the commands that plugins add, by name, asking them once a run; groups of one name become one."""
     memory = ctx.find_root().meta
     key = "gpusage.plugin_commands"
     if key not in memory:
-        # Reversed, so that of two commands with one name that of the first plugin counts.
-        memory[key] = {command.name: command for command in reversed(_commands(_hooks().add_commands()))}
+        by_name: dict[str, list[click.Command]] = {}
+        for command in _commands(_hooks().add_commands()):
+            by_name.setdefault(command.name or "", []).append(command)
+        memory[key] = {name: _merged(namesakes) for name, namesakes in by_name.items()}
     commands: Mapping[str, click.Command] = memory[key]
     return commands
+
+
+def _merged(commands: Sequence[click.Command]) -> click.Command:
+    """Return the first of *commands* of one name; of groups, the described one with the subcommands of all."""
+    groups = [command for command in commands if isinstance(command, click.Group)]
+    if len(groups) < len(commands) or len(groups) == 1:
+        return commands[0]
+
+    whole = copy(next((group for group in groups if group.help), groups[0]))
+    # The first answer wins, as everywhere: a site's own plugin answers before ours.
+    whole.commands = {name: each for group in reversed(groups) for name, each in group.commands.items()}
+    return whole
+
+
+def _missing_wheel(*command: str) -> click.UsageError:
+    name = " ".join(command)
+    return click.UsageError(
+        f"Command {name!r} must come from {DESK_WHEEL}, which is not installed. Install it: pip install {DESK_WHEEL}"
+    )
 
 
 def _commands(answer: Iterable[object]) -> list[click.Command]:

@@ -17,7 +17,7 @@ from gpusage.devices.shares import share_of
 from gpusage.policies.latency import waited_services
 from gpusage.policies.place import limits_threads
 from gpusage.predictors.analysis import analyze
-from gpusage.predictors.times.engines import RESERVED_SHARE
+from gpusage.predictors.times.step_time import RESERVED_SHARE
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 

@@ -1,1 +1,4 @@
-"""The GPU catalogue: data, and how a GPU is found in it."""
+"""The GPU catalogue: data, and how a GPU is found in it.
+
+Decisions: docs/decisions/devices.md
+"""

@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 
-from gpusage.devices.object_keys import Identity
+from gpusage.caches import Identity
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import MIB, WHOLE_PERCENT

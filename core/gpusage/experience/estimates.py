@@ -25,7 +25,7 @@ from gpusage.experience.trust import PARTNERS, WAITS_FOR_HOST
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.intervals import clip_to_one, interval_around, product, ratio, scaled
 from gpusage.predictors.known import HOSTS_APART, NOTHING_KNOWN
-from gpusage.predictors.sharing.share_growth import growths
+from gpusage.predictors.sharing.slowdown import growths
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Figure, Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Price, Workload
 from gpusage_hooks.units import WHOLE_PERCENT

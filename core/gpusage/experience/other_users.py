@@ -8,7 +8,7 @@ Invariants:
    honest one's.
 4. They show how busy a GPU is, and nothing else: the memory that a job dies without is that of its user's own runs.
 
-docs/decisions/0059 says why.
+docs/decisions/experience.md says why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from statistics import median
 from gpusage_hooks.types import Interval
 
 LEAST_USERS = 3
-"""A median of three withstands one who lies; two can always agree (docs/decisions/0059)."""
+"""A median of three withstands one who lies; two can always agree (docs/decisions/experience.md)."""
 MOST_USERS = 12
 """The newest of them; bounds what a decision takes."""
 

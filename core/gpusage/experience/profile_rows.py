@@ -17,12 +17,11 @@ from gpusage_hooks.units import WHOLE_PERCENT
 COLUMNS = (
     *("item", "kind", "side", "sides", "status", "detail", "measured_at", "seconds"),
     *("model", "batch_size", "mode", "precision", "optimizer", "shape", "stall_ratio", "partners"),
-    *("sharing", "thread_percent", "priority", "memory_limit_bytes", "gated"),
+    *("sharing", "thread_percent"),
     *("steps", "step_time_s", "step_time_p10_s", "step_time_p90_s", "steps_per_s", "samples_per_s"),
     *("allocated_bytes", "reserved_bytes", "process_bytes", "used_bytes", "parameter_count", "prepare_s"),
     *("gpu_utilization", "memory_utilization", "sm_activity", "sm_occupancy", "tensor_activity", "dram_activity"),
     *("power_w", "sm_clock_hz", "memory_clock_hz", "temperature_c", "throttle_reasons", "samples"),
-    *("request_rate_per_s", "latency_limit_s", "requests", "latency_p50_s", "latency_p99_s", "within_limit"),
     *("device", "gpu", "driver", "cuda", "cudnn", "torch", "libraries", "python", "gpusage"),
 )
 GPU_BOUND = 0.95

@@ -27,7 +27,7 @@ from gpusage_hooks.types import ObservedFigures
 from gpusage_hooks.units import WHOLE_PERCENT
 
 if TYPE_CHECKING:
-    from gpusage.store.usage_rows import Observation  # what decides has no store
+    from gpusage.store.rows import Observation  # what decides has no store
 
 PROMISE_WINDOW = 12
 """Newest promises to one user for one model family; `runs.WINDOW_RUNS` counts runs of one job."""
@@ -36,7 +36,7 @@ SUSPEND_MISSES = 5
 RESUME_MISSES = 1
 """Of a whole window, at most, for shares to be enforced again."""
 PARTNERS = 1.12
-"""How many times as long a step may take beside partners, where shares are capped (docs/decisions/0023)."""
+"""How many times as long a step may take beside partners, where shares are capped (docs/decisions/policies.md)."""
 TIMING = 1.1
 """Durations of one job differ by as much for other reasons."""
 WAITS_FOR_HOST = 0.9
@@ -45,7 +45,7 @@ LEAST_CHECKED = 200
 LEAST_HELD = 0.9
 """What the margins promise; with `LEAST_CHECKED` runs the standard error of a measured 0.9 is 0.02."""
 MOST_OF_A_USER = 50
-"""Of the checked runs of a site: no user alone earns or loses its trust (docs/decisions/0059)."""
+"""Of the checked runs of a site: no user alone earns or loses its trust (docs/decisions/experience.md)."""
 LEAST_OWN = 20
 """Checked runs of one user: with fewer nobody knows how this user's jobs are."""
 

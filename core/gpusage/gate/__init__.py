@@ -11,6 +11,8 @@ with gpusage.gate.request():     # in inference, around each request
 Either side may be alone, start later and end at any time. It needs PyTorch in training only. Where there can be no
 gate, because another user has taken its folder's name, or nothing more can be written there, either side runs as
 without it, and a warning in the log says why.
+
+Decisions: docs/decisions/gate.md
 """
 
 from __future__ import annotations

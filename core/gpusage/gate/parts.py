@@ -1,7 +1,7 @@
 """Light and heavy parts of a training step: a part is light where half of the GPU is enough for it.
 
 A part is a module that calls no other, forward and backward. It is priced as a job is: by the same prediction from its
-graph, corrected by the time that it took in one logged step (docs/decisions/0033).
+graph, corrected by the time that it took in one logged step (docs/decisions/gate.md).
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Model file or name -> ModelGraph, and ModelGraph <-> card."""
+"""Model file or name -> ModelGraph, and ModelGraph <-> card.
+
+Decisions: docs/decisions/graphs.md
+"""

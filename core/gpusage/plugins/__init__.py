@@ -1,1 +1,4 @@
-"""Which plugins there are, and how they are asked."""
+"""Which plugins there are, and how they are asked.
+
+Decisions: docs/decisions/hooks.md
+"""

@@ -11,7 +11,7 @@ Invariants:
 
 Source:
     Takayama et al., "Deep Learning Workload Analysis for Efficient Resource Allocation", "Priority Assignment".
-    docs/decisions/0038 has what was tried.
+    docs/decisions/policies.md has what was tried.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gpusage_hooks.types import Candidate
 LEAST_JOBS = 8
 """With fewer recent jobs, one per user, no job is ranked."""
 TRUSTED_PART = 0.5
-"""The part of the jobs ranked to give way that do so; docs/decisions/0038 has other values."""
+"""The part of the jobs ranked to give way that do so; docs/decisions/policies.md has other values."""
 JobSpeeds = Mapping[str, float]
 """As in `Cluster.recent_jobs`."""
 

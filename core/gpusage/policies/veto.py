@@ -1,6 +1,6 @@
 """Keeps a new share off nodes where it, or a job that runs there now, might become slower than was accepted.
 
-Invariants (docs/decisions/0035):
+Invariants (docs/decisions/policies.md):
 
 1. No job waits for this: nodes are avoided only where another one has room for the job now, in each of its partitions
    and of the GPU types that it prefers; and only where a job that waits all the same can be released.

@@ -12,4 +12,6 @@ In the order of a prediction:
 - *Shares and partners:* ``host``, ``slowdown``, ``colocation``.
 - *The hooks:* ``needs``, ``known``, ``slowdown``, ``colocation``; ``explanation`` takes a prediction apart.
 - *What was learned:* ``artifacts`` and ``arrays`` read ``pretrained/``.
+
+Decisions: docs/decisions/predictors.md
 """

@@ -1,5 +1,7 @@
 """What one model needs when it is run in one way: an object whose parts are computed on first use, and cached.
 
+`WorkloadAnalysis` is the half that no GPU changes; `GpuAnalysis` is the other, computed for all GPUs at once.
+
 A graph caches the newest analyses of it (`gpusage_hooks.types.ModelGraph.derived`), so that whoever holds the graph
 decides how long they live: gpusaged holds a bounded weight of graphs, and drops an analysis with its graph.
 
@@ -14,24 +16,148 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.devices.object_keys import Newest
+from gpusage.caches import Newest, lazy
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import Pretrained, pretrained
-from gpusage.predictors.extrapolation import extrapolation_warnings
-from gpusage.predictors.gpu_analysis import GpuAnalysis
-from gpusage.predictors.intervals import at_least
-from gpusage.predictors.lazy import lazy
+from gpusage.predictors.extrapolation import extrapolation_warnings, gpu_warnings
+from gpusage.predictors.intervals import at_least, scaled
 from gpusage.predictors.memory.peak import Peak, generation_peak, tensor_peak, with_context
-from gpusage.predictors.model_structures import ModelStructures
-from gpusage.predictors.parallel.data_parallel import NOT_MEASURED
-from gpusage.predictors.parallel.model_parallel import micro_batches_in_flight, stages_of
-from gpusage.predictors.step_work import StepWork
-from gpusage.predictors.times.activity import Activity
-from gpusage.predictors.times.engines import RESERVED_SHARE, reserves_memory
-from gpusage.predictors.times.step_time import Timing
-from gpusage.predictors.work.adapters import with_adapters
+from gpusage.predictors.parallel.division import NOT_MEASURED
+from gpusage.predictors.parallel.generation import is_pipeline
+from gpusage.predictors.parallel.pipeline import micro_batches_in_flight, stages_of
+from gpusage.predictors.step_work import ModelStructures, StepWork
+from gpusage.predictors.times.activity import Activity, activities, gaps_of, while_idle, while_waiting
+from gpusage.predictors.times.kernel_times import KernelTimes
+from gpusage.predictors.times.kernels import Kernels
+from gpusage.predictors.times.step_time import (
+    RESERVED_SHARE,
+    Timing,
+    generation_timing,
+    reserves_memory,
+    step_times_s,
+    times_on,
+    timing_with,
+)
 from gpusage.predictors.work.checkpoints import Checkpoints
+from gpusage.predictors.work.lowering import with_adapters
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, SoloRun, Workload
+
+
+class GpuAnalysis:
+    """What a workload needs on some GPUs, one entry per GPU; each part is computed on first use.
+
+    It has what it needs of the step, not the step itself, which caches it: a circle would wait for the collector.
+
+    Attributes:
+        gpus: Which they are.
+        kernels: Of the workload, as are *work* and *graph*.
+        kernels_of_passes: Of a pipeline, those without the update.
+        generation: What a language model takes to write; none where the workload is a plain pass.
+        passes: The kernels of its two passes; none without.
+        exchange: What several GPUs that generate send in a pass; none on one.
+        division: What several GPUs that train send.
+    """
+
+    def __init__(self, step: StepWork, gpus: Sequence[Gpu]) -> None:
+        self.gpus = tuple(gpus)
+        self.graph = step.graph
+        self.workload = step.workload
+        self.kernels = step.kernels
+        self.kernels_of_passes = step.kernels_of_passes
+        self.generation = step.generation
+        self.exchange = step.divided_generation and step.divided_generation.exchange
+        self.passes = step.passes
+        self.work = step.work
+        self.division = step.division
+        self.efficiency = step.efficiency
+        self.pretrained = step.pretrained
+
+    @lazy
+    def timing(self) -> Timing:
+        """Seconds of one step, and what they are made of."""
+        whole = self._timing_of(self.kernels)
+        if self.generation is None:
+            return whole
+        first, then = map(self._timing_of, self.passes)
+        return generation_timing(whole, first, then, self.generation.decode_count)
+
+    @lazy
+    def tokens(self) -> tuple[Timing, ...]:
+        """Times of the prefill and of one decode pass, sums over GPUs included; empty without generation."""
+        timings = map(self._timing_of, self.passes)
+        if self.exchange is None:
+            return tuple(timings)
+        each = zip(timings, self.exchange.seconds(self.gpus, self.workload.gpus), strict=True)
+        return tuple(replace(timing, step_s=timing.step_s + sum_s) for timing, sum_s in each)
+
+    def _timing_of(self, kernels: Kernels) -> Timing:
+        return timing_with(self.efficiency, kernels, self.gpus, self.workload.precision)
+
+    @lazy
+    def kernel_times(self) -> KernelTimes:
+        """Seconds of each kernel, to six digits: of many GPUs in little time."""
+        return times_on(self.efficiency, self.kernels, self.gpus, self.workload.precision, np.float32).as_run
+
+    @lazy
+    def step_time_s(self) -> list[Interval]:
+        """Seconds of one step, with the wait for other GPUs."""
+        of_one = step_times_s(self.efficiency, self.graph, self.workload, self.gpus, self.timing)
+        if self.workload.gpus == 1:
+            return of_one
+
+        # What a GPU waits for other parts of its copy, or for sums over GPUs, is as uncertain as its own work; the
+        # wait for gradients widens the interval in a way of its own.
+        waits_s = self.waiting_s if self.exchange else self._waits_in_copy_s
+        scaled_s = [scaled(step, 1.0 + wait_s / step.value) for step, wait_s in zip(of_one, waits_s, strict=True)]
+        return [self.division.step_time_s(gpu, step_s) for gpu, step_s in zip(self.gpus, scaled_s, strict=True)]
+
+    @lazy
+    def _waits_in_copy_s(self) -> list[float]:
+        """Seconds of a step in which each GPU waits for those that hold other parts of its copy of the model."""
+        if not self.division.divides_copy:
+            return [0.0] * len(self.gpus)
+        is_whole = self.kernels_of_passes is self.kernels
+        timing = self.timing if is_whole else self._timing_of(self.kernels_of_passes)
+
+        # Keys and values of other GPUs come round while a GPU computes its attentions.
+        attends = np.isin(self.kernels.operator_class, (OperatorClass.BATCHED_PRODUCT, OperatorClass.ATTENTION))
+        attends &= self.workload.context > 1
+        attention_s = self.kernels.counts[attends] @ self.kernel_times.total_s[attends]
+
+        each = zip(self.gpus, timing.step_s.tolist(), attention_s.tolist(), strict=True)
+        return [self.division.wait_in_copy_s(gpu, step_s, part_s) for gpu, step_s, part_s in each]
+
+    @lazy
+    def waiting_s(self) -> list[float]:
+        """Seconds of a step in which each GPU waits for the gradients of others, or for sums over all of them."""
+        if self.workload.gpus == 1:
+            return [0.0] * len(self.gpus)
+        if self.exchange and self.generation:
+            prompt_s, token_s = self.exchange.seconds(self.gpus, self.workload.gpus)
+            sums_s: list[float] = (prompt_s + self.generation.decode_count * token_s).tolist()
+            return sums_s
+        each = zip(self.gpus, self.timing.step_s.tolist(), self._waits_in_copy_s, strict=True)
+        return [wait_s + self.division.gradient_wait_s(gpu, step_s + wait_s) for gpu, step_s, wait_s in each]
+
+    @lazy
+    def activity(self) -> list[Activity]:
+        """How busy the workload keeps each GPU when alone there."""
+        gaps_s = gaps_of(self.pretrained.activity, self.workload.mode, float(self.kernels.counts.sum()))
+        alone = activities(self.pretrained.activity, self.graph, self.work, self.timing, gaps_s)
+        if self.workload.gpus == 1:
+            return alone
+
+        if is_pipeline(self.workload):  # the others compute meanwhile
+            return [while_idle(activity, 1.0 - 1.0 / self.workload.gpus) for activity in alone]
+        each = zip(alone, self.timing.step_s.tolist(), self.waiting_s, strict=True)
+        return [while_waiting(activity, step_s, waits_s) for activity, step_s, waits_s in each]
+
+    @lazy
+    def warnings(self) -> list[tuple[str, ...]]:
+        """One sentence for each reason not to trust figures on this GPU as usual."""
+        return gpu_warnings(self.pretrained.step_time_card, self.gpus)
+
 
 CACHED_ANALYSES = 3
 """About one graph."""
@@ -80,8 +206,8 @@ class WorkloadAnalysis(StepWork):
     @lazy
     def stage_peak(self) -> Peak:
         """What `peak` is where no other stage of a pipeline needs more."""
-        if self.work_per_gpu:
-            return generation_peak(self.pretrained.memory, self.graph, self.work_per_gpu, self.workload)
+        if self.divided_generation:
+            return generation_peak(self.pretrained.memory, self.graph, self.divided_generation.held, self.workload)
         learned, run = self.pretrained.memory, self.workload
         return tensor_peak(learned, self.graph, self.lowering, run, self.checkpoints, self.in_flight)
 
@@ -102,7 +228,9 @@ class WorkloadAnalysis(StepWork):
 
     def kernels_s(self, parts: Sequence[Gpu]) -> FloatArray:
         """Return `Timing.kernels_s` on *parts* of GPUs, to six digits: many of them take little time."""
-        return self.on(parts).kernels_s
+        there = self.on(parts)
+        seconds: FloatArray = there.kernels.counts @ there.kernel_times.total_s
+        return seconds
 
     def step_time_s(self, gpus: Sequence[Gpu]) -> list[Interval]:
         """Return the seconds of one step on each of *gpus*."""

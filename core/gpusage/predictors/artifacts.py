@@ -74,7 +74,7 @@ class StepTimeDeviations:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResidualParameters:
-    """See `gpusage.predictors.times.residual.Residual`, whose fields have these names."""
+    """See `gpusage.predictors.times.efficiency.Residual`, whose fields have these names."""
 
     means: Vector
     scales: Vector
@@ -184,7 +184,7 @@ class SlowdownRule:
 
     Attributes:
         host: The fields of `gpusage.predictors.sharing.host.HostUncertainty`.
-        filling_blocks: As in `gpusage.predictors.sharing.share_growth.growths_with`.
+        filling_blocks: As in `gpusage.predictors.sharing.slowdown.growths_with`.
     """
 
     growth: float

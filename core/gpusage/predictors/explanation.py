@@ -37,9 +37,9 @@ from gpusage.predictors.memory.peak import (
     weight_share,
 )
 from gpusage.predictors.parallel.data_parallel import sharding_of
-from gpusage.predictors.sharing.share_growth import kernel_growths
-from gpusage.predictors.times.engines import times_on
+from gpusage.predictors.sharing.slowdown import kernel_growths
 from gpusage.predictors.times.kernels import Kernels
+from gpusage.predictors.times.step_time import times_on
 from gpusage.predictors.work.lowering import Lowering, weight_memory_bytes
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage.predictors.work.structure import Role
@@ -63,8 +63,9 @@ def memory_parts(analysis: WorkloadAnalysis, gpu: Gpu) -> list[MemoryPart]:
     total = analysis.memory_bytes([gpu])[0].value
     analysis = analysis.fullest_stage
     lowering, workload, cached_bytes = analysis.lowering, analysis.workload, 0.0
-    if analysis.work_per_gpu:
-        lowering, cached_bytes = peak_pass(analysis.graph, analysis.work_per_gpu, workload.batch_size)
+    if analysis.divided_generation:
+        held = analysis.divided_generation.held
+        lowering, cached_bytes = peak_pass(analysis.graph, held, workload.batch_size)
     tensors = step_walk(analysis.graph, lowering, workload, analysis.checkpoints)
     known = [*(_training if lowering.train else _inference)(lowering, tensors, workload)]
     known.append(MemoryPart(name="keys and values", memory_bytes=cached_bytes))

@@ -16,8 +16,8 @@ from typing import Any
 
 from gpusage.devices.precisions import QUANTISED_BYTES, has_narrow_units, missing_units
 from gpusage.predictors.artifacts import Card
-from gpusage.predictors.times.engines import engine_of, replays_graph
 from gpusage.predictors.times.kernels import is_autocast
+from gpusage.predictors.times.step_time import engine_of, replays_graph
 from gpusage.predictors.work.lowering import Lowering, is_fused, is_fusion_measured, step_flop
 from gpusage.predictors.work.sequences import FRAMES_RANK, is_language_model, is_speech_model
 from gpusage_hooks.types import Generation, Gpu, ModelGraph, Precision, Workload
@@ -31,7 +31,7 @@ EQUIVALENT_PRECISIONS = {"bf16": "fp16", "fp16-pure": "fp16", "bf16-pure": "fp16
 _SHOWN_OPERATORS = 3
 COMPILED_WARNING = (
     "A compiler fuses operators: the time follows from rules fitted on compiled image models on three GPUs "
-    "(docs/accuracy.md), and is less certain than without a compiler. Memory is that of the model without one."
+    "(lab/docs/accuracy.md), and is less certain than without a compiler. Memory is that of the model without one."
 )
 FUSED_TRAINING_WARNING = (
     "A compiler fuses operators: a rule leaves out the memory traffic between them, and no such step was measured. "

@@ -111,7 +111,7 @@ def speedup(of: GpuNeed, over: GpuNeed) -> Interval:
     """Return how many times as fast a step runs on the GPU of *of* as on that of *over*.
 
     Both predictions miss alike by what is the model's own. How much that is was seen on models held out: more between
-    GPUs on which many models were measured, which have a part of their own in `gpusage.predictors.times.residual`.
+    GPUs on which many models were measured, which have a part of their own in `gpusage.predictors.times.efficiency`.
     """
     parameters = pretrained().step_time
     own = {of.gpu, over.gpu} <= parameters.residual.by_gpu.keys()

@@ -1,1 +1,4 @@
-"""gpusaged: the local daemon that adapters ask."""
+"""gpusaged: the local daemon that adapters ask.
+
+Decisions: docs/decisions/service.md
+"""

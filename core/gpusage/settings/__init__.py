@@ -1,1 +1,4 @@
-"""What a site can set, and the file that it is read from."""
+"""What a site can set, and the file that it is read from.
+
+Decisions: docs/decisions/hooks.md
+"""

@@ -1,1 +1,4 @@
-"""The store of decisions and usage."""
+"""The store of decisions and usage.
+
+Decisions: docs/decisions/service.md
+"""

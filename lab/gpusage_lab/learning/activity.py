@@ -37,7 +37,7 @@ REAL = "real"
 """The kind of a site's own runs."""
 GAP_S = 25e-6
 """For each kernel of a training step, beside the step time. Of 20 to 50 us it did well on the open families of Lucid,
-Lambda, MISO and MLPerf alike (decision 46): a judgement, as their licences and their number forbid fitting."""
+Lambda, MISO and MLPerf alike: a judgement, as their licences and their number forbid fitting."""
 LEAST_GAP_S = 1e-6
 DOUBT_RUNS = 20
 """So many runs of a site's own count as much as `GAP_S`."""
@@ -105,7 +105,7 @@ def _card(data: DataFolder, rows: Rows, held_out: FloatArray) -> Card:
         },
         notes=(
             "Random networks of one generator on one GPU: the SMs' part and the intervals are fitted on them, no gaps.",
-            "They wait for their data, so utilization from the graph alone misses them by far (decision 46).",
+            "They wait for their data, so utilization from the graph alone misses them by far.",
             "Memory activity has no measurements that may be learned from; it stays analytic.",
         ),
     )
@@ -125,8 +125,8 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
             rows=lines,
             notes=(
                 f"{len(rows.measured)} runs; left out: {', '.join(f'{n} {why}' for why, n in rows.left_out.items())}.",
-                "They wait for their data, the more the larger the batch; ours leaves such waits out (decision 46).",
-                "Host known: launches, steps and data of each campaign's host, from its other types (decision 49).",
+                "They wait for their data, the more the larger the batch; ours leaves such waits out.",
+                "Host known: launches, steps and data of each campaign's host, from its other types.",
                 "Yeung et al. report 0.154 for utilization, on a random split of 81 runs of their own.",
             ),
             points=_points(rows, held_out, *ends),

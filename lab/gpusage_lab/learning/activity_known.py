@@ -53,7 +53,7 @@ def known_table(tests: Sequence[Test]) -> ScoreTable:
             LEFT_OUT_NOTE,
             "Constant of other sources: the mean of their constants; nothing of the source is known.",
             "Step time known: as `step_time=` gives it. At another batch: `utilization=60@32`, of the nearest other.",
-            "Host known: fitted on the campaign's other models; a job that parses its files spoils it (decision 49).",
+            "Host known: fitted on the campaign's other models; a job that parses its files spoils it.",
             "Ceiling: what a graph could show at most, every model exact but one that waits for its data,",
             "which is taken for one that does not. Of PPO and TD3 no step time is known.",
         ),

@@ -13,12 +13,12 @@ from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_lab.learning import mlperf_jobs
-from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
 from gpusage_lab.learning.scores import rank_correlation, rmsle
 from gpusage_lab.learning.splits import leave_one_out
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.named_jobs import GAVEL, LUCID, NamedJob, workload
+from gpusage_planning.zoo import load_zoo
 
 GLET_GPUS = {"RTX2080ti": "rtx-2080-ti", "RTX3080": "rtx-3080"}
 MISO_KEYS = {"bert": LUCID["BERT"], "cyclegan": GAVEL["CycleGAN"]}

@@ -34,7 +34,7 @@ from gpusage_lab.learning.slowdown_rows import slowdown_rows
 from gpusage_lab.learning.step_rows import step_rows
 from gpusage_lab.learning.targets import Cell, Points, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 
 TRIED = "torchvision:resnet18@224"
 """Of the zoo: what an artifact is asked first, to see whether this version can read it."""

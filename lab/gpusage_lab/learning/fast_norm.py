@@ -2,8 +2,7 @@
 
 Mixed precision casts what a normalization reads to 4 bytes. With the option, timm's own layers cast it to 2 bytes, and
 normalize that; PyTorch's layers, which some of its models have, stay as they are. The tables do not name the option.
-What a GroupNorm takes beside a BatchNorm shows it: 2.2 to 2.7 times as long without, 1.2 times with the option
-(decision 78).
+What a GroupNorm takes beside a BatchNorm shows it: 2.2 to 2.7 times as long without, 1.2 times with the option.
 
 Source:
     timm 1.0.9 and 1.0.31: ``layers/fast_norm.py``, and the class of each normalization in each of its models.

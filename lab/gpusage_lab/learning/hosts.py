@@ -3,7 +3,7 @@
 A step lasts as long as its kernels and the host's launches, which overlap, and what comes after one another: the
 host's own work for each step and, for each sample, finding it and copying what it has. The GPU counts as busy while
 kernels run and while data is copied to it. No such host is shipped: whose job it is decides it, not the model
-(decision 49).
+(docs/decisions/predictors.md).
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_hooks.units import MIB
-from gpusage_lab.learning.named_jobs import LUCID, workload
 from gpusage_lab.learning.random_networks import row_graph
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder, Table
-from gpusage_lab.zoo.cards import Zoo
+from gpusage_planning.named_jobs import LUCID, workload
+from gpusage_planning.zoo import Zoo
 
 FILES = {"gpumemnet_mlp_step1.csv": 10, "gpumemnet_mlp_step2.csv": 10, "gpumemnet_cnn.csv": 1}
 """Each file, and every how many rows one is scored: enough to score by, in seconds."""

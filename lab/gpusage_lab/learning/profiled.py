@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -20,8 +20,8 @@ from gpusage_hooks.errors import DeviceError, RequestError
 from gpusage_hooks.types import Gpu, Mode, ModelGraph, Optimizer, Precision, Workload
 from gpusage_lab.learning.splits import family_of
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.profiling.table import OPERATOR_COLUMNS, CsvTable
-from gpusage_lab.zoo.cards import Zoo, key_of_profiled, load_zoo
+from gpusage_lab.profiling.table import CsvTable
+from gpusage_planning.zoo import Zoo, key_of_profiled, load_zoo
 
 FOLDER = "profile"
 SHIPPED = Path(__file__).parent.parent / "profiles"
@@ -116,15 +116,13 @@ def _tables(folder: Path) -> Iterable[Path]:
     return {path.stem: path for place in (SHIPPED, folder) for path in sorted(place.glob("*.csv"))}.values()
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of one file; a table of operators has none that are read here."""
+def _rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of one file."""
     with path.open(encoding="utf-8") as file:
         header = tuple(file.readline().strip().split(","))
-    if header == OPERATOR_COLUMNS:
-        return
     if header != COLUMNS:
         raise _not_ours(path, "other columns")
-    yield from CsvTable(path, COLUMNS).rows()
+    return CsvTable(path, COLUMNS).rows()
 
 
 def _not_ours(path: Path, trouble: str) -> RequestError:

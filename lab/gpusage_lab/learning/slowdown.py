@@ -1,6 +1,6 @@
 """The target ``slowdown``: how far the truth lies from what a part of a GPU is predicted to cost.
 
-The point is a ratio of the kernels' predicted times (`gpusage.predictors.sharing.share_growth`). Learned are how many
+The point is a ratio of the kernels' predicted times (`gpusage.predictors.sharing.slowdown`). Learned are how many
 blocks fill a GPU, how a known step time is weighed (`slowdown_host`), and the width of the point's interval:
 in the worst of the sources 90 % of the measurements lie inside, and 5 % above, for a promise rests on the upper end.
 The rule by which all is in proportion is fitted on the same rows; it is shipped for what nobody measured.
@@ -25,7 +25,7 @@ from gpusage_lab.learning.slowdown_rows import FILES, SlowdownColumns, SlowdownR
 from gpusage_lab.learning.splits import LEAST_GROUPS, by_group, check_enough
 from gpusage_lab.learning.targets import Points, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 
 FOLDS = 10
 COVERAGE = 0.90

@@ -17,16 +17,15 @@ from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.sharing.colocation import PartnerExponents, apply_partners
 from gpusage.predictors.sharing.host import gpu_time_shares
-from gpusage.predictors.sharing.share_growth import growths_with
-from gpusage.predictors.sharing.slowdown import SlowdownDeviations, share_interval, slowdowns
-from gpusage.predictors.times.residual import KERNEL_COUNT
+from gpusage.predictors.sharing.slowdown import SlowdownDeviations, growths_with, share_interval, slowdowns
+from gpusage.predictors.times.efficiency import KERNEL_COUNT
 from gpusage_hooks.types import Interval, Workload
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.slowdown_rows import PARVAGPU, PARVAGPU_NAMES, slice_of
 from gpusage_lab.learning.splits import family_of, leave_one_out
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo
+from gpusage_planning.zoo import Zoo
 
 POWERS = np.arange(0.0, 0.41, 0.01)
 PAIRS_POWER = 0.11

@@ -25,13 +25,12 @@ from gpusage.devices.shares import alone_on, part_of, share_of
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.sharing.host import HostUncertainty, gpu_time_shares
-from gpusage.predictors.sharing.share_growth import growths_with
-from gpusage.predictors.sharing.slowdown import BusyShareEvidence
-from gpusage.predictors.times.residual import KERNEL_COUNT
+from gpusage.predictors.sharing.slowdown import BusyShareEvidence, growths_with
+from gpusage.predictors.times.efficiency import KERNEL_COUNT
 from gpusage_hooks.types import Gpu, Workload
 from gpusage_lab.learning.splits import family_of
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo
+from gpusage_planning.zoo import Zoo
 
 RAPP, PARVAGPU, MISO = "rapp_mps_percent.csv.gz", "parvagpu_mig.csv", "miso_a100_mig.csv"
 FILES = (RAPP, PARVAGPU, MISO)

@@ -12,7 +12,7 @@ from gpusage_lab.learning.slowdown import baselines, columns_of, held_out, table
 from gpusage_lab.learning.slowdown_rows import FILES, SlowdownColumns
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 
 _COLUMNS = ("part of the GPU's SMs, %", "rows", "measured, % more", "predicted, % more", "MAPE %", "coverage %")
 

@@ -1,4 +1,4 @@
-"""Fits the correction of `gpusage.predictors.times.residual` to what whole steps took beyond the fitted roofline.
+"""Fits the correction of `gpusage.predictors.times.efficiency` to what whole steps took beyond the fitted roofline.
 
 It is a Gaussian process with anchors for inducing points, one for each GPU on which many models were measured. Rows of
 one model share an error of their own, so that each GPU's part is learned from what GPUs differ in; large misses count
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpusage.predictors.times.residual import KERNEL_COUNT, NO_RESIDUAL, Residual, rbf_kernel, standardize
+from gpusage.predictors.times.efficiency import KERNEL_COUNT, NO_RESIDUAL, Residual, rbf_kernel, standardize
 from gpusage_lab.learning.step_flat import Array
 
 ANCHORS = 150

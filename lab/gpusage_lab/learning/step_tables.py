@@ -104,7 +104,7 @@ def _speedups(
 def mean_rows(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
     """Return the means over *rows*: of all and, where the precision is in their names, of each kind of precision.
 
-    A Titan Xp has no matrix units. In half precision it is as slow as in fp32, so it stands apart (decision 54).
+    A Titan Xp has no matrix units. In half precision it is as slow as in fp32, so it stands apart.
     """
     names = [str(row[0]) for row in rows]
     is_half = [name.endswith(HALF) for name in names]

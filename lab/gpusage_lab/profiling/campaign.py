@@ -18,8 +18,7 @@ from gpusage_lab.profiling.crew import Crew
 from gpusage_lab.profiling.gauges import Gauges, NoGauges, open_gauges
 from gpusage_lab.profiling.items import Item, Kind, Sharing
 from gpusage_lab.profiling.plan import ON_CPU, Costs, Slots, estimate_s, is_too_large, pending
-from gpusage_lab.profiling.rows import operator_rows_of, rows_of
-from gpusage_lab.profiling.table import OPERATOR_COLUMNS, CsvTable
+from gpusage_lab.profiling.table import CsvTable, rows_of
 
 CLOSING_S = 5.0
 """Of a budget, kept for ending workers and MPS."""
@@ -48,11 +47,6 @@ class Order:
     def table(self) -> CsvTable:
         """Of measurements."""
         return CsvTable(self.output, COLUMNS)
-
-    @property
-    def operators(self) -> CsvTable:
-        """Of operators; it stands beside the other."""
-        return CsvTable(self.output.with_name(f"{self.output.stem}-operators{self.output.suffix}"), OPERATOR_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +80,6 @@ def run(order: Order, announce: Callable[[Announcement], None]) -> int:
     with ExitStack() as stack:
         gauges, uuid = _gauges(order.gpu)
         order.table.open()
-        order.operators.open()
         check_device(order.table.rows(), gauges.facts)
         daemon = stack.enter_context(mps_of.running(uuid)) if uuid is not None else None
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpusage-profile-")))
@@ -163,8 +156,6 @@ class _Campaign:
         outcome = self._crew.measure(item)
         facts = {**self._gauges.facts, **self._crew.hello}
         rows = rows_of(item, outcome, self._sharing(item), facts)
-        if item.kind == "operators":
-            self._order.operators.append(operator_rows_of(item, outcome, facts))
         self._order.table.append(rows)
         self._rows += [{name: "" if value is None else value for name, value in row.items()} for row in rows]
         if any(row["status"] not in ("ok", "oom") for row in rows):
@@ -175,7 +166,7 @@ class _Campaign:
     def _sharing(self, item: Item) -> Sharing:
         if self._order.gpu is None:
             return "cpu"
-        if item.kind in ("solo", "operators"):
+        if item.kind == "solo":
             return "none"
         self._mps_is_silent = self._mps is None or not self._mps.has_clients
         return "time-slicing" if self._mps_is_silent else "mps"

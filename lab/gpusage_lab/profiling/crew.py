@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from gpusage_lab.profiling.gauges import Gauges, Readings
 from gpusage_lab.profiling.items import Item, ProfiledJob, Side
@@ -91,7 +89,7 @@ class Crew:
         return started_as(item, side, has_environments=self._uuid is not None)
 
     def _start(self, item: Item, side: Side, place: int) -> Hand:
-        variables = environment(side, mps=self._mps if item.kind not in ("solo", "operators") else None)
+        variables = environment(side, mps=self._mps if item.kind != "solo" else None)
         if self._uuid is not None:
             variables["CUDA_VISIBLE_DEVICES"] = self._uuid
         log = self._folder / f"worker-{place}.log"
@@ -104,7 +102,7 @@ class Crew:
 
         One after the other where a job's time alone matters to the measurement.
         """
-        alone = any(side.load is not None or side.job.stall_ratio for side in item.sides)
+        alone = any(side.job.stall_ratio for side in item.sides)
         new = [(hand, side.job) for hand, side in zip(hands, item.sides, strict=True) if hand.job != side.job]
         if alone:
             new = list(zip(hands, (side.job for side in item.sides), strict=True))
@@ -124,16 +122,10 @@ class Crew:
 
     def _run(self, item: Item, hands: list[Hand]) -> Measured:
         pids = tuple(int(hand.hello["pid"]) for hand in hands)
-        if item.kind == "operators":
-            hands[0].process.send({"op": "operators"})
-            answers = [hands[0].process.receive(PREPARE_S)]
-            return Measured(
-                answers=tuple({**hand.ready, **reports} for hand, reports in zip(hands, answers, strict=True))
-            )
         start = time.monotonic() + LEAD_S
         end = start + item.seconds
         for hand, side in zip(hands, item.sides, strict=True):
-            hand.process.send(self._order(item, side, start, end))
+            hand.process.send({"op": "run", "start": start, "end": end, "stall_ratio": side.job.stall_ratio})
         self._gauges.watch(start, ())
         readings = self._gauges.watch(end, pids)
         answers = [hand.process.receive(RUN_S + 3 * item.seconds) for hand in hands]
@@ -151,29 +143,12 @@ class Crew:
                 hand.job = None
         return Measured(answers=tuple(answers))
 
-    def _order(self, item: Item, side: Side, start: float, end: float) -> Message:
-        is_gated = any(other.gated for other in item.sides)
-        has_gate = side.gated or (is_gated and side.load is not None)
-        return {
-            "op": "run",
-            "start": start,
-            "end": end,
-            "load": asdict(side.load) if side.load is not None else None,
-            "stall_ratio": side.job.stall_ratio,
-            "gate": str(self._folder / "gate") if has_gate else None,
-        }
-
 
 def environment(side: Side, *, mps: Mps | None) -> dict[str, str]:
     """Return the variables that a worker of *side* starts with."""
     variables: dict[str, str] = dict(without_mps() if mps is None else mps.environment)
-    settings: Mapping[str, Any] = {
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": side.percent,
-        "CUDA_MPS_CLIENT_PRIORITY": side.priority,
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": side.memory_limit_bytes and f"0={side.memory_limit_bytes // 2**20}M",
-    }
-    if mps is not None:
-        variables |= {name: str(value) for name, value in settings.items() if value is not None}
+    if mps is not None and side.percent is not None:
+        variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(side.percent)
     return variables
 
 

@@ -7,18 +7,13 @@ from typing import Literal, get_args
 
 from gpusage_hooks.types import Workload
 
-Kind = Literal["solo", "share", "pair", "pair-share", "triple", "slo", "memory", "operators"]
+Kind = Literal["solo", "share", "pair"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """In the order of a campaign, where the value is the same.
 
 solo        one job, no MPS
 share       one job under MPS, at a thread percentage; 100 is what pairs are compared with
 pair        two jobs under MPS, default partition
-pair-share  two jobs, each with a thread percentage
-triple      three jobs, default partition
-slo         requests at a fixed rate beside training
-memory      one job under a memory cap
-operators   one job under torch's profiler; its rows are a table of their own
 """
 Sharing = Literal["none", "mps", "time-slicing", "cpu"]
 
@@ -49,53 +44,20 @@ class ProfiledJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """Requests that reach an inference job at random times.
-
-    Attributes:
-        intensity: Mean rate, as a part of what the job can answer alone.
-        limit_ratio: Latency limit, in median latencies of a request that is alone.
-    """
-
-    intensity: float
-    limit_ratio: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
     """One job of a measurement, and its part of the GPU.
 
     Attributes:
         percent: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; ``None`` leaves it unset.
-        priority: CUDA_MPS_CLIENT_PRIORITY, 0 normal and 1 below; ``None`` leaves it unset.
-        memory_limit_bytes: CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; ``None`` leaves it unset.
-        load: The requests of an inference job under an SLO; ``None`` runs one step after the other.
-        gated: Waits between steps while a request of another side is being answered.
     """
 
     job: ProfiledJob
     percent: int | None = None
-    priority: int | None = None
-    memory_limit_bytes: int | None = None
-    load: Load | None = None
-    gated: bool = False
 
     @property
     def label(self) -> str:
         """The side in one word: the job and what is set."""
-        settings = {
-            "percent": self.percent,
-            "priority": self.priority,
-            "memory": self.memory_limit_bytes,
-            "load": self.load and f"{self.load.intensity:g}/{self.load.limit_ratio:g}",
-            "gated": "yes" if self.gated else None,
-        }
-        return "".join([self.job.label, *(f"@{name}={value}" for name, value in settings.items() if value is not None)])
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether MPS has nothing to enforce for this side."""
-        return self.percent is None and self.priority is None and self.memory_limit_bytes is None
+        return self.job.label if self.percent is None else f"{self.job.label}@percent={self.percent}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,5 +81,5 @@ class Item:
 
     @property
     def needs_mps(self) -> bool:
-        """Whether it says something only under MPS: thread percentages, priorities and memory caps."""
-        return self.kind == "share" or any(not side.is_plain for side in self.sides)
+        """Whether it says something only under MPS: a thread percentage."""
+        return self.kind == "share"

@@ -59,29 +59,18 @@ def pending(
 
 
 def _order(item: Item) -> tuple[Any, ...]:
-    return (item.tier, KINDS.index(item.kind), [_environment(side) for side in item.sides], _jobs(item))
-
-
-def _environment(side: Side) -> tuple[int, int, int]:
-    settings = (side.percent, side.priority, side.memory_limit_bytes)
-    first, second, third = (-1 if value is None else value for value in settings)
-    return first, second, third
-
-
-def _jobs(item: Item) -> list[tuple[str, str, str, float, int]]:
-    """Return what orders jobs: by model, so that it is built once, and batch last, so that a ladder ends at its top."""
-    return [_job(side) for side in item.sides]
+    percents = [side.percent or 0 for side in item.sides]
+    return (item.tier, KINDS.index(item.kind), percents, [_job(side) for side in item.sides])
 
 
 def _job(side: Side) -> tuple[str, str, str, float, int]:
+    """Return what orders jobs: by model, so that it is built once, and batch last, so that a ladder ends at its top."""
     job, workload = side.job, side.job.workload
     return (job.model, workload.mode, workload.precision, job.stall_ratio, workload.batch_size)
 
 
 def is_too_large(item: Item, rows: Iterable[Row]) -> bool:
     """Return whether a smaller batch of the same job, alone, did not fit or was slow already."""
-    if item.kind == "memory":
-        return False
     return any(_is_below(side, row) for row in rows if row["kind"] == "solo" for side in item.sides)
 
 
@@ -105,7 +94,7 @@ def started_as(item: Item, side: Side, *, has_environments: bool) -> tuple[objec
     """Return what a worker must have been started with to run *side*."""
     if not has_environments:
         return ()
-    return (item.kind not in ("solo", "operators"), *_environment(side))
+    return (item.kind != "solo", side.percent)
 
 
 def estimate_s(item: Item, slots: Slots, costs: Costs) -> tuple[float, Slots]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations, combinations_with_replacement, product
+from itertools import combinations_with_replacement, product
 
 from gpusage_hooks.comment import parse_model
 from gpusage_hooks.types import Mode, Precision, Workload
-from gpusage_lab.profiling.items import Item, Kind, Load, ProfiledJob, Side
+from gpusage_lab.profiling.items import Item, ProfiledJob, Side
 
 Ladder = tuple[int, ...]
 """Batch sizes from small to large, as far as they fit; the middle one is measured first."""
@@ -61,13 +61,7 @@ PARTNERS = (
     "builtin:dcgan,batch=128,mode=train,precision=tf32",
     "builtin:gcn,batch=32,mode=train,precision=tf32",
 )
-PAIRS_IN_PARTS, TRIPLES = 30, 20
-PARTS = ((25, 75), (50, 50), (75, 25))
-PAIR_S, SLO_S = 1.5, 4.0
-LIMIT_RATIO = 3.0
-INTENSITIES = (0.3, 0.6)
-MEMORY_LIMITS_BYTES = (2 * 10**9, 16 * 10**9)
-"""Below and above what the jobs that are capped need."""
+PAIR_S = 1.5
 STALLS = (0.5, 2.0)
 
 TINY = (
@@ -95,12 +89,7 @@ def session() -> tuple[Item, ...]:
         *_solos(),
         *_shares(partners, (100,), tier=0),
         *_pairs(partners, PAIR_S),
-        *_slos(partners, SLO_S),
         *_shares(partners, (25, 50, 75), tier=2),
-        *_parts(partners),
-        *_triples(partners),
-        *_limits(partners),
-        *_operators(),
     )
 
 
@@ -120,20 +109,8 @@ def named(texts: Iterable[str], seconds: float = 2.0) -> tuple[Item, ...]:
 
 def _of_jobs(jobs: Sequence[ProfiledJob], seconds: float) -> tuple[Item, ...]:
     solos = [Item(kind="solo", sides=(Side(job=item),), seconds=seconds) for item in jobs]
-    rest = (
-        *_shares(jobs, (100, 50), tier=1),
-        *_pairs(jobs, seconds),
-        *_slos(jobs, seconds),
-        *(_colocated_item("pair-share", pair, part, tier=3) for pair, part in product(combinations(jobs, 2), PARTS)),
-        *(Item(kind="triple", sides=tuple(map(_side, three)), tier=3) for three in combinations(jobs, 3)),
-        *_limits(jobs[:1]),
-        *(Item(kind="operators", sides=(Side(job=item),), tier=4) for item in jobs),
-    )
+    rest = (*_shares(jobs, (100, 50), tier=1), *_pairs(jobs, seconds))
     return (*solos, *(replace(item, seconds=seconds) for item in rest))
-
-
-def _side(item: ProfiledJob) -> Side:
-    return Side(job=item)
 
 
 def _solos() -> Iterator[Item]:
@@ -163,56 +140,3 @@ def _pairs(jobs: Sequence[ProfiledJob], seconds: float) -> Iterator[Item]:
     for first, second in places:
         sides = (Side(job=jobs[first]), Side(job=jobs[second]))
         yield Item(kind="pair", sides=sides, tier=1 + (first + second) % 2, seconds=seconds)
-
-
-def _colocated_item(kind: Kind, jobs: Sequence[ProfiledJob], percents: Sequence[int], *, tier: int) -> Item:
-    sides = tuple(Side(job=item, percent=percent) for item, percent in zip(jobs, percents, strict=True))
-    return Item(kind=kind, sides=sides, tier=tier, seconds=PAIR_S)
-
-
-def _parts(jobs: Sequence[ProfiledJob]) -> Iterator[Item]:
-    pairs = _evenly_spaced(list(combinations(jobs, 2)), PAIRS_IN_PARTS)
-    for pair, percents in product(pairs, PARTS):
-        yield _colocated_item("pair-share", pair, percents, tier=3)
-
-
-def _triples(jobs: Sequence[ProfiledJob]) -> Iterator[Item]:
-    for three in _evenly_spaced(list(combinations(jobs, 3)), TRIPLES):
-        yield Item(kind="triple", sides=tuple(map(_side, three)), tier=3, seconds=PAIR_S)
-
-
-def _evenly_spaced(items: Sequence[tuple[ProfiledJob, ...]], count: int) -> list[tuple[ProfiledJob, ...]]:
-    """Return *count* of *items*, evenly spread over them."""
-    return [items[place * len(items) // count] for place in range(count)] if count < len(items) else list(items)
-
-
-def _slos(jobs: Sequence[ProfiledJob], seconds: float) -> Iterator[Item]:
-    """Yield requests alone and beside training: under plain MPS, with partitions, priorities, and the gate."""
-    answering = [item for item in jobs if item.workload.mode == "infer"][:2]
-    training = [item for item in jobs if item.workload.mode == "train"][:2]
-    for item, intensity in product(answering, INTENSITIES):
-        load = Load(intensity=intensity, limit_ratio=LIMIT_RATIO)
-        alone = Side(job=item, load=load)
-        yield Item(kind="slo", sides=(alone,), tier=1, seconds=seconds)
-        for other in map(_side, training):
-            for sides in (
-                (alone, other),
-                (replace(alone, percent=60), replace(other, percent=40)),
-                (replace(alone, priority=0), replace(other, priority=1)),
-                (alone, replace(other, gated=True)),
-            ):
-                yield Item(kind="slo", sides=sides, tier=1, seconds=seconds)
-
-
-def _limits(jobs: Sequence[ProfiledJob]) -> Iterator[Item]:
-    for item, limit in product(jobs[:2], MEMORY_LIMITS_BYTES):
-        yield Item(kind="memory", sides=(Side(job=item, memory_limit_bytes=limit),), tier=3, seconds=1.0)
-
-
-def _operators() -> Iterator[Item]:
-    for ladder, models in LADDERS.items():
-        for model, (mode, precision) in product(models, FIRST):
-            workload = Workload(batch_size=ladder[len(ladder) // 2], mode=mode, precision=precision)
-            yield Item(
-                kind="operators", sides=(Side(job=ProfiledJob(model=model, workload=workload)),), tier=3, seconds=1.0
-            )

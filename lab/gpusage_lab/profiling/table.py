@@ -11,17 +11,20 @@ import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from gpusage.experience.profile_rows import COLUMNS
 from gpusage_hooks.errors import RequestError
+from gpusage_lab.profiling.crew import Measured
+from gpusage_lab.profiling.items import Item, Sharing, Side
+from gpusage_lab.profiling.plan import shape_text
 
 Row = Mapping[str, Any]
-
-OPERATOR_COLUMNS = (
-    *("item", "model", "batch_size", "mode", "precision", "device", "gpu"),
-    *("operator", "shapes", "kernel", "count", "device_time_s", "host_time_s", "steps"),
-)
+Facts = Mapping[str, Any]
+"""Of the machine: the same in every row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +91,49 @@ def _cell(value: object) -> object:
     if isinstance(value, str):
         return " ".join(value.split())
     return value
+
+
+def rows_of(item: Item, outcome: Measured, sharing: Sharing, facts: Facts) -> list[dict[str, Any]]:
+    """Return one row per side."""
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    common = {
+        "item": item.key,
+        "kind": item.kind,
+        "sides": len(item.sides),
+        "measured_at": now,
+        "seconds": item.seconds,
+        "sharing": sharing,
+        "gpusage": _version(),
+    }
+    held = outcome.readings.get("process_bytes") or {}
+    rows = []
+    for place, side in enumerate(item.sides):
+        columns = {**facts, **outcome.readings, **outcome.answers[place], **common}
+        columns |= _request_columns(item, side, place)
+        columns["process_bytes"] = held.get(outcome.pids[place]) if outcome.pids else None
+        rows.append({name: columns.get(name) for name in COLUMNS})
+    return rows
+
+
+def _request_columns(item: Item, side: Side, place: int) -> dict[str, Any]:
+    workload = side.job.workload
+    others = [other.label for other in (*item.sides[:place], *item.sides[place + 1 :])]
+    return {
+        "side": place,
+        "model": side.job.model,
+        "batch_size": workload.batch_size,
+        "mode": workload.mode,
+        "precision": workload.precision,
+        "optimizer": workload.optimizer if workload.mode == "train" else None,
+        "shape": shape_text(side),
+        "stall_ratio": side.job.stall_ratio,
+        "partners": "|".join(others),
+        "thread_percent": side.percent,
+    }
+
+
+def _version() -> str:
+    try:
+        return metadata.version("gpusage")
+    except metadata.PackageNotFoundError:  # a lent machine has a checkout alone
+        return "from source"

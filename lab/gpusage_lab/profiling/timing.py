@@ -14,11 +14,10 @@ from itertools import pairwise
 from typing import Any
 
 from gpusage.graphs.torch.libraries import import_library
-from gpusage_lab.profiling.gate import Gate
 from gpusage_lab.profiling.steps import Step
 
 IN_FLIGHT = 3
-"""Steps that the host may be ahead of the GPU; a gated job has one."""
+"""Steps that the host may be ahead of the GPU."""
 TAIL_S = 0.15
 """For how long a worker goes on after the window: the others may end a little later."""
 
@@ -31,44 +30,32 @@ class Window:
     end: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How a worker goes from one step to the next.
-
-    Attributes:
-        stall_s: Idle time before each step.
-        gate: Closed while a request is being answered.
-    """
-
-    stall_s: float = 0.0
-    gate: Gate | None = None
-
-
 def wait_for_device(device: str) -> None:
     """Wait until the device has finished all work in its queue."""
     if device.startswith("cuda"):
         import_library("torch").cuda.synchronize()
 
 
-def step_ends(step: Step, device: str, window: Window, pace: Pace) -> list[float]:
-    """Run steps until the window has passed; return when each ended, by `time.monotonic`."""
-    run = _ends_on_gpu if device.startswith("cuda") else _ends_on_cpu
-    return run(_paced(step, device, pace), window, pace)
+def step_ends(step: Step, device: str, window: Window, stall_s: float = 0.0) -> list[float]:
+    """Run steps until the window has passed; return when each ended, by `time.monotonic`.
 
+    Args:
+        step: Runs one.
+        device: That it runs on.
+        window: Until when.
+        stall_s: Idle time before each step.
+    """
 
-def _paced(step: Step, device: str, pace: Pace) -> Step:
-    def paced() -> None:
-        if pace.stall_s:
-            wait_for_device(device)
-            time.sleep(pace.stall_s)
-        if pace.gate is not None:
-            pace.gate.wait()
+    def stalled() -> None:
+        wait_for_device(device)
+        time.sleep(stall_s)
         step()
 
-    return paced
+    run = _ends_on_gpu if device.startswith("cuda") else _ends_on_cpu
+    return run(stalled if stall_s else step, window)
 
 
-def _ends_on_cpu(step: Step, window: Window, _: Pace) -> list[float]:
+def _ends_on_cpu(step: Step, window: Window) -> list[float]:
     ends = [time.monotonic()]
     while _needs_another_step(ends, window):
         step()
@@ -76,9 +63,8 @@ def _ends_on_cpu(step: Step, window: Window, _: Pace) -> list[float]:
     return ends[1:]
 
 
-def _ends_on_gpu(step: Step, window: Window, pace: Pace) -> list[float]:
+def _ends_on_gpu(step: Step, window: Window) -> list[float]:
     torch = import_library("torch")
-    ahead = 1 if pace.gate is not None else IN_FLIGHT
     torch.cuda.synchronize()
     origin = torch.cuda.Event(enable_timing=True)
     origin.record()
@@ -90,8 +76,8 @@ def _ends_on_gpu(step: Step, window: Window, pace: Pace) -> list[float]:
         step()
         events.append(torch.cuda.Event(enable_timing=True))
         events[-1].record()
-        if len(events) >= ahead:
-            events[-ahead].synchronize()
+        if len(events) >= IN_FLIGHT:
+            events[-IN_FLIGHT].synchronize()
             ends.append(time.monotonic())
     torch.cuda.synchronize()
     return [began + origin.elapsed_time(event) / 1e3 for event in events]

@@ -3,8 +3,7 @@
 It reads one JSON object a line from its standard input and answers each by one line on its standard output:
 
 prepare    builds a job and runs its first steps          -> ready
-run        runs steps, or answers requests, in a window   -> measured
-operators  runs steps under torch's profiler              -> measured
+run        runs steps in a window                          -> measured
 
 or ``failed``, with ``oom`` where the memory does not suffice. It ends when its input does: a parent that is killed
 leaves no worker behind.
@@ -21,14 +20,11 @@ import threading
 import time
 import warnings
 from importlib import metadata
-from pathlib import Path
 from typing import Any, TextIO
 
 from gpusage.graphs.torch.libraries import import_library
 from gpusage_hooks.types import Workload
-from gpusage_lab.profiling import models, operators, serving, steps, timing
-from gpusage_lab.profiling.gate import Gate
-from gpusage_lab.profiling.items import Load
+from gpusage_lab.profiling import models, steps, timing
 
 WARM_STEPS = 3
 WARM_S = 0.3
@@ -63,7 +59,7 @@ class Worker:
     def handle(self, message: Message) -> Message:
         """Do what *message* says."""
         try:
-            return {"prepare": self.prepare, "run": self.run, "operators": self.operators}[message["op"]](message)
+            return {"prepare": self.prepare, "run": self.run}[message["op"]](message)
         except Exception as error:  # a model may fail in any way; the campaign goes on
             is_oom = steps.is_out_of_memory(error)
             self._drop()
@@ -95,19 +91,9 @@ class Worker:
     def run(self, message: Message) -> Message:
         """Run the prepared job in a window of time."""
         window = timing.Window(start=message["start"], end=message["end"])
-        gate = Gate(Path(message["gate"])) if message.get("gate") else None
-        if message.get("load"):
-            load = Load(**message["load"])
-            report = serving.serve(self._step, self.device, window, load, self._alone_s, gate)
-        else:
-            pace = timing.Pace(stall_s=message.get("stall_ratio", 0.0) * self._alone_s, gate=gate)
-            ends = timing.step_ends(self._step, self.device, window, pace)
-            report = timing.summary(ends, window, self._batch_size)
+        stall_s = message["stall_ratio"] * self._alone_s
+        report = timing.summary(timing.step_ends(self._step, self.device, window, stall_s), window, self._batch_size)
         return {"event": "measured", "status": "ok"} | report | self._memory()
-
-    def operators(self, _: Message) -> Message:
-        """Run the prepared job under torch's profiler."""
-        return {"event": "measured", "status": "ok", "rows": operators.operator_rows(self._step, self.device)}
 
     def _drop(self) -> None:
         self._model, self._built, self._step = None, None, lambda: None

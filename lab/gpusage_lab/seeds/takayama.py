@@ -15,7 +15,7 @@ from gpusage_lab.learning.mlperf_jobs import JOBS, NEW, OLD
 from gpusage_lab.learning.scores import rank_correlation
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 
 FloatArray = npt.NDArray[np.float64]
 PAPER_REDUCTION = 8.24

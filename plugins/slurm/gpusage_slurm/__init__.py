@@ -1,1 +1,4 @@
-"""gpusage for Slurm."""
+"""gpusage for Slurm.
+
+Decisions: docs/decisions/slurm.md
+"""

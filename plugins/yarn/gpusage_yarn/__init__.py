@@ -1,1 +1,4 @@
-"""gpusage's adapter to Hadoop YARN."""
+"""gpusage's adapter to Hadoop YARN.
+
+Decisions: docs/decisions/yarn.md
+"""

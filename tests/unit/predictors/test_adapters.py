@@ -11,8 +11,8 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.times.dequantization import DEQUANTIZATIONS
-from gpusage.predictors.work.adapters import with_adapters
+from gpusage.predictors.times.low_precision import DEQUANTIZATIONS
+from gpusage.predictors.work.lowering import with_adapters
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Precision, Workload

@@ -13,9 +13,9 @@ from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.extrapolation import ENGINE_WARNING
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.times.dequantization import DEQUANTIZATION_LAUNCHES
-from gpusage.predictors.times.engines import ENGINES, MATRIX_SHARE, replays_graph, times_on
 from gpusage.predictors.times.kernel_times import MOST_SHARE, SM_BYTES_PER_S, sustained_share
+from gpusage.predictors.times.low_precision import DEQUANTIZATION_LAUNCHES
+from gpusage.predictors.times.step_time import ENGINES, MATRIX_SHARE, replays_graph, times_on
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Engine, Generation, Gpu, Precision, Workload
 from graphs import language_model

@@ -10,8 +10,8 @@ import pytest
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.times.fp8 import casts_of, narrow_products
 from gpusage.predictors.times.kernels import NARROW_UNITS
+from gpusage.predictors.times.low_precision import casts_of, narrow_products
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Workload
 from graphs import language_model, with_layers

@@ -14,7 +14,7 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.times.efficiency import efficiency_of
-from gpusage.predictors.times.gradients import LEAST_RATIO, MOST_RATIO, bound_backward_passes
+from gpusage.predictors.times.kernel_times import LEAST_RATIO, MOST_RATIO, bound_backward_passes
 from gpusage.predictors.times.step_time import timing_with
 from gpusage_hooks.types import ModelGraph, Workload
 from graphs import chain, node

@@ -10,7 +10,7 @@ from gpusage.decisions.advisor import advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import alone_on, share_of, shares_alone_of, shares_of
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage.predictors.sharing.share_growth import growths, growths_with, kernel_growths
+from gpusage.predictors.sharing.slowdown import growths, growths_with, kernel_growths
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from graphs import chain, convolution_graph, node
 

@@ -81,7 +81,7 @@ def serve(models: Sequence[str], names: Sequence[str], run: Mapping[str, Any], *
 
 
 def _gpus(names: Sequence[str], engine: Engine) -> list[Gpu]:
-    from gpusage.predictors.times.engines import ENGINE_GPUS, runs_on  # numpy
+    from gpusage.predictors.times.step_time import ENGINE_GPUS, runs_on  # numpy
 
     catalogue = advisor().catalogue
     if not names:

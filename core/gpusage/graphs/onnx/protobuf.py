@@ -5,7 +5,7 @@
 2. Each field and each byte that is read counts against a budget, so that no file, however made, takes long or much
    memory.
 
-Why not the onnx package: docs/decisions/0004.
+Why not the onnx package: docs/decisions/graphs.md.
 """
 
 from __future__ import annotations

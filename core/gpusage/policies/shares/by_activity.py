@@ -1,6 +1,6 @@
 """The rule ``activity``: a share is the larger of what the job needs of the GPU's SMs and of its memory.
 
-Invariants (docs/decisions/0002):
+Invariants (docs/decisions/policies.md):
 
 1. A share holds on every GPU type on which the job may land, for a preference does not confine it.
 2. On any GPU, the memory caps of shares that add up to 100 % add up to its memory at most.

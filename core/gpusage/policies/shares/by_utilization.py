@@ -2,7 +2,7 @@
 
 Yeung et al. pack jobs by GPU utilization, a few on a GPU, and limit nobody's threads. Only a utilization that the user
 or an earlier run knows counts: what a graph shows is too inexact. What a job costs beside such partners is not
-predicted, so nothing is promised (docs/decisions/0024).
+predicted, so nothing is promised (docs/decisions/policies.md).
 
 Invariants:
 

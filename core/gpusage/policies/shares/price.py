@@ -1,12 +1,12 @@
 """What a share of a GPU would cost a job, and whether the cost is low enough to promise.
 
-Invariants (docs/decisions/0023):
+Invariants (docs/decisions/policies.md):
 
 1. What is promised holds beside average partners: if percentages add up to 100, it hardly matters who the partners are.
 2. Both ends count: the expected slowdown, and the pessimistic one.
 3. A share saves GPU time: its part of the GPU times its slowdown is less than the whole GPU by a fifth at least.
 4. A job that may use more threads than its share has them while its partners are idle; beside partners it is promised
-   what its share costs, for they may use as many (docs/decisions/0024).
+   what its share costs, for they may use as many (docs/decisions/policies.md).
 """
 
 from __future__ import annotations

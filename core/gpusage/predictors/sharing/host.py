@@ -96,7 +96,7 @@ def _median(weights: FloatArray) -> FloatArray:
 
 
 MAX_STEP_GAPS = 2.0
-"""Of 0 to 16, the one that did best on Lucid's open families, and as well as others on MISO's (decision 49)."""
+"""Of 0 to 16, the one that did best on Lucid's open families, and as well as others on MISO's."""
 ODDS_FACTOR = float(np.exp(NINETY_PERCENT * 0.5))
 """How far the odds lie beyond either end at most, in 9 of 10 jobs; a judgement, as nothing was fitted."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -10,11 +11,16 @@ from gpusage.devices.precisions import AUTOCAST, parameter_share
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.parallel.data_parallel import is_megatron
 from gpusage.predictors.parallel.expert_parallel import own_share
-from gpusage.predictors.times.dequantization import DequantizationWork, dequantization_launches, dequantization_work
-from gpusage.predictors.times.fp8 import CAST_TRAFFIC, casts_of, narrow_products
-from gpusage.predictors.work.adapters import is_adapter
+from gpusage.predictors.times.low_precision import (
+    CAST_TRAFFIC,
+    DequantizationWork,
+    casts_of,
+    dequantization_launches,
+    dequantization_work,
+    narrow_products,
+)
 from gpusage.predictors.work.checkpoints import Checkpoints
-from gpusage.predictors.work.lowering import WIDE_BYTES, Lowering, is_fused
+from gpusage.predictors.work.lowering import WIDE_BYTES, Lowering, is_adapter, is_fused
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Workload
 
@@ -98,7 +104,7 @@ _CAST_LAUNCHES = 1.5
 """What an autocast of one tensor costs the host, in kernels: it looks for an earlier one, and calls three operators.
 
 Published times of small batches ask for 3 with PyTorch, and for none with TensorFlow, whose graph is fixed; this is
-between them (bench/casts.py).
+between them.
 """
 _BACKWARD_COLUMNS = np.array([
     [2.5 if c is _C.ATTENTION else 2.0 for c in OperatorClass],
@@ -183,8 +189,9 @@ _COLUMNS = tuple(each.name for each in fields(Kernels) if each.name != "host_cou
 """What there is of each kind of kernel."""
 
 
-def answer_kernels(prompt: Kernels, token: Kernels, decode_count: int) -> Kernels:
+def answer_kernels(passes: Sequence[Kernels], decode_count: int) -> Kernels:
     """Return the kernels of one answer: of its pass over the prompt, and of *decode_count* passes over one token."""
+    prompt, token = passes
     table = {name: np.concatenate([getattr(prompt, name), getattr(token, name)]) for name in _COLUMNS}
     table["counts"] = np.concatenate([prompt.counts, token.counts * decode_count])
     return Kernels(**table, host_counts=prompt.host_counts + token.host_counts * decode_count)

@@ -1,7 +1,7 @@
 """Recent jobs that compete for fast GPUs; a new job's generation is chosen by its gain compared with theirs.
 
 Each user counts once, by the newest such job: otherwise many jobs of one user, which need never run, would send
-everybody else's to slower GPUs (docs/decisions/0059). Any thread may remember and ask.
+everybody else's to slower GPUs (docs/decisions/experience.md). Any thread may remember and ask.
 """
 
 from __future__ import annotations

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from gpusage.predictors.intervals import ratio
-from gpusage.predictors.times.residual import FEATURES, NO_RESIDUAL
+from gpusage.predictors.times.efficiency import NO_RESIDUAL, STEP_FEATURES
 from gpusage_hooks.types import Interval
 from gpusage_lab.learning.step_ratio import StepPairs, shared_shares
 from gpusage_lab.learning.step_residual import ResidualRows, fit_residual
 
 GPUS = ("old", "new")
 GENERATOR = np.random.default_rng(0)
-MODELS = GENERATOR.normal(0.0, 1.0, (600, len(FEATURES)))
+MODELS = GENERATOR.normal(0.0, 1.0, (600, len(STEP_FEATURES)))
 COMMON = 0.2 * np.tanh(MODELS[:, 0])
 OWN = 0.1 * np.tanh(MODELS[:, 1])
 
@@ -61,12 +61,14 @@ def test_the_same_rows_give_the_same_correction() -> None:
 
 def test_far_from_all_graphs_seen_a_correction_stays_small() -> None:
     actual = fit_residual(ROWS)
-    assert np.abs(actual.log_factors(np.full((1, len(FEATURES)), 1e6), ["new"])).item() < 0.1
-    assert actual.log_factors(np.full((1, len(FEATURES)), -1e6), ["new"]).item() == 0.0  # of fewer kernels than any
+    assert np.abs(actual.log_factors(np.full((1, len(STEP_FEATURES)), 1e6), ["new"])).item() < 0.1
+    assert (
+        actual.log_factors(np.full((1, len(STEP_FEATURES)), -1e6), ["new"]).item() == 0.0
+    )  # of fewer kernels than any
 
 
 def test_no_residual_corrects_nothing() -> None:
-    assert NO_RESIDUAL.log_factors(np.ones((2, len(FEATURES))), GPUS).tolist() == [0.0, 0.0]
+    assert NO_RESIDUAL.log_factors(np.ones((2, len(STEP_FEATURES))), GPUS).tolist() == [0.0, 0.0]
 
 
 def test_a_ratio_is_free_of_the_error_that_both_figures_share() -> None:

@@ -23,9 +23,8 @@ from gpusage_lab.learning.targets import TARGETS
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.profiling.crew import Measured
 from gpusage_lab.profiling.items import Item, Side
-from gpusage_lab.profiling.rows import rows_of
 from gpusage_lab.profiling.suites import TINY, job
-from gpusage_lab.profiling.table import CsvTable
+from gpusage_lab.profiling.table import CsvTable, rows_of
 from measurements import write_measurements
 
 pytest.importorskip("sklearn")

@@ -8,7 +8,7 @@ from gpusage_lab.profiling import mps, suites
 from gpusage_lab.profiling.crew import environment
 from gpusage_lab.profiling.items import Side
 
-SIDE = Side(job=suites.job("timm:a"), percent=40, priority=1, memory_limit_bytes=2**31)
+SIDE = Side(job=suites.job("timm:a"), percent=40)
 STAND_IN = """#!/bin/sh
 # As nvidia-cuda-mps-control does: one daemon a pipe directory.
 echo "$* $CUDA_MPS_PIPE_DIRECTORY" >>"{log}"
@@ -64,7 +64,5 @@ def test_a_side_has_its_part_of_the_gpu_only_under_mps() -> None:
     assert environment(SIDE, mps=daemon) == {
         "CUDA_MPS_PIPE_DIRECTORY": "/pipe",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "40",
-        "CUDA_MPS_CLIENT_PRIORITY": "1",
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M",
     }
     assert environment(SIDE, mps=None) == mps.without_mps()

@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-from pathlib import Path
-from threading import Timer
 from time import monotonic
 
 import pytest
 
-from gpusage_lab.profiling.gate import Gate
-from gpusage_lab.profiling.serving import arrivals
-from gpusage_lab.profiling.timing import Pace, Window, quantile, step_ends, summary
+from gpusage_lab.profiling.timing import Window, quantile, step_ends, summary
 
 
 def test_only_steps_inside_the_window_count() -> None:
@@ -31,7 +27,7 @@ def test_no_step_has_no_time() -> None:
 def test_steps_run_before_and_after_the_window() -> None:
     start = monotonic() + 1.0
     window = Window(start=start, end=start + 0.03)
-    ends = step_ends(lambda: None, "cpu", window, Pace())
+    ends = step_ends(lambda: None, "cpu", window)
     assert ends[0] < window.start
     assert ends[-1] > window.end
 
@@ -39,22 +35,3 @@ def test_steps_run_before_and_after_the_window() -> None:
 @pytest.mark.parametrize(("level", "expected"), [(0, 1), (0.5, 2.5), (1, 4), (0.9, 3.7)])
 def test_a_quantile_lies_between_its_neighbours(level: float, expected: float) -> None:
     assert quantile([4, 1, 3, 2], level) == pytest.approx(expected)
-
-
-def test_requests_arrive_at_the_rate_and_at_the_same_times_in_every_run() -> None:
-    window = Window(start=0, end=100)
-    times = list(arrivals(50, window, 0))
-    assert len(times) == pytest.approx(5000, rel=0.05)  # a Poisson process: 5000 +- 71
-    assert times == list(arrivals(50, window, 0))
-    assert times[-1] < 100
-
-
-def test_who_waits_at_a_gate_goes_on_when_it_opens(tmp_path: Path) -> None:
-    ours, theirs = Gate(tmp_path / "gate"), Gate(tmp_path / "gate")
-    theirs.wait()  # it is open
-    closed = ours.closed()
-    closed.__enter__()
-    began = monotonic()
-    Timer(0.05, closed.__exit__, (None, None, None)).start()
-    theirs.wait()
-    assert monotonic() - began > 0.04

@@ -1,0 +1,154 @@
+"""What numbers of few bits cost beside products: quantised weights become 2 bytes, and fp8 products need casts.
+
+**Quantised weights** where PyTorch runs the model. In inference on few tokens a product's own kernel widens them; its
+host launches more. In training, kernels before the product do it for a whole layer: in the forward pass, once more
+where blocks are computed again, and, with bitsandbytes, in the backward pass. GPTQ's layers are written in PyTorch, so
+autograd keeps what they widened for the backward pass.
+
+**Training in fp8**, as Transformer Engine and torchao do it. Linear layers multiply numbers of 1 byte, forward and
+backward, but for the one that makes the model's output; what passes between layers, attentions, gradients and weights
+are as in bf16. What a product reads is cast before it: inputs, weights, and backward the gradients of outputs.
+
+Source:
+    NVIDIA's user guide of Transformer Engine, "Using FP8 and FP4 with Transformer Engine"; torchao's README of
+    ``torchao.float8`` (``tensorwise`` scaling). Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpusage.devices.precisions import FLOAT_BYTES, QUANTISED_BYTES
+from gpusage.predictors.arrays import BoolArray, FloatArray
+from gpusage.predictors.work.checkpoints import Checkpoints
+from gpusage.predictors.work.lowering import Lowering, bytes_per_weight
+from gpusage_hooks.types import Workload
+
+DEQUANTIZATION_LAUNCHES = {"int4": 1.0, "int8": 2.0, "nf4": 4.0, "fp8": 7.0}
+"""Of a product whose weights are quantised, beside its own kernel, where PyTorch runs the model: GPTQ's and AWQ's
+kernels, bitsandbytes', and those of transformers that scale blocks of fp8. They are fitted on tokens per second that
+litgpt's and Qwen's authors published."""
+
+
+class Dequantization(NamedTuple):
+    """How a library widens the weights of one layer in training.
+
+    Attributes:
+        traffic_bytes_per_weight: Of all kernels together.
+        kernel_count: Those that follow one another on the GPU.
+        launch_count: What the host launches and calls.
+        in_backward: Whether the backward pass widens once more.
+    """
+
+    traffic_bytes_per_weight: float
+    kernel_count: float
+    launch_count: float
+    in_backward: bool
+
+
+_GPTQ = Dequantization(traffic_bytes_per_weight=16.5, kernel_count=5.0, launch_count=12.0, in_backward=False)
+DEQUANTIZATIONS = {
+    "nf4": Dequantization(
+        traffic_bytes_per_weight=QUANTISED_BYTES["nf4"] + 2.0, kernel_count=1.0, launch_count=4.0, in_backward=True
+    ),
+    "int4": _GPTQ,
+    "int8": _GPTQ,
+}
+"""bitsandbytes reads what is stored and writes 2 bytes. GPTQ's were chosen with Qwen's published rows in sight."""
+
+
+class DequantizationWork(NamedTuple):
+    """The kernels of a step that widen weights.
+
+    Attributes:
+        kernel_count: Of all.
+        weight_count: Weights that one of them widens, the mean.
+        traffic_bytes: Of one of them.
+        launch_count: What the host launches for all.
+    """
+
+    kernel_count: float
+    weight_count: float
+    traffic_bytes: float
+    launch_count: float
+
+
+def dequantization_launches(lowering: Lowering, workload: Workload) -> float:
+    """Return what the host launches in addition in inference because weights are quantised."""
+    return DEQUANTIZATION_LAUNCHES.get(workload.precision, 0.0) * float(_quantized_counts(lowering, workload).sum())
+
+
+def dequantization_work(
+    lowering: Lowering, workload: Workload, checkpoints: Checkpoints | None
+) -> DequantizationWork | None:
+    """Return what a training step on quantised weights adds to its products, ``None`` where none is quantised."""
+    dequantization, narrow = DEQUANTIZATIONS.get(workload.precision), _quantized_counts(lowering, workload)
+    if dequantization is None or not narrow.any():
+        return None
+    layers = narrow * (2.0 if dequantization.in_backward else 1.0)
+    if checkpoints:
+        layers += checkpoints.recomputed_counts(lowering.structure) * (narrow > 0)
+    count = float(layers.sum())
+    weights = float(lowering.parameter_bytes @ layers) / FLOAT_BYTES[workload.precision] / count
+    return DequantizationWork(
+        kernel_count=dequantization.kernel_count * count,
+        weight_count=weights,
+        traffic_bytes=dequantization.traffic_bytes_per_weight * weights / dequantization.kernel_count,
+        launch_count=dequantization.launch_count * count,
+    )
+
+
+def _quantized_counts(lowering: Lowering, workload: Workload) -> FloatArray:
+    """Return for each kind how many of its nodes have quantised weights."""
+    narrow = bytes_per_weight(lowering.operator_class, lowering.structure, workload.precision)
+    is_narrow = (lowering.parameter_bytes > 0) & (narrow < FLOAT_BYTES[workload.precision])
+    counts: FloatArray = np.where(is_narrow, lowering.structure.counts, 0.0)
+    return counts
+
+
+CAST_TRAFFIC = 6.0
+"""Bytes to cast one number of 2 bytes: it is read for the largest of its tensor, read once more, and written twice, by
+rows and by columns, for a product in fp8 sums along both operands' rows."""
+
+
+class Casts(NamedTuple):
+    """The casts of a step to fp8, all of the mean size.
+
+    Attributes:
+        kernel_count: Of all.
+        element_count: Of one of them.
+    """
+
+    kernel_count: float
+    element_count: float
+
+
+def narrow_products(lowering: Lowering) -> BoolArray:
+    """Return the kinds of products that are of fp8: linear layers, but for the model's outputs and adapters."""
+    of_weight = bytes_per_weight(lowering.operator_class, lowering.structure, "fp8")
+    narrow: BoolArray = (of_weight < FLOAT_BYTES["fp8"]) & (lowering.parameter_bytes > 0) & lowering.matrix_units
+    return narrow
+
+
+def casts_of(lowering: Lowering, narrow: BoolArray, checkpoints: Checkpoints | None) -> Casts:
+    """Return the casts of a training step; what several products read, as queries, keys and values do, is cast once.
+
+    Args:
+        lowering: Of the model.
+        narrow: The kinds of products that are of fp8.
+        checkpoints: From which blocks are computed once more.
+    """
+    structure = lowering.structure
+    is_narrow = narrow[structure.kind_of_node]
+    reads = is_narrow[structure.destinations]
+    source, reader = structure.sources[reads], structure.destinations[reads]
+    shares = np.bincount(reader, 1.0 / np.bincount(source)[source], len(is_narrow))
+    inputs = np.bincount(structure.kind_of_node, np.where(shares > 0, shares, is_narrow), len(narrow))
+    counts = structure.counts * narrow
+    again = 1.0 + checkpoints.recomputed_counts(structure) / structure.counts if checkpoints else 1.0
+    sizes = np.array([lowering.read_bytes, lowering.parameter_bytes]) / FLOAT_BYTES["fp8-mixed"]
+    count = float(((inputs + counts) * again + counts).sum())
+    elements = float((sizes * [inputs, counts] * again).sum() + lowering.output_elements @ counts)
+    return Casts(count, elements / max(count, 1.0))

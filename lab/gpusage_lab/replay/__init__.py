@@ -1,1 +1,0 @@
-"""Emulated jobs on a real scheduler: what sharing by prediction gains there, beside what the simulator predicts."""

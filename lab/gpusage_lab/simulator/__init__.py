@@ -1,1 +1,0 @@
-"""A discrete-event simulator of a GPU cluster: what a policy would do to a trace of jobs."""
