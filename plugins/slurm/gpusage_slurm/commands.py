@@ -95,7 +95,7 @@ def uninstall() -> None:
 @slurm.command()
 @_YES
 @_JSON
-@run_by("gpusage_slurm.actions:drain")
+@run_by("gpusage_slurm.jobs.drain:drain")
 def drain() -> None:
     """Show pending and running rewritten jobs; with --yes, stop rewriting and restore the requests of pending ones.
 

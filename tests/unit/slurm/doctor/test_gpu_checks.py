@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpusage_hooks.types import GpuPool
-from gpusage_slurm.doctor.checks import wrong_weights
+from gpusage_slurm.doctor.gpu_checks import wrong_weights
 
 POOL = GpuPool(
     gpu="v100-sxm2-16gb", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100, partitions=("p", "q")

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from gpusage_slurm import scontrol
-from gpusage_slurm.jobs.out_of_memory import OUT_OF_MEMORY, find_out_of_memory_jobs
+from gpusage_slurm.jobs.restore import OUT_OF_MEMORY, find_out_of_memory_jobs
 
 SHARE = {
     "UserName": "ada",

@@ -9,7 +9,7 @@ import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage_hooks.errors import RequestError
-from gpusage_slurm.cluster.slurm_conf import cluster_of_slurm_conf
+from gpusage_slurm.cluster.from_slurm_conf import cluster_of_slurm_conf
 
 CONF = """
 ClusterName=site

@@ -7,12 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusage.store.annotation import JobAnnotation, parse_annotation
-from gpusage_slurm.submission.placement import (
-    avoided_nodes_in,
-    format_avoided_nodes,
-    placement_in,
-    request_without_avoided_nodes,
-)
+from gpusage_slurm.jobs.placement import avoided_nodes_in, placement_in, readmitted_mark
 
 
 def mark(after: str) -> JobAnnotation:
@@ -26,10 +21,10 @@ def mark(after: str) -> JobAnnotation:
     st.sampled_from(("", "constraint v100", "constraint (v100|a100)&ib", "prefer h100")),
 )
 def test_what_is_written_is_read(names: list[str], place: str) -> None:
-    after = ", ".join(filter(None, ("gres/mps:40", format_avoided_nodes(tuple(names)), place)))
+    after = ", ".join(filter(None, ("gres/mps:40", f"avoid {','.join(names)}", place)))
     assert avoided_nodes_in(mark(after)) == tuple(names)
     assert placement_in(mark(after)) == place
-    assert request_without_avoided_nodes(mark(after)) == ", ".join(filter(None, ("gres/mps:40", place)))
+    assert readmitted_mark(mark(after), "room").after == ", ".join(filter(None, ("gres/mps:40", place)))
 
 
 @pytest.mark.parametrize("after", ["gres/mps:40", "gres/mps:40, constraint avoid", "gres/gpu:1, prefer avoid"])

@@ -10,7 +10,7 @@ import pytest
 from gpusage.boundary.edits import make_edits
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm.install.node_scripts import SCRIPTS, plan_copies, plan_removal
-from gpusage_slurm.install.plan import (
+from gpusage_slurm.install.site import (
     Site,
     find_site,
     new_node_scripts,

@@ -13,24 +13,32 @@ import os
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from gpusage.boundary.edits import Edit, edit_of, read_text
 from gpusage.node.dividing import libexec_folder
-from gpusage.settings.configuration import SiteMode
+from gpusage.settings.configuration import Configuration, DaemonSettings, SiteMode
 from gpusage.settings.configuration_file import configuration_path, default_configuration, load_configuration
-from gpusage_hooks.errors import RequestError
+from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_slurm.install import node_scripts, slurm_conf
-from gpusage_slurm.install.lua_scripts import LuaSettings, cli_filter_block, job_submit_block, with_block, without_block
+from gpusage_slurm.install.lua_scripts import (
+    LuaSettings,
+    cli_filter_block,
+    job_submit_block,
+    socket_in,
+    with_block,
+    without_block,
+)
 from gpusage_slurm.settings import SlurmSettings
 
 _BILLED = re.compile(r"^[^#\n]*TRESBillingWeights=[^#\n]*gres/mps", re.IGNORECASE | re.MULTILINE)
 _MODE = re.compile(r"""^[ \t]*mode[ \t]*=[ \t]*("[^"\n]*"|'[^'\n]*')""", re.MULTILINE)
 PACKAGED_UNIT = Path("/usr/lib/systemd/system/gpusaged.service")  # where deb and rpm put it
-_PLAIN = re.compile(r"[\w/.+@:~-]+")  # what slurm.conf and a systemd unit hold without quotes
 _START = re.compile(r"^ExecStart=gpusaged(?= |$)", re.MULTILINE)
+_PLAIN = re.compile(r"[\w/.+@:~-]+")  # what slurm.conf and a systemd unit hold without quotes
 _PROTECTED = ("/home", "/root")  # ProtectHome= of the unit
 
 
@@ -57,18 +65,24 @@ class Site:
         """Where slurmctld looks for its Lua scripts."""
         return self.slurm_conf.parent
 
+    @property
+    def backup(self) -> Path:
+        """Where slurm.conf stays as it was before we first touched it."""
+        return self.slurm_conf.with_name(f"{self.slurm_conf.name}.gpusage-before")
 
-def find_site(slurm_conf: Path | None = None, unit_folder: Path | None = None) -> Site:
-    """Return the site whose *slurm_conf* is given, else the one that SLURM_CONF names, else the usual place's.
+
+def find_site(conf: Path | None = None, unit_folder: Path | None = None) -> Site:
+    """Return the site whose slurm.conf is *conf*, else the one that SLURM_CONF names, else the usual place's.
 
     Raises:
         RequestError: There is no such file, slurm.conf could not name this installation, or a unit is wanted and could
             not start its daemon.
     """
-    chosen = slurm_conf or Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
+    chosen = conf or Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
     if not chosen.is_file():
         message = f"Slurm's configuration must be a file; got {str(chosen)!r}. Name it with --slurm-conf."
         raise RequestError(message)
+
     command = Path(sys.executable).parent / "gpusage"
     if unit_folder is not None and any(command.is_relative_to(folder) for folder in _PROTECTED):
         message = (
@@ -76,6 +90,7 @@ def find_site(slurm_conf: Path | None = None, unit_folder: Path | None = None) -
             f"{str(command.parent)!r}. Install it in /opt, for example."
         )
         raise RequestError(message)
+
     # Not resolved: where slurm.conf is a link, Slurm looks for its scripts beside the link.
     chosen, copies = chosen.absolute(), libexec_folder()
     for path in (chosen, command, copies):
@@ -94,6 +109,28 @@ def find_site(slurm_conf: Path | None = None, unit_folder: Path | None = None) -
     )
 
 
+def socket_candidates(configuration: Configuration | None, job_submit: str) -> tuple[str, ...]:
+    """Return the sockets where gpusaged may listen, the likeliest first.
+
+    Args:
+        configuration: ``None`` where it is broken: gpusaged runs on with the last good one.
+        job_submit: The text of job_submit.lua, which still names its socket then.
+    """
+    ours = configuration.daemon.socket if configuration else None
+    candidates = (ours, socket_in(job_submit), DaemonSettings().socket)
+    return tuple(dict.fromkeys(socket for socket in candidates if socket is not None))
+
+
+def local_socket_candidates() -> tuple[str, ...]:
+    """Return the sockets where gpusaged may listen by this host's files."""
+    configuration, script = None, ""
+    with suppress(GpuUsageError):
+        configuration = load_configuration()
+    with suppress(GpuUsageError, OSError):
+        script = (find_site().folder / "job_submit.lua").read_text(encoding="utf-8", errors="replace")
+    return socket_candidates(configuration, script)
+
+
 def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, ...]:
     """Return the edits of an installation; without *mode*, a new site gets ``observe`` and an old one keeps its own."""
     configuration = load_configuration() if site.gpusage_toml.exists() else default_configuration()
@@ -106,21 +143,25 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
         command=str(site.command),
         capture=configuration.learning.capture,
     )
+    blocks = {"job_submit.lua": job_submit_block(settings), "cli_filter.lua": cli_filter_block(settings)}
+    edits = [
+        edit_of(site.folder / name, with_block(read_text(site.folder / name) or "", body))
+        for name, body in blocks.items()
+    ]
+
     before = slurm_conf.read_files(site.slurm_conf)
     texts = dict(before)
     _add_lists(texts, site)
-    wrappers = _add_node_side(texts, site, across_users=configuration.sharing.across_users)
-    edits = [
-        edit_of(site.folder / name, with_block(read_text(site.folder / name) or "", body))
-        for name, body in (
-            ("job_submit.lua", job_submit_block(settings)),
-            ("cli_filter.lua", cli_filter_block(settings)),
-        )
-    ]
-    edits += wrappers
+    edits += _add_node_side(texts, site, across_users=configuration.sharing.across_users)
     edits.append(edit_of(site.gpusage_toml, _toml(read_text(site.gpusage_toml), mode)))
     edits += _unit_edits(site, wanted=True)
-    edits += _backup_edits(site, before[site.slurm_conf], texts[site.slurm_conf])
+
+    # Only what was never ours is worth a copy.
+    conf = before[site.slurm_conf]
+    if texts[site.slurm_conf] != conf and slurm_conf.without_edits(conf) == conf:
+        summary = f"a copy of {site.slurm_conf.name} as it is now"
+        edits.append(Edit(path=site.backup, before=read_text(site.backup), after=conf, mode=0o600, summary=summary))
+
     # What slurm.conf names must be there first: sbatch reads slurm.conf anew each time, and fails without the script.
     return (*node_scripts.plan_copies(site.libexec), *edits, *(edit_of(path, texts[path]) for path in texts))
 
@@ -134,22 +175,25 @@ def plan_uninstallation(site: Site, *, in_use: bool = False) -> tuple[Edit, ...]
     edits = [
         edit_of(path, slurm_conf.without_edits(text)) for path, text in slurm_conf.read_files(site.slurm_conf).items()
     ]
+    restored = edits[0].after
     for name in ("job_submit.lua", "cli_filter.lua"):
         text = read_text(site.folder / name)
         if text is not None:
-            edits.append(
-                edit_of(site.folder / name, without_block(text) or (None if without_block(text) != text else ""))
-            )
+            # A script that held our block alone goes; one of the site's that was empty before stays.
+            site_text = without_block(text)
+            edits.append(edit_of(site.folder / name, site_text or (None if site_text != text else "")))
+
     wrappers = [script.copy(site.folder) for script in node_scripts.SCRIPTS]
     names = [str(path) for path in (site.libexec, *wrappers)]
     if not (in_use or any(name in (edit.before or "") for edit in edits for name in names)):
         edits += [edit_of(path, None) for path in wrappers]
         edits += node_scripts.plan_removal(site.libexec)
+
     own = read_text(site.gpusage_toml)
-    generated = own is not None and _MODE.sub("", own) == _MODE.sub("", _toml(None, None))
-    edits.append(edit_of(site.gpusage_toml, None if generated else own))
-    if read_text(_backup_path(site)) == edits[0].after:
-        edits.append(Edit(path=_backup_path(site), before=edits[0].after, after=None, summary="is removed"))
+    is_unchanged = own is not None and _MODE.sub("", own) == _MODE.sub("", _toml(None, None))
+    edits.append(edit_of(site.gpusage_toml, None if is_unchanged else own))
+    if read_text(site.backup) == restored:
+        edits.append(Edit(path=site.backup, before=restored, after=None, summary="is removed"))
     return (*edits, *_unit_edits(site, wanted=False))
 
 
@@ -198,6 +242,7 @@ def _add_node_side(texts: dict[Path, str], site: Site, *, across_users: bool) ->
             if not node_scripts.names_packaged_file(theirs):
                 continue  # the site itself names a copy
             theirs = None
+
         wrapper = script.copy(site.folder)
         text = node_scripts.render_wrapper(script, theirs, copy, across_users=across_users)
         texts[path] = slurm_conf.with_setting(texts[path], script.key, str(wrapper if text else copy))
@@ -209,18 +254,6 @@ def _add_node_side(texts: dict[Path, str], site: Site, *, across_users: bool) ->
 def _file_of(key: str, texts: dict[Path, str], site: Site) -> Path:
     """Return the file that sets *key*, slurm.conf itself where none does."""
     return next((path for path, text in texts.items() if slurm_conf.setting(text, key) is not None), site.slurm_conf)
-
-
-def _backup_path(site: Site) -> Path:
-    return site.slurm_conf.with_name(f"{site.slurm_conf.name}.gpusage-before")
-
-
-def _backup_edits(site: Site, before: str, after: str) -> tuple[Edit, ...]:
-    """Return the edit that keeps slurm.conf as it was before we first touched it."""
-    if after == before or slurm_conf.without_edits(before) != before:
-        return ()
-    path, summary = _backup_path(site), f"a copy of {site.slurm_conf.name} as it is now"
-    return (Edit(path=path, before=read_text(path), after=before, mode=0o600, summary=summary),)
 
 
 def _unit_edits(site: Site, *, wanted: bool) -> tuple[Edit, ...]:
@@ -235,6 +268,7 @@ def _unit_edits(site: Site, *, wanted: bool) -> tuple[Edit, ...]:
 
 
 def _toml(present: str | None, mode: SiteMode | None) -> str:
+    """Return gpusage.toml, *present* where the site has one, in *mode*."""
     if present is None:
         return (
             "# Settings of gpusage; `gpusage slurm doctor` prints every key with its value and where it came from.\n"

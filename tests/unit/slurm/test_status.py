@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from gpusage_hooks.types import Cluster, GpuPool
-from gpusage_slurm.daemon import describe_status
+from gpusage_slurm.actions import describe_status
 
 POOL = GpuPool(gpu="v100", site_type="v100", gpu_count=2, free_gpu_count=1, mps_per_gpu=100, feature="v100")
 
