@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gpusage.cli import options
-from gpusage.cli.deferred import run_by
+from gpusage.cli.program import run_by
 
 POLICIES = ("slots", "price", "price-online", "packing", "packing-observed", "reactive", "sets")
 """As in `gpusage_planning.simulator.scenario`, which needs numpy."""
