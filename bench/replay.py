@@ -21,7 +21,7 @@ import click
 
 from gpusage.boundary.atomic_file import atomic_write
 from gpusage.decisions.advisor import make_advisor
-from gpusage_lab.cli.scores import show_scores
+from gpusage_lab.learning.report import show_scores
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.replay import comparison
 from gpusage_lab.replay.comparison import STATES, Outcome, Repetition

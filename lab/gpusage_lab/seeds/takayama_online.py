@@ -15,7 +15,7 @@ from gpusage.policies.competition import LEAST_JOBS, gives_way, least_rank
 from gpusage.service.state.recent_jobs import REMEMBERED_JOBS
 from gpusage_hooks.types import Cluster, GenerationRules
 from gpusage_hooks.units import HOUR_S
-from gpusage_lab.learning.mlperf_jobs import JOBS
+from gpusage_lab.learning.named_jobs import JOBS
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.seeds.takayama import FloatArray, measured, predicted
 from gpusage_lab.simulator.contract import Backfill, Colocation, Demand, JobRequest, Tenant

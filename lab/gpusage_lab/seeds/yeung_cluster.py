@@ -15,7 +15,7 @@ under MPS. Assumptions, as the paper leaves them open:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import mean
 
 import numpy as np
@@ -43,7 +43,6 @@ PERFECT = "perfect prediction"
 OURS, OURS_OBSERVED, OURS_PERFECT = "sets", "sets, utilization observed", "sets, perfect prediction"
 PAPER = {SLOTS: (43.1, 1869.0), REACTIVE: (47.1, 2193.0), PREDICTED: (69.6, 2024.0)}
 """Utilization in percent and JCT in seconds; makespan of the predicted way: -33.5 % and -26.5 % against the others."""
-PAPER_GAINS = {"utilization_gain": 0.615, "makespan_gain": 0.335, "jct_ratio": 1.083}
 GOALS = {"utilization_gain": 0.615, "makespan_gain": 0.336, "jct_ratio": 1.08}
 """On Lucid; on Gavel no policy may be worse than slots."""
 COLUMNS = (
@@ -89,6 +88,11 @@ class Outcome:
     makespan_gain: float
     worst_makespan_gain: float
     jct_ratio: float
+
+
+def tables(data: DataFolder) -> list[ScoreTable]:
+    """Return every policy's figures under either truth."""
+    return [table(truth, experiment(data, truth)) for truth in TRUTHS]
 
 
 def experiment(data: DataFolder, truth: str, seed: int = 0) -> list[Outcome]:
@@ -141,13 +145,6 @@ def policies(truth: PairTruth) -> Iterator[tuple[Policy, Fleet]]:
         (OURS_PERFECT, actual, truth.pair_throughputs),
     ):
         yield Sets(fleet=fleet, foresight=Foresight(loads=loads, pair_throughputs=(pairs,)), name=name), fleet
-
-
-def document(truth: str, outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return what is printed as JSON of one truth: the gains of the predicted way, and every policy's figures."""
-    ours = next(one for one in outcomes if one.policy == PREDICTED)
-    gains = {key: round(getattr(ours, key), 4) for key in PAPER_GAINS}
-    return {"truth": truth, **gains, "paper": dict(PAPER_GAINS), "policies": [asdict(one) for one in outcomes]}
 
 
 def table(truth: str, outcomes: Sequence[Outcome]) -> ScoreTable:
