@@ -1,6 +1,6 @@
 """How good the predictions are, as Markdown: the goals and every table.
 
-``python bench/remake.py docs/accuracy.md`` puts it into this page. A run looks at the sealed families, and
+``python bench/remake.py lab/docs/accuracy.md`` puts it into this page. A run looks at the sealed families, and
 adds a line to bench/looks.txt. Without the public measurements it says so and ends well.
 """
 

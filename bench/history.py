@@ -33,7 +33,7 @@ from gpusage.experience.history import GpuLookup, History
 from gpusage.experience.runs import Run, history_runs
 from gpusage.experience.trust import Check, history_checks, history_trust
 from gpusage.experience.unnamed_jobs import SHARPNESS
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import (
     Allocation,
     Cluster,

@@ -40,7 +40,7 @@ from gpusage_lab.learning.slowdown_rows import PARVAGPU, RAPP
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds.command import command_of
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 
 MODELS = Path(__file__).parent.parent / "examples" / "models"
 LUCID, LUCID_ALONE = "lucid_pairs.csv", "lucid_solo.csv"

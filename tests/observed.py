@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 from gpusage.store.decisions import DecisionStore
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import Allocation, Code, DecisionRecord, GpuRequest, Interval, JobIdentity, Outcome, Usage
 from records import NEED, RECORD, USAGE
 

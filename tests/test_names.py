@@ -43,8 +43,6 @@ VAGUE = frozenset(
     }
 )
 """Functions and classes of these names, with or without ``_`` before them, do not say what they do or are."""
-PUBLIC = frozenset({"by_rivals", "tell_jobs"})
-"""Keys of gpusage.toml, which sites have written down: `[generation] by_rivals` and `[slurm] tell_jobs`."""
 LIBRARIES = frozenset({"AttributeNotFoundException", "NoClassDefFoundError"})
 """Names of the libraries that our programs in Java use."""
 OTHER_LANGUAGES = {
@@ -79,7 +77,7 @@ def identifiers(node: ast.AST) -> Iterator[str]:
 
 
 def banned_names(module: str, tree: ast.AST) -> set[str]:
-    """Return the names of *tree*, and *module*, its own, that have a banned word or say nothing, and are not public."""
+    """Return the names of *tree*, and *module*, its own, that have a banned word or say nothing."""
     names = set() if module.startswith("test_") else {module}
     vague = set()
 
@@ -88,7 +86,7 @@ def banned_names(module: str, tree: ast.AST) -> set[str]:
         names.update(identifiers(node))
         if isinstance(node, DEFINITIONS) and node.name.strip("_").lower() in VAGUE and not is_property(node):
             vague.add(node.name)
-    return {name for name in names - PUBLIC if words(name) & BANNED} | vague
+    return {name for name in names if words(name) & BANNED} | vague
 
 
 def is_property(node: ast.AST) -> bool:

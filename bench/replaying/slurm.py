@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from gpusage_lab.replay import body
-from gpusage_lab.replay.prediction import RULE
-from gpusage_lab.replay.site import SLURM
+from gpusage_planning.replay import body
+from gpusage_planning.replay.prediction import RULE
+from gpusage_planning.replay.site import SLURM
 from gpusage_sandboxes.gpusaged import stop_gpusaged
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_slurm.sandbox.trial import install_plugin
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.slurm.trial import install_plugin
 from replaying.request import Request
 
 PLAN = ClusterPlan(nodes=parse_nodes(SLURM.nodes))

@@ -357,7 +357,10 @@ def read_gpu(device: str) -> GpuReading | None:
 
 @hookspec
 def add_commands() -> Sequence[object] | None:
-    """Return click commands that belong under ``gpusage``; all answers count."""
+    """Return click commands that belong under ``gpusage``; all answers count.
+
+    A group that bears the name of another plugin's group adds its subcommands to it.
+    """
 
 
 @hookspec

@@ -9,6 +9,7 @@ GB = 10**9
 MHZ = 10**6
 TERA = 10**12
 HOUR_S = 3600.0
+DAY_S = 24 * HOUR_S
 WHOLE_PERCENT = 100
 LONG_S = 600.0
 """From here on people read minutes."""

@@ -205,7 +205,7 @@ def test_a_job_that_waited_behind_a_slow_one_is_recorded_with_its_request_and_re
     behind = idle.question(idle.card("behind"), comment="model=behind.onnx")
     with idle.connected() as connection:
         connection.sendall(_line(idle.question(idle.card("sleep=1.5"), comment="model=slow.onnx")))
-        idle.wait(lambda: idle.status()["asks"]["asked"] == 1)
+        idle.wait(lambda: idle.status()["asks"]["requests"] == 1)
         soon_s = time.time() + 0.2
         assert idle.ask({**behind, "until_s": soon_s}) == {**KEEP_ANSWER, "overdue": "1"}
         # It says nothing to us, and nobody knew.
@@ -255,10 +255,10 @@ def test_remembered_questions_are_answered_while_a_slow_one_is_decided(idle: Dae
     """A forged card that takes long holds up nobody who asks what was asked before."""
     idle.start()
     idle.wait(lambda: idle.ask()["code"] == "REWRITE")
-    before = idle.status()["asks"]["asked"]
+    before = idle.status()["asks"]["requests"]
     with idle.connected() as connection:
         connection.sendall(_line(idle.question(idle.card("sleep=30"))))
-        idle.wait(lambda: idle.status()["asks"]["asked"] > before)
+        idle.wait(lambda: idle.status()["asks"]["requests"] > before)
         begun_s = time.monotonic()
         idle.ask()
         assert time.monotonic() - begun_s < 15

@@ -57,8 +57,8 @@ def test_decisions_and_durations_are_counted(measured: tuple[Any, int]) -> None:
     for _ in range(3):
         daemon.ask()
     daemon.ask(daemon.question(comment="gpusage=off"))
-    daemon.wait(lambda: daemon.status()["records"]["kept"] == 4)
-    daemon.wait(lambda: counts(port).get("gpusage_records_kept_total") == 4)
+    daemon.wait(lambda: daemon.status()["records"]["written"] == 4)
+    daemon.wait(lambda: counts(port).get("gpusage_records_written_total") == 4)
     actual = counts(port)
     decided = {name: value for name, value in actual.items() if name.startswith("gpusage_decisions_total")}
     assert sum(decided.values()) == actual["gpusage_answer_duration_seconds_count"] == 4

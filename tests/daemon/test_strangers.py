@@ -98,7 +98,7 @@ def test_nobody_gets_a_verdict_where_the_status_is_told(daemon: Daemon) -> None:
         assert json.loads(daemon.raw(json_line(daemon.question()), looking=True)) == KEEP_ANSWER
         assert json.loads(daemon.raw(b"garbage\n", looking=True)) == KEEP_ANSWER
     asks = daemon.status()["asks"]
-    assert (asks["refused"], asks["malformed"], asks["asked"]) == (20, 20, 0)
+    assert (asks["refused"], asks["malformed"], asks["requests"]) == (20, 20, 0)
     assert 1 <= daemon.log().count(f"uid {os.geteuid()}") <= 2
 
 

@@ -63,7 +63,7 @@ def test_garbage_is_kept_counted_and_logged(daemon: Daemon, line: bytes) -> None
 def test_half_a_line_is_no_question(daemon: Daemon) -> None:
     """The client that hangs up is not answered, and nothing is recorded."""
     assert daemon.raw(json_line(daemon.question())[:-20], shut=True) == b""
-    assert daemon.status()["asks"]["asked"] == 0
+    assert daemon.status()["asks"]["requests"] == 0
 
 
 def test_a_line_in_pieces_is_one_question(daemon: Daemon) -> None:
@@ -171,7 +171,7 @@ def test_sigterm_lets_a_question_in_work_be_answered(daemon: Daemon) -> None:
     assert daemon.process is not None
     with daemon.connected() as connection:
         connection.sendall(json_line(daemon.question(daemon.card("sleep=0.3"))))
-        daemon.wait(lambda: daemon.status()["asks"]["asked"] == 1)
+        daemon.wait(lambda: daemon.status()["asks"]["requests"] == 1)
         assert daemon.stop() == 0
         assert json.loads(connection.recv(65536))["code"] == "REWRITE"
     assert len(daemon.records()) == 1
@@ -359,14 +359,15 @@ def test_a_corrupt_store_is_moved_aside(idle: Daemon) -> None:
 def test_a_store_that_is_overwritten_while_it_runs_loses_no_answer(daemon: Daemon) -> None:
     """Whatever SQLite makes of it, answers leave, and every decision is kept or counted as lost."""
     assert alive(daemon)
-    daemon.wait(lambda: daemon.status()["records"]["kept"] == 1)  # a file cut short under a writer may end any process
+    # A file that is cut short under a writer may end any process.
+    daemon.wait(lambda: daemon.status()["records"]["written"] == 1)
     for path in daemon.store.parent.iterdir():
         path.write_bytes(b"\xa5" * path.stat().st_size)
     for _ in range(5):
         assert alive(daemon)
     daemon.wait(lambda: daemon.status()["records"]["waiting"] == 0)  # an answer may leave before its record is written
     records = daemon.status()["records"]
-    assert records["kept"] + records["lost"] == 6
+    assert records["written"] + records["lost"] == 6
 
 
 def test_a_store_whose_folder_vanishes_is_made_anew(daemon: Daemon) -> None:
@@ -387,7 +388,7 @@ def test_a_store_that_cannot_be_opened_loses_no_answer_and_no_record_once_it_can
     for _ in range(20):
         assert alive(idle)
     records = idle.status()["records"]
-    assert (records["kept"], records["waiting"], records["lost"]) == (0, 20, 0)
+    assert (records["written"], records["waiting"], records["lost"]) == (0, 20, 0)
     idle.wait(lambda: "must be opened" in (idle.status()["records"]["error"] or ""))
     assert idle.log().count("decisions wait to be written") == 1
     idle.store.parent.unlink()
@@ -405,7 +406,7 @@ def test_a_full_disk_loses_no_answer(idle: Daemon) -> None:
         assert alive(idle)
     records = idle.status()["records"]
     assert records["waiting"] > 0
-    assert records["kept"] + records["waiting"] + records["lost"] == 300
+    assert records["written"] + records["waiting"] + records["lost"] == 300
 
 
 def test_a_store_that_another_process_has_locked_delays_no_answer(daemon: Daemon) -> None:
@@ -421,7 +422,7 @@ def test_a_store_that_another_process_has_locked_delays_no_answer(daemon: Daemon
     lock.execute("COMMIT")
     lock.close()
     assert taken_s < 9  # the lock is waited for one second, by each
-    daemon.wait(lambda: daemon.status()["records"]["kept"] == 11)
+    daemon.wait(lambda: daemon.status()["records"]["written"] == 11)
 
 
 def test_memory_stays_below_150_mb(daemon: Daemon) -> None:

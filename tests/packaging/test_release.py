@@ -12,8 +12,8 @@ from zipfile import ZipFile
 
 import pytest
 
+from gpusage_sandboxes.slurm.patchelf import fetch_patchelf
 from gpusage_slurm.install import plan
-from gpusage_slurm.sandbox.patchelf import fetch_patchelf
 from installations import CHECKOUT, Installation, install_wheel
 
 pytestmark = pytest.mark.release

@@ -15,10 +15,10 @@ import pytest
 
 from gpusage.store.opening import open_store
 from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.slurm.trial import install_plugin
 from gpusage_slurm.jobs.out_of_memory import OUT_OF_MEMORY
 from gpusage_slurm.jobs.queue import PROGRAM_MISSING
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_slurm.sandbox.trial import install_plugin
 from slurm_jobs import GENEROUS, configure, gpusaged_status, release, show_job, submit_share, wait_for_state
 from waiting import wait_until
 
@@ -138,7 +138,7 @@ def test_no_loop_and_never_against_its_users_word_and_its_mark_is_set_right(sand
     assert again["Comment"] == LIGHT
 
     def reported() -> list[str]:
-        known = gpusaged_status(sandbox)["aftercare"]["not_rescued"]
+        known = gpusaged_status(sandbox)["job_monitor"]["not_requeued"]
         return [each for each in known if f"slurm job {final} of " in each]
 
     (message,) = wait_until(reported)
@@ -180,7 +180,9 @@ def test_a_site_that_rescues_no_job_has_the_miss_recorded(sandbox: Sandbox) -> N
         job = shared(sandbox, f"--comment={LIGHT.replace('batch=8', 'batch=2')}")
         release(sandbox, job)
         wait_until(
-            lambda: any(f"job {job} of" in message for message in gpusaged_status(sandbox)["aftercare"]["not_rescued"])
+            lambda: any(
+                f"job {job} of" in message for message in gpusaged_status(sandbox)["job_monitor"]["not_requeued"]
+            )
         )
         assert wait_for_state(sandbox, job, "FAILED", restarts=0)["Comment"].endswith(OUT_OF_MEMORY)
     finally:

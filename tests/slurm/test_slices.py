@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpusage_sandboxes.nodes import SandboxNode
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, start_sandbox
-from gpusage_slurm.sandbox.trial import install_plugin
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, start_sandbox
+from gpusage_sandboxes.slurm.trial import install_plugin
 from slurm_jobs import GENEROUS, configure, gpusaged_status, own_output, release, show_job, submit_until, wait_for_state
 from waiting import wait_until
 
@@ -53,7 +53,7 @@ def test_a_slice_is_asked_for_by_its_own_name_and_let_go_where_none_is_free(sand
         wait_for_state(sandbox, other, "RUNNING")
     release(sandbox, waiting)
     wait_until(
-        lambda: SLICE not in show_job(sandbox, waiting)["TresPerNode"], lambda: gpusaged_status(sandbox)["aftercare"]
+        lambda: SLICE not in show_job(sandbox, waiting)["TresPerNode"], lambda: gpusaged_status(sandbox)["job_monitor"]
     )
     sandbox.run("scancel", *others)
     wait_for_state(sandbox, waiting, "COMPLETED")

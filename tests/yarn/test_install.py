@@ -15,7 +15,7 @@ import pytest
 
 import yarn_masters as masters
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.sandbox import ClusterPlan, Sandbox, open_sandbox, parse_nodes
+from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, open_sandbox, parse_nodes
 
 pytestmark = pytest.mark.yarn
 
@@ -101,11 +101,11 @@ def test_a_sandbox_is_switched_on_by_one_option_and_installed_in_like_a_site(jar
         typed("sandbox", "restart", *place)  # brings back what has died, too
         after = json.loads(typed(*inside, "doctor", "--json", status=1))["checks"]
         (reported,) = [finding for finding in after if finding["verdict"] not in ("pass", "skip")]
-        assert (reported["check"], reported["verdict"], "mps" in reported["found"]) == ("troubles", "fail", True)
+        assert (reported["check"], reported["verdict"], "mps" in reported["observation"]) == ("troubles", "fail", True)
         (folder / "etc" / "gpusage.toml").write_text("mode = [broken")
         broken = {check["check"]: check for check in json.loads(typed(*inside, "doctor", "--json", status=1))["checks"]}
         assert (broken["gpusage.toml"]["verdict"], broken["allowed users"]["verdict"]) == ("fail", "skip")
-        assert (broken["gpusaged"]["verdict"], "TOML" in broken["gpusaged"]["found"]) == ("warn", True)
+        assert (broken["gpusaged"]["verdict"], "TOML" in broken["gpusaged"]["observation"]) == ("warn", True)
         assert "not usable, the last good one is in force" in typed(*inside, "status")
     finally:
         typed("sandbox", "down", *place)

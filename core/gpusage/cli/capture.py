@@ -42,7 +42,7 @@ MARKS: Mapping[str, str] = {
     "seen": "seen",
     "mapped": "mapped: the nearest word that gpusage knows",
     "guessed": "guessed: check it",
-    "given": "given by --gpus",
+    "option": "given by --gpus",
 }
 ENDINGS: Mapping[str, str] = {
     "cycle": "after one full step",
@@ -83,7 +83,7 @@ def capture(  # noqa: PLR0913 - an option each
     outcome = run_program(program, limits, lambda stage: click.echo(f"gpusage capture: {visible(stage)} ...", err=True))
     captured = _captured(outcome)
     if gpu_count is not None and "gpus" in captured.keys:
-        captured = replace(captured, keys={**captured.keys, "gpus": (captured.keys["gpus"][0], "given")})
+        captured = replace(captured, keys={**captured.keys, "gpus": (captured.keys["gpus"][0], "option")})
     card = output or _usual_card(captured)
     if captured.graph is not None:
         if output is None:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 FP32_BYTES = 4
 ALONE = Interval(value=1.0, low=1.0, high=1.0)
-_JSON_KEYS = {"parent_gpu": "cut_from", "recent_jobs": "rivals", "network": "network_bytes_per_s"}
-"""Of fields and settings whose key is not their name: it is older, and public; or it has the value's unit."""
+_JSON_KEYS = {"network": "network_bytes_per_s"}
+"""Of settings whose key is not their name: it has the value's unit."""
 
 
 def interval(figure: Interval) -> dict[str, float]:

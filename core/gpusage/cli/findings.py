@@ -71,7 +71,7 @@ def _document(finding: Finding) -> dict[str, str]:
     return {
         "check": finding.check,
         "verdict": finding.verdict,
-        "found": finding.observation,
+        "observation": finding.observation,
         "todo": finding.todo,
     }
 

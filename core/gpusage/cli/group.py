@@ -6,7 +6,8 @@ import difflib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
+from copy import copy
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -34,7 +35,6 @@ BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
         "validate": BuiltIn("gpusage.cli.commands.validate:command", "What gpusage would do to job scripts, and why."),
         "card": BuiltIn("gpusage.cli.commands.card:command", "Describe models compactly, without their weights."),
         "gpus": BuiltIn("gpusage.cli.commands.gpus:command", "List the GPU catalogue, with sources."),
-        "plan": BuiltIn("gpusage.cli.commands.plan:command", "Which nodes to pay for, and what runs where and when."),
         "gate": BuiltIn(
             "gpusage.cli.commands.gate:command", "Run training so that it leaves room for inference beside it."
         ),
@@ -55,6 +55,12 @@ BUILT_IN: Mapping[str, BuiltIn] = MappingProxyType(
 )
 
 
+DESK_WHEEL = "gpusage-desk"
+DESK_COMMANDS = frozenset({"plan", "simulate", "train", "evaluate", "profile"})
+DESK_SUBCOMMANDS = frozenset({"sandbox"})
+"""Commands that the second wheel brings, and those that it adds to the groups of workload managers."""
+
+
 class LazyGroup(click.Group):
     """Knows its commands by name, and loads plugins only where no built-in command is meant."""
 
@@ -65,7 +71,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of this name; plugins are loaded only for a name that is not built in."""
         if cmd_name not in BUILT_IN:
-            return namesake_command(cmd_name) or plugin_commands(ctx).get(cmd_name)
+            return plugin_commands(ctx).get(cmd_name)
         module, _, attribute = BUILT_IN[cmd_name].place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         command.short_help = BUILT_IN[cmd_name].summary
@@ -84,14 +90,28 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that *args* begin with, or name the nearest one."""
-        name = args[0]
-        if not name.startswith("-") and self.get_command(ctx, name) is None:
+        """Return the command that *args* begin with, or name the nearest one, or the wheel that brings it."""
+        name, rest = args[0], args[1:]
+        if name.startswith("-"):
+            return super().resolve_command(ctx, args)
+
+        # A manager's own commands do not wait for those that other plugins add to its group.
+        namesake = None if name in BUILT_IN else namesake_command(name)
+        own: Container[str] = namesake.commands if isinstance(namesake, click.Group) else rest
+        if namesake is not None and (not rest or rest[0] in own):
+            return name, namesake, rest
+
+        command = self.get_command(ctx, name)
+        if command is None:
+            if name in DESK_COMMANDS:
+                raise _missing_wheel(name)
             near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
             hint = f"Did you mean {near[0]!r}?" if near else "'gpusage --help' lists them."
             message = f"Command {name!r} must be a command of gpusage; there is none of this name. {hint}"
             raise click.UsageError(message)
-        return super().resolve_command(ctx, args)
+        if isinstance(command, click.Group) and rest and rest[0] in DESK_SUBCOMMANDS - command.commands.keys():
+            raise _missing_wheel(name, rest[0])
+        return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:  # whatever the command returns
         """Run the command; where the reader of our output has left, stop without a word."""
@@ -125,13 +145,34 @@ def namesake_command(name: str) -> click.Command | None:
 
 
 def plugin_commands(ctx: click.Context) -> Mapping[str, click.Command]:
-    """Return the commands that plugins add, by name, asking them once a run."""
+    """Return the commands that plugins add, by name, asking them once a run; groups of one name become one."""
 
-    def ask() -> dict[str | None, click.Command]:
-        return {command.name: command for command in reversed(_commands(_hooks().add_commands()))}
+    def ask() -> dict[str, click.Command]:
+        by_name: dict[str, list[click.Command]] = {}
+        for command in _commands(_hooks().add_commands()):
+            by_name.setdefault(command.name or "", []).append(command)
+        return {name: _merged(commands) for name, commands in by_name.items()}
 
     commands: Mapping[str, click.Command] = _once(ctx, "gpusage.plugin_commands", ask)
     return commands
+
+
+def _merged(commands: Sequence[click.Command]) -> click.Command:
+    """Return the first of *commands* of one name; of groups, the described one with the subcommands of all."""
+    groups = [command for command in commands if isinstance(command, click.Group)]
+    if len(groups) < len(commands) or len(groups) == 1:
+        return commands[0]
+    whole = copy(next((group for group in groups if group.help), groups[0]))
+    # The first answer wins, as everywhere: a site's own plugin answers before ours.
+    whole.commands = {name: each for group in reversed(groups) for name, each in group.commands.items()}
+    return whole
+
+
+def _missing_wheel(*command: str) -> click.UsageError:
+    name = " ".join(command)
+    return click.UsageError(
+        f"Command {name!r} must come from {DESK_WHEEL}, which is not installed. Install it: pip install {DESK_WHEEL}"
+    )
 
 
 def _commands(answer: Iterable[object]) -> list[click.Command]:

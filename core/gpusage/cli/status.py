@@ -52,7 +52,7 @@ def daemon_lines(status: Table) -> Iterator[str]:
     missed = ", ".join(f"{count} {_MISSED.get(why, why)}" for why, count in status.get("missed", {}).items() if count)
     yield f"left unchanged without an answer: {missed or 'none'}"
     yield "recorded: " + ", ".join(f"{name} {count}" for name, count in records.items() if count is not None)
-    yield from _monitored_jobs(status.get("aftercare", {}))
+    yield from _monitored_jobs(status.get("job_monitor", {}))
     yield from _usage(status.get("usage", {}))
 
 
@@ -90,16 +90,16 @@ def _configuration(table: Table) -> str:
 def _monitored_jobs(table: Table) -> Iterator[str]:
     if table.get("turned_back"):
         yield f"restored, because they could not start as a share: {table['turned_back']} jobs"
-    if table.get("rescued"):
-        yield f"run again with a whole GPU, because they ran out of memory in their share: {table['rescued']} jobs"
+    if table.get("requeued"):
+        yield f"run again with a whole GPU, because they ran out of memory in their share: {table['requeued']} jobs"
     if table.get("error"):
         yield f"rewritten jobs cannot be checked: {table['error']}"
     yield from table.get("stuck", ())
-    yield from table.get("not_rescued", ())
+    yield from table.get("not_requeued", ())
 
 
 def _usage(table: Table) -> Iterator[str]:
-    if table.get("kept"):
-        yield f"usage of ended jobs kept: {table['kept']}"
+    if table.get("recorded"):
+        yield f"usage of ended jobs kept: {table['recorded']}"
     if table.get("error"):
         yield f"usage of ended jobs cannot be collected: {table['error']}"

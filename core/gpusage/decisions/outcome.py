@@ -145,7 +145,7 @@ class Outcome:
         Args:
             origin: Who submitted, for people.
             fields: Those of the submission in question, where the outcome is that of one like it.
-            number: As `gpusage.store.numbers` gives them; ``""`` for none.
+            number: As `gpusage.store.annotation` gives them; ``""`` for none.
             decided_at_s: Seconds since 1970.
         """
         return DecisionRecord(

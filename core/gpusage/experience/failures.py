@@ -19,7 +19,7 @@ from gpusage_hooks.types import Code, JobIdentity, Outcome, Submitter
 from gpusage_hooks.units import WHOLE_PERCENT
 
 if TYPE_CHECKING:
-    from gpusage.store.usage_rows import Observation  # what decides has no store
+    from gpusage.store.rows import Observation  # what decides has no store
 
 FAILED: tuple[Outcome, ...] = ("failed", "out_of_memory")
 REASON = "the last job like it failed in its share of a GPU, so this one has the whole GPU"

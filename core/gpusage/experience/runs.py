@@ -24,7 +24,7 @@ from gpusage_hooks.types import Allocation, Code, DecisionRecord, JobIdentity, O
 from gpusage_hooks.units import WHOLE_PERCENT
 
 if TYPE_CHECKING:
-    from gpusage.store.usage_rows import Observation  # what decides has no store
+    from gpusage.store.rows import Observation  # what decides has no store
 
 WINDOW_RUNS = 12
 """The newest runs that count: of one job on one GPU and percentage, or of one similarity key on one GPU."""

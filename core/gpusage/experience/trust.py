@@ -27,7 +27,7 @@ from gpusage_hooks.types import ObservedFigures
 from gpusage_hooks.units import WHOLE_PERCENT
 
 if TYPE_CHECKING:
-    from gpusage.store.usage_rows import Observation  # what decides has no store
+    from gpusage.store.rows import Observation  # what decides has no store
 
 PROMISE_WINDOW = 12
 """Newest promises to one user for one model family; `runs.WINDOW_RUNS` counts runs of one job."""

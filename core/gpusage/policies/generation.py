@@ -23,7 +23,7 @@ def decide_generation(case: PolicyInput, draft: Decision) -> Decision | None:
     if not rules.enabled or case.request.gpu_type is not None or draft.request.preferred_gpus:
         return None
     where = rankable_candidates(case)
-    competed = competition.preferred(where, case.cluster.recent_jobs) if rules.by_rivals else []
+    competed = competition.preferred(where, case.cluster.recent_jobs) if rules.by_recent_jobs else []
     chosen = competed or preferred(where, rules.minimum_speedup)
     worse = [
         place for place in admitted_candidates(case) if place not in chosen and (place in where or not place.need.fits)

@@ -22,16 +22,9 @@ from gpusage.predictors.artifacts import Pretrained, pretrained
 from gpusage.predictors.extrapolation import extrapolation_warnings, gpu_warnings
 from gpusage.predictors.intervals import at_least, scaled
 from gpusage.predictors.memory.peak import Peak, generation_peak, tensor_peak, with_context
-from gpusage.predictors.parallel.data_parallel import (
-    NO_GRADIENT_TRAFFIC,
-    NOT_MEASURED,
-    gradient_traffic,
-    is_replicated,
-    step_time_of_replicas,
-    waiting_s,
-)
-from gpusage.predictors.parallel.model_parallel import micro_batches_in_flight, stages_of, wait_in_copy_s
-from gpusage.predictors.parallel.pipeline import is_pipeline
+from gpusage.predictors.parallel.division import NOT_MEASURED
+from gpusage.predictors.parallel.generation import is_pipeline
+from gpusage.predictors.parallel.pipeline import micro_batches_in_flight, stages_of
 from gpusage.predictors.step_work import ModelStructures, StepWork
 from gpusage.predictors.times.activity import Activity, activities, gaps_of, while_idle, while_waiting
 from gpusage.predictors.times.kernel_times import KernelTimes
@@ -40,7 +33,6 @@ from gpusage.predictors.times.step_time import (
     RESERVED_SHARE,
     Timing,
     generation_timing,
-    kernels_on,
     reserves_memory,
     step_times_s,
     times_on,
@@ -55,13 +47,16 @@ from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, SoloR
 class GpuAnalysis:
     """What a workload needs on some GPUs, one entry per GPU; each part is computed on first use.
 
+    It has what it needs of the step, not the step itself, which caches it: a circle would wait for the collector.
+
     Attributes:
         gpus: Which they are.
         kernels: Of the workload, as are *work* and *graph*.
         kernels_of_passes: Of a pipeline, those without the update.
         generation: What a language model takes to write; none where the workload is a plain pass.
         passes: The kernels of its two passes; none without.
-        exchange: What several GPUs sum in a pass; none on one.
+        exchange: What several GPUs that generate send in a pass; none on one.
+        division: What several GPUs that train send.
     """
 
     def __init__(self, step: StepWork, gpus: Sequence[Gpu]) -> None:
@@ -71,12 +66,10 @@ class GpuAnalysis:
         self.kernels = step.kernels
         self.kernels_of_passes = step.kernels_of_passes
         self.generation = step.generation
+        self.exchange = step.divided_generation and step.divided_generation.exchange
         self.passes = step.passes
         self.work = step.work
-        self.exchange = step.exchange
-        is_several = is_replicated(step.workload)
-        self.gradients = gradient_traffic(step.lowering, step.workload) if is_several else NO_GRADIENT_TRAFFIC
-        self.copy_traffic = step.copy_traffic
+        self.division = step.division
         self.efficiency = step.efficiency
         self.pretrained = step.pretrained
 
@@ -102,63 +95,60 @@ class GpuAnalysis:
         return timing_with(self.efficiency, kernels, self.gpus, self.workload.precision)
 
     @lazy
-    def kernels_s(self) -> FloatArray:
-        """`Timing.kernels_s` to six digits: of many GPUs in little time."""
-        return kernels_on(self.efficiency, self.kernels, self.gpus, self.workload.precision)
-
-    @lazy
     def kernel_times(self) -> KernelTimes:
-        """Seconds of each kernel, to six digits."""
+        """Seconds of each kernel, to six digits: of many GPUs in little time."""
         return times_on(self.efficiency, self.kernels, self.gpus, self.workload.precision, np.float32).as_run
 
     @lazy
     def step_time_s(self) -> list[Interval]:
-        """Seconds of one step."""
+        """Seconds of one step, with the wait for other GPUs."""
         of_one = step_times_s(self.efficiency, self.graph, self.workload, self.gpus, self.timing)
-        if self.exchange:
-            sums = zip(of_one, self.waiting_s, strict=True)
-            return [scaled(step_time_s, 1.0 + sums_s / step_time_s.value) for step_time_s, sums_s in sums]
-        each = zip(of_one, self._waits_in_copy_s, strict=True)
-        of_copy = zip([scaled(step, 1.0 + wait_s / step.value) for step, wait_s in each], self.gpus, strict=True)
-        return [step_time_of_replicas(step_time_s, self.workload, gpu, self.gradients) for step_time_s, gpu in of_copy]
+        if self.workload.gpus == 1:
+            return of_one
+
+        # What a GPU waits for other parts of its copy, or for sums over GPUs, is as uncertain as its own work; the
+        # wait for gradients widens the interval in a way of its own.
+        waits_s = self.waiting_s if self.exchange else self._waits_in_copy_s
+        scaled_s = [scaled(step, 1.0 + wait_s / step.value) for step, wait_s in zip(of_one, waits_s, strict=True)]
+        return [self.division.step_time_s(gpu, step_s) for gpu, step_s in zip(self.gpus, scaled_s, strict=True)]
 
     @lazy
     def _waits_in_copy_s(self) -> list[float]:
         """Seconds of a step in which each GPU waits for those that hold other parts of its copy of the model."""
-        if self.workload.gpus_per_replica == self.workload.expert == 1:
+        if not self.division.divides_copy:
             return [0.0] * len(self.gpus)
         is_whole = self.kernels_of_passes is self.kernels
         timing = self.timing if is_whole else self._timing_of(self.kernels_of_passes)
-        each = zip(timing.step_s.tolist(), self._attention_s, self.gpus, strict=True)
-        return [wait_in_copy_s(self.copy_traffic, step_s, part_s, self.workload, gpu) for step_s, part_s, gpu in each]
 
-    @lazy
-    def _attention_s(self) -> list[float]:
-        """Seconds of a step in attentions, where keys and values of other GPUs come round meanwhile."""
-        if self.workload.context == 1:
-            return [0.0] * len(self.gpus)
+        # Keys and values of other GPUs come round while a GPU computes its attentions.
         attends = np.isin(self.kernels.operator_class, (OperatorClass.BATCHED_PRODUCT, OperatorClass.ATTENTION))
-        seconds: list[float] = (self.kernels.counts[attends] @ self.kernel_times.total_s[attends]).tolist()
-        return seconds
+        attends &= self.workload.context > 1
+        attention_s = self.kernels.counts[attends] @ self.kernel_times.total_s[attends]
+
+        each = zip(self.gpus, timing.step_s.tolist(), attention_s.tolist(), strict=True)
+        return [self.division.wait_in_copy_s(gpu, step_s, part_s) for gpu, step_s, part_s in each]
 
     @lazy
     def waiting_s(self) -> list[float]:
         """Seconds of a step in which each GPU waits for the gradients of others, or for sums over all of them."""
+        if self.workload.gpus == 1:
+            return [0.0] * len(self.gpus)
         if self.exchange and self.generation:
             prompt_s, token_s = self.exchange.seconds(self.gpus, self.workload.gpus)
             sums_s: list[float] = (prompt_s + self.generation.decode_count * token_s).tolist()
             return sums_s
-        if not is_replicated(self.workload):
-            return [0.0] * len(self.gpus)
-        each = zip(self.timing.step_s.tolist(), self._waits_in_copy_s, self.gpus, strict=True)
-        return [wait_s + waiting_s(self.gradients, step_s + wait_s, self.workload, gpu) for step_s, wait_s, gpu in each]
+        each = zip(self.gpus, self.timing.step_s.tolist(), self._waits_in_copy_s, strict=True)
+        return [wait_s + self.division.gradient_wait_s(gpu, step_s + wait_s) for gpu, step_s, wait_s in each]
 
     @lazy
     def activity(self) -> list[Activity]:
         """How busy the workload keeps each GPU when alone there."""
         gaps_s = gaps_of(self.pretrained.activity, self.workload.mode, float(self.kernels.counts.sum()))
         alone = activities(self.pretrained.activity, self.graph, self.work, self.timing, gaps_s)
-        if is_pipeline(self.workload):
+        if self.workload.gpus == 1:
+            return alone
+
+        if is_pipeline(self.workload):  # the others compute meanwhile
             return [while_idle(activity, 1.0 - 1.0 / self.workload.gpus) for activity in alone]
         each = zip(alone, self.timing.step_s.tolist(), self.waiting_s, strict=True)
         return [while_waiting(activity, step_s, waits_s) for activity, step_s, waits_s in each]
@@ -216,8 +206,8 @@ class WorkloadAnalysis(StepWork):
     @lazy
     def stage_peak(self) -> Peak:
         """What `peak` is where no other stage of a pipeline needs more."""
-        if self.work_per_gpu:
-            return generation_peak(self.pretrained.memory, self.graph, self.work_per_gpu, self.workload)
+        if self.divided_generation:
+            return generation_peak(self.pretrained.memory, self.graph, self.divided_generation.held, self.workload)
         learned, run = self.pretrained.memory, self.workload
         return tensor_peak(learned, self.graph, self.lowering, run, self.checkpoints, self.in_flight)
 
@@ -238,7 +228,9 @@ class WorkloadAnalysis(StepWork):
 
     def kernels_s(self, parts: Sequence[Gpu]) -> FloatArray:
         """Return `Timing.kernels_s` on *parts* of GPUs, to six digits: many of them take little time."""
-        return self.on(parts).kernels_s
+        there = self.on(parts)
+        seconds: FloatArray = there.kernels.counts @ there.kernel_times.total_s
+        return seconds
 
     def step_time_s(self, gpus: Sequence[Gpu]) -> list[Interval]:
         """Return the seconds of one step on each of *gpus*."""

@@ -63,8 +63,9 @@ def memory_parts(analysis: WorkloadAnalysis, gpu: Gpu) -> list[MemoryPart]:
     total = analysis.memory_bytes([gpu])[0].value
     analysis = analysis.fullest_stage
     lowering, workload, cached_bytes = analysis.lowering, analysis.workload, 0.0
-    if analysis.work_per_gpu:
-        lowering, cached_bytes = peak_pass(analysis.graph, analysis.work_per_gpu, workload.batch_size)
+    if analysis.divided_generation:
+        held = analysis.divided_generation.held
+        lowering, cached_bytes = peak_pass(analysis.graph, held, workload.batch_size)
     tensors = step_walk(analysis.graph, lowering, workload, analysis.checkpoints)
     known = [*(_training if lowering.train else _inference)(lowering, tensors, workload)]
     known.append(MemoryPart(name="keys and values", memory_bytes=cached_bytes))

@@ -31,7 +31,7 @@ EQUIVALENT_PRECISIONS = {"bf16": "fp16", "fp16-pure": "fp16", "bf16-pure": "fp16
 _SHOWN_OPERATORS = 3
 COMPILED_WARNING = (
     "A compiler fuses operators: the time follows from rules fitted on compiled image models on three GPUs "
-    "(docs/accuracy.md), and is less certain than without a compiler. Memory is that of the model without one."
+    "(lab/docs/accuracy.md), and is less certain than without a compiler. Memory is that of the model without one."
 )
 FUSED_TRAINING_WARNING = (
     "A compiler fuses operators: a rule leaves out the memory traffic between them, and no such step was measured. "

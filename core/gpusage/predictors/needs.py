@@ -8,8 +8,7 @@ from dataclasses import replace
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.extrapolation import gpu_notes, workload_notes
 from gpusage.predictors.known import apply_known_figures, implausible_step_time, throughput
-from gpusage.predictors.parallel.data_parallel import replica_notes
-from gpusage.predictors.parallel.model_parallel import copy_notes
+from gpusage.predictors.parallel.division import several_gpu_notes
 from gpusage.predictors.sharing.slowdown import busy_shares
 from gpusage.predictors.times.step_time import engine_notes
 from gpusage.predictors.work.generation import GenerationWork
@@ -68,7 +67,7 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
             familiar=not warnings,
             notes=(
                 *always,
-                *_several_notes(workload, gpu, step_time_s.value, waits_s),
+                *several_gpu_notes(workload, gpu, step_time_s.value, waits_s),
                 *notes,
                 *gpu_notes(gpu, workload.precision),
                 *engine_notes(gpu, workload.engine),
@@ -78,12 +77,6 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
         )
         for gpu, step_time_s, memory_bytes, required, activity, warnings, notes, waits_s in rows
     ]
-
-
-def _several_notes(workload: Workload, gpu: Gpu, step_s: float, waits_s: float) -> tuple[str, ...]:
-    if workload.replica_count < workload.gpus:
-        return copy_notes(workload, gpu, waits_s)
-    return replica_notes(workload, gpu, step_s, waits_s)
 
 
 def _on_gpu(shown: Interval, required: Interval, gpu: Gpu) -> Interval:

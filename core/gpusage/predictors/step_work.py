@@ -10,12 +10,8 @@ from dataclasses import replace
 from gpusage.caches import lazy
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.parallel.context_parallel import part_of_tokens
-from gpusage.predictors.parallel.divisions import require_a_layer_for_each
-from gpusage.predictors.parallel.expert_parallel import part_of_experts
-from gpusage.predictors.parallel.model_parallel import CopyTraffic, DividedLayers, copy_traffic, divided_layers
-from gpusage.predictors.parallel.pipeline import is_pipeline, stage_exchange, stage_work
-from gpusage.predictors.parallel.tensor_parallel import Exchange, divided, exchange_of
+from gpusage.predictors.parallel.division import Division, divide
+from gpusage.predictors.parallel.generation import DividedGeneration, divide_generation
 from gpusage.predictors.times.activity import Work, work_of
 from gpusage.predictors.times.efficiency import (
     Efficiency,
@@ -95,7 +91,7 @@ class StepWork:
     @property
     def lowering(self) -> Lowering:
         """The work of each kind of node; where the workload generates, of the prefill."""
-        return self.generation.prompt if self.generation else self._layers.lowering
+        return self.generation.prompt if self.generation else self.division.lowering
 
     @lazy
     def executed(self) -> Lowering:
@@ -106,45 +102,26 @@ class StepWork:
         return fused(lowering) if is_fused(self.workload) or replays_graph(self.workload) else lowering
 
     @lazy
-    def _layers(self) -> DividedLayers:
-        """The work of each kind of node, at the sizes that the graph has; no GPU changes it."""
+    def division(self) -> Division:
+        """What each of several GPUs computes and sends in training; on one GPU, all of the work."""
         structure = self._structures.with_autocast if is_autocast(self.workload) else self._structures.plain
-        lowering = part_of_tokens(lower(self.graph, structure, self.workload), self.graph, self.workload)
-        lowering = part_of_experts(lowering, self.graph, self.workload)
-        return divided_layers(lowering, self.graph, self.workload)
+        return divide(self.graph, lower(self.graph, structure, self.workload), self.workload)
 
     @lazy
-    def copy_traffic(self) -> CopyTraffic:
-        """What GPUs that hold one copy of a model in training send each other."""
-        return copy_traffic(self._layers, self.graph, self.workload)
-
-    @lazy
-    def generation(self) -> GenerationWork | None:
-        """What a language model takes to write; none where the workload is a plain pass."""
+    def divided_generation(self) -> DividedGeneration | None:
+        """What a language model takes to write on each GPU; none where the workload is a plain pass."""
         generation, run = self.workload.generate, self.workload
         if generation is None:
             return None
         cache = CacheSizes(cache_bytes(run, FLOAT_BYTES[run.precision]), is_fused=replays_graph(run))
         sequences = self._structures.sequences
-        work = generation_work(self.graph, sequences, self._layers.lowering, generation, run.batch_size, cache)
-        return work if run.gpus == 1 or is_pipeline(run) else divided(work, self.graph, sequences, run.gpus)
+        work = generation_work(self.graph, sequences, self.division.lowering, generation, run.batch_size, cache)
+        return divide_generation(work, self.graph, sequences, run)
 
-    @lazy
-    def work_per_gpu(self) -> GenerationWork | None:
-        """What one GPU holds of `generation`; its passes then are for memory alone."""
-        work, run = self.generation, self.workload
-        if work is None or not is_pipeline(run):
-            return work
-        require_a_layer_for_each(self.graph, len(self._structures.sequences.attentions), run.gpus, key="gpus")
-        return stage_work(work, run.gpus)
-
-    @lazy
-    def exchange(self) -> Exchange | None:
-        """What GPUs that divide a model sum or hand on in a pass; none where one GPU has the whole model."""
-        if self.workload.generate is None or self.workload.gpus == 1:
-            return None
-        sums = exchange_of(self.graph, self._structures.sequences, self.workload)
-        return stage_exchange(sums, self.workload.gpus) if is_pipeline(self.workload) else sums
+    @property
+    def generation(self) -> GenerationWork | None:
+        """The passes of `divided_generation` that take a GPU's time."""
+        return self.divided_generation and self.divided_generation.work
 
     @lazy
     def checkpoints(self) -> Checkpoints | None:

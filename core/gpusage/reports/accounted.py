@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from gpusage.experience.finished_jobs import is_same_run
 from gpusage.reports.amounts import gpu_count
-from gpusage.store.usage_rows import Observation, is_record_of
+from gpusage.store.rows import Observation, is_record_of
 from gpusage_hooks.types import DecisionRecord, Usage
 from gpusage_hooks.units import WHOLE_PERCENT
 

@@ -17,7 +17,7 @@ from gpusage.experience.runs import Run, model_runs
 from gpusage.experience.trust import PARTNERS, TIMING, history_checks, history_trust, promise_held
 from gpusage.reports.amounts import had_share, was_share_withheld
 from gpusage.store.annotation import UNNAMED
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import Code, DecisionRecord, GpuNeed, Interval
 from gpusage_hooks.units import WHOLE_PERCENT
 
@@ -28,7 +28,7 @@ RULE = (
 )
 
 
-class Promises(msgspec.Struct, frozen=True, kw_only=True, rename={"fulfilled": "kept"}):
+class Promises(msgspec.Struct, frozen=True, kw_only=True):
     """How many promises there were."""
 
     fulfilled: int = 0
@@ -148,7 +148,7 @@ def _accuracy(key: _Key, pairs: Sequence[_Pair]) -> PredictionAccuracy:
     )
 
 
-class UnnamedJobs(msgspec.Struct, frozen=True, kw_only=True, rename={"estimated": "told"}):
+class UnnamedJobs(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs that name no model, and the runs of such jobs that were checked.
 
     Attributes:

@@ -16,12 +16,12 @@ import msgspec
 from msgspec.structs import asdict, astuple
 
 from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, own_utilization
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import Cluster, Code
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
 
-class Amounts(msgspec.Struct, frozen=True, kw_only=True, rename={"requested": "asked"}):
+class Amounts(msgspec.Struct, frozen=True, kw_only=True):
     """What runs took, in GPU hours; times a price per hour, in the site's money.
 
     Attributes:

@@ -26,7 +26,7 @@ from gpusage.reports.sharing import (
     no_gpu,
     possible_share,
 )
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import SharingRules
 
 Dimension = Literal["user", "account", "partition", "model"]

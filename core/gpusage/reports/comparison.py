@@ -9,7 +9,7 @@ from gpusage.experience.finished_jobs import was_gpu_shared
 from gpusage.reports.accuracy import Promises, count_promises
 from gpusage.reports.amounts import Amounts, amounts_of, had_share, total
 from gpusage.reports.jobs import count_jobs
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 
 JOULES_PER_KWH = 3.6e6
 

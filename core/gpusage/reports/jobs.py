@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations
 
 from gpusage.experience.finished_jobs import is_of_another_node, is_same_run, own_utilization
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 
 
 def runs_by_job(observations: Iterable[Observation]) -> Collection[Sequence[Observation]]:

@@ -32,7 +32,7 @@ from gpusage.reports.verdicts import (
     tally_verdicts,
     waiting_users,
 )
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import DecisionRecord
 
 MOST_REASONS = 12
@@ -86,7 +86,7 @@ class Band:
     booked_hours: float
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True, rename={"promises_enforced": "promises_given"}):
+class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What happened from *since_s* to *until_s*, seconds since 1970.
 
     Attributes:

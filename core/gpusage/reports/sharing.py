@@ -22,7 +22,7 @@ from gpusage.policies.shares.price import can_promise, limits, offers, priced_pe
 from gpusage.predictors.intervals import exact_interval
 from gpusage.reports.amounts import expected_slowdown, gpu_count, had_whole_gpus, was_share_withheld
 from gpusage.reports.jobs import count_jobs
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import (
     Candidate,
     Figure,

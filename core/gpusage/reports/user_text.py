@@ -25,7 +25,7 @@ from gpusage.reports.amounts import Amounts, amounts_of, total
 from gpusage.reports.jobs import newest_seen, runs_by_job
 from gpusage.reports.lines import amount, count_text, slower
 from gpusage.reports.report import Report
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.units import percent
 
 MOST_LINES, WIDTH = 25, 78

@@ -19,7 +19,7 @@ from gpusage.experience.finished_jobs import (
 )
 from gpusage.reports.amounts import Amounts, amounts_of, had_whole_gpus, total
 from gpusage.reports.jobs import newest_seen, runs_by_job
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import Usage
 from gpusage_hooks.units import percent, seconds
 

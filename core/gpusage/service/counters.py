@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from gpusage.reports.amounts import Amounts, amounts_of, total
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import Outcome
 
 BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.07, 0.1, 0.25, 1.0)
@@ -89,4 +89,4 @@ class RunCounters:
 
     def add_promise(self, *, held: bool | None) -> None:
         """Count one promise; ``None`` where nothing shows whether it was kept."""
-        self.promises["unknown" if held is None else "kept" if held else "broken"] += 1
+        self.promises["unknown" if held is None else "fulfilled" if held else "broken"] += 1

@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import re
+import secrets
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -126,3 +127,18 @@ def parse_annotation(text: str) -> JobAnnotation | None:
         after=after or before,
         reasons=reasons,
     )
+
+
+class RecordNumbers:
+    """Numbers the records that one process makes: twelve hexadecimal digits, eight of the second, four of a count.
+
+    The count begins anywhere, so that the numbers of two processes hardly ever meet.
+    """
+
+    def __init__(self) -> None:
+        self._count = secrets.randbits(16)
+
+    def next_number(self, now_s: float) -> str:
+        """Return the number of a record made at *now_s*: its second, and a count that no second repeats."""
+        self._count = (self._count + 1) & 0xFFFF
+        return f"{int(now_s):08x}{self._count:04x}"

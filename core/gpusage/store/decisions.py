@@ -1,24 +1,34 @@
-"""The store of decisions and usage, whatever keeps them: one row per decision, one per run of a job.
+"""The store of decisions and usage, whatever database holds them: one row per decision, one per run of a job.
 
 Invariants:
 
 1. A store is opened by its first use and belongs to the thread of that first use.
-2. A batch is kept whole or not at all.
+2. A batch is in the store whole or not at all.
 3. A store written by a newer gpusage is left alone.
 """
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
 
-from gpusage.store.usage_rows import Observation, UsageQuery
+from gpusage.store.rows import (
+    Observation,
+    UsageQuery,
+    Values,
+    decode_observations,
+    decode_records,
+    schema_version,
+    usage_query,
+)
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import DecisionRecord, Usage
 
 RETRY_S = 1.0
 """How long a store that could not be opened is not tried again."""
-DAY_S = 86_400.0
 
 
 class StoreError(GpuUsageError):
@@ -28,7 +38,25 @@ class StoreError(GpuUsageError):
 
 
 class DecisionStore(ABC):
-    """Keeps decisions, and what the jobs really used."""
+    """Keeps decisions, and what the jobs really used.
+
+    Args:
+        name: The store's place, for messages.
+        schema: Before each table's name: empty, or a name and a dot.
+        keep_days: How long rows stay; ``None`` for good.
+    """
+
+    opening_errors: tuple[type[Exception], ...]
+    reading_errors: tuple[type[Exception], ...]
+    next_step: str
+    """The end of a message on a failure."""
+
+    def __init__(self, name: str, schema: str, keep_days: float | None) -> None:
+        self._name = name
+        self._schema = schema
+        self._keep_days = keep_days
+        self._connection: Any = None
+        self._refused: tuple[float, str] | None = None
 
     def record(self, record: DecisionRecord) -> None:
         """Keep one decision; see `record_all`."""
@@ -39,35 +67,7 @@ class DecisionStore(ABC):
         """Keep *records*, all in one transaction.
 
         Raises:
-            StoreError: None of them could be kept.
-        """
-
-    @abstractmethod
-    def prepare(self) -> None:
-        """Open the store now, so that the first decision need not wait; that one reports what fails."""
-
-    @abstractmethod
-    def latest(self, count: int, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
-        """Return the last *count* decisions, the newest first; none where there is no store yet.
-
-        Args:
-            count: At most so many.
-            origins: Only those of one of these; none given, everybody's.
-
-        Raises:
-            StoreError: It is not a store of ours, or of a newer gpusage.
-        """
-
-    @abstractmethod
-    def since(self, since_s: float, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
-        """Return the decisions made at *since_s*, seconds since 1970, or later, the newest first; see `latest`."""
-
-    @abstractmethod
-    def find(self, number: str) -> DecisionRecord | None:
-        """Return the decision with this *number*, ``None`` where there is none.
-
-        Raises:
-            StoreError: As `latest`.
+            StoreError: None of them could be written.
         """
 
     @abstractmethod
@@ -75,8 +75,40 @@ class DecisionStore(ABC):
         """Keep *usages*, all in one transaction; what is known of the same run of a job is replaced.
 
         Raises:
-            StoreError: None of them could be kept.
+            StoreError: None of them could be written.
         """
+
+    def prepare(self) -> None:
+        """Open the store now, so that the first decision need not wait; that one reports what fails."""
+        with suppress(*self.reading_errors, StoreError):
+            self._open()
+
+    def latest(self, count: int, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
+        """Return the last *count* decisions, the newest first; none where there is no store yet.
+
+        Args:
+            count: At most so many.
+            origins: Only those of one of these; empty, everybody's.
+
+        Raises:
+            StoreError: It is not a store of ours, or of a newer gpusage.
+        """
+        where, values = _from_origins(origins)
+        return self._decisions(f"{where} ORDER BY id DESC LIMIT :count", {**values, "count": count})
+
+    def since(self, since_s: float, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
+        """Return the decisions made at *since_s*, seconds since 1970, or later, the newest first; see `latest`."""
+        where, values = _from_origins(origins)
+        return self._decisions(f"{where} AND decided_at_s >= :since_s ORDER BY id DESC", {**values, "since_s": since_s})
+
+    def find(self, number: str) -> DecisionRecord | None:
+        """Return the decision with this *number*, ``None`` where there is none.
+
+        Raises:
+            StoreError: As `latest`.
+        """
+        records = self._decisions("WHERE number = :number ORDER BY id DESC LIMIT 1", {"number": number})
+        return records[0] if records else None
 
     def usage(
         self,
@@ -87,11 +119,11 @@ class DecisionStore(ABC):
         number: str | None = None,
         count: int | None = None,
     ) -> tuple[Observation, ...]:
-        """Return what jobs really did, each with its decision, those that ended last first; none without a store.
+        """Return what jobs really did, each with its decision, the last that ended first; none without a store.
 
         Args:
-            since_s: Those that ended then or later, seconds since 1970.
-            user: Those of this user.
+            since_s: Only runs that ended then or later, seconds since 1970.
+            user: Only this user's.
             job_id: In the manager's own form; one line per run of a requeued job.
             number: Of the decision.
             count: At most so many.
@@ -101,10 +133,72 @@ class DecisionStore(ABC):
         """
         return self.observations(UsageQuery(since_s=since_s, user=user, job_id=job_id, number=number, count=count))
 
-    @abstractmethod
     def observations(self, question: UsageQuery) -> tuple[Observation, ...]:
-        """Return what `usage` does."""
+        """Return the runs that *question* asks for; see `usage`."""
+        return decode_observations(self._rows(*usage_query(self._schema, question)), self._name)
 
     @abstractmethod
     def close(self) -> None:
         """Close the store; the next use opens it again."""
+
+    @abstractmethod
+    def _rows(self, statement: str, values: Values) -> Sequence[Any]:
+        """Return the rows that *statement* selects."""
+
+    @abstractmethod
+    def _connect(self) -> Any:
+        """Return a new connection to a database of the current schema."""
+
+    def _decisions(self, which: str, values: Values) -> tuple[DecisionRecord, ...]:
+        rows = self._rows(f"SELECT record FROM {self._schema}decisions {which}", values)  # noqa: S608 - our own names
+        return decode_records([text for (text,) in rows], DecisionRecord, self._name)
+
+    def _open(self) -> Any:
+        """Return the connection, a new one where there is none.
+
+        Raises:
+            StoreError: There can be none, or there could be none a moment ago: a broken disk must not be tried
+                thousands of times, nor a server that is away.
+        """
+        if self._connection is not None:
+            return self._connection
+        if self._refused is not None and time.monotonic() < self._refused[0]:
+            raise StoreError(self._refused[1])
+
+        try:
+            self._connection = self._connect()
+        except self.opening_errors as error:
+            failure = error if isinstance(error, StoreError) else self._failure(error, "opened")
+            self._refused = (time.monotonic() + RETRY_S, str(failure))
+            raise failure from error
+
+        self._refused = None
+        return self._connection
+
+    def _require_known(self, version: int) -> None:
+        """Require a database that no newer gpusage has changed.
+
+        Raises:
+            StoreError: Its schema has a higher number than ours.
+        """
+        if version > schema_version():
+            message = (
+                f"Store {self._name} must have a schema of at most version {schema_version()}; got {version}. "
+                "Update gpusage, or name another one in [store] url."
+            )
+            raise StoreError(message)
+
+    def _failure(self, error: Exception, rule: str) -> StoreError:
+        return StoreError(f"Store {self._name} must be {rule}; got: {describe(error)}. {self.next_step}")
+
+
+def describe(error: Exception) -> str:
+    """Return a database's own words; pg8000 raises with the fields of PostgreSQL's message."""
+    fields = error.args[0] if error.args else None
+    return " ".join(str(fields.get("M", fields) if isinstance(fields, dict) else error).split())
+
+
+def _from_origins(origins: Sequence[str]) -> tuple[str, Values]:
+    """Return the condition that a decision comes from one of *origins*, and its values."""
+    values: Values = {f"origin{i}": origin for i, origin in enumerate(origins)}
+    return f"WHERE origin IN ({', '.join(f':{name}' for name in values)})" if values else "WHERE TRUE", values

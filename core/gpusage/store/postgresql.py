@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. A password is taken from the environment (``PGPASSWORD``) alone: everyone may read the settings file.
+1. A password comes from the environment (``PGPASSWORD``) alone: everyone may read the settings file.
 2. A server that is slow or away costs the writer's thread a moment, and the job nothing.
 3. With ``sslmode=verify-full`` nothing is sent to a server whose certificate the host does not trust for its name, and
    without it no password goes over a network.
@@ -10,44 +10,65 @@ Invariants:
 
 from __future__ import annotations
 
+import getpass
 import os
-import time
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from gpusage.store.address import Address, parse_address, ssl_context
-from gpusage.store.decisions import DAY_S, RETRY_S, DecisionStore, StoreError
-from gpusage.store.migrations import SCHEMA_VERSION, statements_since
-from gpusage.store.rows import COLUMNS, Row, decision_row, decode_records
-from gpusage.store.usage_rows import (
-    Observation,
-    UsageQuery,
-    decode_observations,
-    usage_query,
+from gpusage.store.decisions import DecisionStore, StoreError
+from gpusage.store.rows import (
+    DECISION_COLUMNS,
+    Row,
+    Values,
+    decision_row,
+    deletion,
+    schema_version,
+    statements_since,
     usage_upsert,
     usage_values,
 )
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import DecisionRecord, Usage
 
+PORT = 5432
+SOCKETS = "/var/run/postgresql"
+SSL_MODES = ("disable", "prefer", "verify-full")
+"""Those of libpq's that can be kept to; ``prefer`` encrypts where the server can, whoever it is."""
 Connection = Any
 """pg8000's, which has no types."""
-Insertion = Callable[[Connection], None]
 _TIMEOUT_S = 5.0
 _CHUNK_ROWS = 500
 _LOCK = 0x67707573
-_FORGETTING = (
-    "DELETE FROM gpusage.{table} WHERE id IN (SELECT id FROM gpusage.{table} ORDER BY id LIMIT :most)"
-    " AND {clock} < :oldest"
-)
-_CLOCKS = {"decisions": "decided_at_s", "usage": "ended_at_s"}
+"""Of PostgreSQL's advisory locks; any number that no other program takes: "gpus" in ASCII."""
 _ID = "id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
 _VERSION_TABLE = (
     "CREATE SCHEMA IF NOT EXISTS gpusage",
     "CREATE TABLE IF NOT EXISTS gpusage.version (version INTEGER NOT NULL)",
     "INSERT INTO gpusage.version SELECT 0 WHERE NOT EXISTS (SELECT FROM gpusage.version)",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where a database is.
+
+    Attributes:
+        host: A name, or the folder of the server's Unix socket.
+        sslmode: Of `SSL_MODES`; a Unix socket is never encrypted.
+    """
+
+    host: str
+    port: int
+    user: str
+    database: str
+    sslmode: str = "prefer"
+
+    def __str__(self) -> str:
+        return f"postgresql://{self.user}@{self.host}:{self.port}/{self.database}"
 
 
 class PostgresqlStore(DecisionStore):
@@ -61,12 +82,14 @@ class PostgresqlStore(DecisionStore):
         RequestError: The URL is none, or pg8000 is not installed.
     """
 
+    next_step = "Check the server and the user's rights."
+
     def __init__(self, url: str, *, keep_days: float | None = None) -> None:
         self.address = parse_address(url)
-        self._keep_days = keep_days
+        super().__init__(str(self.address), "gpusage.", keep_days)
         self._client = _client()
-        self._connection: Connection | None = None
-        self._refused: tuple[float, str] | None = None
+        self.reading_errors = (self._client.Error,)
+        self.opening_errors = (self._client.Error, OSError, StoreError)
 
     def record_all(self, records: Sequence[DecisionRecord]) -> None:
         """Keep *records*; see `DecisionStore.record_all`."""
@@ -75,9 +98,8 @@ class PostgresqlStore(DecisionStore):
         def insert(connection: Connection) -> None:
             for begin in range(0, len(rows), _CHUNK_ROWS):
                 _insert(connection, rows[begin : begin + _CHUNK_ROWS])
-            self._forget(connection, "decisions", len(rows))
 
-        self._insert_with_retry(insert)
+        self._write("decisions", len(rows), insert)
 
     def record_usage(self, usages: Sequence[Usage]) -> None:
         """Keep *usages*; see `DecisionStore.record_usage`."""
@@ -85,55 +107,30 @@ class PostgresqlStore(DecisionStore):
         def insert(connection: Connection) -> None:
             for usage in usages:
                 values = {name: _storable(value) for name, value in usage_values(usage).items()}
-                connection.run(usage_upsert("gpusage."), **values)
-            self._forget(connection, "usage", len(usages))
+                connection.run(usage_upsert(self._schema), **values)
 
-        self._insert_with_retry(insert)
+        self._write("usage", len(usages), insert)
 
-    def _insert_with_retry(self, insert: Insertion) -> None:
-        """Write by *insert*, once more where the connection turns out to be cut."""
-        reused = self._connection is not None
+    def _write(self, table: str, count: int, insert: Callable[[Connection], None]) -> None:
+        """Write *count* rows by *insert*, once more where the connection turns out to be cut."""
+        is_reused = self._connection is not None
         try:
-            self._write(insert)
+            connection = self._open()
+            connection.run("START TRANSACTION")
+            insert(connection)
+            if self._keep_days is not None:
+                statement, values = deletion(self._schema, table, keep_days=self._keep_days, new_count=count)
+                connection.run(statement, **values)
+            connection.run("COMMIT")
         except self._client.Error as error:
             self.close()
-            if not reused:
+            if not is_reused:
                 raise self._failure(error, "written") from error
+
             # The server was restarted meanwhile, or a firewall has forgotten the connection.
-            self._insert_with_retry(insert)
+            self._write(table, count, insert)
 
-    def prepare(self) -> None:
-        """Open the connection; see `DecisionStore.prepare`."""
-        with suppress(StoreError):
-            self._open()
-
-    def latest(self, count: int, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
-        """Return the last *count* decisions; see `DecisionStore.latest`."""
-        names = {f"origin{i}": origin for i, origin in enumerate(origins)}
-        where = f"WHERE origin IN ({', '.join(f':{name}' for name in names)})" if names else ""
-        return self._read(f"{where} ORDER BY id DESC LIMIT :count", count=count, **names)
-
-    def since(self, since_s: float, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
-        """Return the decisions since then; see `DecisionStore.since`."""
-        names = {f"origin{i}": origin for i, origin in enumerate(origins)}
-        where = f"AND origin IN ({', '.join(f':{name}' for name in names)})" if names else ""
-        return self._read(f"WHERE decided_at_s >= :since {where} ORDER BY id DESC", since=since_s, **names)
-
-    def find(self, number: str) -> DecisionRecord | None:
-        """Return one decision; see `DecisionStore.find`."""
-        records = self._read("WHERE number = :number ORDER BY id DESC LIMIT 1", number=number)
-        return records[0] if records else None
-
-    def observations(self, question: UsageQuery) -> tuple[Observation, ...]:
-        """Return what jobs did; see `DecisionStore.usage`."""
-        statement, values = usage_query("gpusage.", question)
-        return decode_observations(self._rows(statement, values), str(self.address))
-
-    def _read(self, which: str, **values: str | float) -> tuple[DecisionRecord, ...]:
-        rows = self._rows(f"SELECT record FROM gpusage.decisions {which}", values)  # noqa: S608 - ours
-        return decode_records([text for (text,) in rows], DecisionRecord, str(self.address))
-
-    def _rows(self, statement: str, values: Mapping[str, str | float]) -> Sequence[Any]:
+    def _rows(self, statement: str, values: Values) -> Sequence[Any]:
         try:
             return self._open().run(statement, **values) or ()
         except self._client.Error as error:
@@ -147,43 +144,14 @@ class PostgresqlStore(DecisionStore):
             with suppress(self._client.Error, OSError):
                 connection.close()
 
-    def _write(self, insert: Insertion) -> None:
-        connection = self._open()
-        connection.run("START TRANSACTION")
-        insert(connection)
-        connection.run("COMMIT")
-
-    def _forget(self, connection: Connection, table: str, new_count: int) -> None:
-        """Delete a few more old rows than came: an old store shrinks little by little, and no write ever waits long."""
-        if self._keep_days is not None:
-            oldest_s = time.time() - self._keep_days * DAY_S
-            statement = _FORGETTING.format(table=table, clock=_CLOCKS[table])
-            connection.run(statement, most=2 * new_count + 1, oldest=oldest_s)
-
-    def _open(self) -> Connection:
-        if self._connection is not None:
-            return self._connection
-        if self._refused is not None and time.monotonic() < self._refused[0]:
-            raise StoreError(self._refused[1])
-        try:
-            self._connection = self._connected()
-            self._prepare(self._connection)
-        except (self._client.Error, OSError, StoreError) as error:
-            self.close()
-            failure = error if isinstance(error, StoreError) else self._failure(error, "opened")
-            self._refused = (time.monotonic() + RETRY_S, str(failure))
-            raise failure from error
-        self._refused = None
-        return self._connection
-
-    def _connected(self) -> Connection:
+    def _connect(self) -> Connection:
         at = self.address
         place: Mapping[str, Any] = (
             {"unix_sock": f"{at.host}/.s.PGSQL.{at.port}", "ssl_context": False}
             if at.host.startswith("/")
             else {"host": at.host, "port": at.port, "ssl_context": ssl_context(at.sslmode)}
         )
-        return self._client.Connection(
+        connection = self._client.Connection(
             at.user,
             database=at.database,
             password=_password(at),
@@ -192,22 +160,61 @@ class PostgresqlStore(DecisionStore):
             **place,
         )
 
-    def _prepare(self, connection: Connection) -> None:
-        is_new = connection.run("SELECT to_regclass('gpusage.version')") == [[None]]
-        version = 0 if is_new else _version(connection)
-        if version < SCHEMA_VERSION:
-            _migrate(connection)
-        if version > SCHEMA_VERSION:
-            message = (
-                f"Store {self.address} must have a schema of at most version {SCHEMA_VERSION}; got {version}. "
-                "Update gpusage, or name another database in [store] url."
-            )
-            raise StoreError(message)
+        try:
+            is_new = connection.run("SELECT to_regclass('gpusage.version')") == [[None]]
+            version = 0 if is_new else _version(connection)
+            self._require_known(version)
+            if version < schema_version():
+                _migrate(connection)
+        except BaseException:
+            with suppress(self._client.Error, OSError):
+                connection.close()
+            raise
+        return connection
 
-    def _failure(self, error: Exception, rule: str) -> StoreError:
-        reason = _describe_error(error)
-        message = f"Store {self.address} must be {rule}; got: {reason}. Check the server and the user's rights."
-        return StoreError(message)
+
+def parse_address(url: str) -> Address:
+    """Return the database that *url* names, as libpq reads it, with ``host`` and ``sslmode`` after a question mark.
+
+    Raises:
+        RequestError: It is no such URL, or holds a password.
+    """
+    try:
+        parts = urlsplit(url)
+        port, options = parts.port or PORT, dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+    except ValueError as error:
+        raise _url_error(str(error)) from error
+    unknown = sorted(set(options) - {"host", "sslmode"})
+    mode = options.get("sslmode", "prefer")
+    trouble = ""
+    if parts.password is not None:
+        trouble = "a password, in a file that everyone may read (write it into the daemon's PGPASSWORD)"
+    elif unknown:
+        trouble = f"{', '.join(unknown)} (host and sslmode are known)"
+    elif mode not in SSL_MODES:
+        trouble = f"sslmode={mode} ({', '.join(SSL_MODES)} are known)"
+    if trouble:
+        raise _url_error(trouble)
+    user = unquote(parts.username or "") or getpass.getuser()
+    return Address(
+        host=options.get("host") or parts.hostname or SOCKETS,
+        port=port,
+        user=user,
+        database=unquote(parts.path.strip("/")) or user,
+        sslmode=mode,
+    )
+
+
+def ssl_context(mode: str) -> ssl.SSLContext | bool | None:
+    """Return what pg8000 wants for *mode*: its own True encrypts and checks nothing, its None tries to."""
+    if mode == "verify-full":
+        return ssl.create_default_context()
+    return None if mode == "prefer" else False
+
+
+def _url_error(trouble: str) -> RequestError:
+    message = f"Key 'store.url' must be 'postgresql://USER@HOST:PORT/DATABASE'; got {trouble}. Fix it in gpusage.toml."
+    return RequestError(message)
 
 
 def _password(at: Address) -> str | None:
@@ -240,15 +247,16 @@ def _migrate(connection: Connection) -> None:
     version = _version(connection)
     for statement in statements_since(version, schema="gpusage.", identity=_ID):
         connection.run(statement)
-    if version < SCHEMA_VERSION:
-        connection.run("UPDATE gpusage.version SET version = :version", version=SCHEMA_VERSION)
+    if version < schema_version():
+        connection.run("UPDATE gpusage.version SET version = :version", version=schema_version())
     connection.run("COMMIT")
 
 
 def _insert(connection: Connection, rows: Sequence[Row]) -> None:
+    """Insert *rows* by one statement, whose values bear their places as names."""
     texts = {f"v{i}_{j}": _storable(value) for i, values in enumerate(rows) for j, value in enumerate(values)}
-    marks = ", ".join(f"({', '.join(f':v{i}_{j}' for j in range(len(COLUMNS)))})" for i in range(len(rows)))
-    connection.run(f"INSERT INTO gpusage.decisions ({', '.join(COLUMNS)}) VALUES {marks}", **texts)  # noqa: S608 - ours
+    marks = ", ".join(f"({', '.join(f':v{i}_{j}' for j in range(len(DECISION_COLUMNS)))})" for i in range(len(rows)))
+    connection.run(f"INSERT INTO gpusage.decisions ({', '.join(DECISION_COLUMNS)}) VALUES {marks}", **texts)  # noqa: S608 - our own names
 
 
 def _storable(value: float | str | None) -> float | str | None:
@@ -266,9 +274,3 @@ def _client() -> Any:  # a module without types
         )
         raise RequestError(message) from error
     return pg8000.native
-
-
-def _describe_error(error: Exception) -> str:
-    """Return the server's own words."""
-    fields = error.args[0] if error.args else None
-    return " ".join(str(fields.get("M", fields) if isinstance(fields, dict) else error).split())

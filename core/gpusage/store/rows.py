@@ -1,25 +1,132 @@
-"""A decision's record as a row of the store, and back: JSON, with the columns that people ask for beside it."""
+"""The tables of the store, for SQLite and PostgreSQL alike: the steps that make them, their rows, questions on usage.
+
+A row holds its record as JSON, with the columns that people ask for beside it. The tables are numbered steps from an
+empty database.
+
+Invariants:
+
+1. A step that has been released never changes: databases that took it exist. A new column is a new step at the end.
+2. A database has taken the steps up to the number that it holds; a newer gpusage's number is never lowered.
+3. The steps that a database lacks are taken in one transaction, by one client at a time.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
 from gpusage_hooks.types import DecisionRecord, Usage
+from gpusage_hooks.units import DAY_S
 
-COLUMNS = ("decided_at_s", "manager", "mode", "code", "origin", "model", "before", "after", "record", "number")
-"""As `migrations` makes them."""
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        (
+            "CREATE TABLE IF NOT EXISTS {schema}decisions ({id}, decided_at_s DOUBLE PRECISION NOT NULL,"
+            " manager TEXT NOT NULL, mode TEXT NOT NULL, code TEXT NOT NULL, origin TEXT NOT NULL, model TEXT,"
+            " before TEXT NOT NULL, after TEXT NOT NULL, record TEXT NOT NULL, number TEXT)"
+        ),
+        # A decision is found by the number in its job's annotation.
+        "CREATE INDEX IF NOT EXISTS numbers ON {schema}decisions (number)",
+        (
+            "CREATE TABLE IF NOT EXISTS {schema}usage ({id}, number TEXT NOT NULL, manager TEXT NOT NULL,"
+            " job_id TEXT NOT NULL, owner TEXT NOT NULL, started_at_s DOUBLE PRECISION NOT NULL,"
+            " ended_at_s DOUBLE PRECISION NOT NULL, outcome TEXT NOT NULL, record TEXT NOT NULL)"
+        ),
+        "CREATE UNIQUE INDEX IF NOT EXISTS usage_runs ON {schema}usage (manager, job_id, started_at_s, number)",
+        "CREATE INDEX IF NOT EXISTS usage_ends ON {schema}usage (ended_at_s)",
+        "CREATE INDEX IF NOT EXISTS usage_numbers ON {schema}usage (number)",
+    ),
+)
+DECISION_COLUMNS = ("decided_at_s", "manager", "mode", "code", "origin", "model", "before", "after", "record", "number")
+USAGE_COLUMNS = ("number", "manager", "job_id", "owner", "started_at_s", "ended_at_s", "outcome", "record")
+Row = tuple[float, str, str, str, str, str | None, str, str, str, str]
+"""Of a decision, by `DECISION_COLUMNS`."""
+Values = dict[str, float | str]
+"""By the names of a statement's parameters."""
 Record = TypeVar("Record", DecisionRecord, Usage)
+
+_RUN = "manager, job_id, started_at_s, number"
+"""What no two runs share: a requeued job starts again, and several clusters may write into one store."""
+_JOINED = (
+    "SELECT u.record, (SELECT d.record FROM {schema}decisions d WHERE d.number = u.number AND u.number <> ''"
+    " ORDER BY d.id DESC LIMIT 1) FROM {schema}usage u"
+)
+_LONG_ENOUGH = "(u.ended_at_s - u.started_at_s >= :least_run_s OR u.outcome IN ('out_of_memory', 'failed'))"
+_NEWEST_PER_USER = (
+    "u.id IN (SELECT id FROM (SELECT u.id, ROW_NUMBER() OVER"
+    " (PARTITION BY u.owner ORDER BY u.ended_at_s DESC, u.id DESC) AS turn"
+    " FROM {schema}usage u WHERE {where}) turns WHERE turn <= :count_per_user)"
+)
+_DELETION = (
+    "DELETE FROM {schema}{table} WHERE id IN (SELECT id FROM {schema}{table} ORDER BY id LIMIT :most)"
+    " AND {clock} < :oldest_s"
+)
+_CLOCKS = {"decisions": "decided_at_s", "usage": "ended_at_s"}
 _NOUNS = {DecisionRecord: "decision", Usage: "usage"}
 _log = logging.getLogger(__name__)
-Row = tuple[float, str, str, str, str, str | None, str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What a job really did, with what was decided of it.
+
+    Attributes:
+        decision: ``None`` where the job carried no number, or its decision is kept no more.
+    """
+
+    usage: Usage
+    decision: DecisionRecord | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageQuery:
+    """The jobs whose usage is requested; ``None`` in a field is no limit.
+
+    Attributes:
+        count: At most so many, those that ended last.
+        since_s: Those that ended then or later, seconds since 1970.
+        job_id: In the manager's own form.
+        number: Of the decision.
+        manager: Of this workload manager's jobs; with *job_id*, one of few rows is found by an index.
+        least_run_s: Those that ran for so long, or failed.
+        count_per_user: Of each user at most so many, those that ended last.
+        only_decided: Only those whose jobs carry the number of a decision.
+    """
+
+    count: int | None = None
+    since_s: float | None = None
+    user: str | None = None
+    job_id: str | None = None
+    number: str | None = None
+    manager: str | None = None
+    least_run_s: float | None = None
+    count_per_user: int | None = None
+    only_decided: bool = False
+
+
+def schema_version() -> int:
+    """Return the number of a database that has taken every step."""
+    return len(MIGRATIONS)
+
+
+def statements_since(version: int, *, schema: str, identity: str) -> tuple[str, ...]:
+    """Return the statements that bring a database from *version*, 0 for an empty one, to `schema_version`.
+
+    Args:
+        version: The number that the database holds.
+        schema: Before each table's name: empty, or a name and a dot.
+        identity: The definition of the column ``id``.
+    """
+    return tuple(text.format(schema=schema, id=identity) for step in MIGRATIONS[version:] for text in step)
 
 
 def decision_row(record: DecisionRecord) -> Row:
-    """Return *record* by `COLUMNS`."""
+    """Return *record* by `DECISION_COLUMNS`."""
     return (
         record.decided_at_s,
         record.manager,
@@ -39,25 +146,18 @@ def decode_records(texts: Iterable[str], kind: type[Record], store: str) -> tupl
     records = []
     for text in texts:
         try:
-            records.append(msgspec.json.decode(_with_current_names(text), type=kind))
+            records.append(msgspec.json.decode(text, type=kind))
         except (msgspec.MsgspecError, TypeError) as error:  # noqa: PERF203 - each row for itself; it may hold no text
             _log.warning("store %s holds a row that is no %s (%s): left out", store, _NOUNS[kind], error)
     return tuple(records)
-
-
-def _with_current_names(text: str) -> str | bytes:
-    """Return *text*, a record that any version wrote, with the names that its fields have now."""
-    if '"told":{"' not in text:  # most jobs name a model, and have no estimates of history
-        return text
-    fields = msgspec.json.decode(text, type=dict[str, Any])
-    return msgspec.json.encode({**fields, "history_estimates": fields.get("told", {})})
 
 
 def encode_record(record: DecisionRecord | Usage) -> str:
     """Return *record* as JSON that any database can hold."""
     try:
         return _ENCODER.encode(record).decode()
-    except UnicodeEncodeError:  # a user's text that is no Unicode: keep the columns, and the record in ASCII
+    except UnicodeEncodeError:
+        # A user's text may be no Unicode, such as half of a surrogate pair: keep the rest.
         plain = msgspec.to_builtins(record, enc_hook=_encodable)
         return _ENCODER.encode(_with_valid_unicode(plain)).decode()
 
@@ -82,6 +182,83 @@ def _encodable(value: object) -> object:
         return dict(value)
     message = f"Objects of type {type(value).__name__} are not supported"
     raise NotImplementedError(message)
+
+
+def usage_upsert(schema: str) -> str:
+    """Return the statement that keeps one row of `usage_values`; the same run again replaces what was known of it."""
+    marks = ", ".join(f":{name}" for name in USAGE_COLUMNS)
+    fresh = ", ".join(f"{name} = excluded.{name}" for name in ("owner", "ended_at_s", "outcome", "record"))
+    insertion = f"INSERT INTO {schema}usage ({', '.join(USAGE_COLUMNS)}) VALUES ({marks})"  # noqa: S608 - our names
+    return f"{insertion} ON CONFLICT ({_RUN}) DO UPDATE SET {fresh}"
+
+
+def usage_values(usage: Usage) -> Values:
+    """Return *usage* by the names of its columns."""
+    texts = {
+        "number": usage.number,
+        "manager": usage.manager,
+        "job_id": usage.job_id,
+        "owner": usage.user,
+        "outcome": usage.outcome,
+        "record": encode_record(usage),
+    }
+    return {name: replace_invalid_unicode(text) for name, text in texts.items()} | {
+        "started_at_s": usage.started_at_s,
+        "ended_at_s": usage.ended_at_s,
+    }
+
+
+def usage_query(schema: str, question: UsageQuery) -> tuple[str, Values]:
+    """Return the statement that answers *question*, newest first, and its values by name."""
+    limits: dict[str, tuple[str, float | str | None]] = {
+        "since_s": ("u.ended_at_s >= :since_s", question.since_s),
+        "owner": ("u.owner = :owner", question.user),
+        "job_id": ("u.job_id = :job_id", question.job_id),
+        "number": ("u.number = :number", question.number),
+        "manager": ("u.manager = :manager", question.manager),
+        "least_run_s": (_LONG_ENOUGH, question.least_run_s),
+    }
+    values: Values = {name: value for name, (_, value) in limits.items() if value is not None}
+
+    decided = ["u.number <> ''"] if question.only_decided else []
+    where = " AND ".join(["TRUE", *decided, *(limits[name][0] for name in values)])
+    if question.count_per_user is not None:
+        where = _NEWEST_PER_USER.format(schema=schema, where=where)
+        values |= {"count_per_user": question.count_per_user}
+
+    statement = f"{_JOINED.format(schema=schema)} WHERE {where} ORDER BY u.ended_at_s DESC, u.id DESC"
+    if question.count is None:
+        return statement, values
+    return f"{statement} LIMIT :count", values | {"count": question.count}
+
+
+def deletion(schema: str, table: str, *, keep_days: float, new_count: int) -> tuple[str, Values]:
+    """Return the statement that deletes old rows of *table*, a few more than *new_count*, and its values.
+
+    So an old store shrinks little by little, and no write ever waits long.
+    """
+    statement = _DELETION.format(schema=schema, table=table, clock=_CLOCKS[table])
+    return statement, {"most": 2 * new_count + 1, "oldest_s": time.time() - keep_days * DAY_S}
+
+
+def decode_observations(rows: Iterable[tuple[str, str | None]], store: str) -> tuple[Observation, ...]:
+    """Return what rows of `usage_query` hold; a strange row of *store* is left out and hides no other."""
+    observations = []
+    for text, decision in rows:
+        for usage in decode_records([text], Usage, store):
+            decisions = decode_records([decision] if decision is not None else [], DecisionRecord, store)
+            own = [record for record in decisions if is_record_of(usage, record)]
+            observations.append(Observation(usage=usage, decision=own[0] if own else None))
+    return tuple(observations)
+
+
+def is_record_of(usage: Usage, record: DecisionRecord) -> bool:
+    """Return whether *record* may be of the job: where users name the number themselves, they may name another's."""
+    user = record.identity.user if record.identity else ""
+
+    # A submission may name its user by a number that the manager's usage lacks.
+    is_same = user.isdecimal() if usage.user_id is None else user == usage.user_id
+    return record.manager == usage.manager and (user in ("", usage.user) or is_same)
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_encodable)

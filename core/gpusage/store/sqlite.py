@@ -21,30 +21,26 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from gpusage.store.decisions import DAY_S, RETRY_S, DecisionStore, StoreError
-from gpusage.store.migrations import SCHEMA_VERSION, statements_since
-from gpusage.store.rows import COLUMNS, decision_row, decode_records
-from gpusage.store.usage_rows import (
-    Observation,
-    UsageQuery,
+from gpusage.store.decisions import DecisionStore, StoreError
+from gpusage.store.rows import (
+    DECISION_COLUMNS,
     Values,
-    decode_observations,
-    usage_query,
+    decision_row,
+    deletion,
+    schema_version,
+    statements_since,
     usage_upsert,
     usage_values,
 )
 from gpusage_hooks.types import DecisionRecord, Usage
 
-CHUNK_ROWS = 100
+CHUNK_ROWS = 90
 """Rows of one statement: this hands the interpreter over once, not once per row; the thread that answers runs on.
-SQLite before 3.32 takes 999 parameters."""
+SQLite before 3.32 takes 999 parameters, ten a row."""
 
 _log = logging.getLogger(__name__)
-_FORGETTING = "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} ORDER BY id LIMIT ?) AND {clock} < ?"
-_CLOCKS = {"decisions": "decided_at_s", "usage": "ended_at_s"}
 _ERRORS = (sqlite3.Error, UnicodeDecodeError)
 """The second is what CPython makes of SQLite's message where it quotes a damaged schema."""
-Insertion = Callable[[sqlite3.Connection], None]
 
 
 class SqliteStore(DecisionStore):
@@ -56,13 +52,16 @@ class SqliteStore(DecisionStore):
         keep_days: How long they are kept; ``None`` for good.
     """
 
+    # A damaged file is no failure to open: writing moves it aside.
+    opening_errors = (sqlite3.OperationalError, OSError, StoreError)
+    reading_errors = _ERRORS
+    next_step = "Check the disk and the folder's rights."
+
     def __init__(self, path: Path, *, busy_timeout_s: float = 1.0, keep_days: float | None = None) -> None:
+        super().__init__(repr(str(path)), "", keep_days)
         self.path = path
-        self._keep_days = keep_days
         self._busy_timeout_s = busy_timeout_s
-        self._connection: sqlite3.Connection | None = None
         self._inode: int | None = None
-        self._refused: tuple[float, str] | None = None
 
     def record_all(self, records: Sequence[DecisionRecord]) -> None:
         """Keep *records*; see `DecisionStore.record_all`."""
@@ -72,71 +71,44 @@ class SqliteStore(DecisionStore):
             for begin in range(0, len(rows), CHUNK_ROWS):
                 chunk = rows[begin : begin + CHUNK_ROWS]
                 connection.execute(_insertion(len(chunk)), tuple(chain.from_iterable(chunk)))
-            self._forget(connection, "decisions", len(rows))
 
-        self._insert_with_recovery(insert)
+        self._write("decisions", len(rows), insert)
 
     def record_usage(self, usages: Sequence[Usage]) -> None:
         """Keep *usages*; see `DecisionStore.record_usage`."""
         rows = [usage_values(usage) for usage in usages]
+        self._write("usage", len(rows), lambda connection: connection.executemany(usage_upsert(""), rows))
 
-        def insert(connection: sqlite3.Connection) -> None:
-            connection.executemany(usage_upsert(""), rows)
-            self._forget(connection, "usage", len(rows))
-
-        self._insert_with_recovery(insert)
-
-    def _insert_with_recovery(self, insert: Insertion) -> None:
-        """Write by *insert*; a file that is found damaged is moved aside, and a new one begun."""
+    def _write(
+        self, table: str, count: int, insert: Callable[[sqlite3.Connection], object], *, is_retry: bool = False
+    ) -> None:
+        """Write *count* rows by *insert*; a file that proves damaged is moved aside, and a new one begun."""
         try:
-            self._write(insert)
+            connection = self._open()
+            connection.execute("BEGIN IMMEDIATE")
+            insert(connection)
+            if self._keep_days is not None:
+                connection.execute(*deletion("", table, keep_days=self._keep_days, new_count=count))
+            connection.execute("COMMIT")
         except _ERRORS as error:
+            # Closing rolls the transaction back.
             self.close()
-            if not _is_corrupt(error):
+            if is_retry or not _is_corrupt(error):
                 raise self._failure(error, "written") from error
             self._move_aside(error)
-            try:
-                self._write(insert)
-            except _ERRORS as second:
-                self.close()
-                raise self._failure(second, "written") from second
+            self._write(table, count, insert, is_retry=True)
 
-    def prepare(self) -> None:
-        """Open the file; see `DecisionStore.prepare`."""
-        with suppress(*_ERRORS, StoreError):
-            self._open()
-
-    def latest(self, count: int, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
-        """Return the last *count* decisions; see `DecisionStore.latest`."""
-        where = f"WHERE origin IN ({', '.join('?' * len(origins))})" if origins else ""
-        return self._read(f"{where} ORDER BY id DESC LIMIT ?", *origins, count)
-
-    def since(self, since_s: float, origins: Sequence[str] = ()) -> tuple[DecisionRecord, ...]:
-        """Return the decisions since then; see `DecisionStore.since`."""
-        where = f"AND origin IN ({', '.join('?' * len(origins))})" if origins else ""
-        return self._read(f"WHERE decided_at_s >= ? {where} ORDER BY id DESC", since_s, *origins)
-
-    def find(self, number: str) -> DecisionRecord | None:
-        """Return one decision; see `DecisionStore.find`."""
-        records = self._read("WHERE number = ? ORDER BY id DESC LIMIT 1", number)
-        return records[0] if records else None
-
-    def observations(self, question: UsageQuery) -> tuple[Observation, ...]:
-        """Return what jobs did; see `DecisionStore.usage`."""
-        return decode_observations(self._rows(*usage_query("", question)), str(self.path))
-
-    def _read(self, which: str, *values: str | float) -> tuple[DecisionRecord, ...]:
-        rows = self._rows(f"SELECT record FROM decisions {which}", values)  # noqa: S608 - ours
-        return decode_records([text for (text,) in rows], DecisionRecord, str(self.path))
-
-    def _rows(self, statement: str, values: Sequence[str | float] | Values) -> list[tuple[Any, ...]]:
+    def _rows(self, statement: str, values: Values) -> list[tuple[Any, ...]]:
+        # A reader makes no file.
         if self._connection is None and not self.path.exists():
             return []
+
         try:
-            return self._open().execute(statement, values).fetchall()
+            rows: list[tuple[Any, ...]] = self._open().execute(statement, values).fetchall()
         except _ERRORS as error:
             self.close()
             raise self._failure(error, "read") from error
+        return rows
 
     def close(self) -> None:
         """Close the file; the next use opens it again."""
@@ -145,62 +117,31 @@ class SqliteStore(DecisionStore):
             with suppress(sqlite3.Error):
                 connection.close()
 
-    def _write(self, insert: Insertion) -> None:
-        connection = self._open()
-        connection.execute("BEGIN IMMEDIATE")
-        insert(connection)
-        connection.execute("COMMIT")
-
-    def _forget(self, connection: sqlite3.Connection, table: str, new_count: int) -> None:
-        """Delete a few more old rows than came: an old store shrinks little by little, and no write ever waits long."""
-        if self._keep_days is not None:
-            oldest_s = time.time() - self._keep_days * DAY_S
-            statement = _FORGETTING.format(table=table, clock=_CLOCKS[table])
-            connection.execute(statement, (2 * new_count + 1, oldest_s))
-
     def _open(self) -> sqlite3.Connection:
-        """Return the connection, anew where the file was removed or replaced under it."""
-        if self._connection is not None and self._inode == _inode(self.path):
-            return self._connection
-        self.close()
-        self._refuse_for_a_while()
-        try:
-            self._connection = self._connected()
-        except (sqlite3.OperationalError, OSError, StoreError) as error:
-            failure = error if isinstance(error, StoreError) else self._failure(error, "opened")
-            self._refused = (time.monotonic() + RETRY_S, str(failure))
-            raise failure from error
-        self._refused = None
-        self._inode = _inode(self.path)
-        return self._connection
+        """Return the connection, a new one where the file was removed or replaced under it."""
+        if self._connection is not None and self._inode != _inode(self.path):
+            self.close()
+        connection: sqlite3.Connection = super()._open()
+        return connection
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(self.path, timeout=self._busy_timeout_s, isolation_level=None)
         try:
-            self._prepare(connection)
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            self._require_known(version)
+
+            # With WAL no reader waits for the writer. A power cut costs the last transactions (NORMAL), never the file.
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            if version < schema_version():
+                _migrate(connection)
         except BaseException:
             connection.close()
             raise
+
+        self._inode = _inode(self.path)
         return connection
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version > SCHEMA_VERSION:
-            message = (
-                f"Store {str(self.path)!r} must have a schema of at most version {SCHEMA_VERSION}; got {version}. "
-                "Update gpusage, or name another file in [store] url."
-            )
-            raise StoreError(message)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        if version < SCHEMA_VERSION:
-            _migrate(connection)
-
-    def _refuse_for_a_while(self) -> None:
-        """Fail at once where opening failed a moment ago: a broken disk must not be asked thousands of times."""
-        if self._refused is not None and time.monotonic() < self._refused[0]:
-            raise StoreError(self._refused[1])
 
     def _move_aside(self, error: Exception) -> None:
         """Rename the file and what SQLite keeps beside it."""
@@ -213,35 +154,29 @@ class SqliteStore(DecisionStore):
             raise self._failure(failure, "moved aside") from failure
         _log.warning("store %s is damaged (%s): moved aside to %s.corrupt-%s", self.path, error, self.path, aside)
 
-    def _failure(self, error: Exception, rule: str) -> StoreError:
-        message = f"Store {str(self.path)!r} must be {rule}; got: {error}. Check the disk and the folder's rights."
-        return StoreError(message)
-
 
 def _migrate(connection: sqlite3.Connection) -> None:
     """Take the steps that the file lacks, unless another process has taken them meanwhile."""
     connection.execute("BEGIN IMMEDIATE")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    # Early gpusages made the whole table before they wrote its number; one may have been killed between.
-    columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(decisions)")]
+
     for statement in statements_since(version, schema="", identity="id INTEGER PRIMARY KEY"):
-        if version or "number" not in columns or "ADD COLUMN number" not in statement:
-            connection.execute(statement)
-    if version < SCHEMA_VERSION:
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute(statement)
+    if version < schema_version():
+        connection.execute(f"PRAGMA user_version = {schema_version()}")
     connection.execute("COMMIT")
 
 
 @cache
 def _insertion(count: int) -> str:
     """Return the statement that inserts *count* rows."""
-    marks = f"({', '.join('?' * len(COLUMNS))})"
-    return f"INSERT INTO decisions ({', '.join(COLUMNS)}) VALUES {', '.join([marks] * count)}"  # noqa: S608 - our names
+    marks = f"({', '.join('?' * len(DECISION_COLUMNS))})"
+    return f"INSERT INTO decisions ({', '.join(DECISION_COLUMNS)}) VALUES {', '.join([marks] * count)}"  # noqa: S608 - our own names
 
 
 def _inode(path: Path) -> int | None:
     try:
-        return os.stat(path).st_ino  # noqa: PTH116 - asked before each batch: four times as fast as Path.stat
+        return os.stat(path).st_ino  # noqa: PTH116 - once per batch: four times as fast as Path.stat
     except OSError:
         return None
 

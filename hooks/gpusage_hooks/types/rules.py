@@ -68,11 +68,11 @@ class GenerationRules:
     Attributes:
         enabled: Whether a job is made to prefer GPUs of one generation.
         minimum_speedup: From this gain on, a faster GPU is preferred where nothing is known of other jobs.
-        by_rivals: Whether a job is compared with those that were decided recently, where some are known.
+        by_recent_jobs: Whether a job is compared with those that were decided recently, where some are known.
     """
 
     enabled: bool = True
-    by_rivals: bool = True
+    by_recent_jobs: bool = True
     minimum_speedup: float = 1.25
 
 

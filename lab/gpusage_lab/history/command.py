@@ -16,11 +16,10 @@ from gpusage.experience.history_file import write_history
 from gpusage.experience.runs import Run, history_runs
 from gpusage.settings.configuration import Configuration
 from gpusage.settings.configuration_file import load_configuration
-from gpusage.store.decisions import DAY_S
 from gpusage.store.opening import open_store
-from gpusage.store.usage_rows import UsageQuery
+from gpusage.store.rows import UsageQuery
 from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
-from gpusage_hooks.units import percent
+from gpusage_hooks.units import DAY_S, percent
 from gpusage_lab.history.evaluation import Calibration, evaluate_history
 from gpusage_lab.history.training import fit_history
 

@@ -24,7 +24,7 @@ Split = Literal["time", "user"]
 Baseline = Callable[[Run], float | None]
 
 
-class Calibration(msgspec.Struct, frozen=True, kw_only=True, rename={"estimated": "told"}):
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """How true one predictor was of one quantity in one split.
 
     Attributes:

@@ -140,6 +140,7 @@ def _scored(rows: Rows, groups: Sequence[Fold]) -> tuple[tuple[Line, ...], Float
         "constant": _constant,
         "node times alone": lambda rows, fold: rows.roofline[fold.test],
         "Yeung's features, random forest": _yeung_forest,
+        "Yeung's features, boosting": _yeung_boosting,
         "ours": _ours,
     }
     lines: list[Line] = []
@@ -160,6 +161,7 @@ def _transfer(rows: Rows) -> ScoreTable:
     methods = {
         "constant": _constant,
         "Yeung's features, random forest": _yeung_forest,
+        "Yeung's features, boosting": _yeung_boosting,
         "ours": _ours,
     }
     lines = [
@@ -206,6 +208,17 @@ def _ours(rows: Rows, fold: Fold) -> FloatArray:
 def _yeung_forest(rows: Rows, fold: Fold) -> FloatArray:
     model: Any = RandomForestRegressor(60, min_samples_leaf=2, random_state=0)
     return np.asarray(model.fit(rows.yeung[fold.train], rows.measured[fold.train]).predict(rows.yeung[fold.test]))
+
+
+def _yeung_boosting(rows: Rows, fold: Fold) -> FloatArray:
+    columns = [
+        boosting.predict(
+            boosting.fit_trees(rows.yeung[fold.train], np.log1p(rows.measured[fold.train, column])),
+            rows.yeung[fold.test],
+        )
+        for column in (UTILIZATION, SM)
+    ]
+    return np.expm1(np.stack(columns, axis=1))
 
 
 def _errors(rows: Rows, predictions: FloatArray, column: int) -> tuple[float, float, float]:

@@ -17,13 +17,13 @@ from gpusage.plugins.loading import make_hooks
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.types import Gpu, Interval, ModelGraph, SoloRun, Workload
-from gpusage_lab.learning import named_jobs
-from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
 from gpusage_lab.learning.scores import rank_correlation, rmsle
 from gpusage_lab.learning.splits import leave_one_out
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning import named_jobs
+from gpusage_planning.named_jobs import GAVEL, LUCID, NamedJob, workload
+from gpusage_planning.zoo import load_zoo
 
 OTHER_SOURCES = "constant of other sources"
 LUCID_SOURCE = "Lucid, training"

@@ -28,7 +28,7 @@ from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.splits import Fold, by_group, check_enough, random_rows
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 
 FOLDS = 10
 ENDS = 3

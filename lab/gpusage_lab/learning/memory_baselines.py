@@ -33,7 +33,7 @@ def fake_tensor_and_context(rows: MemoryRows, _: Sequence[Fold]) -> FloatArray:
 
 def two_constants(rows: MemoryRows, _: Sequence[Fold]) -> FloatArray:
     """Return 2,300 MiB, three times the weights, 1.13 times the kept tensors: constants read off the measurements."""
-    return 2300 * MIB + 3 * _term(rows, "weights") + 1.13 * _term(rows, "kept")
+    return 2300 * MIB + 3 * _term(rows, "weights") + 1.13 * _term(rows, "saved")
 
 
 def boosting(rows: MemoryRows, folds: Sequence[Fold]) -> FloatArray:

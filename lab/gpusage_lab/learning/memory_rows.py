@@ -21,13 +21,13 @@ from gpusage_hooks.units import MIB
 from gpusage_lab.learning.profiled import ProfiledRun, profiled
 from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.measurements.tables import DataFolder, Table
-from gpusage_lab.zoo.cards import Zoo
+from gpusage_planning.zoo import Zoo
 
 PEAKS, STATIC, BENCHMARK = "gpumemnet_timm_memory.csv", "timm_static_features.csv", "timm_benchmark.csv"
 GPU = "a100-sxm4-40gb"
 FLAT_GROWTH = 0.3
 """A model's peaks grow by at least this share of what its kept tensors grow by, or they are flat."""
-_SAVED, _WEIGHTS = TRAINING_TERMS.index("kept"), TRAINING_TERMS.index("weights")
+_SAVED, _WEIGHTS = TRAINING_TERMS.index("saved"), TRAINING_TERMS.index("weights")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from gpusage.predictors.sharing.slowdown import predict_slowdown
 from gpusage_hooks.types import Candidate, Gpu, GpuNeed, GpuPool, GpuRequest, Price, SharingRules, SoloRun, Workload
 from gpusage_lab.learning.slowdown_rows import PARVAGPU, RAPP, WHOLE_FROM_PERCENT, SlowdownRow, slowdown_rows
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo
+from gpusage_planning.zoo import Zoo
 
 ONE_GPU = GpuRequest(gpu_count=1)
 WHOLE = 100

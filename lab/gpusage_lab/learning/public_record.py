@@ -22,7 +22,7 @@ from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.published.compared import Compared
 from gpusage_lab.published.rows import PublishedRow, published_rows
 from gpusage_lab.published.runs import TIMES, Left, Run, run_of
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 
 FIGURES = ("n", "median ratio", "median factor", "inside %")
 SUMMARY = ("rows of", *FIGURES, *(f"unstarred: {name}" for name in FIGURES))

@@ -25,7 +25,7 @@ from gpusage_lab.learning.slowdown_rows import FILES, SlowdownColumns, SlowdownR
 from gpusage_lab.learning.splits import LEAST_GROUPS, by_group, check_enough
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 
 FOLDS = 10
 COVERAGE = 0.90

@@ -16,16 +16,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.policies.capacity.decision import decide
-from gpusage.policies.capacity.mixed_integer import Limits
-from gpusage.policies.capacity.planning import make_plan
-from gpusage.policies.capacity.problem import NodeGroup, NodeType, Option, PlannedJob
-from gpusage.policies.capacity.rules import RULES, by_rule
-from gpusage.policies.capacity.state import Choice, State
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds.ardagna import EXTRAPOLATIONS, extrapolate
 from gpusage_lab.seeds.ardagna_runs import MeasuredRun, gavel
+from gpusage_planning.capacity.decision import decide
+from gpusage_planning.capacity.mixed_integer import Limits
+from gpusage_planning.capacity.planning import make_plan
+from gpusage_planning.capacity.problem import NodeGroup, NodeType, Option, PlannedJob
+from gpusage_planning.capacity.rules import RULES, by_rule
+from gpusage_planning.capacity.state import Choice, State
 
 FILES = ("gavel_solo.csv",)
 NODES, JOBS_PER_NODE, INSTANCES = 10, 10, 5

@@ -20,11 +20,11 @@ from gpusage.predictors.parallel.data_parallel import gradient_traffic, waiting_
 from gpusage.predictors.times.efficiency import Efficiency
 from gpusage.predictors.times.step_time import timing_with
 from gpusage_hooks.units import TERA
-from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
 from gpusage_lab.learning.step_rows import TORCHVISION_PRECISIONS, torchvision_copy_s, torchvision_workload
 from gpusage_lab.learning.step_samples import measurements, refit
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.named_jobs import GAVEL, LUCID, NamedJob, workload
+from gpusage_planning.zoo import Zoo, load_zoo
 
 SIA_APPS = {
     "bert": LUCID["BERT"],

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage_lab.learning.named_jobs import JOBS
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds import takayama_online
 from gpusage_lab.seeds.takayama import PAPER_REDUCTION, FloatArray, makespan, measured, predicted, slowed_by_host
+from gpusage_planning.named_jobs import JOBS
 
 FILES: tuple[str, ...] = ()
 SHUFFLES = 20_000

@@ -20,19 +20,20 @@ from statistics import mean
 
 import numpy as np
 
-from gpusage.policies.partners.packing import Load
 from gpusage_hooks.types import Cluster
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.simulator.contract import Policy
-from gpusage_lab.simulator.engine import simulate
-from gpusage_lab.simulator.fleet import Fleet, GpuType
-from gpusage_lab.simulator.foresight import Foresight, load_of, pairs_of
-from gpusage_lab.simulator.generated import range_ids
-from gpusage_lab.simulator.jobs import Jobs
-from gpusage_lab.simulator.pair_truth import PairTruth, gavel, lucid
-from gpusage_lab.simulator.policies import Packing, Sets, Slots
-from gpusage_lab.simulator.result import Figures
+from gpusage_lab.seeds.pair_truth import PairTruth, gavel, lucid
+from gpusage_planning.replay.truth import MeasuredPairs
+from gpusage_planning.simulator.contract import Policy
+from gpusage_planning.simulator.engine import simulate
+from gpusage_planning.simulator.fleet import Fleet, GpuType
+from gpusage_planning.simulator.foresight import Foresight, load_of, pairs_of
+from gpusage_planning.simulator.generated import range_ids
+from gpusage_planning.simulator.jobs import Jobs
+from gpusage_planning.simulator.packing import Load
+from gpusage_planning.simulator.policies import Packing, Sets, Slots
+from gpusage_planning.simulator.result import Figures
 
 FILES = ("lucid_pairs.csv", "lucid_solo.csv", "gavel_pairs.csv")
 TRUTHS: Mapping[str, Callable[[DataFolder, int], PairTruth]] = {"lucid": lucid, "gavel": gavel}
@@ -106,7 +107,7 @@ def experiment(data: DataFolder, truth: str, seed: int = 0) -> list[Outcome]:
     return [_outcome(name, figures, runs[SLOTS]) for name, figures in runs.items()]
 
 
-def draw_jobs(truth: PairTruth, seed: int, count: int = JOBS, longest_s: float = LONGEST_S) -> Jobs:
+def draw_jobs(truth: MeasuredPairs, seed: int, count: int = JOBS, longest_s: float = LONGEST_S) -> Jobs:
     """Return the *count* jobs of one repetition, of which none takes longer alone than *longest_s*."""
     generator = np.random.default_rng([seed, 1])
     work_s = np.exp(generator.uniform(np.log(SHORTEST_S), np.log(longest_s), count))

@@ -10,7 +10,6 @@ import click
 from gpusage.cli.deferred import run_by
 from gpusage.node.dividing import libexec_folder
 from gpusage.settings.configuration import SiteMode
-from gpusage_slurm.sandbox_commands import sandbox
 
 _SLURM_CONF = click.option(
     "--slurm-conf",
@@ -41,9 +40,6 @@ Example:
 @click.group()
 def slurm() -> None:
     """Install, check and try gpusage for Slurm."""
-
-
-slurm.add_command(sandbox)
 
 
 @slurm.command()

@@ -69,7 +69,7 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Con
     from gpusage_slurm.submission import render  # as above
 
     settings = context.settings
-    with_notice = settings.tell_jobs if isinstance(settings, SlurmSettings) else True
+    with_notice = settings.notice if isinstance(settings, SlurmSettings) else True
     return render.render_decision(job, decision, cluster, with_notice=with_notice)
 
 

@@ -16,12 +16,12 @@ class SlurmSettings(ManagerSettings):
     Attributes:
         limit_ms: How long slurmctld waits for one answer of gpusaged, in milliseconds.
         card_limit_s: How long sbatch waits for the description of a model, in seconds.
-        tell_jobs: Whether the output of a job that has a share begins with a line that says so.
+        notice: Whether the output of a job that has a share begins with a line that says so.
     """
 
     limit_ms: Annotated[float, Range(low=1, high=1000)] = 40.0
     card_limit_s: Annotated[float, Range(low=0.1, high=60)] = 2.0
-    tell_jobs: bool = True
+    notice: bool = True
 
     @property
     def answer_limit_s(self) -> float:

@@ -37,7 +37,7 @@ def test_a_daemon_is_shown_with_what_needs_a_person() -> None:
                 "kill_switch": {"on": True, "path": "/off"},
                 "configuration": {"path": "/f", "error": "broken"},
                 "missed": {"silent": 2, "rest": 0},
-                "aftercare": {"turned_back": 3, "stuck": ["job 7 waits"]},
+                "job_monitor": {"turned_back": 3, "stuck": ["job 7 waits"]},
             }
         )
     )

@@ -9,7 +9,7 @@ import pytest
 from gpusage.experience.identity import family, settings_key
 from gpusage.experience.profile_rows import profile_row
 from gpusage.experience.runs import model_runs, run_of
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import Allocation, Generation, Usage, Workload
 from records import RECORD
 from runs import V100, WHO

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpusage.experience.runs import Run, history_runs, run_of
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import Allocation, Figure, Interval, ObservedFigures, Usage
 from past_runs import ADA, GIB, V100
 from records import RECORD, USAGE

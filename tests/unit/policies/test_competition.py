@@ -104,7 +104,7 @@ def decided(of: PolicyInput) -> Decision | None:
 def test_the_decision_says_what_the_job_gains_beside_others(
     gain: float, *, by_recent_jobs: bool, expected: str, reason: str
 ) -> None:
-    decision = decided(case(gain, GenerationRules(by_rivals=by_recent_jobs)))
+    decision = decided(case(gain, GenerationRules(by_recent_jobs=by_recent_jobs)))
     assert decision is not None
     assert decision.request.preferred_gpus == (expected,)
     assert decision.reasons == (reason,)

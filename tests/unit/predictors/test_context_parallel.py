@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gpusage
@@ -13,9 +14,9 @@ from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.parallel.context_parallel import part_of_tokens
 from gpusage.predictors.parallel.data_parallel import sharding_of
-from gpusage.predictors.parallel.links import allreduce_s_per_byte, send_s_per_byte
-from gpusage.predictors.parallel.tensor_parallel import EXCHANGE_S
+from gpusage.predictors.parallel.links import EXCHANGE_S, allreduce_s_per_byte, send_s_per_byte
 from gpusage.predictors.work.lowering import step_flop
+from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Workload
 from graphs import language_model, with_layers
@@ -49,22 +50,23 @@ def test_each_gpu_has_its_part_of_the_tokens_and_all_weights() -> None:
 def test_keys_and_values_come_round_forward_and_backward_with_their_gradients() -> None:
     """Of 8 layers 2 x 128 x 512 numbers of 2 bytes for each of 64 samples, of which 3 of 4 parts come from others."""
     round_bytes = 8 * 2 * 128 * 512 * 2 * 64 * 3 / 4
-    assert analyze(MODEL, CONTEXT).copy_traffic.ring.sent_bytes == 3 * round_bytes
-    assert analyze(MODEL, replace(CONTEXT, checkpointing=True)).copy_traffic.ring.sent_bytes == 4 * round_bytes
+    assert analyze(MODEL, CONTEXT).division.copy_traffic.ring.sent_bytes == 3 * round_bytes
+    assert analyze(MODEL, replace(CONTEXT, checkpointing=True)).division.copy_traffic.ring.sent_bytes == 4 * round_bytes
     both = replace(CONTEXT, gpus=8, tensor=2)
-    assert analyze(MODEL, both).copy_traffic.ring.sent_bytes == 3 * round_bytes / 2  # half of the heads
-    sums = analyze(MODEL, replace(ALONE, gpus=2, tensor=2)).copy_traffic.sum_bytes
-    assert analyze(MODEL, both).copy_traffic.sum_bytes == sums / 4
+    assert analyze(MODEL, both).division.copy_traffic.ring.sent_bytes == 3 * round_bytes / 2  # half of the heads
+    sums = analyze(MODEL, replace(ALONE, gpus=2, tensor=2)).division.copy_traffic.sum_bytes
+    assert analyze(MODEL, both).division.copy_traffic.sum_bytes == sums / 4
 
 
 def test_what_does_not_travel_behind_attentions_is_waited_for() -> None:
     slow = replace(CONTEXT, gpus=16, context=16, network_bytes_per_s=1e9)
     there = analyze(MODEL, slow).on([A100])
-    attention_s = there._attention_s[0]
+    attends = np.isin(there.kernels.operator_class, (OperatorClass.BATCHED_PRODUCT, OperatorClass.ATTENTION))
+    attention_s = float((there.kernels.counts * attends) @ there.kernel_times.total_s[:, 0])
     assert 0 < attention_s < there.timing.step_s[0]
-    traffic = analyze(MODEL, slow).copy_traffic.ring
+    traffic = analyze(MODEL, slow).division.copy_traffic.ring
     assert traffic.hop_count == 2 * LAYERS * 15  # forward, and backward with the gradients
-    assert analyze(MODEL, replace(slow, checkpointing=True)).copy_traffic.ring.hop_count == 3 * LAYERS * 15
+    assert analyze(MODEL, replace(slow, checkpointing=True)).division.copy_traffic.ring.hop_count == 3 * LAYERS * 15
     ring_s = traffic.hop_count * EXCHANGE_S + traffic.sent_bytes * send_s_per_byte(A100, 16, 1e9, 1)
     assert there._waits_in_copy_s[0] == pytest.approx(ring_s - attention_s * 15 / 16)
     long = with_layers(language_model(HIDDEN, HEADS, HEADS, INNER, WORDS, 8192), LAYERS)  # 2,048 tokens for each GPU
@@ -85,7 +87,7 @@ def test_the_gradients_of_weights_are_summed_over_parts_of_sequences_and_over_sa
 
 def test_a_stage_hands_on_its_part_of_the_tokens() -> None:
     stages = replace(ALONE, gpus=4, pipeline=4, accumulate=8)
-    whole, part = (analyze(MODEL, run).copy_traffic for run in (stages, replace(stages, gpus=8, context=2)))
+    whole, part = (analyze(MODEL, run).division.copy_traffic for run in (stages, replace(stages, gpus=8, context=2)))
     assert part.handover_bytes == whole.handover_bytes / 2
 
 
@@ -108,5 +110,5 @@ def test_sequences_that_cannot_be_divided_are_refused() -> None:
 @pytest.mark.parametrize("name", ["gpt2", "bert_base"])
 def test_sequences_of_real_models_are_found(name: str) -> None:
     graph = gpusage.read_model(MODELS / f"{name}.onnx")
-    assert analyze(graph, CONTEXT).copy_traffic.ring.sent_bytes > 0
-    assert analyze(graph, replace(CONTEXT, gpus=8, pipeline=2)).copy_traffic.ring.sent_bytes > 0
+    assert analyze(graph, CONTEXT).division.copy_traffic.ring.sent_bytes > 0
+    assert analyze(graph, replace(CONTEXT, gpus=8, pipeline=2)).division.copy_traffic.ring.sent_bytes > 0

@@ -10,10 +10,9 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.parallel.data_parallel import gradient_traffic, sharding_of
+from gpusage.predictors.parallel.division import several_gpu_notes
 from gpusage.predictors.parallel.expert_parallel import own_share, part_of_experts
-from gpusage.predictors.parallel.links import allreduce_s_per_byte, exchange_s_per_byte
-from gpusage.predictors.parallel.model_parallel import copy_notes
-from gpusage.predictors.parallel.tensor_parallel import EXCHANGE_S
+from gpusage.predictors.parallel.links import EXCHANGE_S, allreduce_s_per_byte, exchange_s_per_byte
 from gpusage.predictors.work.lowering import step_flop
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Workload
@@ -76,7 +75,7 @@ def test_state_is_divided_among_those_with_the_same_weights() -> None:
 
 def test_tokens_go_to_their_experts_and_back_in_each_pass() -> None:
     """Two samples of 128 tokens, each to two experts: rows of 512 numbers of 2 bytes, there and back."""
-    traffic = analyze(MODEL, DIVIDED).copy_traffic.experts
+    traffic = analyze(MODEL, DIVIDED).division.copy_traffic.experts
     row_bytes = 2 * 2 * 128 * 512 * 2
     assert traffic == (2 * 2, 2 * 2 * row_bytes)  # forward and backward
     halves = replace(DIVIDED, context=2)
@@ -91,7 +90,7 @@ def analyze_traffic_bytes(workload: Workload) -> float:
     attention = language_model(HIDDEN, 8, 8, INNER, WORDS, LENGTH)
     behind = [tuple(source + len(attention.nodes) if source >= 0 else -1 for source in row) for row in MODEL.producers]
     both = replace(MODEL, nodes=(*attention.nodes, *MODEL.nodes), producers=(*attention.producers, *behind))
-    return analyze(both, workload).copy_traffic.experts.sent_bytes
+    return analyze(both, workload).division.copy_traffic.experts.sent_bytes
 
 
 def test_an_exchange_takes_the_links_and_each_gpus_card() -> None:
@@ -119,5 +118,5 @@ def test_experts_that_cannot_be_divided_are_refused() -> None:
 
 
 def test_a_note_counts_the_copies_of_each_expert() -> None:
-    note, _ = copy_notes(replace(DIVIDED, context=2), A100, 0.1)
+    note, _ = several_gpu_notes(replace(DIVIDED, context=2), A100, 1.0, 0.1)
     assert note.endswith("pipeline 1). 4 copies train by zero1, with 2 of each expert (expert 4).")

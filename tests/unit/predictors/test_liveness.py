@@ -54,7 +54,7 @@ def needed(graph: ModelGraph, batch_size: int = 8, optimizer: Optimizer = "momen
     ],
 )
 def test_each_operator_keeps_what_autograd_saves(op_types: tuple[str, ...], saved: float) -> None:
-    assert term("kept", line(*op_types)) == saved
+    assert term("saved", line(*op_types)) == saved
 
 
 def test_a_view_takes_nothing_and_what_reads_it_keeps_its_storage() -> None:
@@ -110,8 +110,8 @@ def test_convolutions_are_told_apart_by_kernel_and_groups() -> None:
 
 def test_a_learned_scale_needs_what_it_scales_and_a_known_one_does_not() -> None:
     learned, known = (chain("scale", [node("Neg", [ROW], ROW), node("Mul", [ROW], ROW, *w)], ROW) for w in ([(1,)], []))
-    assert term("kept", learned) == ROW_BYTES
-    assert term("kept", known) == 0
+    assert term("saved", learned) == ROW_BYTES
+    assert term("saved", known) == 0
 
 
 def test_a_product_keeps_its_own_copy_of_a_transposed_view() -> None:
@@ -120,8 +120,8 @@ def test_a_product_keeps_its_own_copy_of_a_transposed_view() -> None:
     turned = chain("turned", [node("Relu", [before], before), node("Transpose", [before], after), product], before)
     straight = chain("straight", [node("Relu", [after], after), product], after)
     # what the rectifier wrote and the copy; without the view it is one tensor
-    assert term("kept", turned) == 2 * ROW_BYTES
-    assert term("kept", straight) == ROW_BYTES
+    assert term("saved", turned) == 2 * ROW_BYTES
+    assert term("saved", straight) == ROW_BYTES
 
 
 def test_the_loss_takes_three_times_the_outputs() -> None:

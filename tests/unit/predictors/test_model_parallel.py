@@ -17,17 +17,11 @@ from gpusage.predictors.memory.liveness import step_walk
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.parallel.context_parallel import RingTraffic
 from gpusage.predictors.parallel.data_parallel import gradient_traffic, sharding_of
+from gpusage.predictors.parallel.division import CopyTraffic, copy_traffic, wait_in_copy_s
 from gpusage.predictors.parallel.expert_parallel import ExpertTraffic
-from gpusage.predictors.parallel.links import allreduce_s_per_byte, send_s_per_byte
-from gpusage.predictors.parallel.model_parallel import (
-    CopyTraffic,
-    copy_traffic,
-    divided_layers,
-    micro_batches_in_flight,
-    stages_of,
-    wait_in_copy_s,
-)
-from gpusage.predictors.parallel.tensor_parallel import EXCHANGE_S
+from gpusage.predictors.parallel.links import EXCHANGE_S, allreduce_s_per_byte, send_s_per_byte
+from gpusage.predictors.parallel.pipeline import micro_batches_in_flight, stages_of
+from gpusage.predictors.parallel.tensor_parallel import divided_layers
 from gpusage.predictors.work.lowering import step_flop
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage.predictors.work.sequences import find_attentions
@@ -99,7 +93,7 @@ def test_sequence_parallelism_sends_as_much_and_takes_less_memory() -> None:
     """A reduce-scatter and an all-gather are the two halves of a ring's sum."""
     whole = replace(TENSOR, batch_size=64)  # so many activations that the update takes less
     by_tokens = replace(whole, sequence_parallel=True)
-    assert analyze(MODEL, by_tokens).copy_traffic == analyze(MODEL, whole).copy_traffic
+    assert analyze(MODEL, by_tokens).division.copy_traffic == analyze(MODEL, whole).division.copy_traffic
     less, more = (predicted(MODEL, run, [A100])[0] for run in (by_tokens, whole))
     assert less.required_memory_bytes.value < more.required_memory_bytes.value
     assert less.step_time_s.value < more.step_time_s.value  # each does a quarter of the norms
@@ -107,11 +101,11 @@ def test_sequence_parallelism_sends_as_much_and_takes_less_memory() -> None:
 
 def test_the_sums_are_waited_for_in_each_pass() -> None:
     analysis = analyze(MODEL, TENSOR)
-    traffic = analysis.copy_traffic
+    traffic = analysis.division.copy_traffic
     assert (traffic.sum_count, traffic.handover_bytes) == (2 * 2 * LAYERS, 0)
     byte_s = allreduce_s_per_byte(A100, 4)
     assert waits_s(TENSOR) == pytest.approx(traffic.sum_count * EXCHANGE_S + traffic.sum_bytes * byte_s)
-    again = analyze(MODEL, replace(TENSOR, checkpointing=True)).copy_traffic
+    again = analyze(MODEL, replace(TENSOR, checkpointing=True)).division.copy_traffic
     assert again.sum_bytes == 1.5 * traffic.sum_bytes
 
 
@@ -207,7 +201,7 @@ def test_no_stage_has_more_layers_than_the_first_and_the_last() -> None:
 def test_a_stage_hands_on_a_row_for_each_token_whatever_the_models_output_is(name: str, length: int) -> None:
     """The outputs of BERT are words, and of ViT one row for the picture."""
     graph = gpusage.read_model(MODELS / f"{name}.onnx")
-    assert analyze(graph, PIPELINE).copy_traffic.handover_bytes == 2 * 2 * (2 * length * 768)
+    assert analyze(graph, PIPELINE).division.copy_traffic.handover_bytes == 2 * 2 * (2 * length * 768)
 
 
 def test_neighbours_on_other_hosts_share_the_cards_of_their_host() -> None:
@@ -364,7 +358,7 @@ def test_heads_that_are_multiplied_with_the_batch_count() -> None:
 
 
 def test_one_stage_without_divided_layers_sends_nothing() -> None:
-    traffic = analyze(MODEL, ALONE).copy_traffic
+    traffic = analyze(MODEL, ALONE).division.copy_traffic
     assert traffic == copy_traffic(divided_layers(analyze(MODEL, ALONE).lowering, MODEL, ALONE), MODEL, ALONE)
     assert wait_in_copy_s(traffic, 1.0, 0.0, ALONE, A100) == 0
 

@@ -26,9 +26,12 @@ def need_of(gpus: int) -> GpuNeed:
 
 def test_each_gpu_holds_a_part_of_the_weights_and_of_all_keys_and_values() -> None:
     """Unlike heads of keys that GPUs divide, layers can be divided among more GPUs than there are heads of keys."""
-    whole, part = (analyze(MISTRAL, replace(ALONE, gpus=gpus, strategy="pipeline")).work_per_gpu for gpus in (1, 16))
-    assert whole is not None
-    assert part is not None
+    one, several = (
+        analyze(MISTRAL, replace(ALONE, gpus=gpus, strategy="pipeline")).divided_generation for gpus in (1, 16)
+    )
+    assert one is not None
+    assert several is not None
+    whole, part = one.held, several.held
     assert part.prompt.parameter_count == pytest.approx(whole.prompt.parameter_count / 16, abs=1)
     assert part.kv_cache_bytes == whole.kv_cache_bytes / 16
     assert need_of(16).required_bytes.value < need_of(4).required_bytes.value < need_of(1).required_bytes.value

@@ -46,7 +46,7 @@ def test_each_gpu_has_a_part_of_the_weights_and_of_the_heads_of_keys_as_far_as_t
 
 
 def test_a_block_waits_for_two_sums_of_its_tokens_vectors() -> None:
-    exchange = analyze(LLAMA, run(2)).exchange
+    exchange = analyze(LLAMA, run(2)).on([A100]).exchange
     assert exchange is not None
     assert (exchange.prompt_count, exchange.token_count) == (2, 2)  # the graph has one block
     assert (exchange.vector_bytes, exchange.prompt_tokens) == (2 * 4096, 512)

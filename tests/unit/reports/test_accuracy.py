@@ -10,7 +10,7 @@ from gpusage.reports.amounts import Rates
 from gpusage.reports.breakdown import ReportRules
 from gpusage.reports.report import Period, report_of
 from gpusage.store.annotation import UNNAMED
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import Allocation, Code, DecisionRecord, Figure, Interval, ObservedFigures, Usage
 from past_runs import ADA
 from records import RECORD, USAGE

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusage.reports.amounts import Amounts, amounts_of, total
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import Code
 from observed import HALF, month, record, usage
 

@@ -11,7 +11,7 @@ from gpusage.reports.amounts import Rates, total
 from gpusage.reports.breakdown import NAMES, USUAL_RULES, Dimension, break_down
 from gpusage.reports.lines import MOST_GROUPS, Section, sections
 from gpusage.reports.report import Period, report_of
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from observed import month, record, usage
 
 MONTH = [*month()]

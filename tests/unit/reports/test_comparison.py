@@ -12,7 +12,7 @@ from gpusage.reports.comparison import period_totals
 from gpusage.reports.lines import BEFORE, sections
 from gpusage.reports.page import page
 from gpusage.reports.report import Period, Report, period_of_month, report_of
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from observed import DAY_S, HALF, NOW_S, month, month_before, record, usage
 
 PERIOD = Period(since_s=NOW_S - 30 * DAY_S, until_s=NOW_S)

@@ -14,7 +14,7 @@ from gpusage.reports.breakdown import ReportRules
 from gpusage.reports.lines import amount, sections
 from gpusage.reports.page import page
 from gpusage.reports.report import Period, Report, report_of
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import Cluster, GpuPool
 from observed import DAY_S, HALF, NOW_S, month, record, usage
 

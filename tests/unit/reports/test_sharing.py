@@ -9,7 +9,7 @@ import pytest
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.reports.amounts import amounts_of
 from gpusage.reports.sharing import PossibleShare, count_possible_shares, no_gpu, possible_share
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import Allocation, Gpu, SharingRules
 from observed import GIB, HALF, record, usage
 

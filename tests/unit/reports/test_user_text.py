@@ -12,7 +12,7 @@ import pytest
 from gpusage.reports.amounts import Rates
 from gpusage.reports.report import Period, report_of
 from gpusage.reports.user_text import MOST_LINES, NOTHING, UNKNOWN, WIDTH, Change, Writing, change_of, user_text
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.types import DecisionRecord, SoloRun, Usage, Workload
 from observed import HALF, NOW_S, month, record, usage
 

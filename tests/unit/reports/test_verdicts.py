@@ -7,7 +7,7 @@ import pytest
 from gpusage.experience.finished_jobs import describe_host
 from gpusage.reports.amounts import amounts_of
 from gpusage.reports.verdicts import hardly_used_jobs, most_idle_jobs, rules, tally_verdicts, verdict_of, waiting_users
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from observed import HALF, NOW_S, month, record, usage
 
 UNSHARED = record(1, percent=None)

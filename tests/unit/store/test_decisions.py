@@ -16,8 +16,8 @@ from types import MappingProxyType
 import pytest
 
 from gpusage.store.decisions import DecisionStore, StoreError
-from gpusage.store.migrations import SCHEMA_VERSION
 from gpusage.store.opening import open_store, sqlite_path
+from gpusage.store.rows import schema_version
 from gpusage_hooks.errors import RequestError
 from records import RECORD
 from waiting import LIMIT_S
@@ -72,7 +72,7 @@ def test_columns_can_be_asked_for_in_sql(tmp_path: Path, opened: Opened) -> None
         (version,) = connection.execute("PRAGMA user_version").fetchone()
     connection.close()
     assert rows == [("REWRITE", "slurm", "enforce", "uid 1000", "resnet50.onnx", "gres/gpu:1", "gres/mps:40")]
-    assert version == SCHEMA_VERSION
+    assert version == schema_version()
 
 
 def test_a_decision_is_found_by_its_number_and_by_whose_it_is(tmp_path: Path, opened: Opened) -> None:
@@ -183,7 +183,7 @@ def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path, opened: Opened
     """An old gpusage must not write into a new one's file."""
     path = tmp_path / "d.db"
     with sqlite3.connect(path) as connection:
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {schema_version() + 1}")
     connection.close()
     before = path.read_bytes()
     with pytest.raises(StoreError, match="Update gpusage"):

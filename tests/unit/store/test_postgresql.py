@@ -12,11 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.store.address import parse_address, ssl_context
 from gpusage.store.decisions import RETRY_S, DecisionStore, StoreError
-from gpusage.store.migrations import SCHEMA_VERSION
 from gpusage.store.opening import open_store
-from gpusage.store.usage_rows import Observation, UsageQuery
+from gpusage.store.postgresql import parse_address, ssl_context
+from gpusage.store.rows import Observation, UsageQuery, schema_version
 from gpusage_hooks.errors import RequestError
 from postgresql import Server
 from records import RECORD, USAGE
@@ -116,7 +115,7 @@ def test_what_is_older_than_the_site_keeps_goes_little_by_little(server: Server)
 def test_a_newer_gpusages_store_is_left_alone(server: Server, opened: Callable[[], DecisionStore]) -> None:
     opened().record(RECORD)
     server.ask("UPDATE gpusage.version SET version = 99")
-    with pytest.raises(StoreError, match=f"at most version {SCHEMA_VERSION}; got 99"):
+    with pytest.raises(StoreError, match=f"at most version {schema_version()}; got 99"):
         opened().record(RECORD)
 
 

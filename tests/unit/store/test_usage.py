@@ -13,7 +13,7 @@ import pytest
 
 from gpusage.store.decisions import DecisionStore, StoreError
 from gpusage.store.opening import open_store
-from gpusage.store.usage_rows import Observation, UsageQuery
+from gpusage.store.rows import Observation, UsageQuery
 from gpusage_hooks.types import JobIdentity
 from records import RECORD, USAGE
 

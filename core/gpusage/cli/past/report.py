@@ -31,7 +31,7 @@ from gpusage.reports.report import Period, Report, period_of_month, report_of
 from gpusage.reports.user_text import Writing, user_text
 from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import describe_location, open_store
-from gpusage.store.usage_rows import Observation
+from gpusage.store.rows import Observation
 from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
 from gpusage_hooks.types import Cluster, DecisionRecord, Gpu, Usage
 

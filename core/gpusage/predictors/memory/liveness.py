@@ -242,8 +242,7 @@ class TrainingTerms(NamedTuple):
     written_convolutions: float
 
 
-TRAINING_TERMS = tuple(name.replace("saved", "kept") for name in TrainingTerms._fields)
-"""The terms by the names that the artifact ``memory`` has for them."""
+TRAINING_TERMS = TrainingTerms._fields
 
 
 def terms(lowering: Lowering, tensors: Walk) -> TrainingTerms:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES
-from gpusage.predictors.parallel.divisions import divisor_advice
+from gpusage.predictors.parallel.even_parts import divisor_advice
 from gpusage.predictors.work.lowering import Lowering
 from gpusage.predictors.work.sequences import Attention, find_attentions, key_count
 from gpusage_hooks.errors import GraphError

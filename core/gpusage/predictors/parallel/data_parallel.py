@@ -22,11 +22,10 @@ import numpy as np
 
 from gpusage.devices.precisions import AUTOCAST, FLOAT_BYTES, parameter_share
 from gpusage.predictors.parallel.expert_parallel import expert_share, own_share
-from gpusage.predictors.parallel.links import GPUS_PER_HOST, allreduce_s_per_byte, bottleneck_link
+from gpusage.predictors.parallel.links import GPUS_PER_HOST, allreduce_s_per_byte
 from gpusage.predictors.work.checkpoints import checkpoints_of
 from gpusage.predictors.work.lowering import Lowering, weight_memory_bytes
 from gpusage_hooks.types import Gpu, Interval, Workload
-from gpusage_hooks.units import seconds
 
 FULLY_SHARDED = ("zero3", "fsdp")
 """Strategies that divide the weights, and gather a layer's when it runs."""
@@ -152,11 +151,6 @@ SENDS_EACH_STEP = ("zero2", *FULLY_SHARDED)
 """Strategies whose GPUs keep a part of the gradients, to which each backward pass sends, accumulating or not."""
 FULLY_SHARDED_TRAFFIC = 1.5
 """How long ZeRO's stage 3 sends for a second of the others (arXiv 1910.02054, section 7): in the forward pass, too."""
-NOTED_WAIT_SHARE = 0.05
-"""A note names what is waited where it is at least this part of the step."""
-NOT_MEASURED = (
-    "No step on several GPUs was measured here: memory, and the wait of GPUs for each other, follow from arithmetic."
-)
 
 
 class GradientTraffic(NamedTuple):
@@ -259,36 +253,3 @@ def _traffic(workload: Workload) -> float:
 def _most_ratio(workload: Workload) -> float:
     ratio = MOST_RATIO if workload.gpus <= GPUS_PER_HOST else MOST_RATIO_OF_HOSTS
     return 1.0 + (ratio - 1.0) * _traffic(workload)
-
-
-def replica_notes(workload: Workload, gpu: Gpu, step_s: float, waits_s: float) -> tuple[str, ...]:
-    """Return what the figures of several GPUs mean.
-
-    Args:
-        workload: How many there are, and what they do.
-        gpu: Each of them.
-        step_s: On all of them.
-        waits_s: What each waits for the others, a part of that.
-    """
-    if workload.gpus == 1:
-        return ()
-    if is_replicated(workload):
-        exchanged = "gradients" if workload.expert == 1 else "experts, and for gradients"
-        note = (
-            f"All figures are per GPU, samples per second included; {workload.gpus} GPUs train by {workload.strategy}. "
-            "The step's interval includes the wait of GPUs for each other."
-        )
-    elif workload.strategy == "pipeline":
-        exchanged = "what the GPU before it hands on"
-        note = (
-            f"Memory is that of each of {workload.gpus} GPUs, which hold an equal part of the layers and compute one "
-            "after the other; times and rates are of all, for one batch at a time."
-        )
-    else:
-        exchanged = "sums over GPUs"
-        note = f"Memory is that of each of {workload.gpus} GPUs, which divide each layer; times and rates are of all."
-    if waits_s < NOTED_WAIT_SHARE * step_s:
-        return (note,)
-    link = bottleneck_link(gpu, workload.gpus, workload.network_bytes_per_s)
-    step = f"A step of batch {workload.batch_size} on {gpu.name}"
-    return note, f"{step} waits {seconds(waits_s)} for {exchanged} on {link}."

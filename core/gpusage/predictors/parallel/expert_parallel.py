@@ -22,7 +22,7 @@ import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.arrays import BoolArray
-from gpusage.predictors.parallel.divisions import require_even_parts
+from gpusage.predictors.parallel.even_parts import require_even_parts
 from gpusage.predictors.work.lowering import Lowering
 from gpusage.predictors.work.operators import element_count
 from gpusage_hooks.errors import GraphError

@@ -51,6 +51,11 @@ LINKED_PARTS = ("-sxm", "gh200", "mi250", "mi3")
 BRIDGED_PART, BRIDGED_BYTES_PER_S, BRIDGED_GPUS = "-nvl", 300e9, 2
 """Boards that a bridge joins to one other."""
 
+EXCHANGE_S = 10e-6
+"""What a sum over GPUs, or another exchange, takes however small it is: a round number above the 6 to 7 us of two
+boards in nccl-tests (NVIDIA/nccl issue 1259, H100; NVIDIA/nccl-tests issue 44, RTX 2080 Ti), as there are mostly more.
+Published rates hardly decide it: with 2 to 40 us their median factor is 1.17 to 1.20."""
+
 
 class Bus(NamedTuple):
     """The way through the host, which boards without links share.

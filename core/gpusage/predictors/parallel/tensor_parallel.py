@@ -1,115 +1,173 @@
-"""Generation on several GPUs, among which each layer is divided (tensor parallelism), as vLLM and TensorRT-LLM do it.
+"""Training where several GPUs divide each layer of one copy of a model (tensor parallelism).
 
-Each GPU has a part of the weights of each linear layer, and some heads of each attention with their keys and values.
-The vectors between layers are whole on each GPU: they are summed over all GPUs after each attention and after each
-feed-forward layer, and everybody waits for the sum. What stands between products is taken to be done whole by each.
+Of two linear layers that follow one another, a GPU has some columns of the first and the same rows of the second, and
+some heads of each attention. What the second gives is summed over all GPUs forward, and so is the gradient of what the
+first reads backward: two sums each way in a layer of a transformer. Each GPU does whole what stands between (norms,
+dropouts, sums with what went before). With **sequence parallelism** it does so for its part of the tokens: a sum is
+then a reduce-scatter before and an all-gather behind, which send as much. Megatron's backward pass gathers the input of
+the first layer once more, behind the product with the weights, so nobody waits for that. Megatron does so if asked
+(``--sequence-parallel``; NeMo's recipes ask), PyTorch's own tensor parallelism always (torchtitan).
+
+Nothing here was fitted.
 
 Source:
-    Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism",
-    arXiv 1909.08053, section 3.
+    Shoeybi et al., arXiv 1909.08053, section 3; Korthikanti et al., "Reducing Activation Recomputation in Large
+    Transformer Models", arXiv 2205.05198, sections 4.2.2 and 4.2.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES
-from gpusage.predictors.arrays import FloatArray
-from gpusage.predictors.parallel.divisions import require_even_parts
-from gpusage.predictors.parallel.links import allreduce_s_per_byte
-from gpusage.predictors.work.generation import GenerationWork
-from gpusage.predictors.work.lowering import Lowering
-from gpusage.predictors.work.operators import OperatorClass, element_count
-from gpusage.predictors.work.sequences import Part, SequenceModel
-from gpusage_hooks.types import Gpu, ModelGraph, Workload
-
-EXCHANGE_S = 10e-6
-"""What a sum over GPUs, or another exchange, takes however small it is: a round number above the 6 to 7 us of two
-boards in nccl-tests (NVIDIA/nccl issue 1259, H100; NVIDIA/nccl-tests issue 44, RTX 2080 Ti), as there are mostly more.
-Published rates hardly decide it: with 2 to 40 us their median factor is 1.17 to 1.20."""
-_DIVIDED = (OperatorClass.PRODUCT, OperatorClass.BATCHED_PRODUCT, OperatorClass.ATTENTION)
-_OF_HEADS = (OperatorClass.BATCHED_PRODUCT, OperatorClass.ATTENTION)
+from gpusage.predictors.arrays import IntArray
+from gpusage.predictors.parallel.data_parallel import FULLY_SHARDED
+from gpusage.predictors.parallel.even_parts import require_even_parts
+from gpusage.predictors.work.lowering import Lowering, split_kinds
+from gpusage.predictors.work.operators import OperatorClass
+from gpusage.predictors.work.sequences import Attention, find_attentions, key_count
+from gpusage_hooks.errors import GraphError
+from gpusage_hooks.types import ModelGraph, Shape, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exchange:
-    """What GPUs sum in the passes of an answer, each time one vector per token.
+class DividedLayers:
+    """What one of the GPUs does that divide each layer.
 
     Attributes:
-        prompt_count: Sums in the pass over the prompt, one after the other.
-        token_count: Sums in a pass over one token.
-        vector_bytes: Of one token of each sample.
-        prompt_tokens: Tokens that go through the pass over the prompt.
+        lowering: Its part.
+        sum_count: Sums over the GPUs in a forward pass.
+        sum_bytes: Of all of them.
     """
 
-    prompt_count: int
-    token_count: int
-    vector_bytes: float
-    prompt_tokens: int
-
-    def seconds(self, gpus: Sequence[Gpu], gpu_count: int) -> tuple[FloatArray, FloatArray]:
-        """Return how long the pass over the prompt and one over a token wait, on *gpu_count* of each of *gpus*."""
-        byte_s = np.array([allreduce_s_per_byte(gpu, gpu_count) for gpu in gpus])
-        prompt_s = EXCHANGE_S + self.prompt_tokens * self.vector_bytes * byte_s
-        return self.prompt_count * prompt_s, self.token_count * (EXCHANGE_S + self.vector_bytes * byte_s)
+    lowering: Lowering
+    sum_count: float = 0.0
+    sum_bytes: float = 0.0
 
 
-def exchange_of(graph: ModelGraph, sequences: SequenceModel, workload: Workload) -> Exchange:
-    """Return what GPUs sum for an answer of *graph*: after each attention, and after each feed-forward layer.
-
-    Args:
-        graph: A language model.
-        sequences: Of *graph*.
-        workload: With ``generate``.
-    """
-    generation = workload.generate
-    parts = [sequences.parts[one.values] for one in sequences.attentions]
-    own_count = parts.count(Part.DECODER)
-    token_count = 2 * own_count + parts.count(Part.CROSS_ATTENTION)  # a feed-forward layer in each block
-    head = [node for node in graph.nodes if node.parameters and node.inputs][-1]  # it reads what the last layer gives
-    elements = element_count(head.inputs[0], workload.batch_size) / sequences.written
-    return Exchange(
-        prompt_count=token_count + 2 * parts.count(Part.ENCODER),
-        token_count=token_count,
-        vector_bytes=FLOAT_BYTES[workload.precision] * elements,
-        prompt_tokens=generation.prompt_tokens if generation else 0,
-    )
-
-
-def divided(work: GenerationWork, graph: ModelGraph, sequences: SequenceModel, gpu_count: int) -> GenerationWork:
-    """Return the part of *work* that each of *gpu_count* GPUs does.
+def divided_layers(lowering: Lowering, graph: ModelGraph, workload: Workload) -> DividedLayers:
+    """Return what each GPU does of *lowering*, which is of *graph*.
 
     Raises:
-        GraphError: The model's heads cannot be divided evenly; vLLM and TensorRT-LLM refuse that, too.
+        GraphError: The heads cannot be divided evenly, or the model has experts.
     """
-    heads, key_heads = _heads(graph, sequences)
-    require_even_parts(graph, "heads", {heads}, gpu_count, key="gpus")
-    return work.divided(lambda one: _divided(one, gpu_count), min(gpu_count, key_heads))
-
-
-def _heads(graph: ModelGraph, sequences: SequenceModel) -> tuple[int, int]:
-    """Return how many heads of queries there are, and of keys: with more GPUs, several keep the same keys."""
-    own = next(one for one in sequences.attentions if sequences.parts[one.values] == Part.DECODER)
-    query = graph.nodes[own.scores].inputs[0]
-    width = query[-1]
-    heads = element_count(query, 1) // (sequences.written * width)
-    return max(heads, 1), max(own.key_elements // (sequences.written * width), 1)
-
-
-def _divided(lowering: Lowering, gpu_count: int) -> Lowering:
-    is_divided = np.isin(lowering.operator_class, _DIVIDED)
-    part = np.where(is_divided, 1.0 / gpu_count, 1.0)
-    of_heads = np.where(np.isin(lowering.operator_class, _OF_HEADS), 1.0 / gpu_count, 1.0)
-    return replace(
-        lowering,
-        flop=lowering.flop * part,
-        read_bytes=lowering.read_bytes * of_heads,
-        parameter_bytes=lowering.parameter_bytes / gpu_count,
-        written_bytes=lowering.written_bytes * part,
-        output_elements=np.maximum(lowering.output_elements * part, 1.0),
-        width=np.maximum(lowering.width * part, 1.0),
-        parameter_count=-(-lowering.parameter_count // gpu_count),
+    if workload.tensor == 1:
+        return DividedLayers(lowering=lowering)
+    _require_divisible(graph, workload.tensor)
+    part = 1.0 / workload.tensor
+    has_weight = np.array([bool(kind.parameters) for kind in lowering.structure.kinds], dtype=bool)
+    is_linear = (lowering.operator_class == OperatorClass.PRODUCT) & has_weight
+    whole, labels = split_kinds(lowering, _divided_ends(graph, is_linear[lowering.structure.kind_of_node].tolist()))
+    reads, writes = labels >= _READS, labels % _READS == _WRITES
+    is_product = (whole.operator_class == OperatorClass.PRODUCT) & (reads != writes)
+    sums = is_product & reads
+    is_sequence_parallel = workload.sequence_parallel or workload.strategy in FULLY_SHARDED
+    by_tokens = is_sequence_parallel & ~is_product
+    read, written = (np.where(is_divided | by_tokens, part, 1.0) for is_divided in (reads, writes))
+    stored = np.where(sums & is_sequence_parallel, part, written)
+    counts = whole.structure.counts * sums
+    last = whole.structure.kind_of_node[whole.structure.output_nodes[-1:]]
+    return DividedLayers(
+        lowering=replace(
+            whole,
+            flop=whole.flop * np.where(is_product, part, written),
+            read_bytes=whole.read_bytes * read,
+            parameter_bytes=whole.parameter_bytes * np.where(is_product, part, 1.0),
+            written_bytes=whole.written_bytes * written,
+            output_elements=np.maximum(whole.output_elements * written, 1.0),
+            output_bytes=whole.output_bytes * stored,
+            saved_bytes=whole.saved_bytes * stored,
+            inner=np.maximum(whole.inner * np.where(sums, part, 1.0), 1.0),
+            width=np.maximum(whole.width * np.where(is_product & writes, part, 1.0), 1.0),
+            cast_elements=whole.cast_elements * read,
+            reorder_bytes=whole.reorder_bytes * read,
+            parameter_count=-(-whole.parameter_count // workload.tensor),
+            output_elements_of_model=whole.output_elements_of_model * float(written[last].prod()),
+        ),
+        sum_count=float(counts.sum()),
+        sum_bytes=float(FLOAT_BYTES[workload.precision] * whole.output_elements @ counts),
     )
+
+
+_READS, _WRITES = 2, 1
+"""Whether a node reads, and whether it writes, what is divided: a label is the sum of both."""
+
+
+def _divided_ends(graph: ModelGraph, is_linear: list[bool]) -> IntArray:
+    """Return a label for each node: a linear layer divides what it writes, and the next one sums it.
+
+    What reaches the scores of an attention is divided by heads, so a linear layer that stands alone before a block (of
+    OPT's small models, ALBERT, wav2vec 2) is whole.
+    """
+    scores, whole = sorted(one.scores for one in find_attentions(graph)), set[int]()
+    while True:
+        labels = _labels(graph, is_linear, whole)
+        undivided = (one for one in scores if not _reads_divided(graph, labels, one))
+        alone = next((added for one in undivided if (added := _divided_before(graph, is_linear, labels, one))), None)
+        if alone is None:
+            return np.array(labels, dtype=np.int64)
+        whole |= alone
+
+
+def _labels(graph: ModelGraph, is_linear: list[bool], whole: set[int]) -> list[int]:
+    labels = [0] * len(graph.nodes)
+    for index in range(len(graph.nodes)):
+        reads = _reads_divided(graph, labels, index)
+        writes = (not reads and index not in whole) if is_linear[index] else reads
+        labels[index] = _READS * reads + _WRITES * writes
+    return labels
+
+
+def _reads_divided(graph: ModelGraph, labels: list[int], node: int) -> bool:
+    return any(labels[source] % _READS for source in graph.producers[node] if source >= 0)
+
+
+def _divided_before(graph: ModelGraph, is_linear: list[bool], labels: list[int], scores: int) -> set[int]:
+    """Return the linear layers that divide what those read that stand right before *scores*."""
+    last = _linear_before(graph, is_linear, {scores})
+    return {one for one in _linear_before(graph, is_linear, last) if labels[one] == _WRITES}
+
+
+def _linear_before(graph: ModelGraph, is_linear: list[bool], nodes: set[int]) -> set[int]:
+    """Return the nearest linear layers on the ways that lead to *nodes*."""
+    nearest, seen, ways = set[int](), set[int](), [source for node in nodes for source in graph.producers[node]]
+    while ways:
+        node = ways.pop()
+        if node < 0 or node in seen:
+            continue
+        seen.add(node)
+        if is_linear[node]:
+            nearest.add(node)
+        else:
+            ways += graph.producers[node]
+    return nearest
+
+
+def _require_divisible(graph: ModelGraph, tensor: int) -> None:
+    if any(node.op_type == "GroupedMatMul" for node in graph.nodes):
+        message = (
+            f"Model {graph.name!r} must have no experts for 'tensor', because experts that are divided whole are not "
+            f"predicted; got tensor={tensor}. Remove 'tensor'."
+        )
+        raise GraphError(message)
+    attentions = find_attentions(graph)
+    heads = {_head_count(graph.nodes[one.scores].inputs[0]) for one in attentions}
+    heads |= {_key_head_count(graph, one) for one in attentions}
+    if not heads:
+        message = f"Model {graph.name!r} must have attention heads for 'tensor'; got none. Remove 'tensor'."
+        raise GraphError(message)
+    require_even_parts(graph, "heads", heads, tensor, key="tensor")
+
+
+def _head_count(query: Shape) -> int:
+    """Return the heads of *query*: beside the batch, or multiplied with it."""
+    return query[1] if len(query) > 3 else abs(query[0])  # batch, heads, length, width
+
+
+def _key_head_count(graph: ModelGraph, attention: Attention) -> int:
+    """Return the heads of the keys, before those are repeated that several heads of queries share."""
+    query = graph.nodes[attention.scores].inputs[0]
+    windows = abs(query[0]) if len(query) > 3 else 1  # of a sample, each with all heads (Swin's)
+    return max(attention.key_elements // max(windows * key_count(graph, attention) * query[-1], 1), 1)

@@ -258,13 +258,6 @@ def generation_timing(whole: Timing, first: Timing, then: Timing, count: int) ->
     )
 
 
-def kernels_on(efficiency: Efficiency, kernels: Kernels, parts: Sequence[Gpu], precision: Precision) -> FloatArray:
-    """Return `Timing.kernels_s` on *parts* of GPUs, to six digits: for ratios, where there are many and no time."""
-    times = times_on(efficiency, kernels, parts, precision, np.float32).as_run
-    seconds: FloatArray = kernels.counts @ times.total_s
-    return seconds
-
-
 def step_times_s(
     efficiency: Efficiency, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], timing: Timing
 ) -> list[Interval]:

@@ -25,7 +25,7 @@ from gpusage.service.monitoring.job_monitor import JobMonitor
 from gpusage.service.protocol import LATE, MISSED, THINKING
 from gpusage.service.records.recorder import Recorder
 from gpusage.service.state.snapshots import Snapshot
-from gpusage.store.numbers import RecordNumbers
+from gpusage.store.annotation import RecordNumbers
 from gpusage_hooks.types import Code, DecisionRecord, DecisionRequest, JobIdentity
 
 ENGINE_SHARE = 0.7
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 Reply = Callable[[bytes], None]
 
 
-class LineCounts(msgspec.Struct, rename={"requests": "asked"}):
+class LineCounts(msgspec.Struct):
     """Counts of lines since the start, by their outcome."""
 
     requests: int = 0

@@ -18,7 +18,7 @@ from gpusage_hooks.units import HOUR_S
 
 Counts = Mapping[Labels, float]
 AMOUNTS = {
-    "asked": "as their users requested them",
+    "requested": "as their users requested them",
     "booked": "as granted, a share as its part",
     "used": "with a kernel running",
     "idle": "without a kernel running",
@@ -61,18 +61,18 @@ def _failure_families(sources: MetricSources) -> Iterator[Metric]:
     yield _labelled_counter(
         "gpusage_answers_missed", "Jobs left unchanged without an answer, as clients report.", ("reason",), missed
     )
-    yield _counter("gpusage_records_kept", "Decisions written to the store.", records.written)
+    yield _counter("gpusage_records_written", "Decisions written to the store.", records.written)
     yield _counter("gpusage_records_lost", "Decisions that could not be written.", records.lost)
     yield _counter("gpusage_jobs_turned_back", "Rewritten jobs that got their own request back.", jobs["turned_back"])
-    yield _counter("gpusage_jobs_rescued", "Jobs that ran out of their share's memory and run again.", jobs["rescued"])
+    yield _counter("gpusage_jobs_requeued", "Jobs that ran again, on a whole GPU for lack of memory.", jobs["requeued"])
 
 
 def _run_families(tally: RunCounters) -> Iterator[Metric]:
     yield _labelled_counter(
         "gpusage_runs_observed", "Runs that nodes reported.", ("manager", "outcome"), dict(tally.runs)
     )
-    promises: Counts = {(result,): tally.promises[result] for result in ("kept", "broken", "unknown")}
-    yield _labelled_counter("gpusage_promises", "Shares by whether their promise was kept.", ("result",), promises)
+    promises: Counts = {(result,): tally.promises[result] for result in ("fulfilled", "broken", "unknown")}
+    yield _labelled_counter("gpusage_promises", "Shares by whether their promise was fulfilled.", ("result",), promises)
     hours = dict(tally.hours)
     for position, (name, what) in enumerate(AMOUNTS.items()):
         seconds: Counts = {(gpu,): HOUR_S * _amount(amounts, position) for gpu, amounts in hours.items()}

@@ -47,7 +47,7 @@ class JobMonitor(PeriodicTask):
     """
 
     def __init__(self, state: State, open_store: Callable[[], DecisionStore] | None = None) -> None:
-        super().__init__("aftercare", "rewritten jobs cannot be checked")
+        super().__init__("job_monitor", "rewritten jobs cannot be checked")
         self.due = threading.Event()
         self.due.set()  # jobs may have been rewritten before this daemon was started
         self._state = state
@@ -66,8 +66,8 @@ class JobMonitor(PeriodicTask):
         return {
             "turned_back": self._restored_count,
             "stuck": [*reports.values()][:REPORTED_JOBS_LIMIT],
-            "rescued": self._requeue.count,
-            "not_rescued": self._requeue.refusals()[:REPORTED_JOBS_LIMIT],
+            "requeued": self._requeue.count,
+            "not_requeued": self._requeue.refusals()[:REPORTED_JOBS_LIMIT],
             "error": self.error,
         }
 

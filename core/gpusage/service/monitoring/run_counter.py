@@ -11,9 +11,10 @@ from gpusage.experience.finished_jobs import is_of_another_node, is_same_run
 from gpusage.reports.accuracy import runs_with_promise
 from gpusage.reports.amounts import had_share
 from gpusage.service.counters import RunCounters
-from gpusage.store.decisions import DAY_S, DecisionStore
-from gpusage.store.usage_rows import Observation, UsageQuery
+from gpusage.store.decisions import DecisionStore
+from gpusage.store.rows import Observation, UsageQuery
 from gpusage_hooks.types import Usage
+from gpusage_hooks.units import DAY_S
 
 HISTORY_DAYS = 90
 HISTORY_RUNS = 1000

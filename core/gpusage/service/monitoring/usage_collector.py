@@ -49,7 +49,7 @@ class UsageCollector(PeriodicTask):
 
     def status(self) -> dict[str, Any]:
         """Return how many runs were recorded, and what is wrong."""
-        return {"kept": self._recorded_count, "error": self.error}
+        return {"recorded": self._recorded_count, "error": self.error}
 
     def _execute(self) -> None:
         snapshot, reported = self._state.snapshot, list[Usage]()

@@ -41,7 +41,7 @@ BATCH_FAILURES = 3
 _log = logging.getLogger(__name__)
 
 
-class RecordCounts(msgspec.Struct, rename={"written": "kept"}):
+class RecordCounts(msgspec.Struct):
     """Decisions since the start: written, lost, and on their way to the store."""
 
     written: int = 0

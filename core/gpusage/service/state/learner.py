@@ -27,10 +27,11 @@ from gpusage.experience.runs import model_runs
 from gpusage.experience.trust import history_checks, history_trust
 from gpusage.service.periodic_task import PeriodicTask
 from gpusage.settings.configuration import Configuration, LearningSettings
-from gpusage.store.decisions import DAY_S, DecisionStore
+from gpusage.store.decisions import DecisionStore
 from gpusage.store.opening import open_store
-from gpusage.store.usage_rows import UsageQuery
+from gpusage.store.rows import UsageQuery
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.units import DAY_S
 
 MAXIMUM_RUNS, MAXIMUM_RUNS_PER_USER = 20_000, 2_000
 """The newest; a site with more learns nothing else from the rest, and no user's runs displace everyone else's."""

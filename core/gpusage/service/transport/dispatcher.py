@@ -122,7 +122,7 @@ class Dispatcher:
             "asks": to_builtins(self._request_handler.counts),
             "missed": dict(self._request_handler.missed),
             "records": to_builtins(self._recorder.counts),
-            "aftercare": self._job_monitor.status(),
+            "job_monitor": self._job_monitor.status(),
             "usage": self._usage_collector.status(),
             "plugins": self._state.snapshot.advisor.hooks.troubles(),
         }

@@ -74,7 +74,7 @@ def private_data(evidence: Evidence) -> Finding:
 def rewritten_jobs(evidence: Evidence) -> Finding:
     """Check the jobs with shares, and that gpusaged may change them."""
     name = "rewritten jobs"
-    monitor = (evidence.own.status or {}).get("aftercare", {})
+    monitor = (evidence.own.status or {}).get("job_monitor", {})
     if monitor.get("error"):
         return warned(name, f"they cannot be checked: {monitor['error']}", "let gpusaged's user call squeue")
     helpless = evidence.own.configuration.mode == "enforce" and _may_change_no_job(evidence)
@@ -287,7 +287,7 @@ def _answer_times(own: OwnEvidence) -> Finding:
         return warned(name, "unknown: gpusaged does not answer", "fix that first")
     requests, missed = own.status.get("asks", {}), own.status.get("missed", {})
     late, resting = max(requests.get("overdue", 0), missed.get("silent", 0)), missed.get("rest", 0)
-    request_count = requests.get("asked", 0) + resting
+    request_count = requests.get("requests", 0) + resting
     observation = f"of {request_count} jobs {late} had no answer in time, {resting} were not asked about after that"
     if late + resting > request_count * _TOLERATED_LATE:
         todo = (

@@ -19,7 +19,7 @@ from gpusage.decisions.model_defaults import settled_request
 from gpusage.decisions.outcome import DecisionContext, Outcome, decide_outcome
 from gpusage.policies.place import without_forbidden
 from gpusage.predictors.intervals import speedup
-from gpusage.store.numbers import RecordNumbers
+from gpusage.store.annotation import RecordNumbers
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.managers import GpuCatalogue

@@ -25,7 +25,7 @@ from gpusage_lab.learning.memory_fit import HIGH_SHARE, fit_memory, quantile_fit
 from gpusage_lab.learning.memory_rows import memory_rows
 from gpusage_lab.measurements.columns import COLUMNS
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo, dump_card
+from gpusage_planning.zoo import Zoo, dump_card
 from graphs import convolution_graph
 
 RANDOM = np.random.default_rng(0)
@@ -110,7 +110,7 @@ def measured_folder(tmp_path: Path) -> tuple[DataFolder, Zoo]:
             lowering = WorkloadAnalysis(graph, Workload(batch_size=size)).lowering
             values = dict(zip(TRAINING_TERMS, terms(lowering, walk(graph, lowering, size)), strict=True))
             noise = float(RANDOM.lognormal(0, 0.01))
-            peaks.append(peak(name, size, noise * (1700 + (3 * values["weights"] + 1.2 * values["kept"]) / MIB)))
+            peaks.append(peak(name, size, noise * (1700 + (3 * values["weights"] + 1.2 * values["saved"]) / MIB)))
     write(tmp_path / "gpumemnet_timm_memory.csv", peaks)
     write(tmp_path / "timm_static_features.csv", [{"model": name, "img_size_px": 56} for name in graphs_of])
     families = [{"model": name, "timm_module": f"family{int(name[3:]) % 4}"} for name in graphs_of]

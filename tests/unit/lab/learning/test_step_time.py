@@ -21,7 +21,7 @@ from gpusage_lab.learning.step_operators import operator_samples
 from gpusage_lab.learning.step_rows import NEUSIGHT_DEVICES, TIMM_DEVICES, TORCHVISION_FILES, step_rows
 from gpusage_lab.learning.step_samples import GPU_FOLDS, predicted
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 from graphs import convolution_graph, perceptron_graph
 from measurements import write_measurements
 

@@ -21,7 +21,7 @@ from gpusage_hooks.managers import Context
 from gpusage_hooks.types import AnnotatedJob, GpuRequest, OutOfMemoryJob, Workload
 
 CONTEXT = samples.context()
-NOTHING: dict[str, object] = {"turned_back": 0, "stuck": [], "rescued": 0, "not_rescued": [], "error": None}
+NOTHING: dict[str, object] = {"turned_back": 0, "stuck": [], "requeued": 0, "not_requeued": [], "error": None}
 JOB = replace(samples.marked_job(), stuck="node n1 is idle")
 
 

@@ -54,7 +54,7 @@ def test_a_run_that_rescue_told_of_first_is_counted_when_its_usage_comes(store: 
 @pytest.mark.parametrize(
     ("figures", "result"),
     [
-        ({"gpu_utilization": 0.5}, "kept"),
+        ({"gpu_utilization": 0.5}, "fulfilled"),
         ({"outcome": "out_of_memory"}, "broken"),
         ({"gpu_utilization": None}, "unknown"),
     ],

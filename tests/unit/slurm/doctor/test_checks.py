@@ -58,7 +58,7 @@ def healthy(tmp_path: Path) -> Evidence:
         gres_conf="Name=mps Count=200 File=/dev/nvidia[0-1] Flags=all_sharing\n",
         cluster=Cluster(manager="slurm", version="26.05", pools=(POOL,)),
         own=OwnEvidence(
-            configuration=Configuration(mode="enforce"), status={"asks": {"asked": 1}, "records": {"lost": 0}}
+            configuration=Configuration(mode="enforce"), status={"asks": {"requests": 1}, "records": {"lost": 0}}
         ),
         dry_run_arrived=True,
         lua_modules=frozenset({"socket", "posix"}),
@@ -83,10 +83,10 @@ def test_a_healthy_site_passes_every_check(healthy: Evidence) -> None:
 @pytest.mark.parametrize(
     ("asks", "missed", "verdict", "expected"),
     [
-        ({"asked": 100, "overdue": 5}, {"silent": 2}, "pass", "of 100 jobs 5 had no answer in time, 0 were"),
-        ({"asked": 100, "overdue": 6}, {}, "warn", "of 100 jobs 6 had"),
+        ({"requests": 100, "overdue": 5}, {"silent": 2}, "pass", "of 100 jobs 5 had no answer in time, 0 were"),
+        ({"requests": 100, "overdue": 6}, {}, "warn", "of 100 jobs 6 had"),
         (
-            {"asked": 90, "overdue": 3},
+            {"requests": 90, "overdue": 3},
             {"silent": 3, "rest": 10},
             "warn",
             "of 100 jobs 3 had no answer in time, 10 were",
@@ -295,7 +295,7 @@ def test_a_daemon_that_may_change_no_job_is_told_of_before_one_is_stuck(
     assert result.verdict == verdict
     if verdict == "warn":
         assert "User=" in result.todo
-        stuck = {"aftercare": {"stuck": ["job 7 cannot start"]}}
+        stuck = {"job_monitor": {"stuck": ["job 7 cannot start"]}}
         assert "User=" in finding(with_own(made, status=stuck), "rewritten jobs").todo
 
 
