@@ -97,7 +97,7 @@ def main(
                 site=manager.site,
                 compression=draw["compression"],
             )
-            jobs = draw_jobs(predictor.truth.pairs, number, int(draw["count"]), 60 * draw["longest_min"])
+            jobs = draw_jobs(predictor.truth.kinds, number, int(draw["count"]), 60 * draw["longest_min"])
             runs = {state: replay(manager, state, jobs, predictor) for state in STATES}
             done.append(repetition(runs, jobs, predictor))
             charts = charts or _charts(manager.name, runs, predictor.predicted(jobs), predictor)

@@ -29,7 +29,7 @@ from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
 from gpusage_planning.simulator.foresight import Foresight, load_of, pairs_of
 from gpusage_planning.simulator.generated import range_ids
-from gpusage_planning.simulator.jobs import Jobs
+from gpusage_planning.simulator.jobs import Jobs, Kind
 from gpusage_planning.simulator.packing import Load
 from gpusage_planning.simulator.policies import Packing, Sets, Slots
 from gpusage_planning.simulator.result import Figures
@@ -96,13 +96,13 @@ def experiment(data: DataFolder, truth: str, seed: int = 0) -> list[Outcome]:
     runs: dict[str, list[Figures]] = {}
     for repetition in range(REPETITIONS):
         actual = TRUTHS[truth](data, seed + repetition)
-        jobs = draw_jobs(actual, seed + repetition)
+        jobs = draw_jobs(actual.kinds, seed + repetition)
         for policy, fleet in policies(actual):
             runs.setdefault(policy.name, []).append(simulate(jobs, fleet, policy, actual).figures)
     return [_outcome(name, figures, runs[SLOTS]) for name, figures in runs.items()]
 
 
-def draw_jobs(truth: PairTruth, seed: int, count: int = JOBS, longest_s: float = LONGEST_S) -> Jobs:
+def draw_jobs(kinds: tuple[Kind, ...], seed: int, count: int = JOBS, longest_s: float = LONGEST_S) -> Jobs:
     """Return the *count* jobs of one repetition, of which none takes longer alone than *longest_s*."""
     generator = np.random.default_rng([seed, 1])
     work_s = np.exp(generator.uniform(np.log(SHORTEST_S), np.log(longest_s), count))
@@ -112,9 +112,9 @@ def draw_jobs(truth: PairTruth, seed: int, count: int = JOBS, longest_s: float =
         work_s=work_s,
         limit_s=work_s,
         gpu_count=np.ones(count, dtype=np.int32),
-        kind=generator.integers(len(truth.kinds), size=count).astype(np.int32),
+        kind=generator.integers(len(kinds), size=count).astype(np.int32),
         user=np.zeros(count, dtype=np.int32),
-        kinds=truth.kinds,
+        kinds=kinds,
         users=("someone",),
     )
 
