@@ -22,7 +22,7 @@ BLOCKS = dict(re.findall(r"^## (\w+)$.*?^```python\n(.*?)^```$", PAGE, flags=re.
 HOOKS = [name for name, hook in vars(specs).items() if hasattr(hook, "gpusage_spec")]
 GPUS = samples.gpus()
 CFD = types.SimpleNamespace(name="cfd-wing")
-CASE = samples.case(workload=Workload(mode="infer"))
+CASE = samples.policy_input(workload=Workload(mode="infer"))
 JOB = samples.job()
 PBS_JOB = types.SimpleNamespace(submission=DecisionRequest(manager="pbs"), request_text="ngpus=1")
 PBS_MARKED = types.SimpleNamespace(manager="pbs")

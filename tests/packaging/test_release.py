@@ -13,7 +13,7 @@ from zipfile import ZipFile
 import pytest
 
 from gpusage_sandboxes.slurm.patchelf import fetch_patchelf
-from gpusage_slurm.install import plan
+from gpusage_slurm.install import site
 from installations import CHECKOUT, Installation, install_wheel
 
 pytestmark = pytest.mark.release
@@ -133,4 +133,4 @@ def test_the_package_is_installed_used_and_removed(kind: str) -> None:
 
 def test_the_packages_settings_are_those_of_the_installer() -> None:
     """So that `gpusage slurm install` has nothing to change in them."""
-    assert (CHECKOUT / "release" / "gpusage.toml").read_text() == plan._toml(None, None)
+    assert (CHECKOUT / "release" / "gpusage.toml").read_text() == site._toml(None, None)

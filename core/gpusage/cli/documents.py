@@ -26,7 +26,7 @@ from gpusage_hooks.types import (
 from gpusage_hooks.units import WHOLE_PERCENT
 
 if TYPE_CHECKING:
-    from gpusage.policies.shares.price_list import SharePrice
+    from gpusage.policies.sharing import SharePrice
 
 FP32_BYTES = 4
 ALONE = Interval(value=1.0, low=1.0, high=1.0)

@@ -20,7 +20,7 @@ from gpusage.predictors.times.kernels import is_autocast
 from gpusage.predictors.times.step_time import engine_of, replays_graph
 from gpusage.predictors.work.lowering import Lowering, is_fused, is_fusion_measured, step_flop
 from gpusage.predictors.work.sequences import FRAMES_RANK, is_language_model, is_speech_model
-from gpusage_hooks.types import Generation, Gpu, ModelGraph, Precision, Workload
+from gpusage_hooks.types import Decoding, Gpu, ModelGraph, Precision, Workload
 
 MAXIMUM_NODE_COUNT = 100_000
 KNOWN_GENERATIONS = frozenset({"kepler", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"})
@@ -91,7 +91,7 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
     return (note,)
 
 
-def _frames_notes(graph: ModelGraph, generation: Generation) -> tuple[str, ...]:
+def _frames_notes(graph: ModelGraph, generation: Decoding) -> tuple[str, ...]:
     """Return one sentence where a prompt of sound has another length than the model was read with."""
     frames = [max(shape[1:]) for _, shape in graph.inputs if len(shape) == FRAMES_RANK and min(shape[1:]) > 0]
     if generation.prompt_tokens in frames or not frames or not is_speech_model(graph):

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from gpusage.cli import options
-from gpusage.cli.deferred import run_by
+from gpusage.cli.program import run_by
 from gpusage_lab.profiling.items import KINDS, Kind
 from gpusage_lab.profiling.plan import duration_s
 

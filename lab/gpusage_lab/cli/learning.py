@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gpusage.cli import tables
-from gpusage.cli.output_file import write_output
+from gpusage.cli.user_file import write_output
 from gpusage_lab.cli.scores import show_scores
 from gpusage_lab.learning import artifact_scores, artifacts, report, seal, targets
 from gpusage_lab.learning.targets import ScoreTable

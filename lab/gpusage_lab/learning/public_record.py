@@ -15,7 +15,7 @@ import numpy as np
 from gpusage.predictors.memory.peak import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
 from gpusage.predictors.needs import predicted
 from gpusage_hooks.errors import GpuUsageError
-from gpusage_hooks.types import Generation, Gpu, GpuNeed, Interval, Workload
+from gpusage_hooks.types import Decoding, Gpu, GpuNeed, Interval, Workload
 from gpusage_lab.learning.public_goals import goals_table
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
@@ -89,7 +89,7 @@ def _compared(run: Run, zoo: Zoo) -> Compared | Left:
 
 def _prompt_alone(workload: Workload) -> Workload:
     prompt = workload.generate.prompt_tokens if workload.generate else 1
-    return replace(workload, generate=Generation(prompt_tokens=prompt, new_tokens=1))
+    return replace(workload, generate=Decoding(prompt_tokens=prompt, new_tokens=1))
 
 
 def _of_memory(run: Run, need: GpuNeed) -> Compared:

@@ -7,7 +7,7 @@ from typing import get_args
 
 import click
 
-from gpusage.cli.deferred import run_by
+from gpusage.cli.program import run_by
 from gpusage.node.dividing import libexec_folder
 from gpusage.settings.configuration import SiteMode
 
@@ -95,7 +95,7 @@ def uninstall() -> None:
 @slurm.command()
 @_YES
 @_JSON
-@run_by("gpusage_slurm.actions:drain")
+@run_by("gpusage_slurm.jobs.drain:drain")
 def drain() -> None:
     """Show pending and running rewritten jobs; with --yes, stop rewriting and restore the requests of pending ones.
 

@@ -30,6 +30,9 @@ _CONFIGURATIONS = ("/etc/slurm", "/etc/slurm-llnl", "/usr/local/etc", "/opt/slur
 SANDBOX_RECORD = "installation.json"
 """The file beside the file system of a sandbox's Slurm, by which its programs are known."""
 
+UNKNOWN_JOB = "Invalid job id"
+"""In Slurm's answer about one job alone that it does not know, or not any more."""
+
 Line = Mapping[str, str]
 """What one line of `scontrol show ... --oneliner` says, by Slurm's own names."""
 

@@ -28,8 +28,8 @@ from gpusage_slurm.cluster.restrictions import (
     whole_node_partitions,
     without_backup,
 )
-from gpusage_slurm.daemon import local_socket_candidates
 from gpusage_slurm.install import node_scripts
+from gpusage_slurm.install.site import local_socket_candidates
 
 _NO_RELEASE = (
     "no share binds a job to GPU types, because gpusaged runs neither as root nor as SlurmUser, and could not let it go"
