@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from gpusage_planning.replay import body
-from gpusage_planning.replay.prediction import RULE
 from gpusage_planning.replay.site import YARN
 from gpusage_sandboxes.gpusaged import write_gpusage_toml
 from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
@@ -46,7 +45,7 @@ class YarnManager:
         """Start a sandbox with our classes."""
         plan = ClusterPlan(nodes=parse_nodes(YARN.nodes), scheduler_settings={HELD: str(MOST)})
         with start_sandbox(with_gpusage(plan, build_jar(), "enforce")) as cluster:
-            write_gpusage_toml(cluster.layout, "enforce", f'[sharing]\nrule = "{RULE}"\n')
+            write_gpusage_toml(cluster.layout, "enforce")
             yield cls(cluster)
 
     @contextmanager

@@ -7,11 +7,9 @@ from pathlib import Path
 import click
 
 from gpusage.cli import options
-from gpusage.cli.deferred import run_by
+from gpusage.cli.program import run_by
 
-POLICIES = (
-    *("slots", "price", "price-online", "utilization", "activity", "packing", "packing-observed", "reactive", "sets"),
-)
+POLICIES = ("slots", "price", "price-online", "packing", "packing-observed", "reactive", "sets")
 """As in `gpusage_planning.simulator.scenario`, which needs numpy."""
 FORMATS = ("philly", "yarn", "sacct", "alibaba-2020", "alibaba-2023", "gavel", "lucid", "helios", "table")
 """As in `gpusage_planning.simulator.formats`."""
@@ -165,8 +163,8 @@ def plan() -> None:
 def simulate() -> None:
     """Simulate each policy on the same jobs, and show makespan, waits, utilization and broken promises side by side.
 
-    Policies: 'slots', whole GPUs; 'price', 'utilization' and 'activity', what gpusage decides by these rules;
-    'price-online', where each job also prefers a GPU type when it comes; 'packing', first fit decreasing on predicted
+    Policies: 'slots', whole GPUs; 'price', what gpusage decides; 'price-online', where each job also prefers a
+    GPU type when it comes; 'packing', first fit decreasing on predicted
     utilization, 'packing-observed' on true ones, 'reactive' after a minute of profiling; 'sets', where a job
     joins those to whose throughput it adds most. The formats of --jobs are in docs/simulator.md.
 

@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 import click
 
-from gpusage.cli.deferred import run_by
 from gpusage.cli.options import json_option
+from gpusage.cli.program import run_by
 from gpusage.settings.configuration import SiteMode
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

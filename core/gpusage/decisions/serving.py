@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from math import ceil, inf
 
 from gpusage.devices.shares import share_of
+from gpusage.policies.candidates import limits_threads
 from gpusage.policies.latency import waited_services
-from gpusage.policies.place import limits_threads
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.times.step_time import RESERVED_SHARE
 from gpusage_hooks.errors import RequestError

@@ -238,7 +238,7 @@ class WorkloadAnalysis(StepWork):
 
     def memory_bytes(self, gpus: Sequence[Gpu]) -> list[Interval]:
         """Return the peak bytes of device memory that are taken on each of *gpus*, if it is free, context included."""
-        taken = [with_context(self.peak, gpu.generation).taken for gpu in gpus]
+        taken = [with_context(self.peak, gpu).taken for gpu in gpus]
         if not reserves_memory(self.workload):
             return taken
         each = zip(taken, gpus, strict=True)
@@ -246,7 +246,7 @@ class WorkloadAnalysis(StepWork):
 
     def required_bytes(self, gpus: Sequence[Gpu]) -> list[MemoryInterval]:
         """Return the bytes of device memory that are needed on each of *gpus*, context included."""
-        return [with_context(self.peak, gpu.generation).required for gpu in gpus]
+        return [with_context(self.peak, gpu).required for gpu in gpus]
 
     def activity(self, gpus: Sequence[Gpu]) -> list[Activity]:
         """Return how busy the workload keeps each of *gpus* when alone there."""

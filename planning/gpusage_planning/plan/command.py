@@ -14,7 +14,7 @@ from rich.progress import Progress
 
 from gpusage.cli import figures, tables
 from gpusage.cli.documents import rounded
-from gpusage.cli.output_file import page_origin, write_output
+from gpusage.cli.user_file import page_origin, write_output
 from gpusage.decisions.advisor import advisor
 from gpusage.reports.pages import html
 from gpusage_planning import gantt

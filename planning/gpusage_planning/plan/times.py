@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from gpusage.cli import options
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.decisions.model_defaults import settled
-from gpusage.policies.place import why_unlimited
-from gpusage.policies.shares.price import partners_of
+from gpusage.policies.candidates import why_unlimited
+from gpusage.policies.share_price import partners_of
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, GpuNeed, Price
 from gpusage_hooks.units import HOUR_S

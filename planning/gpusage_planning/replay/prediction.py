@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpusage.decisions.advisor import Advisor
-from gpusage_hooks.types import Cluster, GpuPool, SharingRule
+from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_planning.replay.site import Site
 from gpusage_planning.replay.truth import ReplayTruth
 from gpusage_planning.simulator.contract import JobRequest, Policy
@@ -21,8 +21,6 @@ from gpusage_planning.simulator.production import Production, production
 from gpusage_planning.simulator.result import Result
 
 UNITS = 100
-RULE: SharingRule = "utilization"
-"""Jobs share a GPU where their known utilizations add up to 100 % at most: Lucid's tables are of such pairs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,7 +72,7 @@ class Predictor:
         graphs = {number: known.graph for number, known in runs}
         workloads = {number: known.run for number, known in runs}
         models = Models(graphs=graphs, workloads=workloads, needs=needs, prices={})
-        usual = production(RULE, self.fleet, self.truth.kinds, models, self.advisor)
+        usual = production(self.fleet, self.truth.kinds, models, self.advisor)
         return replace(usual, backfill="any", online=self.site.timing.prefers)
 
     def shares(self, jobs: Jobs) -> list[int]:

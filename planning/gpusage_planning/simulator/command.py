@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from gpusage.cli import tables
-from gpusage.cli.output_file import page_origin, write_output
+from gpusage.cli.user_file import page_origin, write_output
 from gpusage.decisions.advisor import make_advisor
 from gpusage.settings.configuration_file import read_configuration
 from gpusage_planning.simulator import sweep

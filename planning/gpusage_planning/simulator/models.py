@@ -10,7 +10,7 @@ import numpy as np
 
 from gpusage.cli import options
 from gpusage.decisions.advisor import Advisor
-from gpusage.policies.shares.price import sizes
+from gpusage.policies.share_price import sizes
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import GpuNeed, ModelGraph, Price, SharingRules, Workload
 from gpusage_hooks.units import WHOLE_PERCENT

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpusage.policies.shares.price import MOST_GPU_TIME
+from gpusage.policies.share_price import MOST_GPU_TIME
 
 MOST_JOBS = 3
 """On one GPU, as in Yeung et al."""

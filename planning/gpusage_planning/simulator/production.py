@@ -1,7 +1,7 @@
 """What gpusage would decide in production: `Advisor.decide` itself, asked once for each kind of jobs.
 
 Every decision is that on the empty cluster, so it rests on no queue; a job that ran out of memory gets a whole GPU. The
-generation alone may be chosen when the job comes, by `gpusage.policies.competition`, as gpusaged does.
+generation alone may be chosen when the job comes, by `gpusage.policies.generation`, as gpusaged does.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from gpusage.decisions.advisor import Advisor
-from gpusage.policies import competition
-from gpusage.policies.place import uncertainty_reason
+from gpusage.policies.candidates import WIDEST_SHARE, is_predictable
+from gpusage.policies.generation import JobSpeeds, preferred_among_jobs
 from gpusage.service.state.recent_jobs import REMEMBERED_JOBS
 from gpusage_hooks.types import (
     Candidate,
@@ -21,7 +21,6 @@ from gpusage_hooks.types import (
     Job,
     ModelRequest,
     Rules,
-    SharingRule,
     SharingRules,
 )
 from gpusage_planning.simulator.contract import Backfill, Demand, JobRequest
@@ -54,7 +53,7 @@ class Production:
     most_per_gpu: int = MOST_PER_GPU
     online: bool = False
     demands: dict[JobRequest, Demand] = field(default_factory=dict)
-    late: deque[competition.JobSpeeds] = field(default_factory=lambda: deque(maxlen=REMEMBERED_JOBS))
+    late: deque[JobSpeeds] = field(default_factory=lambda: deque(maxlen=REMEMBERED_JOBS))
     places: dict[int, tuple[Candidate, ...]] = field(default_factory=dict)
 
     def demand(self, ask: JobRequest) -> Demand:
@@ -99,7 +98,7 @@ class Production:
             return ask
         free = {one.name: count for one, count in zip(self.fleet.types, free_counts, strict=True)}
         seen = [replace(place, pool=replace(place.pool, free_gpu_count=free[place.name])) for place in where]
-        chosen = competition.preferred(seen, self.late)
+        chosen = preferred_among_jobs(seen, self.late)
         self.late.append({place.name: place.need.step_time_s.value for place in where})
         return ask._replace(first=self._place(chosen[0].name)) if chosen else ask
 
@@ -107,12 +106,12 @@ class Production:
         """Return where jobs of the kind may run, as the advisor would see it."""
         if ask.kind not in self.places:
             candidates = (self._candidate(ask.kind, one) for one in types(self.fleet, self.types_of, ask.kind))
-            fitting = (
+            fitting = (place for place in candidates if place is not None and place.need.fits)
+            self.places[ask.kind] = tuple(
                 place
-                for place in candidates
-                if place is not None and place.need.fits and uncertainty_reason(place) is None
+                for place in fitting
+                if is_predictable(place) and place.need.sm_activity.high - place.need.sm_activity.low <= WIDEST_SHARE
             )
-            self.places[ask.kind] = tuple(fitting)
         return self.places[ask.kind]
 
     def _candidate(self, kind: int, gpu_type: int) -> Candidate | None:
@@ -124,12 +123,9 @@ class Production:
         return next(place for place, one in enumerate(self.fleet.types) if one.name == name)
 
 
-def production(
-    rule: SharingRule, fleet: Fleet, kinds: tuple[Kind, ...], models: Models, advisor: Advisor
-) -> Production:
-    """Return the policy with the rule of this name; all other settings are the usual ones."""
-    rules = Rules(sharing=SharingRules(rule=rule))
-    return Production(fleet=fleet, kinds=kinds, models=models, advisor=replace(advisor, rules=rules), name=rule)
+def production(fleet: Fleet, kinds: tuple[Kind, ...], models: Models, advisor: Advisor) -> Production:
+    """Return the policy with the usual settings."""
+    return Production(fleet=fleet, kinds=kinds, models=models, advisor=replace(advisor, rules=Rules()), name="price")
 
 
 def _with_share(demand: Demand, decided: GpuRequest, rules: SharingRules) -> Demand:
@@ -143,5 +139,5 @@ def _with_share(demand: Demand, decided: GpuRequest, rules: SharingRules) -> Dem
         thread_percent=percent if decided.thread_cap_percent is None else decided.thread_cap_percent,
         alone=False,
         memory_cap_bytes=None if decided.memory_cap_bytes is None else float(decided.memory_cap_bytes),
-        accepted_slowdown=rules.maximum_slowdown if rules.rule == "price" else None,
+        accepted_slowdown=rules.maximum_slowdown,
     )

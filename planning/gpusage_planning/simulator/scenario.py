@@ -10,7 +10,6 @@ import numpy as np
 
 from gpusage.decisions.advisor import Advisor
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import SharingRule, SoloRun
 from gpusage_planning.simulator.contract import Policy
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.foresight import Foresight
@@ -19,11 +18,8 @@ from gpusage_planning.simulator.models import Models, make_foresight, read_model
 from gpusage_planning.simulator.packing import Load
 from gpusage_planning.simulator.policies import Packing, Sets, Slots, TypesOf
 from gpusage_planning.simulator.predicted_truth import PredictedTruth, predicted_truth
-from gpusage_planning.simulator.production import production
+from gpusage_planning.simulator.production import Production, production
 from gpusage_planning.simulator.site_pairs import Measured, Pair, measured_of
-
-LEAST_WRITTEN = 0.01
-"""A utilization that a user can write is above 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -116,38 +112,25 @@ def _sets(scenario: Scenario) -> Policy:
     return Sets(fleet=scenario.fleet, foresight=scenario.foresight, types_of=scenario.types_of)
 
 
-def _production(rule: SharingRule, name: str | None = None) -> Callable[[Scenario], Policy]:
-    def policy(scenario: Scenario) -> Policy:
-        made = production(rule, scenario.fleet, scenario.jobs.kinds, scenario.models, scenario.advisor)
-        return replace(made, types_of=scenario.types_of, name=name or rule, online=name is not None)
-
-    return policy
+def _production(scenario: Scenario) -> Production:
+    made = production(scenario.fleet, scenario.jobs.kinds, scenario.models, scenario.advisor)
+    return replace(made, types_of=scenario.types_of)
 
 
-def _utilization(scenario: Scenario) -> Policy:
-    """Return production with the rule for known utilizations, where each user writes what a run alone showed."""
-    models, truth = scenario.models, scenario.truth
-    known = {
-        kind: replace(
-            run, alone=SoloRun(utilization=max(truth.utilization(kind, truth.first_type(kind)), LEAST_WRITTEN))
-        )
-        for kind, run in models.workloads.items()
-    }
-    return _production("utilization")(replace(scenario, models=replace(models, workloads=known)))
+def _online(scenario: Scenario) -> Policy:
+    return replace(_production(scenario), name="price-online", online=True)
 
 
 POLICIES: Mapping[str, Callable[[Scenario], Policy]] = {
     "slots": _slots,
-    "price": _production("price"),
-    "price-online": _production("price", "price-online"),
-    "utilization": _utilization,
-    "activity": _production("activity"),
+    "price": _production,
+    "price-online": _online,
     "packing": _packing,
     "packing-observed": _observed,
     "reactive": _reactive,
     "sets": _sets,
 }
-"""Whole GPUs; production by its rules; Yeung's by predicted, observed and profiled utilization; ours by sets."""
+"""Whole GPUs; production; Yeung's by predicted, observed and profiled utilization; ours by sets."""
 USUAL = ("slots", "price", "packing", "sets")
 
 

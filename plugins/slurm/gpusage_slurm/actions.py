@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from gpusage.cli.changes import show_and_make
-from gpusage.cli.findings import show_findings
+from gpusage.cli.admin import show_and_make, show_findings
 from gpusage.cli.status import cluster_lines, daemon_lines
 from gpusage.service.client import find_status
 from gpusage.settings.configuration import SiteMode

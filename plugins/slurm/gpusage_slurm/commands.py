@@ -7,7 +7,7 @@ from typing import get_args
 
 import click
 
-from gpusage.cli.deferred import run_by
+from gpusage.cli.program import run_by
 from gpusage.node.dividing import libexec_folder
 from gpusage.settings.configuration import SiteMode
 

@@ -8,8 +8,8 @@ from typing import get_args
 import click
 
 from gpusage.cli import options
-from gpusage.cli.deferred import run_by
 from gpusage.cli.options import read_duration
+from gpusage.cli.program import run_by
 from gpusage.node.dividing import PROGRAM, libexec_folder
 from gpusage.settings.configuration import SiteMode
 

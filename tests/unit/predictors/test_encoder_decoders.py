@@ -21,7 +21,7 @@ from gpusage.predictors.work.lowering import Lowering
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage.predictors.work.sequences import MOST_ATTENTIONS, Part, sequence_model
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import Generation, ModelGraph, Node, Workload
+from gpusage_hooks.types import Decoding, ModelGraph, Node, Workload
 
 T5_SMALL = Path(__file__).parents[3] / "examples" / "models" / "t5_small.onnx"
 A100 = builtin_catalogue().find("a100")
@@ -60,7 +60,7 @@ def graph_of(name: str) -> ModelGraph:
 
 
 def run(prompt: int, new: int = 128, batch_size: int = BATCH) -> Workload:
-    generation = Generation(prompt_tokens=prompt, new_tokens=new)
+    generation = Decoding(prompt_tokens=prompt, new_tokens=new)
     return Workload(batch_size=batch_size, mode="infer", precision="fp16", generate=generation)
 
 
@@ -187,7 +187,7 @@ def test_a_pass_without_generate_says_what_it_leaves_out() -> None:
     [("hf:whisper-small", 512, 1), ("hf:whisper-small", 3000, 0), ("hf:t5-base", 512, 0)],
 )
 def test_a_prompt_of_sound_of_another_length_is_said(name: str, prompt: int, expected: int) -> None:
-    run = Workload(mode="infer", generate=Generation(prompt_tokens=prompt, new_tokens=8))
+    run = Workload(mode="infer", generate=Decoding(prompt_tokens=prompt, new_tokens=8))
     (need,) = predicted(graph_of(name), run, [A100])
     assert sum("read with 3000 frames of sound" in note for note in need.notes) == expected
 

@@ -14,7 +14,7 @@ from gpusage.predictors.needs import predicted
 from gpusage.predictors.work.generation import CACHE_COPIES, GenerationWork
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import Generation, ModelGraph, Workload
+from gpusage_hooks.types import Decoding, ModelGraph, Workload
 from graphs import language_model, perceptron_graph
 
 MODELS = Path(__file__).parents[3] / "examples" / "models"
@@ -27,7 +27,7 @@ GPT2_XL = language_model(1600, 25, 25, 6400, 50257, length=64)
 
 
 def run(prompt: int, new: int, batch_size: int = 1) -> Workload:
-    generation = Generation(prompt_tokens=prompt, new_tokens=new)
+    generation = Decoding(prompt_tokens=prompt, new_tokens=new)
     return Workload(batch_size=batch_size, mode="infer", precision="bf16", generate=generation)
 
 
@@ -194,7 +194,7 @@ def test_gpt2_from_a_file_has_its_cache() -> None:
     graph = gpusage.read_model(MODELS / "gpt2.onnx")
     # twelve layers, keys and values of 768 numbers in fp32
     actual = WorkloadAnalysis(
-        graph, Workload(mode="infer", generate=Generation(prompt_tokens=1, new_tokens=1))
+        graph, Workload(mode="infer", generate=Decoding(prompt_tokens=1, new_tokens=1))
     ).generation
     assert actual is not None
     assert actual.kv_cache_bytes == 12 * 2 * 768 * 4

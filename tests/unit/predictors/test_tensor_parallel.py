@@ -12,7 +12,7 @@ from gpusage.predictors.analysis import analyze
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.work.generation import GenerationWork
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import Engine, Generation, ModelGraph, Workload
+from gpusage_hooks.types import Decoding, Engine, ModelGraph, Workload
 from graphs import language_model
 
 LLAMA = language_model(4096, 32, 32, 11008, 32000, length=128)
@@ -22,7 +22,7 @@ A100, T4 = (builtin_catalogue().find(name) for name in ("a100-sxm4-80gb", "t4"))
 
 
 def run(gpus: int, engine: Engine = "vllm", prompt: int = 512, new: int = 128) -> Workload:
-    generation = Generation(prompt_tokens=prompt, new_tokens=new)
+    generation = Decoding(prompt_tokens=prompt, new_tokens=new)
     return Workload(mode="infer", precision="fp16", generate=generation, engine=engine, gpus=gpus)
 
 

@@ -23,7 +23,7 @@ from gpusage.predictors.work.lowering import Lowering, split_kinds
 from gpusage.predictors.work.operators import OperatorClass, element_count
 from gpusage.predictors.work.sequences import Attention, Part, SequenceModel
 from gpusage.predictors.work.structure import Role
-from gpusage_hooks.types import Generation, ModelGraph
+from gpusage_hooks.types import Decoding, ModelGraph
 
 CACHE_COPIES = 6.0
 """How often transformers reads or writes each key and value in each pass before attention reads them, repeated for the
@@ -106,7 +106,7 @@ def generation_work(
     graph: ModelGraph,
     sequences: SequenceModel,
     lowering: Lowering,
-    generation: Generation,
+    generation: Decoding,
     batch_size: int,
     cache: CacheSizes,
 ) -> GenerationWork:

@@ -7,8 +7,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from gpusage.cli.doctor import OwnEvidence, daemon_trouble, divisions, kill_switch, plugins, settings_file, store
-from gpusage.cli.findings import Finding, failed, passed, skipped, warned
+from gpusage.cli.admin import (
+    Finding,
+    OwnEvidence,
+    daemon_trouble,
+    divisions,
+    failed,
+    kill_switch,
+    passed,
+    plugins,
+    settings_file,
+    skipped,
+    store,
+    warned,
+)
 from gpusage_slurm.cluster.observation import may_change_jobs
 from gpusage_slurm.doctor import gpu_checks
 from gpusage_slurm.doctor.evidence import Evidence, dry_run_crashes, is_vulnerable, read_or_empty

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gpusage.cli.doctor import OwnEvidence, gather_own
+from gpusage.cli.admin import OwnEvidence, gather_own
 from gpusage.decisions.advisor import advisor
 from gpusage.node.dividing import libexec_folder
 from gpusage.service.client import read_status

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from gpusage.cli.findings import Finding, failed, passed, warned
+from gpusage.cli.admin import Finding, failed, passed, warned
 from gpusage_hooks.types import GpuPool
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.observation import SETTING, billing_weights, ignores_unmet_preference

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from gpusage.cli import main
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.decisions.advisor import make_advisor
-from gpusage.policies.shares.price import partners_of
+from gpusage.policies.share_price import partners_of
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage_hooks.types import Workload
 from gpusage_planning.plan import times

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gpusage.boundary.edits import make_edits
-from gpusage.cli.doctor import OwnEvidence
-from gpusage.cli.findings import Finding
+from gpusage.cli.admin import Finding, OwnEvidence
 from gpusage.settings.configuration import Configuration, DaemonSettings, SiteMode
 from gpusage_hooks.types import Cluster, GpuPool
 from gpusage_slurm.doctor.checks import run_checks
