@@ -135,7 +135,7 @@ def measured(data: DataFolder, zoo: Zoo, advisor: Advisor) -> Iterator[Run]:
             before_mib = max(before_mib, mib)
 
 
-main = command_of("memory_fits", tables, (PUBLISHED, LANGUAGE, PEAKS, STATIC), __file__)
+main = command_of("memory_fits", tables, (PUBLISHED, LANGUAGE, PEAKS, STATIC))
 
 if __name__ == "__main__":
     main()

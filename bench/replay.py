@@ -21,8 +21,7 @@ import click
 
 from gpusage.boundary.atomic_file import atomic_write
 from gpusage.decisions.advisor import make_advisor
-from gpusage_lab.cli.scores import show_scores
-from gpusage_lab.learning import report
+from gpusage_lab.learning.report import cell, show_scores
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds.replay_truth import FILES, lucid
@@ -111,7 +110,7 @@ def main(
         notes=tuple(comparison.sentences(done)),
     )
     if output is not None:
-        rows = [[report.cell(value) for value in row] for row in table.rows]
+        rows = [[cell(value) for value in row] for row in table.rows]
         atomic_write(output, page(table.title, rows, table.notes, charts, gpus))
     if as_json:
         figures = comparison.document(done)

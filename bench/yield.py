@@ -183,7 +183,7 @@ def lucid_pairs(data: DataFolder) -> Iterator[tuple[tuple[object, ...], tuple[ob
         yield first, second, min(row.norm_speed_1, row.norm_speed_2)
 
 
-main = command_of("yield", tables, (), __file__)
+main = command_of("yield", tables, ())
 
 if __name__ == "__main__":
     main()

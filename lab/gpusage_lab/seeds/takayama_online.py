@@ -15,9 +15,9 @@ from gpusage.policies.generation import LEAST_JOBS, gives_way, least_rank
 from gpusage.service.state.recent_jobs import REMEMBERED_JOBS
 from gpusage_hooks.types import Cluster, GenerationRules
 from gpusage_hooks.units import HOUR_S
-from gpusage_lab.learning.mlperf_jobs import JOBS
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.seeds.takayama import FloatArray, measured, predicted
+from gpusage_planning.named_jobs import JOBS
 from gpusage_planning.simulator.contract import Backfill, Colocation, Demand, JobRequest, Tenant
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
