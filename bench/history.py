@@ -242,7 +242,7 @@ class Site:
             request_text="gres/gpu:1",
             submitter=Submitter(fields=MappingProxyType(fields)),
         )
-        decision, estimates = advisor.for_submitter(job.submitter).decide_by_history(job, self._cluster)
+        decision, estimates = replace(advisor, submitter=job.submitter).decide_by_history(job, self._cluster)
         trusted = not advisor.learned.trust.why_not(who.user)
         share = decision.request.mps_thread_percent if decision.code is Code.REWRITE and trusted else None
         size, cap_bytes = share or WHOLE, decision.request.memory_cap_bytes if share else None

@@ -1,4 +1,4 @@
-"""The daemon's decision engine: it turns a request into a response, by the one way of `gpusage.decisions.outcome`.
+"""The daemon's decision engine: it turns a request into a response, by the one way of `gpusage.decisions.advisor`.
 
 Invariants:
 
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpusage.boundary.printable_text import with_end
-from gpusage.decisions.outcome import Outcome, decide_outcome, keep_unchanged
+from gpusage.decisions.outcome import Outcome
 from gpusage.graphs.card.text import decode_document, parse_document
 from gpusage.plugins.error_text import describe_error, sentence
 from gpusage.service.decisions.budget import SPENT, Budget
@@ -82,39 +82,39 @@ class DecisionEngine:
     def _decide_safely(
         self, request: DecisionRequest, snapshot: Snapshot, on_parsed: Callable[[Job], None]
     ) -> DecidedResponse:
-        context = snapshot.decision_context
-        if context.kill_reason is not None:
-            outcome = keep_unchanged(request, context, context.kill_reason)
+        advisor = snapshot.site_advisor
+        if advisor.kill_reason is not None:
+            outcome = advisor.keep_unchanged(request, advisor.kill_reason)
             return DecidedResponse(code=Code.KEEP, outcome=outcome)
         job: Job | None = None
         try:
-            job = context.advisor.understand(request)
+            job = advisor.hooks.parse_submission(request, advisor.context(request.manager))
             if job is None:
                 return DecidedResponse(code=Code.DECLINE)
             on_parsed(job)
             return self._decide_job(job, snapshot)
         except PluginError as error:
             _log.warning("%s: kept, because of a plugin: %s", request.origin, sentence(error))
-            return replace(keep_silently(keep_unchanged(request, context, sentence(error), job)), failed=True)
+            return replace(keep_silently(advisor.keep_unchanged(request, sentence(error), job)), failed=True)
         except GpuUsageError as error:
-            return refuse(keep_unchanged(request, context, sentence(error), job))
+            return refuse(advisor.keep_unchanged(request, sentence(error), job))
         except Exception as error:  # nothing may cost a job
             reason = describe_error(error)
             _log.error("%s: kept, because of a fault: %s", request.origin, reason)
-            return replace(keep_silently(keep_unchanged(request, context, reason, job)), failed=True)
+            return replace(keep_silently(advisor.keep_unchanged(request, reason, job)), failed=True)
 
     def _decide_job(self, job: Job, snapshot: Snapshot) -> DecidedResponse:
-        request, context = job.submission, snapshot.decision_context
+        request, advisor = job.submission, snapshot.site_advisor
         cluster = snapshot.clusters.get(request.manager)
         if cluster is None and job.model_request is not None:
             reason = snapshot.troubles.get(request.manager, f"gpusaged has not observed {request.manager} yet")
-            return keep_silently(keep_unchanged(request, context, reason, job))
+            return keep_silently(advisor.keep_unchanged(request, reason, job))
         if self._budget.is_spent(request.origin, time.monotonic()):
-            return replace(refuse(keep_unchanged(request, context, SPENT, job)), over_budget=True)
+            return replace(refuse(advisor.keep_unchanged(request, SPENT, job)), over_budget=True)
         cluster = cluster or Cluster(manager=request.manager, version="", pools=())
         competing = replace(cluster, recent_jobs=snapshot.recent_jobs.of(cluster.manager))
         cluster = snapshot.reservations.remaining_capacity(competing)
-        outcome = decide_outcome(job, cluster, context, lambda job, _: self._graph(job.card))
+        outcome = advisor.advise(job, cluster, lambda job, _: self._graph(job.card))
         return replace(respond(outcome), reservation=None if job.dry_run else reservation_of(outcome, cluster))
 
     def _graph(self, card: str | None) -> ModelGraph | None:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from gpusage.decisions.outcome import keep_unchanged
 from gpusage.service.decisions.engine import DecidedResponse, DecisionEngine, describe_origin, refuse
 from gpusage.service.state.decision_cache import DecisionCache
 from gpusage.service.state.snapshots import Snapshot
@@ -65,9 +64,8 @@ def time_left_s(request: DecisionRequest, usual_limit_s: float) -> float:
 def respond_overdue(exchange: Exchange) -> DecidedResponse:
     """Return the response to a request for which the engine had no time."""
     request = replace(exchange.request, origin=describe_origin(exchange.request))
-    return replace(
-        refuse(keep_unchanged(request, exchange.snapshot.decision_context, OVERDUE, exchange.job)), overdue=True
-    )
+    outcome = exchange.snapshot.site_advisor.keep_unchanged(request, OVERDUE, exchange.job)
+    return replace(refuse(outcome), overdue=True)
 
 
 class DecisionWorker:

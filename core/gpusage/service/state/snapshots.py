@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 
 from gpusage.decisions.advisor import Advisor
-from gpusage.decisions.outcome import DecisionContext
 from gpusage.experience.failures import with_failures
 from gpusage.experience.learned import NOTHING_LEARNED, Learned
 from gpusage.plugins.error_text import sentence
@@ -79,10 +78,10 @@ class Snapshot:
     recent_jobs: RecentJobs = field(default_factory=RecentJobs, compare=False)
 
     @property
-    def decision_context(self) -> DecisionContext:
-        """Everything except the cluster that an outcome rests on."""
-        return DecisionContext(
-            advisor=self.advisor,
+    def site_advisor(self) -> Advisor:
+        """The advisor in the site's mode: everything except the cluster that an outcome rests on."""
+        return replace(
+            self.advisor,
             mode=self.configuration.mode,
             enforce_in=self.configuration.enforce_in,
             kill_reason=self.kill_reason,

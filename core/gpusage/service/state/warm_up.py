@@ -17,7 +17,8 @@ _WORKLOADS = (Workload(), Workload(mode="infer", optimizer="none", precision="fp
 def warm_up_predictors(advisor: Advisor, cluster: Cluster) -> None:
     """Import adapter and policies, predict and price a small model on every GPU of *cluster*; failing is for a job."""
     try:
-        advisor.understand(DecisionRequest(manager=cluster.manager, fields={}))
+        submission = DecisionRequest(manager=cluster.manager, fields={})
+        advisor.hooks.parse_submission(submission, advisor.context(cluster.manager))
         gpus = [advisor.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu is not None]
         for workload in _WORKLOADS:
             advisor.predict(_small_model(), workload, gpus)
