@@ -1,6 +1,5 @@
 """Graphs as a campaign computed them: attention of older releases, and normalizations in half precision.
 
-
 Source:
     PyTorch's release notes: ``scaled_dot_product_attention`` came with 2.0; where no fused kernel takes the shapes, it
     computes in fp32 from 2.5 on, and in the precision of its inputs before. timm's ``hiera.py``, whose comment says of
