@@ -62,8 +62,8 @@ def memory_parts(analysis: WorkloadAnalysis, gpu: Gpu) -> list[MemoryPart]:
     total = analysis.memory_bytes([gpu])[0].value
     analysis = analysis.fullest_stage
     lowering, workload, cached_bytes = analysis.lowering, analysis.workload, 0.0
-    if analysis.divided_generation:
-        held = analysis.divided_generation.held
+    if analysis.divided_decoding:
+        held = analysis.divided_decoding.held
         lowering, cached_bytes = peak_pass(analysis.graph, held, workload.batch_size)
     tensors = step_walk(analysis.graph, lowering, workload, analysis.checkpoints)
     known = [*(_training if lowering.train else _inference)(lowering, tensors, workload)]

@@ -90,10 +90,10 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
     return (note,)
 
 
-def _frames_notes(graph: ModelGraph, generation: Decoding) -> tuple[str, ...]:
+def _frames_notes(graph: ModelGraph, decoding: Decoding) -> tuple[str, ...]:
     """Return one sentence where a prompt of sound has another length than the model was read with."""
     frames = [max(shape[1:]) for _, shape in graph.inputs if len(shape) == FRAMES_RANK and min(shape[1:]) > 0]
-    if generation.prompt_tokens in frames or not frames or not is_speech_model(graph):
+    if decoding.prompt_tokens in frames or not frames or not is_speech_model(graph):
         return ()
     return (f"The model was read with {frames[0]} frames of sound; an encoder like Whisper's takes no other number.",)
 

@@ -14,7 +14,7 @@ import gpusage
 from gpusage.devices.catalogue import Catalogue, builtin_catalogue, slices_of
 from gpusage.predictors.needs import predicted
 from gpusage.predictors.parallel.links import allreduce_s_per_byte
-from gpusage_hooks.types import Generation, Gpu, ModelGraph, Workload
+from gpusage_hooks.types import Decoding, Gpu, ModelGraph, Workload
 
 ROOT = Path(__file__).resolve().parents[3]
 OF_A_CHIP = ("generation", "compute_capability", "board")
@@ -112,7 +112,7 @@ def test_a_board_under_another_name_has_the_same_figures(gpu: Gpu) -> None:
         (bert, Workload(batch_size=16, precision="fp16")),
         (bert, Workload(batch_size=16, precision="fp16", gpus=8)),
         (bert, Workload(batch_size=16, gpus=64, strategy="zero2", optimizer="adam")),
-        (gpt2, Workload(mode="infer", precision="fp16", generate=Generation(prompt_tokens=64, new_tokens=64), gpus=2)),
+        (gpt2, Workload(mode="infer", precision="fp16", generate=Decoding(prompt_tokens=64, new_tokens=64), gpus=2)),
     ]
     for graph, workload in runs:
         own, other = predicted(graph, workload, [gpu, renamed(gpu)])

@@ -35,7 +35,7 @@ from gpusage.predictors.memory.liveness import (
 )
 from gpusage.predictors.parallel.data_parallel import Sharding, sharding_of
 from gpusage.predictors.work.checkpoints import Checkpoints
-from gpusage.predictors.work.generation import GenerationWork, Pass
+from gpusage.predictors.work.decoding import DecodingWork, Pass
 from gpusage.predictors.work.lowering import Lowering, weight_memory_bytes
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, Workload
@@ -159,18 +159,16 @@ def tensor_peak(
     return Peak(taken, training_need(parameters, graph, max(passing, held), taken, convolves=convolves))
 
 
-def generation_peak(
-    parameters: MemoryParameters, graph: ModelGraph, generation: GenerationWork, workload: Workload
-) -> Peak:
+def decoding_peak(parameters: MemoryParameters, graph: ModelGraph, decoding: DecodingWork, workload: Workload) -> Peak:
     """Return what a process that generates takes and needs without the CUDA context: with keys and values."""
-    weights = weight_memory_bytes(generation.prompt, workload.precision)
-    most = weights + max(_present_bytes(graph, one, workload.batch_size) for one in generation.memory_phases())
+    weights = weight_memory_bytes(decoding.prompt, workload.precision)
+    most = weights + max(_present_bytes(graph, one, workload.batch_size) for one in decoding.memory_phases())
     return Peak(_inference(graph, most), inference_need(parameters, graph, most))
 
 
-def peak_pass(graph: ModelGraph, generation: GenerationWork, batch_size: int) -> Pass:
-    """Return the pass of *generation* in which most memory is taken."""
-    return max(generation.memory_phases(), key=lambda one: _present_bytes(graph, one, batch_size))
+def peak_pass(graph: ModelGraph, decoding: DecodingWork, batch_size: int) -> Pass:
+    """Return the pass of *decoding* in which most memory is taken."""
+    return max(decoding.memory_phases(), key=lambda one: _present_bytes(graph, one, batch_size))
 
 
 def _present_bytes(graph: ModelGraph, one: Pass, batch_size: int) -> float:

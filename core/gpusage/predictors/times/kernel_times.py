@@ -2,7 +2,7 @@
 
 **Streaming.** The networks learned from whole steps, and from kernels whose operands often lie in the cache. A pass
 over one token streams keys, values and weights, far more than a cache holds, and one query per sample makes products
-that no whole step has. Kernels of generation alone are therefore held to what streaming kernels were measured to do: a
+that no whole step has. Kernels of decoding alone are therefore held to what streaming kernels were measured to do: a
 step's kernels follow one another closely, and what they count as traffic may come from the cache.
 
 **Gradients.** A convolution's gradient of the input and that of the weight are two kernels, each with the forward

@@ -229,8 +229,8 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
     )
 
 
-def generation_timing(whole: Timing, first: Timing, then: Timing, count: int) -> Timing:
-    """Return the times of a generation from those of its two kinds of passes.
+def decoding_timing(whole: Timing, first: Timing, then: Timing, count: int) -> Timing:
+    """Return the times of an answer from those of its two kinds of passes.
 
     Its passes follow one another: each waits for the token before it, so the host's work for one pass is never hidden
     behind the GPU's work for another.

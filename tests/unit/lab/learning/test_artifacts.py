@@ -15,7 +15,7 @@ from gpusage_lab.learning import artifacts
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.splits import family_of
 from gpusage_lab.learning.targets import TARGETS
-from gpusage_lab.zoo import cards
+from gpusage_planning import zoo as cards
 from graphs import convolution_graph
 
 CARD = Card(purpose="a test", fitted_on=("nothing",), licences=("none",), ranges={"batch": (1.0, 2.0)})

@@ -11,7 +11,7 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.work.generation import CACHE_COPIES, GenerationWork
+from gpusage.predictors.work.decoding import CACHE_COPIES, DecodingWork
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Decoding, ModelGraph, Workload
@@ -27,19 +27,19 @@ GPT2_XL = language_model(1600, 25, 25, 6400, 50257, length=64)
 
 
 def run(prompt: int, new: int, batch_size: int = 1) -> Workload:
-    generation = Decoding(prompt_tokens=prompt, new_tokens=new)
-    return Workload(batch_size=batch_size, mode="infer", precision="bf16", generate=generation)
+    decoding = Decoding(prompt_tokens=prompt, new_tokens=new)
+    return Workload(batch_size=batch_size, mode="infer", precision="bf16", generate=decoding)
 
 
-def generation_of(graph: ModelGraph, workload: Workload) -> GenerationWork:
-    actual = WorkloadAnalysis(graph, workload).generation
+def decoding_of(graph: ModelGraph, workload: Workload) -> DecodingWork:
+    actual = WorkloadAnalysis(graph, workload).decoding
     assert actual is not None
     return actual
 
 
 def flop(graph: ModelGraph, workload: Workload) -> tuple[float, float]:
     """Return the FLOP of products and attentions in the pass over the prompt, and in one over a token."""
-    both = generation_of(graph, workload)
+    both = decoding_of(graph, workload)
     is_sum = [OperatorClass.PRODUCT, OperatorClass.ATTENTION, OperatorClass.BATCHED_PRODUCT]
     chosen = [
         sum(
@@ -66,9 +66,9 @@ def flop(graph: ModelGraph, workload: Workload) -> tuple[float, float]:
     ],
 )
 def test_the_cache_has_keys_and_values_of_each_token(graph: ModelGraph, cached: int) -> None:
-    assert generation_of(graph, run(512, 128)).kv_cache_bytes == cached
-    assert generation_of(graph, run(512, 128, batch_size=16)).kv_cache_bytes == 16 * cached
-    assert generation_of(graph, run(7, 1)).kv_cache_bytes == cached
+    assert decoding_of(graph, run(512, 128)).kv_cache_bytes == cached
+    assert decoding_of(graph, run(512, 128, batch_size=16)).kv_cache_bytes == 16 * cached
+    assert decoding_of(graph, run(7, 1)).kv_cache_bytes == cached
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_each_token_reads_all_weights_and_the_cache_that_is_copied_for_all_queri
     assert prompt.counts.sum() * 128 == kernels.counts.sum()
     moved = float(kernels.counts @ kernels.traffic_bytes) - float(prompt.counts @ prompt.traffic_bytes)
     weights = 2 * (graph.parameter_count - 32000 * 4096)  # the embedding is read by rows
-    cache = generation_of(graph, run(512, 128)).kv_cache_bytes * 576
+    cache = decoding_of(graph, run(512, 128)).kv_cache_bytes * 576
     copies = CACHE_COPIES * 2 * 2 * 4096 * 576  # keys and values of 32 heads, though Mistral's have 8
     # what a token writes and reads beside these is small
     assert weights + cache + copies < moved / 127 < 1.001 * (weights + cache + copies)
@@ -193,8 +193,6 @@ def test_models_that_do_not_write_on_are_refused(name: str, rule: str) -> None:
 def test_gpt2_from_a_file_has_its_cache() -> None:
     graph = gpusage.read_model(MODELS / "gpt2.onnx")
     # twelve layers, keys and values of 768 numbers in fp32
-    actual = WorkloadAnalysis(
-        graph, Workload(mode="infer", generate=Decoding(prompt_tokens=1, new_tokens=1))
-    ).generation
+    actual = WorkloadAnalysis(graph, Workload(mode="infer", generate=Decoding(prompt_tokens=1, new_tokens=1))).decoding
     assert actual is not None
     assert actual.kv_cache_bytes == 12 * 2 * 768 * 4

@@ -26,7 +26,7 @@ from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.parallel.even_parts import require_a_layer_for_each, require_even_parts
 from gpusage.predictors.parallel.links import EXCHANGE_S, allreduce_s_per_byte
-from gpusage.predictors.work.generation import GenerationWork
+from gpusage.predictors.work.decoding import DecodingWork
 from gpusage.predictors.work.lowering import Lowering
 from gpusage.predictors.work.operators import OperatorClass, element_count
 from gpusage.predictors.work.sequences import Part, SequenceModel
@@ -59,7 +59,7 @@ class Exchange:
         return self.prompt_count * prompt_s, self.token_count * (EXCHANGE_S + self.vector_bytes * byte_s)
 
 
-class DividedGeneration(NamedTuple):
+class DividedDecoding(NamedTuple):
     """What one of the GPUs does that answer together.
 
     Attributes:
@@ -68,14 +68,14 @@ class DividedGeneration(NamedTuple):
         exchange: What the GPUs send in a pass; none where one GPU has the whole model.
     """
 
-    work: GenerationWork
-    held: GenerationWork
+    work: DecodingWork
+    held: DecodingWork
     exchange: Exchange | None = None
 
 
-def divide_generation(
-    work: GenerationWork, graph: ModelGraph, sequences: SequenceModel, workload: Workload
-) -> DividedGeneration:
+def divide_decoding(
+    work: DecodingWork, graph: ModelGraph, sequences: SequenceModel, workload: Workload
+) -> DividedDecoding:
     """Return what each GPU of *workload* does of *work*, which is of *graph*.
 
     Raises:
@@ -84,7 +84,7 @@ def divide_generation(
     """
     gpu_count = workload.gpus
     if gpu_count == 1:
-        return DividedGeneration(work, work)
+        return DividedDecoding(work, work)
 
     sums = _exchange(graph, sequences, workload)
     if is_pipeline(workload):
@@ -92,12 +92,12 @@ def divide_generation(
         # What a pass computes in between lies on one GPU at a time, so that only weights and cache are divided.
         held = work.divided(lambda one: _with_weights(one, gpu_count), gpu_count)
         # A stage hands its output on as fast as a sum over all GPUs at best.
-        return DividedGeneration(work, held, replace(sums, prompt_count=gpu_count - 1, token_count=gpu_count - 1))
+        return DividedDecoding(work, held, replace(sums, prompt_count=gpu_count - 1, token_count=gpu_count - 1))
 
     heads, key_heads = _heads(graph, sequences)
     require_even_parts(graph, "heads", {heads}, gpu_count, key="gpus")
     part = work.divided(lambda one: _with_part_of_layers(one, gpu_count), min(gpu_count, key_heads))
-    return DividedGeneration(part, part, sums)
+    return DividedDecoding(part, part, sums)
 
 
 def is_pipeline(workload: Workload) -> bool:
@@ -113,7 +113,7 @@ def _exchange(graph: ModelGraph, sequences: SequenceModel, workload: Workload) -
         sequences: Of *graph*.
         workload: With ``generate``.
     """
-    generation = workload.generate
+    decoding = workload.generate
     parts = [sequences.parts[one.values] for one in sequences.attentions]
     own_count = parts.count(Part.DECODER)
     token_count = 2 * own_count + parts.count(Part.CROSS_ATTENTION)  # a feed-forward layer in each block
@@ -123,7 +123,7 @@ def _exchange(graph: ModelGraph, sequences: SequenceModel, workload: Workload) -
         prompt_count=token_count + 2 * parts.count(Part.ENCODER),
         token_count=token_count,
         vector_bytes=FLOAT_BYTES[workload.precision] * elements,
-        prompt_tokens=generation.prompt_tokens if generation else 0,
+        prompt_tokens=decoding.prompt_tokens if decoding else 0,
     )
 
 

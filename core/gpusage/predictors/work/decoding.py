@@ -41,7 +41,7 @@ class Pass(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationWork:
+class DecodingWork:
     """What writing one answer to each sample of a batch takes.
 
     Attributes:
@@ -64,7 +64,7 @@ class GenerationWork:
     prompt_tokens: int
     total_tokens: int
 
-    def divided(self, divide: Callable[[Lowering], Lowering], cache_parts: int) -> GenerationWork:
+    def divided(self, divide: Callable[[Lowering], Lowering], cache_parts: int) -> DecodingWork:
         """Return what one of several GPUs has of this: *divide* of each pass, and one of *cache_parts* of the cache."""
         return replace(
             self,
@@ -102,27 +102,27 @@ class CacheSizes(NamedTuple):
     is_fused: bool = False
 
 
-def generation_work(
+def decoding_work(
     graph: ModelGraph,
     sequences: SequenceModel,
     lowering: Lowering,
-    generation: Decoding,
+    decoding: Decoding,
     batch_size: int,
     cache: CacheSizes,
-) -> GenerationWork:
+) -> DecodingWork:
     """Return what one answer takes.
 
     Args:
         graph: A language model.
         sequences: Of *graph*.
         lowering: Of *graph*, at the length that it was read with.
-        generation: How many tokens are read and written.
+        decoding: How many tokens are read and written.
         batch_size: Samples that are answered side by side.
         cache: How attention is computed.
     """
     whole, parts = split_kinds(lowering, sequences.parts)
     sizes = _Sizes(graph, sequences, parts, batch_size, cache)
-    prompt, new = generation.prompt_tokens, generation.new_tokens
+    prompt, new = decoding.prompt_tokens, decoding.new_tokens
     first = 1 if sequences.has_encoder else prompt
     read, written = prompt / sequences.prompt, sequences.written
     token = _rescale_sequence(whole, sizes, _Scale(read, 1 / written, (first + new / 2) / written))
@@ -130,7 +130,7 @@ def generation_work(
     if not cache.is_fused:
         token = _with_copied_cache(token, sizes, first + new / 2)
     prompt_pass = _rescale_sequence(whole, sizes, _Scale(read, first / written, first / written))
-    return GenerationWork(
+    return DecodingWork(
         prompt=prompt_pass,
         decoder_start=_without_encoder(prompt_pass, parts) if sequences.has_encoder else None,
         token=_with_reached_experts(token, written, batch_size),
