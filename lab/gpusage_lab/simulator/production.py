@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from gpusage.decisions.advisor import Advisor
 from gpusage.policies import competition
 from gpusage.policies.place import uncertainty_reason
-from gpusage.service.state.recent_jobs import REMEMBERED_JOBS
+from gpusage.service.reservations import REMEMBERED_JOBS
 from gpusage_hooks.types import (
     Candidate,
     DecisionRequest,

@@ -10,7 +10,7 @@ import pytest
 from gpusage.policies import veto
 from gpusage.policies.partners import company
 from gpusage.policies.veto import MOST_WEIGHED, decide_veto
-from gpusage.service.state.reservations import Reservation, remaining_capacity
+from gpusage.service.reservations import Reservation, remaining_capacity
 from gpusage_hooks import samples
 from gpusage_hooks.types import Decision, Neighbour, NodeKind, PolicyInput, Room, Rules, SharingRules, Slo, Workload
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusage.service.state.decision_cache import AccessRecordingMapping
+from gpusage.service.caches import AccessRecordingMapping
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import DecisionRequest, GpuRequest
 from gpusage_hooks.units import MIB
