@@ -56,7 +56,7 @@ bench: .venv/test  ## measure what is claimed to be fast
 	for script in $(filter-out bench/remake.py,$(wildcard bench/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 DATA ?= ../shared/data
-PAGES ?= README.md $(wildcard docs/*.md)
+PAGES ?= README.md $(wildcard docs/*.md lab/docs/*.md)
 numbers: .venv/test  ## after a refit: remake the numbers in README and docs: make numbers DATA=FOLDER PAGES=docs/shares.md
 	$(BIN)/python bench/share_plot.py --write
 	$(BIN)/python bench/remake.py --data $(DATA) $(PAGES)
@@ -64,9 +64,10 @@ numbers: .venv/test  ## after a refit: remake the numbers in README and docs: ma
 # Released files carry the time of their commit (without git, the start of 2026), so that two builds give the same bytes.
 wheel man packages docs: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1767225600)
 
-wheel: .venv/release  ## dist/gpusage-*.whl with the YARN jar in it; the same bytes each time with one JDK
+wheel: .venv/release  ## dist/gpusage-*.whl with the YARN jar in it, and gpusage_desk-*.whl; the same bytes each time with one JDK
 	rm -rf dist/*.whl plugins/yarn/java/target
 	GPUSAGE_YARN_JAR=$$($(BIN)/gpusage yarn jar) $(BIN)/python -m hatchling build --target wheel --directory dist
+	cd release/desk && ../../$(BIN)/python -m hatchling build --target wheel --directory ../../dist
 	$(BIN)/twine check --strict dist/*.whl
 
 man: .venv/release  ## manual pages of every command, in build/man

@@ -417,7 +417,7 @@ def gain(site: str, outcome: Outcome) -> tuple[Cell, ...]:
     return (site, f"{tally.runs:,}", outcome.earned_day, *shown)
 
 
-main = command_of("history", tables, (), __file__)
+main = command_of("history", tables, ())
 
 if __name__ == "__main__":
     main()

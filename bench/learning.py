@@ -280,7 +280,7 @@ def rows_of(case: str, sites: Sequence[Site]) -> Iterator[tuple[Cell, ...]]:
         yield (f"{case}{name}", *(f"{100 * part:.1f}" for part in parts), most)
 
 
-main = command_of("learning", tables, (), __file__)
+main = command_of("learning", tables, ())
 
 if __name__ == "__main__":
     main()

@@ -24,7 +24,7 @@ from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.published import runs as published_runs
 from gpusage_lab.published.rows import LANGUAGE, published_rows
 from gpusage_lab.seeds.command import command_of
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 
 PUBLISHED = "published_vision.csv.gz"
 GPUS = {
@@ -135,7 +135,7 @@ def measured(data: DataFolder, zoo: Zoo, advisor: Advisor) -> Iterator[Run]:
             before_mib = max(before_mib, mib)
 
 
-main = command_of("memory_fits", tables, (PUBLISHED, LANGUAGE, PEAKS, STATIC), __file__)
+main = command_of("memory_fits", tables, (PUBLISHED, LANGUAGE, PEAKS, STATIC))
 
 if __name__ == "__main__":
     main()

@@ -21,16 +21,18 @@ PICTURE = ROOT / "docs" / "architecture.svg"
 PACKAGES = {
     "gpusage_hooks": ROOT / "hooks" / "gpusage_hooks",
     "gpusage": ROOT / "core" / "gpusage",
-    "gpusage_sandboxes": ROOT / "sandboxes" / "gpusage_sandboxes",
     "gpusage_slurm": ROOT / "plugins" / "slurm" / "gpusage_slurm",
     "gpusage_yarn": ROOT / "plugins" / "yarn" / "gpusage_yarn",
+    "gpusage_planning": ROOT / "planning" / "gpusage_planning",
+    "gpusage_sandboxes": ROOT / "sandboxes" / "gpusage_sandboxes",
     "gpusage_lab": ROOT / "lab" / "gpusage_lab",
 }
 NAMES = {
     "gpusage_hooks": "hooks: the contract",
-    "gpusage_sandboxes": "sandboxes",
     "gpusage_slurm": "plugins/slurm",
     "gpusage_yarn": "plugins/yarn",
+    "gpusage_planning": "planning",
+    "gpusage_sandboxes": "sandboxes",
     "gpusage_lab": "lab",
 }
 STYLE = 'font-family="sans-serif" font-size="13" role="img"'

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from ortools.sat.python import cp_model  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob, node_types, options
 from gpusage_hooks.units import HOUR_S
+from gpusage_planning.capacity.problem import NodeGroup, NodeType, PlannedJob, node_types, options
 
 CENTS = 100
 WORKERS = 2

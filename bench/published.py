@@ -17,7 +17,7 @@ from gpusage_lab.learning.report import cell
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.published.rows import LANGUAGE, VISION
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 
 USUAL = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -6,7 +6,7 @@ a heading, it is the whole section. A block in a code fence stays in one. FOLDER
 A block ``measured by`` a command tells of the machine that it ran on, or takes a cluster and half an hour, so it is
 remade with ``--measured`` alone.
 
-Example: python bench/remake.py --data ../shared/data docs/experiments.md
+Example: python bench/remake.py --data ../shared/data lab/docs/experiments.md
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "lab" / "docs").glob("*.md")))
 PRINTED = ROOT / "build" / "numbers"
 """Where the outputs are kept, so that a remake can go on where it was stopped."""
 BLOCK = re.compile(

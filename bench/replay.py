@@ -21,18 +21,19 @@ import click
 
 from gpusage.boundary.atomic_file import atomic_write
 from gpusage.decisions.advisor import make_advisor
-from gpusage_lab.cli.scores import show_scores
+from gpusage_lab.learning.report import cell, show_scores
+from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.replay import comparison
-from gpusage_lab.replay.comparison import STATES, Outcome, Repetition
-from gpusage_lab.replay.coordinator import Coordinator
-from gpusage_lab.replay.page import page, simulated_stays
-from gpusage_lab.replay.prediction import Predictor, fleet
-from gpusage_lab.replay.truth import FILES, lucid
-from gpusage_lab.replay.virtual_gpus import Stay, VirtualGpus
+from gpusage_lab.seeds.replay_truth import FILES, lucid
 from gpusage_lab.seeds.yeung_cluster import draw_jobs
-from gpusage_lab.simulator.jobs import Jobs
-from gpusage_lab.simulator.result import Result
+from gpusage_planning.replay import comparison
+from gpusage_planning.replay.comparison import STATES, Outcome, Repetition
+from gpusage_planning.replay.coordinator import Coordinator
+from gpusage_planning.replay.page import page, simulated_stays
+from gpusage_planning.replay.prediction import Predictor, fleet
+from gpusage_planning.replay.virtual_gpus import Stay, VirtualGpus
+from gpusage_planning.simulator.jobs import Jobs
+from gpusage_planning.simulator.result import Result
 from replaying.request import Manager, request_of
 from replaying.slurm import SlurmManager
 from replaying.yarn import YarnManager
@@ -102,9 +103,15 @@ def main(
             latest_s = max(latest_s, *(run.latest_s for run in runs.values()))
     name, gpus = manager.name, manager.site.gpus
     sizes = f"{draw['count']:g} jobs on {len(gpus)} GPUs of a real {name}, {draw['compression']:g} times as fast"
-    table = comparison.table(done, f"{sizes}, mean of {repetitions} repetitions")
+    table = ScoreTable(
+        title=f"{sizes}, mean of {repetitions} repetitions",
+        columns=comparison.COLUMNS,
+        rows=tuple(comparison.rows(done)),
+        notes=tuple(comparison.sentences(done)),
+    )
     if output is not None:
-        atomic_write(output, page(table, charts, gpus))
+        rows = [[cell(value) for value in row] for row in table.rows]
+        atomic_write(output, page(table.title, rows, table.notes, charts, gpus))
     if as_json:
         figures = comparison.document(done)
         click.echo(json.dumps({"schema": "gpusage.bench.replay/1", **draw, "latest_s": latest_s, **figures}, indent=1))

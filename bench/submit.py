@@ -31,12 +31,12 @@ from rich.table import Table
 from gpusage.decisions.advisor import advisor
 from gpusage.graphs.card.text import encode
 from gpusage_sandboxes import processes
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_slurm.sandbox.trial import install_plugin, submission_time_ms
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.slurm.trial import install_plugin, submission_time_ms
 
 MODEL = Path(__file__).parents[1] / "examples" / "models" / "dlrm.onnx"
 STATES = ("off", "on", "stopped")
-ROOTS = ("core", "hooks", "plugins/slurm", "plugins/yarn", "lab", "sandboxes")
+ROOTS = ("core", "hooks", "plugins/slurm", "plugins/yarn", "planning", "sandboxes", "lab")
 LIMIT_MS = 40
 HERE = "here"
 

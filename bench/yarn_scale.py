@@ -28,11 +28,11 @@ from rich.progress import track
 from rich.table import Table
 
 from gpusage_sandboxes.cache import cache_folder, lock
+from gpusage_sandboxes.yarn import Hadoop, prepare_hadoop
+from gpusage_sandboxes.yarn.jar import build_jar
+from gpusage_sandboxes.yarn.settings import render_configuration
 from gpusage_yarn.cluster.configuration import ALLOCATOR, CLASSES
 from gpusage_yarn.plan import SHARE, Plan
-from gpusage_yarn.sandbox import Hadoop, prepare_hadoop
-from gpusage_yarn.sandbox.jar import build_jar
-from gpusage_yarn.sandbox.settings import render_configuration
 
 LEAST_RATIO = 0.95
 MOST_HEAP = 1.05

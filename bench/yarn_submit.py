@@ -23,7 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 
 LIMIT_MS = 150
 ROUNDS = 15

@@ -23,15 +23,15 @@ from gpusage.cli.scripts import Script
 from gpusage.cli.validate import validate
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.decisions.outcome import DecisionContext
-from gpusage.policies.shares.price import Limits, limits
+from gpusage.policies.share_price import Limits, limits
 from gpusage_hooks.types import Candidate, Gpu, ModelGraph, Rules, SharingRules, Workload
 from gpusage_lab.learning.promises import (
     RAPP_SIZES,
     Measured,
     PromiseScore,
+    candidate_of,
     cheapest,
     parvagpu,
-    place_of,
     promise_scores,
     rapp,
     rules_at,
@@ -40,7 +40,7 @@ from gpusage_lab.learning.slowdown_rows import PARVAGPU, RAPP
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds.command import command_of
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 
 MODELS = Path(__file__).parent.parent / "examples" / "models"
 LUCID, LUCID_ALONE = "lucid_pairs.csv", "lucid_solo.csv"
@@ -53,11 +53,6 @@ MODEL_COUNT = 40
 LUCID_LEAST_SPEED = 0.8
 """Of the speed alone: a step takes a quarter longer."""
 CASES = (
-    ("by SM activity, as before", SharingRules(rule="activity"), "", None),
-    ("by SM activity, utilization=60", SharingRules(rule="activity"), ",utilization=60", None),
-    ("by SM activity, utilization=30", SharingRules(rule="activity"), ",utilization=30", None),
-    ("by known utilization, utilization=60", SharingRules(rule="utilization"), ",utilization=60", None),
-    ("by known utilization, utilization=30", SharingRules(rule="utilization"), ",utilization=30", None),
     ("by price", SharingRules(), "", 22),
     ("by price, slowdown=1.5", SharingRules(), ",slowdown=1.5", 45),
     ("by price, slowdown=2", SharingRules(), ",slowdown=2", None),
@@ -119,7 +114,7 @@ def zoo_shares(advisor: Advisor) -> ScoreTable:
     """Return which part of the zoo's jobs has a share at each limit, and the GPU time that is saved by it."""
     zoo, gpus = load_zoo(), [advisor.catalogue.find(name) for name in GPUS]
     keys = random.Random(7).sample(sorted(zoo), MODEL_COUNT)  # the same each time
-    jobs = [places(advisor, zoo.graph(key), run, gpus) for key in keys for run in ZOO_RUNS]
+    jobs = [candidates(advisor, zoo.graph(key), run, gpus) for key in keys for run in ZOO_RUNS]
     priced = list(zip(*jobs, strict=True))
     rows = ((f"{limit:g}", *(within(limits(SharingRules(), limit), of_gpu) for of_gpu in priced)) for limit in LIMITS)
     return ScoreTable(
@@ -131,17 +126,17 @@ def zoo_shares(advisor: Advisor) -> ScoreTable:
 
 def within(limit: Limits, jobs: Sequence[Candidate]) -> str:
     """Return the part of *jobs* that has a share, and what that saves."""
-    taken = [best for place in jobs if (best := cheapest(place, limit))]
+    taken = [best for candidate in jobs if (best := cheapest(candidate, limit))]
     saved = sum(1 - offer.gpu_time for offer in taken) / len(jobs)
     return f"{100 * len(taken) / len(jobs):.0f} %, saves {100 * saved:.0f} %"
 
 
-def places(advisor: Advisor, graph: ModelGraph, run: Workload, gpus: Sequence[Gpu]) -> list[Candidate]:
+def candidates(advisor: Advisor, graph: ModelGraph, run: Workload, gpus: Sequence[Gpu]) -> list[Candidate]:
     """Return what a job needs on each of *gpus*, with the price of each size."""
     priced = zip(
         gpus, advisor.predict(graph, run, gpus), advisor.price(graph, run, gpus, SharingRules().sizes), strict=True
     )
-    return [place_of(gpu, need, prices) for gpu, need, prices in priced]
+    return [candidate_of(gpu, need, prices) for gpu, need, prices in priced]
 
 
 def promises(
@@ -188,7 +183,7 @@ def lucid_pairs(data: DataFolder) -> Iterator[tuple[tuple[object, ...], tuple[ob
         yield first, second, min(row.norm_speed_1, row.norm_speed_2)
 
 
-main = command_of("yield", tables, (), __file__)
+main = command_of("yield", tables, ())
 
 if __name__ == "__main__":
     main()

@@ -25,9 +25,9 @@ from gpusage.capture import ON_START
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.progress import progress
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.slurm.trial import install_plugin
 from gpusage_slurm.install.node_scripts import EPILOG, PROLOG, TASK_PROLOG
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_slurm.sandbox.trial import install_plugin
 
 MODELS = Path(__file__).parent / "models"
 NODES = "1xa100:4,1xh100:4,1xb200:4"

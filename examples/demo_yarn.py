@@ -20,10 +20,10 @@ from rich.table import Table
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_sandboxes.progress import progress
+from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.yarn.jar import build_jar
+from gpusage_sandboxes.yarn.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 from gpusage_yarn.cluster.snapshot import parse_node
-from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.jar import build_jar
-from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 
 MODELS = Path(__file__).parent.resolve() / "models"
 NODES = "1xv100:1,1xa100:2,1xh100:3"

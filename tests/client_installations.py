@@ -16,7 +16,7 @@ import pytest
 
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes.cache import cache_folder, lock
-from gpusage_yarn.sandbox.java import find_java
+from gpusage_sandboxes.yarn.java import find_java
 
 NEXTFLOW = "24.10.0"
 _LIMIT_S = 600

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpusage_hooks.units import MIB
-from gpusage_lab.replay.virtual_gpus import VirtualGpus
-from gpusage_lab.simulator.contract import Colocation, Tenant
+from gpusage_planning.replay.virtual_gpus import VirtualGpus
+from gpusage_planning.simulator.contract import Colocation, Tenant
 
 
 class Halves:

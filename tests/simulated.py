@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
-from gpusage_lab.simulator.fleet import Fleet
-from gpusage_lab.simulator.formats import find_format
-from gpusage_lab.simulator.jobs import Jobs, Kind
-from gpusage_lab.simulator.trace import Trace, trace_of
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.formats import find_format
+from gpusage_planning.simulator.jobs import Jobs, Kind
+from gpusage_planning.simulator.trace import Trace, trace_of
 
 KINDS = 3
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from client_installations import install_from_pypi, install_nextflow
 from gpusage.boundary.operating_system import user_name
-from gpusage_slurm.sandbox import Sandbox
+from gpusage_sandboxes.slurm import Sandbox
 from slurm_jobs import show_job
 from waiting import wait_until
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusage.service import client
-from gpusage_slurm.sandbox import Sandbox
+from gpusage_sandboxes.slurm import Sandbox
 from waiting import LIMIT_S, wait_until
 
 GENEROUS = "[slurm]\nlimit_ms = 1000\ncard_limit_s = 20\n"

@@ -14,6 +14,7 @@ import pytest
 from gpusage_hooks import specs
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+LAB_DOCS = DOCS.parent / "lab" / "docs"
 CLIENTS = Path(__file__).parent / "clients" / "workloads"
 THIRD_PARTY = Path(__file__).parent / "third_party"
 HOOKS = {name: hook for name, hook in vars(specs).items() if hasattr(hook, "gpusage_spec")}
@@ -32,8 +33,8 @@ def blocks(text: str) -> list[str]:
 
 
 def documented(text: str) -> Signature:
-    """Return the signature in the one code block of *text*: names and annotations in order, and what is returned."""
-    (block,) = blocks(text)
+    """Return the signature in the first code block of *text*: names and annotations in order, and what is returned."""
+    block = blocks(text)[0]
     (function,) = ast.parse(block).body
     assert isinstance(function, ast.FunctionDef)
     arguments = function.args
@@ -53,7 +54,7 @@ def declared(hook: Any) -> Signature:  # a marked function
     return named, signature.return_annotation
 
 
-PAGE = sections((DOCS / "hooks.md").read_text(encoding="utf-8"))
+PAGE = sections((DOCS / "plugins.md").read_text(encoding="utf-8"))
 
 
 def test_every_hook_is_on_the_page_in_the_order_of_the_code_and_no_other() -> None:
@@ -103,7 +104,7 @@ def test_an_example_of_a_client_is_the_one_that_is_run(file: str) -> None:
 
 def links() -> Iterator[tuple[Path, str]]:
     """Yield each relative link of each page."""
-    for page in sorted(DOCS.rglob("*.md")):
+    for page in sorted((*DOCS.rglob("*.md"), *LAB_DOCS.glob("*.md"))):
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 yield page, target
@@ -142,7 +143,7 @@ def test_the_pages_of_decisions_stay_short() -> None:
     assert words <= 15_000
 
 
-@pytest.mark.parametrize(("name", "least"), [("architecture", 40), ("plugins", 1)])
+@pytest.mark.parametrize(("name", "least"), [("architecture", 40), ("plugins", 5)])
 def test_a_page_about_the_code_names_files_that_exist(name: str, least: int) -> None:
     page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
     paths = re.findall(r"`((?:hooks|core|plugins|planning|sandboxes|lab|bench|tests)/[\w./-]+)`", page)

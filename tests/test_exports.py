@@ -119,7 +119,14 @@ def test_the_plugins_load_light() -> None:
 
 NOT_FOR_HELP = (
     *("numpy", "msgspec", "rich", "asyncio", "uvloop", "pynvml", "requests"),
-    *("gpusage.cli.commands", "gpusage.decisions", "gpusage.devices", "gpusage.experience", "gpusage.graphs"),
+    *(
+        "gpusage.cli.job_commands",
+        "gpusage.cli.model_commands",
+        "gpusage.decisions",
+        "gpusage.devices",
+        "gpusage.experience",
+        "gpusage.graphs",
+    ),
     *("gpusage.policies", "gpusage.predictors", "gpusage.reports", "gpusage.service", "gpusage.store"),
     *("gpusage_slurm.submission", "gpusage_slurm.cluster", "gpusage_yarn.submission", "gpusage_yarn.cluster"),
 )

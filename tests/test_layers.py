@@ -1,4 +1,4 @@
-"""The arrows of import point down: hooks <- core <- plugins and laboratory; none of them ends in a circle."""
+"""The arrows of import point down: hooks <- core <- plugins <- what is used at a desk; none ends in a circle."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = {
     "gpusage_hooks": ROOT / "hooks/gpusage_hooks",
     "gpusage": ROOT / "core/gpusage",
-    "gpusage_sandboxes": ROOT / "sandboxes/gpusage_sandboxes",
     "gpusage_slurm": ROOT / "plugins/slurm/gpusage_slurm",
     "gpusage_yarn": ROOT / "plugins/yarn/gpusage_yarn",
+    "gpusage_planning": ROOT / "planning/gpusage_planning",
+    "gpusage_sandboxes": ROOT / "sandboxes/gpusage_sandboxes",
     "gpusage_lab": ROOT / "lab/gpusage_lab",
 }
 MAY_IMPORT = {
     "gpusage_hooks": {"gpusage_hooks"},
     "gpusage": {"gpusage_hooks", "gpusage"},
-    "gpusage_sandboxes": {"gpusage_hooks", "gpusage", "gpusage_sandboxes"},
-    "gpusage_slurm": {"gpusage_hooks", "gpusage", "gpusage_sandboxes", "gpusage_slurm"},
-    "gpusage_yarn": {"gpusage_hooks", "gpusage", "gpusage_sandboxes", "gpusage_yarn"},
-    "gpusage_lab": {"gpusage_hooks", "gpusage", "gpusage_lab"},
+    "gpusage_slurm": {"gpusage_hooks", "gpusage", "gpusage_slurm"},
+    "gpusage_yarn": {"gpusage_hooks", "gpusage", "gpusage_yarn"},
+    "gpusage_planning": {"gpusage_hooks", "gpusage", "gpusage_planning"},
+    "gpusage_sandboxes": {"gpusage_hooks", "gpusage", "gpusage_slurm", "gpusage_yarn", "gpusage_sandboxes"},
+    "gpusage_lab": {"gpusage_hooks", "gpusage", "gpusage_planning", "gpusage_lab"},
 }
 NEVER = {
     "gpusage.policies": ("sqlite3", "socket", "subprocess", "time", "random", "os", "click", "rich"),

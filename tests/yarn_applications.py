@@ -7,7 +7,7 @@ from typing import Any
 
 import requests
 
-from gpusage_yarn.sandbox import Sandbox
+from gpusage_sandboxes.yarn import Sandbox
 
 PATIENCE_S = 180.0
 """A bound for a machine that does ten other things; where all is well nothing takes a tenth of it."""

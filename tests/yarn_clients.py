@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import yarn_applications as apps
 from client_installations import install_from_pypi
-from gpusage_yarn.sandbox import Sandbox
+from gpusage_sandboxes.yarn import Sandbox
 from slurm_clients import LIMIT_S, copy_work, shares
 
 MODELS = {

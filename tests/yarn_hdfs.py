@@ -12,8 +12,8 @@ import requests
 import yarn_applications as apps
 from gpusage_sandboxes.cache import cache_folder, lock
 from gpusage_sandboxes.host import free_ports
-from gpusage_yarn.sandbox import Sandbox
-from gpusage_yarn.sandbox.settings import render_configuration
+from gpusage_sandboxes.yarn import Sandbox
+from gpusage_sandboxes.yarn.settings import render_configuration
 
 # What the sandbox's own jars lack of a NameNode's and a DataNode's.
 JARS = ("org.apache.hadoop:hadoop-hdfs:3.4.2", "io.netty:netty-codec-http:4.1.118.Final")

@@ -12,8 +12,8 @@ from typing import Any
 import requests
 
 import yarn_applications as apps
-from gpusage_yarn.sandbox import Sandbox
-from gpusage_yarn.sandbox.layout import RESOURCE_MANAGER
+from gpusage_sandboxes.yarn import Sandbox
+from gpusage_sandboxes.yarn.layout import RESOURCE_MANAGER
 
 PACKAGE = "org.gpusage.yarn"
 JAVA_OPTIONS = "-Xmx96m -XX:-UsePerfData -XX:TieredStopAtLevel=1 --add-opens=java.base/java.lang=ALL-UNNAMED"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from gpusage_lab.replay.site import Site
-from gpusage_lab.replay.truth import KnownRun
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.replay.site import Site
+from gpusage_planning.replay.truth import KnownRun
+from gpusage_planning.zoo import load_zoo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

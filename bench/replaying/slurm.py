@@ -8,16 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from gpusage_lab.replay import body
-from gpusage_lab.replay.prediction import RULE
-from gpusage_lab.replay.site import SLURM
+from gpusage_planning.replay import body
+from gpusage_planning.replay.site import SLURM
 from gpusage_sandboxes.gpusaged import stop_gpusaged
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_slurm.sandbox.trial import install_plugin
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.slurm.trial import install_plugin
 from replaying.request import Request
 
 PLAN = ClusterPlan(nodes=parse_nodes(SLURM.nodes))
-SETTINGS = f'[sharing]\nrule = "{RULE}"\n[slurm]\nlimit_ms = 1000\ncard_limit_s = 60\n'
+SETTINGS = "[slurm]\nlimit_ms = 1000\ncard_limit_s = 60\n"
 """The limits are far above the product's own: a busy machine must not decide who shares."""
 CLIENTS = 2
 _BACKFILLED = re.compile(r"Total backfilled jobs \(since last slurm start\): (\d+)")

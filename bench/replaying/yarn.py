@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from gpusage_lab.replay import body
-from gpusage_lab.replay.prediction import RULE
-from gpusage_lab.replay.site import YARN
+from gpusage_planning.replay import body
+from gpusage_planning.replay.site import YARN
 from gpusage_sandboxes.gpusaged import write_gpusage_toml
+from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.yarn.jar import build_jar
+from gpusage_sandboxes.yarn.layout import CLIENT
+from gpusage_sandboxes.yarn.settings import with_gpusage
 from gpusage_yarn.cluster.configuration import SCHEDULER
-from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.jar import build_jar
-from gpusage_yarn.sandbox.layout import CLIENT
-from gpusage_yarn.sandbox.settings import with_gpusage
 from replaying.request import Request
 
 HELD = "yarn.scheduler.capacity.root.default.max-parallel-apps"
@@ -46,7 +45,7 @@ class YarnManager:
         """Start a sandbox with our classes."""
         plan = ClusterPlan(nodes=parse_nodes(YARN.nodes), scheduler_settings={HELD: str(MOST)})
         with start_sandbox(with_gpusage(plan, build_jar(), "enforce")) as cluster:
-            write_gpusage_toml(cluster.layout, "enforce", f'[sharing]\nrule = "{RULE}"\n')
+            write_gpusage_toml(cluster.layout, "enforce")
             yield cls(cluster)
 
     @contextmanager

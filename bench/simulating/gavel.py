@@ -19,12 +19,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gpusage_lab.simulator.max_min import MaxMin
-from gpusage_lab.simulator.ordered import simulate_ordered
-from gpusage_lab.simulator.orders import ByAge
-from gpusage_lab.simulator.policies import Slots
-from gpusage_lab.simulator.queue_state import Ordering
-from gpusage_lab.simulator.water_filling import Claims, throughput_shares
+from gpusage_planning.simulator.max_min import MaxMin
+from gpusage_planning.simulator.ordered import simulate_ordered
+from gpusage_planning.simulator.orders import ByAge
+from gpusage_planning.simulator.policies import Slots
+from gpusage_planning.simulator.queue_state import Ordering
+from gpusage_planning.simulator.water_filling import Claims, throughput_shares
 from simulating.lucid import (
     GPUS_PER_NODE,
     NODE_COUNT,

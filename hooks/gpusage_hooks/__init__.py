@@ -5,6 +5,6 @@ Decisions: docs/decisions/hooks.md
 
 from gpusage_hooks.specs import hookimpl
 
-API_VERSION = 2
+API_VERSION = 1
 
 __all__ = ["API_VERSION", "hookimpl"]

@@ -81,9 +81,9 @@ def check_interval(interval: Interval, name: str, *, least: float, most: float =
     require(least <= ends[0] and ends[2] <= most, f"{name} must lie from {least} to {most}; got {ends}")
 
 
-def check_decision(decision: Decision, case: PolicyInput, draft: Decision) -> None:
+def check_decision(decision: Decision, policy_input: PolicyInput, draft: Decision) -> None:
     """Check that *decision*, made on *draft*, takes nothing that the user did not ask for and says why."""
-    original, wanted = case.request, decision.request
+    original, wanted = policy_input.request, decision.request
     require(bool(decision.plugin), "a decision must name its plugin; got ''")
     if decision.final or wanted != draft.request:
         explained = bool(decision.reasons) and all(reason.strip() for reason in decision.reasons)
@@ -92,7 +92,7 @@ def check_decision(decision: Decision, case: PolicyInput, draft: Decision) -> No
         require(wanted == original, f"a final {decision.code.name} must leave the request as it is; got {wanted}")
     require(original.gpu_type in (None, wanted.gpu_type), f"a named GPU type must be kept; got {wanted.gpu_type!r}")
     require(wanted.gpu_count <= original.gpu_count, f"no more GPUs than asked for may be given; got {wanted.gpu_count}")
-    known = {pool.site_type for pool in case.cluster.pools}
+    known = {pool.site_type for pool in policy_input.cluster.pools}
     stray = [name for name in (*wanted.preferred_gpus, *wanted.bound_types) if name not in known]
     require(not stray, f"preferred and required GPUs must be in the cluster; got {stray}")
     is_one_slice = wanted.slice_type is None or (wanted.mps_thread_percent is None and not wanted.required_gpus)
@@ -220,7 +220,7 @@ _MORE: Mapping[str, Callable[[Question, Any], None]] = {
     "predict_needs": _check_needs,
     "predict_slowdown": _check_slowdowns,
     "predict_colocation": _check_colocation,
-    "decide": lambda question, decision: check_decision(decision, question["case"], question["draft"]),
+    "decide": lambda question, decision: check_decision(decision, question["policy_input"], question["draft"]),
     "describe_manager": _check_manager,
     "add_commands": _check_commands,
 }

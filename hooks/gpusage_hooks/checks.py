@@ -51,13 +51,15 @@ __all__ = [
 ]
 
 
-def check_plugin(plugin: object, *, sources: Iterable[str] = (), cases: Iterable[PolicyInput] = ()) -> tuple[str, ...]:
+def check_plugin(
+    plugin: object, *, sources: Iterable[str] = (), policy_inputs: Iterable[PolicyInput] = ()
+) -> tuple[str, ...]:
     """Check every hook that *plugin*, a module or an object, implements.
 
     Args:
         plugin: As it would be registered.
         sources: Models that its reader must be able to read, beside the made-up ones that it must leave to others.
-        cases: Cases for its policies, beside the made-up ones.
+        policy_inputs: Inputs for its policies, beside the made-up ones.
 
     Returns:
         The hooks that were checked.
@@ -66,7 +68,7 @@ def check_plugin(plugin: object, *, sources: Iterable[str] = (), cases: Iterable
     hooks = implemented(plugin)
     more: Mapping[str, Mapping[str, Any]] = {
         "read_model": {"sources": sources},
-        "decide": {"cases": cases},
+        "decide": {"policy_inputs": policy_inputs},
         "render_decision": {"manager": hooks.get("describe_manager")},
     }
     for name, function in hooks.items():
@@ -172,11 +174,11 @@ def check_colocation(function: Hook) -> None:
         sound_answer("predict_colocation", function, needs=(samples.need(gpu),) * count, gpu=gpu)
 
 
-def check_policy(function: Hook, *, cases: Iterable[PolicyInput] = ()) -> None:
-    """Check a policy at every stage, on every made-up case and on *cases*."""
-    for stage, case in product(STAGES, [*samples.cases(), *cases]):
-        for draft in samples.drafts(case):
-            sound_answer("decide", function, stage=stage, case=case, draft=draft)
+def check_policy(function: Hook, *, policy_inputs: Iterable[PolicyInput] = ()) -> None:
+    """Check a policy at every stage, on every made-up input and on *policy_inputs*."""
+    for stage, policy_input in product(STAGES, [*samples.policy_inputs(), *policy_inputs]):
+        for draft in samples.drafts(policy_input):
+            sound_answer("decide", function, stage=stage, policy_input=policy_input, draft=draft)
 
 
 def check_manager(function: Hook) -> None:
@@ -198,8 +200,8 @@ def check_renderer(function: Hook, *, manager: Hook | None = None) -> None:
         function: Implements `render_decision`.
         manager: Implements `describe_manager` in the same plugin; without it the adapter's own jobs are not tried.
     """
-    case = samples.case()
-    question = {"job": samples.job(), "decision": samples.draft(case), "cluster": case.cluster}
+    policy_input = samples.policy_input()
+    question = {"job": samples.job(), "decision": samples.draft(policy_input), "cluster": policy_input.cluster}
     answer = sound_answer("render_decision", function, **question, context=samples.context())
     require(answer is None, f"render_decision must leave another manager's job to others; got {answer!r:.80}")
     own = call(manager) if manager else None
@@ -209,22 +211,22 @@ def check_renderer(function: Hook, *, manager: Hook | None = None) -> None:
 
 def _check_gpu_types(function: Hook, manager: Manager) -> None:
     """Check that the GPU types that a decision requires are expressed: all of them, or no field is set at all."""
-    case = samples.case()
-    types = tuple(pool.site_type for pool in case.cluster.pools)
+    policy_input = samples.policy_input()
+    types = tuple(pool.site_type for pool in policy_input.cluster.pools)
     question = {
         "job": samples.job(manager.name),
-        "cluster": replace(case.cluster, manager=manager.name),
+        "cluster": replace(policy_input.cluster, manager=manager.name),
         "context": Context(settings=manager.settings(), catalogue=samples.catalogue()),
     }
 
     def render(request: GpuRequest) -> Mapping[str, str]:
-        decision = replace(samples.draft(case), code=Code.REWRITE, request=request, reasons=("a check",))
+        decision = replace(samples.draft(policy_input), code=Code.REWRITE, request=request, reasons=("a check",))
         rendered = sound_answer("render_decision", function, **question, decision=decision)
         require(rendered is not None, f"render_decision must answer for a job of its own manager, {manager.name!r}")
         fields: Mapping[str, str] = rendered.fields
         return fields
 
-    whole = case.request
+    whole = policy_input.request
     for request in (whole, replace(whole, gpu_count=0, mps_thread_percent=50)):
         one, two = (replace(request, required_gpus=types[:count]) for count in (1, 2))
         rows = [(one, request, types[:1]), (two, request, types[:2]), (two, one, types[1:2])]

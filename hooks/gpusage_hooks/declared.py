@@ -10,17 +10,15 @@ from gpusage_hooks import API_VERSION, specs
 from gpusage_hooks.conformance import require
 
 Hook = Callable[..., Any]
-UNDECLARED_API = 2
-"""Of a plugin that declares none: the first API that was released."""
 
 
 def check_api(plugin: object) -> None:
-    """Check that *plugin* is written for this API: ``gpusage_api`` declares it, else it is `UNDECLARED_API`.
+    """Check that *plugin* is written for this API, which it may declare as ``gpusage_api``.
 
     Raises:
         AssertionError: It is written for another one.
     """
-    version = getattr(plugin, "gpusage_api", UNDECLARED_API)
+    version = getattr(plugin, "gpusage_api", API_VERSION)
     require(version == API_VERSION, f"gpusage_api must be {API_VERSION}, the API of this gpusage; got {version!r:.20}")
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types.workloads import Generation
+from gpusage_hooks.types.workloads import Decoding
 
 MAXIMUM_COUNT = 10**9
 MAXIMUM_NAMES = 64
@@ -323,14 +323,14 @@ class Tokens(Text):
         """Return both numbers with ``+`` between them."""
         return {"type": "string", "pattern": r"^[0-9]{1,7}\+[0-9]{1,7}$"}
 
-    def parse(self, key: str, text: str) -> Generation:
+    def parse(self, key: str, text: str) -> Decoding:
         """Return both numbers."""
         match = re.fullmatch(r"\s*([0-9]{1,7})\s*\+\s*([0-9]{1,7})\s*", text)
         prompt, new = (int(match[1]), int(match[2])) if match else (0, 0)
         if not prompt or not new:
             rule = "must be tokens of the prompt and new tokens, up to 9999999 each"
             refuse(key, rule, text, f"Write '{key}=512+128'")
-        return Generation(prompt_tokens=prompt, new_tokens=new)
+        return Decoding(prompt_tokens=prompt, new_tokens=new)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Made-up values for the checks: a small model, three GPUs, a cluster, and the cases that a policy meets."""
+"""Made-up values for the checks: a small model, three GPUs, a cluster, and the inputs that a policy meets."""
 
 from __future__ import annotations
 
@@ -175,7 +175,9 @@ def around(value: float) -> Interval:
     return Interval(value=value, low=0.9 * value, high=1.1 * value)
 
 
-def case(request: GpuRequest | None = None, *, workload: Workload | None = None, **needed: float) -> PolicyInput:
+def policy_input(
+    request: GpuRequest | None = None, *, workload: Workload | None = None, **needed: float
+) -> PolicyInput:
     """Return a job that asks for *request*, one GPU by default, in a cluster with a pool of each GPU."""
     rows = gpus()
     pools = tuple(
@@ -193,7 +195,7 @@ def case(request: GpuRequest | None = None, *, workload: Workload | None = None,
     return PolicyInput(
         request=request or GpuRequest(gpu_count=1),
         workload=workload or Workload(),
-        places=tuple(
+        candidates=tuple(
             Candidate(pool=pool, gpu=row, need=need(row, **needed), shares=prices(row))
             for pool, row in zip(pools, rows, strict=True)
         ),
@@ -202,24 +204,24 @@ def case(request: GpuRequest | None = None, *, workload: Workload | None = None,
     )
 
 
-def cases() -> Iterator[PolicyInput]:
-    """Yield the cases that a policy meets, the awkward ones included."""
-    plain = case(memory_gib=2.0)
+def policy_inputs() -> Iterator[PolicyInput]:
+    """Yield the inputs that a policy meets, the awkward ones included."""
+    plain = policy_input(memory_gib=2.0)
     yield plain
-    yield case(memory_gib=20.0)
-    yield case(memory_gib=200.0)
-    yield case(sm_activity=0.9)
-    yield case(GpuRequest(gpu_count=1, gpu_type="sample-old"))
-    yield case(GpuRequest(gpu_count=1, gpu_type="unheard-of"))
-    yield case(GpuRequest(gpu_count=1, obstacles=("the job is made of several parts",)))
-    yield case(GpuRequest(gpu_count=0))
-    yield case(GpuRequest(gpu_count=4))
-    yield case(GpuRequest(gpu_count=0, mps_thread_percent=50))
+    yield policy_input(memory_gib=20.0)
+    yield policy_input(memory_gib=200.0)
+    yield policy_input(sm_activity=0.9)
+    yield policy_input(GpuRequest(gpu_count=1, gpu_type="sample-old"))
+    yield policy_input(GpuRequest(gpu_count=1, gpu_type="unheard-of"))
+    yield policy_input(GpuRequest(gpu_count=1, obstacles=("the job is made of several parts",)))
+    yield policy_input(GpuRequest(gpu_count=0))
+    yield policy_input(GpuRequest(gpu_count=4))
+    yield policy_input(GpuRequest(gpu_count=0, mps_thread_percent=50))
     for slo in (Slo(latency_s=10.0), Slo(latency_s=0.15), Slo(latency_s=0.001), Slo(latency_s=1.0, rate_per_s=1e4)):
-        yield case(workload=Workload(mode="infer", slo=slo), memory_gib=2.0)
-    strange = (replace(place, need=replace(place.need, familiar=False)) for place in plain.places)
-    yield replace(plain, places=tuple(strange))
-    yield replace(plain, places=(), cluster=replace(plain.cluster, pools=()))
+        yield policy_input(workload=Workload(mode="infer", slo=slo), memory_gib=2.0)
+    strange = (replace(candidate, need=replace(candidate.need, familiar=False)) for candidate in plain.candidates)
+    yield replace(plain, candidates=tuple(strange))
+    yield replace(plain, candidates=(), cluster=replace(plain.cluster, pools=()))
     unknown = GpuPool(gpu=None, site_type="new", gpu_count=8, free_gpu_count=8, mps_per_gpu=100)
     yield replace(plain, cluster=replace(plain.cluster, pools=(*plain.cluster.pools, unknown)))
     yield replace(plain, rules=Rules(sharing=SharingRules(enabled=False)))
@@ -301,7 +303,7 @@ def record() -> DecisionRecord:
         manager=MANAGER,
         origin="uid 1000",
         mode="observe",
-        decision=draft(case()),
+        decision=draft(policy_input()),
         rendered=RenderedDecision(before="one GPU", after="one GPU", fields=MappingProxyType({})),
     )
 

@@ -140,7 +140,7 @@ def predict_colocation(needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation | None:
 
 
 @hookspec(firstresult=True)
-def decide(stage: Stage, case: PolicyInput, draft: Decision) -> Decision | None:
+def decide(stage: Stage, policy_input: PolicyInput, draft: Decision) -> Decision | None:
     """Decide one thing about a job, on the draft of the stages before; first answer wins.
 
     Args:
@@ -148,7 +148,7 @@ def decide(stage: Stage, case: PolicyInput, draft: Decision) -> Decision | None:
             ``fit``, where the workload fits by the pessimistic end of its memory; ``deadline``, which GPUs end the job
             in time; ``generation``, which GPU generation to prefer; ``sharing``, what share of a GPU is enough;
             ``slo``, what an inference job's promise still needs; ``veto``, which nodes to avoid for their other jobs.
-        case: The job, and where it may run.
+        policy_input: The job, and where it may run.
         draft: What was decided so far.
 
     Returns:
@@ -357,7 +357,10 @@ def read_gpu(device: str) -> GpuReading | None:
 
 @hookspec
 def add_commands() -> Sequence[object] | None:
-    """Return click commands that belong under ``gpusage``; all answers count."""
+    """Return click commands that belong under ``gpusage``; all answers count.
+
+    A group that bears the name of another plugin's group adds its subcommands to it.
+    """
 
 
 @hookspec

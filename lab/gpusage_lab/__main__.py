@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from gpusage.cli.failure import exit_status
+from gpusage.cli.program import exit_status
 from gpusage_lab.plugin import add_commands
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ __all__ = ["add_commands"]
 
 @hookimpl(trylast=True)
 def add_commands() -> Sequence[click.Command]:
-    """Return `gpusage train`, `evaluate`, `profile` and `simulate`."""
-    from gpusage_lab.cli.commands import evaluate, profile, simulate, train  # gpusaged has no commands
+    """Return `gpusage train`, `evaluate` and `profile`."""
+    from gpusage_lab.cli.commands import evaluate, profile, train  # gpusaged has no commands
 
-    return [train, evaluate, profile, simulate]
+    return [train, evaluate, profile]

@@ -125,14 +125,14 @@ def _need(workload: Workload, gpu: Gpu) -> GpuNeed:
 
 
 @hookimpl
-def decide(stage: Stage, case: PolicyInput, draft: Decision) -> Decision | None:
+def decide(stage: Stage, policy_input: PolicyInput, draft: Decision) -> Decision | None:
     """Give 40 %; who may have it, the built-in policy says."""
     if stage == "eligibility" or _behaviour().keys() & {"free", "silent"}:
         return None
     if "dict" in _behaviour():
         return {"code": "KEEP"}  # type: ignore[return-value]
     if stage == "fit":
-        return replace(draft, need=case.places[0].need)
+        return replace(draft, need=policy_input.candidates[0].need)
     return _shared(draft) if stage == "sharing" else draft
 
 

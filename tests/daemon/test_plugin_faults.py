@@ -27,7 +27,7 @@ def install(daemon: Daemon, text: str) -> None:
     [
         ("import absent", "ModuleNotFoundError: No module named 'absent'"),
         ("1 / 0", "ZeroDivisionError: division by zero (broken_plugin.py:1)"),
-        ("gpusage_api = 3", "gpusage_api must be 2, the API of this gpusage; got 3"),
+        ("gpusage_api = 3", "gpusage_api must be 1, the API of this gpusage; got 3"),
         (
             "from gpusage_hooks import hookimpl\n\n@hookimpl\ndef decide_sharing(case, draft): ...\n",
             "'decide_sharing' must implement a hook; got no hook 'decide_sharing'",

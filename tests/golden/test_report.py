@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.cli.past.report import show_report, show_user_text
+from gpusage.cli.report import show_report, show_user_text
 from gpusage.reports.report import Period
 from gpusage.store.opening import open_store
 from gpusage_slurm import scontrol

@@ -13,22 +13,22 @@ from hypothesis import strategies as st
 
 from gpusage_hooks.types import Cluster
 from gpusage_hooks.units import GIB
-from gpusage_lab.simulator.contract import Backfill, Colocation, Demand, JobRequest, Order, QueueState, Tenant
-from gpusage_lab.simulator.engine import simulate
-from gpusage_lab.simulator.fleet import Fleet, GpuType
-from gpusage_lab.simulator.jobs import FloatArray, IntArray, Jobs
-from gpusage_lab.simulator.max_min import MaxMin, MaxMinSpeeds
-from gpusage_lab.simulator.ordered import simulate_ordered
-from gpusage_lab.simulator.orders import (
+from gpusage_planning.simulator.contract import Backfill, Colocation, Demand, JobRequest, Order, QueueState, Tenant
+from gpusage_planning.simulator.engine import simulate
+from gpusage_planning.simulator.fleet import Fleet, GpuType
+from gpusage_planning.simulator.jobs import FloatArray, IntArray, Jobs
+from gpusage_planning.simulator.max_min import MaxMin, MaxMinSpeeds
+from gpusage_planning.simulator.ordered import simulate_ordered
+from gpusage_planning.simulator.orders import (
     ByAge,
     LeastAttainedService,
     Multifactor,
     ShortestJob,
     ShortestRemainingTime,
 )
-from gpusage_lab.simulator.queue_state import Ordering
-from gpusage_lab.simulator.result import Result
-from gpusage_lab.simulator.water_filling import Claims, even_shares, fill, throughput_shares
+from gpusage_planning.simulator.queue_state import Ordering
+from gpusage_planning.simulator.result import Result
+from gpusage_planning.simulator.water_filling import Claims, even_shares, fill, throughput_shares
 from simulated import KINDS, traces
 
 TRACES = traces(most_jobs=30, users=3)

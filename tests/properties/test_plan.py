@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusage.policies.capacity.decision import decide
-from gpusage.policies.capacity.mixed_integer import Limits
-from gpusage.policies.capacity.plan import Active, Plan
-from gpusage.policies.capacity.planning import make_plan
-from gpusage.policies.capacity.problem import TOLERANCE_S, NodeGroup, NodeType, PlannedJob
-from gpusage.policies.capacity.rules import RULES, by_rule
-from gpusage.policies.capacity.search import best_plan
-from gpusage.policies.capacity.state import Choice, State
 from gpusage_hooks.units import HOUR_S
+from gpusage_planning.capacity.decision import decide
+from gpusage_planning.capacity.mixed_integer import Limits
+from gpusage_planning.capacity.plan import Active, Plan
+from gpusage_planning.capacity.planning import make_plan
+from gpusage_planning.capacity.problem import TOLERANCE_S, NodeGroup, NodeType, PlannedJob
+from gpusage_planning.capacity.rules import RULES, by_rule
+from gpusage_planning.capacity.search import best_plan
+from gpusage_planning.capacity.state import Choice, State
 
 GPUS = ("old", "new")
 TYPES = st.builds(

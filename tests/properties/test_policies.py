@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpusage.plugins.loading import make_hooks
 from gpusage.policies.latency import latency_s
-from gpusage.policies.shares.price import limits, partners_of
+from gpusage.policies.share_price import limits, partners_of
 from gpusage.predictors.intervals import product
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage_hooks import samples
@@ -21,7 +21,6 @@ from gpusage_hooks.types import (
     Cluster,
     Code,
     Decision,
-    Figure,
     GenerationRules,
     Gpu,
     GpuNeed,
@@ -29,7 +28,6 @@ from gpusage_hooks.types import (
     GpuRequest,
     Interval,
     NodeKind,
-    ObservedFigures,
     PolicyInput,
     Price,
     Rules,
@@ -84,6 +82,8 @@ def rows(draw: st.DrawFn, name: str) -> tuple[GpuPool, GpuNeed, Gpu]:
 
 
 SIZES = (25, 33, 50, 75)
+HALF_COSTS = st.sampled_from((1.0, 1.05, 1.2, 1.5))
+SPREADS = st.sampled_from((1.0, 1.2))
 KINDS = (NodeKind(partitions=("small",), cpu_count=4, host_memory_bytes=8 * GIB), NodeKind(cpu_count=64))
 """Nodes of which some jobs below fit on none, some on one."""
 
@@ -116,7 +116,10 @@ def cases(draw: st.DrawFn) -> PolicyInput:
             batch_size=draw(st.integers(1, 64)),
             slowdown=draw(st.none() | st.floats(1.0, 3.0)),
         ),
-        places=tuple(Candidate(pool=pool, gpu=gpu, need=need) for pool, need, gpu in actual),
+        candidates=tuple(
+            Candidate(pool=pool, gpu=gpu, need=need, shares=prices(gpu, draw(HALF_COSTS), draw(SPREADS)))
+            for pool, need, gpu in actual
+        ),
         cluster=Cluster(manager="slurm", version="24.11", pools=(*(pool for pool, _, _ in actual), *others)),
         rules=draw(rules()),
     )
@@ -124,52 +127,29 @@ def cases(draw: st.DrawFn) -> PolicyInput:
 
 def rules() -> st.SearchStrategy[Rules]:
     """Any rules that the configuration lets through."""
-    whole, part = st.integers(0, 120), st.floats(0, 2)
+    part = st.floats(0, 2)
     return st.builds(
         Rules,
-        sharing=st.just(SharingRules(rule="activity"))
-        | st.builds(
-            SharingRules,
-            rule=st.just("activity"),
-            maximum_percent=whole,
-            minimum_percent=whole,
-            step_percent=whole,
-            headroom=part,
-            maximum_partners=st.integers(0, 8),
-        ),
+        sharing=st.just(SharingRules()) | st.builds(SharingRules, maximum_partners=st.integers(0, 8)),
         generation=st.builds(GenerationRules, minimum_speedup=part),
         slo=st.builds(SloRules, latency_margin=part),
     )
 
 
-def maybe_sliced(draw: st.DrawFn, place: Candidate) -> Candidate:
-    """Return *place*, or a slice (MIG) in its stead, which has a price of its own and no shares."""
+def maybe_sliced(draw: st.DrawFn, candidate: Candidate) -> Candidate:
+    """Return *candidate*, or a slice (MIG) in its stead, which has a price of its own and no shares."""
     if draw(st.sampled_from((False, False, True))):
         cost = draw(st.sampled_from((1.0, 1.1, 1.4)))
         memory = draw(st.sampled_from((1, 5))) * GIB
-        need = replace(place.need, slowdown=Interval(low=1.0, value=cost, high=cost * 1.1))
+        need = replace(candidate.need, slowdown=Interval(low=1.0, value=cost, high=cost * 1.1))
         return replace(
-            place,
-            gpu=replace(place.gpu, parent_gpu="h200", memory_bytes=memory),
+            candidate,
+            gpu=replace(candidate.gpu, parent_gpu="h200", memory_bytes=memory),
             need=replace(need, fits=need.memory_bytes.high <= memory),
-            pool=replace(place.pool, mps_per_gpu=None, exact_feature=None),
+            pool=replace(candidate.pool, mps_per_gpu=None, exact_feature=None),
             shares=(),
         )
-    return place
-
-
-def known_utilization(draw: st.DrawFn) -> ObservedFigures:
-    figure = draw(st.none() | intervals(0.01, 1).map(lambda ends: Figure(interval=ends, source="earlier runs")))
-    return ObservedFigures(gpu_utilization=figure)
-
-
-@st.composite
-def packed_cases(draw: st.DrawFn) -> PolicyInput:
-    """Return a job as `priced_cases` does, of which a utilization may be known, where the site packs by it."""
-    case = draw(priced_cases())
-    places = tuple(replace(place, known=known_utilization(draw)) for place in case.places)
-    packed = SharingRules(rule="utilization", maximum_packed=draw(st.integers(1, 6)))
-    return replace(case, places=places, rules=Rules(sharing=packed))
+    return candidate
 
 
 @st.composite
@@ -177,14 +157,14 @@ def priced_cases(draw: st.DrawFn) -> PolicyInput:
     """Return a job that may well have a share by its price: a small one that asks for one GPU."""
     actual = [draw(rows(name)) for name in draw(st.lists(st.sampled_from(NAMES[1:]), unique=True, min_size=1))]
     small = Interval(low=GIB / 2, value=GIB, high=draw(st.sampled_from((1.5, 2.5, 5.0))) * GIB)
-    places = tuple(
+    candidates = tuple(
         maybe_sliced(
             draw,
             Candidate(
                 pool=pool,
                 gpu=replace(gpu, compute_capability=(9, 0)),
                 need=replace(need, memory_bytes=small, fits=True, familiar=True),
-                shares=prices(gpu, draw(st.sampled_from((1.0, 1.05, 1.2, 1.5))), draw(st.sampled_from((1.0, 1.2)))),
+                shares=prices(gpu, draw(HALF_COSTS), draw(SPREADS)),
             ),
         )
         for pool, need, gpu in actual
@@ -198,11 +178,10 @@ def priced_cases(draw: st.DrawFn) -> PolicyInput:
             bindable=draw(st.sampled_from((True, True, True, False))),
         ),
         workload=Workload(slowdown=draw(st.sampled_from((None, None, 1.1, 2.0)))),
-        places=places,
-        cluster=Cluster(manager="slurm", version="24.11", pools=tuple(place.pool for place in places)),
+        candidates=candidates,
+        cluster=Cluster(manager="slurm", version="24.11", pools=tuple(candidate.pool for candidate in candidates)),
         rules=Rules(
             sharing=SharingRules(
-                rule="price",
                 sizes=draw(st.sampled_from((SIZES, SIZES, (50,)))),
                 bind=draw(st.sampled_from(("room", "room", "never", "always"))),
                 cap=draw(st.sampled_from(("share", "share", "double", "none"))),
@@ -214,88 +193,86 @@ def priced_cases(draw: st.DrawFn) -> PolicyInput:
     )
 
 
-def decide(case: PolicyInput) -> Decision:
-    """Return what the policies, in the advisor's order, make of *case*; each answer is checked on its way."""
-    draft = samples.draft(case)
+def decide(policy_input: PolicyInput) -> Decision:
+    """Return what the policies, in the advisor's order, make of *policy_input*; each answer is checked on its way."""
+    draft = samples.draft(policy_input)
     for stage in STAGES:
-        answer = HOOKS.decide(stage, case, draft)
+        answer = HOOKS.decide(stage, policy_input, draft)
         if answer is not None:
-            check_decision(answer, case, draft)
+            check_decision(answer, policy_input, draft)
             draft = answer
         if draft.final:
             break
     return draft
 
 
-def landing(case: PolicyInput, decision: Decision) -> Sequence[Candidate]:
+def landing(policy_input: PolicyInput, decision: Decision) -> Sequence[Candidate]:
     """Return where the share of *decision* may land."""
     named, required = decision.request.gpu_type, decision.request.required_gpus
     return [
-        place
-        for place in case.places
-        if place.pool.mps_per_gpu and place.pool.gpu_count and named in (None, place.name)
-        if not required or place.name in required
+        candidate
+        for candidate in policy_input.candidates
+        if candidate.pool.mps_per_gpu and candidate.pool.gpu_count and named in (None, candidate.name)
+        if not required or candidate.name in required
     ]
 
 
 @given(cases())
-def test_every_decision_keeps_the_contract(case: PolicyInput) -> None:
+def test_every_decision_keeps_the_contract(policy_input: PolicyInput) -> None:
     """Whatever the site's rules are, no policy raises, none takes more than was asked for."""
-    assert decide(case).code in Code
+    assert decide(policy_input).code in Code
 
 
 @given(cases() | priced_cases())
-def test_a_share_holds_wherever_it_may_land(case: PolicyInput) -> None:
+def test_a_share_holds_wherever_it_may_land(policy_input: PolicyInput) -> None:
     """Its cap is within its share of the memory: shares that fit by number fit by memory."""
-    decision = decide(case)
+    decision = decide(policy_input)
     share = decision.request.mps_thread_percent
-    if share is None or case.request.gpu_count != 1:
+    if share is None or policy_input.request.gpu_count != 1:
         return
-    where = landing(case, decision)
+    where = landing(policy_input, decision)
     assert where
-    for place in where:
-        need, gpu = place.need, place.gpu
+    for candidate in where:
+        need, gpu = candidate.need, candidate.gpu
         cap = decision.request.memory_cap_bytes
         assert cap is not None
         assert need.familiar
         assert need.memory_bytes.high <= cap
         assert 100 * cap <= share * gpu.memory_bytes
-        assert case.rules.sharing.rule == "price" or share >= round(100 * need.sm_activity.high, 6)
         assert gpu.compute_capability >= (7, 0)
-    assert share <= case.rules.sharing.maximum_percent
-    assert 100 // share <= case.rules.sharing.maximum_partners
+    assert 100 // share <= policy_input.rules.sharing.maximum_partners
 
 
 @given(priced_cases())
-def test_a_cap_changes_no_size_and_lets_no_job_use_less_than_it_books(case: PolicyInput) -> None:
+def test_a_cap_changes_no_size_and_lets_no_job_use_less_than_it_books(policy_input: PolicyInput) -> None:
     """What is booked, and so what partners are left, is the share, whatever the job may use of the threads."""
-    request, sharing = decide(case).request, replace(case.rules.sharing, cap="share")
-    plain = decide(replace(case, rules=Rules(sharing=sharing))).request
+    request, sharing = decide(policy_input).request, replace(policy_input.rules.sharing, cap="share")
+    plain = decide(replace(policy_input, rules=Rules(sharing=sharing))).request
     assert request.mps_thread_percent == plain.mps_thread_percent
     assert plain.thread_cap_percent is None
     if request.thread_cap_percent is not None:
         assert (request.mps_thread_percent or 100) < request.thread_cap_percent <= 100
 
 
-def shared_by_price(case: PolicyInput) -> Decision | None:
+def shared_by_price(policy_input: PolicyInput) -> Decision | None:
     """Return the decision where it is a share that was chosen by its price."""
-    decision = decide(case)
+    decision = decide(policy_input)
     return decision if decision.request.mps_thread_percent is not None else None
 
 
 @given(priced_cases())
-def test_no_share_costs_more_than_was_accepted_wherever_it_lands(case: PolicyInput) -> None:
+def test_no_share_costs_more_than_was_accepted_wherever_it_lands(policy_input: PolicyInput) -> None:
     """As expected and at the pessimistic end, alone and beside an average partner; its size is one of the site's."""
-    decision = shared_by_price(case)
+    decision = shared_by_price(policy_input)
     if decision is None:
         return
-    share, sharing = decision.request.mps_thread_percent, case.rules.sharing
-    accepted = case.workload.slowdown or sharing.maximum_slowdown
+    share, sharing = decision.request.mps_thread_percent, policy_input.rules.sharing
+    accepted = policy_input.workload.slowdown or sharing.maximum_slowdown
     excess = max((sharing.worst_slowdown - 1) / max(sharing.maximum_slowdown - 1, 1e-9), 1.0)
-    worst = sharing.worst_slowdown if case.workload.slowdown is None else 1 + (accepted - 1) * excess
+    worst = sharing.worst_slowdown if policy_input.workload.slowdown is None else 1 + (accepted - 1) * excess
     assert share in sharing.sizes
-    for place in landing(case, decision):
-        alone = next(price.slowdown for price in place.shares if price.share_percent == share)
+    for candidate in landing(policy_input, decision):
+        alone = next(price.slowdown for price in candidate.shares if price.share_percent == share)
         for cost in (alone, slowdown_with_partners(alone, partners_of(share))):
             assert cost.value <= accepted
             assert cost.high <= worst * (1 + 1e-9) or sharing.maximum_slowdown <= 1
@@ -305,34 +282,38 @@ def test_no_share_costs_more_than_was_accepted_wherever_it_lands(case: PolicyInp
 @st.composite
 def serving_cases(draw: st.DrawFn) -> PolicyInput:
     """Return an inference job with a promise that some shares keep."""
-    case = draw(priced_cases())
-    step_s = draw(st.sampled_from(case.places)).need.step_time_s
+    policy_input = draw(priced_cases())
+    step_s = draw(st.sampled_from(policy_input.candidates)).need.step_time_s
     promise = Slo(
         latency_s=step_s.high * draw(st.floats(0.5, 20.0)),
         rate_per_s=draw(st.sampled_from((None, 0.1, 0.4, 0.8))) and draw(st.floats(0.05, 0.9)) / step_s.high,
     )
-    return replace(case, workload=replace(case.workload, mode="infer", slo=promise))
+    return replace(policy_input, workload=replace(policy_input.workload, mode="infer", slo=promise))
 
 
 @given(serving_cases())
-def test_no_share_breaks_a_promised_latency_wherever_it_lands(case: PolicyInput) -> None:
+def test_no_share_breaks_a_promised_latency_wherever_it_lands(policy_input: PolicyInput) -> None:
     """At the pessimistic end of the step, beside partners, with the wait of 95 of 100 requests."""
-    decision, promise = shared_by_price(case), case.workload.slo
+    decision, promise = shared_by_price(policy_input), policy_input.workload.slo
     if decision is None or promise is None:
         return
     share = decision.request.mps_thread_percent or 100
-    for place in landing(case, decision):
-        alone = next(price.slowdown for price in place.shares if price.share_percent == share)
-        slowed_s = product(place.need.step_time_s, slowdown_with_partners(alone, partners_of(share))).high
-        assert latency_s(slowed_s, case.workload) <= promise.latency_s
+    for candidate in landing(policy_input, decision):
+        alone = next(price.slowdown for price in candidate.shares if price.share_percent == share)
+        slowed_s = product(candidate.need.step_time_s, slowdown_with_partners(alone, partners_of(share))).high
+        assert latency_s(slowed_s, policy_input.workload) <= promise.latency_s
 
 
 @given(serving_cases(), st.floats(1.0, 5.0))
-def test_more_requests_never_make_a_smaller_share(case: PolicyInput, times: float) -> None:
+def test_more_requests_never_make_a_smaller_share(policy_input: PolicyInput, times: float) -> None:
     """Of one GPU type; of several, more requests may bind the job to a faster one, of which less is enough."""
-    promise = case.workload.slo
+    promise = policy_input.workload.slo
     assert promise is not None
-    one = replace(case, places=case.places[:1], cluster=replace(case.cluster, pools=(case.places[0].pool,)))
+    one = replace(
+        policy_input,
+        candidates=policy_input.candidates[:1],
+        cluster=replace(policy_input.cluster, pools=(policy_input.candidates[0].pool,)),
+    )
     more = replace(promise, rate_per_s=(promise.rate_per_s or 0.0) * times + times - 1)
     before = shared_by_price(one)
     after = shared_by_price(replace(one, workload=replace(one.workload, slo=more)))
@@ -342,90 +323,82 @@ def test_more_requests_never_make_a_smaller_share(case: PolicyInput, times: floa
 
 
 @given(priced_cases())
-def test_a_slice_is_taken_only_where_the_job_fits_and_the_price_is_accepted(case: PolicyInput) -> None:
+def test_a_slice_is_taken_only_where_the_job_fits_and_the_price_is_accepted(policy_input: PolicyInput) -> None:
     """It is alone there, so its own price counts, at both ends; a share that could be had comes after it."""
-    decision, sharing = decide(case), case.rules.sharing
+    decision, sharing = decide(policy_input), policy_input.rules.sharing
     if decision.request.slice_type is None:
         return
     name = decision.request.slice_type
-    (place,) = (place for place in case.places if place.name == name)
-    accepted = limits(sharing, case.workload.slowdown)
-    assert place.gpu.parent_gpu is not None
-    assert place.need.memory_bytes.high <= place.gpu.memory_bytes
-    assert place.need.slowdown.value <= accepted.expected
-    assert place.need.slowdown.high <= accepted.worst
-    assert case.request.gpu_type is None
-    assert sharing.bind == "always" or (sharing.bind == "room" and place.pool.has_room(100))
-
-
-@given(packed_cases())
-def test_known_utilizations_never_add_up_to_more_than_a_gpu(case: PolicyInput) -> None:
-    """Nobody is limited in threads, each has its memory, and no more jobs fit than the site allows."""
-    request = decide(case).request
-    if request.mps_thread_percent is None:
-        return
-    assert request.thread_cap_percent == 100
-    assert (case.rules.sharing.maximum_packed + 1) * request.mps_thread_percent > 100
-    for place in landing(case, decide(case)):
-        figure = place.known.gpu_utilization
-        assert figure is not None
-        assert request.mps_thread_percent >= round(100 * figure.interval.high, 6)
-        assert 100 * (request.memory_cap_bytes or 0) <= request.mps_thread_percent * place.gpu.memory_bytes
+    (candidate,) = (candidate for candidate in policy_input.candidates if candidate.name == name)
+    accepted = limits(sharing, policy_input.workload.slowdown)
+    assert candidate.gpu.parent_gpu is not None
+    assert candidate.need.memory_bytes.high <= candidate.gpu.memory_bytes
+    assert candidate.need.slowdown.value <= accepted.expected
+    assert candidate.need.slowdown.high <= accepted.worst
+    assert policy_input.request.gpu_type is None
+    assert sharing.bind == "always" or (sharing.bind == "room" and candidate.pool.has_room(100))
 
 
 @given(priced_cases())
-def test_a_job_is_bound_only_where_it_could_run(case: PolicyInput) -> None:
+def test_a_job_is_bound_only_where_it_could_run(policy_input: PolicyInput) -> None:
     """Each GPU type has a name to ask for and a node that is large enough and in reach; one has room, unless told."""
-    decision = shared_by_price(case)
+    decision = shared_by_price(policy_input)
     if decision is None or not decision.request.required_gpus:
         return
-    request, where = case.request, landing(case, decision)
+    request, where = policy_input.request, landing(policy_input, decision)
     assert request.bindable
     assert request.gpu_type is None
-    assert case.rules.sharing.bind != "never"
-    assert len({place.pool.mps_per_gpu for place in where}) == 1
-    for place in where:
-        assert place.pool.exact_feature
-        assert not place.pool.node_kinds or any(
+    assert policy_input.rules.sharing.bind != "never"
+    assert len({candidate.pool.mps_per_gpu for candidate in where}) == 1
+    for candidate in where:
+        assert candidate.pool.exact_feature
+        assert not candidate.pool.node_kinds or any(
             kind.cpu_count >= request.cpu_count
             and kind.host_memory_bytes >= request.host_memory_bytes
             and (not kind.partitions or not request.partitions or {*kind.partitions} & {*request.partitions})
-            for kind in place.pool.node_kinds
+            for kind in candidate.pool.node_kinds
         )
-    if case.rules.sharing.bind == "room":
-        assert any(place.pool.has_room(decision.request.mps_thread_percent or 0) for place in where)
+    if policy_input.rules.sharing.bind == "room":
+        assert any(candidate.pool.has_room(decision.request.mps_thread_percent or 0) for candidate in where)
 
 
 @given(priced_cases())
-def test_who_accepts_no_slowdown_never_shares_by_price(case: PolicyInput) -> None:
-    strict = replace(case, workload=replace(case.workload, slowdown=1.0))
+def test_who_accepts_no_slowdown_never_shares_by_price(policy_input: PolicyInput) -> None:
+    strict = replace(policy_input, workload=replace(policy_input.workload, slowdown=1.0))
     assert shared_by_price(strict) is None
 
 
 @given(cases(), st.floats(1.0, 4.0))
-def test_more_memory_never_makes_a_smaller_share(case: PolicyInput, times: float) -> None:
-    def grown(place: Candidate) -> Candidate:
-        need = place.need
+def test_more_memory_never_makes_a_smaller_share(policy_input: PolicyInput, times: float) -> None:
+    """Of one GPU type; of several, more memory may bind the job to a larger one, of which less is enough."""
+    pools = tuple(candidate.pool for candidate in policy_input.candidates[:1])
+    cluster = replace(policy_input.cluster, pools=pools)
+    policy_input = replace(policy_input, candidates=policy_input.candidates[:1], cluster=cluster)
+
+    def grown(candidate: Candidate) -> Candidate:
+        need = candidate.need
         memory = Interval(
             value=need.memory_bytes.value * times,
             low=need.memory_bytes.low * times,
             high=need.memory_bytes.high * times,
         )
-        return replace(place, need=replace(need, memory_bytes=memory, fits=memory.high <= place.gpu.memory_bytes))
+        return replace(
+            candidate, need=replace(need, memory_bytes=memory, fits=memory.high <= candidate.gpu.memory_bytes)
+        )
 
-    larger = replace(case, places=tuple(map(grown, case.places)))
-    before, after = decide(case).request.mps_thread_percent, decide(larger).request.mps_thread_percent
-    if after is not None and case.request.gpu_count == 1:
+    larger = replace(policy_input, candidates=tuple(map(grown, policy_input.candidates)))
+    before, after = decide(policy_input).request.mps_thread_percent, decide(larger).request.mps_thread_percent
+    if after is not None and policy_input.request.gpu_count == 1:
         assert before is not None
         assert before <= after
 
 
 @given(cases())
-def test_deciding_again_on_the_decision_changes_nothing(case: PolicyInput) -> None:
+def test_deciding_again_on_the_decision_changes_nothing(policy_input: PolicyInput) -> None:
     """A job that was rewritten once, and comes by again (a requeue, an update), stays as it is."""
-    request = decide(case).request
+    request = decide(policy_input).request
     if request.mps_thread_percent is not None:
-        assert decide(replace(case, request=request)).request == request
+        assert decide(replace(policy_input, request=request)).request == request
 
 
 def test_the_cases_reach_every_outcome() -> None:
@@ -436,7 +409,9 @@ def test_the_cases_reach_every_outcome() -> None:
         lambda decision: decision.final,
         lambda decision: any("promised" in reason for reason in decision.reasons),
     ):
-        assert outcome(decide(find(cases(), lambda case, wanted=outcome: wanted(decide(case)), settings=ANY)))
+        assert outcome(
+            decide(find(cases(), lambda policy_input, wanted=outcome: wanted(decide(policy_input)), settings=ANY))
+        )
     for outcome in (
         lambda decision: bool(decision.request.required_gpus) and not decision.request.gpu_count,
         lambda decision: decision.request.slice_type is not None,
@@ -444,6 +419,9 @@ def test_the_cases_reach_every_outcome() -> None:
         lambda decision: decision.request.mps_thread_percent is not None and not decision.request.required_gpus,
         lambda decision: decision.request.mps_thread_percent is None,
     ):
-        assert outcome(decide(find(priced_cases(), lambda case, wanted=outcome: wanted(decide(case)), settings=ANY)))
-    assert find(serving_cases(), lambda case: shared_by_price(case) is not None, settings=ANY)
-    assert find(packed_cases(), lambda case: decide(case).request.mps_thread_percent is not None, settings=ANY)
+        assert outcome(
+            decide(
+                find(priced_cases(), lambda policy_input, wanted=outcome: wanted(decide(policy_input)), settings=ANY)
+            )
+        )
+    assert find(serving_cases(), lambda policy_input: shared_by_price(policy_input) is not None, settings=ANY)

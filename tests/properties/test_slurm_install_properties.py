@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpusage.boundary.edits import make_edits
 from gpusage.settings.configuration import SiteMode
-from gpusage_slurm.install.plan import Site, plan_installation, plan_uninstallation
+from gpusage_slurm.install.site import Site, plan_installation, plan_uninstallation
 from gpusage_slurm.install.slurm_conf import list_contains, read_files, setting
 
 SETTINGS = [

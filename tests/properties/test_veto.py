@@ -7,8 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusage.policies.partners.company import trouble
-from gpusage.policies.veto import MOST_BYTES, decide_veto
+from gpusage.policies.neighbours import MOST_BYTES, decide_veto, trouble
 from gpusage_hooks import samples
 from gpusage_hooks.types import Interval, Neighbour, NodeKind, PolicyInput, Room, Rules, SharingRules, Slo, Workload
 
@@ -16,9 +15,7 @@ COUNTS = st.integers(0, 2)
 NODES = ("n1", "n2", "n3", "n4")
 RULES = st.builds(
     Rules,
-    sharing=st.builds(
-        SharingRules, rule=st.sampled_from(("price", "utilization", "activity")), maximum_slowdown=st.floats(1, 2)
-    ),
+    sharing=st.builds(SharingRules, maximum_slowdown=st.floats(1, 2)),
 )
 ACTIVITY = st.lists(st.floats(0, 1), min_size=3, max_size=3).map(sorted)
 
@@ -49,63 +46,68 @@ def neighbours(draw: st.DrawFn, nodes: tuple[str, ...] = NODES) -> Neighbour:
 
 @st.composite
 def cases(draw: st.DrawFn) -> PolicyInput:
-    case = samples.case(memory_gib=1.0)
-    places = []
-    for place in case.places:
+    policy_input = samples.policy_input(memory_gib=1.0)
+    candidates = []
+    for candidate in policy_input.candidates:
         rooms = st.builds(Room, node=st.sampled_from(NODES), share_percent=st.integers(1, 100), cpu_count=COUNTS)
         kind = NodeKind(
             cpu_count=draw(COUNTS),
             rooms=tuple(draw(st.lists(rooms, unique_by=lambda room: room.node))),
             partitions=draw(st.sampled_from(((), ("a",)))),
         )
-        places.append(replace(place, pool=replace(place.pool, node_kinds=(kind,))))
+        candidates.append(replace(candidate, pool=replace(candidate.pool, node_kinds=(kind,))))
     there = tuple(draw(st.lists(neighbours(), max_size=6)))
-    cluster = replace(case.cluster, pools=tuple(place.pool for place in places), neighbours=there)
-    request = replace(case.request, partitions=draw(st.sampled_from(((), ("a",), ("a", "b")))))
+    cluster = replace(policy_input.cluster, pools=tuple(candidate.pool for candidate in candidates), neighbours=there)
+    request = replace(policy_input.request, partitions=draw(st.sampled_from(((), ("a",), ("a", "b")))))
     newcomer = draw(neighbours())
     return replace(
-        case, places=tuple(places), cluster=cluster, request=request, workload=newcomer.workload, rules=draw(RULES)
+        policy_input,
+        candidates=tuple(candidates),
+        cluster=cluster,
+        request=request,
+        workload=newcomer.workload,
+        rules=draw(RULES),
     )
 
 
 @settings(max_examples=300)  # one in sixteen avoids nodes
 @given(cases(), st.integers(1, 99), st.sampled_from(((), ("sample-old",))), st.booleans())
 def test_a_job_that_avoids_nodes_could_start_on_another_one_now(
-    case: PolicyInput,
+    policy_input: PolicyInput,
     share: int,
     types: tuple[str, ...],
     is_bound: bool,  # drawn
 ) -> None:
     """Of a type that it may have, large enough, and in each of its partitions."""
     gpu_types = {"required_gpus": types} if is_bound else {"preferred_gpus": types}
-    request = replace(case.request, gpu_count=0, mps_thread_percent=share, **gpu_types)
-    decision = decide_veto(case, replace(samples.draft(case), request=request))
+    request = replace(policy_input.request, gpu_count=0, mps_thread_percent=share, **gpu_types)
+    decision = decide_veto(policy_input, replace(samples.draft(policy_input), request=request))
     if decision is None:
         return
     avoided = {*decision.request.avoided_nodes}
     assert replace(decision.request, avoided_nodes=()) == request
     assert avoided
-    assert avoided <= {name for each in case.cluster.neighbours for name in each.nodes}
+    assert avoided <= {name for each in policy_input.cluster.neighbours for name in each.nodes}
     assert len(",".join(decision.request.avoided_nodes)) <= MOST_BYTES
-    for partition in case.request.partitions or ("",):
+    for partition in policy_input.request.partitions or ("",):
         assert any(
             room.node not in avoided
             and room.share_percent >= share
             and room.cpu_count >= 1
             and kind.cpu_count >= 1
             and (not partition or not kind.partitions or partition in kind.partitions)
-            for place in case.places
-            if not types or place.name in types
-            for kind in place.pool.node_kinds
+            for candidate in policy_input.candidates
+            if not types or candidate.name in types
+            for kind in candidate.pool.node_kinds
             for room in kind.rooms
         )
 
 
 @given(cases(), st.integers(1, 99))
-def test_without_neighbours_no_node_is_avoided(case: PolicyInput, share: int) -> None:
-    alone = replace(case, cluster=replace(case.cluster, neighbours=()))
-    request = replace(case.request, gpu_count=0, mps_thread_percent=share)
-    assert decide_veto(alone, replace(samples.draft(case), request=request)) is None
+def test_without_neighbours_no_node_is_avoided(policy_input: PolicyInput, share: int) -> None:
+    alone = replace(policy_input, cluster=replace(policy_input.cluster, neighbours=()))
+    request = replace(policy_input.request, gpu_count=0, mps_thread_percent=share)
+    assert decide_veto(alone, replace(samples.draft(policy_input), request=request)) is None
 
 
 @given(neighbours(), st.lists(neighbours(), max_size=5), neighbours(), RULES)

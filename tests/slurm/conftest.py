@@ -11,7 +11,7 @@ import pytest
 from gpusage.boundary.operating_system import user_name
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes.packages import require_apt
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 
 PLAN = ClusterPlan(nodes=parse_nodes("2xv100:2,1xa100:2,1xh100:2"))
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_slurm.sandbox.trial import install_plugin
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.slurm.trial import install_plugin
 from slurm_jobs import (
     GENEROUS,
     configure,

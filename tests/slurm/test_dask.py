@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from dask_jobqueue import SLURMCluster
 from distributed import Client
 
-from gpusage_lab.cli import commands
-from gpusage_slurm.sandbox import ClusterPlan, parse_nodes, start_sandbox
+from gpusage_planning import commands
+from gpusage_sandboxes.slurm import ClusterPlan, parse_nodes, start_sandbox
 
 pytestmark = [pytest.mark.slurm, pytest.mark.one_release]
 

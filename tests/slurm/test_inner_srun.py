@@ -24,9 +24,9 @@ from gpusage.service.protocol import Response, parse_line
 from gpusage_hooks.types import Allocation, Cluster, Code, Decision, DecisionRequest, GpuPool
 from gpusage_hooks.units import MIB
 from gpusage_sandboxes import processes
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_slurm.install.node_scripts import EPILOG, PROLOG
-from gpusage_slurm.install.plan import Site, plan_installation
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_slurm.install.site import Site, plan_installation
 from gpusage_slurm.submission.render import render_decision
 from gpusage_slurm.submission.request import parse_submission
 from mps import control_in, driver_in

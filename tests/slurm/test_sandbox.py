@@ -22,7 +22,7 @@ import pytest
 
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes import processes
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, open_sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, open_sandbox, parse_nodes, start_sandbox
 from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
@@ -173,7 +173,7 @@ def test_a_cluster_that_does_not_come_up_says_why_and_leaves_nothing(
 
 def test_a_killed_owner_s_sandbox_is_taken_down(short_path: Path, slurm_release: str | None) -> None:
     program = (
-        "import sys, pathlib; from gpusage_slurm.sandbox import *\n"
+        "import sys, pathlib; from gpusage_sandboxes.slurm import *\n"
         "plan = ClusterPlan(nodes=parse_nodes('1xv100:2'))\n"
         "with start_sandbox(plan, folder=pathlib.Path(sys.argv[1]), release=sys.argv[2] or None) as sandbox:\n"
         "    print(sandbox.run('sbatch', '--wrap=sleep 1000').stdout, flush=True)\n"

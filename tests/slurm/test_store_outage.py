@@ -14,8 +14,8 @@ from threading import Event
 import pytest
 
 from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes
-from gpusage_slurm.sandbox.trial import install_plugin
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes
+from gpusage_sandboxes.slurm.trial import install_plugin
 from postgresql import Server
 from slurm_jobs import GENEROUS, gpusaged_status, show_job, wait_for_records
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged, write_gpusage_toml
-from gpusage_slurm.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from installations import CHECKOUT, build, install_wheel
 from slurm_jobs import GENEROUS, own_output, release, submit_share, wait_for_state
 from waiting import wait_until

@@ -58,11 +58,11 @@ DECIDE = """
     from gpusage_hooks import samples
     from gpusage_hooks.types import GpuRequest
 
-    case = samples.case(memory_gib=2.0)
-    named = zip(case.places, ("v100", "l4", "h100"), strict=True)
-    places = tuple(replace(place, pool=replace(place.pool, site_type=name)) for place, name in named)
-    case = replace(case, request=GpuRequest(gpu_count=1, gpu_type=sys.argv[1]), places=places)
-    decision = load_hooks().decide("sharing", case, samples.draft(case))
+    policy_input = samples.policy_input(memory_gib=2.0)
+    named = zip(policy_input.candidates, ("v100", "l4", "h100"), strict=True)
+    candidates = tuple(replace(candidate, pool=replace(candidate.pool, site_type=name)) for candidate, name in named)
+    policy_input = replace(policy_input, request=GpuRequest(gpu_count=1, gpu_type=sys.argv[1]), candidates=candidates)
+    decision = load_hooks().decide("sharing", policy_input, samples.draft(policy_input))
     print(json.dumps([decision.plugin, decision.request.mps_thread_percent, decision.reasons]))
 """
 
@@ -87,14 +87,14 @@ def test_its_reader_leaves_the_built_in_formats_alone(installed: Path) -> None:
 def test_it_overrules_a_policy(installed: Path) -> None:
     """The built-in sharing policy would give a share; the site's is asked first."""
     # A third costs 30 %, more than the accepted 25; half costs 10 % alone.
-    assert json.loads(run(DECIDE, "h100", installed=None))[:2] == ["gpusage.policies.shares.by_price", 50]
+    assert json.loads(run(DECIDE, "h100", installed=None))[:2] == ["gpusage.policies.sharing", 50]
     overruled = json.loads(run(DECIDE, "h100", installed=installed))
     assert overruled == ["site_plugin", None, ["this site shares no H100"]]
 
 
 def test_what_it_leaves_alone_goes_on_to_the_built_in_policy(installed: Path) -> None:
     assert run(DECIDE, "v100", installed=installed) == run(DECIDE, "v100", installed=None)
-    assert json.loads(run(DECIDE, "v100", installed=installed))[0] == "gpusage.policies.shares.by_price"
+    assert json.loads(run(DECIDE, "v100", installed=installed))[0] == "gpusage.policies.sharing"
 
 
 def test_the_command_line_reads_its_format(installed: Path, tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ from gpusage.service import client
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.gpusaged import start_gpusaged
 from gpusage_sandboxes.host import free_ports
+from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.yarn.cluster import get_document
+from gpusage_sandboxes.yarn.layout import CLIENT, RESOURCE_MANAGER, STANDBY
+from gpusage_sandboxes.yarn.settings import RM_PORTS, SCHEDULER_SETTINGS, SITE_SETTINGS
 from gpusage_yarn.cluster.configuration import CALCULATOR, CLASSES, PROCESSORS, RULES, addresses_of, read_settings
-from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.cluster import get_document
-from gpusage_yarn.sandbox.layout import CLIENT, RESOURCE_MANAGER, STANDBY
-from gpusage_yarn.sandbox.settings import RM_PORTS, SCHEDULER_SETTINGS, SITE_SETTINGS
 
 pytestmark = pytest.mark.yarn
 

@@ -15,7 +15,7 @@ import pytest
 
 import yarn_masters as masters
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.sandbox import ClusterPlan, Sandbox, open_sandbox, parse_nodes
+from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, open_sandbox, parse_nodes
 
 pytestmark = pytest.mark.yarn
 

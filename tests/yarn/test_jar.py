@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpusage_sandboxes.cache import cache_folder
-from gpusage_yarn.sandbox.java import find_java
+from gpusage_sandboxes.yarn.java import find_java
 
 pytestmark = pytest.mark.yarn
 

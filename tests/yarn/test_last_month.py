@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 import yarn_applications as apps
-from gpusage_lab.cli import commands
+from gpusage_planning import commands
+from gpusage_sandboxes.yarn import Sandbox
 from gpusage_yarn.past_jobs import read_past_jobs
-from gpusage_yarn.sandbox import Sandbox
 
 pytestmark = pytest.mark.yarn
 SHARE = ("-num_containers", "1", "-container_resources", "memory-mb=64,vcores=1,gpusage.io/share=50")

@@ -15,8 +15,8 @@ import pytest
 import yarn_applications as apps
 import yarn_masters as masters
 from gpusage.node.dividing import PROGRAM
-from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
+from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.yarn.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 from mps import control_in
 
 pytestmark = pytest.mark.yarn

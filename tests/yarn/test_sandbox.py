@@ -23,9 +23,9 @@ import yarn_applications as apps
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.cache import cache_folder
-from gpusage_yarn.sandbox import ClusterPlan, Sandbox, open_sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.java import prepare_jdk
-from gpusage_yarn.sandbox.layout import RESOURCE_MANAGER
+from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, open_sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.yarn.java import prepare_jdk
+from gpusage_sandboxes.yarn.layout import RESOURCE_MANAGER
 
 pytestmark = pytest.mark.yarn
 
@@ -210,7 +210,7 @@ def test_down_takes_a_stopped_cluster_down_too(new_cluster: NewCluster) -> None:
 
 def test_a_killed_owner_s_sandbox_is_taken_down(java: None, folder: Path) -> None:
     program = (
-        "import sys, pathlib; from gpusage_yarn.sandbox import *\n"
+        "import sys, pathlib; from gpusage_sandboxes.yarn import *\n"
         "plan = ClusterPlan(nodes=parse_nodes('1xv100:2'))\n"
         "with start_sandbox(plan, folder=pathlib.Path(sys.argv[1])):\n"
         "    print('up', flush=True)\n"

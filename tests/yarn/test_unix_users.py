@@ -12,8 +12,8 @@ import pytest
 
 import yarn_applications as apps
 import yarn_masters as masters
-from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.settings import with_gpusage
+from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.yarn.settings import with_gpusage
 
 pytestmark = [
     pytest.mark.yarn,

@@ -14,9 +14,9 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import memory_cap_bytes
 from gpusage_hooks.managers import Context
 from gpusage_hooks.types import Allocation, Usage
+from gpusage_sandboxes.yarn import ClusterPlan, parse_nodes, start_sandbox
+from gpusage_sandboxes.yarn.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 from gpusage_yarn.observation import collect_usage, read_accounting
-from gpusage_yarn.sandbox import ClusterPlan, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 from gpusage_yarn.settings import YarnSettings
 from mps import driver_in
 from nvml import built_nvml

@@ -15,9 +15,9 @@ import yarn_applications as apps
 import yarn_masters as masters
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage_hooks.managers import Context
+from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.yarn.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 from gpusage_yarn.observation import observe_cluster
-from gpusage_yarn.sandbox import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_yarn.sandbox.settings import SCHEDULER_SETTINGS, SITE_SETTINGS
 from gpusage_yarn.settings import YarnSettings
 
 pytestmark = pytest.mark.yarn

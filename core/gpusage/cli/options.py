@@ -181,42 +181,42 @@ step_options = job_options(*_STEP_KEYS)
 """Adds how models are run, the batch left out."""
 
 
-def read_requests(models: Sequence[str], options: Mapping[str, Any]) -> list[ModelRequest]:
-    """Return what each word on the command line asks for.
+def read_request(word: str, options: Mapping[str, Any]) -> ModelRequest:
+    """Return the request of one word on the command line.
 
     A word is a model, with its own options where it has some (``resnet50.onnx,batch=64``); the command's options
     hold for what it leaves open.
 
     Args:
-        models: The words.
+        word: The word.
         options: The values of `job_options` by their keys; ``None`` or absent where they are left out.
 
     Raises:
-        RequestError: A word is malformed.
+        RequestError: The word is malformed.
     """
-    return [_request(word, options) for word in models]
-
-
-def _request(word: str, options: Mapping[str, Any]) -> ModelRequest:
+    # A file whose name has a comma is one word, where it exists.
     text = f'"{word}"' if '"' not in word and os.path.lexists(word) else word
-    request = parse_model(",".join([text, *_added(text, options)]))
+
+    words, own = [text], _QUOTED.sub("", text)
+    for key in JOB_KEYS:
+        value = options.get(key)
+        if value is not None and key != "shape" and not re.search(rf",\s*{key}=", own):
+            words.append(f"{key}={value}")
+    for shape in options.get("shape") or ():
+        name = shape.partition("=")[0]
+        if not re.search(rf",\s*shape={re.escape(name)}=", own):
+            words.append(f"shape={shape}")
+
+    request = parse_model(",".join(words))
     if not request.enabled:
         message = f"Model {word!r} must be one to predict; got 'gpusage=off'. Remove it."
         raise RequestError(message)
     return request
 
 
-def _added(text: str, options: Mapping[str, Any]) -> Iterable[str]:
-    """Yield the command's options that *text* does not settle itself."""
-    settled = _QUOTED.sub("", text)
-    for key in JOB_KEYS:
-        value = options.get(key)
-        if value is not None and key != "shape" and not re.search(rf",\s*{key}=", settled):
-            yield f"{key}={value}"
-    for shape in options.get("shape") or ():
-        name = shape.partition("=")[0]
-        if not re.search(rf",\s*shape={re.escape(name)}=", settled):
-            yield f"shape={shape}"
+def read_requests(models: Sequence[str], options: Mapping[str, Any]) -> list[ModelRequest]:
+    """Return the request of each of *models*; see `read_request`."""
+    return [read_request(word, options) for word in models]
 
 
 def resolve_model_path(folder: Path, model: str) -> str:

@@ -1,14 +1,23 @@
-"""A file that a user names on the command line: read as text or as a document, or refused in one sentence."""
+"""A file that a user names on the command line: read, written whole, or refused in one sentence."""
 
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import stat
 import sys
 from contextlib import suppress
+from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
 
+import click
+
+from gpusage.boundary.atomic_file import atomic_write
+from gpusage.boundary.printable_text import one_line
 from gpusage.boundary.typed_documents import MismatchError
+from gpusage.reports.pages.html import Origin
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.units import MIB
 
@@ -102,3 +111,32 @@ def _content(path: Path, name: str, maximum_bytes: int) -> bytes:
         message = f"{name} {str(path)!r} must be at most {maximum_bytes // MIB} MiB; got more. Split it."
         raise RequestError(message)
     return content
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write *text* to *path*, whole or not at all, and say so on standard error.
+
+    Raises:
+        RequestError: *path* cannot be written.
+    """
+    try:
+        atomic_write(path, text)
+    except OSError as error:
+        message = f"Output {str(path)!r} must be a file that you may write; got: {error.strerror}. Name another one."
+        raise RequestError(message) from error
+    click.echo(one_line(f"Written: {path}"), err=True)
+
+
+def page_origin() -> Origin:
+    """Return where a page of this process is from; ``SOURCE_DATE_EPOCH`` sets its time, to compare pages."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    now = datetime.now().astimezone()
+    if epoch.isdecimal():
+        with suppress(OverflowError, ValueError):  # no year has so many digits
+            now = datetime.fromtimestamp(int(epoch), tz=timezone.utc)
+    program, *arguments = sys.argv or [""]
+    return Origin(
+        version=version("gpusage"),
+        date=now.strftime("%Y-%m-%d %H:%M %Z"),
+        command=shlex.join([Path(program).name, *arguments]),
+    )

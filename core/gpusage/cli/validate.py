@@ -23,8 +23,8 @@ from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.decisions.outcome import DecisionContext, Outcome, decide_outcome, hold_reason, require_job
 from gpusage.experience.learned import NOTHING_LEARNED, Learned
 from gpusage.plugins.managers import installed_managers
-from gpusage.policies.shares.price_list import SharePrice
-from gpusage.policies.wording import cost
+from gpusage.policies.share_price import cost
+from gpusage.policies.sharing import SharePrice
 from gpusage.service.configuration_watch import kill_reason
 from gpusage.service.learner import learn_from_store
 from gpusage.settings.configuration import CaptureMode, Configuration

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusage.boundary.printable_text import one_line, shortened
-from gpusage.policies.wording import cost, part_of
+from gpusage.policies.share_price import cost, part_of
 from gpusage_hooks.types import Code, Decision, GpuNeed, Interval, RenderedDecision
 from gpusage_hooks.units import GIB, WHOLE_PERCENT
 

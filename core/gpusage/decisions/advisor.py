@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from gpusage.decisions.prediction import Predictor, require_answer
 from gpusage.devices.catalogue import Catalogue
-from gpusage.experience.unnamed_jobs import BY_HISTORY, NO_GRAPH, estimates_by_gpu, policy_input, reasons_of
+from gpusage.experience.unnamed_jobs import BY_HISTORY, NO_GRAPH, estimates_by_gpu, reasons_of
+from gpusage.experience.unnamed_jobs import policy_input as input_by_history
 from gpusage.graphs.model_files import folder_rejection
 from gpusage.plugins.loading import load_hooks
-from gpusage.policies.place import admits, no_allowed_type_error, step_times_s, without_forbidden
-from gpusage.policies.shares.by_price import may_share
-from gpusage.policies.shares.price import priced_percents
-from gpusage.policies.shares.price_list import SharePrice, price_list
+from gpusage.policies.candidates import admits, no_allowed_type_error, step_times_s, without_forbidden
+from gpusage.policies.share_price import priced_percents
+from gpusage.policies.sharing import SharePrice, may_share, price_list
 from gpusage.store.annotation import EXCLUDES
 from gpusage_hooks.comment import MODEL_NAMES
 from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
@@ -36,9 +36,9 @@ from gpusage_hooks.types import (
     ModelGraph,
     ObservedFigures,
     PolicyInput,
+    Price,
     RenderedDecision,
     Rules,
-    SoloRun,
     Stage,
     Submitter,
     Workload,
@@ -122,13 +122,13 @@ class Advisor(Predictor):
             troubles = (job.card_trouble,) if job.card_trouble else ()
             return _keep_decision(job, *((*job.request.obstacles, *troubles) or (NO_CARD,)))
         try:
-            case = self._case(self._settled(job.request, cluster), graph, model_request.workload, cluster)
+            policy_input = self._case(self._settled(job.request, cluster), graph, model_request.workload, cluster)
             doubt = self.implausible_step_time(graph, model_request.workload)
         except PluginError:
             raise  # not for the user to mend
         except GpuUsageError as error:
             return _keep_decision(job, str(error))
-        decision = self._with_what_was_learned(self._through_policies(case), graph, model_request.workload)
+        decision = self._with_what_was_learned(self._through_policies(policy_input), graph, model_request.workload)
         return replace(decision, reasons=(*decision.reasons, doubt)) if doubt else decision
 
     def decide_by_history(self, job: Job, cluster: Cluster) -> tuple[Decision, Mapping[str, ObservedFigures]]:
@@ -144,10 +144,10 @@ class Advisor(Predictor):
         rows = [*gpus.values()]
         answers = self.hooks.find_observed_figures(NO_GRAPH, Workload(), rows, self.submitter)
         estimates = estimates_by_gpu(job, rows, answers, self.learned.history, self.catalogue.find)
-        case = policy_input(job, cluster, gpus, estimates, self.rules)
-        if case is None:
+        policy_input = input_by_history(job, cluster, gpus, estimates, self.rules)
+        if policy_input is None:
             return _keep_decision(job, *reasons_of(estimates), *request.obstacles), estimates
-        decision = self._through_policies(case, BY_HISTORY)
+        decision = self._through_policies(policy_input, BY_HISTORY)
         return replace(decision, reasons=(*reasons_of(estimates), *decision.reasons), step_times_s={}), estimates
 
     def share_prices(self, job: Job, graph: ModelGraph, cluster: Cluster, decision: Decision) -> tuple[SharePrice, ...]:
@@ -213,17 +213,17 @@ class Advisor(Predictor):
             raise no_allowed_type_error(names)
         return replace(request, required_gpus=tuple(left)), allowed
 
-    def _through_policies(self, case: PolicyInput, stages: Sequence[Stage] = STAGES) -> Decision:
+    def _through_policies(self, policy_input: PolicyInput, stages: Sequence[Stage] = STAGES) -> Decision:
         """Ask the policy of each stage in order; each one may change the draft of those before it."""
-        draft = Decision(code=Code.KEEP, request=case.request, reasons=(), plugin=__name__)
+        draft = Decision(code=Code.KEEP, request=policy_input.request, reasons=(), plugin=__name__)
         for stage in stages:
-            draft = self.hooks.decide(stage, case, draft) or draft
+            draft = self.hooks.decide(stage, policy_input, draft) or draft
             if draft.final:
                 return draft
         # Types that the job does not forbid are required from the start: they are asked for even if nothing else is.
-        is_changed = draft.request != case.request or case.request.required_gpus
+        is_changed = draft.request != policy_input.request or policy_input.request.required_gpus
         code = Code.REWRITE if is_changed else Code.KEEP
-        return replace(draft, code=code, step_times_s=step_times_s(case))
+        return replace(draft, code=code, step_times_s=step_times_s(policy_input))
 
     def _with_what_was_learned(self, decision: Decision, graph: ModelGraph, workload: Workload) -> Decision:
         """Return *decision* with a reason that says what earlier runs showed, where it rests on that."""
@@ -239,15 +239,16 @@ class Advisor(Predictor):
         request, cluster = self._without_forbidden(request, cluster, workload.forbidden_gpus)
         pools = [pool for pool in cluster.pools if pool.gpu is not None]
         gpus = tuple(self.catalogue.find(pool.gpu or "") for pool in pools)
-        rows = zip(pools, gpus, self.predict(graph, workload, gpus), strict=True)
-        places = tuple(Candidate(pool=pool, gpu=gpu, need=need) for pool, gpu, need in rows)
-        if self.rules.sharing.rule == "utilization" or workload.alone != SoloRun():
-            known = self.observed_figures(graph, workload, gpus)
-            places = tuple(replace(place, known=there) for place, there in zip(places, known, strict=True))
+        known = self.observed_figures(graph, workload, gpus)
+        needs = self._needs(graph, workload, gpus, known)
+        shares: Sequence[tuple[Price, ...]] = [()] * len(gpus)
         if may_share(request, workload, cluster, self.rules.sharing):
-            prices = self.price(graph, workload, gpus, priced_percents(self.rules.sharing))
-            places = tuple(replace(place, shares=shares) for place, shares in zip(places, prices, strict=True))
-        return PolicyInput(request=request, workload=workload, places=places, cluster=cluster, rules=self.rules)
+            shares = self._prices(graph, workload, gpus, priced_percents(self.rules.sharing), known)
+        candidates = tuple(
+            Candidate(pool=pool, gpu=gpu, need=need, shares=prices, known=figures)
+            for pool, gpu, need, prices, figures in zip(pools, gpus, needs, shares, known, strict=True)
+        )
+        return PolicyInput(request=request, workload=workload, candidates=candidates, cluster=cluster, rules=self.rules)
 
 
 def make_advisor() -> Advisor:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpusage.experience.identity import job_identity
-from gpusage.policies.shares.price import priced_percents
+from gpusage.policies.share_price import priced_percents
 from gpusage.predictors.intervals import exact_interval
 from gpusage.predictors.known import first_known
 from gpusage.store.annotation import UNNAMED
@@ -81,7 +81,7 @@ def policy_input(
         estimates: By the names of these rows.
         rules: The site's.
     """
-    places = []
+    candidates = []
     for pool in cluster.pools:
         if pool.gpu is None:
             continue
@@ -91,9 +91,11 @@ def policy_input(
         if need is None:
             return None
         shares = share_prices(need, priced_percents(rules.sharing))
-        places.append(Candidate(pool=pool, gpu=gpu, need=need, shares=shares, known=known))
+        candidates.append(Candidate(pool=pool, gpu=gpu, need=need, shares=shares, known=known))
     unbound = replace(rules, sharing=replace(rules.sharing, bind="never"))
-    return PolicyInput(request=job.request, workload=Workload(), places=tuple(places), cluster=cluster, rules=unbound)
+    return PolicyInput(
+        request=job.request, workload=Workload(), candidates=tuple(candidates), cluster=cluster, rules=unbound
+    )
 
 
 def gpu_need(known: ObservedFigures, gpu: Gpu) -> GpuNeed | None:
@@ -149,9 +151,9 @@ def reasons_of(estimates: Mapping[str, ObservedFigures]) -> tuple[str, ...]:
         return UNNAMED, NO_ESTIMATE
     figures = []
     if busiest:
-        place = f" on {busiest[0]}" if len(estimates) > 1 else ""
+        where = f" on {busiest[0]}" if len(estimates) > 1 else ""
         utilization = busiest[1].interval
-        figures.append(f"busy {percent(utilization.value)} (up to {percent(utilization.high)}){place}")
+        figures.append(f"busy {percent(utilization.value)} (up to {percent(utilization.high)}){where}")
     if largest:
         memory = largest[1].interval
         figures.append(f"{gib(memory.value)} (up to {gib(memory.high)})")

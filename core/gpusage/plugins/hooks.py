@@ -110,9 +110,9 @@ class Hooks:
         """Predict what jobs do to each other under MPS."""
         return self._first(specs.predict_colocation, needs=needs, gpu=gpu)
 
-    def decide(self, stage: Stage, case: PolicyInput, draft: Decision) -> Decision | None:
+    def decide(self, stage: Stage, policy_input: PolicyInput, draft: Decision) -> Decision | None:
         """Decide one thing about a job, on the draft of the stages before."""
-        return self._first(specs.decide, stage=stage, case=case, draft=draft)
+        return self._first(specs.decide, stage=stage, policy_input=policy_input, draft=draft)
 
     def describe_manager(self) -> list[Manager]:
         """Return the workload managers that plugins adapt; of two with one name the first counts."""

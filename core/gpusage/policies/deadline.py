@@ -1,4 +1,4 @@
-"""Which GPUs end a job by its deadline, and the cheapest of them.
+"""The stage ``deadline``: the cheapest GPU types that end a job by its deadline.
 
 A run is assumed to start now, and to take the pessimistic end of its time: nobody knows how long the job will wait.
 
@@ -10,14 +10,14 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from gpusage.devices.catalogue import name_key
-from gpusage.policies.place import preferable_types, rankable_candidates, step_time_s, type_names
+from gpusage.policies.candidates import preferable_types, rankable_candidates, step_time_s, type_names
 from gpusage.predictors.intervals import scaled
-from gpusage_hooks.types import Candidate, Decision, Gpu, GpuNeed, Interval, PolicyInput
+from gpusage_hooks.types import Decision, Gpu, GpuNeed, Interval, PolicyInput
 from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
 UNKNOWN_LENGTH = "it has a deadline, but its run time is unknown: write its number of steps, steps=100000"
@@ -36,7 +36,7 @@ class Run(NamedTuple):
 
     @property
     def cost_order(self) -> tuple[bool, float]:
-        """Return what to sort by: those with a price first, and of those without one the slowest."""
+        """Return the sort key: runs with a price first, and of those without one the slowest."""
         return (True, -self.time_s.value) if self.cost is None else (False, self.cost.value)
 
     def ends_within(self, deadline_s: float) -> bool:
@@ -58,45 +58,42 @@ def price(gpu: Gpu, price_per_hour: Mapping[str, float]) -> float | None:
     return next((cost for name, cost in price_per_hour.items() if name_key(name) in called), None)
 
 
-def latest_step_s(case: PolicyInput) -> float | None:
-    """Return how long a step may take so that the job of *case* ends by its deadline; ``None`` for no limit."""
-    deadline_s, steps = case.request.deadline_s, case.workload.steps
+def latest_step_s(policy_input: PolicyInput) -> float | None:
+    """Return how long a step may take so that the job of *policy_input* ends by its deadline; ``None`` for no limit."""
+    deadline_s, steps = policy_input.request.deadline_s, policy_input.workload.steps
     return deadline_s / steps if deadline_s is not None and steps else None
 
 
-def decide_deadline(case: PolicyInput, draft: Decision) -> Decision | None:
+def decide_deadline(policy_input: PolicyInput, draft: Decision) -> Decision | None:
     """Prefer the cheapest GPU type with room on which the run ends in time; where none has room, all such types."""
-    if latest_step_s(case) is None or case.request.gpu_type is not None or not case.rules.generation.enabled:
+    request, rules = policy_input.request, policy_input.rules
+    if latest_step_s(policy_input) is None or request.gpu_type is not None or not rules.generation.enabled:
         return None
-    where = rankable_candidates(case)
-    runs = _runs(case, where)
-    in_time = [place for place in where if runs[place.name].ends_within(case.request.deadline_s or 0)]
+
+    prices, steps = rules.money.price_per_hour, policy_input.workload.steps or 0
+    where = rankable_candidates(policy_input)
+    runs = {each.name: run_of(each.need, steps, price(each.gpu, prices)) for each in where}
+    in_time = [each for each in where if runs[each.name].ends_within(request.deadline_s or 0)]
+
+    # Where every GPU is in time and none has a price, the deadline is no reason to prefer one.
     if not where or (len(in_time) == len(where) and not any(run.cost for run in runs.values())):
         return None
+
+    by_cost = sorted(in_time, key=lambda candidate: runs[candidate.name].cost_order)
+    roomy = [candidate for candidate in by_cost if candidate.pool.has_room(WHOLE_PERCENT)][:1]
     if not in_time:
-        fastest = min(where, key=step_time_s)
-        reason = f"no GPU here certainly finishes it by its deadline; {fastest.name} is the fastest with a prediction"
-        return _with_preference(draft, [fastest], reason)
-    ordered = sorted(in_time, key=lambda place: runs[place.name].cost_order)
-    roomy = [place for place in ordered if place.pool.has_room(WHOLE_PERCENT)][:1]
-    if not roomy:
-        return _with_preference(draft, ordered, f"ends by its deadline on {type_names(ordered)}")
-    kind = "slowest" if runs[roomy[0].name].cost is None else "cheapest"
-    return _with_preference(
-        draft, roomy, f"{type_names(roomy)} is the {kind} with room now that ends it by its deadline"
-    )
+        chosen = [min(where, key=step_time_s)]
+        reason = f"no GPU here certainly finishes it by its deadline; {chosen[0].name} is the fastest with a prediction"
+    elif roomy:
+        chosen = roomy
+        kind = "slowest" if runs[roomy[0].name].cost is None else "cheapest"
+        reason = f"{type_names(roomy)} is the {kind} with room now that ends it by its deadline"
+    else:
+        chosen = by_cost
+        reason = f"ends by its deadline on {type_names(by_cost)}"
 
-
-def _runs(case: PolicyInput, where: Sequence[Candidate]) -> Mapping[str, Run]:
-    """Return the run of the job at each of *where*, by the place's name."""
-    prices, steps = case.rules.money.price_per_hour, case.workload.steps or 0
-    return {place.name: run_of(place.need, steps, price(place.gpu, prices)) for place in where}
-
-
-def _with_preference(draft: Decision, wished: Sequence[Candidate], reason: str) -> Decision | None:
-    """Return *draft* with the preference for *wished*; ``None`` where none of them can be asked for."""
-    preferred = preferable_types(wished)
-    if not preferred:
+    preferred = preferable_types(chosen)
+    if not preferred:  # none of them has a name that a job can request
         return None
-    request = replace(draft.request, preferred_gpus=preferred)
-    return replace(draft, request=request, reasons=(*draft.reasons, reason), plugin=__name__, need=wished[0].need)
+    preferring = replace(draft.request, preferred_gpus=preferred)
+    return replace(draft, request=preferring, reasons=(*draft.reasons, reason), plugin=__name__, need=chosen[0].need)

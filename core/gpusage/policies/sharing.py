@@ -1,29 +1,262 @@
-"""What part of a GPU is enough, by the site's rule; each rule is a module of its own."""
+"""The stage ``sharing``: the share with the least GPU time whose predicted slowdown stays within the limits.
+
+A slice (MIG) within the same limits is preferred to any share: it is isolated, and has no partners. `price_list` says
+for people what each share would cost, and why the job gets another one or none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from gpusage.policies.candidates import admitted_candidates, step_time_s, type_names, unknown_pools
 from gpusage.policies.deadline import UNKNOWN_LENGTH, latest_step_s
-from gpusage.policies.shares import by_activity, by_price, by_utilization
-from gpusage.policies.shares.landing import keep_whole_gpu
-from gpusage_hooks.types import Decision, PolicyInput, SharingRule
-
-RULES: Mapping[SharingRule, Callable[[PolicyInput, Decision], Decision]] = MappingProxyType(
-    {"price": by_price.decide, "utilization": by_utilization.decide, "activity": by_activity.decide}
+from gpusage.policies.share_choice import Choice, Reach, can_bind, choose, choose_slice, is_fast, slice_offers
+from gpusage.policies.share_price import (
+    Limits,
+    Offer,
+    can_promise,
+    cost,
+    limits,
+    need_on,
+    offers,
+    part_of,
+    percent,
+    sizes,
+    trouble,
 )
+from gpusage_hooks.types import Cluster, Decision, GpuRequest, Interval, PolicyInput, SharingRules, Workload
+from gpusage_hooks.units import WHOLE_PERCENT
+
+NO_GPU = "no GPU that it may use can be shared"
 
 
-def decide_sharing(case: PolicyInput, draft: Decision) -> Decision | None:
-    """Put a part of a GPU in place of the whole one where the site's rule says that it is enough."""
-    rules = case.rules.sharing
+def decide_sharing(policy_input: PolicyInput, draft: Decision) -> Decision | None:
+    """Put the cheapest share in place of the whole GPU, or say why none can be promised."""
+    request, rules = policy_input.request, policy_input.rules.sharing
     if not rules.enabled or draft.request.gpu_count != 1:
         return None
-    if case.request.deadline_s is not None and latest_step_s(case) is None:
-        return keep_whole_gpu(draft, UNKNOWN_LENGTH, __name__)
-    if case.request.deadline_s is not None and rules.rule != "price":
-        return keep_whole_gpu(
-            draft, f"it has a deadline, and the rule {rules.rule} predicts no share's speed", __name__
+
+    # A share makes the job slower. Without the number of steps nobody knows whether it still ends in time.
+    if request.deadline_s is not None and latest_step_s(policy_input) is None:
+        return _keep_whole_gpu(draft, UNKNOWN_LENGTH)
+
+    within, reach = limits_of(policy_input), _reach(policy_input, draft)
+    chosen_slice = choose_slice([*slice_offers(policy_input)], reach, within, rules.bind)
+    if chosen_slice:
+        return _on_slice(draft, chosen_slice, within, policy_input)
+
+    obstacle = _obstacle(policy_input.cluster, rules, within)
+    if obstacle:
+        return _keep_whole_gpu(draft, obstacle)
+
+    offered = offered_shares(policy_input)
+    if not offered:
+        return _keep_whole_gpu(draft, NO_GPU)
+    choice = choose(offered, reach, within, rules.bind)
+    if choice is None:
+        return _keep_whole_gpu(draft, _why_not(offered, reach, within, policy_input))
+    return _on_share(draft, choice, within, policy_input)
+
+
+def may_share(request: GpuRequest, workload: Workload, cluster: Cluster, rules: SharingRules) -> bool:
+    """Return whether a share comes into question at all, so that prices are worth predicting."""
+    is_shareable = rules.enabled and request.gpu_count == 1 and not request.obstacles
+    return is_shareable and _obstacle(cluster, rules, limits(rules, workload.slowdown)) is None
+
+
+def offered_shares(policy_input: PolicyInput) -> tuple[Offer, ...]:
+    """Return every share of a size of the site's, on each candidate that can be shared; a slice is given whole."""
+    shareable = [
+        candidate
+        for candidate in admitted_candidates(policy_input)
+        if candidate.pool.mps_per_gpu and candidate.gpu.parent_gpu is None
+    ]
+    return tuple(offers(shareable, policy_input.request, policy_input.rules.sharing))
+
+
+def limits_of(policy_input: PolicyInput) -> Limits:
+    """Return how much slower a share may make the job of *policy_input*."""
+    workload, rules = policy_input.workload, policy_input.rules
+    serving = workload if rules.slo.enabled and workload.mode == "infer" else None
+    within = limits(rules.sharing, workload.slowdown)
+    return replace(within, serving=serving, latest_step_s=latest_step_s(policy_input))
+
+
+def _keep_whole_gpu(draft: Decision, reason: str) -> Decision:
+    return replace(draft, reasons=(*draft.reasons, f"a whole GPU is kept: {reason}"), plugin=__name__)
+
+
+def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | None:
+    """Return why no share can be requested, whatever it costs; ``None`` where nothing is in the way."""
+    if cluster.unshared:
+        return "; ".join(dict.fromkeys(cluster.unshared.values()))
+    if within.expected <= 1:
+        return "no slowdown is accepted"
+    if not sizes(rules):
+        return "the site's rules allow no size of a share"
+    if not any(pool.mps_per_gpu for pool in cluster.pools):
+        return NO_GPU
+    return None
+
+
+def _reach(policy_input: PolicyInput, draft: Decision) -> Reach:
+    """Return where the job may run, and how fast it would run there without a share."""
+    request, cluster = policy_input.request, policy_input.cluster
+    where = admitted_candidates(policy_input)
+
+    # Without a share the job would get a GPU that it prefers, else any whole one that it fits on. A slice is the
+    # last resort: a manager gives it only to jobs that name it.
+    preferred = [candidate for candidate in where if candidate.name in draft.request.preferred_gpus]
+    fitting = [candidate for candidate in where if candidate.need.fits]
+    usual = preferred or [candidate for candidate in fitting if candidate.gpu.parent_gpu is None] or fitting or where
+
+    return Reach(
+        request=request,
+        partitions=request.partitions or ((cluster.default_partition,) if cluster.default_partition else ()),
+        candidates=where,
+        closed=not any(pool.mps_per_gpu for pool in unknown_pools(policy_input)),
+        usual_s=max(map(step_time_s, usual), default=0.0),
+        releases=cluster.releases,
+    )
+
+
+def _on_share(draft: Decision, choice: Choice, within: Limits, policy_input: PolicyInput) -> Decision:
+    """Return *draft* with the share of *choice* in place of the whole GPU."""
+    where = [offer.candidate for offer in choice.offers]
+    request = replace(
+        draft.request,
+        gpu_count=0,
+        mps_thread_percent=choice.share_percent,
+        thread_cap_percent=choice.thread_cap_percent,
+        memory_cap_bytes=choice.cap_bytes,
+    )
+    if choice.binding:
+        types = tuple(dict.fromkeys(candidate.name for candidate in where))
+        request = replace(request, preferred_gpus=(), required_gpus=types)
+
+    # The user reads the price on the GPU type to try first; where the job has no such type, the highest price.
+    highest = max(choice.offers, key=lambda offer: offer.slowdown.value)
+    by_name = {offer.candidate.name: offer for offer in choice.offers}
+    shown = next((by_name[name] for name in request.preferred_gpus if name in by_name), highest)
+
+    price = cost(highest.slowdown)
+    there = "" if price == cost(shown.slowdown) else f" on {highest.candidate.name}"
+    reasons = [] if choice.binding else [*draft.reasons]
+    reasons += [f"beside partners {price}{there}, {_accepted_slowdown(within)}"]
+    if choice.thread_cap_percent:
+        reasons += [f"{choice.thread_cap_percent} % of the threads where partners leave them"]
+    reasons += _solo_run_reasons(policy_input)
+    if choice.binding:
+        reasons += [f"bound to {type_names(where)}, where that holds"]
+    return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=need_on(shown))
+
+
+def _on_slice(draft: Decision, offer: Offer, within: Limits, policy_input: PolicyInput) -> Decision:
+    """Return *draft* with the slice of *offer* in place of the whole GPU."""
+    candidate = offer.candidate
+    request = replace(draft.request, preferred_gpus=(), required_gpus=(), slice_type=candidate.name)
+    reasons = [f"a slice that shares nothing costs {cost(offer.slowdown)}, {_accepted_slowdown(within)}"]
+    reasons += _solo_run_reasons(policy_input)
+    return replace(draft, request=request, reasons=tuple(reasons), plugin=__name__, need=candidate.need)
+
+
+def _accepted_slowdown(within: Limits) -> str:
+    return f"at most {percent(within.expected)} is accepted, {percent(within.worst)} at worst"
+
+
+def _solo_run_reasons(policy_input: PolicyInput) -> list[str]:
+    """Return the user's own figure of a run alone, if that counted."""
+    alone = policy_input.workload.alone
+    if alone.utilization is not None:
+        at = f" at batch {alone.batch_size}" if alone.batch_size else ""
+        return [f"by the known GPU utilization, {100 * alone.utilization:.0f} %{at}"]
+    if alone.step_time_s is not None and any(candidate.known.step_time_s for candidate in policy_input.candidates):
+        return [f"by the known step time, {1000 * alone.step_time_s:.3g} ms on {alone.gpu}"]
+    return []
+
+
+def _why_not(offered: Sequence[Offer], reach: Reach, within: Limits, policy_input: PolicyInput) -> str:
+    """Return why none of the shares is taken, by the one that came closest."""
+    promised = [offer for offer in offered if can_promise(offer, within)]
+    if not promised:
+        nearest = min(offered, key=lambda offer: _distance(offer, replace(within, serving=None)))
+        return f"{part_of(nearest.share_percent, nearest.candidate.name)} {trouble(nearest, within)}"
+
+    # One share is good enough on its own GPU type, but the job cannot be confined to that type.
+    best = min(promised, key=lambda offer: offer.gpu_time)
+    name = best.candidate.name
+    others = [candidate for candidate in reach.candidates if candidate.name != name]
+    why = f"it does not hold on {type_names(others)}" if others else "it could land elsewhere"
+    if policy_input.rules.sharing.bind == "never":
+        why += ", and the site binds no job to a GPU type"
+    elif not is_fast(best, reach, within):
+        why += f", which {'is' if len(others) == 1 else 'are'} faster"
+    elif not can_bind(best.candidate, reach):
+        why += f", and the job cannot be bound to {name}"
+    elif not reach.releases:
+        why += f", and a job that is bound to {name} could not be released when it fills"
+    else:
+        why += f", and {name} has no room now"
+    return f"{part_of(best.share_percent, name)} would be enough, but {why}"
+
+
+def _distance(offer: Offer, within: Limits) -> tuple[bool, bool, float]:
+    """Order refused shares: first those refused for a latency alone, then those that cost too much, the cheapest first.
+
+    *within* has no promised latency.
+    """
+    is_dear = not (offer.slowdown.value <= within.expected and offer.slowdown.high <= within.worst)
+    is_priced = is_dear and offer.has_memory(offer.needed_bytes)
+    return not can_promise(offer, within), not is_priced, offer.slowdown.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharePrice:
+    """The price of one share of one GPU type for a job.
+
+    Attributes:
+        gpu: The site's own name of the type.
+        share_percent: 100 for a slice (MIG), which is offered whole.
+        slowdown: The step time against that on the whole GPU, alone on the share.
+        slowdown_with_partners: The same beside average partners, for which limits hold.
+        taken: Whether the job gets this share.
+        reason: Why it does not; empty where it does.
+    """
+
+    gpu: str
+    share_percent: int
+    slowdown: Interval
+    slowdown_with_partners: Interval
+    taken: bool
+    reason: str
+
+
+def price_list(policy_input: PolicyInput, decision: Decision) -> tuple[SharePrice, ...]:
+    """Return the price of each slice and share that *decision*, made on *policy_input*, had to choose from."""
+    request = decision.request
+    size = WHOLE_PERCENT if request.slice_type else request.mps_thread_percent
+
+    # The reason of each share that could have been promised, and is not the one.
+    if request.slice_type:
+        not_chosen = "is enough, but a slice has no partners, or takes less GPU time"
+    elif request.mps_thread_percent is not None:
+        not_chosen = "is enough, but another share takes less GPU time"
+    else:
+        not_chosen = "is enough here, but " + (decision.reasons[-1] if decision.reasons else "nothing is changed")
+
+    prices = []
+    for offer in (*slice_offers(policy_input), *offered_shares(policy_input)):
+        name = offer.candidate.name
+        is_taken = size == offer.share_percent and (not request.bound_types or name in request.bound_types)
+        prices.append(
+            SharePrice(
+                gpu=name,
+                share_percent=offer.share_percent,
+                slowdown=offer.alone,
+                slowdown_with_partners=offer.slowdown,
+                taken=is_taken,
+                reason="" if is_taken else trouble(offer, limits_of(policy_input)) or not_chosen,
+            )
         )
-    return RULES[rules.rule](case, draft)
+    return tuple(prices)

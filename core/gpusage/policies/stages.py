@@ -1,21 +1,117 @@
-"""The policies that gpusage comes with, one for each stage of a decision."""
+"""The policies that gpusage comes with, one for each stage of a decision; the first two are here.
+
+``eligibility``: only a request for one whole GPU may be changed, if nothing forbids sharing it. ``fit``: the workload
+fits on GPUs whose memory holds the pessimistic end of its need.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
+from gpusage.policies.candidates import admits, admitted_candidates, memory_share, type_names
 from gpusage.policies.deadline import decide_deadline
-from gpusage.policies.eligibility import decide_eligibility
-from gpusage.policies.fit import decide_fit
 from gpusage.policies.generation import decide_generation
+from gpusage.policies.latency import decide_slo
+from gpusage.policies.neighbours import decide_veto
+from gpusage.policies.share_choice import can_be_held
 from gpusage.policies.sharing import decide_sharing
-from gpusage.policies.slo import decide_slo
-from gpusage.policies.veto import decide_veto
 from gpusage_hooks import hookimpl
-from gpusage_hooks.types import Decision, PolicyInput, Stage
+from gpusage_hooks.types import Code, Decision, PolicyInput, Stage
+from gpusage_hooks.units import gib
 
 Policy = Callable[[PolicyInput, Decision], Decision | None]
+
+
+@hookimpl(trylast=True)
+def decide(stage: Stage, policy_input: PolicyInput, draft: Decision) -> Decision | None:
+    """Decide one thing about a job, as the policy of *stage* does."""
+    return POLICIES[stage](policy_input, draft)
+
+
+def decide_eligibility(policy_input: PolicyInput, draft: Decision) -> Decision | None:
+    """Refuse what is not ours (DECLINE) and what cannot safely be changed (KEEP); ``None`` lets the job through."""
+    request, cluster = policy_input.request, policy_input.cluster
+    code: Code = Code.KEEP
+    reasons: tuple[str, ...] = ()
+    if request.mps_thread_percent is not None:
+        reasons = ("the job asks for a share of a GPU already",)
+    elif request.obstacles:
+        reasons = (*request.obstacles, *_need_of_several(policy_input))
+    elif request.gpu_count == 0:
+        code, reasons = Code.DECLINE, ("the job asks for no whole GPU",)
+    elif request.gpu_count > 1:
+        unchanged = f"the job asks for {request.gpu_count} GPUs, and gpusage changes only requests for one"
+        reasons = (unchanged, *_need_of_several(policy_input))
+    elif policy_input.workload.gpus > 1:  # its share would be for a part of the model
+        reasons = (_other_count(policy_input),)
+    elif not any(admits(pool, request) for pool in cluster.pools):
+        reasons = (f"this cluster has no {f'GPU of type {request.gpu_type!r}' if request.gpu_type else 'GPU'}",)
+    elif not admitted_candidates(policy_input):
+        reasons = ("none of the GPU types that the job may use is in the catalogue",)
+    elif request.required_gpus and not can_be_held(policy_input):
+        types = ", ".join(request.required_gpus)
+        reasons = (f"the job cannot be bound to {types}, the only types that it allows",)
+
+    if not reasons:
+        return None
+    return replace(draft, code=code, request=request, reasons=reasons, plugin=__name__, final=True)
+
+
+def _need_of_several(policy_input: PolicyInput) -> tuple[str, ...]:
+    """Return what each GPU of a request for several needs where they work together, and if it is another number."""
+    request, run = policy_input.request, policy_input.workload
+    candidates = admitted_candidates(policy_input)
+    if request.gpu_count <= 1 or run.gpus == 1 or not candidates:
+        return ()
+
+    if run.mode == "train":
+        copy_size = run.gpus_per_replica
+        way = f"by {run.strategy}, batch {run.batch_size} {f'for each {copy_size}' if copy_size > 1 else 'each'}"
+    else:
+        way = "that compute one after the other" if run.strategy == "pipeline" else "that divide each layer"
+
+    memory = max((candidate.need.required_bytes for candidate in candidates), key=lambda needed: needed.high)
+    need = f"on {run.gpus} GPUs {way}, a GPU needs {gib(memory.value)} (up to {gib(memory.high)})"
+    too_small = type_names(candidate for candidate in candidates if not candidate.need.fits)
+    if too_small:
+        need += f", more than {too_small} has"
+    return (need,) if run.gpus == request.gpu_count else (need, _other_count(policy_input))
+
+
+def _other_count(policy_input: PolicyInput) -> str:
+    count = policy_input.request.gpu_count
+    return f"gpus={policy_input.workload.gpus} is not the {count} GPU{'s' if count > 1 else ''} that the job asks for"
+
+
+def decide_fit(policy_input: PolicyInput, draft: Decision) -> Decision | None:
+    """Keep the request where the workload may fit nowhere; else name the GPUs that it may be too large for.
+
+    A job that may not fit is not held back: a prediction is not a proof, and the user may know better.
+    """
+    candidates = admitted_candidates(policy_input)
+    if not candidates:
+        return None
+
+    too_small = [candidate for candidate in candidates if not candidate.need.fits]
+    if len(too_small) == len(candidates):
+        largest = max(candidates, key=lambda candidate: candidate.gpu.memory_bytes)
+        reason = (
+            f"may need up to {gib(largest.need.required_bytes.high)}, more than any GPU that it may use has "
+            f"(the largest, {largest.name}, has {gib(largest.gpu.memory_bytes)})"
+        )
+        unchanged = replace(draft, code=Code.KEEP, request=policy_input.request, need=largest.need, final=True)
+        return replace(unchanged, reasons=(*draft.reasons, reason), plugin=__name__)
+
+    reasons = draft.reasons
+    if too_small:
+        high = max(candidate.need.required_bytes.high for candidate in too_small)
+        reasons = (*reasons, f"may need up to {gib(high)}, more than {type_names(too_small)} has")
+    tightest = max(candidates, key=lambda candidate: memory_share(candidate).high)
+    return replace(draft, need=tightest.need, reasons=reasons, plugin=__name__)
+
+
 POLICIES: Mapping[Stage, Policy] = MappingProxyType(
     {
         "eligibility": decide_eligibility,
@@ -27,9 +123,3 @@ POLICIES: Mapping[Stage, Policy] = MappingProxyType(
         "veto": decide_veto,
     }
 )
-
-
-@hookimpl(trylast=True)
-def decide(stage: Stage, case: PolicyInput, draft: Decision) -> Decision | None:
-    """Decide one thing about a job, as the policy of *stage* does."""
-    return POLICIES[stage](case, draft)

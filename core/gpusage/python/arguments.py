@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS, QUANTISED, JobKey
 from gpusage_hooks.job_values import MAXIMUM_COUNT, Bandwidth, Count, Number, Switch, Words, key_hint, usual_word
-from gpusage_hooks.types import Engine, Generation, Layout, Mode, Optimizer, Precision, SoloRun, Strategy, Workload
+from gpusage_hooks.types import Decoding, Engine, Layout, Mode, Optimizer, Precision, SoloRun, Strategy, Workload
 from gpusage_hooks.units import WHOLE_PERCENT
 
 _KEYS: Mapping[str, JobKey] = {
@@ -74,7 +74,7 @@ class Run(TypedDict, total=False):
     virtual_pipeline: int
     strategy: Strategy
     network_bytes_per_s: float | None
-    generate: Generation | tuple[int, int] | None
+    generate: Decoding | tuple[int, int] | None
     compile: bool
     layout: Layout
     engine: Engine
@@ -157,18 +157,18 @@ def _read_field(name: str, value: object) -> object:
         right = _is_number(value) and 0 < _number(value) <= kind.most
         require(subject, f"be above 0 and at most {kind.most:g}, as {kind.example}", value, right=right)
     else:
-        return _read_generation(value)
+        return _read_decoding(value)
     return value
 
 
-def _read_generation(value: object) -> Generation | None:
+def _read_decoding(value: object) -> Decoding | None:
     """Return what ``(512, 128)`` means, tokens of the prompt and new ones."""
-    if value is None or isinstance(value, Generation):
+    if value is None or isinstance(value, Decoding):
         return value
     sizes = tuple(value) if isinstance(value, (tuple, list)) else ()
     right = len(sizes) == 2 and all(_is_count(size, MAXIMUM_COUNT) for size in sizes)  # a pair
     require("Argument 'generate'", "be tokens of the prompt and new tokens, as (512, 128)", value, right=right)
-    return Generation(prompt_tokens=sizes[0], new_tokens=sizes[1])
+    return Decoding(prompt_tokens=sizes[0], new_tokens=sizes[1])
 
 
 def read_alone(utilization: float | tuple[float, int] | None, step_time_s: float | None) -> SoloRun:

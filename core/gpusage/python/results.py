@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from gpusage.cli import figures
-from gpusage.cli.predicting import explain, explain_page, need_cells
+from gpusage.cli.predicting import explain, explain_page, need_table
 from gpusage.predictors.explanation import Explanation
 from gpusage.reports.pages import html
 from gpusage_hooks.types import GpuNeed
@@ -24,7 +24,7 @@ class Need(GpuNeed):
 
     def __repr__(self) -> str:
         parts = [
-            *([f"{self.share_percent} %"] if need_cells.are_shared([self]) else []),
+            *([f"{self.share_percent} %"] if need_table.are_shared([self]) else []),
             figures.time(self.step_time_s),
             figures.memory(self.required_bytes),
             f"GPU busy {figures.share(self.gpu_utilization)}",
@@ -71,5 +71,5 @@ class Explained(Explanation):
 def _table(needs: Sequence[GpuNeed]) -> str:
     if not needs:
         return "<p>no needs</p>"
-    titles = [column.title for column in need_cells.columns(needs)]
-    return html.table(titles, need_cells.rows(needs)) + html.notes(need_cells.notes(needs))
+    titles = [column.title for column in need_table.columns(needs)]
+    return html.table(titles, need_table.rows_of_needs(needs)) + html.notes(need_table.notes(needs))

@@ -18,7 +18,7 @@ from gpusage.devices.shares import memory_cap_bytes
 from gpusage.experience.finished_jobs import LEAST_SAMPLED_S, SOUND, own_utilization
 from gpusage.experience.learning import MEMORY_MARGINS
 from gpusage.experience.unnamed_jobs import gpu_need, share_prices
-from gpusage.policies.shares.price import can_promise, limits, offers, priced_percents
+from gpusage.policies.share_price import can_promise, limits, offers, priced_percents
 from gpusage.predictors.intervals import exact_interval
 from gpusage.reports.amounts import expected_slowdown, gpu_count, had_whole_gpus, was_share_withheld
 from gpusage.reports.jobs import count_jobs
@@ -155,10 +155,10 @@ def _promised_shares(
     if gpu is None or need is None:
         return ()
     pool = GpuPool(gpu=gpu.name, site_type=gpu.name, gpu_count=1, free_gpu_count=1)
-    place = Candidate(pool=pool, gpu=gpu, need=need, shares=share_prices(need, priced_percents(rules)))
+    candidate = Candidate(pool=pool, gpu=gpu, need=need, shares=share_prices(need, priced_percents(rules)))
     within = limits(rules, accepted)
     return [
         PossibleShare(share_percent=offer.share_percent, slowdown=offer.slowdown.value)
-        for offer in offers([place], GpuRequest(gpu_count=1), rules)
+        for offer in offers([candidate], GpuRequest(gpu_count=1), rules)
         if can_promise(offer, within)
     ]

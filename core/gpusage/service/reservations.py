@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpusage.decisions.outcome import Outcome
-from gpusage.policies.place import admits
+from gpusage.policies.candidates import admits
 from gpusage_hooks.types import Cluster, Code, GpuPool, NodeKind, Room
 from gpusage_hooks.units import WHOLE_PERCENT
 

@@ -47,12 +47,12 @@ class PolicyInput:
     """Everything that a policy may look at.
 
     Attributes:
-        places: The pools within the job's reach whose GPU the catalogue knows.
+        candidates: The pools within the job's reach whose GPU the catalogue knows.
     """
 
     request: GpuRequest
     workload: Workload
-    places: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...]
     cluster: Cluster
     rules: Rules
 

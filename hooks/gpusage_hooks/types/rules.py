@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-SharingRule = Literal["price", "utilization", "activity"]
 Cap = Literal["share", "double", "none"]
 Binding = Literal["room", "never", "always"]
 
@@ -25,36 +24,24 @@ class SharingRules:
 
     Attributes:
         enabled: Whether a whole GPU may become a share at all.
-        rule: What decides: the predicted price of a share, the sum of known utilizations, or the predicted SM activity.
-        sizes: By price: the percentages that a share may have, each 1 to 99.
-        maximum_slowdown: By price: how many times as long a step may take as expected, beside average partners.
-        worst_slowdown: By price: the same at the pessimistic end.
-        bind: By price: when a share may confine the job to the GPU types on which its price holds: where one of them
-            has room now, never, or always.
-        cap: By price: what a job may use of the threads: its share, twice that, or all; what is booked is the share.
-        maximum_packed: By utilization: how many jobs one GPU may have.
-        maximum_percent: The largest share, in percent.
-        minimum_percent: The smallest share, in percent.
-        step_percent: By activity: what a share's percentage is a multiple of.
-        headroom: By activity: what is added to the predicted SM activity, as a share of the GPU.
-        maximum_partners: By price and by activity: how many jobs one GPU may have.
+        sizes: The percentages that a share may have, each 1 to 99.
+        maximum_slowdown: How many times as long a step may take as expected, beside average partners.
+        worst_slowdown: The same at the pessimistic end.
+        bind: When a share may confine the job to the GPU types on which its price holds: where one of them has room
+            now, never, or always.
+        cap: What a job may use of the threads: its share, twice that, or all; the share is booked.
+        maximum_partners: How many jobs one GPU may have.
         across_users: Whether one MPS daemon serves several users' jobs, which can then end each other by a fatal fault.
         keep_apart: Whether a new share is kept off nodes where it or a job there would become slower than accepted.
         rescue: Whether a job whose share's memory was too small runs again, once, with a whole GPU.
     """
 
     enabled: bool = True
-    rule: SharingRule = "price"
     sizes: Annotated[tuple[int, ...], Range(low=1, high=99)] = (25, 33, 50, 75)
     maximum_slowdown: Annotated[float, Range(low=1, high=100)] = 1.25
     worst_slowdown: Annotated[float, Range(low=1, high=100)] = 1.5
     bind: Binding = "room"
     cap: Cap = "share"
-    maximum_packed: Annotated[int, Range(low=1, high=48)] = 3
-    maximum_percent: int = 80
-    minimum_percent: int = 10
-    step_percent: int = 5
-    headroom: float = 0.10
     maximum_partners: int = 4
     across_users: bool = False
     keep_apart: bool = True

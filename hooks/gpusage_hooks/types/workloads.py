@@ -41,7 +41,7 @@ class SoloRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class Decoding:
     """How a language model answers: tokens of the prompt that it reads, and tokens that it writes, both at least 1."""
 
     prompt_tokens: int
@@ -102,7 +102,7 @@ class Workload:
     trainable: float = 1.0
     lora: int | None = None
     checkpointing: bool = False
-    generate: Generation | None = None
+    generate: Decoding | None = None
     network_bytes_per_s: float | None = None
     gpus: int = 1
     tensor: int = 1

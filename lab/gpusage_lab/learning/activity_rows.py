@@ -13,8 +13,7 @@ from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.times.activity import features_of
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
-from gpusage_lab.learning import activity_tests, random_networks
-from gpusage_lab.learning.hosts import Loads, load_of
+from gpusage_lab.learning import activity_real, random_networks
 from gpusage_lab.learning.profiled import ProfiledRun, profiled
 from gpusage_lab.measurements.tables import DataFolder
 
@@ -29,26 +28,22 @@ class Rows(NamedTuple):
 
     Attributes:
         steps: Seconds in which kernels run, seconds of the step, and the kernels after which the host leaves gaps.
-        loads: What each step asks of its host.
-        campaigns: Whose host that was.
     """
 
     features: FloatArray
     yeung: FloatArray
     roofline: FloatArray
     steps: FloatArray
-    loads: Loads
     measured: FloatArray
     kinds: tuple[str, ...]
     architectures: tuple[str, ...]
-    campaigns: tuple[str, ...]
     left_out: dict[str, int]
 
 
 def rows_of(data: DataFolder) -> Rows:
     """Return all rows with their features."""
     loaded = random_networks.load(data)
-    features, yeung, roofline, steps, loads = [], [], [], [], []
+    features, yeung, roofline, steps = [], [], [], []
     cases = [*random_cases(loaded), *_own(data)]
     for case in cases:
         analysis = WorkloadAnalysis(case.graph, case.workload)
@@ -57,18 +52,15 @@ def rows_of(data: DataFolder) -> Rows:
         roofline.append(100.0 * np.array([timing.busy_s[0], timing.sm_s[0]]) / timing.step_s[0])
         gaps = float(analysis.kernels.counts.sum()) if case.workload.mode == "train" else 0.0
         steps.append((timing.busy_s[0], timing.step_s[0], gaps))
-        loads.append(load_of(analysis, case.gpu))
-        yeung.append(activity_tests.yeung_features(case.graph, case.workload.batch_size))
+        yeung.append(activity_real.yeung_features(case.graph, case.workload.batch_size))
     return Rows(
         np.array(features),
         np.array(yeung),
         np.array(roofline),
         np.array(steps),
-        Loads(*np.array(loads).reshape(-1, len(Loads._fields)).T),  # a folder may have no rows
         np.array([case.measured for case in cases]),
         tuple(case.kind for case in cases),
         tuple(f"{case.kind} {case.architecture}" for case in cases),
-        tuple(case.campaign for case in cases),
         loaded.left_out,
     )
 
@@ -88,9 +80,8 @@ def _has_activity(run: ProfiledRun) -> bool:
 
 
 class Case(NamedTuple):
-    """One measured run, on the host of its campaign; percents of utilization and SM activity."""
+    """One measured run; percents of utilization and SM activity."""
 
-    campaign: str
     kind: str
     architecture: str
     graph: ModelGraph
@@ -105,7 +96,7 @@ def random_cases(loaded: random_networks.Loaded) -> Iterator[Case]:
     for network in loaded.networks:
         workload = Workload(batch_size=network.batch_size, optimizer="adam")
         measured = (network.gpu_utilization, network.sm_activity)
-        yield Case(network.campaign, network.kind, network.architecture, network.graph, workload, gpu, measured)
+        yield Case(network.kind, network.architecture, network.graph, workload, gpu, measured)
 
 
 def _own(data: DataFolder) -> Iterator[Case]:
@@ -113,4 +104,4 @@ def _own(data: DataFolder) -> Iterator[Case]:
     for run in profiled(data).runs:
         if _has_activity(run):
             measured = (100.0 * run.figures["gpu_utilization"], 100.0 * run.figures["sm_activity"])
-            yield Case(run.source, "real", run.family, run.graph, run.workload, run.gpu, measured)
+            yield Case("real", run.family, run.graph, run.workload, run.gpu, measured)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.times.kernel_times import VOLTA
+from gpusage.devices.precisions import has_matrix_units
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Gpu, Precision
 from gpusage_lab.learning.step_flat import Sample
@@ -39,7 +39,7 @@ def product_samples(data: DataFolder) -> list[Sample]:
         if row.gpu in DEVICES:
             gpu = builtin_catalogue().find(DEVICES[row.gpu])
             precision, element_bytes = PRECISIONS[row.precision]
-            if precision == "fp32" or gpu.compute_capability >= VOLTA:
+            if precision == "fp32" or has_matrix_units(gpu):
                 samples.append(_sample(row, gpu, precision, element_bytes))
     return samples
 

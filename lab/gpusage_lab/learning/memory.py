@@ -24,12 +24,11 @@ from gpusage_lab.learning.memory_tables import (
     peaks_table,
     source_of,
 )
-from gpusage_lab.learning.memory_unfitted import unfitted_table
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.splits import Fold, by_group, check_enough, random_rows
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 
 FOLDS = 10
 ENDS = 3
@@ -111,7 +110,7 @@ def evaluate_with(data: DataFolder, zoo: Zoo) -> Sequence[ScoreTable]:
     ]
     tables = [peaks_table(rows, which, title, [ours, chance, *others]) for title, which in _subsets(rows).items()]
     need = need_table(rows, fit_need(rows))
-    return [*tables, need, families_table(rows, ours), *_own_table(rows, own), unfitted_table(data, zoo)]
+    return [*tables, need, families_table(rows, ours), *_own_table(rows, own)]
 
 
 def _subsets(rows: MemoryRows) -> Mapping[str, BoolArray]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from gpusage.predictors.arrays import BoolArray, FloatArray
 from gpusage.predictors.memory.liveness import TRAINING_TERMS
-from gpusage.predictors.memory.peak import CONTEXT_BYTES
+from gpusage.predictors.memory.peak import FITTED_CONTEXT_BYTES
 from gpusage_hooks.units import GIB
 from gpusage_lab.learning.memory_fit import quantile_fit
 from gpusage_lab.learning.memory_rows import MemoryRows
@@ -67,7 +67,7 @@ def fit_need(rows: MemoryRows) -> NeedFit:
     if len({rows.family[index] for index in which}) < FEWEST_FAMILIES:
         which = np.flatnonzero(rows.sound)  # bounds the need from above all the same
     columns = np.column_stack([np.ones(len(which)), tensors_of(rows)[which]])
-    measured, families = rows.measured[which] - CONTEXT_BYTES["ampere"], np.array(rows.family)[which]
+    measured, families = rows.measured[which] - FITTED_CONTEXT_BYTES, np.array(rows.family)[which]
     point = quantile_fit(columns, measured, 0.5)
     ratios = _ratios(columns, measured, families)
     farthest = float(np.quantile(ratios, 1 - FAILING, method="higher"))

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpusage.predictors.arrays import BoolArray, FloatArray
-from gpusage_hooks.units import GIB
 from gpusage_lab.learning.memory_need import HIGH, POINT, SHARE_HIGH, NeedFit
 from gpusage_lab.learning.memory_rows import PEAKS, MemoryRows, OwnPeaks
 from gpusage_lab.learning.scores import by_family, score
 from gpusage_lab.learning.seal import is_sealed
-from gpusage_lab.learning.targets import Cell, Points, ScoreTable
+from gpusage_lab.learning.targets import Cell, ScoreTable
 
 COLUMNS = (
     *("predictor", "rows", "MAPE %", "median %", "within 10 %", "bias %", "above high %", "coverage %"),
@@ -54,7 +53,6 @@ def peaks_table(rows: MemoryRows, which: BoolArray, title: str, predictors: Sequ
             "Goals: MAPE <= 5, median <= 3, above high <= 1, coverage 85 to 95.",
             "Predictable: rows of a model that has a card. Mean of families: each counts alike.",
         ),
-        points=(_points(title, rows.measured[which], ours.predicted[:, which], np.array(rows.model)[which].tolist()),),
     )
 
 
@@ -62,8 +60,7 @@ def own_peaks_table(own: OwnPeaks, predicted: FloatArray) -> ScoreTable:
     """Return the errors on peaks of gpusage profile."""
     title = "Memory: measured by gpusage profile"
     line = _row("gpusage, unseen family", own.measured, predicted)
-    points = (_points(title, own.measured, predicted, own.label),)
-    return ScoreTable(title=title, columns=COLUMNS, rows=(line,), points=points)
+    return ScoreTable(title=title, columns=COLUMNS, rows=(line,))
 
 
 def need_table(rows: MemoryRows, need: NeedFit) -> ScoreTable:
@@ -130,16 +127,3 @@ def _row(name: str, measured: FloatArray, predicted: FloatArray) -> tuple[Cell, 
     coverage = float(figures.coverage or 0.0)
     shares = tuple(100 * cell for cell in (*cells, above, coverage))
     return name, len(measured), *shares, float(np.median(high / point)), figures.width
-
-
-def _points(title: str, measured: FloatArray, predicted: FloatArray, labels: Sequence[str]) -> Points:
-    low, point, high = predicted / GIB
-    return Points(
-        title=title,
-        unit="GiB",
-        measured=(measured / GIB).tolist(),
-        predicted=point.tolist(),
-        low=low.tolist(),
-        high=high.tolist(),
-        labels=labels,
-    )

@@ -14,11 +14,11 @@ from gpusage.decisions.advisor import make_advisor
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.sharing.colocation import features_of
 from gpusage_hooks.types import Gpu, GpuNeed, SoloRun
-from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
 from gpusage_lab.learning.scores import rank_correlation
 from gpusage_lab.learning.splits import check_enough
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.named_jobs import GAVEL, LUCID, NamedJob, workload
+from gpusage_planning.zoo import load_zoo
 
 Name = tuple[str, int, bool]
 """Model, batch size, whether in mixed precision."""

@@ -21,7 +21,7 @@ from gpusage_hooks.types import Gpu, Mode, ModelGraph, Optimizer, Precision, Wor
 from gpusage_lab.learning.splits import family_of
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.profiling.table import CsvTable
-from gpusage_lab.zoo.cards import Zoo, key_of_profiled, load_zoo
+from gpusage_planning.zoo import Zoo, key_of_profiled, load_zoo
 
 FOLDER = "profile"
 SHIPPED = Path(__file__).parent.parent / "profiles"

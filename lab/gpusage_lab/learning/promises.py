@@ -11,23 +11,17 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from gpusage.decisions.advisor import Advisor
-from gpusage.policies.shares.by_activity import granted_percent
-from gpusage.policies.shares.price import Limits, Offer, can_promise, limits
+from gpusage.policies.share_price import Limits, Offer, can_promise, limits
 from gpusage.predictors.sharing.slowdown import predict_slowdown
 from gpusage_hooks.types import Candidate, Gpu, GpuNeed, GpuPool, GpuRequest, Price, SharingRules, SoloRun, Workload
 from gpusage_lab.learning.slowdown_rows import PARVAGPU, RAPP, WHOLE_FROM_PERCENT, SlowdownRow, slowdown_rows
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo
+from gpusage_planning.zoo import Zoo
 
 ONE_GPU = GpuRequest(gpu_count=1)
 WHOLE = 100
-MOST_ACTIVITY = 80
-ACTIVITY_RESERVE = 10
-"""The rule of SM activity, in percent of a GPU: the largest share that it gives, and what it adds to the activity."""
 RAPP_SIZES = (25, 35, 50, 75)
 """Percentages that RaPP measured; 35 stands for a third."""
-RAPP_STEP = 5
-"""RaPP measured every fifth percentage."""
 
 Rule = Callable[["Measured"], int]
 """Returns which share a job gets, `WHOLE` for none."""
@@ -40,12 +34,10 @@ class Measured:
     Attributes:
         known: What each part costs, by its percentage, with the step time on the whole GPU known.
         unknown: The same with nothing known.
-        activity_percent: What the rule of SM activity gives.
     """
 
     known: Mapping[int, Offer]
     unknown: Mapping[int, Offer]
-    activity_percent: int
     slowdowns: Mapping[int, float]
 
 
@@ -76,13 +68,12 @@ def promise_scores(jobs: Sequence[Measured], rules: Mapping[str, Rule], limit: f
 
 
 def rules_at(limit: float, constants: Sequence[int], sizes: Sequence[int]) -> dict[str, Rule]:
-    """Return every rule by name: the price, the activity, the same size for all, and one that knows the measurement."""
+    """Return every rule by name: the price, the same size for all, and one that knows the measurement."""
     within = limits(SharingRules(), limit)
     same = {f"always {size} %": _fixed_share(size) for size in constants}
     return {
         "price, step time known": lambda job: _by_price(job.known, within),
         "price, nothing known": lambda job: _by_price(job.unknown, within),
-        "SM activity, as before": lambda job: job.activity_percent,
         **same,
         "oracle": lambda job: min(
             (size for size in sizes if job.slowdowns.get(size, limit + 1) <= limit), default=WHOLE
@@ -99,19 +90,19 @@ def _by_price(offers: Mapping[int, Offer], within: Limits) -> int:
     return min(promised, key=lambda percent: percent * offers[percent].price.slowdown.value, default=WHOLE)
 
 
-def cheapest(place: Candidate, within: Limits) -> Offer | None:
-    """Return the share that the price's rule takes at *place*."""
-    offers = shares_of(place)
+def cheapest(candidate: Candidate, within: Limits) -> Offer | None:
+    """Return the share that the price's rule takes at *candidate*."""
+    offers = shares_of(candidate)
     percent = _by_price(offers, within)
     return offers.get(percent)
 
 
-def shares_of(place: Candidate) -> dict[int, Offer]:
-    """Return the shares at *place* by percentage."""
-    return {price.share_percent: Offer(place=place, request=ONE_GPU, price=price) for price in place.shares}
+def shares_of(candidate: Candidate) -> dict[int, Offer]:
+    """Return the shares at *candidate* by percentage."""
+    return {price.share_percent: Offer(candidate=candidate, request=ONE_GPU, price=price) for price in candidate.shares}
 
 
-def place_of(gpu: Gpu, need: GpuNeed, prices: tuple[Price, ...]) -> Candidate:
+def candidate_of(gpu: Gpu, need: GpuNeed, prices: tuple[Price, ...]) -> Candidate:
     """Return a free GPU with what a job needs there and what its shares cost."""
     pool = GpuPool(gpu=gpu.name, site_type=gpu.name, gpu_count=1, free_gpu_count=1, mps_per_gpu=WHOLE)
     return Candidate(pool=pool, gpu=gpu, need=need, shares=prices)
@@ -131,11 +122,11 @@ def rapp(advisor: Advisor, data: DataFolder, zoo: Zoo) -> Iterator[Measured]:
         need = advisor.predict(graph, run, [gpu])[0]
         known = replace(run, alone=SoloRun(step_time_s=whole_ms / 1e3))
         offers, unknown = (
-            shares_of(place_of(gpu, need, advisor.price(graph, each, [gpu], RAPP_SIZES)[0])) for each in (known, run)
+            shares_of(candidate_of(gpu, need, advisor.price(graph, each, [gpu], RAPP_SIZES)[0]))
+            for each in (known, run)
         )
-        activity = RAPP_STEP * round(_activity_percent(need) / RAPP_STEP)
         slowdowns = {int(percent): max(float(ms) / whole_ms, 1.0) for percent, ms in latency_ms.items()}
-        yield Measured(known=offers, unknown=unknown, activity_percent=activity, slowdowns=slowdowns)
+        yield Measured(known=offers, unknown=unknown, slowdowns=slowdowns)
 
 
 def parvagpu(advisor: Advisor, data: DataFolder, zoo: Zoo) -> Iterator[Measured]:
@@ -147,9 +138,7 @@ def parvagpu(advisor: Advisor, data: DataFolder, zoo: Zoo) -> Iterator[Measured]
         need = advisor.predict(zoo.graph(slices[0].key), run, [slices[0].gpu])[0]
         known, unknown = (_slices_of(advisor, zoo, slices, need, each) for each in (replace(run, alone=alone), run))
         slowdowns = {_percent(row): row.slowdown for row in slices}
-        wanted = _activity_percent(need)
-        activity = min((size for size in slowdowns if size >= wanted), default=WHOLE)
-        yield Measured(known=known, unknown=unknown, activity_percent=activity, slowdowns=slowdowns)
+        yield Measured(known=known, unknown=unknown, slowdowns=slowdowns)
 
 
 def _slices_of(
@@ -161,16 +150,10 @@ def _slices_of(
     (costs,) = predict_slowdown(graph, run, [gpu], parts, advisor.observed_figures(graph, run, [gpu]))
     prices = (Price(gpu=gpu.name, share_percent=WHOLE, slowdown=cost) for cost in costs)
     return {
-        _percent(row): Offer(place=place_of(row.share, need, (price,)), request=ONE_GPU, price=price)
+        _percent(row): Offer(candidate=candidate_of(row.share, need, (price,)), request=ONE_GPU, price=price)
         for row, price in zip(slices, prices, strict=True)
     }
 
 
 def _percent(row: SlowdownRow) -> int:
     return round(100 * row.part)
-
-
-def _activity_percent(need: GpuNeed) -> int:
-    """Return the share that the rule of SM activity gives; above 80 % it keeps the GPU whole."""
-    wanted = granted_percent(round(100 * need.sm_activity.high + ACTIVITY_RESERVE), SharingRules(rule="activity"))
-    return wanted if wanted <= MOST_ACTIVITY else WHOLE

@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage.predictors.memory.peak import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
+from gpusage.predictors.memory.peak import context_of
 from gpusage.predictors.needs import predicted
 from gpusage_hooks.errors import GpuUsageError
-from gpusage_hooks.types import Generation, Gpu, GpuNeed, Interval, Workload
+from gpusage_hooks.types import Decoding, GpuNeed, Interval, Workload
 from gpusage_lab.learning.public_goals import goals_table
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.published.compared import Compared
 from gpusage_lab.published.rows import PublishedRow, published_rows
 from gpusage_lab.published.runs import TIMES, Left, Run, run_of
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 
 FIGURES = ("n", "median ratio", "median factor", "inside %")
 SUMMARY = ("rows of", *FIGURES, *(f"unstarred: {name}" for name in FIGURES))
@@ -89,22 +89,18 @@ def _compared(run: Run, zoo: Zoo) -> Compared | Left:
 
 def _prompt_alone(workload: Workload) -> Workload:
     prompt = workload.generate.prompt_tokens if workload.generate else 1
-    return replace(workload, generate=Generation(prompt_tokens=prompt, new_tokens=1))
+    return replace(workload, generate=Decoding(prompt_tokens=prompt, new_tokens=1))
 
 
 def _of_memory(run: Run, need: GpuNeed) -> Compared:
     """Return the memory as the publisher counts it: of tensors, of the allocator, or of the whole process."""
-    context = 0.0 if run.memory == "process" else _context_bytes(run.gpu)
+    context = 0.0 if run.memory == "process" else context_of(run.gpu).value
     of = need.required_bytes if run.memory == "allocated" else need.memory_bytes
     scale = run.row.value / run.counted_bytes
     ours = Interval(
         value=scale * (of.value - context), low=scale * (of.low - context), high=scale * (of.high - context)
     )
     return Compared(run=run, ours=ours, ratio=ours.value / run.row.value, star=_star(need))
-
-
-def _context_bytes(gpu: Gpu) -> float:
-    return float(CONTEXT_BYTES.get(gpu.generation, DEFAULT_CONTEXT_BYTES))
 
 
 def _star(need: GpuNeed) -> str:

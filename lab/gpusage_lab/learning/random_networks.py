@@ -51,9 +51,8 @@ class NetworkLayer(NamedTuple):
 
 
 class Network(NamedTuple):
-    """One row: the network, how it ran, and what was measured, in percent; a file is a campaign."""
+    """One row: the network, how it ran, and what was measured, in percent."""
 
-    campaign: str
     kind: str
     architecture: str
     graph: ModelGraph
@@ -103,7 +102,6 @@ def _objection(row: Table) -> str:
 def _network(row: Table, file: str) -> Network:
     match = re.search(r"arch:([a-z]+)", str(row["config"]))
     return Network(
-        campaign=file,
         kind=KINDS[file],
         architecture=match[1] if match else "unknown",
         graph=row_graph(row, KINDS[file]),

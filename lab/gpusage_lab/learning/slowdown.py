@@ -23,9 +23,9 @@ from gpusage_lab.learning.slowdown_host import GOALS, fitted_filling, fitted_hos
 from gpusage_lab.learning.slowdown_partners import fitted_partners, partners_rows, partners_table, with_observed_costs
 from gpusage_lab.learning.slowdown_rows import FILES, SlowdownColumns, SlowdownRow, slowdown_rows, with_predictions
 from gpusage_lab.learning.splits import LEAST_GROUPS, by_group, check_enough
-from gpusage_lab.learning.targets import Points, ScoreTable
+from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 
 FOLDS = 10
 COVERAGE = 0.90
@@ -202,20 +202,6 @@ def _table(
         columns=_COLUMNS,
         rows=tuple(lines),
         notes=(f"Goal with the step time known: <= {100 * GOALS[source]:.0f} %; coverage 85 to 95.",),
-        points=(_points(columns, of_source, predicted["step_time"]),),
-    )
-
-
-def _points(columns: SlowdownColumns, which: FloatArray, predicted: FloatArray) -> Points:
-    low, point, high = predicted[:, which]
-    return Points(
-        title="Slowdown, step time known",
-        unit="x",
-        measured=columns.measured[which].tolist(),
-        predicted=point.tolist(),
-        low=low.tolist(),
-        high=high.tolist(),
-        labels=[_label(columns.rows[index]) for index in np.flatnonzero(which)],
     )
 
 
@@ -223,10 +209,6 @@ def _range(rows: Sequence[SlowdownRow], figure: Callable[[SlowdownRow], float]) 
     """Return the least and the greatest *figure* of *rows*."""
     figures = [figure(row) for row in rows]
     return float(min(figures)), float(max(figures))
-
-
-def _label(row: SlowdownRow) -> str:
-    return f"{row.key}, batch {row.workload.batch_size}, {100 * row.part:.0f} %"
 
 
 def _errors(measured: FloatArray, held_out: Mapping[BusyShareEvidence, FloatArray]) -> dict[str, float]:

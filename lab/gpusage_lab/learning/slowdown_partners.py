@@ -25,7 +25,7 @@ from gpusage_lab.learning.slowdown_rows import PARVAGPU, PARVAGPU_NAMES, slice_o
 from gpusage_lab.learning.splits import family_of, leave_one_out
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo
+from gpusage_planning.zoo import Zoo
 
 POWERS = np.arange(0.0, 0.41, 0.01)
 PAIRS_POWER = 0.11

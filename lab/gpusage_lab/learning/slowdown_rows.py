@@ -30,7 +30,7 @@ from gpusage.predictors.times.efficiency import KERNEL_COUNT
 from gpusage_hooks.types import Gpu, Workload
 from gpusage_lab.learning.splits import family_of
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo
+from gpusage_planning.zoo import Zoo
 
 RAPP, PARVAGPU, MISO = "rapp_mps_percent.csv.gz", "parvagpu_mig.csv", "miso_a100_mig.csv"
 FILES = (RAPP, PARVAGPU, MISO)

@@ -12,7 +12,7 @@ from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.learning.step_baselines import constant_roofline
 from gpusage_lab.learning.step_flat import Array, Sample
 from gpusage_lab.learning.step_rows import StepRow
-from gpusage_lab.learning.targets import Cell, Points, ScoreTable
+from gpusage_lab.learning.targets import Cell, ScoreTable
 
 COLUMNS = (
     *("rows of", "n", "ours", "ours, median", "ours, mean of families"),
@@ -88,7 +88,6 @@ def absolute_table(used: Side, left_out: Side, row_counts: Mapping[str, int], no
             f"eager, by the fit that has not seen the family. {WEIGHTED}",
             f"Left out of the first lines: {note}.",
         ),
-        points=tuple(_points(used, source) for source in sorted({row.source for row in used.rows})),
     )
 
 
@@ -157,17 +156,3 @@ def _figures(answers: Answers) -> tuple[Cell, ...]:
 
 def _error(measured: Array, predicted: Array) -> float | None:
     return None if np.isnan(predicted).any() else 100 * score(measured, predicted).mape
-
-
-def _points(used: Side, source: str) -> Points:
-    rows = [row for row in used.rows if row.source == source]
-    answers = used.answers.of(np.array([row.source == source for row in used.rows]))
-    return Points(
-        title=f"{source}, unseen family",
-        unit="s",
-        measured=answers.measured_s.tolist(),
-        predicted=answers.ours_s.tolist(),
-        low=(answers.ours_s / answers.factor).tolist(),
-        high=(answers.ours_s * answers.factor).tolist(),
-        labels=[f"{row.key} on {row.gpu.name}" for row in rows],
-    )

@@ -17,7 +17,7 @@ from gpusage_lab.learning.step_flat import Array, Sample
 from gpusage_lab.learning.step_rows import TIMM_DEVICES, TIMM_PRECISIONS, StepRow, eager_rows, timm_row
 from gpusage_lab.learning.step_samples import sample_of
 from gpusage_lab.measurements.tables import DataFolder, Table
-from gpusage_lab.zoo.cards import Zoo
+from gpusage_planning.zoo import Zoo
 
 EVERY = 8
 """One row in so many is drawn."""

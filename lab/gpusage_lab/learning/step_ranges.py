@@ -9,7 +9,7 @@ from gpusage.predictors.extrapolation import work_shares
 from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.types import ModelGraph, Workload
 from gpusage_lab.learning.step_samples import Measurements
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 
 
 def ranges(measurements: Measurements) -> dict[str, tuple[float, float]]:

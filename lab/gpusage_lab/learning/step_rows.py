@@ -30,7 +30,7 @@ from gpusage_lab.learning.profiled import profiled
 from gpusage_lab.learning.seal import is_sealed
 from gpusage_lab.learning.splits import family_of
 from gpusage_lab.measurements.tables import DataFolder, Table
-from gpusage_lab.zoo.cards import Zoo
+from gpusage_planning.zoo import Zoo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from gpusage_lab.learning.step_operators import operator_samples
 from gpusage_lab.learning.step_residual import ResidualRows, fit_residual
 from gpusage_lab.learning.step_rows import StepRow, families, graph_as_measured, left_out, step_rows
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.zoo import Zoo, load_zoo
 
 SOURCE_WEIGHTS = {
     "timm infer": 1.0,

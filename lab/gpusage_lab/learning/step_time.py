@@ -25,7 +25,7 @@ from gpusage_lab.learning.step_samples import Measurements, family_folds, gpu_fo
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.progress import track
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 
 FamilyFits = Sequence[tuple[Fold, Fitted]]
 NAME = "step_time"

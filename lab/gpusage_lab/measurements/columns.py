@@ -42,12 +42,11 @@ COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
             ),
             "lucid_solo.csv": (
                 *("model", "batch_size", "amp", "speed_samples_per_s"),
-                *("gpu_util_pct", "gmem_util_pct", "gmem_MiB"),
+                "gpu_util_pct",
             ),
-            "glet_util.csv": ("model", "gpu", "batch_size", "sm_util_pct", "mem_util_pct"),
             "miso_a100_mig.csv": (
                 *("mig_slice", "model", "batch_size", "iter_time_median_s"),
-                *("sm_util_pct_a100_solo", "mem_util_pct_a100_solo"),
+                "sm_util_pct_a100_solo",
             ),
             "parvagpu_mig.csv": ("model", "mig_slices", "batch_size", "process_count", "throughput_samples_per_s"),
             "rapp_mps_percent.csv.gz": ("model", "batch_size", "mps_percent", "time_quota_percent", "latency_ms"),

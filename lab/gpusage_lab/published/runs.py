@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from gpusage_hooks.types import Generation, Gpu, Workload
+from gpusage_hooks.types import Decoding, Gpu, Workload
 from gpusage_lab.published import models
 from gpusage_lab.published.rows import PublishedRow
 from gpusage_lab.published.settings import (
@@ -213,7 +213,7 @@ def _workload(row: PublishedRow, precision: str, strategy: str) -> Workload:
         settings["layout"] = "channels_last"
     if row.mode in ("infer", "generate"):
         lengths = _lengths(row) if row.mode == "generate" else None
-        generation = Generation(prompt_tokens=lengths[0], new_tokens=lengths[1]) if lengths else None
+        generation = Decoding(prompt_tokens=lengths[0], new_tokens=lengths[1]) if lengths else None
         if _is_divided(row):
             settings |= {"gpus": row.gpus, "strategy": strategy}
         return Workload(mode="infer", generate=generation, **settings)

@@ -20,11 +20,11 @@ from gpusage.predictors.parallel.data_parallel import gradient_traffic, waiting_
 from gpusage.predictors.times.efficiency import Efficiency
 from gpusage.predictors.times.step_time import timing_with
 from gpusage_hooks.units import TERA
-from gpusage_lab.learning.named_jobs import GAVEL, LUCID, NamedJob, workload
 from gpusage_lab.learning.step_rows import TORCHVISION_PRECISIONS, torchvision_copy_s, torchvision_workload
 from gpusage_lab.learning.step_samples import measurements, refit
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import Zoo, load_zoo
+from gpusage_planning.named_jobs import GAVEL, LUCID, NamedJob, workload
+from gpusage_planning.zoo import Zoo, load_zoo
 
 SIA_APPS = {
     "bert": LUCID["BERT"],
@@ -95,10 +95,10 @@ def runs(data: DataFolder) -> list[MeasuredRun]:
     return [run for file, load in sources.items() if file in data for run in load(data)]
 
 
-def gavel(data: DataFolder, campaign: str = "simulation_2020") -> Iterator[MeasuredRun]:
+def gavel(data: DataFolder) -> Iterator[MeasuredRun]:
     """Yield Gavel's runs of 2020 on one host; a job on several GPUs counts each one's steps."""
     rows = data.read("gavel_solo.csv")
-    rows = rows[(rows["source_file_tag"] == campaign) & (rows["consolidated"] == "yes")]
+    rows = rows[(rows["source_file_tag"] == "simulation_2020") & (rows["consolidated"] == "yes")]
     for row in rows[(rows["throughput_steps_per_s"] > 0) & rows["batch_size"].notna()].to_dict("records"):
         step_s = row["num_gpus"] / row["throughput_steps_per_s"]
         gpu, count = GAVEL_GPUS[row["gpu"]], int(row["num_gpus"])

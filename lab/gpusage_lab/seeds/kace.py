@@ -2,8 +2,7 @@
 
 KACE adds up or averages what nvidia-smi and Nsight Compute saw of each workload alone; here both jobs are known by what
 gpusage predicts from their graphs. Its 21 workloads on a V100 are not public: Gavel's V100 pairs under MPS and Lucid's
-time-sliced pairs stand in. Triples with the jobs' names were never published: they are scored where `gpusage profile`
-has measured some.
+time-sliced pairs stand in.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from gpusage_lab.learning.pairs import Pairs, Policy, gavel, lucid
 from gpusage_lab.learning.partners import RANKING, mean_sums
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.seeds import kace_across, kace_models, kace_triples
+from gpusage_lab.seeds import kace_across, kace_models
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -47,7 +46,7 @@ def tables(data: DataFolder) -> list[ScoreTable]:
         shown.append(_table("Lucid, RTX 3090, time slicing; ours was never fitted on it", others, None, named))
     if all(file in data for file in kace_across.FILES):
         shown.append(kace_across.table(data))
-    return [*shown, *kace_triples.tables(data)]
+    return shown
 
 
 def rules() -> dict[str, Policy]:

@@ -11,13 +11,15 @@ import numpy.typing as npt
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage_hooks.types import Workload
-from gpusage_lab.learning.mlperf_jobs import JOBS, NEW, OLD
 from gpusage_lab.learning.scores import rank_correlation
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.named_jobs import JOBS, NEW, OLD
+from gpusage_planning.zoo import load_zoo
 
 FloatArray = npt.NDArray[np.float64]
+FILES: tuple[str, ...] = ()
+"""None: the graphs are in the zoo, the paper's measured times in `named_jobs`."""
 PAPER_REDUCTION = 8.24
 SHUFFLES = 200
 

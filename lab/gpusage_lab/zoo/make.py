@@ -11,15 +11,16 @@ from pathlib import Path
 
 import click
 
+import gpusage_planning
 from gpusage.graphs.card.file import to_document
 from gpusage_hooks.errors import GraphError
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.progress import track
-from gpusage_lab.zoo.cards import FILE_NAME, MAXIMUM_FILE_BYTES, dump_card, pack, unpack
 from gpusage_lab.zoo.journal import add, read
 from gpusage_lab.zoo.recipes import RECIPES, Recipe
+from gpusage_planning.zoo import FILE_NAME, MAXIMUM_FILE_BYTES, dump_card, pack, unpack
 
-TARGET = Path(__file__).with_name(FILE_NAME)
+TARGET = Path(gpusage_planning.__file__).with_name(FILE_NAME)
 
 
 @click.command()

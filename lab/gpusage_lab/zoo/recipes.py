@@ -24,7 +24,7 @@ from gpusage_lab.profiling.plan import shape_text
 from gpusage_lab.published import models as published
 from gpusage_lab.published.rows import published_rows
 from gpusage_lab.published.runs import Run, run_of
-from gpusage_lab.zoo.cards import key_of_profiled
+from gpusage_planning.zoo import key_of_profiled
 
 Recipe = Callable[[], ModelGraph]
 Sizes = tuple[tuple[str, tuple[int, ...]], ...]

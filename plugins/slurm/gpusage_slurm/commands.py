@@ -7,10 +7,9 @@ from typing import get_args
 
 import click
 
-from gpusage.cli.deferred import run_by
+from gpusage.cli.program import run_by
 from gpusage.node.dividing import libexec_folder
 from gpusage.settings.configuration import SiteMode
-from gpusage_slurm.sandbox_commands import sandbox
 
 _SLURM_CONF = click.option(
     "--slurm-conf",
@@ -41,9 +40,6 @@ Example:
 @click.group()
 def slurm() -> None:
     """Install, check and try gpusage for Slurm."""
-
-
-slurm.add_command(sandbox)
 
 
 @slurm.command()
@@ -99,7 +95,7 @@ def uninstall() -> None:
 @slurm.command()
 @_YES
 @_JSON
-@run_by("gpusage_slurm.actions:drain")
+@run_by("gpusage_slurm.jobs.drain:drain")
 def drain() -> None:
     """Show pending and running rewritten jobs; with --yes, stop rewriting and restore the requests of pending ones.
 

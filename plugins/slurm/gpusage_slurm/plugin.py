@@ -98,9 +98,9 @@ def read_cluster(path: str, catalogue: GpuCatalogue) -> Cluster | None:
     Raises:
         RequestError: It has no GPUs, or cannot be understood.
     """
-    from gpusage_slurm.cluster import slurm_conf  # what lists commands starts faster
+    from gpusage_slurm.cluster import from_slurm_conf  # what lists commands starts faster
 
-    return slurm_conf.cluster_of_slurm_conf(path, catalogue)
+    return from_slurm_conf.cluster_of_slurm_conf(path, catalogue)
 
 
 @hookimpl(trylast=True)
@@ -180,9 +180,9 @@ def find_out_of_memory_jobs(manager: str) -> Sequence[OutOfMemoryJob] | None:
     """
     if manager != MANAGER:
         return None
-    from gpusage_slurm.jobs import out_of_memory
+    from gpusage_slurm.jobs import restore
 
-    return out_of_memory.find_out_of_memory_jobs()
+    return restore.find_out_of_memory_jobs()
 
 
 @hookimpl(trylast=True)
@@ -194,9 +194,9 @@ def requeue_on_whole_gpu(job: AnnotatedJob, reason: str) -> bool | None:
     """
     if job.manager != MANAGER:
         return None
-    from gpusage_slurm.jobs import out_of_memory
+    from gpusage_slurm.jobs import restore
 
-    return out_of_memory.complete_requeue(job, reason)
+    return restore.complete_requeue(job, reason)
 
 
 @hookimpl(trylast=True)

@@ -163,8 +163,11 @@ def read_accounting(manager: str, since_s: float, until_s: float, context: Conte
 @hookimpl(trylast=True)
 def add_commands() -> Sequence[click.Command]:
     """Return `gpusage yarn`."""
-    from gpusage_yarn.commands import yarn  # gpusaged has no commands
+    from gpusage_yarn.commands import jar, yarn  # gpusaged has no commands
+    from gpusage_yarn.jar import in_checkout
 
+    if not in_checkout():  # there the jar is built first, by what gpusage_sandboxes adds to this group
+        yarn.add_command(jar)
     return [yarn]
 
 

@@ -44,8 +44,8 @@ def describe_model_names() -> list[str]:
 
 
 @hookimpl
-def decide(stage: Stage, case: PolicyInput, draft: Decision) -> Decision | None:
+def decide(stage: Stage, policy_input: PolicyInput, draft: Decision) -> Decision | None:
     """Keep a whole GPU for whoever asks for an H100 by name; leave all else to the built-in policies."""
-    if stage != "sharing" or case.request.gpu_type != "h100":
+    if stage != "sharing" or policy_input.request.gpu_type != "h100":
         return None
     return replace(draft, reasons=(*draft.reasons, "this site shares no H100"), plugin=__name__)

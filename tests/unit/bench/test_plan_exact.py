@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.policies.capacity.planning import make_plan
-from gpusage.policies.capacity.problem import NodeGroup, NodeType, PlannedJob
-from gpusage.policies.capacity.rules import RULES, by_rule
-from gpusage.policies.capacity.search import best_plan
+from gpusage_planning.capacity.planning import make_plan
+from gpusage_planning.capacity.problem import NodeGroup, NodeType, PlannedJob
+from gpusage_planning.capacity.rules import RULES, by_rule
+from gpusage_planning.capacity.search import best_plan
 
 sys.path.append(str(Path(__file__).parents[3] / "bench"))
 

@@ -18,6 +18,7 @@ from gpusage_lab.seeds.command import command_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES_WITH_BLOCKS = ("accuracy", "experiments", "simulator", "published")
+"""Of lab/docs."""
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +73,7 @@ def test_every_mark_names_a_command_that_exists_with_its_options_and_how_its_blo
 def test_what_readme_and_the_contents_of_the_experiments_repeat_stands_in_a_block(bench: ModuleType) -> None:
     readme, accuracy, experiments, simulator, published = (
         (ROOT / name).read_text(encoding="utf-8")
-        for name in ("README.md", *(f"docs/{page}.md" for page in PAGES_WITH_BLOCKS))
+        for name in ("README.md", *(f"lab/docs/{page}.md" for page in PAGES_WITH_BLOCKS))
     )
     blocks = "".join(block.text for block in bench.blocks_of(accuracy + experiments + simulator + published))
     known = {float(figure) for figure in bench.FIGURE.findall(blocks)}

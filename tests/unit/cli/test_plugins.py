@@ -27,7 +27,7 @@ def test_a_plugin_that_is_set_aside_is_listed_with_the_reason(install: Callable[
     assert result.exit_code == 1
     rows = {row["name"]: row for row in json.loads(result.stdout)["plugins"]}
     assert rows["site"]["hooks"] == []
-    assert "gpusage_api must be 2" in rows["site"]["trouble"]
+    assert "gpusage_api must be 1" in rows["site"]["trouble"]
     assert rows["gpusage.policies.stages"]["hooks"] == ["decide"]
     assert "none: set aside" in CliRunner().invoke(main, ["plugins"]).stdout
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gpusage.boundary.printable_text import visible_lines
-from gpusage.cli.failure import report_failure
+from gpusage.cli.program import report_failure
 from gpusage.cli.tables import Column, print_json, show, show_filled, show_rows, show_title
 
 EVIL = "\x1b]0;owned\x07\u202efdp.\x9b31m"

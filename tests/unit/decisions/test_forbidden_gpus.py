@@ -10,7 +10,7 @@ import pytest
 
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.decisions.outcome import DecisionContext, Outcome, decide_outcome, require_job
-from gpusage.policies.place import without_forbidden
+from gpusage.policies.candidates import without_forbidden
 from gpusage_hooks.comment import parse_model
 from gpusage_hooks.errors import DeviceError, RequestError
 from gpusage_hooks.types import Cluster, Code, DecisionRequest, GpuPool, ModelGraph

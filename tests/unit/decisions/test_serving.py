@@ -11,14 +11,14 @@ from gpusage.decisions.serving import BLOCK_TOKENS, MOST_ANSWERS, Fleet, fleet_o
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.policies.latency import waited_services
 from gpusage.predictors.analysis import analyze
-from gpusage_hooks.types import Generation, Workload
+from gpusage_hooks.types import Decoding, Workload
 from graphs import language_model
 
 A100 = builtin_catalogue().find("a100")
 SMALL = replace(A100, memory_bytes=4 * 2**30)
 LLAMA = language_model(4096, 32, 32, 11008, 32000, length=128)
 RUN = Workload(
-    mode="infer", precision="bf16-pure", engine="vllm", generate=Generation(prompt_tokens=1000, new_tokens=200)
+    mode="infer", precision="bf16-pure", engine="vllm", generate=Decoding(prompt_tokens=1000, new_tokens=200)
 )
 
 

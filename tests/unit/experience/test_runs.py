@@ -10,7 +10,7 @@ from gpusage.experience.identity import family, settings_key
 from gpusage.experience.profile_rows import profile_row
 from gpusage.experience.runs import model_runs, run_of
 from gpusage.store.rows import Observation
-from gpusage_hooks.types import Allocation, Generation, Usage, Workload
+from gpusage_hooks.types import Allocation, Decoding, Usage, Workload
 from records import RECORD
 from runs import V100, WHO
 
@@ -109,7 +109,7 @@ def test_training_with_frozen_weights_is_another_manner_and_no_row_for_predictor
     )
     assert profile_row(USAGE, replace(DECIDED, workload=plain), 60) is not None
     assert profile_row(USAGE, replace(DECIDED, workload=replace(plain, trainable=0.02)), 60) is None
-    writing = replace(plain, mode="infer", generate=Generation(prompt_tokens=512, new_tokens=128))
+    writing = replace(plain, mode="infer", generate=Decoding(prompt_tokens=512, new_tokens=128))
     assert settings_key(writing) == "infer,8,fp32,momentum,generate=512+128"
     assert settings_key(replace(plain, compile=True)).endswith("compile=True")
     assert profile_row(USAGE, replace(DECIDED, workload=writing), 60) is None

@@ -49,13 +49,13 @@ def need_on(workload: Workload, gpu: Gpu, known: ObservedFigures) -> GpuNeed:
     return replace(need, throughput_samples_per_s=samples.around(workload.batch_size / step_time_s.value))
 
 
-def keep_request(case: PolicyInput, draft: Decision) -> Decision:
-    return replace(draft, request=case.request, reasons=("as asked",), final=True)
+def keep_request(policy_input: PolicyInput, draft: Decision) -> Decision:
+    return replace(draft, request=policy_input.request, reasons=("as asked",), final=True)
 
 
 def changing(**changes: Any) -> Callable[..., Decision]:  # fields of GpuRequest
-    def decide(case: PolicyInput, draft: Decision) -> Decision:
-        return replace(draft, request=replace(case.request, **changes), reasons=("so it is",))
+    def decide(policy_input: PolicyInput, draft: Decision) -> Decision:
+        return replace(draft, request=replace(policy_input.request, **changes), reasons=("so it is",))
 
     return decide
 
@@ -78,18 +78,20 @@ def test_a_reader_is_checked_on_the_models_that_its_author_names() -> None:
         checks.check_reader(read_model, broken=["a.mine"])
 
 
-def raising(case: PolicyInput) -> None:
-    raise KeyError(case.cluster.version)
+def raising(policy_input: PolicyInput) -> None:
+    raise KeyError(policy_input.cluster.version)
 
 
 def changing_its_mind() -> Callable[[str], Decision | None]:
-    answers: Iterator[Decision | None] = iter([keep_request(samples.case(), samples.draft(samples.case())), None] * 100)
-    return lambda case, draft: next(answers)  # type: ignore[misc,return-value]
+    answers: Iterator[Decision | None] = iter(
+        [keep_request(samples.policy_input(), samples.draft(samples.policy_input())), None] * 100
+    )
+    return lambda policy_input, draft: next(answers)  # type: ignore[misc,return-value]
 
 
-def vandal(case: PolicyInput, draft: Decision) -> Decision:
+def vandal(policy_input: PolicyInput, draft: Decision) -> Decision:
     object.__setattr__(draft, "reasons", ("mine now",))
-    return keep_request(case, draft)
+    return keep_request(policy_input, draft)
 
 
 def sorted_by_name(workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]) -> list[GpuNeed]:
@@ -146,7 +148,7 @@ BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
     "another error": ("decide", raising, "raise nothing but GpuUsageError; it raised KeyError"),
     "not pure": ("decide", changing_its_mind(), "must answer the same question alike"),
     "mutates": ("decide", vandal, "must leave its arguments as they are"),
-    "wrong type": ("decide", lambda case: {"code": "KEEP"}, "must be Decision or None; got dict"),
+    "wrong type": ("decide", lambda policy_input: {"code": "KEEP"}, "must be Decision or None; got dict"),
     "list for tuple": (
         "decide",
         changing(preferred_gpus=["sample-old"]),
@@ -188,10 +190,10 @@ BREACHES: Mapping[str, tuple[str, Callable[..., Any], str]] = {
     "one entry for all": ("predict_colocation", one_for_all, "one entry per job"),
     "answers everyone": ("read_model", lambda source: samples.graph(), "must answer None to"),
     "renders everyone": ("parse_submission", lambda submission: samples.job(), "leave manager"),
-    "reads every cluster": ("read_cluster", lambda path: samples.case().cluster, "to others"),
+    "reads every cluster": ("read_cluster", lambda path: samples.policy_input().cluster, "to others"),
     "reads all jobs": ("read_past_jobs", lambda path: [], "to others"),
     "asks every accounting": ("collect_past_jobs", lambda manager: [], "to others"),
-    "observes everyone": ("observe_cluster", lambda manager: samples.case().cluster, "to others"),
+    "observes everyone": ("observe_cluster", lambda manager: samples.policy_input().cluster, "to others"),
     "collects everyone": ("collect_usage", lambda manager: [], "to others"),
     "accounts for everyone": ("read_accounting", lambda manager: [], "to others"),
     "reads every GPU": ("read_gpu", lambda device: GpuReading(name=device), "a GPU that is not there"),
@@ -218,7 +220,7 @@ def test_a_hook_that_does_not_exist_is_found() -> None:
 
 def test_an_argument_that_the_hook_does_not_have_is_found() -> None:
     with pytest.raises(AssertionError, match=r"got \['queue'\]"):
-        checks.check_plugin(plugin(decide=lambda case, queue: None))
+        checks.check_plugin(plugin(decide=lambda policy_input, queue: None))
 
 
 def test_a_hook_may_be_named_by_its_mark() -> None:
@@ -244,11 +246,11 @@ def test_an_unsound_graph_is_found(change: dict[str, Any], sentence: str) -> Non
 
 
 def test_a_final_keep_may_not_change_the_request() -> None:
-    case = samples.case()
-    draft = samples.draft(case)
+    policy_input = samples.policy_input()
+    draft = samples.draft(policy_input)
     changed = replace(draft, code=Code.KEEP, final=True, reasons=("r",), request=GpuRequest(gpu_count=0))
     with pytest.raises(AssertionError, match="final KEEP must leave the request"):
-        checks.check_decision(changed, case, draft)
+        checks.check_decision(changed, policy_input, draft)
 
 
 @pytest.mark.parametrize(

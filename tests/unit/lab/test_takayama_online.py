@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpusage_lab.learning.mlperf_jobs import JOBS
 from gpusage_lab.seeds.takayama import predicted
 from gpusage_lab.seeds.takayama_online import NEW, OLD, AmongRecentJobs, ByGain, Truth, fleet, jobs, measured
-from gpusage_lab.simulator.contract import JobRequest
-from gpusage_lab.simulator.engine import simulate
+from gpusage_planning.named_jobs import JOBS
+from gpusage_planning.simulator.contract import JobRequest
+from gpusage_planning.simulator.engine import simulate
 
 
 def test_new_gpus_go_first_to_who_gains_most_and_old_ones_to_who_loses_least() -> None:

@@ -132,9 +132,9 @@ def test_what_a_plugin_prints_is_not_the_commands_output(capsys: pytest.CaptureF
 
 
 def test_a_policy_that_answers_with_a_dict_is_named() -> None:
-    hooks = make_hooks([announced(decide=lambda case: {"code": "KEEP"})])
+    hooks = make_hooks([announced(decide=lambda policy_input: {"code": "KEEP"})])
     with pytest.raises(PluginError, match=r"Plugin 'site', hook 'decide', must .* got dict"):
-        hooks.decide("sharing", samples.case(), samples.draft(samples.case()))
+        hooks.decide("sharing", samples.policy_input(), samples.draft(samples.policy_input()))
 
 
 def test_an_error_that_the_contract_knows_goes_through() -> None:

@@ -81,7 +81,7 @@ def test_one_module_under_two_names_is_told_of_in_one_sentence() -> None:
 def test_a_misspelt_hook_sets_the_plugin_aside() -> None:
     """A typo in a site's plugin is told at start-up, not silently at the first job."""
     trouble = trouble_of(make_hooks([announced(decide_fitt=lambda: None)]))
-    assert "keep to API 2: 'decide_fitt' must implement a hook; got no hook 'decide_fitt'" in trouble
+    assert "keep to API 1: 'decide_fitt' must implement a hook; got no hook 'decide_fitt'" in trouble
 
 
 def test_an_argument_that_the_hook_lacks_sets_the_plugin_aside() -> None:
@@ -100,13 +100,13 @@ def test_a_wrapper_sets_the_plugin_aside() -> None:
 def test_a_plugin_for_another_api_is_set_aside() -> None:
     point = announced(gpusage_api=3, describe_gpus=lambda: None)
     assert trouble_of(make_hooks([point])) == (
-        "Plugin 'site' must keep to API 2: gpusage_api must be 2, the API of this gpusage; got 3. "
+        "Plugin 'site' must keep to API 1: gpusage_api must be 1, the API of this gpusage; got 3. "
         "It is set aside; update or uninstall it."
     )
 
 
 def test_a_plugin_that_names_this_api_is_used() -> None:
-    hooks = make_hooks([announced(gpusage_api=2, describe_gpus=lambda: [*samples.gpus()])])
+    hooks = make_hooks([announced(gpusage_api=1, describe_gpus=lambda: [*samples.gpus()])])
     assert hooks.troubles() == {}
     assert hooks.describe_gpus()[-3:] == [*samples.gpus()]
 
@@ -126,7 +126,7 @@ def test_the_warning_is_one_line_on_standard_error_once_a_process(
     install(announced(decide_fitt=lambda: None))
     assert load_hooks() is load_hooks()
     reported = capsys.readouterr()
-    assert reported.err.startswith("gpusage: warning: Plugin 'site' must keep to API 2")
+    assert reported.err.startswith("gpusage: warning: Plugin 'site' must keep to API 1")
     assert (reported.out, reported.err.count("\n")) == ("", 1)
 
 

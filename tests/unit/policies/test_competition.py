@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.policies.test_policies import H100, V100, need, pool
 
-from gpusage.policies.competition import LEAST_JOBS, gives_way, least_rank, preferred
-from gpusage.policies.generation import decide_generation
+from gpusage.policies.generation import LEAST_JOBS, decide_generation, gives_way, least_rank, preferred_among_jobs
 from gpusage_hooks.types import (
     Candidate,
     Cluster,
@@ -27,7 +26,7 @@ from gpusage_hooks.types import (
 RECENT_SPEEDUPS = [{"v100": gain, "h100": 1.0} for gain in (1.1, 1.2, 1.3, 1.5, 1.8, 2.0, 2.5, 3.0)]
 
 
-def places(gain: float, *, free: int = 1, old_free: int = 1) -> list[Candidate]:
+def candidates(gain: float, *, free: int = 1, old_free: int = 1) -> list[Candidate]:
     """Return four V100 and four H100, of which so many are free, for a job that runs *gain* times as fast on these."""
     old = replace(pool(V100), free_gpu_count=old_free)
     new = replace(pool(H100), free_gpu_count=free)
@@ -38,7 +37,7 @@ def places(gain: float, *, free: int = 1, old_free: int = 1) -> list[Candidate]:
 
 
 def names(where: list[Candidate], speedups: list[Mapping[str, float]] = RECENT_SPEEDUPS) -> list[str]:  # type: ignore[assignment]
-    return [place.name for place in preferred(where, speedups)]
+    return [candidate.name for candidate in preferred_among_jobs(where, speedups)]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ def names(where: list[Candidate], speedups: list[Mapping[str, float]] = RECENT_S
     ],
 )
 def test_a_job_leaves_a_scarce_gpu_to_those_that_gain_more(gain: float, free: int, expected: str) -> None:
-    assert names(places(gain, free=free)) == [expected]
+    assert names(candidates(gain, free=free)) == [expected]
 
 
 def test_the_rank_that_is_asked_for_is_half_of_the_slower_gpus_part_for_the_last_fast_one() -> None:
@@ -61,28 +60,31 @@ def test_the_rank_that_is_asked_for_is_half_of_the_slower_gpus_part_for_the_last
 
 @pytest.mark.parametrize(("free", "old_free"), [(0, 1), (1, 0), (0, 0)])
 def test_where_only_one_generation_has_room_nobody_gives_way(free: int, old_free: int) -> None:
-    assert names(places(1.15, free=free, old_free=old_free)) == []
+    assert names(candidates(1.15, free=free, old_free=old_free)) == []
 
 
 def test_few_rivals_and_rivals_that_do_not_fit_on_both_tell_nothing() -> None:
-    assert names(places(1.15), RECENT_SPEEDUPS[: LEAST_JOBS - 1]) == []
-    assert names(places(1.15), [{"h100": 1.0}] * 64) == []
+    assert names(candidates(1.15), RECENT_SPEEDUPS[: LEAST_JOBS - 1]) == []
+    assert names(candidates(1.15), [{"h100": 1.0}] * 64) == []
 
 
 def test_a_type_that_cannot_be_asked_for_is_no_choice() -> None:
-    old, new = places(1.15)
+    old, new = candidates(1.15)
     assert names([replace(old, pool=replace(old.pool, feature=None)), new]) == []
 
 
-def case(gain: float, rules: GenerationRules = GenerationRules()) -> PolicyInput:
-    where = tuple(places(gain))
+def make_input(gain: float, rules: GenerationRules = GenerationRules()) -> PolicyInput:
+    where = tuple(candidates(gain))
     cluster = Cluster(
-        manager="slurm", version="24.11", pools=tuple(place.pool for place in where), recent_jobs=tuple(RECENT_SPEEDUPS)
+        manager="slurm",
+        version="24.11",
+        pools=tuple(candidate.pool for candidate in where),
+        recent_jobs=tuple(RECENT_SPEEDUPS),
     )
     return PolicyInput(
         request=GpuRequest(gpu_count=1),
         workload=Workload(),
-        places=where,
+        candidates=where,
         cluster=cluster,
         rules=Rules(generation=rules),
     )
@@ -104,10 +106,17 @@ def decided(of: PolicyInput) -> Decision | None:
 def test_the_decision_says_what_the_job_gains_beside_others(
     gain: float, *, by_recent_jobs: bool, expected: str, reason: str
 ) -> None:
-    decision = decided(case(gain, GenerationRules(by_recent_jobs=by_recent_jobs)))
+    decision = decided(make_input(gain, GenerationRules(by_recent_jobs=by_recent_jobs)))
     assert decision is not None
     assert decision.request.preferred_gpus == (expected,)
     assert decision.reasons == (reason,)
+
+
+def test_of_jobs_that_gain_alike_half_count_as_gaining_less() -> None:
+    """The mid-rank of one of four equal jobs is 0.5: neither all of them give way for one, nor none for all."""
+    alike = [1.5] * 4
+    assert [gives_way(1.5, alike, least) for least in (0.49, 0.5, 0.51)] == [False, False, True]
+    assert [gives_way(1.5, [1.2, 1.5, 2.0, 3.0], least) for least in (0.375, 0.376)] == [False, True]  # (1 + 1/2) / 4
 
 
 GAINS = st.floats(min_value=0.5, max_value=8)

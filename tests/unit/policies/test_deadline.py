@@ -10,7 +10,7 @@ from tests.unit.policies.test_policies import H100, P100, V100, need, pool
 
 from gpusage.policies.deadline import UNKNOWN_LENGTH, decide_deadline
 from gpusage.policies.generation import decide_generation
-from gpusage.policies.shares.price import Limits, Offer, can_promise, trouble
+from gpusage.policies.share_price import Limits, Offer, can_promise, trouble
 from gpusage.policies.sharing import decide_sharing
 from gpusage_hooks.types import (
     Candidate,
@@ -23,7 +23,6 @@ from gpusage_hooks.types import (
     PolicyInput,
     Price,
     Rules,
-    SharingRules,
     Workload,
 )
 
@@ -31,21 +30,25 @@ STEP_S = {"p100": 0.4, "v100": 0.2, "h100": 0.1}
 STEPS = 10_000  # 4000 s, 2000 s and 1000 s
 
 
-def place(name: str, *, free: int = 1, spread: float = 0.0) -> Candidate:
+def candidate(name: str, *, free: int = 1, spread: float = 0.0) -> Candidate:
     gpu = {"p100": P100, "v100": V100, "h100": H100}[name]
     return Candidate(
         pool=replace(pool(gpu), free_gpu_count=free), gpu=gpu, need=need(gpu, step_s=STEP_S[name], spread=spread)
     )
 
 
-def case(
-    places: Sequence[Candidate], deadline_s: int | None, *, steps: int | None = STEPS, prices: Mapping[str, float] = {}
+def make_input(
+    candidates: Sequence[Candidate],
+    deadline_s: int | None,
+    *,
+    steps: int | None = STEPS,
+    prices: Mapping[str, float] = {},
 ) -> PolicyInput:
     return PolicyInput(
         request=GpuRequest(gpu_count=1, deadline_s=deadline_s),
         workload=Workload(steps=steps),
-        places=tuple(places),
-        cluster=Cluster(manager="slurm", version="24.11", pools=tuple(each.pool for each in places)),
+        candidates=tuple(candidates),
+        cluster=Cluster(manager="slurm", version="24.11", pools=tuple(each.pool for each in candidates)),
         rules=Rules(money=MoneyRules(price_per_hour=prices)),
     )
 
@@ -59,7 +62,7 @@ def draft(of: PolicyInput) -> Decision:
     return Decision(code=Code.KEEP, request=of.request, reasons=(), plugin="test")
 
 
-ALL = [place("p100"), place("v100"), place("h100")]
+ALL = [candidate("p100"), candidate("v100"), candidate("h100")]
 PRICES = {P100.name: 1.0, V100.name: 1.5, H100.name: 10.0}
 """A run costs 1.11, 0.83 and 2.78."""
 
@@ -84,28 +87,28 @@ PRICES = {P100.name: 1.0, V100.name: 1.5, H100.name: 10.0}
 def test_the_cheapest_type_that_meets_the_deadline_is_preferred(
     deadline_s: int | None, prices: Mapping[str, float], expected: tuple[str, ...] | None
 ) -> None:
-    assert preferred(case(ALL, deadline_s, prices=prices)) == expected
+    assert preferred(make_input(ALL, deadline_s, prices=prices)) == expected
 
 
 def test_a_type_without_room_is_passed_over_and_where_none_has_room_all_in_time_are_preferred() -> None:
-    full = place("v100", free=0)
-    assert preferred(case([place("p100"), full, place("h100")], 5000, prices=PRICES)) == ("p100",)
-    none = [place(name, free=0) for name in ("p100", "v100", "h100")]
-    assert preferred(case(none, 3000, prices=PRICES)) == ("v100", "h100")
+    full = candidate("v100", free=0)
+    assert preferred(make_input([candidate("p100"), full, candidate("h100")], 5000, prices=PRICES)) == ("p100",)
+    none = [candidate(name, free=0) for name in ("p100", "v100", "h100")]
+    assert preferred(make_input(none, 3000, prices=PRICES)) == ("v100", "h100")
 
 
 def test_the_pessimistic_end_of_the_run_counts() -> None:
-    doubtful = place("v100", spread=0.3)  # 2000 s, up to 2600
-    assert preferred(case([place("p100"), doubtful, place("h100")], 2500, prices=PRICES)) == ("h100",)
+    doubtful = candidate("v100", spread=0.3)  # 2000 s, up to 2600
+    assert preferred(make_input([candidate("p100"), doubtful, candidate("h100")], 2500, prices=PRICES)) == ("h100",)
 
 
 def test_a_type_that_the_user_named_stays() -> None:
-    of = case(ALL, 1500, prices=PRICES)
+    of = make_input(ALL, 1500, prices=PRICES)
     assert preferred(replace(of, request=replace(of.request, gpu_type="p100"))) is None
 
 
 def test_the_generation_leaves_what_the_deadline_prefers() -> None:
-    of = case(ALL, 3000)
+    of = make_input(ALL, 3000)
     decision = decide_deadline(of, draft(of))
     assert decision is not None
     assert decide_generation(of, decision) is None
@@ -116,7 +119,7 @@ def test_the_generation_leaves_what_the_deadline_prefers() -> None:
 def test_a_share_has_to_end_in_time_at_its_pessimistic_end(times_its_worst: float | None, *, expected: bool) -> None:
     slowdown = Interval(value=1.1, low=1.0, high=1.15)
     offer = Offer(
-        place=place("v100"),
+        candidate=candidate("v100"),
         request=GpuRequest(gpu_count=1),
         price=Price(gpu=V100.name, share_percent=50, slowdown=slowdown),
     )
@@ -127,15 +130,7 @@ def test_a_share_has_to_end_in_time_at_its_pessimistic_end(times_its_worst: floa
 
 
 def test_a_job_with_a_deadline_and_no_known_length_keeps_its_gpu() -> None:
-    of = case(ALL, 3000, steps=None)
+    of = make_input(ALL, 3000, steps=None)
     decision = decide_sharing(of, draft(of))
     assert decision is not None
     assert decision.reasons == (f"a whole GPU is kept: {UNKNOWN_LENGTH}",)
-
-
-def test_a_rule_that_predicts_no_speed_shares_nothing_with_a_deadline() -> None:
-    of = case(ALL, 3000)
-    of = replace(of, rules=Rules(sharing=SharingRules(rule="activity")))
-    decision = decide_sharing(of, draft(of))
-    assert decision is not None
-    assert "the rule activity predicts no share's speed" in decision.reasons[0]

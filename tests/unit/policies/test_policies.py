@@ -8,8 +8,10 @@ from types import MappingProxyType
 
 import pytest
 
-from gpusage.policies import eligibility, fit, generation, sharing, slo
-from gpusage.policies.place import admitted_candidates
+from gpusage.policies.candidates import admitted_candidates
+from gpusage.policies.generation import decide_generation
+from gpusage.policies.latency import decide_slo
+from gpusage.policies.stages import decide_eligibility, decide_fit
 from gpusage.predictors.intervals import speedup
 from gpusage_hooks.types import (
     Candidate,
@@ -24,7 +26,6 @@ from gpusage_hooks.types import (
     Interval,
     PolicyInput,
     Rules,
-    SharingRules,
     Slo,
     SloRules,
     Workload,
@@ -80,7 +81,7 @@ H100 = gpu("h100-sxm5-80gb", gib=80, year=2022, capability=(9, 0))
 P100 = gpu("p100-pcie-16gb", year=2016, capability=(6, 0))
 
 
-def case(
+def make_input(
     *rows: tuple[Gpu, GpuNeed],
     request: GpuRequest | None = None,
     rules: Rules | None = None,
@@ -92,15 +93,12 @@ def case(
     return PolicyInput(
         request=request or GpuRequest(gpu_count=1),
         workload=workload or Workload(),
-        places=tuple(Candidate(pool=where, gpu=row, need=need) for where, (row, need) in zip(seen, rows, strict=True)),
+        candidates=tuple(
+            Candidate(pool=where, gpu=row, need=need) for where, (row, need) in zip(seen, rows, strict=True)
+        ),
         cluster=Cluster(manager="slurm", version="24.11", pools=(*seen, *others)),
-        rules=by_activity(rules or Rules()),
+        rules=rules or Rules(),
     )
-
-
-def by_activity(rules: Rules) -> Rules:
-    """Return *rules* with that of sharing which is tested here."""
-    return replace(rules, sharing=replace(rules.sharing, rule="activity"))
 
 
 def draft(of: PolicyInput) -> Decision:
@@ -119,11 +117,11 @@ def small(of: Gpu = V100) -> tuple[Gpu, GpuNeed]:
 
 
 def eligible(of: PolicyInput) -> Decision | None:
-    return eligibility.decide_eligibility(of, draft(of))
+    return decide_eligibility(of, draft(of))
 
 
 def test_one_whole_gpu_goes_on() -> None:
-    assert eligible(case(small())) is None
+    assert eligible(make_input(small())) is None
 
 
 @pytest.mark.parametrize(
@@ -137,14 +135,14 @@ def test_one_whole_gpu_goes_on() -> None:
     ],
 )
 def test_the_rest_is_refused_with_a_reason(request_: GpuRequest, code: Code, reason: str) -> None:
-    decision = eligible(case(small(), request=request_))
+    decision = eligible(make_input(small(), request=request_))
     assert decision is not None
     assert (decision.code, decision.reasons, decision.request) == (code, (reason,), request_)
     assert decision.final
 
 
 def test_a_job_that_asks_for_one_gpu_and_means_several_keeps_it_whole() -> None:
-    decision = eligible(case(small(), workload=Workload(batch_size=8, gpus=8, strategy="fsdp")))
+    decision = eligible(make_input(small(), workload=Workload(batch_size=8, gpus=8, strategy="fsdp")))
     assert decision is not None
     assert (decision.code, decision.reasons) == (Code.KEEP, ("gpus=8 is not the 1 GPU that the job asks for",))
 
@@ -152,55 +150,55 @@ def test_a_job_that_asks_for_one_gpu_and_means_several_keeps_it_whole() -> None:
 def test_a_job_that_trains_on_several_gpus_is_kept_and_told_what_each_needs() -> None:
     rows = [(V100, need(V100, gib=6.0)), (H100, need(H100, gib=20.0))]
     run = Workload(batch_size=8, gpus=4, strategy="fsdp")
-    decision = eligible(case(*rows, request=GpuRequest(gpu_count=4), workload=run))
+    decision = eligible(make_input(*rows, request=GpuRequest(gpu_count=4), workload=run))
     assert decision is not None
     assert decision.request == GpuRequest(gpu_count=4)
     assert decision.reasons[1] == "on 4 GPUs by fsdp, batch 8 each, a GPU needs 20.0 GiB (up to 20.0 GiB)"
     of_copies = replace(run, gpus=8, tensor=2, pipeline=2)
-    decision = eligible(case(*rows, request=GpuRequest(gpu_count=8), workload=of_copies))
+    decision = eligible(make_input(*rows, request=GpuRequest(gpu_count=8), workload=of_copies))
     assert decision is not None
     assert decision.reasons[1].startswith("on 8 GPUs by fsdp, batch 8 for each 4, a GPU needs")
     assert len(decision.reasons) == 2
-    decision = eligible(case(*rows, request=GpuRequest(gpu_count=4), workload=of_copies))
+    decision = eligible(make_input(*rows, request=GpuRequest(gpu_count=4), workload=of_copies))
     assert decision is not None
     assert decision.reasons[2] == "gpus=8 is not the 4 GPUs that the job asks for"
     on_two_nodes = GpuRequest(gpu_count=8, obstacles=("the job may use several nodes",))
-    decision = eligible(case(*rows, request=on_two_nodes, workload=of_copies))
+    decision = eligible(make_input(*rows, request=on_two_nodes, workload=of_copies))
     assert decision is not None
     assert decision.reasons[0] == "the job may use several nodes"
     assert decision.reasons[1].startswith("on 8 GPUs by fsdp, batch 8 for each 4, a GPU needs")
     (of, _), *_ = rows
-    decision = eligible(case((of, need(of, gib=100.0)), request=GpuRequest(gpu_count=4), workload=run))
+    decision = eligible(make_input((of, need(of, gib=100.0)), request=GpuRequest(gpu_count=4), workload=run))
     assert decision is not None
     assert decision.reasons[1].endswith("needs 100.0 GiB (up to 100.0 GiB), more than v100 has")
 
 
 def test_a_gpu_that_the_catalogue_does_not_know_is_left_alone() -> None:
     unknown = GpuPool(gpu=None, site_type="mi300", gpu_count=1, free_gpu_count=1, mps_per_gpu=100)
-    decision = eligible(case(others=[unknown]))
+    decision = eligible(make_input(others=[unknown]))
     assert decision is not None
     assert decision.reasons == ("none of the GPU types that the job may use is in the catalogue",)
 
 
 def test_a_cluster_without_gpus_is_said_to_have_none() -> None:
-    decision = eligible(case())
+    decision = eligible(make_input())
     assert decision is not None
     assert decision.reasons == ("this cluster has no GPU",)
 
 
 @pytest.mark.parametrize("named", ["v100", "V100", "v100-sxm2-16gb"])
 def test_a_type_may_be_named_as_the_site_or_as_the_catalogue_does(named: str) -> None:
-    both = case(small(), small(H100), request=GpuRequest(gpu_count=1, gpu_type=named))
+    both = make_input(small(), small(H100), request=GpuRequest(gpu_count=1, gpu_type=named))
     assert eligible(both) is None
-    assert [place.name for place in admitted_candidates(both)] == ["v100"]
+    assert [candidate.name for candidate in admitted_candidates(both)] == ["v100"]
 
 
 # Fit: where the pessimistic end of the memory fits.
 
 
 def test_what_fits_everywhere_needs_no_words() -> None:
-    policy_input = case(small(), small(H100))
-    decision = fit.decide_fit(policy_input, draft(policy_input))
+    policy_input = make_input(small(), small(H100))
+    decision = decide_fit(policy_input, draft(policy_input))
     assert decision is not None
     assert decision.reasons == ()
     assert decision.need == need(V100)  # 4 of 16 GiB is tighter than 4 of 80
@@ -208,16 +206,16 @@ def test_what_fits_everywhere_needs_no_words() -> None:
 
 def test_the_pessimistic_end_counts() -> None:
     """15 GiB fit in 16, but 15 x 1.1 = 16.5 do not."""
-    policy_input = case((V100, need(V100, gib=15, spread=0.1)), (H100, need(H100, gib=15, spread=0.1)))
-    decision = fit.decide_fit(policy_input, draft(policy_input))
+    policy_input = make_input((V100, need(V100, gib=15, spread=0.1)), (H100, need(H100, gib=15, spread=0.1)))
+    decision = decide_fit(policy_input, draft(policy_input))
     assert decision is not None
     assert decision.reasons == ("may need up to 16.5 GiB, more than v100 has",)
     assert not decision.final
 
 
 def test_what_fits_nowhere_is_kept_as_asked() -> None:
-    policy_input = case((V100, need(V100, gib=100)), (H100, need(H100, gib=100)))
-    decision = fit.decide_fit(policy_input, draft(policy_input))
+    policy_input = make_input((V100, need(V100, gib=100)), (H100, need(H100, gib=100)))
+    decision = decide_fit(policy_input, draft(policy_input))
     assert decision is not None
     assert (decision.code, decision.request, decision.final) == (Code.KEEP, policy_input.request, True)
     assert decision.reasons == (
@@ -227,11 +225,11 @@ def test_what_fits_nowhere_is_kept_as_asked() -> None:
 
 def steps(v100_s: float, h100_s: float, *, spread: float = 0.05, **more: object) -> PolicyInput:
     rows = (V100, need(V100, step_s=v100_s, spread=spread)), (H100, need(H100, step_s=h100_s, spread=spread))
-    return case(*rows, **more)  # type: ignore[arg-type]
+    return make_input(*rows, **more)  # type: ignore[arg-type]
 
 
 def preferred(of: PolicyInput) -> tuple[str, ...]:
-    decision = generation.decide_generation(of, draft(of))
+    decision = decide_generation(of, draft(of))
     return decision.request.preferred_gpus if decision else ()
 
 
@@ -240,7 +238,7 @@ def preferred(of: PolicyInput) -> tuple[str, ...]:
 
 def test_a_job_that_gains_much_prefers_the_new_gpu() -> None:
     policy_input = steps(0.3, 0.1)
-    decision = generation.decide_generation(policy_input, draft(policy_input))
+    decision = decide_generation(policy_input, draft(policy_input))
     assert decision is not None
     assert decision.request.preferred_gpus == ("h100",)
     gain = speedup(*reversed([item.need for item in admitted_candidates(policy_input)]))
@@ -251,14 +249,14 @@ def test_a_job_that_gains_much_prefers_the_new_gpu() -> None:
 
 def test_a_gain_against_a_gpu_without_units_for_the_precision_is_said_to_be_one() -> None:
     workload = replace(steps(0.3, 0.1), workload=Workload(precision="bf16"))
-    decision = generation.decide_generation(workload, draft(workload))
+    decision = decide_generation(workload, draft(workload))
     assert decision is not None
     assert decision.reasons[0].endswith("on h100 against v100, which has no units for bf16")
 
 
 def test_a_job_that_gains_little_leaves_the_new_gpu_to_others() -> None:
     policy_input = steps(0.108, 0.1)
-    decision = generation.decide_generation(policy_input, draft(policy_input))
+    decision = decide_generation(policy_input, draft(policy_input))
     assert decision is not None
     assert decision.request.preferred_gpus == ("v100",)
     assert decision.reasons[0].startswith("only 1.08x (1.0")
@@ -282,12 +280,12 @@ def test_a_named_type_is_kept() -> None:
 
 
 def test_a_gpu_that_is_too_small_is_not_preferred() -> None:
-    policy_input = case((V100, need(V100, gib=20)), (H100, need(H100, gib=20, step_s=0.2)))
+    policy_input = make_input((V100, need(V100, gib=20)), (H100, need(H100, gib=20, step_s=0.2)))
     assert preferred(policy_input) == ("h100",)
 
 
 def test_an_unfamiliar_gpu_is_neither_preferred_nor_passed_over() -> None:
-    policy_input = case((V100, need(V100, step_s=0.3)), (H100, replace(need(H100), familiar=False)))
+    policy_input = make_input((V100, need(V100, step_s=0.3)), (H100, replace(need(H100), familiar=False)))
     assert preferred(policy_input) == ()
 
 
@@ -305,147 +303,10 @@ def test_a_site_can_turn_it_off() -> None:
 
 
 def test_of_three_generations_the_oldest_that_is_good_enough_wins() -> None:
-    policy_input = case((P100, need(P100, step_s=0.5)), (V100, need(V100, step_s=0.11)), (H100, need(H100, step_s=0.1)))
+    policy_input = make_input(
+        (P100, need(P100, step_s=0.5)), (V100, need(V100, step_s=0.11)), (H100, need(H100, step_s=0.1))
+    )
     assert preferred(policy_input) == ("v100",)
-
-
-def share(of: PolicyInput) -> int | None:
-    decision = sharing.decide_sharing(of, draft(of))
-    return decision.request.mps_thread_percent if decision else None
-
-
-def reason(of: PolicyInput) -> str:
-    decision = sharing.decide_sharing(of, draft(of))
-    assert decision is not None
-    assert decision.request == of.request
-    return decision.reasons[-1].removeprefix("a whole GPU is kept: ")
-
-
-# Sharing: what share of a GPU is enough.
-
-
-@pytest.mark.parametrize(
-    ("gib", "sm", "expected"),
-    [
-        (4.0, 0.30, 40),  # SM activity 30 % + 10 % headroom = 40 %, memory 4 / 16 = 25 %
-        (4.0, 0.31, 45),  # 41 % rounded up to steps of 5 %
-        (10.0, 0.30, 65),  # memory 10 / 16 = 62.5 %
-        (1.0, 0.01, 25),  # no more than 4 jobs per GPU: above 100 / 5 %
-        (4.0, 0.70, 80),  # exactly the most that a share may be; 0.7 + 0.1 is a hair off in floating point
-    ],
-)
-def test_the_larger_of_activity_and_memory_counts(gib: float, sm: float, expected: int) -> None:
-    assert share(case((V100, need(V100, gib=gib, sm=sm)))) == expected
-
-
-def test_the_share_takes_the_place_of_the_gpu_and_caps_its_memory() -> None:
-    policy_input = case((V100, need(V100, gib=4.0, spread=0.1)))
-    decision = sharing.decide_sharing(policy_input, draft(policy_input))
-    assert decision is not None
-    # 0.3 x 1.1 + 0.1 = 43 %, in steps of 5 %; 45 % of 16384 MiB less 256 and 245
-    assert decision.request == GpuRequest(gpu_count=0, mps_thread_percent=45, memory_cap_bytes=7147 << 20)
-    assert decision.reasons == ("45 % of a GPU is enough on v100",)
-
-
-def test_it_holds_on_every_gpu_that_the_share_may_land_on() -> None:
-    """4 GiB are 5 % of H100's 80 GiB and 25 % of V100's 16; 55 % SM activity on V100 decides."""
-    assert share(case((V100, need(V100, sm=0.55)), (H100, need(H100, sm=0.1)))) == 65
-
-
-def test_a_preference_does_not_confine_a_share() -> None:
-    policy_input = case((V100, need(V100, sm=0.55)), (H100, need(H100, sm=0.1)))
-    drafted = replace(draft(policy_input), request=replace(policy_input.request, preferred_gpus=("h100",)))
-    decision = sharing.decide_sharing(policy_input, drafted)
-    assert decision is not None
-    assert decision.request.mps_thread_percent == 65
-    assert decision.request.preferred_gpus == ("h100",)
-
-
-def test_a_named_type_does() -> None:
-    rows = (V100, need(V100, sm=0.55)), (H100, need(H100, sm=0.2))
-    assert share(case(*rows, request=GpuRequest(gpu_count=1, gpu_type="h100"))) == 30
-
-
-def test_where_a_pool_cannot_be_shared_a_whole_gpu_is_kept_for_the_job_may_be_bound_to_it() -> None:
-    rows = (V100, need(V100, sm=0.2)), (H100, need(H100, sm=0.2))
-    policy_input = case(*rows, pools=[pool(V100, mps=None), pool(H100)])
-    decision = sharing.decide_sharing(policy_input, draft(policy_input))
-    assert decision is not None
-    assert decision.request.mps_thread_percent is None
-    assert decision.reasons == ("a whole GPU is kept: it may be bound to v100, which cannot be shared",)
-    assert share(case(*rows, pools=[pool(V100), pool(H100)])) == 30
-
-
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        ((V100, need(V100, sm=0.75)), "its SM activity may reach 75 % on v100"),
-        ((V100, need(V100, gib=13)), "its memory may take up to 84 % of a v100"),
-        ((V100, need(V100, gib=20)), "a share could land on v100, which may be too small"),
-        (
-            (V100, replace(need(V100), familiar=False)),
-            "on v100 the workload is unlike those that the prediction was fitted on",
-        ),
-        (
-            (V100, replace(need(V100), sm_activity=Interval(value=0.2, low=0.0, high=0.51))),
-            "on v100 the predicted SM activity is uncertain by more than half a GPU",
-        ),
-        (
-            (V100, replace(need(V100), memory_bytes=Interval(value=GIB, low=GIB, high=9.1 * GIB))),
-            "on v100 the predicted memory is uncertain by more than half a GPU",
-        ),
-        (
-            (P100, need(P100)),
-            "a share could land on p100, where MPS cannot hold a job to its share (older than Volta)",
-        ),
-    ],
-)
-def test_a_whole_gpu_is_kept_with_a_reason(row: tuple[Gpu, GpuNeed], expected: str) -> None:
-    assert reason(case(row)) == expected
-
-
-def test_nan_is_not_taken_for_little() -> None:
-    broken = replace(need(V100), sm_activity=Interval(value=float("nan"), low=float("nan"), high=float("nan")))
-    assert "is uncertain by more than half a GPU" in reason(case((V100, broken)))
-
-
-def test_nothing_to_share_is_said() -> None:
-    assert reason(case(small(), pools=[pool(V100, mps=None)])) == "no GPU that it may use can be shared"
-
-
-def test_where_the_jobs_partition_shares_no_gpu_its_reason_is_the_users() -> None:
-    there = case(small())
-    cluster = replace(there.cluster, unshared={"partition=gpu": "partition gpu is EXCLUSIVE", "partition=old": "x"})
-    assert reason(replace(there, cluster=cluster.within(("gpu",)))) == "partition gpu is EXCLUSIVE"
-
-
-def test_a_shared_gpu_that_nobody_knows_stops_it() -> None:
-    unknown = GpuPool(gpu=None, site_type="x9", gpu_count=1, free_gpu_count=1, mps_per_gpu=100)
-    assert reason(case(small(), others=[unknown])) == "a share could land on x9, which is not in the catalogue"
-    assert share(case(small(), others=[replace(unknown, mps_per_gpu=None)])) == 40
-
-
-@pytest.mark.parametrize(
-    ("rules", "expected"),
-    [
-        (SharingRules(step_percent=1), 40),
-        (SharingRules(step_percent=25), 50),
-        (SharingRules(step_percent=0), 40),
-        (SharingRules(headroom=0.0), 30),
-        (SharingRules(minimum_percent=60), 60),
-        (SharingRules(maximum_partners=1), 55),  # two must not fit: above 50 %
-        (SharingRules(maximum_partners=0), None),
-        (SharingRules(maximum_percent=35), None),
-        (SharingRules(enabled=False), None),
-    ],
-)
-def test_the_sites_rules_decide(rules: SharingRules, expected: int | None) -> None:
-    assert share(case(small(), rules=Rules(sharing=rules))) == expected
-
-
-def test_rules_that_leave_no_share_are_said() -> None:
-    rules = Rules(sharing=SharingRules(maximum_partners=0))
-    assert reason(case(small(), rules=rules)) == "the site's rules allow no share (0 jobs per GPU at most)"
 
 
 def serving(latency_s: float, rate_per_s: float | None = None, batch: int = 1) -> Workload:
@@ -456,19 +317,19 @@ def serving(latency_s: float, rate_per_s: float | None = None, batch: int = 1) -
 
 
 def test_a_job_without_a_promise_is_not_touched() -> None:
-    policy_input = case(small())
-    assert slo.decide_slo(policy_input, shared(policy_input)) is None
+    policy_input = make_input(small())
+    assert decide_slo(policy_input, shared(policy_input)) is None
 
 
 def test_a_share_stays_where_a_step_may_double() -> None:
     """0.1 s / margin 0.5 = 0.2 s."""
-    policy_input = case(small(), workload=serving(0.2))
-    assert slo.decide_slo(policy_input, shared(policy_input)) is None
+    policy_input = make_input(small(), workload=serving(0.2))
+    assert decide_slo(policy_input, shared(policy_input)) is None
 
 
 def test_a_share_is_taken_back_where_partners_could_break_the_promise() -> None:
-    policy_input = case(small(), workload=serving(0.199))
-    decision = slo.decide_slo(policy_input, shared(policy_input))
+    policy_input = make_input(small(), workload=serving(0.199))
+    decision = decide_slo(policy_input, shared(policy_input))
     assert decision is not None
     assert decision.request == policy_input.request
     assert decision.reasons == ("a whole GPU is kept: beside partners the promised 199 ms might not hold on v100",)
@@ -476,51 +337,51 @@ def test_a_share_is_taken_back_where_partners_could_break_the_promise() -> None:
 
 def test_requests_that_queue_wait() -> None:
     """Alone 0.1 s; beside partners 0.2 s, at 2.5/s half busy: 95 of 100 wait 2.05 steps at most, so 0.61 s."""
-    policy_input = case(small(), workload=serving(0.612, rate_per_s=2.5))
-    assert slo.decide_slo(policy_input, shared(policy_input)) is None
-    policy_input = case(small(), workload=serving(0.610, rate_per_s=2.5))
-    assert slo.decide_slo(policy_input, shared(policy_input)) is not None
+    policy_input = make_input(small(), workload=serving(0.612, rate_per_s=2.5))
+    assert decide_slo(policy_input, shared(policy_input)) is None
+    policy_input = make_input(small(), workload=serving(0.610, rate_per_s=2.5))
+    assert decide_slo(policy_input, shared(policy_input)) is not None
 
 
 def test_a_rate_that_a_share_cannot_serve_takes_it_back() -> None:
     """0.2 s a step beside partners serves 5 requests/s."""
-    policy_input = case(small(), workload=serving(60.0, rate_per_s=6))
-    decision = slo.decide_slo(policy_input, shared(policy_input))
+    policy_input = make_input(small(), workload=serving(60.0, rate_per_s=6))
+    decision = decide_slo(policy_input, shared(policy_input))
     assert decision is not None
     assert decision.reasons == ("a whole GPU is kept: beside partners v100 might not keep up with 6 requests/s",)
 
 
 def test_a_batch_serves_several_requests() -> None:
-    policy_input = case(small(), workload=serving(60.0, rate_per_s=6, batch=8))
-    assert slo.decide_slo(policy_input, shared(policy_input)) is None
+    policy_input = make_input(small(), workload=serving(60.0, rate_per_s=6, batch=8))
+    assert decide_slo(policy_input, shared(policy_input)) is None
 
 
 def test_the_slowest_gpu_that_a_share_may_land_on_counts() -> None:
-    policy_input = case(small(), (H100, need(H100, step_s=0.01)), workload=serving(0.15))
-    decision = slo.decide_slo(policy_input, shared(policy_input))
+    policy_input = make_input(small(), (H100, need(H100, step_s=0.01)), workload=serving(0.15))
+    decision = decide_slo(policy_input, shared(policy_input))
     assert decision is not None
     assert decision.request.mps_thread_percent is None
 
 
 def test_a_preference_for_a_gpu_that_breaks_the_promise_is_changed() -> None:
-    policy_input = case(small(), (H100, need(H100, step_s=0.01)), workload=serving(0.05))
+    policy_input = make_input(small(), (H100, need(H100, step_s=0.01)), workload=serving(0.05))
     drafted = replace(draft(policy_input), request=replace(policy_input.request, preferred_gpus=("v100",)))
-    decision = slo.decide_slo(policy_input, drafted)
+    decision = decide_slo(policy_input, drafted)
     assert decision is not None
     assert decision.request.preferred_gpus == ("h100",)
     assert decision.reasons == ("the promised 50 ms may not hold on v100",)
 
 
 def test_a_promise_that_holds_nowhere_is_said_and_the_fastest_gpu_preferred() -> None:
-    policy_input = case(small(), (H100, need(H100, step_s=0.01)), workload=serving(0.001))
-    decision = slo.decide_slo(policy_input, draft(policy_input))
+    policy_input = make_input(small(), (H100, need(H100, step_s=0.01)), workload=serving(0.001))
+    decision = decide_slo(policy_input, draft(policy_input))
     assert decision is not None
     assert decision.request.preferred_gpus == ("h100",)
     assert decision.reasons == ("the promised 1 ms may not hold on any GPU here",)
 
 
 def test_a_site_can_turn_it_off_or_forbid_any_slowdown() -> None:
-    off = case(small(), workload=serving(0.01), rules=Rules(slo=SloRules(enabled=False)))
-    assert slo.decide_slo(off, shared(off)) is None
-    strict = case(small(), workload=serving(100.0), rules=Rules(slo=SloRules(latency_margin=0.0)))
-    assert slo.decide_slo(strict, shared(strict)) is not None
+    off = make_input(small(), workload=serving(0.01), rules=Rules(slo=SloRules(enabled=False)))
+    assert decide_slo(off, shared(off)) is None
+    strict = make_input(small(), workload=serving(100.0), rules=Rules(slo=SloRules(latency_margin=0.0)))
+    assert decide_slo(strict, shared(strict)) is not None

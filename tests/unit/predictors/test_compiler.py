@@ -17,7 +17,7 @@ from gpusage.predictors.extrapolation import COMPILED_WARNING, FUSED_TRAINING_WA
 from gpusage.predictors.times.efficiency import GROUPS, INDUCTOR, class_factors, with_compiler
 from gpusage.predictors.work.lowering import fused, is_fused, is_fusion_measured
 from gpusage.predictors.work.operators import OperatorClass
-from gpusage_hooks.types import Generation, Mode, ModelGraph, Node, Precision, Workload
+from gpusage_hooks.types import Decoding, Mode, ModelGraph, Node, Precision, Workload
 from graphs import convolution_graph
 
 A100 = builtin_catalogue().find("a100")
@@ -104,7 +104,7 @@ def test_a_compiled_step_of_training_has_no_sums_of_gradients_and_no_casts_of_ac
 
 
 def test_a_compiled_answer_is_no_compiled_pass() -> None:
-    workload = replace(COMPILED, generate=Generation(prompt_tokens=8, new_tokens=8))
+    workload = replace(COMPILED, generate=Decoding(prompt_tokens=8, new_tokens=8))
     assert is_fusion_measured(COMPILED)
     assert not is_fusion_measured(workload)
     assert not is_fusion_measured(replace(COMPILED, compile=False))

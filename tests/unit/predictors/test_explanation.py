@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import gpusage
 from gpusage.cli import documents, figures, main
 from gpusage.cli.predicting import explain, explain_page
-from gpusage.cli.predicting.predict import COLUMNS, LEGEND, SHARE_COLUMNS
+from gpusage.cli.predicting.need_table import COLUMNS, LEGEND, SHARE_COLUMNS
 from gpusage.decisions.advisor import advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.graphs.card.text import decode, encode

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gpusage
-from gpusage.cli.predicting import need_cells
+from gpusage.cli.predicting import need_table
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.explanation import explanation_of
@@ -372,7 +372,7 @@ def test_the_note_on_parameters_is_of_the_whole_model_not_of_a_stage() -> None:
 
 def test_rows_of_a_table_share_the_note_on_their_copies() -> None:
     needs = [need for batch in (2, 4) for need in predicted(MODEL, replace(TENSOR, batch_size=batch), [A100, H100])]
-    notes = need_cells.notes(needs)
+    notes = need_table.notes(needs)
     assert sum("compute a batch together" in note for note in notes) == 1
     waits = [note.partition(" waits ")[0] for note in notes if " waits " in note]
     gpus = ("a100-sxm4-80gb", "h100-sxm5-80gb")

@@ -12,12 +12,12 @@ from gpusage.predictors.analysis import analyze
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.needs import predicted
 from gpusage_hooks.errors import GraphError, RequestError
-from gpusage_hooks.types import Generation, GpuNeed, Workload
+from gpusage_hooks.types import Decoding, GpuNeed, Workload
 from graphs import language_model, with_layers
 
 MISTRAL = with_layers(language_model(4096, 32, 8, 14336, 32000, length=128), 16)
 A100 = builtin_catalogue().find("a100-sxm4-80gb")
-ALONE = Workload(mode="infer", precision="fp16", generate=Generation(prompt_tokens=512, new_tokens=128))
+ALONE = Workload(mode="infer", precision="fp16", generate=Decoding(prompt_tokens=512, new_tokens=128))
 
 
 def need_of(gpus: int) -> GpuNeed:
@@ -27,7 +27,7 @@ def need_of(gpus: int) -> GpuNeed:
 def test_each_gpu_holds_a_part_of_the_weights_and_of_all_keys_and_values() -> None:
     """Unlike heads of keys that GPUs divide, layers can be divided among more GPUs than there are heads of keys."""
     one, several = (
-        analyze(MISTRAL, replace(ALONE, gpus=gpus, strategy="pipeline")).divided_generation for gpus in (1, 16)
+        analyze(MISTRAL, replace(ALONE, gpus=gpus, strategy="pipeline")).divided_decoding for gpus in (1, 16)
     )
     assert one is not None
     assert several is not None

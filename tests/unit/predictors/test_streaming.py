@@ -11,7 +11,7 @@ import gpusage
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import share_of
 from gpusage.predictors.analysis import WorkloadAnalysis
-from gpusage_hooks.types import Generation, Workload
+from gpusage_hooks.types import Decoding, Workload
 
 MODELS = Path(__file__).parents[3] / "examples" / "models"
 A100 = builtin_catalogue().find("a100")
@@ -20,8 +20,8 @@ GPUS = [builtin_catalogue().find(name) for name in ("p100", "v100", "t4", "a100"
 
 
 def answering(model: str, batch_size: int) -> WorkloadAnalysis:
-    generation = Generation(prompt_tokens=512, new_tokens=128)
-    workload = Workload(batch_size=batch_size, mode="infer", precision="fp16", generate=generation)
+    decoding = Decoding(prompt_tokens=512, new_tokens=128)
+    workload = Workload(batch_size=batch_size, mode="infer", precision="fp16", generate=decoding)
     return WorkloadAnalysis(gpusage.read_model(model), workload)
 
 

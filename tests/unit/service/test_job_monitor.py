@@ -62,7 +62,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def running_monitor(manager: Manager, mode: str = "enforce", kill_reason: str | None = None) -> JobMonitor:
     configuration = replace(Configuration(), mode=mode, daemon=DaemonSettings(stuck_after_s=60))  # type: ignore[arg-type] - a mode
     advisor = SimpleNamespace(hooks=manager, context=lambda _: CONTEXT)
-    clusters = {samples.MANAGER: samples.case().cluster}
+    clusters = {samples.MANAGER: samples.policy_input().cluster}
     snapshot: Any = SimpleNamespace(
         configuration=configuration, advisor=advisor, kill_reason=kill_reason, clusters=clusters
     )

@@ -37,7 +37,7 @@ class Site:
         self.broken = False
         configuration = replace(Configuration(), mode=mode, sharing=SharingRules(rescue=rescue))  # type: ignore[arg-type] - a mode
         advisor = SimpleNamespace(hooks=self, context=lambda _: CONTEXT)
-        clusters = {samples.MANAGER: samples.case().cluster}
+        clusters = {samples.MANAGER: samples.policy_input().cluster}
         self.snapshot: Any = SimpleNamespace(
             configuration=configuration, advisor=advisor, killed=killed or None, clusters=clusters
         )

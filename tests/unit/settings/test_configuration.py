@@ -29,23 +29,23 @@ def test_a_file_that_was_named_must_exist(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_each_value_tells_where_it_came_from() -> None:
-    text = 'mode = "enforce"\n[sharing]\nmaximum_percent = 60\n[daemon]\nrefresh_s = 5\n'
+    text = 'mode = "enforce"\n[sharing]\nmaximum_partners = 6\n[daemon]\nrefresh_s = 5\n'
     configuration = parse_configuration(text, origin="site.toml")
     effective = {key: (value, origin) for key, value, origin in configuration.effective()}
     assert effective["mode"] == ("enforce", "site.toml")
-    assert effective["sharing.maximum_percent"] == (60, "site.toml")
+    assert effective["sharing.maximum_partners"] == (6, "site.toml")
     assert effective["daemon.refresh_s"] == (5.0, "site.toml")
     assert effective["slo.enabled"] == (True, "default")
-    assert configuration.rules.sharing.maximum_percent == 60
+    assert configuration.rules.sharing.maximum_partners == 6
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ('mod = "observe"', "Did you mean 'mode'"),
-        ("[sharing]\nmaximum_percnt = 3", "Did you mean 'sharing.maximum_percent'"),
+        ("[sharing]\nmaximum_partnrs = 3", "Did you mean 'sharing.maximum_partners'"),
         ('mode = "force"', "one of observe, advise, enforce"),
-        ('[sharing]\nmaximum_percent = "60"', "whole number"),
+        ('[sharing]\nmaximum_partners = "6"', "whole number"),
         ("[sharing]\nenabled = 1", "true or false"),
         ("sharing = 3", "a section"),
         ("[daemon]\nrefresh_s = -1", "a number from 0.1 to 3600; got -1"),
@@ -59,7 +59,7 @@ def test_each_value_tells_where_it_came_from() -> None:
         ("[sharing]\nsizes = [50, 100]", "whole numbers, each from 1 to 99"),
         ("[sharing]\nsizes = 50", "a list of whole numbers"),
         ("[sharing]\nmaximum_slowdown = 0.9", "a number from 1 to 100"),
-        ('[sharing]\nrule = "prize"', "one of price, utilization, activity"),
+        ('[sharing]\nbind = "rom"', "one of room, never, always"),
         ("mode =", "must be TOML"),
         ("[slrum]\nlimit_ms = 3", "Did you mean 'slurm'"),
         ("[slurm]\nlimit = 3", "Did you mean 'slurm.limit_ms'"),

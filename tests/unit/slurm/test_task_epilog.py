@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpusage_slurm.install.node_scripts import TASK_EPILOG
-from gpusage_slurm.jobs.out_of_memory import OUT_OF_MEMORY
 from gpusage_slurm.jobs.queue import PROGRAM_MISSING
+from gpusage_slurm.jobs.restore import OUT_OF_MEMORY
 from waiting import LIMIT_S
 
 SCONTROL = """#!/bin/sh

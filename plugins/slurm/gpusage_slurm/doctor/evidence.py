@@ -12,12 +12,12 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from gpusage.cli.doctor import OwnEvidence, gather_own
+from gpusage.cli.admin import OwnEvidence, gather_own
 from gpusage.decisions.advisor import advisor
 from gpusage.node.dividing import libexec_folder
 from gpusage.service.client import read_status
@@ -27,9 +27,8 @@ from gpusage_hooks.types import Cluster
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.nodes import pyslurm_version
 from gpusage_slurm.cluster.pools import read_cluster
-from gpusage_slurm.daemon import socket_candidates
 from gpusage_slurm.install.node_scripts import PROLOG, SAMPLER, script_path
-from gpusage_slurm.install.plan import Site, find_site, plan_installation
+from gpusage_slurm.install.site import Site, find_site, plan_installation, socket_candidates
 
 _PARTS = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 _DRY_RUN_CRASHES = ((26, 5, 0), (26, 5, 1))
@@ -39,27 +38,6 @@ _MENDED = ((25, 5, 9), (25, 11, 8), (26, 5, 4))
 LONGEST_PAUSE_S = 2.5
 """For which gpusage.lua leaves a daemon in peace that did not answer in time, and a little more."""
 _LUA_FOLDERS = ("/usr/share/lua", "/usr/local/share/lua")
-
-
-def release(settings: Mapping[str, str]) -> tuple[int, int, int] | None:
-    """Return the whole version of the running slurmctld, ``None`` where its *settings* do not have it."""
-    match = _PARTS.match(settings.get("slurm_version", ""))
-    return (int(match[1]), int(match[2]), int(match[3])) if match else None
-
-
-def dry_run_crashes(settings: Mapping[str, str]) -> bool:
-    """Return whether `sbatch --test-only` could crash this slurmctld."""
-    return release(settings) in _DRY_RUN_CRASHES
-
-
-def is_vulnerable(settings: Mapping[str, str]) -> bool:
-    """Return whether this slurmctld's release, as its makers made it, has vulnerabilities that a later one mended."""
-    running = release(settings)
-    if running is None:
-        return False
-    mended = next((each for each in _MENDED if each[:2] == running[:2]), None)
-    return running < mended if mended else running < _MENDED[0]
-
 
 _T = TypeVar("_T")
 
@@ -96,58 +74,74 @@ class Evidence:
     sampler: str = ""
 
 
+def dry_run_crashes(settings: Mapping[str, str]) -> bool:
+    """Return whether `sbatch --test-only` could crash this slurmctld."""
+    return _release(settings) in _DRY_RUN_CRASHES
+
+
+def is_vulnerable(settings: Mapping[str, str]) -> bool:
+    """Return whether this slurmctld's release, as its makers made it, has vulnerabilities that a later one mended."""
+    running = _release(settings)
+    if running is None:
+        return False
+    mended = next((each for each in _MENDED if each[:2] == running[:2]), None)
+    return running < mended if mended else running < _MENDED[0]
+
+
+def _release(settings: Mapping[str, str]) -> tuple[int, int, int] | None:
+    """Return the whole version of the running slurmctld, ``None`` where its *settings* do not have it."""
+    match = _PARTS.match(settings.get("slurm_version", ""))
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
 def collect_evidence(slurm_conf: Path | None = None) -> Evidence:
     """Return the evidence of this host."""
-    version, settings, trouble = _slurm()
-    configured = settings.get("slurm_conf")
-    site, site_trouble = _site(slurm_conf or (Path(configured) if configured else None))
-    scripts = _scripts(site) if site else {}
-    own = _own(scripts.get("job_submit.lua", ""))
+    version: tuple[int, int] | None = None
+    settings: Mapping[str, str] = {}
+    trouble = ""
+    try:
+        version, settings = scontrol.version(), scontrol.configuration()
+    except GpuUsageError as error:
+        trouble = str(error)
+
+    # slurmctld knows best which slurm.conf it has read.
+    site, scripts = None, {}
+    conf = slurm_conf or (Path(settings["slurm_conf"]) if settings.get("slurm_conf") else None)
+    try:
+        site = find_site(conf)
+    except GpuUsageError as error:
+        trouble = trouble or str(error)
+    if site:
+        paths = {name: site.folder / name for name in ("job_submit.lua", "cli_filter.lua")}
+        scripts = {name: read_or_empty(path) for name, path in {**paths, "slurm.conf": site.slurm_conf}.items()}
+
+    configuration, configuration_trouble = read_configuration()
+    good_configuration = None if configuration_trouble else configuration
+    sockets = socket_candidates(good_configuration, scripts.get("job_submit.lua", ""))
+    own = gather_own(configuration, configuration_trouble, sockets)
+
     partitions: tuple[scontrol.Line, ...] = ()
     if settings:
         partitions = _or_else(scontrol.partitions, partitions)
     return Evidence(
         version=version,
         settings=settings,
-        trouble=trouble or site_trouble,
+        trouble=trouble,
         site=site,
         scripts=scripts,
         gres_conf=read_or_empty(site.folder / "gres.conf") if site else "",
         cluster=_or_else(lambda: read_cluster(partitions, advisor().catalogue), None) if settings else None,
         own=own,
         dry_run_arrived=_dry_run(own.socket) if settings and own.status and not dry_run_crashes(settings) else None,
-        lua_modules=frozenset(_lua_modules()),
+        lua_modules=_lua_modules(),
         pyslurm=pyslurm_version(),
-        outdated=_or_else(lambda: _outdated(site), None) if site else None,
+        outdated=_or_else(lambda: tuple(edit.path.name for edit in plan_installation(site) if edit.changes), None)
+        if site
+        else None,
         daemon_uid=_or_else(lambda: Path(own.socket).stat().st_uid, None) if own.status else None,
         partitions=partitions,
         sampler=sampler_python(script_path(settings, PROLOG) or ""),
     )
-
-
-def _site(slurm_conf: Path | None) -> tuple[Site | None, str]:
-    """Return the site's files, or nothing and why they are not found."""
-    try:
-        return find_site(slurm_conf), ""
-    except GpuUsageError as error:
-        return None, str(error)
-
-
-def _scripts(site: Site) -> dict[str, str]:
-    paths = {name: site.folder / name for name in ("job_submit.lua", "cli_filter.lua")}
-    return {name: read_or_empty(path) for name, path in {**paths, "slurm.conf": site.slurm_conf}.items()}
-
-
-def _own(job_submit: str) -> OwnEvidence:
-    configuration, trouble = read_configuration()
-    return gather_own(configuration, trouble, socket_candidates(None if trouble else configuration, job_submit))
-
-
-def _slurm() -> tuple[tuple[int, int] | None, Mapping[str, str], str]:
-    try:
-        return scontrol.version(), scontrol.configuration(), ""
-    except GpuUsageError as error:
-        return None, {}, str(error)
 
 
 def _or_else(read: Callable[[], _T], fallback: _T) -> _T:
@@ -158,8 +152,9 @@ def _or_else(read: Callable[[], _T], fallback: _T) -> _T:
         return fallback
 
 
-def _outdated(site: Site) -> tuple[str, ...]:
-    return tuple(edit.path.name for edit in plan_installation(site) if edit.changes)
+def read_or_empty(path: Path) -> str:
+    """Return the text of a file, empty where it cannot be read."""
+    return _or_else(lambda: path.read_text(encoding="utf-8", errors="replace"), "")
 
 
 def sampler_python(prolog: str) -> str:
@@ -178,8 +173,8 @@ def _dry_run(socket: str) -> bool:
     """Return whether a dry run of sbatch reaches the daemon at *socket*, if need be after the pause of gpusage.lua."""
     command = ["sbatch", "--test-only", "--job-name=gpusage-doctor", "--gres=gpu:1", "--comment=gpusage=off"]
     environment = scontrol.environment() | {"SLURM_GPUSAGE_DRY_RUN": "1"}
-    for rest_s in (0, LONGEST_PAUSE_S):
-        time.sleep(rest_s)
+    for pause_s in (0, LONGEST_PAUSE_S):
+        time.sleep(pause_s)
         before = _request_count(socket)
         try:
             subprocess.run(
@@ -201,17 +196,14 @@ def _request_count(socket: str) -> int:
     return int((status or {}).get("asks", {}).get("requests", 0))
 
 
-def _lua_modules() -> Iterable[str]:
-    """Yield the required Lua modules that lie on some Lua's path."""
+def _lua_modules() -> frozenset[str]:
+    """Return the required Lua modules that lie on some Lua's path."""
     folders = [folder for root in _LUA_FOLDERS for folder in Path(root).glob("5.*")]
     for key, value in os.environ.items():
         if key.startswith("LUA_PATH"):
             folders += [Path(entry.partition("?")[0]) for entry in value.split(";") if entry]
-    for module, name in (("socket", "socket.lua"), ("posix", "posix")):
-        if any((folder / name).exists() or (folder / f"{name}.lua").exists() for folder in folders):
-            yield module
-
-
-def read_or_empty(path: Path) -> str:
-    """Return the text of a file, empty where it cannot be read."""
-    return _or_else(lambda: path.read_text(encoding="utf-8", errors="replace"), "")
+    return frozenset(
+        module
+        for module, name in (("socket", "socket.lua"), ("posix", "posix"))
+        if any((folder / name).exists() or (folder / f"{name}.lua").exists() for folder in folders)
+    )

@@ -28,6 +28,8 @@ _END = "-- <<< gpusage\n"
 _BLOCK = re.compile(f"{re.escape(_BEGIN)}.*?{re.escape(_END)}", re.DOTALL)
 _UNENDED = "-- (the script's last line had no end)\n"
 _RETURN = re.compile(r"^return\b[^\n]*\n?", re.MULTILINE)
+_SOCKET = re.compile(r'socket = "([^"]*)"')
+_BYTE = re.compile(rb"\\(\d{3})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +67,17 @@ def cli_filter_block(settings: LuaSettings) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return *text* as a Lua string; any byte but plain ASCII is written as its number."""
-    plain = (
-        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\' else f"\\{byte:03d}" for byte in text.encode()
-    )  # printable ASCII
+    """Return *text* as a Lua string; any byte but printable ASCII is written as its number."""
+    plain = (chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\' else f"\\{byte:03d}" for byte in text.encode())
     return f'"{"".join(plain)}"'
+
+
+def socket_in(job_submit: str) -> str | None:
+    """Return the socket that our block in the script *job_submit* names, ``None`` where there is none."""
+    match = _SOCKET.search(find_block(job_submit) or "")
+    if match is None:
+        return None
+    return _BYTE.sub(lambda number: bytes([int(number[1])]), match[1].encode()).decode("utf-8", "replace")
 
 
 def _render_block(settings: LuaSettings, module: str, table: str) -> str:
@@ -90,10 +98,14 @@ def _render_block(settings: LuaSettings, module: str, table: str) -> str:
 def with_block(text: str, body: str) -> str:
     """Return the script *text* with *body* as our block, in place of an older one."""
     text = without_block(text)
+
+    # A `return` in column 0 that is followed by a top-level `end` or `function` belongs to a function.
     returns = list(_RETURN.finditer(text))
     closed = returns and not re.search(r"^(end|function|local function)\b", text[returns[-1].end() :], re.MULTILINE)
     place = returns[-1].start() if closed else len(text)
     before, after = text[:place], text[place:]
+
+    # A mark in the block tells that the line end before it is ours, too.
     if before and not before.endswith("\n"):
         return f"{before}\n{_BEGIN}{_UNENDED}{body.rstrip()}\n{_END}{after}"
     return f"{before}{_BEGIN}{body.rstrip()}\n{_END}{after}"

@@ -6,19 +6,21 @@ A job with a share needs cli_filter and the task prolog until it ends: an inner 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+from gpusage.cli import tables
 from gpusage.service.client import find_status
+from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.annotation import parse_annotation
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import AnnotatedJob
+from gpusage_slurm.install.site import local_socket_candidates
 from gpusage_slurm.jobs.restore import restore_whole_gpu
 from gpusage_slurm.jobs.stuck import find_shared_jobs
 
-REASON = "gpusage leaves this site"
 DrainAction = Literal["turn back", "turned back", "let it end", "let it end, or cancel it and submit it again"]
 _STAYS: Final = "let it end, or cancel it and submit it again"
 _SEEN_WITHIN_S = 20.0
@@ -60,13 +62,23 @@ class DrainedJob:
     why: str = ""
 
 
-def drain_jobs(*, act: bool) -> tuple[DrainedJob, ...]:
-    """Return each pending or running job with a share; with *act*, restore the requests of pending ones.
-
-    Raises:
-        RequestError: slurmctld does not answer.
-    """
-    return tuple(_drained_job(job, act=act) for job in find_shared_jobs(("waiting", "running")))
+def drain(*, yes: bool, as_json: bool) -> None:
+    """Show which rewritten jobs wait or run; with --yes, rewrite no more and turn those back that wait."""
+    # The switch comes first: a job that is rewritten between the two would be missed.
+    path = load_configuration().kill_switch
+    switch = enable_kill_switch(path, local_socket_candidates()) if yes else KillSwitch(path=path)
+    jobs = tuple(_drain_job(job, act=yes) for job in find_shared_jobs(("waiting", "running")))
+    if as_json:
+        tables.print_json(
+            {
+                "schema": "gpusage.slurm.drain/1",
+                "applied": yes,
+                "kill_switch": asdict(switch),
+                "jobs": [asdict(each) for each in jobs],
+            }
+        )
+        return
+    tables.show(*lines(jobs, switch, act=yes))
 
 
 def enable_kill_switch(path: str, sockets: Sequence[str]) -> KillSwitch:
@@ -75,24 +87,19 @@ def enable_kill_switch(path: str, sockets: Sequence[str]) -> KillSwitch:
     Raises:
         RequestError: The configuration names none, or it cannot be made.
     """
-    is_new = _create_file(path)
-    return KillSwitch(path=path, made=is_new, trouble=_why_unseen(path, sockets))
-
-
-def _create_file(path: str) -> bool:
-    """Create the file at *path*; return whether it is new."""
     if not path:
         message = "Key 'kill_switch' of gpusage.toml must name a file; got ''. Give it one, '/etc/gpusage/off'."
         raise RequestError(message)
+    is_new = True
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).touch(exist_ok=False)
     except FileExistsError:
-        return False
+        is_new = False
     except OSError as error:
         message = f"Kill switch {path!r} must be made; got: {error.strerror}. Do this as its folder's owner."
         raise RequestError(message) from error
-    return True
+    return KillSwitch(path=path, made=is_new, trouble=_why_unseen(path, sockets))
 
 
 def _why_unseen(path: str, sockets: Sequence[str]) -> str | None:
@@ -106,62 +113,29 @@ def _why_unseen(path: str, sockets: Sequence[str]) -> str | None:
         switch = status["kill_switch"]
         if switch["on"]:
             return None
+
+        # Its gpusage.toml may name another file than ours.
         if time.monotonic() > deadline_s:
             return f"gpusaged looks for {switch['path'] or 'none'} ('kill_switch' in its gpusage.toml)"
         time.sleep(_PAUSE_S)
 
 
-def require_no_shares() -> None:
-    """Refuse to uninstall while jobs with shares need gpusage.
+def _drain_job(job: AnnotatedJob, *, act: bool) -> DrainedJob:
+    """Return what happens to *job*; with *act*, restore its request if it waits."""
+    what: DrainAction = "let it end"
+    why = ""
+    if job.state == "waiting" and not act:
+        what = "turn back"
+    elif job.state == "waiting":
+        try:
+            is_restored = restore_whole_gpu(job, "gpusage leaves this site")
+        except GpuUsageError as error:
+            what, why = _STAYS, str(error)
+        else:
+            what = "turned back" if is_restored else _STAYS
+            why = "" if is_restored else "this version of Slurm changes no waiting share into a GPU"
 
-    Raises:
-        RequestError: There are such jobs, or slurmctld does not answer.
-    """
-    try:
-        jobs = find_shared_jobs(("waiting", "running"))
-    except RequestError as error:
-        message = f"{error} Whether rewritten jobs still need gpusage cannot be seen; add --with-jobs to go on."
-        raise RequestError(message) from error
-    if jobs:
-        names = ", ".join(job.job_id for job in jobs[:5]) + (" ..." if len(jobs) > 5 else "")  # a line
-        message = (
-            "No rewritten job may be pending or running when gpusage is removed: each needs cli_filter and the "
-            f"task prolog until it ends; got {len(jobs)}: {names}. Run gpusage slurm drain --yes, or add --with-jobs."
-        )
-        raise RequestError(message)
-
-
-def document(leaving: Iterable[DrainedJob], switch: KillSwitch, *, act: bool) -> Mapping[str, Any]:
-    """Return what `gpusage slurm drain --json` prints."""
-    jobs = [asdict(each) for each in leaving]
-    return {
-        "schema": "gpusage.slurm.drain/1",
-        "applied": act,
-        "kill_switch": asdict(switch),
-        "jobs": jobs,
-    }
-
-
-def lines(leaving: Sequence[DrainedJob], switch: KillSwitch, *, act: bool) -> Iterator[str]:
-    """Yield what `gpusage slurm drain` prints for people."""
-    if switch.trouble:
-        yield f"The kill switch {switch.path} is there, but new jobs may still be rewritten: {switch.trouble}."
-    elif act:
-        yield f"The kill switch {switch.path} is on: new jobs stay as they are. Remove that file to resume."
-    if not leaving:
-        yield "No rewritten job is pending or running: gpusage can be removed."
-    for job in leaving:
-        why = f" ({job.why})" if job.why else ""
-        yield f"{job.job_id} of {job.user}, {job.state}, {job.before} -> {job.after}: {job.what}{why}"
-    if any(job.what != "turned back" for job in leaving):
-        yield "Until the jobs that stay have ended, leave gpusage installed: their srun lines need it."
-    if not act:
-        yield "Add --yes to switch gpusage off for new jobs, and to restore the requests of pending ones."
-
-
-def _drained_job(job: AnnotatedJob, *, act: bool) -> DrainedJob:
     mark = parse_annotation(job.mark)
-    what, why = _drain(job, act=act)
     return DrainedJob(
         job_id=job.job_id,
         user=job.user,
@@ -173,15 +147,20 @@ def _drained_job(job: AnnotatedJob, *, act: bool) -> DrainedJob:
     )
 
 
-def _drain(job: AnnotatedJob, *, act: bool) -> tuple[DrainAction, str]:
-    if job.state != "waiting":
-        return "let it end", ""
+def lines(jobs: Sequence[DrainedJob], switch: KillSwitch, *, act: bool) -> Iterator[str]:
+    """Yield what `gpusage slurm drain` prints for people."""
+    if switch.trouble:
+        yield f"The kill switch {switch.path} is there, but new jobs may still be rewritten: {switch.trouble}."
+    elif act:
+        yield f"The kill switch {switch.path} is on: new jobs stay as they are. Remove that file to resume."
+
+    if not jobs:
+        yield "No rewritten job is pending or running: gpusage can be removed."
+    for job in jobs:
+        why = f" ({job.why})" if job.why else ""
+        yield f"{job.job_id} of {job.user}, {job.state}, {job.before} -> {job.after}: {job.what}{why}"
+
+    if any(job.what != "turned back" for job in jobs):
+        yield "Until the jobs that stay have ended, leave gpusage installed: their srun lines need it."
     if not act:
-        return "turn back", ""
-    try:
-        done = restore_whole_gpu(job, REASON)
-    except GpuUsageError as error:
-        return _STAYS, str(error)
-    if done:
-        return "turned back", ""
-    return _STAYS, "this version of Slurm changes no waiting share into a GPU"
+        yield "Add --yes to switch gpusage off for new jobs, and to restore the requests of pending ones."

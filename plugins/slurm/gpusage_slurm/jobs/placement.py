@@ -2,6 +2,9 @@
 
 A share is bound to GPU types that had room when it was decided, and avoids nodes because of the jobs there. Where that
 room or those nodes are gone, it would pend while other GPUs are free; being kept apart is worth no wait.
+
+A mark has all of this behind the share, as `gpusage_slurm.submission.render` writes it:
+``gres/mps:40, avoid n1,n2, constraint v100``.
 """
 
 from __future__ import annotations
@@ -17,13 +20,7 @@ from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.hostlist import expand_hostlist
 from gpusage_slurm.cluster.nodes import NodeState, free_units, free_whole_gpus
 from gpusage_slurm.jobs.queue import Row, base_id, requested_tres
-from gpusage_slurm.submission.placement import (
-    avoided_nodes_in,
-    constraint_without_types,
-    feature_groups,
-    placement_in,
-    request_without_avoided_nodes,
-)
+from gpusage_slurm.submission.request import feature_groups
 from gpusage_slurm.tres import parse_tres
 
 WAITS_FOR_NODES = (
@@ -37,7 +34,9 @@ WAITS_FOR_NODES = (
 )
 """How the reasons begin for which such a job waits; for `BadConstraints` slurmctld holds it, and nobody releases it."""
 
+_AVOIDED = re.compile(r"avoid (?P<nodes>[^, ]+(?:,[^, ]+)*)(?:, |$)")
 _CONSTRAINT = "constraint "
+_BOUND = re.compile(r"(?:\([^()]*\)|[^&()]+)(?:&(?P<own>.+))?")
 _SLICE = re.compile(r"gres/gpu:([A-Za-z0-9_.-]+):1")
 _UNTYPED = re.compile(r"gres/gpu(?::1)?")
 _AMOUNT = re.compile(r"(?P<number>[0-9.]+)(?P<unit>[KMGTP]?)")
@@ -45,6 +44,18 @@ _UNITS = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}  
 
 NULL = "(null)"
 _WIDTH = 65536
+
+
+def avoided_nodes_in(mark: JobAnnotation | None) -> tuple[str, ...]:
+    """Return the nodes that a job with *mark* avoids because of the jobs there."""
+    match = _AVOIDED.match(mark.after.partition(", ")[2]) if mark else None
+    return tuple(match["nodes"].split(",")) if match else ()
+
+
+def placement_in(mark: JobAnnotation) -> str:
+    """Return the constraint or preference that *mark* records after share and avoided nodes; ``""`` for none."""
+    text = mark.after.partition(", ")[2]
+    return text[match.end() :] if (match := _AVOIDED.match(text)) else text
 
 
 def is_bound(mark: JobAnnotation | None) -> bool:
@@ -70,10 +81,17 @@ def user_constraint(mark: JobAnnotation, features: str) -> str | None:
     if not is_bound(mark):
         return None
     if mig_type_of(mark):
-        return "" if features == "(null)" else features
+        return "" if features == NULL else features
+
     held = placement_in(mark).removeprefix(_CONSTRAINT)
     same = features.startswith(held[:-3]) if held.endswith("...") else features == held
     return constraint_without_types(features) if same else None
+
+
+def constraint_without_types(held: str) -> str:
+    """Return the job's own constraint, of one that binds it to GPU types."""
+    bound = _BOUND.fullmatch(held)
+    return (bound["own"] or "").removeprefix("(").removesuffix(")") if bound else held
 
 
 def could_run_on_whole_gpu(node: NodeState, job: scontrol.Line, own: str, mark: JobAnnotation | None = None) -> bool:
@@ -81,7 +99,7 @@ def could_run_on_whole_gpu(node: NodeState, job: scontrol.Line, own: str, mark: 
 
     Args:
         node: Any.
-        job: What `scontrol show job` says of it.
+        job: Its fields by the names of `scontrol show job`.
         own: Its user's constraint.
         mark: Its own, by which nodes that it avoids for its neighbours' sake are known.
     """
@@ -105,41 +123,10 @@ def parse_mib(text: str) -> float:
     return float(match["number"]) * _UNITS[match["unit"]] if match else 0.0
 
 
-def excluded_nodes(job: scontrol.Line) -> tuple[str, ...]:
-    """Return the names of the nodes that *job* excludes; slurmctld writes ``n[1,3]``.
-
-    What cannot be taken apart is one name.
-    """
-    listed = job.get("ExcNodeList", NULL)
-    try:
-        return () if listed == NULL else expand_hostlist(listed)
-    except RequestError:
-        return (listed,)
-
-
-def read_excluded_nodes(job_id: str) -> str:
-    """Return the list of the nodes that a job excludes, empty where there are none; an array's tasks exclude the same.
-
-    It is read from a column of its own: of `scontrol show job`, a user's comment could pass for it. `squeue` has no
-    long name for it before 24.11.
-
-    Raises:
-        RequestError: slurmctld does not answer, or the list is too long to be read whole.
-    """
-    listed = scontrol.run("squeue", "--noheader", "--all", "--states=all", f"--jobs={job_id}", f"--format=%{_WIDTH}x")
-    text = next(iter(listed.splitlines()), "").strip()
-    if len(text) >= _WIDTH:
-        message = (
-            f"Job {job_id} must exclude nodes in fewer than {_WIDTH} characters; it has more. It is left as it is."
-        )
-        raise RequestError(message)
-    return "" if text == NULL else text
-
-
 def user_excluded_nodes(mark: JobAnnotation | None, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return which of the nodes *names*, that a job with *mark* excludes, its user does.
 
-    A list without some that the mark says was changed since: it is its user's.
+    A list that lacks some of the mark's was changed since: it is its user's.
     """
     ours = {*avoided_nodes_in(mark)}
     return tuple(name for name in names if name not in ours) if ours <= {*names} else names
@@ -149,13 +136,14 @@ def may_run_on(job: scontrol.Line, mark: JobAnnotation | None, node: str) -> boo
     """Return whether neither the user of *job* names or excludes nodes, nor its share is kept off *node*.
 
     Args:
-        job: What `scontrol show job` says of it.
+        job: Its fields by the names of `scontrol show job`.
         mark: Its own.
         node: Any.
     """
     if job.get("ReqNodeList", NULL) != NULL or node in avoided_nodes_in(mark):
         return False
-    return job.get("ExcNodeList", NULL) == NULL or not user_excluded_nodes(mark, excluded_nodes(job))
+    excluded = job.get("ExcNodeList", NULL)
+    return excluded == NULL or not user_excluded_nodes(mark, _names_of(excluded))
 
 
 def avoided_while_pending(row: Row) -> tuple[str, ...]:
@@ -165,19 +153,49 @@ def avoided_while_pending(row: Row) -> tuple[str, ...]:
 
 def avoided_node_reason(row: Row, avoided: Iterable[NodeState]) -> str:
     """Return which of the nodes that the job in *row* avoids has room for it, one clause; empty where none has."""
-    roomy = next((node.name for node in avoided if _has_room(node, row)), None)
-    return f"node {roomy}, which it avoids for the jobs there, has room ({row['Reason']})" if roomy else ""
+    mark, resources = parse_annotation(row["admin_comment"]), requested_tres(row)
+    share = parse_tres(mark.after.partition(", ")[0] if mark else "")
+    units = next((resource.count or 0 for resource in share), 0)
+    cpu_count, mib = int(resources.get("cpu", "1")), parse_mib(resources.get("mem", "0"))
+    for node in avoided:
+        has_host = cpu_count <= node.cpu_count - node.used_cpu_count and mib <= node.memory_mib - node.used_memory_mib
+        if has_host and node.open and free_units(node) >= units:
+            return f"node {node.name}, which it avoids for the jobs there, has room ({row['Reason']})"
+    return ""
 
 
 def readmission_settings(job: AnnotatedJob, mark: JobAnnotation) -> tuple[str, ...]:
     """Return the setting that lets *job* run where *mark* says that it must not; none where it may.
 
     What its user excludes stays, and so does a list that was changed since.
+
+    Raises:
+        RequestError: slurmctld does not answer, or the list is too long to be read whole.
     """
     if not avoided_nodes_in(mark):
         return ()
-    names = excluded_nodes({"ExcNodeList": read_excluded_nodes(base_id(job.job_id)) or NULL})
+
+    # A column of its own: in `scontrol show job` a user's comment could pass for it. `squeue` has no long name for it
+    # before 24.11. An array's tasks exclude the same nodes.
+    which = f"--jobs={base_id(job.job_id)}"
+    listed = scontrol.run("squeue", "--noheader", "--all", "--states=all", which, f"--format=%{_WIDTH}x")
+    text = next(iter(listed.splitlines()), "").strip()
+    if len(text) >= _WIDTH:
+        message = (
+            f"Job {base_id(job.job_id)} must exclude nodes in fewer than {_WIDTH} characters; it has more. It is left "
+            "as it is."
+        )
+        raise RequestError(message)
+    names = () if text in ("", NULL) else _names_of(text)
     return (f"ExcNodeList={','.join(user_excluded_nodes(mark, names))}",)
+
+
+def _names_of(listed: str) -> tuple[str, ...]:
+    """Return the names of ``n[1,3]``, as slurmctld writes a list; one that cannot be taken apart is one name."""
+    try:
+        return expand_hostlist(listed)
+    except RequestError:
+        return (listed,)
 
 
 def readmitted_mark(mark: JobAnnotation, reason: str) -> JobAnnotation:
@@ -185,19 +203,6 @@ def readmitted_mark(mark: JobAnnotation, reason: str) -> JobAnnotation:
     nodes = ", ".join(avoided_nodes_in(mark))
     return replace(
         mark,
-        after=request_without_avoided_nodes(mark),
+        after=", ".join(filter(None, (mark.after.partition(", ")[0], placement_in(mark)))),
         reasons=f"it may run on {nodes} again: {reason}; {mark.reasons}",
-    )
-
-
-def _has_room(node: NodeState, row: Row) -> bool:
-    """Return whether the share of the job in *row* could start on *node* now."""
-    mark = parse_annotation(row["admin_comment"])
-    resources = requested_tres(row)
-    units = next((resource.count or 0 for resource in parse_tres(mark.after.partition(", ")[0] if mark else "")), 0)
-    return (
-        int(resources.get("cpu", "1")) <= node.cpu_count - node.used_cpu_count
-        and parse_mib(resources.get("mem", "0")) <= node.memory_mib - node.used_memory_mib
-        and node.open
-        and free_units(node) >= units
     )

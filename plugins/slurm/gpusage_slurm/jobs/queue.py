@@ -19,7 +19,6 @@ from gpusage_slurm.settings import MANAGER
 JOB_ID = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
 _LISTED_ID = re.compile(r"[0-9]+(_[0-9]+|_\[.*|\+[0-9]+)?")
 _COLUMNS = (("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("admin_comment", 1100))
-_UNKNOWN = "Invalid job id"
 PROGRAM_MISSING = "[its program is missing, says gpusage]"
 """What the task epilog (node/task_epilog.sh) appends to a job's comment."""
 STATES: Mapping[JobState, tuple[str, ...]] = {
@@ -29,6 +28,8 @@ STATES: Mapping[JobState, tuple[str, ...]] = {
 """Slurm's codes of each state, which `squeue` takes too (tried on 22.05, 24.11 and 26.05); all others have ended."""
 
 Row = Mapping[str, str]
+Columns = tuple[tuple[str, int], ...]
+"""Names and widths."""
 
 
 def sacct_rows_of(job_ids: Sequence[str], fields: Sequence[str]) -> Iterator[list[str]]:
@@ -44,11 +45,10 @@ def sacct_rows_of(job_ids: Sequence[str], fields: Sequence[str]) -> Iterator[lis
 def sacct_rows(*options: str, fields: Sequence[str], deadline_s: float = scontrol.DEADLINE_S) -> Sequence[list[str]]:
     """Return the *fields* of each job that `sacct` lists with *options*.
 
-    Between the fields stands what nobody could know who named a job, so that no name passes for a field or a job.
-
     Raises:
         RequestError: slurmdbd does not answer within *deadline_s*.
     """
+    # A delimiter that nobody could know who named a job, so that no name passes for a field or a job.
     between = secrets.token_hex(8)
     form = ("--allocations", "--noheader", "--parsable2", f"--delimiter={between}", f"--format={','.join(fields)}")
     text = scontrol.run("sacct", *options, *form, deadline_s=deadline_s)
@@ -69,8 +69,8 @@ def is_interrupted(exit_code: str, comment: str = "") -> bool:
     status, colon, number = exit_code.partition(":")
     if not status.isdecimal() or (colon and not number.isdecimal()):
         return False
-    ended, sent = (int(status), int(number)) if colon else (int(status) >> 8, int(status) & 0x7F)
-    return operating_system.is_interrupted(ended, sent)
+    ended, signal = (int(status), int(number)) if colon else (int(status) >> 8, int(status) & 0x7F)
+    return operating_system.is_interrupted(ended, signal)
 
 
 def find_jobs(job_id: str, user: str) -> tuple[AnnotatedJob, ...] | None:
@@ -85,14 +85,22 @@ def find_jobs(job_id: str, user: str) -> tuple[AnnotatedJob, ...] | None:
     try:
         jobs = tuple(map(annotated_job, squeue_rows("--states=all", *which, columns=_COLUMNS)))
     except RequestError as error:
-        if _UNKNOWN not in str(error):
+        if scontrol.UNKNOWN_JOB not in str(error):
             raise
         jobs = ()
-    return jobs or tuple(_ended_jobs(job_id)) if job_id else jobs
+    if jobs or not job_id:
+        return jobs
+
+    # slurmctld forgets a job MinJobAge after its end; slurmdbd, where there is one, does not.
+    return tuple(
+        AnnotatedJob(job_id=listed_id, manager=MANAGER, user=owner, state="ended", mark=mark)
+        for listed_id, owner, mark in sacct_rows_of([job_id], ("JobID", "User", "AdminComment"))
+        if _LISTED_ID.fullmatch(listed_id)
+    )
 
 
-def squeue_rows(*options: str, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
-    """Yield each job that `squeue` lists with *options*: its *columns*, names and widths.
+def squeue_rows(*options: str, columns: Columns) -> Iterator[Row]:
+    """Yield the *columns* of each job that `squeue` lists with *options*.
 
     Raises:
         RequestError: slurmctld does not answer.
@@ -102,13 +110,13 @@ def squeue_rows(*options: str, columns: tuple[tuple[str, int], ...]) -> Iterator
     return parse_squeue_rows(text, columns)
 
 
-def squeue_rows_of(job_ids: Sequence[str], *options: str, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
+def squeue_rows_of(job_ids: Sequence[str], *options: str, columns: Columns) -> Iterator[Row]:
     """Yield the jobs with *job_ids* as `squeue_rows` does."""
     for which in scontrol.job_id_options(job_ids):
         yield from squeue_rows(*options, which, columns=columns)
 
 
-def parse_squeue_rows(text: bytes, columns: tuple[tuple[str, int], ...]) -> Iterator[Row]:
+def parse_squeue_rows(text: bytes, columns: Columns) -> Iterator[Row]:
     """Yield the columns of each line that is as long as they are, and begins with a job's id.
 
     A user's text may have line breaks. It then makes lines that are shorter, because the text is cut at its own column.
@@ -116,15 +124,21 @@ def parse_squeue_rows(text: bytes, columns: tuple[tuple[str, int], ...]) -> Iter
     for line in text.split(b"\n"):
         row, begin = {}, 0
         for name, width in columns:
-            row[name] = line[begin : begin + width].decode("utf-8", "replace").strip()
+            # squeue counts bytes, so the line is cut before it is decoded.
+            value = line[begin : begin + width].decode("utf-8", "replace").strip()
+            row[name] = "" if value == "(null)" else value
             begin += width
         if len(line) == begin and _LISTED_ID.fullmatch(row["JobArrayID"]):
-            yield {name: "" if value == "(null)" else value for name, value in row.items()}
+            yield row
 
 
 def annotated_job(row: Row, stuck: str = "") -> AnnotatedJob:
     """Return the job in *row*."""
-    state = _state(row["StateCompact"])
+    code, nodes = row["StateCompact"], row.get("NodeList", "")
+    state: JobState = next((state for state, codes in STATES.items() if code in codes), "ended")
+
+    # No share is on several nodes, so a list of them is not taken apart.
+    is_one_node = state == "running" and nodes and not re.search(r"[\[,]", nodes)
     return AnnotatedJob(
         job_id=row["JobArrayID"],
         manager=MANAGER,
@@ -133,7 +147,7 @@ def annotated_job(row: Row, stuck: str = "") -> AnnotatedJob:
         mark=row["admin_comment"],
         waits_for=row["Reason"] if state == "waiting" else "",
         stuck=stuck,
-        nodes=_nodes(row.get("NodeList", "")) if state == "running" else (),
+        nodes=(nodes,) if is_one_node else (),
     )
 
 
@@ -141,25 +155,24 @@ def update_job(job_id: str, *settings: str) -> None:
     """Change a job, or all tasks of an array that still wait, by `scontrol update`.
 
     Args:
-        job_id: As `squeue_rows` has it; an array's long list of tasks, ``12_[1,3,7,``, is cut off there.
+        job_id: As `squeue_rows` has it.
         settings: ``KEY=VALUE``.
 
     Raises:
         RequestError: slurmctld refuses, or no task of the array waits any more.
     """
-    name = _whole_list(job_id) if "_[" in job_id and not job_id.endswith("]") else job_id
+    name: str | None = job_id
+    if "_[" in job_id and not job_id.endswith("]"):
+        # An array's long list of tasks, ``12_[1,3,7,``, is cut off by its column; `--format=%i` has all of it.
+        base = base_id(job_id)
+        listed = scontrol.run("squeue", "--noheader", "--all", "--states=PENDING", f"--jobs={base}", "--format=%i")
+        name = next((line.strip() for line in listed.splitlines() if line.startswith(f"{base}_[")), None)
+        if name is None:
+            message = f"Tasks of array {base} must wait to be changed; none does. They are left as they are."
+            raise RequestError(message)
+
     # An array's limit on tasks at once, 12_[1-9%2], is no part of its name.
-    scontrol.run("scontrol", "update", f"JobId={re.sub(r'%[0-9]+', '', name)}", *settings)
-
-
-def _whole_list(job_id: str) -> str:
-    base = base_id(job_id)
-    listed = scontrol.run("squeue", "--noheader", "--all", "--states=PENDING", f"--jobs={base}", "--format=%i")
-    name = next((line.strip() for line in listed.splitlines() if line.startswith(f"{base}_[")), None)
-    if name is None:
-        message = f"Tasks of array {base} must wait to be changed; none does. They are left as they are."
-        raise RequestError(message)
-    return name
+    scontrol.run("scontrol", "update", f"JobId={re.sub(r'%[0-9]+', '', str(name))}", *settings)
 
 
 def base_id(job_id: str) -> str:
@@ -170,19 +183,3 @@ def base_id(job_id: str) -> str:
 def requested_tres(row: Row) -> Mapping[str, str]:
     """Return what the job in *row*, with the column ``tres-alloc``, asks for, by kind: ``cpu``, ``mem``, ..."""
     return dict(word.split("=", 1) for word in row["tres-alloc"].split(",") if "=" in word)
-
-
-def _nodes(listed: str) -> tuple[str, ...]:
-    """Return the node of a job that runs on one; a list of several is not taken apart, for no share is on several."""
-    return (listed,) if listed and not re.search(r"[\[,]", listed) else ()
-
-
-def _state(code: str) -> JobState:
-    return next((state for state, codes in STATES.items() if code in codes), "ended")
-
-
-def _ended_jobs(job_id: str) -> Iterator[AnnotatedJob]:
-    """Yield what slurmdbd remembers of a job that slurmctld has forgotten; nothing where there is no slurmdbd."""
-    for listed_id, user, mark in sacct_rows_of([job_id], ("JobID", "User", "AdminComment")):
-        if _LISTED_ID.fullmatch(listed_id):
-            yield AnnotatedJob(job_id=listed_id, manager=MANAGER, user=user, state="ended", mark=mark)

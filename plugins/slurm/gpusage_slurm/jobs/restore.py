@@ -1,41 +1,79 @@
-"""Restoring the original request of a pending job, by `scontrol update`.
+"""Jobs that get a whole GPU in place of their share: pending ones that seem stuck, and those that ran out of memory.
 
 Slurm 24.11 and 26.05 change a pending job's shares into GPUs; 22.05 refuses ("Invalid generic resource"; emptied first,
 the job would run without any). There a job that is bound to GPU types gets all shares of one GPU, wherever that is, and
 any other keeps its share. Other requested resources stay. A restored job carries the mark BACK, and is left alone from
 then on; one that could not be restored carries STUCK.
+
+Where a job ran out of memory, its task epilog (node/task_epilog.sh) requeues it, as the job's user and before
+slurmctld learns of its end. It appends a note to the job's comment: `REQUEUED` if it requeued the job, `OUT_OF_MEMORY`
+if it could not. Here the requeued jobs are found by that note, their marks corrected, and the placement of their share
+removed.
+
+Invariants:
+
+1. Only a job that the epilog requeued is changed, and none is requeued here: others know how the rest have ended.
+2. A job is never held. While gpusaged is stopped, a requeued job runs with its whole GPU and keeps its old mark.
+3. Of an array only the failed task is requeued.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 from gpusage.store.annotation import JobAnnotation, parse_annotation, with_annotation
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import AnnotatedJob
+from gpusage_hooks.types import AnnotatedJob, OutOfMemoryJob
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.nodes import count_of_type, counts, parse_node
-from gpusage_slurm.jobs.placement import mig_type_of, readmission_settings, readmitted_mark, user_constraint
-from gpusage_slurm.jobs.queue import Row, base_id, squeue_rows, update_job
-from gpusage_slurm.submission.placement import avoided_nodes_in, placement_in
+from gpusage_slurm.jobs.placement import (
+    avoided_nodes_in,
+    mig_type_of,
+    placement_in,
+    readmission_settings,
+    readmitted_mark,
+    user_constraint,
+)
+from gpusage_slurm.jobs.queue import (
+    Row,
+    annotated_job,
+    base_id,
+    is_interrupted,
+    squeue_rows,
+    squeue_rows_of,
+    update_job,
+)
+from gpusage_slurm.submission.request import FIELD_BYTES
 from gpusage_slurm.tres import Tres, is_gpu, is_share, parse_tres
 
+OUT_OF_MEMORY = "[out of GPU memory, says gpusage]"
+REQUEUED = re.compile(r" ?\[out of GPU memory, started ([0-9T:-]+), says gpusage\]")
+
 _GPU = re.compile(r"gres/(gpu(?::[A-Za-z0-9_.-]+)?:1)")
-_COLUMNS = (("JobArrayID", 64), ("tres-per-node", 512), ("Feature", 1100))
-MAXIMUM_BYTES = 1024
-"""Of an admin comment."""
+_PREFIX = re.compile(r"^gres[:/]")
 _REFUSED = ("generic resource", "GRES specification")
 """How 22.05 says that it changes no share, and no slice, into a GPU."""
 _REMEDY = "Slurm of this version cannot do it: cancel the job, and submit it with gpusage=off in its comment"
+
+_REQUEST_COLUMNS = (("JobArrayID", 64), ("tres-per-node", 512), ("Feature", 1100))
+_SHARE_COLUMNS = (("JobArrayID", 64), ("tres-per-node", 128))
+_RESTART_COLUMNS = (("JobArrayID", 64), ("RestartCnt", 8))
+_END_COLUMNS = (
+    *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("Requeue", 8), ("BatchFlag", 8)),
+    ("exit_code", 16),
+    *(("StartTime", 24), ("EndTime", 24), ("SubmitTime", 24), ("Comment", 1100), ("admin_comment", 1100)),
+)
+_ANY_STATE = "--states=all"
 
 
 def restore_request(job: AnnotatedJob, reason: str) -> bool:
     """Let *job* run on the nodes that it avoids; if it avoids none, give it one whole GPU again; see the hook.
 
     Raises:
-        RequestError: As `replace_share`.
+        RequestError: As `_replace_share`.
     """
     mark = parse_annotation(job.mark)
     if mark is not None and avoided_nodes_in(mark):
@@ -48,9 +86,9 @@ def restore_whole_gpu(job: AnnotatedJob, reason: str) -> bool:
     """Give *job* one whole GPU again, or write into its mark what its user can do.
 
     Raises:
-        RequestError: As `replace_share`.
+        RequestError: As `_replace_share`.
     """
-    if replace_share(job, reason):
+    if _replace_share(job, reason):
         return True
     mark = parse_annotation(job.mark)
     if mark is not None and mark.code != "STUCK":
@@ -59,7 +97,100 @@ def restore_whole_gpu(job: AnnotatedJob, reason: str) -> bool:
     return False
 
 
-def replace_share(job: AnnotatedJob, reason: str, *more: str, accept_all_units: bool = False) -> bool:
+def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
+    """Return the jobs that failed in their shares, and those that run again; see the hook.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    # Short columns first: the long ones are asked for the few jobs that matter.
+    rows = squeue_rows("--states=FAILED", columns=_SHARE_COLUMNS)
+    failed = [row["JobArrayID"] for row in rows if any(map(is_share, parse_tres(row["tres-per-node"])))]
+    rows = squeue_rows(_ANY_STATE, columns=_RESTART_COLUMNS)
+    requeued = [row["JobArrayID"] for row in rows if row["RestartCnt"] not in ("", "0")]
+
+    found = []
+    for row in _marked_rows(failed):
+        ran_out = OUT_OF_MEMORY in row["Comment"]
+        if ran_out or not is_interrupted(row["exit_code"], row["Comment"]):
+            job = OutOfMemoryJob(
+                job=annotated_job(row),
+                started_at_s=_seconds(row["StartTime"]),
+                ended_at_s=_seconds(row["EndTime"]),
+                final=_why_not_requeued(row),
+                outcome="out_of_memory" if ran_out else "failed",
+            )
+            found.append(job)
+    for row in _marked_rows(requeued):
+        # A start that is still the job's own: the epilog is about to requeue it.
+        note = REQUEUED.search(row["Comment"])
+        if note and note[1] != row["StartTime"]:
+            ended_at_s = _seconds(row["SubmitTime"])  # slurmctld counts it as submitted when its first run ended
+            started_at_s = _seconds(note[1]) or ended_at_s
+            found.append(OutOfMemoryJob(job=annotated_job(row), started_at_s=started_at_s, ended_at_s=ended_at_s))
+    return tuple(found)
+
+
+def _marked_rows(job_ids: Sequence[str]) -> Iterator[Row]:
+    """Yield the jobs with *job_ids*, as far as they are marked as shares of ours."""
+    bases = list(dict.fromkeys(map(base_id, job_ids)))
+    for row in squeue_rows_of(bases, _ANY_STATE, columns=_END_COLUMNS):
+        mark = parse_annotation(row["admin_comment"])
+        if row["JobArrayID"] in job_ids and mark is not None and mark.of_share:
+            yield row
+
+
+def _why_not_requeued(row: Row) -> str:
+    if row["Requeue"] == "0":
+        return "it was submitted with --no-requeue, or the site requeues no job"
+    if row["BatchFlag"] == "0" or "+" in row["JobArrayID"]:
+        return "only batch jobs that have one part run again"
+    return "its node could not tell how it ended, or was not allowed to change it"
+
+
+def _seconds(text: str) -> float:
+    """Return seconds since 1970 of the local time *text*; 0 where it is none."""
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except ValueError:
+        return 0.0
+
+
+def complete_requeue(job: AnnotatedJob, reason: str) -> bool:
+    """Correct the mark of *job*, which its epilog requeued, and remove the placement of its share; see the hook.
+
+    Raises:
+        RequestError: slurmctld refuses, or the job was not requeued.
+    """
+    row = next(_marked_rows((job.job_id,)), None)
+    if row is None or not REQUEUED.search(row["Comment"]):
+        message = f"Job {job.job_id} must have been requeued by its task epilog; it was not. It is left as it is."
+        raise RequestError(message)
+    job = annotated_job(row)
+    if job.state == "ended":
+        return True  # slurmctld changes no such job
+    comment = f"Comment={REQUEUED.sub('', row['Comment'])}"
+
+    which = f"--jobs={base_id(job.job_id)}"
+    requests = {each["JobArrayID"]: each for each in squeue_rows(_ANY_STATE, which, columns=_REQUEST_COLUMNS)}
+    request, mark = requests.get(job.job_id), parse_annotation(job.mark)
+    resources = parse_tres(request["tres-per-node"]) if request else ()
+    held = next((_PREFIX.sub("", each.text) for each in resources if is_gpu(each) or is_share(each)), "")
+    if mark is None or request is None or not held:
+        message = f"Job {job.job_id} must carry the mark of a share, and ask for a GPU; it does not. It stays as it is."
+        raise RequestError(message)
+
+    if f"gres/{held}" == mark.after.partition(",")[0]:
+        # slurmstepd ended the epilog before it could restore the GPU. A node refuses a job that was started, by
+        # slurmctld's clock, no later than its first run ended by the node's own: hence the later start.
+        more = ("StartTime=now+10", comment)
+        return job.state == "waiting" and _replace_share(job, reason, *more, accept_all_units=True)
+    freed = _placement_settings(job, mark, request["Feature"]) if job.state == "waiting" else ()
+    update_job(job.job_id, *freed, _mark_setting(job, _restored_mark(mark, held, reason)), comment)
+    return True
+
+
+def _replace_share(job: AnnotatedJob, reason: str, *more: str, accept_all_units: bool = False) -> bool:
     """Return whether *job*, which waits, has one whole GPU again.
 
     Args:
@@ -76,66 +207,46 @@ def replace_share(job: AnnotatedJob, reason: str, *more: str, accept_all_units: 
     if mark is None or match is None or not mark.of_share:
         message = f"Job {job.job_id} must carry the mark of a share; got {job.mark[:80]!r}. It is left as it is."
         raise RequestError(message)
-    row = _pending_row(job, mark)
-    freed = (*_unbinding_settings(mark, row["Feature"]), *readmission_settings(job, mark), *more)
-    if _try_update(job, mark, row, match[1], freed, reason):
-        return True
-    units = units_per_gpu() if accept_all_units or any(setting.startswith("Features=") for setting in freed) else None
-    return units is not None and _try_update(job, mark, row, f"mps:{units}", freed, reason)
 
-
-def record_requeue(job: AnnotatedJob, reason: str, *more: str) -> bool:
-    """Return whether *job*, which was requeued with one whole GPU, has it, and the mark that says so.
-
-    Args:
-        job: With the mark of its share; it waits, or runs.
-        reason: For the mark.
-        more: Settings that are changed at the same time.
-
-    Raises:
-        RequestError: slurmctld refuses.
-    """
-    mark = parse_annotation(job.mark)
-    listed = {
-        row["JobArrayID"]: row for row in squeue_rows("--states=all", f"--jobs={base_id(job.job_id)}", columns=_COLUMNS)
-    }
-    row = listed.get(job.job_id)
-    held = next(_gpu_tres(row), "") if row else ""
-    if mark is None or row is None or not held:
-        message = f"Job {job.job_id} must carry the mark of a share, and ask for a GPU; it does not. It stays as it is."
+    which = ("--states=PENDING", f"--jobs={base_id(job.job_id)}")
+    row = {row["JobArrayID"]: row for row in squeue_rows(*which, columns=_REQUEST_COLUMNS)}.get(job.job_id)
+    resources = parse_tres(row["tres-per-node"]) if row else ()
+    if row is None or not any(_is_own_share(each, mark) for each in resources):
+        message = f"Job {job.job_id} must wait for a share; it waits no more, or was changed. It is left as it is."
         raise RequestError(message)
-    if f"gres/{held}" == mark.after.partition(",")[0]:
-        return job.state == "waiting" and replace_share(job, reason, "StartTime=now+10", *more, accept_all_units=True)
-    freed = (
-        (*_unbinding_settings(mark, row["Feature"]), *readmission_settings(job, mark)) if job.state == "waiting" else ()
-    )
-    back = replace(mark, code="BACK", before=mark.after, after=f"gres/{held}", reasons=reason)
-    update_job(job.job_id, *freed, _mark_setting(job, back), *more)
-    return True
+
+    others = [_PREFIX.sub("", each.text) for each in resources if not _is_own_share(each, mark)]
+    freed = _placement_settings(job, mark, row["Feature"])
+
+    def is_granted(gpu: str) -> bool:
+        gres = f"Gres={','.join((gpu, *others))}"
+        try:
+            update_job(job.job_id, gres, *freed, *more, _mark_setting(job, _restored_mark(mark, gpu, reason)))
+        except RequestError as error:
+            if not any(words in str(error) for words in _REFUSED):
+                raise
+            return False
+        return True
+
+    if is_granted(match[1]):
+        return True
+
+    # 22.05. All shares of one GPU are as good as a GPU, where all GPUs count alike.
+    may_count = accept_all_units or any(setting.startswith("Features=") for setting in freed)
+    units = _units_per_gpu() if may_count else None
+    return units is not None and is_granted(f"mps:{units}")
 
 
-def _gpu_tres(row: Row) -> Iterator[str]:
-    """Yield what the job in *row* asks for of GPUs, without Slurm's prefix: ``gpu:1``, ``mps:100``."""
-    for resource in parse_tres(row["tres-per-node"]):
-        if is_gpu(resource) or is_share(resource):
-            yield re.sub(r"^gres[:/]", "", resource.text)
+def _placement_settings(job: AnnotatedJob, mark: JobAnnotation, features: str) -> tuple[str, ...]:
+    """Return the settings that take back where the share was to run; a GPU type that the user named stays held."""
+    settings = ["Prefer="] if placement_in(mark).startswith("prefer ") else []
+    own = user_constraint(mark, features)
+    if own is not None:
+        settings.append(f"Features={own}")
+    return (*settings, *readmission_settings(job, mark))
 
 
-def _try_update(
-    job: AnnotatedJob, mark: JobAnnotation, row: Row, gpu: str, freed: tuple[str, ...], reason: str
-) -> bool:
-    """Return whether slurmctld lets the job have *gpu* in the place of its share."""
-    back = replace(mark, code="BACK", before=mark.after, after=f"gres/{gpu}", reasons=reason)
-    try:
-        update_job(job.job_id, f"Gres={_gres_with_gpu(row, mark, gpu)}", *freed, _mark_setting(job, back))
-    except RequestError as error:
-        if not any(words in str(error) for words in _REFUSED):
-            raise
-        return False
-    return True
-
-
-def units_per_gpu() -> int | None:
+def _units_per_gpu() -> int | None:
     """Return how many shares every GPU that can be shared counts, ``None`` where they differ."""
     units = {
         count_of_type(counts(node.gres, "mps"), kind) // count
@@ -147,37 +258,15 @@ def units_per_gpu() -> int | None:
     return units.pop() if len(units) == 1 else None
 
 
-def _unbinding_settings(mark: JobAnnotation, features: str) -> Iterator[str]:
-    """Yield the settings that take back where the share was to run; a GPU type that the user named stays held."""
-    if placement_in(mark).startswith("prefer "):
-        yield "Prefer="
-    own = user_constraint(mark, features)
-    if own is not None:
-        yield f"Features={own}"
-
-
-def _pending_row(job: AnnotatedJob, mark: JobAnnotation) -> Row:
-    """Return what the job asks for now; it waits for a share, or a slice."""
-    which = ("--states=PENDING", f"--jobs={base_id(job.job_id)}")
-    waiting = {row["JobArrayID"]: row for row in squeue_rows(*which, columns=_COLUMNS)}.get(job.job_id)
-    if waiting is None or not any(_is_own_share(each, mark) for each in parse_tres(waiting["tres-per-node"])):
-        message = f"Job {job.job_id} must wait for a share; it waits no more, or was changed. It is left as it is."
-        raise RequestError(message)
-    return waiting
-
-
 def _is_own_share(resource: Tres, mark: JobAnnotation) -> bool:
     """Return whether *resource* is the share or slice that a job with *mark* has in place of its GPU."""
     return is_share(resource) or (is_gpu(resource) and resource.kind is not None and resource.kind == mig_type_of(mark))
 
 
-def _gres_with_gpu(row: Row, mark: JobAnnotation, gpu: str) -> str:
-    """Return what the job in *row* asks for, *gpu* in the place of its share or slice."""
-    resources = parse_tres(row["tres-per-node"])
-    others = [re.sub(r"^gres[:/]", "", resource.text) for resource in resources if not _is_own_share(resource, mark)]
-    return ",".join((gpu, *others))
+def _restored_mark(mark: JobAnnotation, gpu: str, reason: str) -> JobAnnotation:
+    return replace(mark, code="BACK", before=mark.after, after=f"gres/{gpu}", reasons=reason)
 
 
 def _mark_setting(job: AnnotatedJob, new: JobAnnotation) -> str:
     """Return the setting that puts *new* in the place of the job's mark, within Slurm's limit."""
-    return f"AdminComment={with_annotation(job.mark, new, MAXIMUM_BYTES)}"
+    return f"AdminComment={with_annotation(job.mark, new, FIELD_BYTES)}"

@@ -49,7 +49,7 @@ _FORMAT_FIELDS = "iCmnx"
 _UNKNOWN: scontrol.Line = {"ReqNodeList": "unknown"}
 """Of a job that waits no more."""
 
-_FIRST = (("JobArrayID", 64), ("tres-per-node", 128))
+_SHARE_COLUMNS = (("JobArrayID", 64), ("tres-per-node", 128))
 _COLUMNS = (
     *(("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("NodeList", 256)),
     *(("Partition", 256), ("tres-alloc", 256), ("SchedNodes", 128), ("Feature", 1100), ("admin_comment", 1100)),
@@ -58,8 +58,116 @@ _LIMITED = re.compile(r"QOSMinGRES|(?:QOS|Assoc)MaxGRESPer(?:Job|Node)")
 _QUEUED = ("Priority", "Resources", "None")
 
 
-class PendingRequests:
-    """The demands of waiting jobs, asked for once, and only where somebody wants to know.
+def find_shared_jobs(states: Sequence[JobState]) -> tuple[AnnotatedJob, ...]:
+    """Return the jobs in one of *states* that hold or wait for a share in place of a whole GPU; see the hook.
+
+    Raises:
+        RequestError: slurmctld does not answer.
+    """
+    # Two questions, so that the long answer is about few jobs. A GPU of a type may be a slice of ours.
+    wanted = f"--states={','.join(code for state in states for code in STATES.get(state, ()))}"
+    candidates = [
+        row["JobArrayID"]
+        for row in squeue_rows(wanted, columns=_SHARE_COLUMNS)
+        if any(is_share(each) or (is_gpu(each) and each.kind) for each in parse_tres(row["tres-per-node"]))
+    ]
+    bases = list(dict.fromkeys(map(base_id, candidates)))
+
+    ours = []
+    for row in squeue_rows_of(bases, wanted, columns=_COLUMNS):
+        mark = parse_annotation(row["admin_comment"])
+        if mark is not None and mark.of_share:
+            # A job that has its whole GPU back, or runs on a slice, is done with.
+            waits_for_slice = row["StateCompact"] == "PD" and mig_type_of(mark)
+            if waits_for_slice or not mark.after.startswith("gres/gpu"):
+                ours.append(row)
+    return tuple(_with_stuck_reasons(ours))
+
+
+def _with_stuck_reasons(job_rows: Sequence[Row]) -> Iterator[AnnotatedJob]:
+    """Yield each job, with why it is stuck."""
+    nodes, idle = _ClusterNodes(), None
+    requests = _PendingRequests(row for row in job_rows if row["StateCompact"] == "PD")
+    for row in job_rows:
+        reason = ""
+        if row["StateCompact"] == "PD":
+            if idle is None and row["Reason"] in _QUEUED:
+                idle = nodes.idle
+            reason = (
+                avoided_node_reason(row, nodes.named(avoided_while_pending(row)))
+                or _idle_node_reason(row, idle or (), requests)
+                or _binding_reason(row, nodes, requests)
+            )
+        yield annotated_job(row, reason)
+
+
+def _idle_node_reason(row: Row, idle: Sequence[NodeState], requests: _PendingRequests) -> str:
+    # A job that no idle node could run without its other demands cannot run with them, and they cost a question.
+    reason = stuck_reason(row, idle, {})
+    if reason and row["Reason"] in _QUEUED:
+        return stuck_reason(row, idle, requests.request_of(row))
+    return reason
+
+
+def stuck_reason(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> str:
+    """Return why the waiting job in *row* seems unable to start, one clause; empty where it does not.
+
+    Args:
+        row: By the columns of `squeue`.
+        nodes: All of them.
+        job: Its fields by the names of `scontrol show job`.
+    """
+    if _LIMITED.fullmatch(row["Reason"]):
+        return f"a limit of the site stops its share ({row['Reason']})"
+    if row["Reason"] not in _QUEUED:
+        return ""
+    idle = next((node.name for node in nodes if _could_run(row, node, job)), None)
+    return f"node {idle} is idle and could run it, and yet it waits ({row['Reason']})" if idle else ""
+
+
+def _could_run(row: Row, node: NodeState, job: scontrol.Line) -> bool:
+    """Return whether *node* is idle as a whole, and large and close enough for the job; where in doubt, it is not."""
+    if not node.idle or (node.planned and node.name != row["SchedNodes"]):
+        return False
+    resources = requested_tres(row)
+    features = job.get("Features", NULL)
+    return (
+        bool({*row["Partition"].split(",")} & {*node.partitions})
+        and node.has_shares
+        and parse_mib(resources.get("mem", "0")) <= node.memory_mib
+        and int(resources.get("cpu", "1")) <= node.cpu_count
+        and may_run_on(job, parse_annotation(row["admin_comment"]), node.name)
+        and (features == NULL or {*features.split("&")} <= {*node.features})
+    )
+
+
+def _binding_reason(row: Row, nodes: _ClusterNodes, requests: _PendingRequests) -> str:
+    """Return why the job in *row* waits in vain for the GPU types of its share; empty where it does not."""
+    if not row["Reason"].startswith(WAITS_FOR_NODES) or not is_bound(parse_annotation(row["admin_comment"])):
+        return ""
+    free = nodes.free
+    node = node_outside_binding(row, free, requests.request_of(row)) if free else None
+    if node is None:
+        return ""
+    nodes.reserve_gpu(node)
+    return f"node {node.name} has a GPU free for it, and yet it waits for the GPU types of its share ({row['Reason']})"
+
+
+def node_outside_binding(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> NodeState | None:
+    """Return the node with a GPU for the job in *row* as its user wrote it, where its share binds it elsewhere.
+
+    Args:
+        row: By the columns of `squeue`.
+        nodes: Those with a GPU that nobody uses.
+        job: Its fields by the names of `scontrol show job`.
+    """
+    mark = parse_annotation(row["admin_comment"])
+    own = user_constraint(mark, job.get("Features", "")) if mark else None
+    return None if own is None else next((node for node in nodes if could_run_on_whole_gpu(node, job, own, mark)), None)
+
+
+class _PendingRequests:
+    """The requests of waiting jobs, read once, and only where a decision about one depends on them.
 
     Args:
         waiting: By the columns ``JobArrayID``, ``Partition``, ``Feature`` and ``tres-alloc`` of `squeue`.
@@ -76,83 +184,36 @@ class PendingRequests:
             RequestError: slurmctld does not answer.
         """
         if self._requests_by_job is None:
-            self._requests_by_job = {
-                pending["JobArrayID"]: _line(self._waiting[pending["JobArrayID"]], pending)
-                for pending in _pending_rows([*dict.fromkeys(map(base_id, self._waiting))])
-                if pending["JobArrayID"] in self._waiting
-            }
+            self._requests_by_job = dict(self._read_requests())
         return self._requests_by_job.get(row["JobArrayID"], _UNKNOWN)
 
-
-def _pending_rows(job_ids: Sequence[str]) -> Iterable[Row]:
-    form = "".join(f"%{width}{field}" for (_, width), field in zip(_PENDING_COLUMNS, _FORMAT_FIELDS, strict=True))
-    for which in scontrol.job_id_options(job_ids):
-        text = scontrol.run_bytes("squeue", "--noheader", "--all", "--states=PENDING", which, f"--format={form}")
-        yield from parse_squeue_rows(text, _PENDING_COLUMNS)
-
-
-def _line(row: Row, pending: Row) -> scontrol.Line:
-    """Return what `scontrol show job` says of a job that `squeue` shows as *row* and as *pending*.
-
-    Where a job says nothing of memory, ``tres-alloc`` has all of a node's. Nothing shows whether ``MinMemory`` is of a
-    core or of a node; ``tres-alloc`` has the sum of either.
-    """
-    wants_memory = pending["MinMemory"].strip("0KMGTP") != ""
-    return {
-        "Partition": row["Partition"],
-        "Features": row["Feature"] or NULL,
-        "NumCPUs": pending["NumCPUs"],
-        "MinMemoryNode": requested_tres(row).get("mem", "0") if wants_memory else "0",
-        "ReqNodeList": pending["ReqNodes"] or NULL,
-        "ExcNodeList": pending["ExcNodes"] or NULL,
-    }
-
-
-def find_shared_jobs(states: Sequence[JobState]) -> tuple[AnnotatedJob, ...]:
-    """Return the jobs in one of *states* that hold or wait for a share in place of a whole GPU; see the hook.
-
-    Two questions, so that the long answer is about few jobs.
-
-    Raises:
-        RequestError: slurmctld does not answer.
-    """
-    wanted = f"--states={','.join(code for state in states for code in STATES.get(state, ()))}"
-    shares = [row["JobArrayID"] for row in squeue_rows(wanted, columns=_FIRST) if _may_hold_share(row["tres-per-node"])]
-    bases = list(dict.fromkeys(base_id(name) for name in shares))
-    return tuple(_with_stuck_reasons([row for row in squeue_rows_of(bases, wanted, columns=_COLUMNS) if _is_ours(row)]))
-
-
-def stuck_reason(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> str:
-    """Return why the waiting job in *row* seems unable to start, one clause; empty where it does not.
-
-    Args:
-        row: By the columns of `squeue`.
-        nodes: All of them.
-        job: What `scontrol show job` says of it.
-    """
-    if _LIMITED.fullmatch(row["Reason"]):
-        return f"a limit of the site stops its share ({row['Reason']})"
-    if row["Reason"] not in _QUEUED:
-        return ""
-    idle = next((node.name for node in nodes if _could_run(row, node, job)), None)
-    return f"node {idle} is idle and could run it, and yet it waits ({row['Reason']})" if idle else ""
-
-
-def node_outside_binding(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> NodeState | None:
-    """Return the node with a GPU for the job in *row* as its user wrote it, where its share binds it elsewhere.
-
-    Args:
-        row: By the columns of `squeue`.
-        nodes: Those with a GPU that nobody uses.
-        job: What `scontrol show job` says of it.
-    """
-    mark = parse_annotation(row["admin_comment"])
-    own = user_constraint(mark, job.get("Features", "")) if mark else None
-    return None if own is None else next((node for node in nodes if could_run_on_whole_gpu(node, job, own, mark)), None)
+    def _read_requests(self) -> Iterator[tuple[str, scontrol.Line]]:
+        """Yield each job with its fields by the names of `scontrol show job`."""
+        form = "".join(f"%{width}{field}" for (_, width), field in zip(_PENDING_COLUMNS, _FORMAT_FIELDS, strict=True))
+        for which in scontrol.job_id_options([*dict.fromkeys(map(base_id, self._waiting))]):
+            text = scontrol.run_bytes("squeue", "--noheader", "--all", "--states=PENDING", which, f"--format={form}")
+            for pending in parse_squeue_rows(text, _PENDING_COLUMNS):
+                row = self._waiting.get(pending["JobArrayID"])
+                if row is None:
+                    continue
+                # Of a job that says nothing of memory, tres-alloc has all of a node's. Nothing shows whether MinMemory
+                # is of a core or of a node; tres-alloc has the sum of either.
+                wants_memory = pending["MinMemory"].strip("0KMGTP") != ""
+                yield (
+                    pending["JobArrayID"],
+                    {
+                        "Partition": row["Partition"],
+                        "Features": row["Feature"] or NULL,
+                        "NumCPUs": pending["NumCPUs"],
+                        "MinMemoryNode": requested_tres(row).get("mem", "0") if wants_memory else "0",
+                        "ReqNodeList": pending["ReqNodes"] or NULL,
+                        "ExcNodeList": pending["ExcNodes"] or NULL,
+                    },
+                )
 
 
 class _ClusterNodes:
-    """The nodes, asked for only where the judgement of a job depends on them."""
+    """The nodes, read once, and only where a decision about a job depends on them."""
 
     def __init__(self) -> None:
         self._states_by_node: dict[str, NodeState] | None = None
@@ -186,66 +247,3 @@ class _ClusterNodes:
             self._useful = tuple(node for node in nodes if node.idle or self._free[node.name])
             self._states_by_node = {node.name: node for node in nodes}
         return self._states_by_node
-
-
-def _with_stuck_reasons(job_rows: Sequence[Row]) -> Iterator[AnnotatedJob]:
-    """Yield each job, with why it is stuck."""
-    nodes, idle = _ClusterNodes(), None
-    demands = PendingRequests(row for row in job_rows if row["StateCompact"] == "PD")
-    for row in job_rows:
-        reason = ""
-        if row["StateCompact"] == "PD":
-            if idle is None and row["Reason"] in _QUEUED:
-                idle = nodes.idle
-            waits = avoided_node_reason(row, nodes.named(avoided_while_pending(row)))
-            reason = waits or _idle_node_reason(row, idle or (), demands) or _binding_reason(row, nodes, demands)
-        yield annotated_job(row, reason)
-
-
-def _idle_node_reason(row: Row, idle: Sequence[NodeState], demands: PendingRequests) -> str:
-    reason = stuck_reason(row, idle, {})
-    if reason and row["Reason"] in _QUEUED:
-        return stuck_reason(row, idle, demands.request_of(row))
-    return reason
-
-
-def _binding_reason(row: Row, nodes: _ClusterNodes, demands: PendingRequests) -> str:
-    """Return why the job in *row* waits in vain for the GPU types of its share; empty where it does not."""
-    if not row["Reason"].startswith(WAITS_FOR_NODES) or not is_bound(parse_annotation(row["admin_comment"])):
-        return ""
-    free = nodes.free
-    node = node_outside_binding(row, free, demands.request_of(row)) if free else None
-    if node is None:
-        return ""
-    nodes.reserve_gpu(node)
-    return f"node {node.name} has a GPU free for it, and yet it waits for the GPU types of its share ({row['Reason']})"
-
-
-def _may_hold_share(resources: str) -> bool:
-    """Return whether *resources* have a share, or a GPU of a type, which may be a slice of ours."""
-    return any(is_share(resource) or (is_gpu(resource) and resource.kind) for resource in parse_tres(resources))
-
-
-def _is_ours(row: Row) -> bool:
-    """Return whether the job in *row* has a share from gpusage, or waits for a slice from it."""
-    mark = parse_annotation(row["admin_comment"])
-    if mark is None or not mark.of_share:
-        return False
-    waits = row["StateCompact"] == "PD"
-    return bool(waits and mig_type_of(mark)) or not mark.after.startswith("gres/gpu")
-
-
-def _could_run(row: Row, node: NodeState, job: scontrol.Line) -> bool:
-    """Return whether *node* is idle as a whole, and large and close enough for the job; where in doubt, it is not."""
-    if not node.idle or (node.planned and node.name != row["SchedNodes"]):
-        return False
-    resources = requested_tres(row)
-    features = job.get("Features", "(null)")
-    return (
-        bool({*row["Partition"].split(",")} & {*node.partitions})
-        and node.has_shares
-        and parse_mib(resources.get("mem", "0")) <= node.memory_mib
-        and int(resources.get("cpu", "1")) <= node.cpu_count
-        and may_run_on(job, parse_annotation(row["admin_comment"]), node.name)
-        and (features == "(null)" or {*features.split("&")} <= {*node.features})
-    )

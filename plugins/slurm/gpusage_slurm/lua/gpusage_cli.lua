@@ -134,7 +134,7 @@ function M.quoted(text)
 end
 
 -- Return what is sent in place of the card when job-card ended with this status and printed nothing, or nil if there is
--- nothing to report. gpusage_slurm.submission.missing_card turns it into a sentence.
+-- nothing to report. gpusage_slurm.submission.request turns it into a sentence.
 local function failure_text(status)
   return status ~= 0 and "!" .. status or nil
 end

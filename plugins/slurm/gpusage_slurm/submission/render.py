@@ -1,5 +1,9 @@
 """Decision -> what to set in a Slurm job.
 
+A share cannot name a GPU type: `mps:v100:40` starts the job, and slurmctld then refuses every step of it (tried on
+22.05 and 24.11). So a feature stands in. A user's constraint is joined with ours if it is plain: names joined all by
+``&`` or all by ``|``. One with counts, brackets or both operators is not.
+
 Invariants:
 
 1. Keys are ``set.X``, a field of job_submit's job description, or ``env.X``, a variable of the job. Nothing else.
@@ -11,21 +15,13 @@ Invariants:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from gpusage_hooks.types import Cluster, Code, Decision, GpuPool, GpuRequest, Job, RenderedDecision
-from gpusage_hooks.units import MIB
-from gpusage_slurm.settings import MANAGER
-from gpusage_slurm.submission.placement import (
-    constraint_with_feature,
-    constraint_with_types,
-    exact_feature,
-    format_avoided_nodes,
-    preference_expression,
-)
-from gpusage_slurm.submission.request import TRES_FIELDS
+from gpusage_hooks.units import MIB, WHOLE_PERCENT
+from gpusage_slurm.submission.request import FEATURE, FIELD_BYTES, PLAIN_CONSTRAINT, TRES_FIELDS
 from gpusage_slurm.tres import is_gpu, parse_tres, without_gpus
 
 _NAMELESS = "a share cannot name its GPU type"
@@ -43,8 +39,6 @@ RESCUE_VARIABLE = "GPUSAGE_RESCUE"
 NOTICE_VARIABLE = "GPUSAGE_NOTICE"
 """The variable by which the task prolog knows a job whose output it must not write into: ``no``."""
 
-_WHOLE = 100  # percent
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
@@ -55,24 +49,34 @@ class _Change:
     trouble: str | None = None
 
 
-def render_decision(
-    job: Job, decision: Decision, cluster: Cluster, *, with_notice: bool = True
-) -> RenderedDecision | None:
+def render_decision(job: Job, decision: Decision, cluster: Cluster, *, with_notice: bool = True) -> RenderedDecision:
     """Express *decision* in Slurm's terms: ``gres`` in the site's own MPS units, ``prefer``, and variables.
 
     The job's output says that it has a share unless *with_notice* is false.
     """
-    if job.submission.manager != MANAGER:
-        return None
-    before = job.request_text
+    before, fields, request = job.request_text, job.submission.fields, decision.request
     reachable = cluster.within(job.request.partitions, job.request.scopes, job.request.node_features)
-    change = _change(job.submission.fields, decision.request, reachable)
+    if request.slice_type is not None:
+        # A slice (MIG) is a GPU with a type of its own; unlike a share it can name one.
+        named = f"gpu:{request.slice_type}:1"
+        change = _Change(fields=_gpu_replacement(fields, named), after=f"gres/{named}")
+    elif request.mps_thread_percent is None:
+        change = _gpu_types(fields, request.required_gpus, reachable) or _preference(fields, request, reachable)
+    else:
+        change = _share(fields, request, request.mps_thread_percent, reachable)
     if decision.code is not Code.REWRITE or not change.fields:
         return RenderedDecision(before=before, after=before, fields=MappingProxyType({}), trouble=change.trouble)
+
+    more = {}
+    if f"env.{DECISION_VARIABLE}" in change.fields:
+        # MPS has two priorities, normal and below normal: kernels of a job with a latency limit go before the others'.
+        is_urgent = job.model_request is not None and job.model_request.workload.slo is not None
+        more["env.CUDA_MPS_CLIENT_PRIORITY"] = "0" if is_urgent else "1"
+        if not with_notice:
+            more[f"env.{NOTICE_VARIABLE}"] = "no"
+
+    # A preference alone leaves the request as it was.
     after = change.after if change.after.startswith("gres/") else f"{before}, {change.after}"
-    more = _priority_variable(job) if f"env.{DECISION_VARIABLE}" in change.fields else {}
-    if more and not with_notice:
-        more[f"env.{NOTICE_VARIABLE}"] = "no"
     return RenderedDecision(before=before, after=after, fields=MappingProxyType({**change.fields, **more}))
 
 
@@ -87,105 +91,36 @@ def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_types: tuple[str, ..
     """
     landing = [pool for pool in pools if pool.gpu_count > 0 and (not gpu_types or pool.site_type in gpu_types)]
     counts = [pool.mps_per_gpu or 0 for pool in landing]
-    units = max(math.ceil(percent * max(counts, default=0) / 100), 1)
+    units = max(math.ceil(percent * max(counts, default=0) / WHOLE_PERCENT), 1)
+
     # Where a GPU counts few units, a part of it rounds up to the whole: nothing would be left for others.
-    return units if counts and units < min(counts) + (percent >= _WHOLE) else None
+    return units if counts and units < min(counts) + (percent >= WHOLE_PERCENT) else None
 
 
-def _change(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
-    if request.slice_type is not None:
-        return _mig_slice(fields, request.slice_type)
-    if request.mps_thread_percent is None:
-        types = request.required_gpus
-        return _types_constraint(fields, types, cluster) if types else _preference(fields, request, cluster)
+def _share(fields: Mapping[str, str], request: GpuRequest, percent: int, cluster: Cluster) -> _Change:
+    """Return the change that puts a share of *percent* in the place of the job's GPU."""
     named = (request.gpu_type,) if request.gpu_type else request.required_gpus
-    units = mps_units(request.mps_thread_percent, cluster.pools, named)
+    units = mps_units(percent, cluster.pools, named)
     if units is None:
         return _Change()
-    placement = _placement(fields, request, cluster)
+    share = f"mps:{units}"
+
+    # Where the share is to run. What it needs to hold must be expressed; what it prefers may be left out.
+    if request.gpu_type is not None:
+        placement = _gpu_type(fields, request.gpu_type, cluster)
+    else:
+        placement = _gpu_types(fields, request.required_gpus, cluster) or _preference(fields, request, cluster)
     if placement.trouble and named:
         return placement
-    share = f"mps:{units}"
-    exclusion = _node_exclusion(fields, request)
-    after = ", ".join(filter(None, (f"gres/{share}", exclusion.after, placement.after)))
-    variables = {f"env.{DECISION_VARIABLE}": share, **_limit_variables(request)}
-    return _Change(
-        fields={**_gpu_replacement(fields, share), **variables, **placement.fields, **exclusion.fields}, after=after
-    )
 
-
-def _mig_slice(fields: Mapping[str, str], slice_type: str) -> _Change:
-    """Return the change that asks for a slice (MIG) by its type; unlike a share it can name one."""
-    named = f"gpu:{slice_type}:1"
-    return _Change(fields=_gpu_replacement(fields, named), after=f"gres/{named}")
-
-
-def _placement(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
-    """Return the change that says where a share is to run."""
-    if request.gpu_type is not None:
-        return _type_constraint(fields, request.gpu_type, cluster)
-    if request.required_gpus:
-        return _types_constraint(fields, request.required_gpus, cluster)
-    return _preference(fields, request, cluster)
-
-
-def _preference(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
-    """Return the change that makes the job prefer the GPUs of *request*, an empty one where it cannot."""
-    expression = preference_expression(request, cluster.pools, fields.get("features", ""))
-    if not expression or request.gpu_type is not None or not _may_prefer(fields):
-        return _Change(trouble=_NO_ROOM)
-    return _Change(fields={"set.prefer": expression}, after=f"prefer {expression}")
-
-
-def _type_constraint(fields: Mapping[str, str], gpu_type: str, cluster: Cluster) -> _Change:
-    """Return the change that holds the job to *gpu_type* by its feature, for a share cannot name it."""
-    constraint = fields.get("features", "")
-    exact = exact_feature(gpu_type, cluster.pools)
-    if exact is None:
-        return _Change(trouble=f"{_NAMELESS}, and no feature is on all of its nodes and on no others")
-    if fields.get("prefer"):
-        return _Change(trouble=f"{_NAMELESS}, and the job's --prefer would stand in place of its feature {exact}")
-    held = constraint_with_feature(exact, constraint)
-    if held is None:
-        return _Change(trouble=f"{_NAMELESS}, and its feature {exact} cannot be joined to --constraint={constraint}")
-    return _Change(fields={"set.features": held} if held != constraint else {}, after=f"constraint {held}")
-
-
-def _types_constraint(fields: Mapping[str, str], gpu_types: tuple[str, ...], cluster: Cluster) -> _Change:
-    """Return the change that lets the job run on *gpu_types* alone: on them the price of its share holds."""
-    constraint = fields.get("features", "")
-    held = None if fields.get("prefer") else constraint_with_types(gpu_types, cluster.pools, constraint)
-    if held is None:
-        return _Change(trouble=f"it is decided for {', '.join(gpu_types)} only, to which this job cannot be bound")
-    return _Change(fields={"set.features": held}, after=f"constraint {held}")
-
-
-def _node_exclusion(fields: Mapping[str, str], request: GpuRequest) -> _Change:
-    """Return the change that keeps a share off nodes, beside those that its user excludes; an empty one for none."""
+    # Nodes to avoid come after those that the user excludes. A mark has them right behind the share, so that the
+    # limit on its length cuts off other words first; `gpusage_slurm.jobs.placement` reads them there.
     own = fields.get("exc_nodes", "")
-    added = request.avoided_nodes[len(own.split(",")) if own else 0 :]
-    if not added:
-        return _Change()
-    return _Change(fields={"set.exc_nodes": ",".join(request.avoided_nodes)}, after=format_avoided_nodes(added))
+    avoided = request.avoided_nodes[len(own.split(",")) if own else 0 :]
+    exclusion = {"set.exc_nodes": ",".join(request.avoided_nodes)} if avoided else {}
+    after = (f"gres/{share}", f"avoid {','.join(avoided)}" if avoided else "", placement.after)
 
-
-def _gpu_replacement(fields: Mapping[str, str], part: str) -> dict[str, str]:
-    """Return the fields that put *part*, of one GPU, in place of the GPUs in all four places."""
-    # `gres` puts the prefix before every word: one that had none, and so meant nothing, would come to life.
-    others = [item.text for item in parse_tres(fields.get("tres_per_node", "")) if item.generic and not is_gpu(item)]
-    changes = {"set.gres": ",".join((part, *others))}
-    for placement in TRES_FIELDS[1:]:
-        left = without_gpus(fields.get(placement, ""))
-        if left != fields.get(placement, ""):
-            changes[f"set.{placement}"] = left
-    if fields.get("tres_bind"):
-        changes["set.tres_bind"] = ""
-    return changes
-
-
-def _limit_variables(request: GpuRequest) -> dict[str, str]:
-    """Return the variables that say what the processes on a share may take, and whether they may run again."""
-    variables = {}
+    variables = {f"env.{DECISION_VARIABLE}": share}
     if request.memory_cap_bytes is not None:
         # Device 0, for the job sees only the device that it shares.
         variables["env.CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={math.ceil(request.memory_cap_bytes / MIB)}M"
@@ -193,21 +128,97 @@ def _limit_variables(request: GpuRequest) -> dict[str, str]:
         variables[f"env.{THREADS_VARIABLE}"] = str(request.thread_cap_percent)
     if not request.repeatable:
         variables[f"env.{RESCUE_VARIABLE}"] = "no"
-    return variables
+    return _Change(
+        fields={**_gpu_replacement(fields, share), **variables, **placement.fields, **exclusion},
+        after=", ".join(filter(None, after)),
+    )
 
 
-def _priority_variable(job: Job) -> dict[str, str]:
-    """Return the variable that lets the kernels of a job with a latency limit go before those of the jobs beside it."""
-    is_urgent = job.model_request is not None and job.model_request.workload.slo is not None
-    return {"env.CUDA_MPS_CLIENT_PRIORITY": "0" if is_urgent else "1"}  # MPS's own: normal, and below normal
+def _gpu_replacement(fields: Mapping[str, str], part: str) -> dict[str, str]:
+    """Return the fields that put *part*, of one GPU, in place of the GPUs in all four places."""
+    # `gres` puts the prefix before every word: one that had none, and so meant nothing, would come to life.
+    others = [item.text for item in parse_tres(fields.get("tres_per_node", "")) if item.generic and not is_gpu(item)]
+    changes = {"set.gres": ",".join((part, *others))}
+    for name in TRES_FIELDS[1:]:
+        left = without_gpus(fields.get(name, ""))
+        if left != fields.get(name, ""):
+            changes[f"set.{name}"] = left
+    if fields.get("tres_bind"):
+        changes["set.tres_bind"] = ""
+    return changes
 
 
-def _may_prefer(fields: Mapping[str, str]) -> bool:
-    """Return whether a preference can do no harm: slurmctld treats one that no node could ever meet as a demand.
+def _gpu_type(fields: Mapping[str, str], gpu_type: str, cluster: Cluster) -> _Change:
+    """Return the change that holds the job to *gpu_type* by its feature, for a share cannot name it."""
+    constraint = fields.get("features", "")
+    exact = _exact_feature(gpu_type, cluster.pools)
+    if exact is None:
+        return _Change(trouble=f"{_NAMELESS}, and no feature is on all of its nodes and on no others")
+    if fields.get("prefer"):
+        return _Change(trouble=f"{_NAMELESS}, and the job's --prefer would stand in place of its feature {exact}")
 
-    Without `ignore_prefer_validation` it refuses such a job, and with it a job that asks for other resources may wait
-    for good; `gpusage_slurm.cluster.observation` leaves features only where the site has set that.
+    # A plain constraint may demand the feature already, as one of those that all have to be there.
+    is_plain = bool(PLAIN_CONSTRAINT.fullmatch(constraint)) and "|" not in constraint
+    held = constraint if is_plain and exact in constraint.split("&") else _join_constraint(exact, constraint)
+    if held is None:
+        return _Change(trouble=f"{_NAMELESS}, and its feature {exact} cannot be joined to --constraint={constraint}")
+    return _Change(fields={"set.features": held} if held != constraint else {}, after=f"constraint {held}")
+
+
+def _gpu_types(fields: Mapping[str, str], gpu_types: Sequence[str], cluster: Cluster) -> _Change | None:
+    """Return the change that lets the job run on *gpu_types* alone, on which its price holds; ``None`` for none."""
+    if not gpu_types:
+        return None
+    features = [_exact_feature(name, cluster.pools) for name in gpu_types]
+    held = None
+    if all(features) and not fields.get("prefer"):
+        held = _join_constraint("|".join(filter(None, features)), fields.get("features", ""))
+    if held is None:
+        return _Change(trouble=f"it is decided for {', '.join(gpu_types)} only, to which this job cannot be bound")
+    return _Change(fields={"set.features": held}, after=f"constraint {held}")
+
+
+def _preference(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
+    """Return the change that makes the job prefer the GPUs of *request*, an empty one where it cannot.
+
+    slurmctld treats a preference that no node could ever meet as a demand. Without `ignore_prefer_validation` it
+    refuses such a job, and with it a job that asks for other resources may wait for good;
+    `gpusage_slurm.cluster.observation` leaves features only where the site has set that.
     """
-    named = any(fields.get(name) for name in ("prefer", "req_nodes", "exc_nodes"))
-    resources = [item for placement in TRES_FIELDS for item in parse_tres(fields.get(placement, ""))]
-    return not named and all(is_gpu(item) for item in resources if item.generic)
+    expression = preference_expression(request, cluster.pools, fields.get("features", ""))
+    if not expression or request.gpu_type is not None:
+        return _Change(trouble=_NO_ROOM)
+
+    resources = [item for name in TRES_FIELDS for item in parse_tres(fields.get(name, ""))]
+    is_tied = any(fields.get(name) for name in ("prefer", "req_nodes", "exc_nodes"))
+    if is_tied or any(item.generic and not is_gpu(item) for item in resources):
+        return _Change(trouble=_NO_ROOM)
+    return _Change(fields={"set.prefer": expression}, after=f"prefer {expression}")
+
+
+def preference_expression(request: GpuRequest, pools: tuple[GpuPool, ...], constraint: str) -> str | None:
+    """Return the features to prefer, *constraint* repeated inside, for `prefer` replaces it while it is tried.
+
+    ``None`` where there is nothing to prefer, and where *constraint* names a GPU type's feature or cannot be joined.
+    """
+    features = {pool.site_type: pool.feature for pool in pools if pool.feature and FEATURE.fullmatch(pool.feature)}
+    if {*FEATURE.findall(constraint)} & {*features.values()}:
+        return None
+    wanted = [features[name] for name in request.preferred_gpus if name in features]
+    return _join_constraint("|".join(dict.fromkeys(wanted)), constraint) if wanted else None
+
+
+def _exact_feature(gpu_type: str, pools: tuple[GpuPool, ...]) -> str | None:
+    """Return the feature that is on exactly the nodes of *gpu_type*, ``None`` where there is none to ask for."""
+    exact = next((pool.exact_feature for pool in pools if pool.site_type == gpu_type), None)
+    return exact if exact and FEATURE.fullmatch(exact) else None
+
+
+def _join_constraint(expression: str, constraint: str) -> str | None:
+    """Return both as one, ``None`` where *constraint* is not plain or the sum too long."""
+    constraint = constraint.strip()
+    if constraint and not PLAIN_CONSTRAINT.fullmatch(constraint):
+        return None
+    if constraint:
+        expression = "&".join(f"({part})" if "|" in part else part for part in (expression, constraint))
+    return expression if len(expression.encode()) <= FIELD_BYTES else None

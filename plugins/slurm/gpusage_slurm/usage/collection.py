@@ -17,14 +17,20 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Outcome, Usage
 from gpusage_slurm import scontrol
-from gpusage_slurm.jobs.queue import Row, is_interrupted, sacct_rows_of, squeue_rows_of
+from gpusage_slurm.jobs.queue import (
+    Columns,
+    Row,
+    is_interrupted,
+    sacct_rows_of,
+    squeue_rows_of,
+)
 
 _COLUMNS = (
     *(("JobArrayID", 64), ("JobID", 16), ("UserName", 64), ("StateCompact", 4), ("exit_code", 16), ("Name", 128)),
     *(("UserID", 16), ("Account", 128), ("Partition", 128), ("admin_comment", 1100)),
 )
 _WITH_COMMENT = (("JobArrayID", 64), ("JobID", 16), ("Comment", 1100))
-OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
+_OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
     {
         "CD": "completed",
         "CA": "cancelled",
@@ -39,7 +45,6 @@ OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
 )
 """By Slurm's codes; its OUT_OF_MEMORY is the host's memory, not the GPU's."""
 _COMPLETING = "CG"
-"""An epilog still runs, and nothing shows yet how the job ended; the report stays for the next pass."""
 _CODES: Mapping[str, str] = MappingProxyType(
     {"COMPLETED": "CD", "CANCELLED": "CA", "PREEMPTED": "PR", "TIMEOUT": "TO", "DEADLINE": "DL", "FAILED": "F"}
     | {"NODE_FAIL": "NF", "BOOT_FAIL": "BF", "OUT_OF_MEMORY": "OOM"}
@@ -59,38 +64,29 @@ def collect_usage(catalogue: GpuCatalogue) -> tuple[Usage, ...]:
         for node in nodes
         for usage in parse_usage_reports(node)
     ]
-    known = _jobs([usage.job_id for usage in reports]) if reports else {}
-    return tuple(
-        whole
-        for usage in reports
-        if usage.job_id in known and (whole := _complete_usage(usage, known[usage.job_id], catalogue)) is not None
-    )
+    rows = _rows_by_job([usage.job_id for usage in reports]) if reports else {}
 
-
-def _complete_usage(usage: Usage, row: Row, catalogue: GpuCatalogue) -> Usage | None:
-    """Return *usage* completed from the job's *row*; ``None`` if the job still completes."""
-    mark = parse_annotation(row["admin_comment"])
-    if row["StateCompact"] == _COMPLETING:
-        return None
-    return replace(
-        usage,
-        number=mark.number if mark else "",
-        job_id=row["JobArrayID"],
-        user=row["UserName"],
-        user_id=row["UserID"],
-        account=row["Account"],
-        partition=row["Partition"],
-        job_name=one_line(row["Name"]),
-        gpu=known_gpu(catalogue, usage.gpu) or usage.gpu,
-        outcome=usage.outcome if usage.outcome != "unknown" else _outcome(row),
-    )
-
-
-def _outcome(row: Row) -> Outcome:
-    outcome = OUTCOMES.get(row["StateCompact"], "unknown")
-    return (
-        "interrupted" if outcome == "failed" and is_interrupted(row["exit_code"], row.get("Comment", "")) else outcome
-    )
+    complete = []
+    for usage in reports:
+        row = rows.get(usage.job_id)
+        # While an epilog still runs nothing shows how the job ended; the report stays for the next pass.
+        if row is None or row["StateCompact"] == _COMPLETING:
+            continue
+        mark = parse_annotation(row["admin_comment"])
+        whole = replace(
+            usage,
+            number=mark.number if mark else "",
+            job_id=row["JobArrayID"],
+            user=row["UserName"],
+            user_id=row["UserID"],
+            account=row["Account"],
+            partition=row["Partition"],
+            job_name=one_line(row["Name"]),
+            gpu=known_gpu(catalogue, usage.gpu) or usage.gpu,
+            outcome=usage.outcome if usage.outcome != "unknown" else _outcome(row),
+        )
+        complete.append(whole)
+    return tuple(complete)
 
 
 def outcome_of_words(state: str, exit_code: str) -> Outcome:
@@ -98,30 +94,38 @@ def outcome_of_words(state: str, exit_code: str) -> Outcome:
     return _outcome({"StateCompact": _CODES.get(state.partition(" ")[0], ""), "exit_code": exit_code})
 
 
-def _jobs(job_ids: Sequence[str]) -> dict[str, Row]:
+def _outcome(row: Row) -> Outcome:
+    outcome = _OUTCOMES.get(row["StateCompact"], "unknown")
+    if outcome == "failed" and is_interrupted(row["exit_code"], row.get("Comment", "")):
+        return "interrupted"
+    return outcome
+
+
+def _rows_by_job(job_ids: Sequence[str]) -> dict[str, Row]:
     """Return the rows of the jobs, by their plain numbers."""
     wanted = [*dict.fromkeys(job_ids)]
     known = {row["JobID"]: row for row in _queued_rows(wanted)}
-    failed = [job_id for job_id, row in known.items() if OUTCOMES.get(row["StateCompact"]) == "failed"]
-    # Apart from the rest: a comment with a line break hides its row.
-    # An array is listed with all its tasks, one of which may have become a job of its own in between.
+
+    # The comment says whether a program was missing. It is read apart from the rest, as one with a line break hides its
+    # row. An array is listed with all its tasks, one of which may have become a job of its own in between.
+    failed = [job_id for job_id, row in known.items() if _OUTCOMES.get(row["StateCompact"]) == "failed"]
     commented = [row for row in _queued_rows(failed, _WITH_COMMENT) if row["JobID"] in known]
     known |= {row["JobID"]: {**known[row["JobID"]], **row} for row in commented}
+
+    # Jobs that slurmctld has forgotten, by the names of the columns above.
     missing = [job_id for job_id in wanted if job_id not in known]
-    return known | {row["JobID"]: row for row in _accounted_rows(missing)}
+    whose = ("UID", "Account", "Partition", "AdminComment")
+    for cells in sacct_rows_of(missing, ("JobID", "JobIDRaw", "User", "State", "ExitCode", "JobName", *whose)):
+        row = dict(zip((name for name, _ in _COLUMNS), cells, strict=True))
+        code = _CODES.get(row["StateCompact"].partition(" ")[0], "")  # CANCELLED by 1000
+        known[row["JobID"]] = row | {"StateCompact": code}
+    return known
 
 
-def _queued_rows(job_ids: Sequence[str], columns: tuple[tuple[str, int], ...] = _COLUMNS) -> Iterator[Row]:
+def _queued_rows(job_ids: Sequence[str], columns: Columns = _COLUMNS) -> Iterator[Row]:
     """Yield the jobs as slurmctld has them; those that it has forgotten are left out."""
     try:
         yield from squeue_rows_of(job_ids, "--states=all", columns=columns)
     except RequestError as error:  # where one job alone is asked for, as of the last ones
-        if "Invalid job id" not in str(error):
+        if scontrol.UNKNOWN_JOB not in str(error):
             raise
-
-
-def _accounted_rows(job_ids: Sequence[str]) -> Iterator[Row]:
-    whose = ("UID", "Account", "Partition", "AdminComment")
-    for cells in sacct_rows_of(job_ids, ("JobID", "JobIDRaw", "User", "State", "ExitCode", "JobName", *whose)):
-        row = dict(zip((name for name, _ in _COLUMNS), cells, strict=True))
-        yield row | {"StateCompact": _CODES.get(row["StateCompact"].partition(" ")[0], "")}  # CANCELLED by 1000

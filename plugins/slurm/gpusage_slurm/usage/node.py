@@ -55,6 +55,8 @@ def post_usage(folder: UsageSpool, node: str) -> None:
         waiting = list(folder.finished_runs())
         if not waiting:
             return
+
+        # Nodes' comments may hold words of the site's, and reports that gpusaged has not collected yet: they stay.
         shown = _COMMENT.search(scontrol.run("scontrol", "show", "node", node))
         comment = append_usage_reports(shown[1] if shown else "", [usage for _, usage in waiting], time.time())
         scontrol.run("scontrol", "update", f"NodeName={node}", f"Comment={comment}")
@@ -78,8 +80,14 @@ def main() -> None:
     if job is None or not _NAME.fullmatch(node):
         return
     os.nice(5)
-    signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)  # they are waited for
-    folder = UsageSpool(_folder(), f"{os.environ.get('SLURM_CLUSTER_NAME', '')}.{node}.")
+
+    # Root's usage is in /run; a sandbox's user has no place there.
+    usual = "/run/gpusage-usage" if os.geteuid() == 0 else f"/tmp/gpusage-usage-{os.geteuid()}"  # noqa: S108 - checked
+    place = Path(os.environ.get("GPUSAGE_USAGE_FOLDER", usual))
+    folder = UsageSpool(place, f"{os.environ.get('SLURM_CLUSTER_NAME', '')}.{node}.")
+
+    # The signals are waited for, not handled, so that one that comes early is not lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
     if _sample(folder, job):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
         pauses_s = (random.uniform(0, JITTER_S), *PAUSES_S)  # no secret
@@ -88,9 +96,8 @@ def main() -> None:
 
 def job_of(environment: Mapping[str, str]) -> SampledJob | None:
     """Return the job that a prolog's *environment* describes; ``None`` where it has no GPU."""
-    job_id, devices = environment.get("SLURM_JOB_ID", ""), environment.get("CUDA_VISIBLE_DEVICES", "")
-    devices = devices or environment.get("SLURM_JOB_GPUS", "")
-    uid = environment.get("SLURM_JOB_UID", "")
+    job_id, uid = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_JOB_UID", "")
+    devices = environment.get("CUDA_VISIBLE_DEVICES", "") or environment.get("SLURM_JOB_GPUS", "")
     if not (job_id.isdecimal() and uid.isdecimal() and _DEVICES.fullmatch(devices)):
         return None
     cpus = re.match(r"\d+", environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
@@ -106,9 +113,13 @@ def job_of(environment: Mapping[str, str]) -> SampledJob | None:
 def _sample(folder: UsageSpool, job: SampledJob) -> bool:
     """Sample *job*, and leave its usage in *folder*; return whether any GPU could be read."""
     pid_file, device_file = folder.file(job.job_id, "pid"), folder.file(job.job_id, "device")
-    device_file.write_text(",".join(job.devices))
+    device_file.write_text(",".join(job.devices))  # by which other jobs' samplers know a partner
+
+    # Without a percentage the job has its GPU for itself, and how many SMs that has is of no interest.
+    sm_count = None
+    if PERCENT_VARIABLE in os.environ:
+        sm_count = whole_sm_count({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": job.devices[0]})
     shares = Path(os.environ.get("GPUSAGE_MPS_FOLDER", FOLDER))
-    sm_count = _shared_sm_count(job.devices[0], os.environ)
     surroundings = Surroundings(
         has_partners=lambda: bool({*job.devices} & {*folder.devices_of_other_jobs(job.job_id)}),
         granted=partial(read_granted, job.job_id, folder=shares, sm_count=sm_count),
@@ -126,13 +137,6 @@ def _sample(folder: UsageSpool, job: SampledJob) -> bool:
         pid_file.unlink(missing_ok=True)
 
 
-def _shared_sm_count(device: str, environment: Mapping[str, str]) -> int | None:
-    """Return the SMs of the whole *device*; ``None`` where the job shares none, by the prolog's *environment*."""
-    if PERCENT_VARIABLE not in environment:
-        return None
-    return whole_sm_count({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": device})
-
-
 class _EndOfJob:
     """Waits for the end of a job: its epilog's signal, or that slurmctld knows of no such job that runs."""
 
@@ -147,22 +151,13 @@ class _EndOfJob:
         if time.monotonic() < self._next_check_s:
             return False
         self._next_check_s = time.monotonic() + CHECK_INTERVAL_S
-        return _has_ended(self._job_id)
 
-
-def _has_ended(job_id: str) -> bool:
-    try:
-        which = ("--all", "--states=all", f"--jobs={job_id}")
-        state = scontrol.run("squeue", "--noheader", *which, "--format=%T").partition("\n")[0].strip()
-    except RequestError as error:
-        return "Invalid job id" in str(error)
-    return state not in _GOING_ON
-
-
-def _folder() -> Path:
-    """Return where usage is kept: root's in /run; a sandbox's user has no place there."""
-    usual = "/run/gpusage-usage" if os.geteuid() == 0 else f"/tmp/gpusage-usage-{os.geteuid()}"  # noqa: S108 - checked
-    return Path(os.environ.get("GPUSAGE_USAGE_FOLDER", usual))
+        which = ("--all", "--states=all", f"--jobs={self._job_id}")
+        try:
+            state = scontrol.run("squeue", "--noheader", *which, "--format=%T").partition("\n")[0].strip()
+        except RequestError as error:
+            return scontrol.UNKNOWN_JOB in str(error)
+        return state not in _GOING_ON
 
 
 if __name__ == "__main__":

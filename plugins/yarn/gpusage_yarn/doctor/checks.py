@@ -5,8 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
-from gpusage.cli.doctor import daemon_trouble, divisions, kill_switch, plugins, settings_file, store
-from gpusage.cli.findings import Finding, failed, passed, skipped, warned
+from gpusage.cli.admin import (
+    Finding,
+    daemon_trouble,
+    divisions,
+    failed,
+    kill_switch,
+    passed,
+    plugins,
+    settings_file,
+    skipped,
+    store,
+    warned,
+)
 from gpusage_yarn.cluster.configuration import (
     ALLOCATOR,
     CALCULATOR,

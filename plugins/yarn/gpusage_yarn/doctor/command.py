@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from gpusage.cli.findings import show_findings
+from gpusage.cli.admin import show_findings
 from gpusage.decisions.advisor import advisor
 from gpusage.service.client import read_status
 from gpusage.settings.configuration_file import read_configuration

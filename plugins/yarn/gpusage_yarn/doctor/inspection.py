@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpusage.cli.doctor import OwnEvidence, gather_own
+from gpusage.cli.admin import OwnEvidence, gather_own
 from gpusage.decisions.advisor import advisor
 from gpusage.node.dividing.copies import PYTHON, plan_node_programs
 from gpusage.service.configuration_watch import known_uids

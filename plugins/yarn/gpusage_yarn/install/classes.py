@@ -1,4 +1,4 @@
-"""Our jar and its classes: where the jar is, and whether this host's Hadoop would load them.
+"""Our classes: whether this host's Hadoop would load them.
 
 A class that is configured and cannot be loaded keeps a daemon from starting.
 
@@ -17,15 +17,13 @@ from pathlib import Path
 from gpusage.boundary.edits import Edit
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.cluster.configuration import FILES, PACKAGE, read_settings
+from gpusage_yarn.jar import jar_instructions
 
 _LIMIT_S = 60.0
 _CLASS = re.compile(rf"{re.escape(PACKAGE)}\.\w+")
 _FINDER = "org.apache.hadoop.util.FindClass"
 _OPTIONS = ("-Xmx128m", "-XX:-UsePerfData", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _TROUBLE = re.compile(r"^(?:Caused by: )?([\w.$]+(?:Exception|Error)[^\n]*)", re.MULTILINE)
-SOURCES = Path(__file__).resolve().parents[2] / "java"
-"""The Maven module, in a checkout."""
-_CLASSPATH = "share/hadoop/yarn/lib of every host"
 
 
 def configured_classes(folder: Path) -> tuple[str, ...]:
@@ -103,26 +101,3 @@ def _classpath(folder: Path) -> str:
         message = f"Command {program} classpath must succeed; got: {error}. Try it by hand."
         raise RequestError(message) from error
     return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
-
-
-def in_checkout() -> bool:
-    """Return whether this is a checkout, which has the jar's sources."""
-    return (SOURCES / "pom.xml").is_file()
-
-
-def packaged_jar() -> Path | None:
-    """Return the jar that the wheel brought, ``None`` where it brought none."""
-    return next(Path(__file__).parents[1].glob("gpusage-yarn-*.jar"), None)
-
-
-def jar_instructions() -> str:
-    """Return instructions for an admin to copy this installation's jar to the daemons."""
-    jar = packaged_jar()
-    if jar is not None:
-        return f"Copy {jar} into {_CLASSPATH} first."
-    if in_checkout():
-        return f"Copy the jar that 'gpusage yarn jar' builds into {_CLASSPATH} first."
-    return (
-        "This installation of gpusage must hold its YARN jar; it was installed without one. Install a released wheel, "
-        "or one that 'make wheel' makes in a checkout."
-    )

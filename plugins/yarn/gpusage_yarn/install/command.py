@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gpusage.cli.changes import show_and_make
+from gpusage.cli.admin import show_and_make
 from gpusage.settings.configuration import SiteMode
 from gpusage_yarn.install.classes import require_classes
 from gpusage_yarn.install.edits import find_site, installation_notes, plan_installation, plan_uninstallation

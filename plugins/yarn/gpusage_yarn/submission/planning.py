@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from gpusage.decisions.advisor import Advisor
 from gpusage.decisions.model_defaults import settled_request
 from gpusage.decisions.outcome import DecisionContext, Outcome, decide_outcome
-from gpusage.policies.place import without_forbidden
+from gpusage.policies.candidates import without_forbidden
 from gpusage.predictors.intervals import speedup
 from gpusage.store.annotation import RecordNumbers
 from gpusage.store.opening import open_store

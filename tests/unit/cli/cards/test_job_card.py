@@ -204,7 +204,7 @@ SLOW = """
 import os, time
 time.sleep(float(os.environ.pop("PYTHONSTARTUP_S", "0")))
 from pathlib import Path
-from gpusage.cli.cards import job_card as subject, card_reader
+from gpusage.cli.cards import job_card as subject
 from gpusage_hooks.errors import GraphError
 
 def read(wish):
@@ -216,7 +216,7 @@ def read(wish):
         raise GraphError("Model is bad.")
     return "QUJD"
 
-card_reader.BACKGROUND_S = int(os.environ.get("BACKGROUND_S", "60"))
+subject.BACKGROUND_S = int(os.environ.get("BACKGROUND_S", "60"))
 subject._read_model = read
 subject.job_card()
 """

@@ -13,7 +13,7 @@ import pytest
 import gpusage
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.work.lowering import forward_flop, weight_memory_bytes
-from gpusage_hooks.types import Generation, ModelGraph, Workload
+from gpusage_hooks.types import Decoding, ModelGraph, Workload
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -53,7 +53,7 @@ def test_each_token_of_mixtral_goes_through_two_of_eight_experts() -> None:
 )
 def test_a_pass_over_few_tokens_reads_the_experts_that_they_reach(batch_size: int, experts: float) -> None:
     graph = read("Mixtral")
-    generation = Generation(prompt_tokens=64, new_tokens=64)
+    generation = Decoding(prompt_tokens=64, new_tokens=64)
     run = Workload(batch_size=batch_size, mode="infer", precision="bf16", generate=generation)
     answer = WorkloadAnalysis(graph, run).generation
     assert answer is not None

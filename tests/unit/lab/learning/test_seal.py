@@ -12,7 +12,7 @@ from gpusage_lab.learning.seal import count_evaluation, evaluation_count, is_sea
 from gpusage_lab.learning.step_left_out import left_out_rows
 from gpusage_lab.learning.step_rows import step_rows
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 from measurements import write_measurements
 
 

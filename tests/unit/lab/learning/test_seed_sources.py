@@ -18,7 +18,7 @@ from gpusage_lab.measurements.columns import COLUMNS
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds import ardagna_layers, kace, kace_across, yeung
 from gpusage_lab.seeds.ardagna_runs import ours, runs
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 
 pytest.importorskip("pandas")
 
@@ -63,7 +63,7 @@ def test_zeus_counts_at_the_full_power_limit(tmp_path: Path) -> None:
 
 def test_several_gpus_take_what_gpusage_predicts_of_them() -> None:
     """They exchanged at 10 GB/s, whatever links they have, and hid nothing of it."""
-    from gpusage_lab.learning.named_jobs import GAVEL  # beside its one use
+    from gpusage_planning.named_jobs import GAVEL  # beside its one use
 
     catalogue, job = builtin_catalogue(), GAVEL["ResNet-50"]
     workload = Workload(batch_size=32, optimizer=job.optimizer, gpus=4)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +9,10 @@ from click.testing import CliRunner
 
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.work.lowering import forward_flop
-from gpusage_hooks.types import Workload
 from gpusage_lab.learning.pairs import Pairs
-from gpusage_lab.learning.profiled import ProfiledRun
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.seeds import ardagna, ardagna_layers, kace, kace_triples, regression, takayama, yeung
+from gpusage_lab.seeds import ardagna, ardagna_layers, kace, regression, takayama, yeung
 from gpusage_lab.seeds.ardagna_runs import MeasuredRun
 from gpusage_lab.seeds.command import command_of
 
@@ -153,39 +150,6 @@ def test_pairs_that_were_not_drawn_teach_nothing() -> None:
     assert np.array_equal(np.isnan(fewer.sums), np.isnan(fewer.parts))
 
 
-def measured_triples() -> list[ProfiledRun]:
-    """Return four jobs alone under MPS, at 10 steps a second, and all their triples; each takes by its batch size."""
-    batches = (1, 8, 64, 256)
-
-    def run(item: str, kind: str, batch: int, steps_per_s: float) -> ProfiledRun:
-        figures = {"steps_per_s": steps_per_s, "thread_percent": 100.0}
-        workload, gpu = Workload(batch_size=batch), builtin_catalogue().find("v100")
-        job, key = f"resnet18,batch={batch}", "gavel:resnet18@32"
-        return ProfiledRun(item, kind, "mps", job, f"{key}", "resnet", "made up", workload, gpu, figures)
-
-    alone = [run(f"alone {batch}", "share", batch, 10.0) for batch in batches]
-    threes = list(combinations(batches, 3))
-    return [*alone, *(run(str(t), "triple", batch, 10.0 - sum(t) / 50) for t in threes for batch in t)]
-
-
-def test_triples_are_read_against_each_job_alone() -> None:
-    triples = kace_triples.triples_of(measured_triples())
-    assert triples is not None
-    assert triples.sums[0] == pytest.approx(3 * (1 - (1 + 8 + 64) / 500))
-    assert sorted(triples.members[0]) == [0, 2, 3]  # the jobs by name: 1, 256, 64, 8
-    assert kace_triples.triples_of(measured_triples()[4:]) is None
-
-
-def test_the_triple_of_the_lightest_partners_is_the_oracles_where_large_batches_press_more() -> None:
-    triples = kace_triples.triples_of(measured_triples())
-    assert triples is not None
-    lightest = kace_triples.reached(triples, lambda rows, _: rows.sums)
-    assert lightest == pytest.approx(100.0)
-    heaviest = kace_triples.reached(triples, lambda rows, _: -rows.sums)
-    assert heaviest.max() < 100.0
-    assert len(kace_triples.ours(triples, np.ones(4, dtype=bool))) == 4
-
-
 def test_a_gpu_that_hardly_works_gains_nothing_from_a_faster_one() -> None:
     ratio = np.array([0.5, 0.5, 0.5])
     actual = takayama.slowed_by_host(ratio, np.array([0.0, 0.5, 1.0]))
@@ -202,7 +166,7 @@ def test_two_gpus_that_take_from_either_end_of_the_list_meet() -> None:
 
 def test_the_nine_jobs_are_told_from_graphs_of_the_zoo_without_any_data() -> None:
     pytest.importorskip("scipy")
-    result = CliRunner().invoke(command_of("takayama", takayama.tables, (), __file__), ["--json"])
+    result = CliRunner().invoke(command_of("takayama", takayama.tables, ()), ["--json"])
     assert result.exit_code == 0, result.output
     ratios, correlations, _ = json.loads(result.output)["takayama"]
     assert [row[0][:2] for row in ratios["rows"][:9]] == ["IC", "SS", "OD", "RM", "SA", "RT", "TL", "SR", "RF"]
@@ -214,7 +178,7 @@ def test_a_bench_without_its_data_says_so_in_one_sentence_and_ends_well(tmp_path
     def experiment(_: DataFolder) -> list[ScoreTable]:
         raise AssertionError
 
-    command = command_of("made up", experiment, ("runs.csv",), __file__)
+    command = command_of("made up", experiment, ("runs.csv",))
     result = CliRunner().invoke(command, ["--data", str(tmp_path)])
     assert result.exit_code == 0
     assert result.output.count("\n") == 1
@@ -225,7 +189,7 @@ def test_a_bench_prints_its_tables_or_json(tmp_path: Path) -> None:
     def experiment(_: DataFolder) -> list[ScoreTable]:
         return [ScoreTable(title="Seed: figures", columns=("method", "RMSLE"), rows=(("ours", 0.125),))]
 
-    command = command_of("made up", experiment, (), __file__)
+    command = command_of("made up", experiment, ())
     assert "0.125" in CliRunner().invoke(command, ["--data", str(tmp_path)]).output
     document = json.loads(CliRunner().invoke(command, ["--data", str(tmp_path), "--json"]).output)
     assert document["schema"] == "gpusage.experiment/1"

@@ -22,7 +22,7 @@ from gpusage_lab.published.compared import Compared
 from gpusage_lab.published.models import IMAGE_MODELS, TEXT_MODELS, text_model
 from gpusage_lab.published.rows import LANGUAGE, VISION, PublishedRow, published_rows
 from gpusage_lab.published.runs import Left, Run, run_of
-from gpusage_lab.zoo.cards import load_zoo
+from gpusage_planning.zoo import load_zoo
 
 pytest.importorskip("pandas")
 

@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 
 from gpusage.boundary.edits import make_edits
-from gpusage.cli.doctor import OwnEvidence
-from gpusage.cli.findings import Finding
+from gpusage.cli.admin import Finding, OwnEvidence
 from gpusage.settings.configuration import Configuration, DaemonSettings, SiteMode
 from gpusage_hooks.types import Cluster, GpuPool
-from gpusage_slurm.daemon import socket_candidates
 from gpusage_slurm.doctor.checks import run_checks
 from gpusage_slurm.doctor.evidence import Evidence, sampler_python
 from gpusage_slurm.install.lua_scripts import LuaSettings, job_submit_block, with_block
 from gpusage_slurm.install.node_scripts import PROLOG, plan_copies
-from gpusage_slurm.install.plan import Site
+from gpusage_slurm.install.site import Site, socket_candidates
 
 POOL = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=2, free_gpu_count=2, mps_per_gpu=100, feature="v100")
 WHOLE = replace(POOL, mps_per_gpu=None)

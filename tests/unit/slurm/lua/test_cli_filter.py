@@ -13,7 +13,7 @@ import pytest
 from gpusage.graphs.card.error import encode_error
 from gpusage.settings.configuration import CaptureMode
 from gpusage_slurm.install.lua_scripts import LuaSettings, cli_filter_block, quoted
-from gpusage_slurm.submission.missing_card import decode_missing_card_reason
+from gpusage_slurm.submission.request import decode_missing_card_reason
 from gpusage_slurm.submission.script import run_record
 
 Drive = Callable[..., dict[str, Any]]

@@ -6,12 +6,17 @@ import dataclasses
 
 import pytest
 
+from gpusage.devices.catalogue import builtin_catalogue
+from gpusage_hooks.managers import Context
 from gpusage_hooks.types import Cluster, Code, Decision, DecisionRequest, GpuPool, Job, RenderedDecision
 from gpusage_hooks.units import GIB
-from gpusage_slurm.submission.placement import constraint_without_types, preference_expression
-from gpusage_slurm.submission.render import mps_units, render_decision
+from gpusage_slurm import plugin
+from gpusage_slurm.jobs.placement import constraint_without_types
+from gpusage_slurm.settings import SlurmSettings
+from gpusage_slurm.submission.render import mps_units, preference_expression, render_decision
 from gpusage_slurm.submission.request import parse_submission
 
+CONTEXT = Context(settings=SlurmSettings(), catalogue=builtin_catalogue())
 POOLS = (
     GpuPool(
         gpu="v100-sxm2-16gb",
@@ -262,4 +267,5 @@ def test_nodes_that_a_share_avoids_join_those_that_its_user_excludes(own: str, e
 def test_another_managers_job_is_not_ours() -> None:
     job = dataclasses.replace(job_of(), submission=DecisionRequest(manager="yarn"))
     decision = Decision(code=Code.REWRITE, request=job.request, reasons=(), plugin="test")
-    assert render_decision(job, decision, Cluster(manager="yarn", version="3.4", pools=())) is None
+    cluster = Cluster(manager="yarn", version="3.4", pools=())
+    assert plugin.render_decision(job, decision, cluster, CONTEXT) is None

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.service.caches import AccessRecordingMapping
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.managers import Context
 from gpusage_hooks.types import DecisionRequest, GpuRequest
 from gpusage_hooks.units import MIB
+from gpusage_slurm import plugin
+from gpusage_slurm.settings import SlurmSettings
 from gpusage_slurm.submission.request import describe_request, parse_submission, read_request
 from gpusage_slurm.tres import Tres, parse_tres, without_gpus
 
+CONTEXT = Context(settings=SlurmSettings(), catalogue=builtin_catalogue())
 ONE_GPU = {"tres_per_node": "gres:gpu:1"}
 
 
@@ -199,7 +204,7 @@ def test_a_malformed_comment_to_us_is_an_error() -> None:
 
 
 def test_another_managers_submission_is_not_ours() -> None:
-    assert parse_submission(DecisionRequest(manager="yarn", fields={})) is None
+    assert plugin.parse_submission(DecisionRequest(manager="yarn", fields={}), CONTEXT) is None
 
 
 def test_what_the_job_asks_of_its_node_is_known() -> None:

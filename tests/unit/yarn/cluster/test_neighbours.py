@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.policies.partners.company import BROKEN_PROMISE, trouble
+from gpusage.policies.neighbours import BROKEN_PROMISE, trouble
 from gpusage_hooks.types import Code, Decision, GpuNeed, GpuRequest, Interval, Neighbour, Rules, Slo, Workload
 from gpusage_yarn.cluster.neighbours import describe_need, parse_neighbours
 from gpusage_yarn.plan import Plan, parse_plan

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpusage.cli.doctor import OwnEvidence
-from gpusage.cli.findings import Finding
+from gpusage.cli.admin import Finding, OwnEvidence
 from gpusage.decisions.advisor import advisor
 from gpusage.settings.configuration import DaemonSettings
 from gpusage.settings.configuration_file import default_configuration

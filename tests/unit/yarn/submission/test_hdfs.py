@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.sandbox.settings import render_configuration
+from gpusage_sandboxes.yarn.settings import render_configuration
 from gpusage_yarn.submission.hdfs import find_hdfs
 
 

@@ -1,0 +1,217 @@
+"""Commands of admins, for every workload manager: checks of an installation, and changes to its files.
+
+A check returns a `Finding`; a manager's doctor adds its own checks to those of gpusage itself, which stand here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from gpusage.boundary.edits import Edit, make_edits
+from gpusage.node.dividing.offers import Offers, host_offers
+from gpusage.plugins.loading import load_hooks
+from gpusage.service.client import in_force, read_status
+from gpusage.settings.configuration import Configuration, DaemonSettings
+
+Grade = Literal["pass", "warn", "fail", "skip"]
+_STYLES = {"pass": "green", "warn": "yellow", "fail": "red", "skip": "blue"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check of an installation found, and what to do about it."""
+
+    check: str
+    verdict: Grade
+    observation: str
+    todo: str = ""
+
+
+def passed(check: str, observation: str) -> Finding:
+    """Return a finding that needs no action."""
+    return Finding(check=check, verdict="pass", observation=observation)
+
+
+def warned(check: str, observation: str, todo: str) -> Finding:
+    """Return a finding that an optional part is missing."""
+    return Finding(check=check, verdict="warn", observation=observation, todo=todo)
+
+
+def failed(check: str, observation: str, todo: str) -> Finding:
+    """Return a finding that something does not work."""
+    return Finding(check=check, verdict="fail", observation=observation, todo=todo)
+
+
+def skipped(check: str, observation: str, todo: str = "") -> Finding:
+    """Return a finding that a check could not be made."""
+    return Finding(check=check, verdict="skip", observation=observation, todo=todo)
+
+
+def show_findings(findings: Sequence[Finding], configuration: Configuration, *, schema: str, as_json: bool) -> int:
+    """Show *findings* and the settings in force; return the exit status, 1 where a check fails."""
+    settings = list(configuration.effective())
+    if as_json:
+        document = {
+            "schema": schema,
+            "checks": [_document(finding) for finding in findings],
+            "configuration": [{"key": key, "value": value, "origin": origin} for key, value, origin in settings],
+        }
+        click.echo(json.dumps(document, indent=1))
+    else:
+        for (verdict, observation, todo), same in groupby(
+            findings, lambda one: (one.verdict, one.observation, one.todo)
+        ):
+            click.echo(_described(verdict, ", ".join(each.check for each in same), observation, todo))
+        click.echo("\nSettings (key = value, origin):")
+        for key, value, origin in settings:
+            click.echo(f"  {key} = {value!r}  ({origin})")
+    return int(any(finding.verdict == "fail" for finding in findings))
+
+
+def _document(finding: Finding) -> dict[str, str]:
+    return {
+        "check": finding.check,
+        "verdict": finding.verdict,
+        "observation": finding.observation,
+        "todo": finding.todo,
+    }
+
+
+def _described(verdict: Grade, checks: str, observation: str, todo: str) -> str:
+    name = click.style(verdict.upper(), fg=_STYLES[verdict])
+    more = f"\n      {todo}" if todo else ""
+    return f"{name}  {checks}: {observation}{more}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnEvidence:
+    """What a host shows about gpusage itself.
+
+    Attributes:
+        configuration: Where the file is broken, what gpusaged says of the settings that it goes on with.
+        configuration_trouble: Why the file cannot be used; empty where it can.
+        status: gpusaged's; ``None`` where it does not answer, and *status_trouble* says why.
+        socket: Where gpusaged answers, or should.
+        killed: Whether the kill switch is on.
+        plugin_troubles: What is wrong with plugins as this process finds them, by name.
+        offers: In which ways this host divides a GPU.
+    """
+
+    configuration: Configuration
+    configuration_trouble: str = ""
+    status: Mapping[str, Any] | None = None
+    status_trouble: str = ""
+    socket: str = DaemonSettings().socket
+    killed: bool = False
+    plugin_troubles: Mapping[str, str] = field(default_factory=dict)
+    offers: Offers = field(default_factory=Offers)
+
+
+def gather_own(configuration: Configuration, trouble: str, sockets: Sequence[str]) -> OwnEvidence:
+    """Return what this host shows about gpusage; gathering never fails.
+
+    Args:
+        configuration: As `gpusage.settings.configuration_file.read_configuration` returns it.
+        trouble: Likewise.
+        sockets: Where gpusaged may listen, the likeliest first.
+    """
+    socket, status, status_trouble = read_status(sockets)
+    if trouble and status:
+        configuration = in_force(status)
+    return OwnEvidence(
+        configuration=configuration,
+        configuration_trouble=trouble,
+        status=status,
+        status_trouble=status_trouble,
+        socket=socket,
+        killed=Path(configuration.kill_switch).exists(),
+        plugin_troubles=load_hooks().troubles(),
+        offers=host_offers(),
+    )
+
+
+def settings_file(own: OwnEvidence) -> Finding:
+    """Return whether gpusage.toml can be used."""
+    name = "gpusage.toml"
+    if own.configuration_trouble:
+        return failed(name, own.configuration_trouble, "fix the file; the last good one stays in force")
+    only = own.configuration.enforce_in if own.configuration.mode == "enforce" else ()
+    return passed(name, f"mode = {own.configuration.mode}" + (f" in {', '.join(only)} alone" if only else ""))
+
+
+def plugins(own: OwnEvidence) -> Finding:
+    """Return whether every plugin can be used, as this process and gpusaged find."""
+    name = "plugins"
+    every = {**own.plugin_troubles, **(own.status or {}).get("plugins", {})}
+    if every:
+        todo = "update or uninstall them, then restart gpusaged; gpusage runs without the disabled ones"
+        return warned(name, " ".join(every.values()), todo)
+    return passed(name, "all are usable")
+
+
+def store(own: OwnEvidence) -> Finding:
+    """Return whether decisions are kept, as gpusaged's status has it."""
+    name = "store"
+    if own.status is None:
+        return warned(name, "unknown: gpusaged does not answer", "fix that first")
+    records, url = own.status.get("records", {}), own.configuration.store.url
+    if records.get("lost"):
+        return warned(name, f"{records['lost']} decisions could not be kept: {records.get('error')}", f"check {url}")
+    return passed(name, url)
+
+
+def kill_switch(own: OwnEvidence) -> Finding:
+    """Return whether the kill switch keeps gpusage from changing anything."""
+    name = "kill switch"
+    if own.killed:
+        return warned(name, f"{own.configuration.kill_switch} exists: nothing is rewritten", "remove it to go on")
+    return passed(name, "not thrown")
+
+
+def divisions(own: OwnEvidence) -> tuple[Finding, ...]:
+    """Return in which ways this host divides a GPU; nothing where it has no MPS, as a controller has none."""
+    ways = [way for way in own.offers.divisions if way != "whole"]
+    version = own.offers.version or "unknown"
+    return (passed("GPU division", f"this host divides by {' and '.join(ways)}, MPS {version}"),) if ways else ()
+
+
+def daemon_trouble(status: Mapping[str, Any], manager: str) -> str:
+    """Return what gpusaged's *status* says is wrong with its configuration or with *manager*; else ``""``."""
+    return str(status.get("configuration", {}).get("error") or status.get("troubles", {}).get(manager) or "")
+
+
+_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def show_and_make(edits: Iterable[Edit], *, schema: str, yes: bool, as_json: bool, after: str) -> None:
+    """Show *edits*; with *yes*, make them, and say what comes *after*."""
+    changing = [edit for edit in edits if edit.changes]
+    if yes:
+        make_edits(changing)
+    if as_json:
+        files = [{"path": str(edit.path), "diff": edit.diff()} for edit in changing]
+        click.echo(json.dumps({"schema": schema, "applied": yes, "files": files}, indent=1))
+        return
+    for edit in changing:
+        click.echo(_with_colours(edit.diff()), nl=False)
+    if not changing:
+        click.echo("Nothing to change.")
+    elif yes:
+        click.echo(f"Changed {_files(changing)}. {after}")
+    else:
+        click.echo(f"Would change {_files(changing)}. Add --yes to do it.")
+
+
+def _files(edits: Sequence[object]) -> str:
+    return "1 file" if len(edits) == 1 else f"{len(edits)} files"
+
+
+def _with_colours(diff: str) -> str:
+    return "".join(click.style(line, fg=_COLOURS.get(line[:1])) for line in diff.splitlines(keepends=True))

@@ -1,0 +1,176 @@
+"""`gpusage colocate`: what jobs on one GPU do to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from gpusage.cli import documents, figures, options, partners, tables
+from gpusage.cli.cards.graph_cache import read_graph
+from gpusage.decisions.advisor import advisor
+from gpusage.decisions.model_defaults import settled_request
+from gpusage.policies.candidates import why_unlimited
+from gpusage.policies.thread_division import allowed_percents, max_min_percents
+from gpusage.predictors.intervals import inverse
+from gpusage.predictors.sharing.colocation import WORTHWHILE_SUM, slowdown_with_partners
+from gpusage_hooks.types import Colocation, GpuNeed, Interval, JobState, ModelGraph, ModelRequest, Workload
+from gpusage_hooks.units import gib
+
+SCHEMA = "gpusage.colocate/1"
+MINIMUM_JOBS = 2
+COLUMNS = (
+    tables.Column("job", is_left=True),
+    tables.Column("alone"),
+    tables.Column("beside the others"),
+    tables.Column("MPS threads"),
+    tables.Column("memory cap"),
+)
+
+
+class Job(NamedTuple):
+    """One model and how it is run, with what its file settles of that."""
+
+    request: ModelRequest
+    graph: ModelGraph
+
+
+def colocate(
+    context: click.Context,
+    /,
+    models: tuple[str, ...],
+    gpu: str,
+    candidates: Path | None,
+    *,
+    is_fair: bool,
+    as_json: bool,
+    **run: Any,  # options
+) -> None:
+    """Predict the throughput of each MODEL beside the others on one GPU under MPS."""
+    is_running, is_waiting = run.pop("is_running"), run.pop("is_waiting")
+    state: JobState | None = "running" if is_running else "waiting" if is_waiting else None
+    _require_one(context, among=candidates is not None, running=is_running, queue=is_waiting, fair=is_fair)
+    source = candidates or state
+    if source is not None:
+        context.exit(0 if partners.rank(context, models, source, gpu, run, as_json=as_json) else 1)
+    if len(models) < MINIMUM_JOBS:
+        message = f"Models must be at least {MINIMUM_JOBS}, they share one GPU; got {len(models)}. Name another one."
+        raise click.UsageError(message, context)
+    if is_fair:
+        _require_limits(context, gpu)
+    jobs = [_job(request) for request in options.read_requests(models, run)]
+    needs, colocation = _colocation(jobs, gpu)
+    if is_fair:
+        colocation = _with_fair_threads(jobs, colocation)
+    if as_json:
+        names = [job.request.model for job in jobs]
+        tables.print_json({"schema": SCHEMA, **documents.colocation(names, colocation)})
+    else:
+        _show(jobs, needs, colocation)
+    context.exit(0 if colocation.recommended else 1)
+
+
+def _require_one(context: click.Context, **options: bool) -> None:
+    """Refuse more than one of these options."""
+    names = [f"--{name}" for name, is_set in options.items() if is_set]
+    if len(names) > 1:
+        message = f"Options {names[0]} and {names[1]} must not be combined; got both. Leave one out."
+        raise click.UsageError(message, context)
+
+
+def _require_limits(context: click.Context, name: str) -> None:
+    why = why_unlimited(advisor().catalogue.find(name))
+    if why:
+        message = (
+            f"Option --fair must have a GPU on which MPS limits a job's threads; got '{name}', which is {why}."
+            " Leave --fair out."
+        )
+        raise click.UsageError(message, context)
+
+
+def _job(request: ModelRequest) -> Job:
+    graph = read_graph(advisor(), request.model, dict(request.workload.shape))
+    return Job(settled_request(request, graph), graph)
+
+
+def _colocation(jobs: Sequence[Job], name: str) -> tuple[list[GpuNeed], Colocation]:
+    """Return what each job needs alone, and what all do to each other."""
+    gpu = advisor().catalogue.find(name)
+    needs = [advisor().predict(job.graph, job.request.workload, [gpu])[0] for job in jobs]
+    return needs, advisor().colocate(needs, gpu)
+
+
+def _with_fair_threads(jobs: Sequence[Job], together: Colocation) -> Colocation:
+    """Return the same jobs, each limited to its part of the threads by max-min fairness."""
+    gpu, sizes = advisor().catalogue.find(together.gpu), allowed_percents(len(jobs))
+    prices = []
+    for job in jobs:
+        (priced,) = advisor().price(job.graph, job.request.workload, [gpu], sizes)
+        others = len(jobs) - 1
+        prices.append(
+            {each.share_percent: slowdown_with_partners(each.slowdown_under_contention, others) for each in priced}
+        )
+    parts = max_min_percents([{part: price.value for part, price in each.items()} for each in prices])
+    throughputs = tuple(inverse(each[part]) for each, part in zip(prices, parts, strict=True))
+    total = Interval(
+        value=sum(each.value for each in throughputs),
+        low=sum(each.low for each in throughputs),
+        high=sum(each.high for each in throughputs),
+    )
+    return replace(
+        together,
+        normalised_throughput=throughputs,
+        mps_thread_percent=parts,
+        throughput_sum=total,
+        recommended=together.fits and total.value >= WORTHWHILE_SUM,
+    )
+
+
+def _show(jobs: Sequence[Job], needs: Sequence[GpuNeed], colocation: Colocation) -> None:
+    tables.show_title(f"{len(jobs)} jobs on one {colocation.gpu}")
+    tables.show("")
+    tables.show_rows(
+        COLUMNS,
+        [
+            [
+                ", ".join((job.request.model, *_manner(job.request.workload))),
+                f"{figures.number(need.throughput_samples_per_s.value)} samples/s",
+                figures.share(throughput),
+                f"{percent} %",
+                gib(cap_bytes),
+            ]
+            for job, need, throughput, percent, cap_bytes in zip(
+                jobs,
+                needs,
+                colocation.normalised_throughput,
+                colocation.mps_thread_percent,
+                colocation.memory_cap_bytes,
+                strict=True,
+            )
+        ],
+    )
+    tables.show("", *_verdict(colocation))
+
+
+def _manner(run: Workload) -> Iterator[str]:
+    """Yield how a job is run: always its mode and batch, else what is not as usual."""
+    yield run.mode
+    yield f"batch {run.batch_size}"
+    if run.precision != Workload().precision:
+        yield run.precision
+    yield from documents.manner_words(run)
+
+
+def _verdict(colocation: Colocation) -> list[str]:
+    return [
+        f"Together they do {_times(colocation.throughput_sum)} the work of one after the other.",
+        "Their memory fits." if colocation.fits else "Their memory does not fit on one GPU.",
+        f"Sharing is {'' if colocation.recommended else 'not '}recommended.",
+    ]
+
+
+def _times(figure: Interval) -> str:
+    return figures.plain(figure, "x")

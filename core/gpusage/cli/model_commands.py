@@ -1,0 +1,279 @@
+"""The commands that a user asks about models: their options and help; each action is imported when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpusage.cli import options
+from gpusage.cli.program import run_by
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.job_values import Duration, Number, Text
+
+PREDICT_EXAMPLES = """\b
+Examples:
+  gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --gpu h100
+  gpusage predict examples/models/bert_base.onnx,batch=8,precision=bf16 --json
+  gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --explain -o resnet50.html
+  gpusage predict examples/models/resnet50.onnx --batch 64 --steps 100000 --deadline 8h
+  gpusage predict examples/models/resnet50.onnx --batch 64 --gpu v100 --share 50 --share 25 --utilization 60
+  gpusage predict examples/models/resnet50.onnx --batch 32,64,128 --gpu v100
+  gpusage predict examples/models/resnet50.onnx --max-batch --precision bf16
+  gpusage predict examples/models/gpt2.onnx --serve --generate 512+128 --precision fp16 --rate 5/s --p99 200ms
+"""
+COLOCATE_EXAMPLES = """\b
+Examples:
+  cd examples/models
+  gpusage colocate resnet50.onnx bert_base.onnx --batch 1 --mode infer --gpu a100
+  gpusage colocate resnet18.onnx,batch=16 dlrm.onnx,mode=infer --gpu v100 --json
+  gpusage colocate resnet18.onnx,batch=16 lstm_lm.onnx,batch=8 --fair --gpu h100
+  gpusage colocate resnet18.onnx,batch=16 --among ../candidates.txt --gpu v100
+"""
+CARD_EXAMPLES = """\b
+Examples:
+  gpusage card examples/models/resnet50.onnx
+  gpusage card examples/models/resnet50.onnx -o resnet50.card.json
+  gpusage card examples/models/unet.onnx --json
+"""
+GPUS_EXAMPLES = """\b
+Examples:
+  gpusage gpus
+  gpusage gpus a100 l40s
+  gpusage gpus --local --json
+"""
+CAPTURE_EXAMPLES = """\b
+Examples:
+  gpusage capture -- python train.py --epochs 3
+  gpusage capture -o resnet.card.json -- torchrun --nproc_per_node 4 train.py
+  gpusage capture train.sbatch
+  gpusage capture --submit train.sbatch
+  gpusage capture --shell 'cd examples && BATCH=64 python train.py --batch $BATCH'
+"""
+GATE_EXAMPLES = """\b
+Examples:
+  gpusage gate -- python train.py --epochs 3
+  gpusage gate --serve -- python server.py
+"""
+
+
+def _read_sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """Return batch sizes joined by commas, each once, in their order."""
+    size, words = click.IntRange(1, 10**9), text.split(",") if text is not None else ()
+    sizes: list[int] = [size(word.strip(), parameter, context) for word in words]
+    return tuple(dict.fromkeys(sizes))
+
+
+def _read_rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    """Return requests a second, written ``5`` or ``5/s``."""
+    kind = Number("requests per second above 0", "5")
+    return None if text is None else _read_value(kind, "rate", text.removesuffix("/s"))
+
+
+def _read_latency(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    return None if text is None else _read_value(Duration("200ms"), "p99", text)
+
+
+def _read_value(kind: Text, key: str, text: str) -> float:
+    try:
+        return float(kind.parse(key, text))
+    except RequestError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.command(epilog=PREDICT_EXAMPLES)
+@options.models_argument
+@options.gpu_option(multiple=True)
+@click.option(
+    "--batch",
+    "batches",
+    callback=_read_sizes,
+    metavar="N[,N...]",
+    help="Samples per step on one GPU; several, joined by commas, are predicted one by one.  [default: 1]",
+)
+@click.option(
+    "--max-batch",
+    "wants_largest",
+    is_flag=True,
+    help="Predict the largest batch that fits on each GPU, by the upper end of the memory.",
+)
+@options.step_options
+@click.option(
+    "--share",
+    "shares",
+    type=click.IntRange(1, 100),
+    metavar="PERCENT",
+    multiple=True,
+    help="Predict for this MPS share of each GPU, and what the share costs; may be repeated.",
+)
+@options.job_options("utilization", "step_time", "steps")
+@click.option(
+    "--deadline",
+    "deadline_s",
+    metavar="TIME",
+    callback=options.read_duration,
+    help="Name the cheapest GPU on which the run ends within TIME, such as 8h; needs --steps.",
+)
+@click.option(
+    "--explain",
+    "explains",
+    is_flag=True,
+    help="Show where time and memory go, by operator class and by layer, on each --gpu or else the newest.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the explanation as an HTML page with plots, which needs no network; FILE.json gets what --json prints.",
+)
+@click.option(
+    "--fail-if-not-fits",
+    "must_fit",
+    is_flag=True,
+    help="Exit with status 1 if the memory of a prediction does not fit, by its upper end.",
+)
+@click.option(
+    "--serve",
+    "serves",
+    is_flag=True,
+    help="Show what each GPU serves of a language model: answers side by side, tokens/s per user and per GPU, the "
+    "first token, and what a million tokens cost; needs --generate. The engine is vllm unless --engine names one.",
+)
+@click.option(
+    "--rate",
+    "requests_per_s",
+    metavar="N/s",
+    callback=_read_rate,
+    help="With --serve: compute how many GPUs, or which share of one, serve this many requests per second.",
+)
+@click.option(
+    "--p99",
+    "first_token_s",
+    metavar="TIME",
+    callback=_read_latency,
+    help="With --rate: the time, such as 200ms, within which 99 of 100 requests have their first token.",
+)
+@options.json_option
+@click.pass_context
+@run_by("gpusage.cli.predicting.predict:predict")
+def predict() -> None:
+    """Predict what each MODEL needs on each GPU: time, memory, utilization.
+
+    MODEL is an .onnx or .pt2 file, a Hugging Face folder, a saved card or a name such as timm:resnet50. It may carry
+    its own options behind commas.
+    """
+
+
+@click.command(epilog=COLOCATE_EXAMPLES)
+@options.models_argument
+@click.option(
+    "--among",
+    "candidates",
+    type=click.Path(path_type=Path),
+    help="Rank the models of this file, one per line, as partners of MODEL.",
+)
+@click.option(
+    "--running",
+    "is_running",
+    is_flag=True,
+    help="Rank the running jobs by their recorded predictions; jobs that name no model are left out.",
+)
+@click.option("--queue", "is_waiting", is_flag=True, help="The same for pending jobs.")
+@click.option(
+    "--fair",
+    "is_fair",
+    is_flag=True,
+    help="Divide the GPU's threads so that the largest slowdown is as small as possible.",
+)
+@options.gpu_option(multiple=False)
+@options.workload_options
+@options.json_option
+@click.pass_context
+@run_by("gpusage.cli.colocate:colocate")
+def colocate() -> None:
+    """Predict the throughput of each MODEL beside the others on one GPU under MPS.
+
+    A MODEL may have its own options after commas; the command's options are the defaults. The exit status is 1 if
+    sharing is not recommended; with --among, --running or --queue, if no candidate is recommended.
+    """
+
+
+@click.command(epilog=CARD_EXAMPLES)
+@options.models_argument
+@options.job_options("shape")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Save the readable form here, as NAME.card.json; name a folder for several models.",
+)
+@options.json_option
+@click.pass_context
+@run_by("gpusage.cli.cards.card:card")
+def card() -> None:
+    """Describe each MODEL in at most 4096 characters, without its weights.
+
+    gpusage predicts the same from a card as from the model file. With --json, the card is in `card`.
+    """
+
+
+@click.command(epilog=GPUS_EXAMPLES)
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--local", is_flag=True, help="List only this machine's GPUs (NVML), each with its row of the catalogue.")
+@options.json_option
+@run_by("gpusage.cli.listings:gpus")
+def gpus() -> None:
+    """List the GPUs that gpusage can predict for, or only those that are named, and the source of each row.
+
+    gpusage also understands other names of a GPU: workload managers' type names, NVML's names, and the short forms.
+    """
+
+
+@click.command(
+    epilog=CAPTURE_EXAMPLES,
+    context_settings={"allow_interspersed_args": False},
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Save the card here, as NAME.card.json.  [default: in a cache]",
+)
+@click.option(
+    "--gpus", "gpu_count", type=click.IntRange(1, 4096), help="GPUs that train together.  [default: torchrun's]"
+)
+@click.option(
+    "--time", "time_s", default="60s", show_default=True, callback=options.read_duration, help="End it after this."
+)
+@click.option("--network", "has_network", is_flag=True, help="Let the program use the network.")
+@click.option("--run-here", "runs_here", is_flag=True, help="Let the program really write files before its first step.")
+@click.option("--shell", "line", metavar="TEXT", help="A command line as one text, with variables and 'cd'.")
+@click.option(
+    "--submit", "submits", is_flag=True, help="Then submit SCRIPT with what was seen, unless it names a model itself."
+)
+@options.json_option
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT | -- COMMAND...")
+@click.pass_context
+@run_by("gpusage.cli.capture:capture")
+def capture() -> None:
+    """Run a Python program on this host up to its first full step, and print its card and the comment for its job.
+
+    The program thinks that it has a GPU, its layers work on shapes alone, and it ends after one update. What it writes
+    stays in memory. COMMAND must run Python; SCRIPT is a job script with such a line. It needs PyTorch.
+    """
+
+
+@click.command(
+    epilog=GATE_EXAMPLES,
+    context_settings={"allow_interspersed_args": False},
+)
+@click.option("--serve", is_flag=True, help="COMMAND is the inference job; each call of its model is a request.")
+@click.option("--gpu", metavar="NAME", help="Predict the parts of a step for this GPU.  [default: PyTorch's own]")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@run_by("gpusage.cli.gate:gate")
+def gate() -> None:
+    """Run COMMAND, a Python program, so that training gives way to inference on one GPU.
+
+    While a request is in flight, training holds back the parts of its step that need more than half of the GPU.
+    It keeps at least a fifth of the time. Both jobs must be one user's. It needs the extra [torch].
+    """

@@ -1,1 +1,0 @@
-"""What became of jobs: `gpusage decisions`, `gpusage report` and `gpusage train --history`, from the store."""

@@ -1,0 +1,193 @@
+"""`gpusage report`: the store's decisions and usage of a time, as text, as JSON, and as a page."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import msgspec
+from click.core import ParameterSource
+
+from gpusage.boundary.printable_text import visible
+from gpusage.cli import tables
+from gpusage.cli.decisions import origins_of, user_name
+from gpusage.cli.predicting.money import site_prices
+from gpusage.cli.user_file import page_origin, write_output
+from gpusage.decisions.advisor import Advisor, make_advisor
+from gpusage.devices.catalogue import Catalogue
+from gpusage.plugins.managers import installed_managers
+from gpusage.reports import lines, page
+from gpusage.reports.accounted import with_accounting
+from gpusage.reports.amounts import rates_of
+from gpusage.reports.breakdown import Dimension, ReportRules
+from gpusage.reports.report import Period, Report, period_of_month, report_of
+from gpusage.reports.user_text import Writing, user_text
+from gpusage.settings.configuration_file import load_configuration
+from gpusage.store.opening import describe_location, open_store
+from gpusage.store.rows import Observation
+from gpusage_hooks.errors import DeviceError, GpuUsageError, RequestError
+from gpusage_hooks.types import Cluster, DecisionRecord, Gpu, Usage
+
+Form = Literal["text", "json"]
+SCHEMA = "gpusage.report/1"
+EPOCH_YEAR = 1970
+
+
+def report(
+    since_s: float, month: str | None, user: str, by: Sequence[Dimension], output: Path | None, forms: Sequence[Form]
+) -> None:
+    """Show what happened in the last *since_s* seconds, or in *month*, such as ``2026-10``."""
+    now_s = time.time()
+    if month is None:
+        period = Period(since_s=now_s - since_s, until_s=now_s, user=user)
+    elif click.get_current_context().get_parameter_source("since_s") is ParameterSource.COMMANDLINE:
+        message = "Option '--month' must be without '--since'; got both. Leave one of them out."
+        raise click.UsageError(message)
+    else:
+        period = replace(_read_month(month, now_s), user=user)
+    if "text" in forms:
+        if not user or output is not None or by or "json" in forms:
+            message = (
+                "Option '--text' must come with '--user' and without '--by', '-o' and '--json'. Name the user, and "
+                "leave the other options out."
+            )
+            raise click.UsageError(message)
+        show_user_text(period)
+    else:
+        show_report(period, output, by=by, as_json="json" in forms)
+
+
+def _read_month(text: str, now_s: float) -> Period:
+    match = re.fullmatch(r"(\d{4})-(0[1-9]|1[0-2])", text)
+    period = period_of_month(int(match[1]), int(match[2]), now_s) if match and int(match[1]) > EPOCH_YEAR else None
+    if period is None or period.since_s >= now_s:
+        message = f"Option '--month' must be a month that has begun, such as 2026-10; got {text!r}. Change it."
+        raise click.UsageError(message)
+    return period
+
+
+def show_user_text(period: Period) -> None:
+    """Print what the jobs of the period's user used, and one line to change, as the text of an e-mail."""
+    made, observations = read_report(period)
+    configuration = load_configuration()
+    writing = Writing(
+        managers_of_scripts=[name for name, manager in installed_managers().items() if manager.directive],
+        learns=configuration.learning.capture != "off",
+    )
+    click.echo(user_text(made, observations, writing, configuration.learning.least_sampled_s))
+
+
+def show_report(period: Period, output: Path | None, *, by: Sequence[Dimension] = (), as_json: bool) -> None:
+    """Show what happened in *period*, with its hours *by* some dimensions, and write all as a page to *output*."""
+    made, _ = read_report(period)
+    if output is not None:
+        write_output(output, page.page(made, page_origin()))
+    if as_json:
+        tables.print_json(document(made))
+        return
+    show(made, by)
+    if not made.decisions and not made.run_count:
+        tables.show(describe_location(load_configuration().store.url))
+
+
+def read_report(period: Period) -> tuple[Report, Sequence[Observation]]:
+    """Return the report of *period* from the store, and the runs that it is of.
+
+    Raises:
+        RequestError: The caller may not read the store, or it cannot be read.
+    """
+    configuration = load_configuration()
+    advisor = make_advisor().configured(configuration)
+    prices = site_prices(advisor.catalogue)
+    records, observations, troubles = _read_runs(period, configuration.store.url, advisor)
+    managers = () if prices else dict.fromkeys(each.usage.manager for each in observations)
+    rates = rates_of(prices, _clusters(advisor, managers))
+    rules = ReportRules(
+        least_sampled_s=configuration.learning.least_sampled_s,
+        sharing=configuration.sharing,
+        find_gpu=partial(_find_gpu, advisor.catalogue),
+    )
+    made = msgspec.structs.replace(report_of(records, observations, rates, period, rules), unaccounted=troubles)
+    return made, [each for each in observations if each.usage.ended_at_s >= period.since_s]
+
+
+def _read_accounting(period: Period, advisor: Advisor) -> tuple[Sequence[Usage], tuple[str, ...]]:
+    """Return what managers' accounting has of *period* and the previous one, and why some of it could not be read."""
+    accounted, troubles = list[Usage](), list[str]()
+    for manager in installed_managers():
+        context = advisor.context(manager)
+        try:
+            accounted += advisor.hooks.read_accounting(manager, period.previous_since_s, period.until_s, context) or ()
+        except GpuUsageError as error:
+            troubles.append(str(error))
+    name = user_name(period.user)
+    return [usage for usage in accounted if not name or usage.user == name], tuple(troubles)
+
+
+def _read_runs(
+    period: Period, url: str, advisor: Advisor
+) -> tuple[Sequence[DecisionRecord], Sequence[Observation], Sequence[str]]:
+    """Return the decisions and the runs of *period* and of the previous one, and why some could not be read."""
+    origins = origins_of(period.user) if period.user else ()
+    try:
+        with closing(open_store(url)) as store:
+            records = store.since(period.previous_since_s, origins)
+            seen = store.usage(since_s=period.previous_since_s, user=user_name(period.user) or None)
+            accounted, troubles = _read_accounting(period, advisor)  # takes minutes, so who may not read waits for none
+            known = {record.number: record for record in records}
+            observations = with_accounting(seen, accounted, lambda number: known.get(number) or store.find(number))
+    except (GpuUsageError, OSError) as error:
+        message = (
+            f"The store of decisions must be readable; got: {error} Run this as root or as the daemon's user; for your "
+            "own jobs, gpusage decisions --user NAME asks the workload manager."
+        )
+        raise RequestError(message) from error
+    until_s = period.until_s
+    return (
+        [record for record in records if record.decided_at_s <= until_s],
+        [each for each in observations if each.usage.ended_at_s <= until_s],
+        troubles,
+    )
+
+
+def _find_gpu(catalogue: Catalogue, name: str) -> Gpu | None:
+    """Return the row of the GPU that a node named; ``None`` where it is in no catalogue."""
+    try:
+        return catalogue.find(name)
+    except DeviceError:
+        return None
+
+
+def _clusters(advisor: Advisor, managers: Iterable[str]) -> Iterator[Cluster]:
+    """Yield the clusters of *managers* that this host can ask."""
+    for manager in managers:
+        with suppress(GpuUsageError):
+            cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
+            if cluster is not None:
+                yield cluster
+
+
+def document(made: Report) -> dict[str, Any]:
+    """Return *made* as JSON."""
+    fields: dict[str, Any] = msgspec.to_builtins(made)
+    return {"schema": SCHEMA, **fields}
+
+
+def show(made: Report, by: Sequence[Dimension] = ()) -> None:
+    """Print *made* for people."""
+    tables.show_title(lines.title(made))
+    for section in lines.sections(made, by):
+        tables.show("")
+        tables.show_title(section.title)
+        if section.rows:
+            first, *rest = section.columns
+            rows = [[visible(cell) for cell in row] for row in section.rows]
+            tables.show_rows([tables.Column(first, is_left=True), *map(tables.Column, rest)], rows)
+        tables.show(*section.notes)

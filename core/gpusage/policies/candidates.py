@@ -1,0 +1,142 @@
+"""Where a job may land: a pool of the cluster, its GPU, and what the job needs there.
+
+Invariants:
+
+1. A GPU type that the user named narrows the candidates; a preference never does, for it is only tried first.
+2. A prediction that is too uncertain (an unfamiliar model, an interval wider than half a GPU) never counts as good.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from gpusage.devices.catalogue import name_key, name_words
+from gpusage.devices.shares import has_thread_limits
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.managers import GpuCatalogue
+from gpusage_hooks.types import Candidate, Cluster, Gpu, GpuPool, GpuRequest, Interval, PolicyInput
+
+WIDEST_SHARE = 0.5
+"""An interval wider than half a GPU does not distinguish half a GPU from a whole one."""
+
+
+def limits_threads(gpu: Gpu) -> bool:
+    """Return whether MPS holds a client on *gpu* to its thread percentage."""
+    return not why_unlimited(gpu)
+
+
+def why_unlimited(gpu: Gpu) -> str:
+    """Return why MPS does not hold a client on *gpu* to its thread percentage; empty where it does."""
+    if gpu.vendor != "nvidia":
+        return "not of Nvidia"
+    return "" if has_thread_limits(gpu) else "older than Volta"
+
+
+def admits(pool: GpuPool, request: GpuRequest) -> bool:
+    """Return whether *pool* has GPUs, of the type that *request* insists on."""
+    named = (request.gpu_type or "").casefold()
+    return pool.gpu_count > 0 and named in ("", pool.site_type.casefold(), (pool.gpu or "").casefold())
+
+
+def admitted_candidates(policy_input: PolicyInput) -> tuple[Candidate, ...]:
+    """Return the candidates of *policy_input* that have GPUs, of the named type where the user named one."""
+    return tuple(candidate for candidate in policy_input.candidates if admits(candidate.pool, policy_input.request))
+
+
+def unknown_pools(policy_input: PolicyInput) -> tuple[GpuPool, ...]:
+    """Return the pools that may run the job and whose GPU type the catalogue does not know."""
+    return tuple(pool for pool in policy_input.cluster.pools if pool.gpu is None and admits(pool, policy_input.request))
+
+
+def rankable_candidates(policy_input: PolicyInput) -> tuple[Candidate, ...]:
+    """Return the candidates where the job surely fits, and whose predictions are good enough to choose by."""
+    return tuple(
+        candidate
+        for candidate in admitted_candidates(policy_input)
+        if candidate.need.fits and is_predictable(candidate)
+    )
+
+
+def is_predictable(candidate: Candidate) -> bool:
+    """Return whether the prediction for *candidate* is certain enough to choose a whole GPU by.
+
+    How much of its threads a job keeps busy does not matter there, so only the memory's interval counts.
+    """
+    share = memory_share(candidate)
+    is_finite = math.isfinite(share.low) and math.isfinite(share.high)
+    return candidate.need.familiar and is_finite and share.high - share.low <= WIDEST_SHARE
+
+
+def memory_share(candidate: Candidate) -> Interval:
+    """Return the part of the GPU's memory that the job needs; above 1 where it does not fit."""
+    need, whole = candidate.need.required_bytes, candidate.gpu.memory_bytes
+    return Interval(value=need.value / whole, low=need.low / whole, high=need.high / whole)
+
+
+def step_time_s(candidate: Candidate) -> float:
+    """Return how long a step is expected to take on a whole GPU of *candidate*; candidates are sorted by it."""
+    return candidate.need.step_time_s.value
+
+
+def step_times_s(policy_input: PolicyInput) -> Mapping[str, float]:
+    """Return how long a step takes on each GPU type where the job fits, by the site's name of the type.
+
+    Only of a job that may choose: of one that names its type, or could run on one type alone, nothing is kept.
+    """
+    if policy_input.request.gpu_type is not None:
+        return {}
+    candidates = rankable_candidates(policy_input)
+    return {candidate.name: step_time_s(candidate) for candidate in candidates} if len(candidates) > 1 else {}
+
+
+def preferable_types(candidates: Iterable[Candidate]) -> tuple[str, ...]:
+    """Return the GPU types of *candidates* that a job can be made to prefer, in that order."""
+    return tuple(dict.fromkeys(candidate.name for candidate in candidates if candidate.pool.feature is not None))
+
+
+def type_names(candidates: Iterable[Candidate]) -> str:
+    """Return the GPU types of *candidates*, for people."""
+    return ", ".join(dict.fromkeys(candidate.name for candidate in candidates))
+
+
+def without_forbidden(cluster: Cluster, names: Sequence[str], catalogue: GpuCatalogue) -> Cluster:
+    """Return *cluster* without the GPU types that *names* stand for: ``a100`` means each kind of A100.
+
+    Raises:
+        DeviceError: A name is neither the site's nor the catalogue's.
+        RequestError: No type is left.
+    """
+    for name in names:
+        if not any(_is_called(pool, name, catalogue) for pool in cluster.pools):
+            catalogue.find(name)  # a type that this cluster lacks is fine, a name that nobody knows is a slip
+
+    pools = tuple(pool for pool in cluster.pools if not any(_is_called(pool, name, catalogue) for name in names))
+    if cluster.pools and not pools:
+        raise no_allowed_type_error(names)
+    return cluster if len(pools) == len(cluster.pools) else replace(cluster, pools=pools)
+
+
+def no_allowed_type_error(names: Sequence[str]) -> RequestError:
+    """Return the error for a job that forbids, by *names*, every GPU type that it could get."""
+    return RequestError(
+        f"Key 'forbid' must leave a GPU type that the job can get; got {'+'.join(names)!r}. Remove one of them."
+    )
+
+
+def _is_called(pool: GpuPool, name: str, catalogue: GpuCatalogue) -> bool:
+    """Return whether *name* is one of *pool*'s, of the GPU that it is a slice of, or has some words of such a name."""
+    gpus = [catalogue.find(pool.gpu)] if pool.gpu else []
+    gpus += [catalogue.find(gpu.parent_gpu) for gpu in gpus if gpu.parent_gpu]
+    kinds = (pool.site_type, *(gpu.name for gpu in gpus))
+
+    # 'a100' means 'a100-sxm4-40gb': the first word is the same, and the name has all the others.
+    words = name_words(name)
+    for kind in kinds:
+        own = name_words(kind)
+        if own and words and own[0] == words[0] and {*words} <= {*own}:
+            return True
+
+    aliases = (alias for gpu in gpus for alias in gpu.aliases)
+    return name_key(name) in map(name_key, (*kinds, *aliases))

@@ -1,0 +1,190 @@
+"""Which share to take of those whose price holds, and whether it confines the job to some GPU types; or which slice.
+
+Invariants:
+
+1. A share that does not confine the job holds on every GPU type that it may land on.
+2. A job is confined only to GPU types on one of whose nodes it could run, in each partition that it names, as far as
+   the cluster was seen: a manager may refuse a job that one of its partitions could never run.
+3. A job is confined to GPU types that count the same units, so that one number of them is the same share.
+4. On any GPU type that the job may land on, what it needs on any of them is within its share's part of the memory.
+5. A slice (MIG) in place of a whole GPU is isolated, and has no partners. It is taken only where the whole of the job's
+   memory fits, at the pessimistic end, and its price is accepted; it confines the job to its type. A type that the user
+   named is never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpusage.policies.candidates import admits, admitted_candidates
+from gpusage.policies.share_price import Limits, Offer, can_promise
+from gpusage_hooks.types import Binding, Candidate, GpuRequest, NodeKind, PolicyInput, Price, Room
+from gpusage_hooks.units import WHOLE_PERCENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A share, and the GPU types on which it is offered.
+
+    Attributes:
+        offers: One for each candidate that the job may land on; all of one size.
+        binding: Whether the job is confined to these candidates.
+    """
+
+    offers: tuple[Offer, ...]
+    binding: bool
+
+    @property
+    def share_percent(self) -> int:
+        """Return the size of the share."""
+        return self.offers[0].share_percent
+
+    @property
+    def thread_cap_percent(self) -> int | None:
+        """Return what the job may use of the threads, where that is more than its share."""
+        return self.offers[0].threads.share_percent if self.offers[0].threads else None
+
+    @property
+    def gpu_time(self) -> float:
+        """Return the GPU time of a step, against that of the whole GPU, where it is largest."""
+        return max(offer.gpu_time for offer in self.offers)
+
+    @property
+    def cap_bytes(self) -> int:
+        """Return the memory that the job may use wherever it lands, in bytes; its node may know more."""
+        return min(offer.cap_bytes for offer in self.offers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Where a job may run.
+
+    Attributes:
+        request: What it asks for.
+        partitions: Those that may run it; none means that any may.
+        candidates: All that may run it, those included that cannot be shared.
+        closed: Whether ``candidates`` are all that could run a share: no unknown GPU type can be shared.
+        usual_s: How long a step takes on the GPU that the job would have without a share.
+        releases: As in `Cluster`.
+    """
+
+    request: GpuRequest
+    partitions: tuple[str, ...]
+    candidates: Sequence[Candidate]
+    closed: bool
+    usual_s: float
+    releases: bool = True
+
+
+def choose(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Choice | None:
+    """Return the share with the least GPU time; of equals, one that does not confine the job."""
+    promised = [offer for offer in offers if can_promise(offer, within)]
+    choices: list[Choice] = []
+    for size in sorted({offer.share_percent for offer in promised}):
+        # The job may land on any of these types, so its needs on all of them must fit its share of each one's memory.
+        alike = [offer for offer in promised if offer.share_percent == size]
+        needed_bytes = max(offer.needed_bytes for offer in alike)
+        alike = [offer for offer in alike if offer.has_memory(needed_bytes)]
+        if alike and reach.closed and len(alike) == len(reach.candidates):
+            choices.append(Choice(offers=tuple(alike), binding=False))
+
+        # A number of units is the same share only on GPUs that count as many.
+        bound = [offer for offer in alike if can_bind(offer.candidate, reach) and is_fast(offer, reach, within)]
+        for units in dict.fromkeys(offer.candidate.pool.mps_per_gpu for offer in bound):
+            counted = tuple(offer for offer in bound if offer.candidate.pool.mps_per_gpu == units)
+            if may_bind(counted, reach, bind):
+                choices.append(Choice(offers=counted, binding=True))
+    return min(choices, key=lambda choice: (choice.gpu_time, choice.binding), default=None)
+
+
+def can_bind(candidate: Candidate, reach: Reach) -> bool:
+    """Return whether a job can be confined to *candidate*: it has a name to ask for, and nodes that could run the job.
+
+    If its nodes are not known, it is enough that *candidate* is one of the job's candidates.
+    """
+    return candidate.pool.exact_feature is not None and could_run_on(candidate, reach)
+
+
+def can_be_held(policy_input: PolicyInput) -> bool:
+    """Return whether the job of *policy_input* can be held to the types that its request requires.
+
+    Each of them needs a name to ask for, and in each partition of the job one of their nodes must be able to run it.
+    """
+    request = policy_input.request
+    pools = [pool for pool in policy_input.cluster.pools if admits(pool, request)]
+    partitions = request.partitions or (policy_input.cluster.default_partition or "",)
+    runnable = all(
+        any(not pool.node_kinds or any(could_run(kind, request, name) for kind in pool.node_kinds) for pool in pools)
+        for name in partitions
+    )
+    return request.bindable and runnable and all(pool.exact_feature is not None for pool in pools)
+
+
+def could_run_on(candidate: Candidate, reach: Reach) -> bool:
+    """Return whether *candidate* has nodes for the job in each of its partitions, and nothing else ties the job."""
+    kinds = candidate.pool.node_kinds
+    everywhere = all(any(could_run(kind, reach.request, name) for kind in kinds) for name in reach.partitions or ("",))
+    return reach.request.bindable and (not kinds or everywhere)
+
+
+def is_fast(offer: Offer, reach: Reach, within: Limits) -> bool:
+    """Return whether the job is not slower here than its limit lets it be, against the GPU that it would have had."""
+    return offer.step_time_s.value <= reach.usual_s * within.expected
+
+
+def may_bind(offers: Sequence[Offer], reach: Reach, bind: Binding) -> bool:
+    """Return whether the site lets a share confine a job to the places of *offers*."""
+    has_room = reach.releases and any(_has_room(offer, reach) for offer in offers)
+    return bind == "always" or (bind == "room" and has_room)
+
+
+def _has_room(offer: Offer, reach: Reach) -> bool:
+    """Return whether the share could start now on a node that could run the job."""
+    pool, request = offer.candidate.pool, reach.request
+    rooms = [
+        kind.room
+        for kind in pool.node_kinds
+        if any(could_run(kind, request, name) for name in reach.partitions or ("",))
+    ]
+    if None in rooms or not rooms:
+        return pool.has_room(offer.share_percent)
+    return any(is_enough(room, offer.share_percent, request) for room in rooms if room is not None)
+
+
+def is_enough(room: Room, share_percent: int, request: GpuRequest) -> bool:
+    """Return whether a share of *share_percent* of *request* could start now where *room* is."""
+    return (
+        room.share_percent >= share_percent
+        and room.cpu_count >= request.cpu_count
+        and room.host_memory_bytes >= request.host_memory_bytes
+    )
+
+
+def could_run(kind: NodeKind, request: GpuRequest, partition: str) -> bool:
+    """Return whether nodes of *kind* are large enough, and reached from *partition*; ``""`` is any."""
+    reached = not kind.partitions or not partition or partition in kind.partitions
+    featured = not request.node_features or any({*group} <= {*kind.features} for group in request.node_features)
+    large = kind.cpu_count >= request.cpu_count and kind.host_memory_bytes >= request.host_memory_bytes
+    return reached and featured and large
+
+
+def slice_offers(policy_input: PolicyInput) -> Iterator[Offer]:
+    """Yield the slices that the job of *policy_input* may use, each whole."""
+    for candidate in admitted_candidates(policy_input) if policy_input.request.gpu_type is None else ():
+        if candidate.gpu.parent_gpu is not None:
+            price = Price(gpu=candidate.gpu.name, share_percent=WHOLE_PERCENT, slowdown=candidate.need.slowdown)
+            yield Offer(candidate=candidate, request=policy_input.request, price=price)
+
+
+def choose_slice(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Binding) -> Offer | None:
+    """Return the slice with the least SM time for a step of those that may be promised; ``None`` where none may."""
+    possible = [
+        offer
+        for offer in offers
+        if can_promise(offer, within)
+        and could_run_on(offer.candidate, reach)
+        and is_fast(offer, reach, within)
+        and may_bind([offer], reach, bind)
+    ]
+    return min(possible, key=lambda offer: offer.candidate.gpu.sm_count * offer.step_time_s.value, default=None)

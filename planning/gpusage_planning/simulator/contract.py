@@ -1,0 +1,229 @@
+"""What the engine asks of a policy, an order and the truth. Kinds and GPU types are given by their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.jobs import FloatArray, IntArray
+
+Stage = Literal["first", "profiled", "rescued"]
+"""Of a job: new, after its profiling run, or after it ran out of memory."""
+Backfill = Literal["none", "reserve", "any"]
+"""Whether a younger job may start before an older one that waits: never; where it does not delay the oldest; always."""
+
+
+class JobRequest(NamedTuple):
+    """A job that waits, as a policy sees it.
+
+    Attributes:
+        above_bytes: Whole GPUs of this memory were too small for it.
+        first: The GPU type that an `Online` policy has it try first; -1 for the order of its demand.
+    """
+
+    kind: int
+    gpu_count: int = 1
+    stage: Stage = "first"
+    above_bytes: float = 0.0
+    first: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What the job asks for in the end.
+
+    Attributes:
+        types: GPU types that may run it, those to try first at the front.
+        share_percent: The part of each GPU that it holds.
+        thread_percent: The threads that it may use; 100 where nothing limits it.
+        alone: Whether nobody may stand beside it.
+        memory_cap_bytes: Device memory above which it is ended; ``None`` without a cap. With a share, its part of the
+            GPU that it got counts instead.
+        profiling_s: Above 0 where it is only watched for so long, and then waits again.
+        accepted_slowdown: How many times as long it may take as alone on the whole GPU; ``None`` without a promise.
+    """
+
+    types: tuple[int, ...]
+    share_percent: int = 100
+    thread_percent: int = 100
+    alone: bool = True
+    memory_cap_bytes: float | None = None
+    profiling_s: float = 0.0
+    accepted_slowdown: float | None = None
+
+
+class Tenant(NamedTuple):
+    """A job on a GPU: its kind, and the percentage of the threads that it may use (100 where nothing limits it)."""
+
+    kind: int
+    thread_percent: int = 100
+
+
+class Colocation(NamedTuple):
+    """What comes of tenants: each one's speed against alone on the whole GPU, and NVML's busy share of the GPU."""
+
+    speeds: tuple[float, ...]
+    utilization: float
+
+
+class Policy(Protocol):
+    """Decides where jobs go. Every answer depends on the arguments alone, so the engine asks once."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+
+    @property
+    def backfill(self) -> Backfill:
+        """Return who may overtake."""
+
+    @property
+    def most_per_gpu(self) -> int:
+        """Return how many jobs may stand on one GPU."""
+
+    @property
+    def remembers(self) -> bool:
+        """Return whether a kind of which one job ran out of memory beside others is no longer put beside others."""
+
+    def demand(self, ask: JobRequest, /) -> Demand:
+        """Return the demand of a job that asks for whole GPUs."""
+
+    def rank(self, ask: JobRequest, gpu_type: int, /) -> float:
+        """Return the place in the queue for GPUs of *gpu_type*, the least first; the older job among equals."""
+
+    def cost(self, gpu_type: int, tenants: Sequence[JobRequest], newcomer: JobRequest, /) -> float | None:
+        """Return what it costs to put *newcomer* beside *tenants* (at least none), ``None`` if it must not be."""
+
+
+@runtime_checkable
+class Online(Protocol):
+    """What a policy has, beside, that looks at the cluster when a job comes."""
+
+    def arriving(self, ask: JobRequest, free_counts: Sequence[int], /) -> JobRequest:
+        """Return *ask* as it is to wait, given the GPUs of each type that are empty and held for nobody."""
+
+
+class QueuedJob(NamedTuple):
+    """A job that waits or runs, as an order sees it.
+
+    Attributes:
+        number: Its place in the order of submission.
+        role: Equal for jobs of which policy and truth say the same.
+        gpus: The GPUs that it holds while it runs; a share counts as its part of one.
+        types: GPU types that may run it, those to try first at the front.
+        predicted_s: How long it is predicted to run alone on whole GPUs of the type that has speed 1 for it.
+    """
+
+    number: int
+    role: int
+    kind: int
+    user: int
+    gpus: float
+    types: tuple[int, ...]
+    submit_s: float
+    predicted_s: float
+
+
+class Columns(NamedTuple):
+    """What a `QueuedJob` has, by number; roles and GPUs of jobs that have not come yet are 0."""
+
+    user: IntArray
+    role: IntArray
+    gpus: FloatArray
+
+
+class QueueState(Protocol):
+    """What an order may look at, at one moment."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """Return the GPUs."""
+
+    @property
+    def jobs(self) -> Mapping[int, QueuedJob]:
+        """Return all jobs that wait or run, by number; the newest last."""
+
+    @property
+    def user_count(self) -> int:
+        """Return how many users the trace has."""
+
+    @property
+    def columns(self) -> Columns:
+        """Return columns of all jobs of the trace."""
+
+    def left_s(self, job: QueuedJob, /) -> float:
+        """Return the rest of its predicted run time, and the time that its next start costs if it was suspended."""
+
+    def service_s(self, job: QueuedJob, /) -> float:
+        """Return its attained service: seconds times the GPUs that it held."""
+
+    def run_s(self, job: QueuedJob, gpu_type: int, /) -> float:
+        """Return for how long it has been on GPUs of the type."""
+
+    def run_times_s(self, numbers: IntArray, /) -> FloatArray:
+        """Return for how long each job has been on GPUs, a row for each and a column for each type."""
+
+    def usage_share(self, user: int, /) -> float:
+        """Return the user's part of the GPU time that all users had, where older time counts less."""
+
+
+class Order(Protocol):
+    """Decides which job goes first; a policy decides where it goes."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+
+    @property
+    def backfill(self) -> Backfill:
+        """Return who may overtake, where it suspends nobody."""
+
+    @property
+    def preempts(self) -> bool:
+        """Return whether a running job is suspended for one that goes first."""
+
+    @property
+    def period_s(self) -> float:
+        """Return the seconds from one ranking to the next.
+
+        With 0, jobs are ranked each time that one comes or ends. Where nobody is suspended, infinity means that a job
+        is ranked when it comes, and never again. Where jobs are suspended, they start and stop at multiples of it.
+        """
+
+    def rank(self, job: QueuedJob, now_s: float, state: QueueState, /) -> float:
+        """Return the place in the queue, the least first; the older job among equals."""
+
+
+@runtime_checkable
+class Steady(Protocol):
+    """What an order has, beside, for which a job keeps its rank as long as it waits."""
+
+    def next_change_s(self, job: QueuedJob, now_s: float, state: QueueState, /) -> float:
+        """Return when *job*, if it runs from now on, falls behind in the queue; infinite where it never does."""
+
+
+@runtime_checkable
+class AtOnce(Protocol):
+    """What an order has, beside, that ranks many jobs at once; used in place of `rank`."""
+
+    @property
+    def is_by_gpu_type(self) -> bool:
+        """Return whether a job's place depends on the GPU type."""
+
+    def ranks(self, numbers: IntArray, now_s: float, state: QueueState, /) -> FloatArray:
+        """Return the places of jobs, a row for each; one column, or one for each GPU type."""
+
+
+class Truth(Protocol):
+    """What really happens; no policy sees it."""
+
+    def speed(self, kind: int, gpu_type: int, /) -> float:
+        """Return the work that is done in a second, alone on whole GPUs of the type."""
+
+    def memory_bytes(self, kind: int, gpu_type: int, /) -> float:
+        """Return the memory that the job really takes."""
+
+    def colocation_of(self, tenants: Sequence[Tenant], gpu_type: int, /) -> Colocation:
+        """Return what comes of *tenants*, at least one."""

@@ -1,0 +1,201 @@
+"""The GPUs of a running simulation: who stands where, where there is room, and how busy they are.
+
+Invariants:
+
+1. An empty GPU that is not reserved is in its type's `Nodes`; one with room beside others is in the heap of its type
+   and its set, and what else is in that heap is skipped.
+2. A reserved GPU is given out by the engine alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+import numpy as np
+
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.nodes import Nodes
+from gpusage_planning.simulator.roles import GpuSet, Roles
+
+EMPTY: GpuSet = ()
+
+
+class Gpus:
+    """Who stands on each GPU.
+
+    Attributes:
+        here: Each GPU's set of roles.
+        jobs: Each GPU's jobs.
+        type_of: Each GPU's type.
+        free_count: Of each type, GPUs that are empty and not reserved.
+        reserved: GPUs that are held for the oldest job that waits.
+        empty_at_s: When each GPU is expected to be empty.
+        busy_s: Of each type, the sum over its GPUs of time times busy share.
+        tenant_s: Sum over GPUs of the time with as many jobs as the index says.
+        started: How many jobs each GPU was given.
+        stranded_s: Sum over GPUs of the time in which they were empty on a node in use; of types with nodes.
+        empty_s: The same on any node.
+    """
+
+    def __init__(self, fleet: Fleet, roles: Roles, most_per_gpu: int) -> None:
+        counts, count = [one.gpu_count for one in fleet.types], fleet.gpu_count
+        self.here: list[GpuSet] = [EMPTY] * count
+        self.jobs: list[list[int]] = [[] for _ in range(count)]
+        self.type_of = [index for index, number in enumerate(counts) for _ in range(number)]
+        self.free_count = list(counts)
+        self.reserved: set[int] = set()
+        self.empty_at_s = np.zeros(count)
+        self.busy_s = [0.0] * len(counts)
+        self.tenant_s = [0.0] * (most_per_gpu + 1)
+        self.started = [0] * count
+        self.stranded_s = self.empty_s = 0.0
+        self._roles, self._spreads = roles, fleet.spreads_jobs
+        self._since_s = [0.0] * count
+        self._open: list[dict[GpuSet, list[int]]] = [{} for _ in counts]
+        self.nodes = [
+            Nodes(start, one.gpu_count, one.node_gpu_count, spreads=fleet.spreads_jobs)
+            for start, one in zip(fleet.starts, fleet.types, strict=True)
+        ]
+        self._in_use = [[0] * (one.gpu_count // one.node_gpu_count) for one in fleet.types]
+        self._per_node = [one.gpus_per_node for one in fleet.types]
+        self._stranded = 0
+        self._empty = sum(one.gpu_count for one in fleet.types if one.gpus_per_node)
+        self._counted_s = 0.0
+
+    def begin(self, now_s: float) -> None:
+        """Let every GPU's time begin at *now_s*."""
+        self._since_s = [now_s] * len(self._since_s)
+        self._counted_s = now_s
+
+    def cheapest(self, gpu_type: int, role: int) -> int | None:
+        """Return the GPU of a type on which *role* costs least, the first among equals; ``None`` where none is."""
+        heaps, roles = self._open[gpu_type], self._roles
+        best = self._empty_one(gpu_type, role)
+        gone = []
+        for here, heap in heaps.items():
+            costs = roles.costs(gpu_type, here)
+            cost = costs[role] if role in costs else roles.ask_cost(gpu_type, here, role)
+            if cost is None or (best is not None and cost > best[0]):
+                continue
+            gpu = self._first(heap, here)
+            if gpu is None:
+                gone.append(here)
+            elif best is None or (cost, gpu) < best:
+                best = (cost, gpu)
+        for here in gone:
+            del heaps[here]
+        return None if best is None else best[1]
+
+    def _empty_one(self, gpu_type: int, role: int) -> tuple[float, int] | None:
+        """Return the empty GPU that *role* would have, after its cost."""
+        cost = self._roles.cost(gpu_type, EMPTY, role)
+        gpu = None if cost is None else self.nodes[gpu_type].first()
+        return None if cost is None or gpu is None else (cost, gpu)
+
+    def fits(self, gpu_type: int, role: int) -> bool:
+        """Return whether *role*, a job on several GPUs, has room on empty ones of a type that are not reserved."""
+        return self.nodes[gpu_type].fits(self._roles.counts[role])
+
+    def allocate(self, gpu_type: int, role: int) -> list[int]:
+        """Take the GPUs for *role*, which fits, to move onto them."""
+        return self.nodes[gpu_type].allocate(self._roles.counts[role])
+
+    def allocate_reserved(self, gpu_type: int) -> list[int]:
+        """Take as many empty GPUs on each node as are reserved there, those first; none where that is not possible.
+
+        Where jobs are spread, all nodes count as one.
+        """
+        spread = self._spreads
+        nodes, by_node = self.nodes[gpu_type], dict[int, list[int]]()
+        for gpu in sorted(gpu for gpu in self.reserved if self.type_of[gpu] == gpu_type):
+            by_node.setdefault(0 if spread else nodes.node(gpu), []).append(gpu)
+        empty = {node: [gpu for gpu in gpus if not self.here[gpu]] for node, gpus in by_node.items()}
+        free = {node: self.free_count[gpu_type] if spread else nodes.empty_count(node) for node in by_node}
+        missing = {node: len(gpus) - len(empty[node]) for node, gpus in by_node.items()}
+        if not any(empty.values()) or any(missing[node] > free[node] for node in by_node):
+            return []
+        return [
+            gpu
+            for node, count in missing.items()
+            for gpu in (*empty[node], *(nodes.allocate(count) if spread else nodes.allocate_on(node, count)))
+        ]
+
+    def move(self, gpu: int, here: GpuSet, now_s: float) -> None:
+        """Let the set *here* stand on *gpu* from now on."""
+        before, gpu_type = self.here[gpu], self.type_of[gpu]
+        self._count(gpu, now_s)
+        self.here[gpu] = here
+        if bool(here) != bool(before):
+            self._count_stranded(gpu_type, self.nodes[gpu_type].node(gpu), 1 if here else -1, now_s)
+        if gpu in self.reserved:
+            return
+        self.free_count[gpu_type] += (not here) - (not before)
+        if here:
+            self.nodes[gpu_type].remove(gpu)
+        self._offer(gpu)
+
+    def reserve(self, gpus: Iterable[int]) -> None:
+        """Hold *gpus*, which nothing is reserved of yet."""
+        for gpu in gpus:
+            self.reserved.add(gpu)
+            self.free_count[self.type_of[gpu]] -= not self.here[gpu]
+            self.nodes[self.type_of[gpu]].remove(gpu)
+
+    def release(self) -> None:
+        """Let all reserved GPUs go."""
+        gpus = sorted(self.reserved)
+        self.reserved.clear()
+        for gpu in gpus:
+            self.free_count[self.type_of[gpu]] += not self.here[gpu]
+            self._offer(gpu)
+
+    def end(self, now_s: float) -> None:
+        """Count every GPU's time up to *now_s*."""
+        for gpu in range(len(self.here)):
+            self._count(gpu, now_s)
+        self._count_stranded(0, 0, 0, now_s)
+
+    def _count_stranded(self, gpu_type: int, node: int, change: int, now_s: float) -> None:
+        """Count empty GPUs on nodes in use up to *now_s*, where as many GPUs of *node* as *change* says are in use."""
+        spent_s = now_s - self._counted_s
+        self.stranded_s += self._stranded * spent_s
+        self.empty_s += self._empty * spent_s
+        self._counted_s = now_s
+        per_node = self._per_node[gpu_type]
+        if per_node is None:
+            return
+        before = self._in_use[gpu_type][node]
+        after = self._in_use[gpu_type][node] = before + change
+        self._stranded += (per_node - after) * (after > 0) - (per_node - before) * (before > 0)
+        self._empty -= change
+
+    def _count(self, gpu: int, now_s: float) -> None:
+        here, spent_s = self.here[gpu], now_s - self._since_s[gpu]
+        self.tenant_s[len(here)] += spent_s
+        if here:
+            gpu_type = self.type_of[gpu]
+            self.busy_s[gpu_type] += spent_s * self._roles.scene(gpu_type, here).utilization
+        self._since_s[gpu] = now_s
+
+    def _offer(self, gpu: int) -> None:
+        here = self.here[gpu]
+        if not here:
+            self.nodes[self.type_of[gpu]].add(gpu)
+            return
+        if self._roles.is_closed(here):
+            return
+        heaps = self._open[self.type_of[gpu]]
+        heap = heaps.get(here)
+        if heap is None:
+            heap = heaps[here] = []
+        heappush(heap, gpu)
+
+    def _first(self, heap: list[int], here: GpuSet) -> int | None:
+        """Return the first GPU of *heap* on which the set *here* still stands."""
+        while heap:
+            gpu = heap[0]
+            if self.here[gpu] == here and gpu not in self.reserved:
+                return gpu
+            heappop(heap)
+        return None

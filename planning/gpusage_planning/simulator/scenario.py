@@ -1,0 +1,162 @@
+"""All that one comparison needs: jobs, GPUs, what is predicted, what happens, and the policies by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from gpusage.decisions.advisor import Advisor
+from gpusage_hooks.errors import RequestError
+from gpusage_planning.simulator.contract import Policy
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.foresight import Foresight
+from gpusage_planning.simulator.jobs import Jobs, Kind
+from gpusage_planning.simulator.models import Models, make_foresight, read_models
+from gpusage_planning.simulator.packing import Load
+from gpusage_planning.simulator.policies import Packing, Sets, Slots, TypesOf
+from gpusage_planning.simulator.predicted_truth import PredictedTruth, predicted_truth
+from gpusage_planning.simulator.production import Production, production
+from gpusage_planning.simulator.site_pairs import Measured, Pair, measured_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scenario:
+    """What policies are compared on.
+
+    Attributes:
+        foresight: What policies see.
+        measured_pairs: What the site measured of pairs, which no policy sees.
+        types_of: The GPU types on which each kind runs: its user asks for no others.
+    """
+
+    jobs: Jobs
+    fleet: Fleet
+    models: Models
+    foresight: Foresight
+    truth: PredictedTruth
+    types_of: TypesOf
+    advisor: Advisor
+    measured_pairs: Measured | None = None
+
+    @property
+    def measured(self) -> Foresight:
+        """Return the true utilization and memory, which a run alone would show to policies."""
+        loads = {
+            (kind, place): Load(
+                utilization=self.truth.utilization(kind, place), memory_bytes=self.truth.memory_bytes(kind, place)
+            )
+            for kind, place in self.foresight.loads
+        }
+        return Foresight(loads=loads, pair_throughputs=self.foresight.pair_throughputs)
+
+
+def scenario_of(
+    jobs: Jobs, fleet: Fleet, advisor: Advisor, folder: Path, seed: int, pairs: Sequence[Pair] = ()
+) -> Scenario:
+    """Return the scenario; paths of models count from *folder*, and *seed* draws the errors of predictions.
+
+    What happens beside partners is as in *pairs*, where it was measured.
+
+    Jobs whose model cannot be read count as jobs without a model.
+
+    Raises:
+        RequestError: A job fits nowhere.
+    """
+    models = read_models(jobs.kinds, fleet, advisor, folder)
+    jobs = replace(jobs, kinds=_readable(jobs.kinds, models))
+    foresight = make_foresight(models, fleet, len(jobs.kinds))
+    measured = measured_of(pairs, jobs.kinds, models, fleet) if pairs else None
+    truth = predicted_truth(fleet, jobs.kinds, models, foresight, seed, measured.pair_throughputs if measured else ())
+    types_of = {kind: _types(truth, kind) for kind in range(len(jobs.kinds))}
+    _require_room(jobs, fleet, types_of)
+    return Scenario(
+        jobs=jobs,
+        fleet=fleet,
+        models=models,
+        foresight=foresight,
+        truth=truth,
+        types_of=types_of,
+        advisor=advisor,
+        measured_pairs=measured,
+    )
+
+
+def _readable(kinds: Sequence[Kind], models: Models) -> tuple[Kind, ...]:
+    return tuple(
+        replace(kind, model=None) if number in models.unreadable else kind for number, kind in enumerate(kinds)
+    )
+
+
+def _slots(scenario: Scenario) -> Policy:
+    return Slots(fleet=scenario.fleet, types_of=scenario.types_of)
+
+
+def _packing(scenario: Scenario) -> Policy:
+    return Packing(fleet=scenario.fleet, foresight=scenario.foresight, types_of=scenario.types_of)
+
+
+def _reactive(scenario: Scenario) -> Policy:
+    return replace(_observed(scenario), name="reactive", profiles=True)
+
+
+def _observed(scenario: Scenario) -> Packing:
+    return Packing(
+        fleet=scenario.fleet, foresight=scenario.measured, types_of=scenario.types_of, name="packing-observed"
+    )
+
+
+def _sets(scenario: Scenario) -> Policy:
+    return Sets(fleet=scenario.fleet, foresight=scenario.foresight, types_of=scenario.types_of)
+
+
+def _production(scenario: Scenario) -> Production:
+    made = production(scenario.fleet, scenario.jobs.kinds, scenario.models, scenario.advisor)
+    return replace(made, types_of=scenario.types_of)
+
+
+def _online(scenario: Scenario) -> Policy:
+    return replace(_production(scenario), name="price-online", online=True)
+
+
+POLICIES: Mapping[str, Callable[[Scenario], Policy]] = {
+    "slots": _slots,
+    "price": _production,
+    "price-online": _online,
+    "packing": _packing,
+    "packing-observed": _observed,
+    "reactive": _reactive,
+    "sets": _sets,
+}
+"""Whole GPUs; production; Yeung's by predicted, observed and profiled utilization; ours by sets."""
+USUAL = ("slots", "price", "packing", "sets")
+
+
+def _types(truth: PredictedTruth, kind: int) -> tuple[int, ...]:
+    """Return the GPU types that a user of *kind* asks for: the named one, else all on which the job runs."""
+    named = truth.kinds[kind].gpu_type
+    return tuple(
+        place
+        for place, one in enumerate(truth.fleet.types)
+        if named == one.name or (named is None and truth.memory_bytes(kind, place) <= one.memory_bytes)
+    )
+
+
+def _require_room(jobs: Jobs, fleet: Fleet, types_of: TypesOf) -> None:
+    """See that each job's types have as many GPUs as it asks for.
+
+    Raises:
+        RequestError: One's have not.
+    """
+    most = np.array([max((fleet.types[one].gpu_count for one in types_of[kind]), default=0) for kind in types_of])
+    over = np.flatnonzero(jobs.gpu_count > most[jobs.kind])
+    if len(over):
+        job = int(over[0])
+        kind = jobs.kinds[jobs.kind[job]].name
+        message = (
+            f"Job {jobs.ids[job]!r} ({kind}) must fit on some GPU type; got {jobs.gpu_count[job]} GPUs, where those "
+            f"that have its memory are {most[jobs.kind[job]]} at most. Take it out, or give the cluster more of them."
+        )
+        raise RequestError(message)

@@ -1,0 +1,132 @@
+"""Many simulations: each policy with each seed, here one after the other, in processes, or on a Dask cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from math import sqrt
+from statistics import median
+from typing import Any, NamedTuple
+
+from gpusage.predictors.intervals import NINETY_PERCENT
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import Interval
+from gpusage_planning.simulator.engine import simulate
+from gpusage_planning.simulator.order_settings import OrderSettings, ordering_of
+from gpusage_planning.simulator.ordered import simulate_ordered
+from gpusage_planning.simulator.requested_shares import with_requested_shares
+from gpusage_planning.simulator.result import Figures, Result
+from gpusage_planning.simulator.scenario import POLICIES
+from gpusage_planning.simulator.source import Source, scenario
+
+Progress = Callable[[int], None]
+ANSWER_S = "30s"
+
+
+class Task(NamedTuple):
+    """One simulation; any process that sees the files can do it."""
+
+    source: Source
+    policy: str
+    seed: int
+    order: OrderSettings | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Repeated:
+    """What one policy did, once for each seed."""
+
+    results: tuple[Result, ...]
+
+    @property
+    def policy(self) -> str:
+        """Return its name."""
+        return self.results[0].policy
+
+    @property
+    def figures(self) -> Figures:
+        """Return the median of each figure; of broken promises, those of all seeds together."""
+        medians = {item.name: self._median(item.name) for item in fields(Figures)}
+        broken = None if self.broken is None else self.broken.value
+        return replace(self.results[0].figures, **{**medians, "broken": broken})
+
+    @property
+    def broken(self) -> Interval | None:
+        """Return the share of all promises that was broken, 0 to 1, with an interval; ``None`` where none was made.
+
+        An error is drawn once for each kind, so promises to its jobs are broken together: for the interval, a kind
+        counts as one draw with each seed.
+        """
+        figures = [one.figures for one in self.results if one.figures.broken is not None]
+        if not figures:
+            return None
+        count = sum(one.promised for one in figures)
+        share = sum(one.promised * (one.broken or 0.0) for one in figures) / count
+        return wilson_interval(share, sum(one.promised_kinds for one in figures))
+
+    def _median(self, figure: str) -> Any:  # as the figure has it
+        values = [getattr(one.figures, figure) for one in self.results]
+        known = [value for value in values if value is not None]
+        return median(known) if known else None
+
+    def ratios(self, other: Repeated, figure: str) -> list[float]:
+        """Return *figure* over that of *other*, by seed."""
+        pairs = zip(self.results, other.results, strict=True)
+        return [getattr(own.figures, figure) / getattr(one.figures, figure) for own, one in pairs]
+
+
+def wilson_interval(share: float, count: int) -> Interval:
+    """Return *share*, of *count* independent draws, with the interval that contains the true one in 9 of 10 cases.
+
+    Source:
+        Wilson, "Probable inference, the law of succession, and statistical inference", JASA 22, 1927.
+    """
+    weight = NINETY_PERCENT**2 / count
+    middle = (share + weight / 2) / (1 + weight)
+    half = sqrt(weight * share * (1 - share) + weight**2 / 4) / (1 + weight)
+    return Interval(value=share, low=max(middle - half, 0.0), high=min(middle + half, 1.0))
+
+
+def run(task: Task, progress: Progress | None = None) -> Result:
+    """Simulate one policy, in its own order or another."""
+    drawn = scenario(task.source, task.seed)
+    policy = with_requested_shares(POLICIES[task.policy](drawn), drawn.jobs.kinds)
+    if task.order is None:
+        return simulate(drawn.jobs, drawn.fleet, policy, drawn.truth, progress)
+    ordering = ordering_of(task.order, drawn, task.seed)
+    return simulate_ordered(drawn.jobs, drawn.fleet, policy, drawn.truth, ordering, progress)
+
+
+def repeated(count: int, results: Sequence[Result]) -> list[Repeated]:
+    """Return the *results* of all tasks, seed by seed; of each seed, *count* policies in their orders."""
+    return [Repeated(results=tuple(results[place::count])) for place in range(count)]
+
+
+@contextmanager
+def processes(count: int) -> Iterator[Executor]:
+    """Yield what runs tasks in *count* processes of this machine."""
+    with ProcessPoolExecutor(count) as pool:
+        yield pool
+
+
+@contextmanager
+def dask(address: str) -> Iterator[Executor]:
+    """Yield what runs tasks on the Dask cluster whose scheduler has this address.
+
+    Raises:
+        RequestError: Dask is not installed, or nobody answers there.
+    """
+    try:
+        from distributed import Client  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError as error:
+        message = "Library distributed must be there for --dask; got: not installed. Install gpusage's extra [dask]."
+        raise RequestError(message) from error
+    try:
+        client = Client(address, timeout=ANSWER_S)  # type: ignore[no-untyped-call, unused-ignore]
+    except (OSError, ValueError) as error:
+        message = f"Dask's scheduler must answer at {address!r}; got: {error}. Start it, or name another address."
+        raise RequestError(message) from error
+    with client, client.get_executor() as pool:  # type: ignore[no-untyped-call, unused-ignore]
+        yield pool

@@ -1,0 +1,155 @@
+"""The checks of `gpusage slurm doctor` on GPUs: which of them can be shared and preferred, and how they are billed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from gpusage.cli.admin import Finding, failed, passed, warned
+from gpusage_hooks.types import GpuPool
+from gpusage_slurm import scontrol
+from gpusage_slurm.cluster.observation import SETTING, billing_weights, ignores_unmet_preference
+from gpusage_slurm.doctor.evidence import Evidence
+from gpusage_slurm.install.site import tracks_or_bills_mps, uses_slurmdbd
+
+_GPU = re.compile(r"gres/gpu(:.+)?", re.IGNORECASE)
+_MPS = "gres/mps"
+_TOLERANCE = 0.01
+_TYPED_UNITS = re.compile(r"^\s*NodeName=[^#\n]*\bmps:[^:,\s#]+:\d", re.IGNORECASE | re.MULTILINE)
+
+
+def shares(name: str, evidence: Evidence) -> Finding:
+    """Check that nodes have GPUs of known types, and shares of them."""
+    if evidence.cluster is None:
+        return failed(name, evidence.trouble or "the nodes are not known", "fix slurmctld first")
+    pools = evidence.cluster.pools
+    if not pools:
+        return failed(name, "no node has a GPU", "declare gres/gpu in slurm.conf and gres.conf")
+
+    bare = [pool.site_type for pool in pools if not pool.mps_per_gpu]
+    unknown = [pool.site_type for pool in pools if pool.gpu is None]
+    todo = "GresTypes=gpu,mps; on each such node Gres=...,mps:100 a GPU, and in gres.conf Name=mps Count=100"
+    if len(bare) == len(pools):
+        return failed(name, f"no GPU can be shared: {', '.join(bare)}", todo)
+    if bare:
+        return warned(name, f"these GPUs cannot be shared: {', '.join(bare)}", todo)
+    if unknown:
+        return warned(name, f"unknown GPU types: {', '.join(unknown)}", "name them as `gpusage gpus` does")
+    return passed(name, ", ".join(f"{pool.gpu_count} {pool.site_type} of {pool.mps_per_gpu}" for pool in pools))
+
+
+def slices(name: str, evidence: Evidence) -> Finding:
+    """Say which partitions have MIG slices only."""
+    pools = evidence.cluster.pools if evidence.cluster else ()
+    partitions = sorted({name for pool in pools for name in pool.partitions})
+    only = [each for each in partitions if all(":" in (pool.gpu or "") for pool in pools if each in pool.partitions)]
+    if only:
+        return passed(name, f"partitions with MIG slices only, which are given whole: {', '.join(only)}")
+    return passed(name, "no partition has MIG slices only")
+
+
+def all_sharing(name: str, evidence: Evidence) -> Finding:
+    """Check that several GPUs of a node can be shared at a time."""
+    lines = [line for line in evidence.gres_conf.splitlines() if "name=mps" in line.lower().replace(" ", "")]
+    if not lines:
+        return warned(name, "gres.conf has no mps line here", "add Flags=all_sharing to each Name=mps line")
+    if not any("all_sharing" in line.lower() for line in lines):
+        observation = "only one GPU of a node is shared at a time"
+        return warned(name, observation, "add Flags=all_sharing to the Name=mps lines of gres.conf")
+    return passed(name, "every GPU of a node can be shared")
+
+
+def untyped_units(name: str, evidence: Evidence) -> Finding:
+    """Check that slurm.conf counts shares without a GPU type."""
+    if _TYPED_UNITS.search(evidence.scripts.get("slurm.conf", "")):
+        todo = "write mps:200 instead of mps:v100:200 in the nodes' Gres, then restart slurmctld and the slurmds"
+        return warned(name, "slurm.conf gives mps a type: Slurm 22.05 then shares only a node's first GPU", todo)
+    return passed(name, "counted without a type")
+
+
+def features(name: str, evidence: Evidence) -> Finding:
+    """Check that a GPU generation can be preferred."""
+    if not ignores_unmet_preference(evidence.settings):
+        observation = (
+            f"SchedulerParameters lacks {SETTING}, without which slurmctld may refuse a job for its preference; no "
+            "generation is preferred"
+        )
+        return warned(name, observation, "gpusage slurm install --yes, scontrol reconfigure")
+    pools = evidence.cluster.pools if evidence.cluster else ()
+    bare = [pool.site_type for pool in pools if not pool.feature]
+    if len(pools) > 1 and bare:
+        todo = "give each node its GPU type as a Feature in slurm.conf"
+        return warned(name, f"no feature leads to {', '.join(bare)}; generations cannot be preferred there", todo)
+    return passed(name, ", ".join(str(pool.feature) for pool in pools) or "one pool")
+
+
+def per_gpu_defaults(name: str, evidence: Evidence) -> Finding:
+    """Check that a share loses nothing that a site gives for each GPU."""
+    lines = evidence.scripts.get("slurm.conf", "").splitlines()
+    text = "\n".join(line.partition("#")[0].lower() for line in lines)
+    used = [word for word in ("DefCpuPerGPU", "DefMemPerGPU") if word.lower() in text]
+    if used:
+        observation = (
+            f"a share would lose {' and '.join(used)}, so GPUs stay whole in the partitions to which it applies"
+        )
+        return warned(name, observation, "use DefMemPerCPU and a default of CPUs a task instead, if shares are wanted")
+    return passed(name, "none that a share would lose")
+
+
+def accounting(name: str, evidence: Evidence) -> Finding:
+    """Check that a share is counted and billed as its part of a GPU."""
+    text = evidence.scripts.get("slurm.conf", "")
+    if not uses_slurmdbd(text) and not evidence.settings.get("accountingstoragetype", "").endswith("slurmdbd"):
+        return passed(name, "no slurmdbd: Slurm counts no GPU use here, shared or not")
+
+    if _MPS in evidence.settings.get("accountingstoragetres", "").lower().split(","):
+        wrong = list(wrong_weights(evidence.partitions, evidence.cluster.pools if evidence.cluster else ()))
+        if wrong:
+            observation = "gres/mps is tracked, and a share is not billed as its part of a GPU"
+            return warned(name, observation, f"set in TRESBillingWeights {'; '.join(wrong)}; then scontrol reconfigure")
+        if any("gres/" in line.get("TRESBillingWeights", "").lower() for line in evidence.partitions):
+            return passed(name, "a share is billed as its part of a GPU")
+        return passed(name, "gres/mps is tracked; GPUs are not billed")
+
+    if tracks_or_bills_mps(text):
+        observation = "slurmctld does not count gres/mps yet, though slurm.conf has it"
+        todo = "restart slurmctld; before that, a weight of GRES/mps in TRESBillingWeights would end it"
+    else:
+        observation = "gres/mps is neither tracked nor billed: a share would be free, and outside every limit"
+        todo = "gpusage slurm install --yes, then restart slurmctld; or mode = 'advise'"
+    verdict = failed if evidence.own.configuration.mode == "enforce" else warned
+    return verdict(name, observation, todo)
+
+
+def wrong_weights(partitions: Sequence[scontrol.Line], pools: Sequence[GpuPool]) -> Iterator[str]:
+    """Yield the weight to set for each partition that bills GPUs, but not shares in proportion.
+
+    A GPU of several types is billed by its highest weight, for a share names no type.
+
+    Args:
+        partitions: As `scontrol show partitions` describes them.
+        pools: The cluster's.
+    """
+    for partition in partitions:
+        weights = billing_weights(partition)
+        gpu = max((value for key, value in weights.items() if _GPU.fullmatch(key)), default=0.0)
+        name = partition["PartitionName"]
+        units = {pool.mps_per_gpu for pool in pools if name in (pool.partitions or (name,)) and pool.mps_per_gpu}
+        if not gpu or not units:
+            continue
+        wanted = gpu / min(units)
+        if abs(weights.get(_MPS, 0.0) - wanted) > _TOLERANCE * wanted:
+            yield f"GRES/mps={wanted:g} in partition {name}"
+
+
+def enforced_partitions(name: str, evidence: Evidence) -> Finding:
+    """Check that the partitions of `enforce_in` exist."""
+    configuration = evidence.own.configuration
+    if configuration.mode != "enforce" or not configuration.enforce_in:
+        return passed(name, f"mode {configuration.mode} holds in all of them")
+    there = {line["PartitionName"] for line in evidence.partitions}
+    unknown = [each for each in configuration.enforce_in if each not in there]
+    if unknown:
+        observation = f"'enforce_in' names {', '.join(unknown)}, which slurmctld does not have"
+        return warned(name, observation, "name partitions as `scontrol show partitions` does")
+    return passed(name, f"mode enforce in {', '.join(configuration.enforce_in)}, observe in the others")

@@ -1,0 +1,73 @@
+"""What the doctors of all workload managers say of gpusage itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpusage.cli import admin
+from gpusage.cli.admin import OwnEvidence
+from gpusage.node.dividing.offers import Offers, host_offers, parse_offers
+from gpusage.settings.configuration import Configuration
+from mps import control_in
+
+OWN = OwnEvidence(configuration=Configuration(), status={"v": 1})
+
+
+def test_broken_plugins_are_told_as_this_process_and_gpusaged_found_them() -> None:
+    status = {"plugins": {"there": "Plugin 'there' is bad."}}
+    here = {"here": "Plugin 'here' is bad."}
+    finding = admin.plugins(OwnEvidence(configuration=Configuration(), status=status, plugin_troubles=here))
+    assert (finding.verdict, finding.observation) == ("warn", "Plugin 'here' is bad. Plugin 'there' is bad.")
+    assert admin.plugins(OWN).verdict == "pass"
+    assert admin.plugins(OwnEvidence(configuration=Configuration())).verdict == "pass"
+
+
+def test_decisions_that_were_lost_are_told_with_the_store() -> None:
+    status = {"records": {"lost": 3, "error": "disk full"}}
+    finding = admin.store(OwnEvidence(configuration=Configuration(), status=status))
+    assert (finding.verdict, finding.observation) == ("warn", "3 decisions could not be kept: disk full")
+    assert finding.todo == f"check {Configuration().store.url}"
+    assert admin.store(OWN).verdict == "pass"
+
+
+def test_the_daemon_counts_as_troubled_by_its_configuration_or_the_manager_that_is_asked_about() -> None:
+    troubles = {"troubles": {"pbs": "pbs does not answer"}}
+    assert admin.daemon_trouble(troubles, "pbs") == "pbs does not answer"
+    assert admin.daemon_trouble(troubles, "lsf") == ""
+    assert admin.daemon_trouble({**troubles, "configuration": {"error": "broken"}}, "pbs") == "broken"
+
+
+def test_where_no_daemon_answers_the_settings_of_the_file_stand(tmp_path: Path) -> None:
+    switch = tmp_path / "off"
+    switch.touch()
+    configuration = Configuration(kill_switch=str(switch))
+    own = admin.gather_own(configuration, "", (str(tmp_path / "none.sock"),))
+    assert own.configuration == configuration
+    assert own.status is None
+    assert "must answer within" in own.status_trouble
+    assert admin.kill_switch(own).verdict == "warn"
+
+
+def test_a_host_with_mps_is_told_how_it_divides_a_gpu_and_another_host_nothing() -> None:
+    offers = parse_offers("version 13010\ndivision percentage\ndivision partition\ndivision whole\nnoise\n")
+    (finding,) = admin.divisions(OwnEvidence(configuration=Configuration(), offers=offers))
+    assert (finding.verdict, finding.observation) == (
+        "pass",
+        "this host divides by percentage and partition, MPS 13010",
+    )
+    assert admin.divisions(OWN) == ()
+    assert parse_offers("") == Offers()
+
+
+@pytest.mark.parametrize(
+    ("version", "divisions"),
+    [("12080", ("percentage", "whole")), ("13010", ("percentage", "partition", "whole"))],
+)
+def test_a_host_offers_partitions_from_13010_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, divisions: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("GPUSAGE_MPS_CONTROL", str(control_in(tmp_path)))
+    monkeypatch.setenv("STANDIN_VERSION", version)
+    assert host_offers() == Offers(version=version, divisions=divisions)

@@ -1,0 +1,271 @@
+"""The choice of a share, in its turn among the policies; prices are made up here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpusage.policies.latency import decide_slo
+from gpusage.policies.share_price import cost, partners_of, percent
+from gpusage.policies.sharing import decide_sharing, may_share, price_list
+from gpusage.predictors.intervals import exact_interval, product
+from gpusage.predictors.sharing.colocation import slowdown_with_partners
+from gpusage_hooks import samples
+from gpusage_hooks.types import (
+    Cluster,
+    Decision,
+    Figure,
+    Gpu,
+    GpuRequest,
+    Interval,
+    ObservedFigures,
+    PolicyInput,
+    Price,
+    Rules,
+    SharingRules,
+    Slo,
+    SoloRun,
+    Workload,
+)
+from gpusage_hooks.units import GIB
+
+OLD, SMALL, FAST = samples.gpus()
+PRICE = SharingRules()
+DEAR = {25: 3.0, 33: 2.0, 50: 1.5, 75: 1.3}
+CHEAP = {25: 1.3, 33: 1.15, 50: 1.1, 75: 1.09}
+
+
+def priced(*costs: dict[int, float], rules: SharingRules = PRICE, **changes: object) -> PolicyInput:
+    """Return an input with the sample GPUs, the old one first, and what shares of them cost; each may be named."""
+    policy_input = samples.policy_input(memory_gib=1.0)
+    candidates = tuple(
+        replace(
+            candidate,
+            pool=replace(candidate.pool, exact_feature=candidate.name),
+            shares=shares_of(candidate.gpu, of_gpu),
+        )
+        for candidate, of_gpu in zip(policy_input.candidates, costs, strict=False)
+    )
+    pools = tuple(candidate.pool for candidate in candidates)
+    policy_input = replace(
+        policy_input,
+        candidates=candidates,
+        cluster=replace(policy_input.cluster, pools=pools),
+        rules=Rules(sharing=rules),
+    )
+    return replace(policy_input, **changes)  # type: ignore[arg-type]
+
+
+def shares_of(gpu: Gpu, costs: dict[int, float]) -> tuple[Price, ...]:
+    return tuple(
+        Price(gpu=gpu.name, share_percent=size, slowdown=Interval(value=times, low=1.0, high=times + 0.05))
+        for size, times in costs.items()
+    )
+
+
+def decided(policy_input: PolicyInput, preferred: tuple[str, ...] = ()) -> Decision:
+    draft = samples.draft(policy_input)
+    draft = replace(draft, request=replace(draft.request, preferred_gpus=preferred))
+    decision = decide_sharing(policy_input, draft)
+    assert decision is not None
+    return decision
+
+
+def reason(policy_input: PolicyInput, preferred: tuple[str, ...] = ()) -> str:
+    decision = decided(policy_input, preferred)
+    assert decision.request.mps_thread_percent is None
+    return decision.reasons[-1].removeprefix("a whole GPU is kept: ")
+
+
+def test_a_share_that_holds_everywhere_takes_the_place_of_the_gpu() -> None:
+    """33 % at 1.15, and more beside partners, take about 40 % of the GPU's time; 25 % at 1.3 are too dear."""
+    decision = decided(priced(CHEAP, CHEAP, CHEAP))
+    request = decision.request
+    assert (request.gpu_count, request.mps_thread_percent, request.required_gpus) == (0, 33, ())
+    there = slowdown_with_partners(Interval(value=1.15, low=1.0, high=1.2), partners_of(33))
+    assert decision.reasons[-1] == f"beside partners {cost(there)}, at most 25 % is accepted, 50 % at worst"
+    assert decision.need is not None
+    assert (decision.need.share_percent, decision.need.slowdown.value) == (33, 1.15)
+
+
+def test_one_that_holds_on_some_binds_the_job_to_these_and_says_so() -> None:
+    decision = decided(priced(DEAR, CHEAP, CHEAP))
+    assert decision.request.required_gpus == (SMALL.name, FAST.name)
+    assert decision.request.preferred_gpus == ()
+    assert decision.reasons[-1] == f"bound to {SMALL.name}, {FAST.name}, where that holds"
+
+
+def test_the_headline_is_of_the_gpu_that_is_preferred() -> None:
+    """The price that the promise rests on, the dearest, is told with its GPU."""
+    rules = replace(PRICE, bind="never")
+    decision = decided(priced({50: 1.12}, {50: 1.08}, {50: 1.05}, rules=rules), preferred=(SMALL.name,))
+    assert decision.need is not None
+    assert (decision.need.gpu, decision.need.slowdown.value) == (SMALL.name, 1.08)
+    assert f" on {OLD.name}, at most 25 % is accepted" in decision.reasons[-1]
+
+
+def test_a_named_type_needs_no_binding() -> None:
+    decision = decided(priced(DEAR, CHEAP, CHEAP, request=GpuRequest(gpu_count=1, gpu_type=FAST.name)))
+    assert (decision.request.mps_thread_percent, decision.request.required_gpus) == (33, ())
+
+
+def test_a_site_may_let_a_share_use_more_threads_and_its_job_is_told() -> None:
+    costs = {**CHEAP, 66: 1.05}
+    decision = decided(priced(costs, costs, costs, rules=replace(PRICE, cap="double")))
+    assert (decision.request.mps_thread_percent, decision.request.thread_cap_percent) == (33, 66)
+    assert decision.reasons[-1] == "66 % of the threads where partners leave them"
+    assert decided(priced(CHEAP, CHEAP, CHEAP)).request.thread_cap_percent is None
+
+
+def sliced(slowdown: float, *, free: int = 1, gib: float = 1.0, **changes: object) -> PolicyInput:
+    """Return a policy_input whose last candidate is a slice of the fast GPU, on which a step costs *slowdown*."""
+    policy_input = priced(CHEAP, CHEAP, {}, **changes)  # type: ignore[arg-type]
+    *others, last = policy_input.candidates
+    memory = Interval(value=gib * GIB, low=gib * GIB, high=gib * GIB)
+    cost_there = Interval(value=slowdown, low=1.0, high=slowdown + 0.05)
+    there = replace(
+        last,
+        pool=replace(last.pool, site_type="3g.20gb", mps_per_gpu=None, exact_feature=None, free_gpu_count=free),
+        gpu=replace(FAST, name="sample-fast:3g.20gb", parent_gpu=FAST.name, memory_bytes=20 * GIB),
+        need=replace(last.need, slowdown=cost_there, memory_bytes=memory, fits=gib <= 20),
+    )
+    pools = (*(candidate.pool for candidate in others), there.pool)
+    return replace(policy_input, candidates=(*others, there), cluster=replace(policy_input.cluster, pools=pools))
+
+
+def test_a_slice_that_keeps_the_promise_goes_before_a_share() -> None:
+    decision = decided(sliced(1.2))
+    assert (decision.request.gpu_count, decision.request.mps_thread_percent) == (1, None)
+    assert decision.request.slice_type == "3g.20gb"
+    (why,) = decision.reasons
+    assert why == "a slice that shares nothing costs 20 % (0-25), at most 25 % is accepted, 50 % at worst"
+
+
+def test_a_slice_is_priced_without_partners() -> None:
+    """At 1.24 a share is refused for its partners' sake."""
+    assert slowdown_with_partners(Interval(value=1.24, low=1.0, high=1.29), 1).value > 1.25
+    assert decided(sliced(1.24)).request.slice_type == "3g.20gb"
+
+
+@pytest.mark.parametrize(
+    "policy_input",
+    [
+        sliced(1.3),
+        sliced(1.2, gib=21.0),
+        sliced(1.2, free=0),
+        sliced(1.2, workload=Workload(slowdown=1.1)),
+        sliced(1.2, request=GpuRequest(gpu_count=1, bindable=False)),
+        sliced(1.2, request=GpuRequest(gpu_count=1, gpu_type=SMALL.name)),
+        sliced(1.2, rules=replace(PRICE, bind="never")),
+    ],
+    ids=["dear", "small", "full", "the user's limit", "tied", "named", "never"],
+)
+def test_a_slice_is_not_taken_where_it_breaks_a_promise_or_has_no_room(policy_input: PolicyInput) -> None:
+    assert decided(policy_input).request.slice_type is None
+
+
+def test_the_price_list_has_slices_and_says_why_one_is_not_taken() -> None:
+    listed = price_list(sliced(1.3), decided(sliced(1.3)))
+    assert (listed[0].gpu, listed[0].share_percent, listed[0].taken) == ("3g.20gb", 100, False)
+    assert listed[0].reason == "would cost 30 %, more than 25 %"
+    assert [row.gpu for row in price_list(sliced(1.2), decided(sliced(1.2))) if row.taken] == ["3g.20gb"]
+
+
+def test_what_the_user_told_of_an_earlier_run_is_said() -> None:
+    reported = priced(CHEAP, workload=Workload(alone=SoloRun(utilization=0.6)))
+    assert "by the known GPU utilization, 60 %" in decided(reported).reasons
+    timed = priced(CHEAP, workload=Workload(alone=SoloRun(step_time_s=0.03, gpu="a100")))
+    used = ObservedFigures(step_time_s=Figure(interval=exact_interval(0.03), source="what you said"))
+    trusted = replace(timed, candidates=tuple(replace(candidate, known=used) for candidate in timed.candidates))
+    assert "by the known step time, 30 ms on a100" in decided(trusted).reasons
+    assert not [reason for reason in decided(timed).reasons if "step time" in reason]
+
+
+DEAREST = slowdown_with_partners(Interval(value=1.3, low=1.0, high=1.35), 1)
+NOT_EVERYWHERE = "a third of a sample-small would be enough, but it does not hold on sample-old, and "
+
+
+@pytest.mark.parametrize(
+    ("policy_input", "expected"),
+    [
+        (
+            priced(DEAR),
+            f"three quarters of a sample-old would cost {percent(DEAREST.value)} beside partners, more than 25 %",
+        ),
+        (priced(CHEAP, workload=Workload(slowdown=1.0)), "no slowdown is accepted"),
+        (priced(CHEAP, rules=replace(PRICE, sizes=())), "the site's rules allow no size of a share"),
+        (
+            priced(DEAR, CHEAP, rules=replace(PRICE, bind="never")),
+            NOT_EVERYWHERE + "the site binds no job to a GPU type",
+        ),
+        (
+            priced(DEAR, CHEAP, request=GpuRequest(gpu_count=1, bindable=False)),
+            NOT_EVERYWHERE + "the job cannot be bound to sample-small",
+        ),
+    ],
+)
+def test_a_whole_gpu_is_kept_with_the_nearest_miss(policy_input: PolicyInput, expected: str) -> None:
+    assert reason(policy_input) == expected
+
+
+def test_a_job_is_not_bound_to_a_gpu_that_is_slower_than_the_one_it_would_have() -> None:
+    reported = (
+        "a third of a sample-old would be enough, but it does not hold on sample-small, sample-fast, which are faster"
+    )
+    assert reason(priced(CHEAP, DEAR, DEAR), preferred=(FAST.name,)) == reported
+
+
+def test_a_place_that_has_no_room_now_is_said() -> None:
+    policy_input = priced(DEAR, CHEAP)
+    full = tuple(
+        replace(candidate, pool=replace(candidate.pool, free_gpu_count=0)) for candidate in policy_input.candidates
+    )
+    assert reason(replace(policy_input, candidates=full)).endswith("and sample-small has no room now")
+
+
+@pytest.mark.parametrize(("accepted", "share"), [(None, 33), (1.2, 50), (1.1, 75), (1.5, 25)])
+def test_the_user_decides_how_much_slower_a_job_may_become(accepted: float | None, share: int) -> None:
+    """75 % at 1.09 take more than 80 % of the GPU's time, which saves too little: that one stays whole."""
+    request = decided(priced(CHEAP, workload=Workload(slowdown=accepted))).request
+    assert request.mps_thread_percent == (None if share == 75 else share)
+
+
+def serving(latency_s: float) -> Workload:
+    return Workload(mode="infer", slo=Slo(latency_s=latency_s))
+
+
+def test_a_promised_latency_has_to_hold_on_the_share() -> None:
+    third, half = (
+        product(
+            samples.need(OLD).step_time_s,
+            slowdown_with_partners(Interval(value=times, low=1.0, high=times + 0.05), partners),
+        ).high
+        for times, partners in ((1.15, 2), (1.1, 1))
+    )
+    assert decided(priced(CHEAP, workload=serving(third))).request.mps_thread_percent == 33
+    tight = priced(CHEAP, workload=serving((third + half) / 2))
+    assert decided(tight).request.mps_thread_percent == 50
+    assert decide_slo(tight, decided(tight)) is None
+    assert decided(priced(CHEAP, workload=serving(half - 0.001))).request.mps_thread_percent is None
+
+
+def test_a_promise_that_no_share_keeps_is_the_reason_why_the_gpu_stays_whole() -> None:
+    assert "might break the promised latency beside partners" in reason(priced(CHEAP, workload=serving(0.001)))
+
+
+def test_where_the_jobs_partition_shares_no_gpu_its_reason_is_the_users() -> None:
+    there = priced(CHEAP)
+    cluster = replace(there.cluster, unshared={"partition=gpu": "partition gpu is EXCLUSIVE", "partition=old": "x"})
+    assert reason(replace(there, cluster=cluster.within(("gpu",)))) == "partition gpu is EXCLUSIVE"
+
+
+def test_prices_are_asked_for_only_where_a_share_is_in_question() -> None:
+    policy_input = priced(CHEAP)
+    workload, work, seen = GpuRequest(gpu_count=1), Workload(), policy_input.cluster
+    assert may_share(workload, work, seen, PRICE)
+    assert not may_share(workload, work, seen, replace(PRICE, enabled=False))
+    assert not may_share(replace(workload, gpu_count=2), work, seen, PRICE)
+    assert not may_share(replace(workload, obstacles=("no",)), work, seen, PRICE)
+    assert not may_share(workload, Workload(slowdown=1.0), seen, PRICE)
+    assert not may_share(workload, work, Cluster(manager="m", version="1", pools=()), PRICE)
