@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage_hooks.types import Gpu, ModelGraph, Node, Workload
-from gpusage_lab.learning.deepbench_products import DEVICES
+from gpusage_lab.learning.step_operators import PRODUCT_GPUS
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder, Table
 
@@ -42,7 +42,7 @@ def table(data: DataFolder) -> ScoreTable:
     for trained_on in NETWORKS:
         cells: list[float] = []
         for tested in NETWORKS:
-            pairs = [(layers[trained_on, gpu], layers[tested, gpu]) for gpu in DEVICES]
+            pairs = [(layers[trained_on, gpu], layers[tested, gpu]) for gpu in PRODUCT_GPUS]
             say = left_out if tested == trained_on else fitted
             cells.append(float(np.mean([network_error(theirs, say(known, theirs)) for known, theirs in pairs])))
         others = [cell for cell, tested in zip(cells, NETWORKS, strict=True) if tested != trained_on]
@@ -54,7 +54,7 @@ def table(data: DataFolder) -> ScoreTable:
         columns=("method", *(f"of {name}" for name in NETWORKS), "mean of other networks"),
         rows=tuple(rows),
         notes=(
-            f"DeepBench, fp32, the mean of {', '.join(DEVICES)}: a regression a GPU, forward and backward apart.",
+            f"DeepBench, fp32, the mean of {', '.join(PRODUCT_GPUS)}: a regression a GPU, forward and backward apart.",
             "A network fitted on itself: each layer by the others.",
             "Ours: as shipped; fitted on matrix products of the same GPUs, on none of these rows.",
             "Ours scaled: one factor a GPU, by which that network's convolutions took longer than ours says.",
@@ -70,7 +70,7 @@ def load(data: DataFolder) -> dict[tuple[str, str], Layers]:
     named = rows[rows["application"].notna()].drop_duplicates(SHAPE)
     names = {tuple(row[column] for column in SHAPE): network_of(row) for row in named.to_dict("records")}
     layers: dict[tuple[str, str], Layers] = {}
-    for source, name in DEVICES.items():
+    for source, name in PRODUCT_GPUS.items():
         gpu = builtin_catalogue().find(name)
         by_network: dict[str, list[Table]] = {network: [] for network in NETWORKS}
         for row in rows[rows["gpu"] == source].to_dict("records"):
@@ -115,7 +115,7 @@ def network_error(tested: Layers, predicted_s: FloatArray) -> float:
 
 
 def _graph_only_row(layers: dict[tuple[str, str], Layers]) -> tuple[str | float | None, ...]:
-    cells = [float(np.mean([network_error(layers[n, g], layers[n, g].ours_s) for g in DEVICES])) for n in NETWORKS]
+    cells = [float(np.mean([network_error(layers[n, g], layers[n, g].ours_s) for g in PRODUCT_GPUS])) for n in NETWORKS]
     return ("ours, from the graph alone", *cells, float(np.mean(cells)))
 
 
@@ -123,7 +123,7 @@ def _scaled(layers: dict[tuple[str, str], Layers], trained_on: str) -> tuple[str
     cells: list[float | None] = []
     for tested in NETWORKS:
         errors = []
-        for gpu in DEVICES:
+        for gpu in PRODUCT_GPUS:
             factor = layers[trained_on, gpu].measured_s.sum() / layers[trained_on, gpu].ours_s.sum()
             errors.append(network_error(layers[tested, gpu], layers[tested, gpu].ours_s * factor))
         cells.append(float(np.mean(errors)) if tested != trained_on else None)

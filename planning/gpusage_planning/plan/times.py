@@ -25,7 +25,7 @@ from gpusage_planning.capacity.problem import (
     stays,
 )
 from gpusage_planning.capacity.problem import options as ways
-from gpusage_planning.plan.jobs import MOST_GPUS, Line
+from gpusage_planning.plan.files import MOST_GPUS, Line
 
 if TYPE_CHECKING:
     from gpusage.decisions.advisor import Advisor

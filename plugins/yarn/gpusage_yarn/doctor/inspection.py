@@ -53,7 +53,7 @@ from gpusage_yarn.cluster.jmx import (
 from gpusage_yarn.cluster.resource_manager import ResourceManager
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, NodeState, build_cluster, read_snapshot
 from gpusage_yarn.install.classes import configured_classes, load_classes
-from gpusage_yarn.install.edits import DEVICES, SHARED_GPUS, are_gpus_divided
+from gpusage_yarn.install.site import DEVICES, SHARED_GPUS, are_gpus_divided
 from gpusage_yarn.settings import YarnSettings
 
 SETTINGS = (

@@ -24,8 +24,8 @@ from gpusage_yarn.cluster.jmx import query_nodes, read_neighbours, sample_nodes,
 from gpusage_yarn.cluster.resource_manager import ResourceManager
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, ContainerSize, read_snapshot
 from gpusage_yarn.cluster.tags import make_tags, require_tags
-from gpusage_yarn.plan import Plan
 from gpusage_yarn.settings import MANAGER, YarnSettings
+from gpusage_yarn.share_plan import Plan
 from gpusage_yarn.submission.application import (
     DEFAULT_CLASSPATH,
     Application,

@@ -27,7 +27,7 @@ from gpusage_hooks.types import Cluster, Code, Decision, GpuNeed, GpuPool, Job, 
 from gpusage_yarn.cluster.documents import Document, as_list
 from gpusage_yarn.cluster.queues import find_queue
 from gpusage_yarn.cluster.snapshot import MASTER, ClusterSnapshot, ContainerSize, build_cluster
-from gpusage_yarn.plan import APPLICATION_ID, MAX_NODES, WHOLE_GPU, Plan, usable_nodes
+from gpusage_yarn.share_plan import APPLICATION_ID, MAX_NODES, WHOLE_GPU, Plan, usable_nodes
 from gpusage_yarn.submission.request import FALLBACK_AFTER_S, describe_plan, plan_labels
 
 _LIMITS = ("threads", "priority")

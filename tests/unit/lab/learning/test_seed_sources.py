@@ -14,8 +14,7 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning.pairs import lucid as lucid_pairs
-from gpusage_lab.measurements.columns import COLUMNS
-from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.measurements.tables import COLUMNS, DataFolder
 from gpusage_lab.seeds import ardagna_layers, kace, kace_across, yeung
 from gpusage_lab.seeds.ardagna_runs import ours, runs
 from gpusage_planning.zoo import load_zoo
@@ -76,7 +75,7 @@ def test_several_gpus_take_what_gpusage_predicts_of_them() -> None:
 def test_layers_that_take_time_by_their_complexity_are_told_from_any_network(tmp_path: Path) -> None:
     applications = {"Vision": (3, 7), "Resnet": (1,), "Face Recognition": (3,), "Speaker ID": (5,)}
     rows = []
-    for gpu, (place, (application, sides)) in product(ardagna_layers.DEVICES, enumerate(applications.items())):
+    for gpu, (place, (application, sides)) in product(ardagna_layers.PRODUCT_GPUS, enumerate(applications.items())):
         for side, channels in product(sides, (64, 128, 256)):
             shape = {"w": 14 + place, "h": 14, "c": channels, "n": 8, "k_filters": 64, "filter_w": side}
             shape |= {"filter_h": side, "pad_w": side // 2, "pad_h": side // 2, "stride_w": 1, "stride_h": 1}

@@ -12,7 +12,7 @@ from gpusage.predictors.work.lowering import forward_flop
 from gpusage_lab.learning.pairs import Pairs
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.seeds import ardagna, ardagna_layers, kace, regression, takayama, yeung
+from gpusage_lab.seeds import ardagna, ardagna_layers, kace, takayama, yeung
 from gpusage_lab.seeds.ardagna_runs import MeasuredRun
 from gpusage_lab.seeds.command import command_of
 
@@ -86,7 +86,7 @@ def test_layers_whose_time_is_a_line_over_their_complexity_are_told_from_another
 
 
 def test_terms_are_the_features_their_inverses_and_products_of_different_ones() -> None:
-    (row,) = regression.augmented(np.array([[2.0, 5.0]]))
+    (row,) = ardagna.augmented(np.array([[2.0, 5.0]]))
     assert sorted(row) == sorted([2.0, 5.0, 1 / 2, 1 / 5, 10.0, 2 / 5, 5 / 2, 1 / 10])
 
 
@@ -94,14 +94,14 @@ def test_stepwise_selection_finds_the_one_term_that_counts() -> None:
     pytest.importorskip("scipy")
     generator = np.random.default_rng(0)
     terms = generator.random((40, 5))
-    line = regression.fitted(terms, 3 + 7 * terms[:, 2] + 0.01 * generator.normal(size=40))
+    line = ardagna.fit_line(terms, 3 + 7 * terms[:, 2] + 0.01 * generator.normal(size=40))
     assert line.terms[0] == 2
-    assert regression.predicted(line, terms[:1])[0] == pytest.approx(3 + 7 * terms[0, 2], abs=0.05)
+    assert ardagna.predict_line(line, terms[:1])[0] == pytest.approx(3 + 7 * terms[0, 2], abs=0.05)
 
 
 def test_a_regression_with_two_rows_says_their_mean() -> None:
-    line = regression.fitted(np.array([[1.0], [2.0]]), np.array([4.0, 6.0]))
-    assert regression.predicted(line, np.array([[9.0]]))[0] == pytest.approx(5.0)
+    line = ardagna.fit_line(np.array([[1.0], [2.0]]), np.array([4.0, 6.0]))
+    assert ardagna.predict_line(line, np.array([[9.0]]))[0] == pytest.approx(5.0)
 
 
 def test_batches_up_to_half_the_largest_teach_and_a_line_is_continued() -> None:

@@ -19,7 +19,7 @@ from gpusage_yarn.cluster.jmx import JmxReport, with_free_gpus
 from gpusage_yarn.cluster.neighbours import parse_neighbours
 from gpusage_yarn.cluster.queues import Queue
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, ContainerSize, NodeState, build_cluster, read_snapshot
-from gpusage_yarn.plan import SHARE
+from gpusage_yarn.share_plan import SHARE
 from gpusage_yarn.submission.command import site_context
 from gpusage_yarn.submission.feasibility import (
     Requirements,

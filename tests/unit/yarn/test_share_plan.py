@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.plan import Plan, encode, encode_texts, parse_plan, usable_labels
+from gpusage_yarn.share_plan import Plan, encode, encode_texts, parse_plan, usable_labels
 
 GOOD = {"v": "1", "share": "40"}
 

@@ -1,4 +1,4 @@
-"""The actions of `gpusage yarn doctor` and `gpusage yarn status`, which query a running cluster."""
+"""What the admin's commands of `gpusage yarn` do, a function for each."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
-from gpusage.cli.admin import show_findings
+from gpusage.cli.admin import show_and_make, show_findings
 from gpusage.decisions.advisor import advisor
 from gpusage.service.client import read_status
+from gpusage.settings.configuration import SiteMode
 from gpusage.settings.configuration_file import read_configuration
 from gpusage_hooks.types import Cluster
 from gpusage_yarn.cluster.configuration import SOCKET, require_addresses, sockets
@@ -21,9 +22,33 @@ from gpusage_yarn.cluster.resource_manager import ResourceManager
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, build_cluster, read_snapshot
 from gpusage_yarn.doctor.checks import run_checks
 from gpusage_yarn.doctor.inspection import inspect_installation
+from gpusage_yarn.install.classes import require_classes
+from gpusage_yarn.install.site import find_site, installation_notes, plan_installation, plan_uninstallation
 from gpusage_yarn.settings import YarnSettings
 
 _SCHEMA = "gpusage.yarn.install/1"
+
+
+def install(conf_dir: Path | None, mode: SiteMode | None, *, yes: bool, as_json: bool, **typed: Any) -> None:  # options
+    """Show what installing would change in Hadoop's files; with --yes, change it."""
+    roles = frozenset(typed.pop("roles"))
+    site = find_site(conf_dir, roles, **typed)
+    edits = plan_installation(site, mode)
+    if yes:
+        require_classes(edits, site.folder)
+    restarted = {"rm": "ResourceManager", "node": "NodeManagers"}
+    daemons = " and ".join(name for role, name in restarted.items() if role in roles)
+    after = f"Now restart {daemons}; then run: gpusage yarn doctor" if daemons else "Now run: gpusage yarn doctor"
+    show_and_make(edits, schema=_SCHEMA, yes=yes, as_json=as_json, after=after)
+    for remark in installation_notes(site):
+        click.echo(f"gpusage: note: {remark}", err=True)
+
+
+def uninstall(conf_dir: Path | None, roles: tuple[Any, ...], *, yes: bool, as_json: bool) -> None:
+    """Show what uninstalling would change in Hadoop's files; with --yes, change it."""
+    edits = plan_uninstallation(find_site(conf_dir, frozenset(roles)))
+    after = "Now restart the daemons; only then remove the jar, and /usr/libexec/gpusage where no Slurm runs it."
+    show_and_make(edits, schema=_SCHEMA, yes=yes, as_json=as_json, after=after)
 
 
 def doctor(context: click.Context, conf_dir: Path | None, addresses: tuple[str, ...], *, as_json: bool) -> None:

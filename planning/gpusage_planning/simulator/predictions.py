@@ -1,4 +1,12 @@
-"""What the advisor predicts for each kind of jobs on each GPU type, each asked once."""
+"""What policies see: the advisor's predictions for each kind of jobs on each GPU type, and who fits beside whom.
+
+Jobs share a GPU by their utilizations, which is Yeung's way, or by what a set would do together. The latter is KACE's
+beyond pairs: a job joins the set to whose throughput it adds most, if nobody becomes slower than was promised.
+
+Source:
+    Yeung et al., "Towards GPU Utilization Prediction for Cloud Deep Learning", HotCloud 2020.
+    Han et al., "KACE", SoCC 2024.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +15,100 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from gpusage.cli import options
 from gpusage.decisions.advisor import Advisor
-from gpusage.policies.share_price import sizes
+from gpusage.policies.share_price import MOST_GPU_TIME, sizes
+from gpusage.predictors.artifacts import pretrained
+from gpusage.predictors.sharing.colocation import features_of, learned_colocation, pair_throughputs
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import GpuNeed, ModelGraph, Price, SharingRules, Workload
 from gpusage_hooks.units import WHOLE_PERCENT
+from gpusage_planning.simulator.contract import Jobs, Kind
 from gpusage_planning.simulator.fleet import Fleet
-from gpusage_planning.simulator.foresight import FloatArray, Foresight, load_of, pairs_of
-from gpusage_planning.simulator.jobs import Jobs, Kind
 from gpusage_planning.zoo import load_zoo
+
+MOST_JOBS = 3
+"""On one GPU, as in Yeung et al."""
+LEAST_ADDED = 1 / MOST_GPU_TIME - 1
+"""Throughput that a job must add to a set, in parts of a whole GPU: a share must save as much (`price`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What one job takes of a GPU: its busy share (0 to 1) and its memory."""
+
+    utilization: float
+    memory_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What one GPU has for the jobs on it."""
+
+    memory_bytes: float
+    utilization: float = 1.0
+    jobs: int = MOST_JOBS
+
+
+def fits(loads: Sequence[Load], room: Room) -> bool:
+    """Return whether *loads* may run on one GPU together; one alone may have all of its time."""
+    busy = sum(load.utilization for load in loads)
+    memory_bytes = sum(load.memory_bytes for load in loads)
+    few = len(loads) <= 1 or busy <= room.utilization + 1e-9
+    return few and len(loads) <= room.jobs and memory_bytes <= room.memory_bytes
+
+
+def added(before: Sequence[float], after: Sequence[float], accepted_slowdown: float) -> float | None:
+    """Return what a job adds to the throughput of a set, in parts of a whole GPU; ``None`` where it must not join.
+
+    Args:
+        before: Throughput of each job of the set, relative to running alone.
+        after: The same with the newcomer.
+        accepted_slowdown: How many times as long a step of any of them may take.
+    """
+    gain = sum(after) - sum(before)
+    slowest = min(after)
+    return gain if slowest * accepted_slowdown >= 1 and (not before or gain >= LEAST_ADDED) else None
+
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Foresight:
+    """Predictions for the kinds that have a model, by kind and GPU type.
+
+    Attributes:
+        loads: What a job takes of a GPU.
+        pair_throughputs: For each GPU type, the throughput of each row's kind beside each column's, relative to alone.
+    """
+
+    loads: Mapping[tuple[int, int], Load]
+    pair_throughputs: Sequence[FloatArray]
+
+
+def colocated_throughputs(pair_throughputs: FloatArray, kinds: Sequence[int]) -> tuple[float, ...]:
+    """Return each job's throughput relative to alone; the delays that its partners cause add up."""
+    return tuple(
+        1 / (1 + sum(1 / pair_throughputs[one, other] - 1 for place, other in enumerate(kinds) if place != own))
+        for own, one in enumerate(kinds)
+    )
+
+
+def pairs_of(needs: Sequence[GpuNeed]) -> FloatArray:
+    """Return the predicted throughput of each of *needs* beside each, relative to alone."""
+    matrix, _ = pair_throughputs(
+        learned_colocation(pretrained().colocation), features_of(needs), [need.parameter_count for need in needs]
+    )
+    return matrix
+
+
+def load_of(need: GpuNeed) -> Load:
+    """Return what a job with *need* is expected to take; the memory is what a share would book."""
+    return Load(utilization=need.gpu_utilization.value, memory_bytes=need.share_memory_bytes)
+
 
 WORKLOADS = tuple(Workload(batch_size=batch, precision="fp16") for batch in (16, 64))
 DRAWN = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,18 +16,149 @@ from gpusage.predictors.memory.peak import context_of
 from gpusage.predictors.needs import predicted
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import Decoding, GpuNeed, Interval, Workload
-from gpusage_lab.learning.public_goals import goals_table
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.published.compared import Compared
 from gpusage_lab.published.rows import PublishedRow, published_rows
 from gpusage_lab.published.runs import TIMES, Left, Run, run_of
 from gpusage_planning.zoo import Zoo, load_zoo
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A published figure beside ours, in the publisher's unit.
+
+    Attributes:
+        ratio: Predicted over published time or memory.
+        star: Why the prediction is not familiar; empty where it is.
+    """
+
+    run: Run
+    ours: Interval
+    ratio: float
+    star: str
+
+    @property
+    def factor(self) -> float:
+        """Return how far the prediction is off, in either direction; 1 where it is right."""
+        return max(self.ratio, 1.0 / self.ratio)
+
+    @property
+    def is_inside(self) -> bool:
+        """Tell whether the published figure lies in our 90 % interval."""
+        return self.ours.low <= self.run.row.value <= self.ours.high
+
+
+LEAST_ROWS = 10
+"""A kind of fewer rows is not looked at alone."""
+RATIO, FACTOR, INSIDE, WORST = "median ratio", "median factor", "inside %", "worst kind"
+UNSTARRED, ALL = "without a star", "all"
+_TRAINING = "language model, training, "
+
+
+class Goal(NamedTuple):
+    """A figure of some rows, and the least and the greatest value that meets it."""
+
+    rows: str
+    includes: Callable[[Compared], bool]
+    figure: str
+    least: float
+    most: float
+
+
+def goals_table(rows: Sequence[Compared]) -> ScoreTable:
+    """Return each goal, and what *rows* have of it."""
+    lines = list(_lines(rows))
+    met = sum(line[-1] == "met" for line in lines)
+    kinds = _factors_of_kinds(rows)
+    worst = f" The worst of all: {max(kinds, key=kinds.__getitem__)}." if kinds else ""
+    return ScoreTable(
+        title="The public record against its goals",
+        columns=("rows", "n", "figure", "goal", "ours", ""),
+        rows=tuple(lines),
+        notes=(
+            f"Goals met: {met} of {len(lines)}.",
+            f"Worst kind: the largest median factor of a kind of {LEAST_ROWS} rows or more.{worst}",
+        ),
+    )
+
+
+def _lines(rows: Sequence[Compared]) -> Iterator[tuple[Cell, ...]]:
+    for goal in GOALS:
+        chosen = [one for one in rows if goal.includes(one)]
+        if chosen:
+            value = _FIGURES[goal.figure](chosen)
+            text = f"at most {goal.most:g}" if goal.least == 1 else f"{goal.least:g} to {goal.most:g}"
+            verdict = "met" if goal.least <= value <= goal.most else "**missed**"
+            yield goal.rows, len(chosen), goal.figure, text, round(value, 3), verdict
+
+
+def _median_factor(rows: Sequence[Compared]) -> float:
+    return float(np.median([one.factor for one in rows]))
+
+
+def _factors_of_kinds(rows: Sequence[Compared]) -> dict[str, float]:
+    kinds: dict[str, list[Compared]] = {}
+    for one in rows:
+        kinds.setdefault(one.run.group, []).append(one)
+    return {kind: _median_factor(part) for kind, part in kinds.items() if len(part) >= LEAST_ROWS}
+
+
+_FIGURES: dict[str, Callable[[Sequence[Compared]], float]] = {
+    RATIO: lambda rows: float(np.median([one.ratio for one in rows])),
+    FACTOR: _median_factor,
+    INSIDE: lambda rows: 100.0 * float(np.mean([one.is_inside for one in rows])),
+    WORST: lambda rows: max(_factors_of_kinds(rows).values(), default=1.0),
+}
+
+
+def _is_of(*beginnings: str) -> Callable[[Compared], bool]:
+    return lambda one: one.run.group.startswith(beginnings)
+
+
+def _is_unstarred(one: Compared) -> bool:
+    return not one.star
+
+
+def _is_quantized(one: Compared) -> bool:
+    return one.run.group.startswith("generation") and "quantized" in one.run.group
+
+
+def _is_tuned(one: Compared) -> bool:
+    return one.run.group == "memory, training" and one.run.row.mode == "finetune"
+
+
+def _has_adapters(one: Compared) -> bool:
+    return _is_tuned(one) and (one.run.workload.lora is not None or one.run.workload.trainable < 1)
+
+
+GOALS = (
+    Goal(UNSTARRED, _is_unstarred, RATIO, 0.9, 1.1),
+    Goal(UNSTARRED, _is_unstarred, FACTOR, 1, 1.25),
+    Goal(UNSTARRED, _is_unstarred, INSIDE, 85, 95),
+    Goal(UNSTARRED, _is_unstarred, WORST, 1, 1.6),
+    Goal(ALL, lambda _: True, FACTOR, 1, 1.25),
+    Goal(ALL, lambda _: True, INSIDE, 80, 97),
+    Goal(ALL, lambda _: True, WORST, 1, 1.5),
+    Goal(f"{_TRAINING}1 to 8 GPUs", _is_of(f"{_TRAINING}1 to 8"), FACTOR, 1, 1.3),
+    Goal(f"{_TRAINING}16 to 512 GPUs", _is_of(f"{_TRAINING}more"), FACTOR, 1, 1.3),
+    Goal(f"{_TRAINING}tensor, context and pipeline parallelism", _is_of(f"{_TRAINING}tensor"), FACTOR, 1, 1.3),
+    Goal(f"{_TRAINING}expert parallelism", _is_of(f"{_TRAINING}expert"), FACTOR, 1, 1.3),
+    Goal(f"{_TRAINING}QLoRA", _is_of(f"{_TRAINING}QLoRA"), FACTOR, 1, 1.3),
+    Goal("generation, eager", _is_of("generation, eager, half"), FACTOR, 1, 1.3),
+    Goal("generation, compiled", _is_of("generation, compile"), FACTOR, 1, 1.3),
+    Goal("generation, quantised", _is_quantized, FACTOR, 1, 1.3),
+    Goal("generation, served", _is_of("generation, vllm", "generation, tensorrt-llm"), FACTOR, 1, 1.3),
+    Goal("inference in engines", lambda one: one.run.group.endswith("engine"), FACTOR, 1, 1.25),
+    Goal("memory, LoRA", _has_adapters, FACTOR, 1, 1.12),
+    Goal("memory, QLoRA", _is_of("memory, training, QLoRA"), FACTOR, 1, 1.12),
+    Goal("memory, full fine-tuning", lambda one: _is_tuned(one) and not _has_adapters(one), FACTOR, 1, 1.12),
+)
+
+
 FIGURES = ("n", "median ratio", "median factor", "inside %")
 SUMMARY = ("rows of", *FIGURES, *(f"unstarred: {name}" for name in FIGURES))
-RATIO = "Ratio: predicted over published time or memory, so above 1 is too slow or too large."
-FACTOR = "Factor: the larger of ratio and 1 over ratio. Inside: the published value lies in the 90 % interval."
+RATIO_NOTE = "Ratio: predicted over published time or memory, so above 1 is too slow or too large."
+FACTOR_NOTE = "Factor: the larger of ratio and 1 over ratio. Inside: the published value lies in the 90 % interval."
 WITHOUT_SLOW_T4 = "all, without the T4 of NGC 20.06"
 STARRED = "Starred: gpusage says itself that the model, GPU or setting is unlike those that it was fitted on."
 
@@ -114,7 +245,7 @@ def summaries(record: Record) -> list[ScoreTable]:
     others = [one for one in record.compared if not _is_of_slow_t4(one.run.row)]
     parts = (("time", of_time), ("memory", of_memory), ("all", record.compared), (WITHOUT_SLOW_T4, others))
     whole = tuple((name, *_both(part)) for name, part in parts)
-    notes = (RATIO, FACTOR, STARRED)
+    notes = (RATIO_NOTE, FACTOR_NOTE, STARRED)
     return [
         ScoreTable(title="The public record", columns=SUMMARY, rows=whole, notes=notes),
         goals_table(record.compared),

@@ -25,7 +25,7 @@ from gpusage_yarn.cluster.configuration import (
     read_settings,
 )
 from gpusage_yarn.doctor.inspection import read_sampler_command
-from gpusage_yarn.install.edits import (
+from gpusage_yarn.install.site import (
     Site,
     find_site,
     installation_notes,

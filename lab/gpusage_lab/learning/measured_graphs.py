@@ -1,4 +1,4 @@
-"""Attention as older releases of PyTorch and timm computed it: what was measured with them is read so.
+"""Graphs as a campaign computed them: attention of older releases, and normalizations in half precision.
 
 Source:
     PyTorch's release notes: ``scaled_dot_product_attention`` came with 2.0; where no fused kernel takes the shapes, it
@@ -83,3 +83,27 @@ def _with_steps(graph: ModelGraph, after: set[int], op_type: str) -> ModelGraph:
             nodes.append(steps.setdefault(node, Node(op_type=op_type, inputs=node.outputs, outputs=node.outputs)))
         places.append(len(nodes) - 1)
     return replace(graph, nodes=tuple(nodes), producers=tuple(producers)) if after else graph
+
+
+GPUS = ("rtx-3090", "rtx-4090", "rtx-pro-6000-max-q")
+FIRST_RELEASE = 113
+"""Of torch, from which on the files of these GPUs ran with the option."""
+_OF_PYTORCH = (
+    *("cait", "crossvit", "csatv2", "edgenext", "efficientformer", "efficientvit_mit", "inception_next", "mlp_mixer"),
+    *("mobilevit", "pit", "sequencer", "swin_transformer", "swin_transformer_v2", "swin_transformer_v2_cr", "tiny_vit"),
+    *("tnt", "twins", "vision_transformer_relpos", "volo", "xcit"),
+)
+"""Modules of timm most of whose layer normalizations are PyTorch's."""
+_OF_PYTORCH_BEFORE_2025 = ("deit", "metaformer", "vision_transformer", "vision_transformer_hybrid")
+"""More of them before torch 2.9 was measured."""
+_TORCH_2_9 = 291
+
+
+def with_fast_norm(graph: ModelGraph, module: str, release: int) -> ModelGraph:
+    """Return *graph*, a model of timm's *module*, as *release* of torch computed it with ``--fast-norm``."""
+    older = _OF_PYTORCH_BEFORE_2025 if release < _TORCH_2_9 else ()
+    names = ["GroupNormalization", "RMSNormalization"]
+    if module not in _OF_PYTORCH and module not in older:
+        names.append("LayerNormalization")
+    nodes = [replace(node, op_type=f"{node.op_type}InHalf") if node.op_type in names else node for node in graph.nodes]
+    return replace(graph, nodes=tuple(nodes))
