@@ -25,8 +25,8 @@ from gpusage.experience.learned import NOTHING_LEARNED, Learned
 from gpusage.plugins.managers import installed_managers
 from gpusage.policies.share_price import cost
 from gpusage.policies.sharing import SharePrice
-from gpusage.service.state.kill_switch import kill_reason
-from gpusage.service.state.learner import learn_from_store
+from gpusage.service.configuration_watch import kill_reason
+from gpusage.service.learner import learn_from_store
 from gpusage.settings.configuration import CaptureMode, Configuration
 from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import open_store

@@ -14,8 +14,8 @@ from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.decisions.outcome import DecisionContext, Outcome, require_job
 from gpusage.experience.learned import Learned
 from gpusage.graphs.card.text import decode, encode
-from gpusage.service.decisions.engine import DecidedResponse, DecisionEngine
-from gpusage.service.state.snapshots import Snapshot
+from gpusage.service.engine import DecidedResponse, DecisionEngine
+from gpusage.service.snapshots import Snapshot
 from gpusage.settings.configuration import Configuration, SiteMode
 from gpusage_hooks.types import Cluster, Code, DecisionRecord, DecisionRequest, GpuPool, GpuRequest, ModelGraph
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, ContainerSize, build_cluster, read_snapshot

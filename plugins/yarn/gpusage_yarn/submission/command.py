@@ -15,7 +15,7 @@ from gpusage.cli.cards.job_card import card_of
 from gpusage.decisions.advisor import Advisor, advisor
 from gpusage.decisions.outcome import DecisionContext, require_job
 from gpusage.graphs.card.text import decode
-from gpusage.service.state.kill_switch import kill_reason
+from gpusage.service.configuration_watch import kill_reason
 from gpusage.settings.configuration import Configuration
 from gpusage.settings.configuration_file import load_configuration
 from gpusage_hooks.types import DecisionRequest, ModelRequest
