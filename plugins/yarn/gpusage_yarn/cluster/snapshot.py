@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpusage.service.state.reservations import Reservation, remaining_capacity
+from gpusage.service.reservations import Reservation, remaining_capacity
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Cluster, GpuPool, Neighbour, NodeKind, Room
 from gpusage_hooks.units import MIB

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from gpusage.service.state.reservations import Reservation
+from gpusage.service.reservations import Reservation
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_yarn.cluster.documents import Document, as_list
 from gpusage_yarn.settings import MANAGER

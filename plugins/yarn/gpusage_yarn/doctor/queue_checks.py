@@ -1,4 +1,4 @@
-"""The checks of `gpusage yarn doctor` on node labels and queues: which of them reach GPUs, and with how many masters."""
+"""The checks of `gpusage yarn doctor` on node labels and queues: which reach GPUs, and with how many masters."""
 
 from __future__ import annotations
 

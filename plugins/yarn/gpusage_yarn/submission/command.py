@@ -15,9 +15,8 @@ from gpusage.cli import documents, options, tables
 from gpusage.cli.cards.cached_advisor import with_cache
 from gpusage.cli.cards.job_card import card_of
 from gpusage.decisions.advisor import Advisor, advisor
-from gpusage.decisions.outcome import DecisionContext, require_job
 from gpusage.graphs.card.text import decode
-from gpusage.service.state.kill_switch import kill_reason
+from gpusage.service.configuration_watch import kill_reason
 from gpusage.settings.configuration import Configuration
 from gpusage.settings.configuration_file import load_configuration
 from gpusage_hooks.types import DecisionRequest, ModelRequest
@@ -152,7 +151,7 @@ def _prepare_application(
 
     snapshot, notes = _read_cluster(manager, configuration, submit_options)
     advised = advisor().configured(configuration)
-    planned = _decide(site_context(advised, configuration), model_request, submit_options, manager.user, snapshot)
+    planned = _decide(site_advisor(advised, configuration), model_request, submit_options, manager.user, snapshot)
     share = configuration.of_manager(YarnSettings).share_resource
     require_queue_limit(snapshot, Requirements(share=share, queue=submit_options.queue), planned.plan.share)
     for note in notes:
@@ -223,14 +222,13 @@ def _with_uploaded_files(
     return replace(application, files=tuple((path.name, hdfs.upload(path)) for path in paths)) if hdfs else application
 
 
-def site_context(advisor: Advisor, configuration: Configuration) -> DecisionContext:
-    """Return what a decision rests on: who calls `submit` wants a share, so where no mode is set it is ``enforce``."""
-    reason = kill_reason(configuration.kill_switch)
-    return DecisionContext(advisor=advisor, mode=configuration.mode_or("enforce"), kill_reason=reason)
+def site_advisor(advisor: Advisor, configuration: Configuration) -> Advisor:
+    """Return *advisor* in the site's mode: who calls `submit` wants a share, so where none is set it is ``enforce``."""
+    return replace(advisor, mode=configuration.mode_or("enforce"), kill_reason=kill_reason(configuration.kill_switch))
 
 
 def _decide(
-    decision_context: DecisionContext,
+    advisor: Advisor,
     model_request: ModelRequest | None,
     submit_options: SubmitOptions,
     user: str,
@@ -246,14 +244,14 @@ def _decide(
         "vcores": str(submit_options.vcores),
         "rescue": str(int(submit_options.rescue)),
     }
-    job = require_job(DecisionRequest(manager=MANAGER, fields=fields, origin=user), decision_context.advisor)
+    job = advisor.parse(DecisionRequest(manager=MANAGER, fields=fields, origin=user))
     shows_model = model_request is None and bool(submit_options.learns)
     job = replace(job, model_request=model_request, shows_model=shows_model)
 
     card = card_of(model_request) if model_request else ""
-    decision_context = replace(decision_context, advisor=with_cache(decision_context.advisor, card))
+    advisor = with_cache(advisor, card)
     size = ContainerSize(memory_mib=submit_options.memory_mib, vcores=submit_options.vcores)
-    return plan_submission(decision_context, job, decode(card) if card else None, snapshot, size)
+    return plan_submission(advisor, job, decode(card) if card else None, snapshot, size)
 
 
 def _follow(manager: ResourceManager, identity: str) -> ApplicationOutcome:

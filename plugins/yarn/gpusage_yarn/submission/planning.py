@@ -15,8 +15,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from gpusage.decisions.advisor import Advisor
-from gpusage.decisions.model_defaults import settled_request
-from gpusage.decisions.outcome import DecisionContext, Outcome, decide_outcome
+from gpusage.decisions.outcome import Outcome
+from gpusage.decisions.prediction import settled_request
 from gpusage.policies.candidates import without_forbidden
 from gpusage.predictors.intervals import speedup
 from gpusage.store.annotation import RecordNumbers
@@ -52,7 +52,7 @@ class PlannedSubmission:
 
 
 def plan_submission(
-    context: DecisionContext,
+    advisor: Advisor,
     job: Job,
     graph: ModelGraph | None,
     snapshot: ClusterSnapshot,
@@ -60,18 +60,18 @@ def plan_submission(
 ) -> PlannedSubmission:
     """Return the plan of a submission; *snapshot* shows which generations have room for a container of *size* now."""
     queue = find_queue(snapshot.queues, job.submission.fields.get("queue", ""))
-    cluster = build_cluster(snapshot, context.advisor.catalogue)
+    cluster = build_cluster(snapshot, advisor.catalogue)
     pools = tuple(pool for pool in cluster.pools if pool.mps_per_gpu)
     if queue is None:
         # A queue that YARN may make when it is named reaches what YARN lets it reach.
         pools = tuple(replace(pool, partitions=()) for pool in pools)
     cluster = replace(cluster, pools=pools)
     forbidden = job.model_request.workload.forbidden_gpus if job.model_request else ()
-    cluster = without_forbidden(cluster, forbidden, context.advisor.catalogue)  # so no plan has their labels
-    outcome = decide_outcome(job, cluster, context, lambda _job, _model_request: graph)
+    cluster = without_forbidden(cluster, forbidden, advisor.catalogue)  # so no plan has their labels
+    outcome = advisor.advise(job, cluster, lambda _job, _model_request: graph)
 
-    pools = oldest_sufficient_first(context.advisor, job, graph, cluster).within(job.request.partitions).pools
-    catalogue = context.advisor.catalogue
+    pools = oldest_sufficient_first(advisor, job, graph, cluster).within(job.request.partitions).pools
+    catalogue = advisor.catalogue
     base_plan = _plan_for(outcome.decision, pools, snapshot, size, catalogue)
 
     # The user reads the labels in the plan's own order, which puts those with room first.

@@ -20,11 +20,10 @@ from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB
 from gpusage_lab.learning import memory
 from gpusage_lab.learning.artifacts import rendered
-from gpusage_lab.learning.memory_baselines import BASELINES
 from gpusage_lab.learning.memory_fit import HIGH_SHARE, fit_memory, quantile_fit
 from gpusage_lab.learning.memory_rows import memory_rows
-from gpusage_lab.measurements.columns import COLUMNS
-from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.learning.memory_tables import BASELINES
+from gpusage_lab.measurements.tables import COLUMNS, DataFolder
 from gpusage_planning.zoo import Zoo, dump_card
 from graphs import convolution_graph
 
