@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from gpusage.decisions.advice import explain
 from gpusage.decisions.advisor import SHOWS_MODEL, Advisor
 from gpusage.decisions.model_defaults import settled_request
-from gpusage.experience.failures import why_whole
 from gpusage.experience.identity import job_identity
+from gpusage.experience.learned import why_whole
 from gpusage.plugins.hooks import NOBODY
 from gpusage.settings.configuration import HistoryMode, SiteMode
 from gpusage_hooks.errors import RequestError
