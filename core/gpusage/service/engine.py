@@ -1,6 +1,6 @@
 """The daemon's decision engine: a thread that turns one request after another into a response.
 
-The one way from a job to its decision is `gpusage.decisions.outcome`.
+The one way from a job to its decision is `gpusage.decisions.advisor`.
 
 Invariants:
 
@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpusage.boundary.printable_text import with_end
-from gpusage.decisions.outcome import Outcome, decide_outcome, keep_unchanged
+from gpusage.decisions.outcome import Outcome
 from gpusage.graphs.card.text import decode_document, parse_document
 from gpusage.plugins.error_text import describe_error, sentence
 from gpusage.service.caches import AccessRecordingMapping, DecisionCache, WeightedLruCache
@@ -173,17 +173,17 @@ class DecisionEngine:
 
     def decide(self, request: DecisionRequest, snapshot: Snapshot, on_parsed: Callable[[Job], None]) -> DecidedResponse:
         """Return the response to *request*; *on_parsed* is called early, with the job in question."""
-        context = snapshot.decision_context
+        advisor = snapshot.site_advisor
         fields = AccessRecordingMapping(request.fields)
         request = replace(request, fields=fields, origin=describe_origin(request))
-        if context.kill_reason is not None:
-            outcome = keep_unchanged(request, context, context.kill_reason)
+        if advisor.kill_reason is not None:
+            outcome = advisor.keep_unchanged(request, advisor.kill_reason)
             return DecidedResponse(code=Code.KEEP, outcome=outcome, fields_read=fields.fields_read())
 
         begun_s = time.thread_time()
         job: Job | None = None
         try:
-            job = context.advisor.understand(request)
+            job = advisor.hooks.parse_submission(request, advisor.context(request.manager))
             if job is None:
                 response = DecidedResponse(code=Code.DECLINE)
             else:
@@ -191,13 +191,13 @@ class DecisionEngine:
                 response = self._decide_job(job, snapshot)
         except PluginError as error:
             _log.warning("%s: kept, because of a plugin: %s", request.origin, sentence(error))
-            response = replace(keep_silently(keep_unchanged(request, context, sentence(error), job)), failed=True)
+            response = replace(keep_silently(advisor.keep_unchanged(request, sentence(error), job)), failed=True)
         except GpuUsageError as error:
-            response = refuse(keep_unchanged(request, context, sentence(error), job))
+            response = refuse(advisor.keep_unchanged(request, sentence(error), job))
         except Exception as error:  # nothing may cost a job
             reason = describe_error(error)
             _log.error("%s: kept, because of a fault: %s", request.origin, reason)
-            response = replace(keep_silently(keep_unchanged(request, context, reason, job)), failed=True)
+            response = replace(keep_silently(advisor.keep_unchanged(request, reason, job)), failed=True)
         self._budget.charge(request.origin, time.thread_time() - begun_s, time.monotonic())
 
         # A response that depends on the GPUs that are free now does not hold as long as its snapshot.
@@ -208,20 +208,20 @@ class DecisionEngine:
         return replace(response, fields_read=fields.fields_read())
 
     def _decide_job(self, job: Job, snapshot: Snapshot) -> DecidedResponse:
-        request, context = job.submission, snapshot.decision_context
+        request, advisor = job.submission, snapshot.site_advisor
         cluster = snapshot.clusters.get(request.manager)
         if cluster is None and job.model_request is not None:
             reason = snapshot.troubles.get(request.manager, f"gpusaged has not observed {request.manager} yet")
-            return keep_silently(keep_unchanged(request, context, reason, job))
+            return keep_silently(advisor.keep_unchanged(request, reason, job))
         if self._budget.is_spent(request.origin, time.monotonic()):
-            return replace(refuse(keep_unchanged(request, context, SPENT, job)), over_budget=True)
+            return replace(refuse(advisor.keep_unchanged(request, SPENT, job)), over_budget=True)
 
         # The last observation does not show the shares of the last seconds.
         cluster = cluster or Cluster(manager=request.manager, version="", pools=())
         competing = replace(cluster, recent_jobs=snapshot.recent_jobs.of(cluster.manager))
         cluster = snapshot.reservations.remaining_capacity(competing)
 
-        outcome = decide_outcome(job, cluster, context, lambda job, _: self._graph(job.card))
+        outcome = advisor.advise(job, cluster, lambda job, _: self._graph(job.card))
         return replace(respond(outcome), reservation=None if job.dry_run else reservation_of(outcome, cluster))
 
     def _graph(self, card: str | None) -> ModelGraph | None:
@@ -300,7 +300,7 @@ def refuse(outcome: Outcome) -> DecidedResponse:
 def respond_overdue(exchange: Exchange) -> DecidedResponse:
     """Return the response to a request for which the engine had no time."""
     request = replace(exchange.request, origin=describe_origin(exchange.request))
-    outcome = keep_unchanged(request, exchange.snapshot.decision_context, OVERDUE, exchange.job)
+    outcome = exchange.snapshot.site_advisor.keep_unchanged(request, OVERDUE, exchange.job)
     return replace(refuse(outcome), overdue=True)
 
 

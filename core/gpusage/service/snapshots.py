@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 
 from gpusage.decisions.advisor import Advisor
-from gpusage.decisions.outcome import DecisionContext
 from gpusage.experience.learned import NOTHING_LEARNED, Learned, with_failures
 from gpusage.plugins.error_text import sentence
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
@@ -87,10 +86,10 @@ class Snapshot:
     recent_jobs: RecentJobs = field(default_factory=RecentJobs, compare=False)
 
     @property
-    def decision_context(self) -> DecisionContext:
-        """Everything except the cluster that an outcome rests on."""
-        return DecisionContext(
-            advisor=self.advisor,
+    def site_advisor(self) -> Advisor:
+        """The advisor in the site's mode: everything except the cluster that an outcome rests on."""
+        return replace(
+            self.advisor,
             mode=self.configuration.mode,
             enforce_in=self.configuration.enforce_in,
             kill_reason=self.kill_reason,
@@ -285,7 +284,8 @@ def warm_up_predictors(advisor: Advisor, cluster: Cluster) -> None:
     A small model is predicted and priced on every GPU of *cluster*; a failure is for the first job to report.
     """
     try:
-        advisor.understand(DecisionRequest(manager=cluster.manager, fields={}))
+        submission = DecisionRequest(manager=cluster.manager, fields={})
+        advisor.hooks.parse_submission(submission, advisor.context(cluster.manager))
         gpus = [advisor.catalogue.find(pool.gpu) for pool in cluster.pools if pool.gpu is not None]
         for workload in _WARM_UP_WORKLOADS:
             advisor.predict(_small_model(), workload, gpus)

@@ -18,7 +18,6 @@ from scipy.stats import f as f_distribution  # type: ignore[import-untyped, unus
 
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.seeds import ardagna_layers
 from gpusage_lab.seeds.ardagna_runs import MeasuredRun, runs
 
 FloatArray = npt.NDArray[np.float64]
@@ -179,8 +178,7 @@ class Extrapolated(NamedTuple):
 def tables(data: DataFolder) -> list[ScoreTable]:
     """Return the experiment's tables: those that the files which are there can fill."""
     measured = runs(data)
-    shown = [table(question, measured) for question in EXTRAPOLATIONS if any(splits(question, measured))]
-    return [ardagna_layers.table(data), *shown] if ardagna_layers.FILE in data else shown
+    return [table(question, measured) for question in EXTRAPOLATIONS if any(splits(question, measured))]
 
 
 def table(question: Extrapolation, measured: Sequence[MeasuredRun]) -> ScoreTable:

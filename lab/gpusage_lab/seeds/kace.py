@@ -96,7 +96,7 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     policies: dict[str, Policy] = {**rules(), "popular partner": mean_sums, **learners(), "ours": refit_sums}
     scores = {name: policy_scores(pairs, policy, "workload") for name, policy in policies.items()}
     unseen = {name: policy_scores(pairs, policy, "model") for name, policy in policies.items()}
-    shown = [_table("Gavel 2020, V100, MPS", pairs, scores, unseen), _by_target(pairs, unseen), _by_size(pairs)]
+    shown = [_table("Gavel 2020, V100, MPS", pairs, scores, unseen), _by_size(pairs)]
     if "lucid_pairs.csv" in data:
         others = lucid(data)
         policies["ours"] = as_shipped
@@ -189,26 +189,6 @@ def _table(
 
 def _with_baselines(pairs: Pairs, scores: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     return {"random (mean of all)": by_chance(pairs), "best of the three rules": best_rule(scores), **scores}
-
-
-def _by_target(pairs: Pairs, scores: Mapping[str, FloatArray]) -> ScoreTable:
-    """Return the table of single targets."""
-    shown = ("popular partner", *learners(), "ours")
-    everyone = _with_baselines(pairs, scores)
-    names = ("random (mean of all)", "best of the three rules", *shown)
-    rows: list[tuple[str | float | None, ...]] = [
-        (
-            f"{model}, batch {batch}",
-            float(np.nanmax(pairs.sums[target])),
-            *(float(everyone[name][target]) for name in names),
-        )
-        for target, (model, batch, _) in enumerate(pairs.jobs)
-    ]
-    return ScoreTable(
-        title="KACE: % of Oracle by target, Gavel, target's model held out",
-        columns=("target", "Oracle's sum", *(name.removeprefix("KACE: ") for name in names)),
-        rows=tuple(rows),
-    )
 
 
 def some_of(pairs: Pairs, share: float, seed: int) -> Pairs:

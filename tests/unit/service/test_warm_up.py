@@ -15,7 +15,7 @@ advisor = make_advisor()
 pool = GpuPool(gpu="v100-sxm2-16gb", site_type="v100", gpu_count=1, free_gpu_count=1, mps_per_gpu=100)
 warm_up_predictors(advisor, Cluster(manager="slurm", version="24.11.5", pools=(pool,)))
 known = set(sys.modules)
-advisor.understand(DecisionRequest(manager="slurm", fields={"comment": "model=a.onnx", "tres_per_node": "gres:gpu:1"}))
+advisor.parse(DecisionRequest(manager="slurm", fields={"comment": "model=a.onnx", "tres_per_node": "gres:gpu:1"}))
 print(*sorted(set(sys.modules) - known))
 """
 
