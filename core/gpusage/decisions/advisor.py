@@ -15,7 +15,7 @@ from gpusage.decisions.prediction import Predictor, require_answer
 from gpusage.devices.catalogue import Catalogue
 from gpusage.experience.unnamed_jobs import BY_HISTORY, NO_GRAPH, estimates_by_gpu, reasons_of
 from gpusage.experience.unnamed_jobs import policy_input as input_by_history
-from gpusage.graphs.model_files import folder_rejection
+from gpusage.graphs.reader import folder_rejection
 from gpusage.plugins.loading import load_hooks
 from gpusage.policies.candidates import admits, no_allowed_type_error, step_times_s, without_forbidden
 from gpusage.policies.share_price import priced_percents
