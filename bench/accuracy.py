@@ -1,4 +1,4 @@
-"""How good the predictions are, as Markdown: the goals, what a plainer method does better, and every table.
+"""How good the predictions are, as Markdown: the goals and every table.
 
 ``python bench/remake.py lab/docs/accuracy.md`` puts it into this page. A run looks at the sealed families, and
 adds a line to bench/looks.txt. Without the public measurements it says so and ends well.
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import click
 
 from gpusage_lab.learning.report import cell, table_lines
-from gpusage_lab.learning.seal import evaluation_count
+from gpusage_lab.learning.splits import evaluation_count
 from gpusage_lab.learning.targets import ScoreTable
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,13 +25,11 @@ SEALED = "Looks at the sealed families since 2026-11-22: {count} (bench/looks.tx
 OTHER_SOURCES = "constant of other sources"
 BASELINE_COLUMNS = ("constant roofline", "random forest", "constant", OTHER_SOURCES, "node times alone")
 OUR_ROWS = ("ours", "gpusage", "ceiling")
-NOT_COMPARED = ("ceiling", "gpusage, random rows", "gpusage, sealed", "gpusage, left out")
 UNSEEN_FAMILY, UNSEEN_GPU = "Step time of an unseen family", "Step time on an unseen GPU"
 NEIGHBOURS, WIDE = "Neighbour generations", "Wide generations"
 MEMORY = "Memory: measured peaks of training, flat and impossible rows left out"
 MEMORY_FAMILIES = "Memory: unseen families"
 NEEDED, MOST = "Memory: what a run needs", "a share's end"
-ACTIVITY = "Activity of random networks"
 GAVEL, LUCID = (
     "Co-location, target's model held out: Gavel 2020, V100, MPS",
     "Co-location, target's model held out: Lucid",
@@ -76,7 +74,6 @@ OF_REAL, GRAPH, OTHER_BATCH = "utilization of real models, ", "from the graph", 
 LUCID_CEILING, UNSEEN_KIND = f"{LUCID_RUNS}, ceiling", "Utilization of random networks, a kind"
 FAR_HALF = "speed-up, generations far apart, half precision without Titan Xp"
 RANDOM, OF_GRAPH = "utilization of random networks, ", "ours, utilization"
-HOST, OF_HOST = "host known", "ours (host known), utilization"
 MAIN = (
     Goal(f"{OF_REAL}Lucid, {GRAPH}: {RMSLE}", REAL, f"{LUCID_RUNS}, {GRAPH}", "ours", None, "columns"),
     Goal(f"{OF_REAL}MLPerf, {GRAPH}: {RMSLE}", REAL, MLPERF, "ours", None, "columns"),
@@ -117,8 +114,6 @@ OTHERS = (
     Goal(f"memory, {INSIDE}", MEMORY, "gpusage, unseen", "coverage %", COVERED, ""),
     Goal("memory that a share must have, family unseen: % of rows above", NEEDED, MOST, "above %", (0, 0.1), ""),
     Goal("memory that a share must have over the point", NEEDED, MOST, "end/point", (1, 1.35), ""),
-    Goal(f"{RANDOM}{HOST}, type unseen: RMSLE", ACTIVITY, OF_HOST, "unseen type: all", (0, 0.10), "rows"),
-    Goal(f"{RANDOM}{HOST}, random rows: RMSLE", ACTIVITY, OF_HOST, "random rows: all", (0, 0.08), "rows"),
     Goal(f"{RANDOM}type unseen, {INSIDE}", ACTIVITY_COVERAGE, "utilization", "all", COVERED, ""),
     Goal(
         f"SM activity of random networks, type unseen, {INSIDE}", ACTIVITY_COVERAGE, "SM activity", "all", COVERED, ""
@@ -181,11 +176,8 @@ def goals(targets: Targets) -> Iterator[str]:
 
 def markdown(targets: Targets) -> Iterator[str]:
     """Yield the lines of the page."""
-    tables = [table for of_target in targets.values() for table in of_target]
     yield from ("## Against the goals", "", *goals(targets))
     yield from ("", SEALED.format(count=evaluation_count(EVALUATION_COUNT_FILE)))
-    yield from ("", "## Where a plainer method is better", "")
-    yield from (_better(tables) or ("Nowhere in these tables.",))
     for name, of_target in targets.items():
         yield from ("", f"## {name.replace('_', ' ').capitalize()}: every table")
         for table in of_target:
@@ -269,32 +261,6 @@ def _best(baselines: Mapping[str, float], *, is_share: bool) -> tuple[str, float
     if not baselines:
         return "", None
     return (max if is_share else min)(baselines.items(), key=lambda item: item[1])
-
-
-def _better(tables: Sequence[Table]) -> list[str]:
-    """Return a line for each place where a baseline is ahead of ours."""
-    lines = []
-    for table in tables:
-        columns = table["columns"]
-        ours = next((name for name in ("ours", "shipped") if name in columns), None)
-        for row in table["rows"] if ours else ():
-            baselines = _plainer(columns, row)
-            lines += _ahead(f"{table['title']}, {row[0]}", row[columns.index(ours)], baselines, is_share=False)
-        for row in table["rows"] if columns[0] in ("predictor", "method", "policy") else ():
-            if row[0].startswith(OUR_ROWS) and not row[0].startswith(NOT_COMPARED):
-                for place, name in enumerate(columns[1:], start=1):
-                    if name.startswith(("MAPE", "median", "% of", "unseen", "random")) and row[place] is not None:
-                        is_share = name.startswith("%")
-                        what = f"{table['title']}, {row[0]}, {name}"
-                        lines += _ahead(what, row[place], _other_rows(table, row, place), is_share=is_share)
-    return lines
-
-
-def _ahead(what: str, ours: float, baselines: Mapping[str, float], *, is_share: bool) -> list[str]:
-    name, figure = _best(baselines, is_share=is_share)
-    if figure is None or (figure <= ours if is_share else figure >= ours):
-        return []
-    return [f"- {what}: {name} {cell(figure)}, ours {cell(ours)}."]
 
 
 if __name__ == "__main__":

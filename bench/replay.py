@@ -21,19 +21,16 @@ import click
 
 from gpusage.boundary.atomic_file import atomic_write
 from gpusage.decisions.advisor import make_advisor
-from gpusage_lab.cli.scores import show_scores
-from gpusage_lab.learning import report
+from gpusage_lab.learning.report import cell, show_scores
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds.replay_truth import FILES, lucid
 from gpusage_lab.seeds.yeung_cluster import draw_jobs
 from gpusage_planning.replay import comparison
-from gpusage_planning.replay.comparison import STATES, Outcome, Repetition
-from gpusage_planning.replay.coordinator import Coordinator
-from gpusage_planning.replay.page import page, simulated_stays
-from gpusage_planning.replay.prediction import Predictor, fleet
-from gpusage_planning.replay.virtual_gpus import Stay, VirtualGpus
-from gpusage_planning.simulator.jobs import Jobs
+from gpusage_planning.replay.comparison import STATES, Outcome, Repetition, page, simulated_stays
+from gpusage_planning.replay.site import Predictor, fleet
+from gpusage_planning.replay.virtual_gpus import Coordinator, Stay, VirtualGpus
+from gpusage_planning.simulator.contract import Jobs
 from gpusage_planning.simulator.result import Result
 from replaying.request import Manager, request_of
 from replaying.slurm import SlurmManager
@@ -111,7 +108,7 @@ def main(
         notes=tuple(comparison.sentences(done)),
     )
     if output is not None:
-        rows = [[report.cell(value) for value in row] for row in table.rows]
+        rows = [[cell(value) for value in row] for row in table.rows]
         atomic_write(output, page(table.title, rows, table.notes, charts, gpus))
     if as_json:
         figures = comparison.document(done)

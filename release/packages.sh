@@ -32,6 +32,9 @@ done
 
 sed 's|^ExecStart=gpusage|ExecStart=/opt/gpusage/bin/gpusage|' core/gpusage/service/gpusaged.service >"$root/usr/lib/systemd/system/gpusaged.service"
 for page in build/man/*.1; do
+    case ${page##*/} in # these commands are in gpusage-desk
+        gpusage-plan.1 | gpusage-simulate.1 | gpusage-train.1 | gpusage-evaluate.1 | gpusage-profile.1 | *-sandbox*) continue ;;
+    esac
     gzip -9n <"$page" >"$root/usr/share/man/man1/${page##*/}.gz"
 done
 _GPUSAGE_COMPLETE=bash_source .venv/bin/gpusage >$root/usr/share/bash-completion/completions/gpusage

@@ -49,8 +49,8 @@ def build(target: str, folder: Path, *, checkout: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def install_wheel(wheel: Path, folder: Path, extras: str = "") -> Installation:
-    """Install *wheel* into a new environment below *folder*; skip where there is no uv."""
+def install_wheel(wheel: Path, folder: Path, extras: str = "", desk: Path | None = None) -> Installation:
+    """Install *wheel*, and that of *desk*, into a new environment below *folder*; skip where there is no uv."""
     uv = shutil.which("uv", path=f"{os.environ['PATH']}:{Path.home() / '.local' / 'bin'}")
     if uv is None:
         pytest.skip("uv makes the environment; it is not installed")
@@ -61,7 +61,8 @@ def install_wheel(wheel: Path, folder: Path, extras: str = "") -> Installation:
     # A Python that everyone may run: that of a developer is often below a home.
     subprocess.run([uv, "venv", "--quiet", "--python", _python(), str(venv)], check=True)
     into = [uv, "pip", "install", "--quiet", "--python", str(venv / "bin" / "python")]
-    subprocess.run([*into, f"gpusage{extras} @ file://{wheel}"], check=True)
+    wheels = [f"gpusage{extras} @ file://{wheel}", *([f"gpusage-desk @ file://{desk}"] if desk else [])]
+    subprocess.run([*into, *wheels], check=True)
     return Installation(folder=folder)
 
 

@@ -33,8 +33,8 @@ def blocks(text: str) -> list[str]:
 
 
 def documented(text: str) -> Signature:
-    """Return the signature in the one code block of *text*: names and annotations in order, and what is returned."""
-    (block,) = blocks(text)
+    """Return the signature in the first code block of *text*: names and annotations in order, and what is returned."""
+    block = blocks(text)[0]
     (function,) = ast.parse(block).body
     assert isinstance(function, ast.FunctionDef)
     arguments = function.args
@@ -54,7 +54,7 @@ def declared(hook: Any) -> Signature:  # a marked function
     return named, signature.return_annotation
 
 
-PAGE = sections((DOCS / "hooks.md").read_text(encoding="utf-8"))
+PAGE = sections((DOCS / "plugins.md").read_text(encoding="utf-8"))
 
 
 def test_every_hook_is_on_the_page_in_the_order_of_the_code_and_no_other() -> None:
@@ -143,7 +143,7 @@ def test_the_pages_of_decisions_stay_short() -> None:
     assert words <= 15_000
 
 
-@pytest.mark.parametrize(("name", "least"), [("architecture", 40), ("plugins", 1)])
+@pytest.mark.parametrize(("name", "least"), [("architecture", 40), ("plugins", 5)])
 def test_a_page_about_the_code_names_files_that_exist(name: str, least: int) -> None:
     page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
     paths = re.findall(r"`((?:hooks|core|plugins|planning|sandboxes|lab|bench|tests)/[\w./-]+)`", page)

@@ -1,4 +1,4 @@
-"""The plugins of docs/plugin_examples.md: one for each hook, small, sound, and answering when gpusage asks."""
+"""The examples of docs/plugins.md: one for each hook, small, sound, and answering when gpusage asks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from gpusage.plugins.loading import ENTRY_POINT_GROUP, make_hooks
 from gpusage_hooks import checks, samples, specs
 from gpusage_hooks.types import DecisionRequest, ObservedFigures, Workload
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/plugin_examples.md").read_text(encoding="utf-8")
-BLOCKS = dict(re.findall(r"^## (\w+)$.*?^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL))
+PAGE = (Path(__file__).resolve().parents[2] / "docs/plugins.md").read_text(encoding="utf-8")
+EXAMPLE = r"^### (\w+)$.*?^Example: ?.*?^```python\n(.*?)^```$"
+BLOCKS = dict(re.findall(EXAMPLE, PAGE, flags=re.MULTILINE | re.DOTALL))
 HOOKS = [name for name, hook in vars(specs).items() if hasattr(hook, "gpusage_spec")]
 GPUS = samples.gpus()
 CFD = types.SimpleNamespace(name="cfd-wing")
@@ -67,7 +68,7 @@ def plugin(name: str) -> types.ModuleType:
     """Return the plugin of the page for the hook *name*, as a module that can be imported."""
     module = types.ModuleType(f"documented_{name}")
     sys.modules[module.__name__] = module
-    exec(compile(BLOCKS[name], f"docs/plugin_examples.md, {name}", "exec"), vars(module))  # noqa: S102 - our own page
+    exec(compile(BLOCKS[name], f"docs/plugins.md, {name}", "exec"), vars(module))  # noqa: S102 - our own page
     return module
 
 

@@ -1,4 +1,4 @@
-"""The wheel of the source distribution, installed."""
+"""The two wheels of the source distribution, installed."""
 
 from __future__ import annotations
 
@@ -27,4 +27,19 @@ def plain(sources: Path) -> Iterator[Installation]:
     """Return an installation of the wheel that anyone builds from the source distribution."""
     build("wheel", sources, checkout=sources)
     with tempfile.TemporaryDirectory(prefix="gpusage-plain.", dir="/tmp") as folder:
-        yield install_wheel(next(sources.glob("*.whl")), Path(folder))
+        yield install_wheel(next(sources.glob("gpusage-*.whl")), Path(folder))
+
+
+@pytest.fixture(scope="session")
+def desk_wheel(sources: Path) -> Path:
+    """Return the wheel `gpusage-desk`, built from the source distribution."""
+    build("wheel", sources, checkout=sources / "release" / "desk")
+    return next(sources.glob("gpusage_desk-*.whl"))
+
+
+@pytest.fixture(scope="session")
+def with_desk(sources: Path, desk_wheel: Path) -> Iterator[Installation]:
+    """Return an installation of both wheels."""
+    build("wheel", sources, checkout=sources)
+    with tempfile.TemporaryDirectory(prefix="gpusage-desk.", dir="/tmp") as folder:
+        yield install_wheel(next(sources.glob("gpusage-*.whl")), Path(folder), desk=desk_wheel)

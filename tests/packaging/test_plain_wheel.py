@@ -1,14 +1,22 @@
-"""The wheel that anyone builds from the source distribution, without Maven: everything but the YARN jar."""
+"""The wheels that anyone builds from the source distribution, without Maven: everything but the YARN jar."""
 
 from __future__ import annotations
 
 import shutil
+import sys
 from email.parser import Parser
 from importlib.metadata import version
 from pathlib import Path
 from zipfile import ZipFile
 
+import pytest
+
 from installations import CHECKOUT, Installation
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 def test_it_predicts_a_file_and_a_name_for_an_ordinary_user(plain: Installation) -> None:
@@ -36,10 +44,32 @@ def test_without_the_jar_it_says_how_to_get_one(plain: Installation) -> None:
     )
 
 
+@pytest.mark.parametrize("words", ["plan", "simulate --generate 50", "train", "slurm sandbox up", "yarn sandbox down"])
+def test_without_the_second_wheel_its_commands_say_which_one_to_install(plain: Installation, words: str) -> None:
+    done = plain.run("gpusage", *words.split(), check=False)
+    command = words.removesuffix(" up").removesuffix(" down").partition(" --")[0]
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"gpusage: error: Command '{command}' must come from gpusage-desk, which is not installed. "
+        "Install it: pip install gpusage-desk.\n"
+    )
+
+
+def test_the_second_wheel_brings_plans_simulations_and_sandboxes(with_desk: Installation) -> None:
+    home = with_desk.folder / "home"
+    shutil.copytree(CHECKOUT / "examples" / "models", home / "examples" / "models")
+    shutil.copytree(CHECKOUT / "examples" / "plan", home / "examples" / "plan")
+    jobs, cluster = "examples/plan/jobs.csv", "examples/plan/cluster.toml"
+    plan = with_desk.run("gpusage", "plan", "--jobs", jobs, "--cluster", cluster)
+    assert "resnet" in plan.stdout
+    assert "slots" in with_desk.run("gpusage", "simulate", "--generate", "20", "--repetitions", "1").stdout
+    assert "restart" in with_desk.run("gpusage", "yarn", "sandbox", "--help").stdout
+
+
 def test_without_the_extra_yarn_a_sandbox_with_gpusage_is_refused_before_anything_is_fetched(
-    plain: Installation,
+    with_desk: Installation,
 ) -> None:
-    done = plain.run("gpusage", "yarn", "sandbox", "up", "--gpusage", "observe", check=False)
+    done = with_desk.run("gpusage", "yarn", "sandbox", "up", "--gpusage", "observe", check=False)
     assert done.returncode == 1
     assert done.stderr == (
         "gpusage: error: Library requests must be there for this command; got: not installed. "
@@ -47,11 +77,22 @@ def test_without_the_extra_yarn_a_sandbox_with_gpusage_is_refused_before_anythin
     )
 
 
+def test_both_wheels_are_of_one_version() -> None:
+    site, desk = (
+        tomllib.loads((CHECKOUT / name).read_text(encoding="utf-8"))["project"]
+        for name in ("pyproject.toml", "release/desk/pyproject.toml")
+    )
+    assert desk["version"] == site["version"]
+    assert desk["dependencies"] == [f"gpusage[plan]=={site['version']}"]
+
+
 def test_the_wheel_holds_licence_notice_and_commands(sources: Path, plain: Installation) -> None:  # to build it
-    with ZipFile(next(sources.glob("*.whl"))) as wheel:
+    with ZipFile(next(sources.glob("gpusage-*.whl"))) as wheel:
         held = {name.rpartition(".dist-info/")[2]: name for name in wheel.namelist() if ".dist-info/" in name}
         metadata = Parser().parsestr(wheel.read(held["METADATA"]).decode())
         commands = wheel.read(held["entry_points.txt"]).decode()
+        packages = {name.partition("/")[0] for name in wheel.namelist() if ".dist-info/" not in name}
     assert {"licenses/LICENSE", "licenses/NOTICE"} <= held.keys()
     assert metadata["License-Expression"] == "Apache-2.0"
     assert {"gpusage = gpusage.cli:main", "yarn = gpusage_yarn.plugin"} <= set(commands.splitlines())
+    assert packages == {"gpusage", "gpusage_hooks", "gpusage_slurm", "gpusage_yarn"}

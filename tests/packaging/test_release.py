@@ -28,13 +28,13 @@ INSIDE = CHECKOUT / "tests" / "packaging" / "inside.sh"
 
 @pytest.fixture(scope="module")
 def wheel() -> Path:
-    return release_file("dist/*.whl")
+    return release_file("dist/gpusage-*.whl")
 
 
 @pytest.fixture(scope="module")
 def released(wheel: Path) -> Iterator[Installation]:
     with tempfile.TemporaryDirectory(prefix="gpusage-wheel.", dir="/tmp") as folder:
-        yield install_wheel(wheel, Path(folder), "[yarn]")
+        yield install_wheel(wheel, Path(folder), "[yarn]", desk=release_file("dist/gpusage_desk-*.whl"))
 
 
 def release_file(pattern: str) -> Path:
@@ -52,10 +52,11 @@ def test_the_wheel_holds_the_jar_for_java_8(wheel: Path) -> None:
     assert int.from_bytes(code[6:8], "big") == JAVA_8
 
 
-def test_the_wheel_is_the_same_bytes_when_it_is_built_again(wheel: Path) -> None:
-    before = wheel.read_bytes()
+def test_the_wheels_are_the_same_bytes_when_they_are_built_again(wheel: Path) -> None:
+    wheels = (wheel, release_file("dist/gpusage_desk-*.whl"))
+    before = [path.read_bytes() for path in wheels]
     subprocess.run(["make", "--silent", "wheel"], check=True, cwd=CHECKOUT)
-    assert wheel.read_bytes() == before
+    assert [path.read_bytes() for path in wheels] == before
 
 
 def test_an_ordinary_user_predicts_with_the_wheel(released: Installation) -> None:
@@ -66,7 +67,7 @@ def test_an_ordinary_user_predicts_with_the_wheel(released: Installation) -> Non
 @pytest.mark.parametrize(
     ("manager", "question", "answer"), [("slurm", "sinfo --noheader", "v100"), ("yarn", "yarn node -list", "RUNNING")]
 )
-def test_the_wheel_brings_up_a_sandbox_with_gpusage_in_it(
+def test_the_wheels_bring_up_a_sandbox_with_gpusage_in_it(
     released: Installation, manager: str, question: str, answer: str
 ) -> None:
     """As the user who runs the tests, whose cache it uses."""
@@ -99,9 +100,9 @@ def test_the_deb_holds_commands_unit_pages_and_completion() -> None:
     listed = subprocess.run(
         ["dpkg-deb", "--contents", release_file("dist/*.deb")], check=True, capture_output=True, text=True
     ).stdout
-    assert {line.split()[5].removeprefix(".") for line in listed.splitlines()} >= NAMES | {
-        "/usr/share/zsh/vendor-completions/_gpusage"
-    }
+    names = {line.split()[5].removeprefix(".") for line in listed.splitlines()}
+    assert names >= NAMES | {"/usr/share/zsh/vendor-completions/_gpusage"}
+    assert not [name for name in names if "gpusage_planning" in name or "sandbox" in name]
 
 
 @pytest.mark.skipif(shutil.which("rpm") is None, reason="rpm reads the rpm; it is not installed")

@@ -13,22 +13,31 @@ from hypothesis import strategies as st
 
 from gpusage_hooks.types import Cluster
 from gpusage_hooks.units import GIB
-from gpusage_planning.simulator.contract import Backfill, Colocation, Demand, JobRequest, Order, QueueState, Tenant
+from gpusage_planning.simulator.contract import (
+    Backfill,
+    Colocation,
+    Demand,
+    FloatArray,
+    IntArray,
+    JobRequest,
+    Jobs,
+    Order,
+    QueueState,
+    Tenant,
+)
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
-from gpusage_planning.simulator.jobs import FloatArray, IntArray, Jobs
-from gpusage_planning.simulator.max_min import MaxMin, MaxMinSpeeds
-from gpusage_planning.simulator.ordered import simulate_ordered
+from gpusage_planning.simulator.max_min import Claims, MaxMin, MaxMinSpeeds, even_shares, fill, throughput_shares
 from gpusage_planning.simulator.orders import (
     ByAge,
     LeastAttainedService,
     Multifactor,
+    Ordering,
     ShortestJob,
     ShortestRemainingTime,
 )
-from gpusage_planning.simulator.queue_state import Ordering
 from gpusage_planning.simulator.result import Result
-from gpusage_planning.simulator.water_filling import Claims, even_shares, fill, throughput_shares
+from gpusage_planning.simulator.rounds import simulate_ordered
 from simulated import KINDS, traces
 
 TRACES = traces(most_jobs=30, users=3)

@@ -163,7 +163,9 @@ def share_price(price: SharePrice) -> dict[str, Any]:
 
 def gpu(row: Gpu) -> dict[str, Any]:
     """Return one row of the catalogue."""
-    document = {_JSON_KEYS.get(item.name, item.name): getattr(row, item.name) for item in dataclasses.fields(row)}
+    names = [item.name for item in dataclasses.fields(row)]
+    shown = names[: names.index("watts_per_teraflop")]  # the others are for predictors
+    document = {_JSON_KEYS.get(name, name): getattr(row, name) for name in shown}
     document["aliases"] = list(row.aliases)
     document["compute_capability"] = list(row.compute_capability)
     document["peak_flop_per_s"] = dict(row.peak_flop_per_s)

@@ -90,8 +90,8 @@ class _Server:
 
     def residence_s(self, answers: int) -> float:
         """Return the seconds of one of *answers* that are written side by side."""
-        generation = self.workload.generate
-        return answers * self.prefill_s() + (generation.new_tokens if generation else 0) * self.token_s(answers)
+        decoding = self.workload.generate
+        return answers * self.prefill_s() + (decoding.new_tokens if decoding else 0) * self.token_s(answers)
 
     def answers_for(self, rate_per_s: float, most: int) -> int | None:
         """Return the smallest batch of answers, at most *most*, that keeps up with a rate; ``None`` if none does."""
@@ -122,18 +122,18 @@ def serving_of(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Serving:
         )
         raise RequestError(message)
     alone = analyze(graph, replace(workload, batch_size=1))
-    generation = alone.generation
-    if generation is None:
+    decoding = alone.decoding
+    if decoding is None:
         message = "A workload that is served must generate."
         raise ValueError(message)
-    cached = generation.passes()[1].kv_cache_bytes
+    cached = decoding.passes()[1].kv_cache_bytes
     resident = alone.required_bytes([gpu])[0].value - cached
-    free_bytes = RESERVED_SHARE * gpu.memory_bytes - resident - generation.read_bytes * generation.prompt_tokens
-    blocks = max(int(free_bytes // (BLOCK_TOKENS * generation.kv_cache_bytes)), 0)
-    answers = min(blocks // ceil(generation.total_tokens / BLOCK_TOKENS), MOST_ANSWERS)
+    free_bytes = RESERVED_SHARE * gpu.memory_bytes - resident - decoding.read_bytes * decoding.prompt_tokens
+    blocks = max(int(free_bytes // (BLOCK_TOKENS * decoding.kv_cache_bytes)), 0)
+    answers = min(blocks // ceil(decoding.total_tokens / BLOCK_TOKENS), MOST_ANSWERS)
     server, count = _Server(graph, workload, gpu), max(answers, 1)
     step = alone.step_time_s([gpu])[0]
-    residence_s, tokens = server.residence_s(count), generation.decode_count + 1
+    residence_s, tokens = server.residence_s(count), decoding.decode_count + 1
     return Serving(
         gpu=gpu.name,
         block_count=blocks,

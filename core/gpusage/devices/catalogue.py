@@ -5,7 +5,8 @@ Invariants:
 1. A row's memory is what a program can allocate (CUDA's total, ECC on where the board ships so), not the nominal size.
 2. Within a generation the first row is the commonest GPU and stands for the generation.
 3. A name is found whole or not at all: ``a100_1g.5gb`` is a slice, a row of its own, and must not pass for the GPU.
-4. A slice is called by its GPU and its profile, ``a100-sxm4-40gb:3g.20gb``; so are its aliases. A profile alone is an
+4. What a row leaves out is added from its generation's row (``generations.json``); no other code knows generations.
+5. A slice is called by its GPU and its profile, ``a100-sxm4-40gb:3g.20gb``; so are its aliases. A profile alone is an
    alias where no other kind of GPU has it: ``3g.20gb`` is an A100's of 40 GB, ``1g.10gb`` could be anybody's.
 """
 
@@ -25,11 +26,13 @@ from gpusage.devices.shares import part_of
 from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.job_values import BYTES_PER_GBIT
-from gpusage_hooks.types import Gpu
+from gpusage_hooks.types import Gpu, Interval
 from gpusage_hooks.units import GB, KIB, MHZ, MIB, TERA
 
 _VENDOR_WORDS = re.compile(r"\b(amd|instinct|nvidia|geforce|tesla|mig)\b")
 _SEPARATORS = re.compile(r"[\s_:-]+")
+CONTEXT_LOW, CONTEXT_HIGH = 0.4, 1.3
+"""Ends of an estimated context over its point."""
 
 
 class Catalogue:
@@ -37,7 +40,7 @@ class Catalogue:
 
     def __init__(self, rows: Sequence[Gpu]) -> None:
         """Index *rows*; a later row replaces an earlier one of the same name."""
-        self._rows = tuple({gpu.name: gpu for gpu in rows}.values())
+        self._rows = tuple({gpu.name: with_generation(gpu) for gpu in rows}.values())
         self._by_key = _index(self._rows)
 
     def __iter__(self) -> Iterator[Gpu]:
@@ -115,7 +118,8 @@ def _built_in_rows() -> tuple[Gpu, ...]:
 
 def _gpu(row: Mapping[str, Any]) -> Gpu:
     major, minor = row["compute_capability"]
-    return Gpu(
+    link_gb_per_s, network_gbit_per_s = row.get("link_gb_per_s"), row.get("network_gbit_per_s")
+    gpu = Gpu(
         name=row["name"],
         aliases=tuple(row["aliases"]),
         generation=row["generation"],
@@ -130,7 +134,49 @@ def _gpu(row: Mapping[str, Any]) -> Gpu:
         launch_year=row["launch_year"],
         source=row["source"],
         vendor=row.get("vendor", "nvidia"),
+        link_bytes_per_s=link_gb_per_s and link_gb_per_s * GB,
+        linked_gpu_count=row.get("linked_gpu_count"),
+        usual_network_bytes_per_s=network_gbit_per_s and network_gbit_per_s * BYTES_PER_GBIT,
+        measured_as=row["name"],
     )
+    return with_generation(gpu)
+
+
+@cache
+def _generations() -> Mapping[str, Mapping[str, Any]]:
+    text = files("gpusage.devices").joinpath("generations.json").read_text(encoding="utf-8")
+    return {row["generation"]: row for row in json.loads(text)}
+
+
+def with_generation(gpu: Gpu) -> Gpu:
+    """Return *gpu* with what is known of its generation and chip, as far as its row does not say it.
+
+    Sources, by field of ``generations.json``:
+
+    - ``watts_per_teraflop``: the median over the catalogue's boards of the chip, by compute capability.
+    - ``context_mib``: Ampere's is the least peak of 6,000 perceptrons on an A100 (GPUMemNet, arXiv 2602.17817). The
+      others are estimates by the number of kernels; where CUDA loads them lazily it is less than half.
+    - ``unsupported_engines``: the installation pages of vLLM (compute capability 7.0; MI200), the support matrix of
+      TensorRT-LLM.
+    """
+    known = _generations().get(gpu.generation)
+    if known is None or gpu.is_measured:
+        return gpu
+
+    # A measured context is part of the measured peaks, whose interval covers it.
+    context_bytes = known.get("context_mib", 0) * MIB
+    low, high = (1.0, 1.0) if known.get("context_is_measured") else (CONTEXT_LOW, CONTEXT_HIGH)
+    context = Interval(value=context_bytes, low=low * context_bytes, high=high * context_bytes)
+    chip = ".".join(map(str, gpu.compute_capability))
+    complete = replace(
+        gpu,
+        watts_per_teraflop=gpu.watts_per_teraflop or known["watts_per_teraflop"].get(chip),
+        context_bytes=gpu.context_bytes or (context if context_bytes else None),
+        pci_express=gpu.pci_express or known["pci_express"],
+        unsupported_engines=gpu.unsupported_engines or tuple(known["unsupported_engines"]),
+        is_measured=known["is_measured"],
+    )
+    return gpu if complete == gpu else complete  # predictors cache by identity
 
 
 def _nearest(key: str, keys: Sequence[str]) -> str | None:
@@ -167,4 +213,7 @@ def _slice(board: Gpu, kind: Mapping[str, Any], row: Mapping[str, Any], others: 
         l2_bytes=int(board.l2_bytes * memory_part),
         source=kind["source"],
         parent_gpu=board.name,
+        # NCCL reaches other slices through the host alone, and a slice has no card of its own.
+        link_bytes_per_s=None,
+        usual_network_bytes_per_s=None,
     )

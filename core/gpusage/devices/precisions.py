@@ -29,13 +29,19 @@ ARITHMETIC: dict[Precision, Precision] = {
 """Of products, where it is not the job's own precision; quantised weights are widened first. Of ``fp8-mixed``, those
 that are not of fp8."""
 
-
+MATRIX_UNITS = (7, 0)
+"""The first Nvidia chips with tensor cores, and the first to issue integers and floats side by side: Volta."""
 FP8_UNITS = (8, 9)
 """The first Nvidia chips whose tensor cores multiply numbers of fp8: Ada and Hopper."""
 INT8_UNITS = (7, 5)
 """The same of int8: Turing."""
 NARROW_SPEEDUP = 2.0
 """Of tensor cores on numbers of 1 byte, over those of 2."""
+
+
+def has_matrix_units(gpu: Gpu) -> bool:
+    """Return whether *gpu* has units for products of matrices; its integers do not wait for its floats then, either."""
+    return gpu.compute_capability >= MATRIX_UNITS
 
 
 def has_narrow_units(gpu: Gpu, precision: Precision) -> bool:

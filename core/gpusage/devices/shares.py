@@ -36,6 +36,17 @@ Source: NVML's total against what CUDA can give out (the catalogue): 549 of 81,5
 A30, 441 of 23,028 on an A10G.
 """
 
+THREAD_LIMITS = (7, 0)
+"""The first compute capability whose MPS holds a client to its thread percentage: Volta.
+
+Source: NVIDIA, Multi-Process Service, "Volta MPS Execution Resource Provisioning".
+"""
+
+
+def has_thread_limits(gpu: Gpu) -> bool:
+    """Return whether MPS on *gpu*, one of Nvidia's, holds a client to its thread percentage."""
+    return gpu.compute_capability >= THREAD_LIMITS
+
 
 def memory_cap_bytes(memory_bytes: float, share_percent: int) -> int:
     """Return the memory that a share may use, in bytes: a whole number of MiB, 0 on a very small GPU.

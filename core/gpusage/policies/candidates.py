@@ -13,15 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from gpusage.devices.catalogue import name_key, name_words
+from gpusage.devices.shares import has_thread_limits
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import GpuCatalogue
 from gpusage_hooks.types import Candidate, Cluster, Gpu, GpuPool, GpuRequest, Interval, PolicyInput
 
-LIMITING = (7, 0)
-"""The first compute capability whose MPS holds a client to its thread percentage: Volta.
-
-Source: NVIDIA, Multi-Process Service, "Volta MPS Execution Resource Provisioning".
-"""
 WIDEST_SHARE = 0.5
 """An interval wider than half a GPU does not distinguish half a GPU from a whole one."""
 
@@ -35,7 +31,7 @@ def why_unlimited(gpu: Gpu) -> str:
     """Return why MPS does not hold a client on *gpu* to its thread percentage; empty where it does."""
     if gpu.vendor != "nvidia":
         return "not of Nvidia"
-    return "older than Volta" if gpu.compute_capability < LIMITING else ""
+    return "" if has_thread_limits(gpu) else "older than Volta"
 
 
 def admits(pool: GpuPool, request: GpuRequest) -> bool:

@@ -1,17 +1,12 @@
 """What a workload needs on a GPU, predicted from its graph.
 
-In the order of a prediction:
-
-- *The work of a step:* ``operators``, ``layouts``, ``structure``, ``kind_table``, ``lowering``, ``checkpoints``,
-  ``sequences``, ``generation``, ``kernels``.
-- *Its time:* ``efficiency``, ``kernel_times``, ``gradients``, ``residual``, ``step_time``.
-- *Several GPUs:* ``divisions``, ``links``, ``data_parallel``, ``model_parallel``, ``context_parallel``,
-  ``expert_parallel``; where a model generates, ``tensor_parallel``, ``pipeline``.
-- *Its memory:* ``liveness``, ``memory``. *Its utilization:* ``activity``, with ``trees``.
-- *All of it, cached with the graph:* ``analysis``; its interval and limits: ``intervals``, ``extrapolation``.
-- *Shares and partners:* ``host``, ``slowdown``, ``colocation``.
-- *The hooks:* ``needs``, ``known``, ``slowdown``, ``colocation``; ``explanation`` takes a prediction apart.
-- *What was learned:* ``artifacts`` and ``arrays`` read ``pretrained/``.
+* ``work``: each node as numpy columns, and the passes of a generated answer; ``parallel``: the part of one of several
+  GPUs.
+* ``times``: kernels and how long they take, a step, how busy it keeps a GPU; ``memory``: tensors that live at once, and
+  the peak; ``sharing``: a share of a GPU, its host, partners.
+* ``step_work`` and ``analysis`` compute all of that on first use, ``needs`` answers the hook with it, ``known`` puts
+  observed figures in its place, ``explanation`` takes it apart.
+* ``artifacts`` are the learned values, ``intervals`` how far off they may be, ``extrapolation`` when not to trust them.
 
 Decisions: docs/decisions/predictors.md
 """

@@ -21,9 +21,9 @@ from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import Pretrained, pretrained
 from gpusage.predictors.extrapolation import extrapolation_warnings, gpu_warnings
 from gpusage.predictors.intervals import at_least, scaled
-from gpusage.predictors.memory.peak import Peak, generation_peak, tensor_peak, with_context
+from gpusage.predictors.memory.peak import Peak, decoding_peak, tensor_peak, with_context
+from gpusage.predictors.parallel.decoding import is_pipeline
 from gpusage.predictors.parallel.division import NOT_MEASURED
-from gpusage.predictors.parallel.generation import is_pipeline
 from gpusage.predictors.parallel.pipeline import micro_batches_in_flight, stages_of
 from gpusage.predictors.step_work import ModelStructures, StepWork
 from gpusage.predictors.times.activity import Activity, activities, gaps_of, while_idle, while_waiting
@@ -32,7 +32,7 @@ from gpusage.predictors.times.kernels import Kernels
 from gpusage.predictors.times.step_time import (
     RESERVED_SHARE,
     Timing,
-    generation_timing,
+    decoding_timing,
     reserves_memory,
     step_times_s,
     times_on,
@@ -53,7 +53,7 @@ class GpuAnalysis:
         gpus: Which they are.
         kernels: Of the workload, as are *work* and *graph*.
         kernels_of_passes: Of a pipeline, those without the update.
-        generation: What a language model takes to write; none where the workload is a plain pass.
+        decoding: What a language model takes to write; none where the workload is a plain pass.
         passes: The kernels of its two passes; none without.
         exchange: What several GPUs that generate send in a pass; none on one.
         division: What several GPUs that train send.
@@ -65,8 +65,8 @@ class GpuAnalysis:
         self.workload = step.workload
         self.kernels = step.kernels
         self.kernels_of_passes = step.kernels_of_passes
-        self.generation = step.generation
-        self.exchange = step.divided_generation and step.divided_generation.exchange
+        self.decoding = step.decoding
+        self.exchange = step.divided_decoding and step.divided_decoding.exchange
         self.passes = step.passes
         self.work = step.work
         self.division = step.division
@@ -77,14 +77,14 @@ class GpuAnalysis:
     def timing(self) -> Timing:
         """Seconds of one step, and what they are made of."""
         whole = self._timing_of(self.kernels)
-        if self.generation is None:
+        if self.decoding is None:
             return whole
         first, then = map(self._timing_of, self.passes)
-        return generation_timing(whole, first, then, self.generation.decode_count)
+        return decoding_timing(whole, first, then, self.decoding.decode_count)
 
     @lazy
     def tokens(self) -> tuple[Timing, ...]:
-        """Times of the prefill and of one decode pass, sums over GPUs included; empty without generation."""
+        """Times of the prefill and of one decode pass, sums over GPUs included; empty where none is written."""
         timings = map(self._timing_of, self.passes)
         if self.exchange is None:
             return tuple(timings)
@@ -133,9 +133,9 @@ class GpuAnalysis:
         """Seconds of a step in which each GPU waits for the gradients of others, or for sums over all of them."""
         if self.workload.gpus == 1:
             return [0.0] * len(self.gpus)
-        if self.exchange and self.generation:
+        if self.exchange and self.decoding:
             prompt_s, token_s = self.exchange.seconds(self.gpus, self.workload.gpus)
-            sums_s: list[float] = (prompt_s + self.generation.decode_count * token_s).tolist()
+            sums_s: list[float] = (prompt_s + self.decoding.decode_count * token_s).tolist()
             return sums_s
         each = zip(self.gpus, self.timing.step_s.tolist(), self._waits_in_copy_s, strict=True)
         return [wait_s + self.division.gradient_wait_s(gpu, step_s + wait_s) for gpu, step_s, wait_s in each]
@@ -206,8 +206,8 @@ class WorkloadAnalysis(StepWork):
     @lazy
     def stage_peak(self) -> Peak:
         """What `peak` is where no other stage of a pipeline needs more."""
-        if self.divided_generation:
-            return generation_peak(self.pretrained.memory, self.graph, self.divided_generation.held, self.workload)
+        if self.divided_decoding:
+            return decoding_peak(self.pretrained.memory, self.graph, self.divided_decoding.held, self.workload)
         learned, run = self.pretrained.memory, self.workload
         return tensor_peak(learned, self.graph, self.lowering, run, self.checkpoints, self.in_flight)
 
@@ -238,7 +238,7 @@ class WorkloadAnalysis(StepWork):
 
     def memory_bytes(self, gpus: Sequence[Gpu]) -> list[Interval]:
         """Return the peak bytes of device memory that are taken on each of *gpus*, if it is free, context included."""
-        taken = [with_context(self.peak, gpu.generation).taken for gpu in gpus]
+        taken = [with_context(self.peak, gpu).taken for gpu in gpus]
         if not reserves_memory(self.workload):
             return taken
         each = zip(taken, gpus, strict=True)
@@ -246,7 +246,7 @@ class WorkloadAnalysis(StepWork):
 
     def required_bytes(self, gpus: Sequence[Gpu]) -> list[MemoryInterval]:
         """Return the bytes of device memory that are needed on each of *gpus*, context included."""
-        return [with_context(self.peak, gpu.generation).required for gpu in gpus]
+        return [with_context(self.peak, gpu).required for gpu in gpus]
 
     def activity(self, gpus: Sequence[Gpu]) -> list[Activity]:
         """Return how busy the workload keeps each of *gpus* when alone there."""

@@ -28,9 +28,8 @@ from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.known import NOTHING_KNOWN
 from gpusage.predictors.memory.liveness import Walk, step_walk, trained_share, walk
 from gpusage.predictors.memory.peak import (
-    CONTEXT_BYTES,
-    DEFAULT_CONTEXT_BYTES,
     LOSS_BYTES,
+    context_of,
     narrower_bytes,
     peak_pass,
     state_bytes,
@@ -63,16 +62,15 @@ def memory_parts(analysis: WorkloadAnalysis, gpu: Gpu) -> list[MemoryPart]:
     total = analysis.memory_bytes([gpu])[0].value
     analysis = analysis.fullest_stage
     lowering, workload, cached_bytes = analysis.lowering, analysis.workload, 0.0
-    if analysis.divided_generation:
-        held = analysis.divided_generation.held
+    if analysis.divided_decoding:
+        held = analysis.divided_decoding.held
         lowering, cached_bytes = peak_pass(analysis.graph, held, workload.batch_size)
     tensors = step_walk(analysis.graph, lowering, workload, analysis.checkpoints)
     known = [*(_training if lowering.train else _inference)(lowering, tensors, workload)]
     known.append(MemoryPart(name="keys and values", memory_bytes=cached_bytes))
     others = tensors.other_batches_bytes(analysis.in_flight)
     known.append(MemoryPart(name="activations of other micro-batches", memory_bytes=others))
-    context = CONTEXT_BYTES.get(gpu.generation, DEFAULT_CONTEXT_BYTES)
-    known.append(MemoryPart(name="CUDA context", memory_bytes=float(context)))
+    known.append(MemoryPart(name="CUDA context", memory_bytes=float(context_of(gpu).value)))
     rest = MemoryPart(name=REST, memory_bytes=total - sum(part.memory_bytes for part in known))
     return [part for part in (*known, rest) if part.memory_bytes]
 

@@ -23,7 +23,6 @@ from gpusage.predictors.work.sequences import FRAMES_RANK, is_language_model, is
 from gpusage_hooks.types import Decoding, Gpu, ModelGraph, Precision, Workload
 
 MAXIMUM_NODE_COUNT = 100_000
-KNOWN_GENERATIONS = frozenset({"kepler", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell"})
 LEAST_SHARE = 0.1
 """An operator that was never measured makes a model strange where it does this share of the work."""
 EQUIVALENT_PRECISIONS = {"bf16": "fp16", "fp16-pure": "fp16", "bf16-pure": "fp16"}
@@ -91,10 +90,10 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
     return (note,)
 
 
-def _frames_notes(graph: ModelGraph, generation: Decoding) -> tuple[str, ...]:
+def _frames_notes(graph: ModelGraph, decoding: Decoding) -> tuple[str, ...]:
     """Return one sentence where a prompt of sound has another length than the model was read with."""
     frames = [max(shape[1:]) for _, shape in graph.inputs if len(shape) == FRAMES_RANK and min(shape[1:]) > 0]
-    if generation.prompt_tokens in frames or not frames or not is_speech_model(graph):
+    if decoding.prompt_tokens in frames or not frames or not is_speech_model(graph):
         return ()
     return (f"The model was read with {frames[0]} frames of sound; an encoder like Whisper's takes no other number.",)
 
@@ -174,8 +173,14 @@ def _quantised_warnings(graph: ModelGraph, workload: Workload) -> Iterator[str]:
 
 def _gpu_warnings(gpu: Gpu, limits: Mapping[str, Any]) -> Iterator[str]:
     first, last = limits.get("launch_year", (gpu.launch_year, gpu.launch_year))
-    if gpu.generation not in KNOWN_GENERATIONS:
+    if not gpu.is_measured:
         yield f"The GPU generation {gpu.generation!r} was never measured."
+    elif gpu.watts_per_teraflop is None:
+        chip = ".".join(map(str, gpu.compute_capability))
+        yield (
+            f"The chip of {gpu.name} (compute capability {chip}) is not in the catalogue: its power limit is taken to "
+            "be enough for its peak."
+        )
     elif not first <= gpu.launch_year <= last:
         yield f"GPU {gpu.name} is of {gpu.launch_year}; those that were measured are of {first:.0f} to {last:.0f}."
 

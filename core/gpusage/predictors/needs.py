@@ -11,7 +11,7 @@ from gpusage.predictors.known import apply_known_figures, implausible_step_time,
 from gpusage.predictors.parallel.division import several_gpu_notes
 from gpusage.predictors.sharing.slowdown import busy_shares
 from gpusage.predictors.times.step_time import engine_notes
-from gpusage.predictors.work.generation import GenerationWork
+from gpusage.predictors.work.decoding import DecodingWork
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Workload
 from gpusage_hooks.units import KIB, MIB, seconds
@@ -90,10 +90,10 @@ def _on_gpu(shown: Interval, required: Interval, gpu: Gpu) -> Interval:
 
 def _token_notes(analysis: WorkloadAnalysis, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
     """Return the notes on the tokens that a language model generates on each of *gpus*; else nothing."""
-    generation, there = analysis.generation, analysis.on(gpus)
-    if generation is None:
+    decoding, there = analysis.decoding, analysis.on(gpus)
+    if decoding is None:
         return [()] * len(gpus)
-    cache = _cache_note(generation, analysis.workload.batch_size)
+    cache = _cache_note(decoding, analysis.workload.batch_size)
     first, then = (one.step_s.tolist() for one in there.tokens)
     waiting = (there.tokens[1].step_s - there.tokens[1].busy_s).tolist()
     rows = zip(gpus, first, then, waiting, strict=True)
@@ -108,8 +108,8 @@ def _token_note(gpu: Gpu, first_s: float, then_s: float, waiting_s: float) -> st
     return f"{note}, of which the GPU waits {seconds(waiting_s)} for the host to launch kernels."
 
 
-def _cache_note(generation: GenerationWork, batch_size: int) -> str:
-    token_kib, prompt_mib = generation.kv_cache_bytes / batch_size / KIB, generation.read_bytes / batch_size / MIB
+def _cache_note(decoding: DecodingWork, batch_size: int) -> str:
+    token_kib, prompt_mib = decoding.kv_cache_bytes / batch_size / KIB, decoding.read_bytes / batch_size / MIB
     note = f"Keys and values take {token_kib:.0f} KiB for each"
     return (
         f"{note} new token of each sample, and {prompt_mib:.1f} MiB for its prompt."

@@ -10,8 +10,8 @@ from dataclasses import replace
 from gpusage.caches import lazy
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.artifacts import pretrained
+from gpusage.predictors.parallel.decoding import DividedDecoding, divide_decoding
 from gpusage.predictors.parallel.division import Division, divide
-from gpusage.predictors.parallel.generation import DividedGeneration, divide_generation
 from gpusage.predictors.times.activity import Work, work_of
 from gpusage.predictors.times.efficiency import (
     Efficiency,
@@ -23,7 +23,7 @@ from gpusage.predictors.times.efficiency import (
 from gpusage.predictors.times.kernels import Kernels, answer_kernels, is_autocast, kernels_of
 from gpusage.predictors.times.step_time import cache_bytes, engine_of, replays_graph, with_engine
 from gpusage.predictors.work.checkpoints import Checkpoints, checkpoints_of
-from gpusage.predictors.work.generation import CacheSizes, GenerationWork, generation_work
+from gpusage.predictors.work.decoding import CacheSizes, DecodingWork, decoding_work
 from gpusage.predictors.work.lowering import Lowering, fused, is_fused, is_fusion_measured, lower
 from gpusage.predictors.work.sequences import SequenceModel, sequence_model
 from gpusage.predictors.work.structure import Structure, analyze_structure, with_autocast
@@ -91,7 +91,7 @@ class StepWork:
     @property
     def lowering(self) -> Lowering:
         """The work of each kind of node; where the workload generates, of the prefill."""
-        return self.generation.prompt if self.generation else self.division.lowering
+        return self.decoding.prompt if self.decoding else self.division.lowering
 
     @lazy
     def executed(self) -> Lowering:
@@ -108,20 +108,20 @@ class StepWork:
         return divide(self.graph, lower(self.graph, structure, self.workload), self.workload)
 
     @lazy
-    def divided_generation(self) -> DividedGeneration | None:
+    def divided_decoding(self) -> DividedDecoding | None:
         """What a language model takes to write on each GPU; none where the workload is a plain pass."""
-        generation, run = self.workload.generate, self.workload
-        if generation is None:
+        decoding, run = self.workload.generate, self.workload
+        if decoding is None:
             return None
         cache = CacheSizes(cache_bytes(run, FLOAT_BYTES[run.precision]), is_fused=replays_graph(run))
         sequences = self._structures.sequences
-        work = generation_work(self.graph, sequences, self.division.lowering, generation, run.batch_size, cache)
-        return divide_generation(work, self.graph, sequences, run)
+        work = decoding_work(self.graph, sequences, self.division.lowering, decoding, run.batch_size, cache)
+        return divide_decoding(work, self.graph, sequences, run)
 
     @property
-    def generation(self) -> GenerationWork | None:
-        """The passes of `divided_generation` that take a GPU's time."""
-        return self.divided_generation and self.divided_generation.work
+    def decoding(self) -> DecodingWork | None:
+        """The passes of `divided_decoding` that take a GPU's time."""
+        return self.divided_decoding and self.divided_decoding.work
 
     @lazy
     def checkpoints(self) -> Checkpoints | None:
@@ -131,8 +131,8 @@ class StepWork:
     @lazy
     def kernels(self) -> Kernels:
         """The kernels of one step; no GPU changes them."""
-        if self.generation:
-            return answer_kernels(self.passes, self.generation.decode_count)
+        if self.decoding:
+            return answer_kernels(self.passes, self.decoding.decode_count)
         return kernels_of(self.executed, self.workload, self.checkpoints)
 
     @lazy
@@ -146,12 +146,12 @@ class StepWork:
     def passes(self) -> tuple[Kernels, ...]:
         """The kernels of the pass over the prompt, and of that over a token; nothing where there is no answer."""
         return (
-            tuple(kernels_of(self._executed(one.lowering), self.workload) for one in self.generation.passes())
-            if self.generation
+            tuple(kernels_of(self._executed(one.lowering), self.workload) for one in self.decoding.passes())
+            if self.decoding
             else ()
         )
 
     @lazy
     def work(self) -> Work:
         """The features of the activity that are the same on every GPU."""
-        return work_of(self.graph, self.lowering, self.workload.batch_size, self.generation)
+        return work_of(self.graph, self.lowering, self.workload.batch_size, self.decoding)

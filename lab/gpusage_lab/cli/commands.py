@@ -22,9 +22,8 @@ Examples:
 EVALUATE_EXAMPLE = """\b
 Examples:
   gpusage evaluate --data ../shared/data
-  gpusage evaluate --data ../shared/data --target step_time -o report.html
+  gpusage evaluate --data ../shared/data --target step_time
   gpusage evaluate --data ../shared/data --target published --json
-  gpusage evaluate --data ../shared/data --artifact mine/step_time.json
   gpusage evaluate --data ../shared/data --sealed bench/looks.txt
 """
 PROFILE_EXAMPLE = """\b
@@ -80,7 +79,7 @@ def _kinds(_: click.Context, __: click.Parameter, value: str | None) -> Sequence
     type=click.Path(path_type=Path),
     help="Folder for the artifacts, or with --history a file.  [default: where gpusage reads them]",
 )
-@run_by("gpusage_lab.cli.train:train")
+@run_by("gpusage_lab.cli.learning:train")
 def train() -> None:
     """Fit every artifact that gpusage ships. This takes minutes, and the same folder gives the same bytes.
 
@@ -93,25 +92,17 @@ def train() -> None:
 @_common(required=True)
 @options.json_option
 @click.option(
-    "--artifact",
-    type=click.Path(exists=True, path_type=Path),
-    help="Score only this artifact, or the artifacts of this folder, as they are.  [default: the shipped ones]",
-)
-@click.option(
     "--sealed",
     "counter",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Score the sealed families as well, and count this look in FILE.",
 )
-@click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML page with plots as well."
-)
 @run_by("gpusage_lab.cli.learning:evaluate")
 def evaluate() -> None:
     """Score the predictors on models and GPUs that they were not fitted on, beside baselines.
 
-    Each predictor is fitted again without the rows that test it; then the shipped artifacts are scored unchanged.
+    Each predictor is fitted again without the rows that test it.
     One family in four is sealed: it is left out, so that nobody chooses by its score, unless --sealed counts the look.
     --target published compares figures that vendors and authors published with predictions of the same runs.
     This needs the extra [train], but neither torch nor a GPU.

@@ -20,13 +20,12 @@ from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import ActivityParameters, Card, ForestParameters
 from gpusage.predictors.times.activity import GREATEST_SHARE, LEAST_SHARE, NAMES, shares_around, sm_shares
 from gpusage.predictors.times.trees import read_trees
-from gpusage_lab.learning import activity_known, boosting, random_networks
-from gpusage_lab.learning.activity_rows import SM, UTILIZATION, Rows, own_sources, random_count, rows_of
+from gpusage_lab.learning import activity_real, boosting
+from gpusage_lab.learning.activity_rows import FILES, SM, UTILIZATION, Rows, own_sources, random_count, rows_of
 from gpusage_lab.learning.artifacts import Artifact
-from gpusage_lab.learning.hosts import fit_host, percents
 from gpusage_lab.learning.scores import rmsle
 from gpusage_lab.learning.splits import Fold, check_enough, leave_one_out, random_rows
-from gpusage_lab.learning.targets import Cell, Points, ScoreTable
+from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 
 Line = tuple[Cell, ...]
@@ -90,7 +89,7 @@ def _card(data: DataFolder, rows: Rows, held_out: FloatArray) -> Card:
     return Card(
         purpose="Gaps between kernels, and the SMs' part of kernels: utilization and SM activity of a workload alone.",
         fitted_on=(
-            f"{', '.join(random_networks.FILES)}: {random_count(rows)} training runs on an A100 of 40 GB",
+            f"{', '.join(FILES)}: {random_count(rows)} training runs on an A100 of 40 GB",
             *(f"{source}: {count} rows" for source, count in sorted(own_sources(data).items())),
             *(f"left out, {why}: {count} rows" for why, count in rows.left_out.items()),
         ),
@@ -126,14 +125,12 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
             notes=(
                 f"{len(rows.measured)} runs; left out: {', '.join(f'{n} {why}' for why, n in rows.left_out.items())}.",
                 "They wait for their data, the more the larger the batch; ours leaves such waits out.",
-                "Host known: launches, steps and data of each campaign's host, from its other types.",
                 "Yeung et al. report 0.154 for utilization, on a random split of 81 runs of their own.",
             ),
-            points=_points(rows, held_out, *ends),
         ),
         _transfer(rows),
         _coverage(rows, groups, *ends),
-        *activity_known.tables(data),
+        activity_real.utilization_table(data),
     )
 
 
@@ -144,7 +141,6 @@ def _scored(rows: Rows, groups: Sequence[Fold]) -> tuple[tuple[Line, ...], Float
         "node times alone": lambda rows, fold: rows.roofline[fold.test],
         "Yeung's features, random forest": _yeung_forest,
         "Yeung's features, boosting": _yeung_boosting,
-        "ours (host known)": _host_known,
         "ours": _ours,
     }
     lines: list[Line] = []
@@ -203,21 +199,8 @@ def _constant(rows: Rows, fold: Fold) -> FloatArray:
     return np.broadcast_to(level, (len(fold.test), 2))
 
 
-def _host_known(rows: Rows, fold: Fold) -> FloatArray:
-    """Return the percents by the host that the other runs of the same campaign show."""
-    campaigns, busy = np.array(rows.campaigns), np.zeros(len(rows.kinds))
-    for campaign in set(rows.campaigns):
-        train, test = (part[campaigns[part] == campaign] for part in (fold.train, fold.test))
-        host = fit_host(rows.loads.of(train), rows.measured[train, UTILIZATION])
-        busy[test] = percents(host, rows.loads.of(test))
-    return _with_sm(rows, fold, busy[fold.test])
-
-
 def _ours(rows: Rows, fold: Fold) -> FloatArray:
-    return _with_sm(rows, fold, _utilization(rows, gap_s(rows, fold.train))[fold.test])
-
-
-def _with_sm(rows: Rows, fold: Fold, busy: FloatArray) -> FloatArray:
+    busy = _utilization(rows, gap_s(rows, fold.train))[fold.test]
     parts = sm_shares(read_trees(_sm_share(rows, fold.train)), rows.features[fold.test])
     return np.stack([busy, busy * parts], axis=1)
 
@@ -287,19 +270,4 @@ def _coverage(rows: Rows, folds: Sequence[Fold], low: FloatArray, high: FloatArr
         title="Activity: coverage of the 90 % intervals on unseen architecture types, %",
         columns=("figure", "all", "MLP", "CNN", "worst type", "width, points"),
         rows=tuple(lines),
-    )
-
-
-def _points(rows: Rows, held_out: FloatArray, low: FloatArray, high: FloatArray) -> tuple[Points, ...]:
-    return tuple(
-        Points(
-            title=f"{what}, architecture types held out",
-            unit="%",
-            measured=rows.measured[:, column].tolist(),
-            predicted=held_out[:, column].tolist(),
-            low=low[:, column].tolist(),
-            high=high[:, column].tolist(),
-            labels=rows.architectures,
-        )
-        for column, what in ((UTILIZATION, "GPU utilization"), (SM, "SM activity"))
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,33 +54,6 @@ def write(artifact: Artifact, folder: Path = FOLDER) -> Path:
     path = folder / f"{artifact.name}.json"
     path.write_text(rendered(artifact), encoding="utf-8")
     return path
-
-
-def artifact_paths(place: Path, names: Collection[str]) -> dict[str, Path]:
-    """Return the artifacts at *place*, an artifact or a folder of some, by name.
-
-    Raises:
-        RequestError: There is none of *names*, or one is not an artifact.
-    """
-    paths = [place / f"{name}.json" for name in names] if place.is_dir() else [place]
-    artifacts = {path.stem: path for path in paths if path.is_file() and path.stem in names}
-    if not artifacts:
-        known = ", ".join(f"{name}.json" for name in names)
-        message = f"Artifact '{place}' must be {known}, or a folder with some of these; got none. Name another."
-        raise RequestError(message)
-    for path in artifacts.values():
-        _check(path)
-    return artifacts
-
-
-def _check(path: Path) -> None:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        document = None
-    if not isinstance(document, dict) or not {"card", "parameters"} <= document.keys():
-        message = f"Artifact '{path}' must be JSON with 'card' and 'parameters'; got something else. Train it again."
-        raise RequestError(message)
 
 
 @contextmanager

@@ -10,34 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gpusage.predictors.arrays import BoolArray, FloatArray
 from gpusage.predictors.artifacts import Card, ColocationParameters, pretrained
 from gpusage.predictors.intervals import NINETY_PERCENT
-from gpusage.predictors.sharing.colocation import (
-    WORTHWHILE_SUM,
-    LearnedColocation,
-    learned_colocation,
-    pair_throughputs,
-    predict_colocation,
-)
+from gpusage.predictors.sharing.colocation import LearnedColocation, learned_colocation, pair_throughputs
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.pairs import (
+    GUESSING,
     QUEUE_LENGTH,
+    RANKING,
     Pairs,
     Policy,
+    activities,
     gavel,
     lucid,
     lucid_step_times,
     lucid_utilizations,
     scores,
+    seen_as,
+    with_partner_held_out,
 )
-from gpusage_lab.learning.partners import GUESSING, RANKING, activities, seen_as, with_partner_held_out
 from gpusage_lab.learning.profiled_pairs import joined, profiled_pairs
-from gpusage_lab.learning.targets import Points, ScoreTable
+from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 
 NEAR = 0.3
@@ -117,7 +115,6 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
         _table("Gavel 2020, V100, MPS", pairs, {**RANKING, **GUESSING, **ours}, _WHY),
         _table("Gavel 2020, V100, MPS, the partner's model held out too", pairs, {**RANKING, **apart}),
         _coverage(pairs),
-        _failures(pairs),
     ]
     if "lucid_pairs.csv" in data:
         policies: dict[str, Policy] = {
@@ -138,16 +135,6 @@ def evaluate(data: DataFolder) -> Sequence[ScoreTable]:
 def _table(title: str, pairs: Pairs, policies: Mapping[str, Policy], notes: tuple[str, ...] = ()) -> ScoreTable:
     figures_by_policy = {name: scores(pairs, policy) for name, policy in policies.items()}
     measured = ~np.isnan(pairs.sums)
-    sums = next(figures["found"] for name, figures in figures_by_policy.items() if name.startswith("ours"))
-    factors = _other_models_factors(pairs, sums)
-    points = Points(
-        title=title,
-        unit="sum of normalised throughputs",
-        measured=pairs.sums[measured].tolist(),
-        predicted=sums[measured].tolist(),
-        low=(sums / factors)[measured].tolist(),
-        high=(sums * factors)[measured].tolist(),
-    )
     counted = f"{len(pairs.jobs)} targets, {int(measured.sum() / 2)} pairs, {len(pairs.failed)} more failed."
     return ScoreTable(
         title=f"Co-location, target's model held out: {title}",
@@ -157,18 +144,7 @@ def _table(title: str, pairs: Pairs, policies: Mapping[str, Policy], notes: tupl
             for name, of in figures_by_policy.items()
         ),
         notes=(counted, *notes),
-        points=(points,),
     )
-
-
-def _other_models_factors(pairs: Pairs, predictions: FloatArray) -> FloatArray:
-    """Return the factor to either end of each sum's interval, by what the other models' targets were missed by."""
-    errors = np.abs(np.log(pairs.sums / predictions))
-    factors = np.ones_like(errors)
-    for model in set(pairs.models):
-        own = pairs.models == model
-        factors[own] = np.exp(np.nanquantile(errors[~own], 0.9))
-    return factors
 
 
 def refit_sums(pairs: Pairs, train_mask: BoolArray, target: int) -> FloatArray:
@@ -311,29 +287,3 @@ def _coverage(pairs: Pairs) -> ScoreTable:
         columns=("split", "one job", "sum", "factor, one job", "factor, sum"),
         rows=tuple(lines),
     )
-
-
-def _failures(pairs: Pairs) -> ScoreTable:
-    """Return what the shipped predictor says of pairs that failed, and of those that ran."""
-    failed = [predict_colocation([pairs.needs[a], pairs.needs[b]], pairs.gpu) for a, b in pairs.failed]
-    first, second = np.nonzero(np.triu(~np.isnan(pairs.sums)))
-    ran = [predict_colocation([pairs.needs[a], pairs.needs[b]], pairs.gpu) for a, b in zip(first, second, strict=True)]
-    parts = _held_out_models(pairs)
-    recommended = np.triu(parts + parts.T)[first, second] >= WORTHWHILE_SUM
-    truth = pairs.sums[first, second]
-    gained = 100.0 * float((truth[recommended] > 1.0).mean())
-    count = int(recommended.sum())
-    note = f"Models held out, {count} pairs reach the sum that is recommended; {gained:.0f} % really gain."
-    return ScoreTable(
-        title="Co-location: pairs that failed, and what is recommended",
-        columns=("pairs", "count", "predicted not to fit", "recommended"),
-        rows=(
-            ("failed", len(failed), sum(not one.fits for one in failed), _recommended(failed)),
-            ("ran", len(ran), sum(not one.fits for one in ran), _recommended(ran)),
-        ),
-        notes=(note,),
-    )
-
-
-def _recommended(colocations: Sequence[Any]) -> int:
-    return sum(one.recommended for one in colocations)

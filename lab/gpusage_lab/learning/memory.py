@@ -12,11 +12,10 @@ from gpusage.predictors.arrays import BoolArray, IntArray
 from gpusage.predictors.artifacts import Card, MemoryParameters
 from gpusage.predictors.memory.liveness import TRAINING_TERMS
 from gpusage_lab.learning.artifacts import Artifact
-from gpusage_lab.learning.memory_baselines import BASELINES
-from gpusage_lab.learning.memory_fit import MemoryFit, fit_memory
-from gpusage_lab.learning.memory_need import HIGH, SHARE_HIGH, fit_need
+from gpusage_lab.learning.memory_fit import HIGH, SHARE_HIGH, MemoryFit, fit_memory, fit_need
 from gpusage_lab.learning.memory_rows import MemoryRows, OwnPeaks, memory_rows, own_peaks
 from gpusage_lab.learning.memory_tables import (
+    BASELINES,
     HeldOut,
     families_table,
     need_table,
@@ -24,7 +23,6 @@ from gpusage_lab.learning.memory_tables import (
     peaks_table,
     source_of,
 )
-from gpusage_lab.learning.memory_unfitted import unfitted_table
 from gpusage_lab.learning.scores import score
 from gpusage_lab.learning.splits import Fold, by_group, check_enough, random_rows
 from gpusage_lab.learning.targets import ScoreTable
@@ -111,7 +109,7 @@ def evaluate_with(data: DataFolder, zoo: Zoo) -> Sequence[ScoreTable]:
     ]
     tables = [peaks_table(rows, which, title, [ours, chance, *others]) for title, which in _subsets(rows).items()]
     need = need_table(rows, fit_need(rows))
-    return [*tables, need, families_table(rows, ours), *_own_table(rows, own), unfitted_table(data, zoo)]
+    return [*tables, need, families_table(rows, ours), *_own_table(rows, own)]
 
 
 def _subsets(rows: MemoryRows) -> Mapping[str, BoolArray]:

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.arrays import BoolArray, FloatArray
 from gpusage.predictors.memory.liveness import TRAINING_TERMS, terms, walk
-from gpusage.predictors.memory.peak import CONTEXT_BYTES, DEFAULT_CONTEXT_BYTES
+from gpusage.predictors.memory.peak import FITTED_CONTEXT_BYTES, context_of
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB
 from gpusage_lab.learning.profiled import ProfiledRun, profiled
-from gpusage_lab.learning.seal import is_sealed
+from gpusage_lab.learning.splits import is_sealed
 from gpusage_lab.measurements.tables import DataFolder, Table
 from gpusage_planning.zoo import Zoo
 
@@ -121,11 +121,11 @@ def own_peaks(data: DataFolder, zoo: Zoo) -> OwnPeaks:
         if run.is_alone and run.figures.get("process_bytes") and is_described(run)
     ]
     values = [_terms(zoo, run.key, run.workload.batch_size) for run in runs]
-    contexts = [CONTEXT_BYTES.get(run.gpu.generation, DEFAULT_CONTEXT_BYTES) for run in runs]
+    contexts = [context_of(run.gpu).value for run in runs]
     peaks = [run.figures["process_bytes"] for run in runs]
     return OwnPeaks(
         terms=np.array(values).reshape(-1, len(TRAINING_TERMS)),
-        measured=np.array(peaks) - np.array(contexts) + CONTEXT_BYTES["ampere"],
+        measured=np.array(peaks) - np.array(contexts) + FITTED_CONTEXT_BYTES,
         family=tuple(run.family for run in runs),
         source=tuple(run.source for run in runs),
         label=tuple(run.job for run in runs),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Protocol, TypeAlias, cast
 
 from gpusage_lab.learning.artifacts import Artifact
@@ -13,31 +12,16 @@ from gpusage_lab.measurements.tables import DataFolder
 
 Cell: TypeAlias = str | float | None
 """A text, a number, or ``None`` where there is nothing to say."""
-TARGETS: Mapping[str, str] = MappingProxyType(
-    {
-        "step_time": "gpusage_lab.learning.step_time",
-        "memory": "gpusage_lab.learning.memory",
-        "activity": "gpusage_lab.learning.activity",
-        "colocation": "gpusage_lab.learning.colocation",
-        "slowdown": "gpusage_lab.learning.slowdown",
-    }
-)
+TARGETS: dict[str, str] = {
+    "step_time": "gpusage_lab.learning.step_time",
+    "memory": "gpusage_lab.learning.memory",
+    "activity": "gpusage_lab.learning.activity",
+    "colocation": "gpusage_lab.learning.colocation",
+    "slowdown": "gpusage_lab.learning.slowdown",
+}
 """Each target's module; add yours here. It has `fit` and `evaluate` as `Target` says."""
-SCORED_ALONE: Mapping[str, str] = MappingProxyType({"published": "gpusage_lab.learning.public_record"})
+SCORED_ALONE = {"published": "gpusage_lab.published.comparison"}
 """Modules that have `evaluate` alone, and are scored only where somebody names them: nothing is fitted there."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Points:
-    """Predicted against measured, for a plot; intervals where there are any."""
-
-    title: str
-    unit: str
-    measured: Sequence[float]
-    predicted: Sequence[float]
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
-    labels: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +32,6 @@ class ScoreTable:
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
-    points: tuple[Points, ...] = ()
 
 
 class Scored(Protocol):
@@ -72,6 +55,6 @@ def target(name: str) -> Target:
     return cast("Target", importlib.import_module(TARGETS[name]))
 
 
-def scored_alone(name: str) -> Scored:
-    """Return the module of *name*, one of `SCORED_ALONE`."""
-    return cast("Scored", importlib.import_module(SCORED_ALONE[name]))
+def scored(name: str) -> Scored:
+    """Return the module of *name*, a target or one that is scored alone."""
+    return cast("Scored", importlib.import_module((TARGETS | SCORED_ALONE)[name]))

@@ -22,10 +22,9 @@ from gpusage_lab.seeds.ardagna import EXTRAPOLATIONS, extrapolate
 from gpusage_lab.seeds.ardagna_runs import MeasuredRun, gavel
 from gpusage_planning.capacity.decision import decide
 from gpusage_planning.capacity.mixed_integer import Limits
-from gpusage_planning.capacity.planning import make_plan
-from gpusage_planning.capacity.problem import NodeGroup, NodeType, Option, PlannedJob
-from gpusage_planning.capacity.rules import RULES, by_rule
-from gpusage_planning.capacity.state import Choice, State
+from gpusage_planning.capacity.plan import make_plan
+from gpusage_planning.capacity.problem import Choice, NodeGroup, NodeType, Option, PlannedJob, State
+from gpusage_planning.capacity.whole import RULES, by_rule
 
 FILES = ("gavel_solo.csv",)
 NODES, JOBS_PER_NODE, INSTANCES = 10, 10, 5
@@ -86,28 +85,10 @@ class Scenario(NamedTuple):
     real: Mapping[str, float]
 
 
-REGRESSION, LINE, AGAIN = "regression", "ours, line by the rows", "measured twice"
-NOISY = "ResNet-18"
-"""On one K80, Gavel has it faster at batch 32 than at 16, and four times as slow at 128 as at 64."""
+REGRESSION, LINE = "regression", "ours, line by the rows"
 Times = Mapping[tuple[str, int], float]
 Work = Mapping[tuple[str, int], Mapping[tuple[str, int], MeasuredRun]]
 """Measured runs by network and batch, and within by GPU and number of GPUs."""
-
-
-def _is_between(work: Work, key: tuple[str, int]) -> bool:
-    batches = [batch for network, batch in work if network == key[0]]
-    return min(batches) < key[1] < max(batches)
-
-
-DRAWS: Mapping[str, Callable[[Work, tuple[str, int]], bool]] = {
-    "all profiles": lambda _, __: True,
-    "ResNet-18 alone": lambda _, key: key[0] == "ResNet-18",
-    "ResNet-50 alone": lambda _, key: key[0] == "ResNet-50",
-    f"all but {NOISY}": lambda _, key: key[0] != NOISY,
-    "batch sizes between two others": _is_between,
-    f"the same, all but {NOISY}": lambda work, key: key[0] != NOISY and _is_between(work, key),
-}
-"""Which profiles the jobs of a draw are of."""
 
 
 def program(state: State) -> Choice:
@@ -115,52 +96,16 @@ def program(state: State) -> Choice:
     return decide(state, Limits())
 
 
-def results(data: DataFolder) -> tuple[list[Instance], list[Scenario]]:
+def tables(data: DataFolder) -> list[ScoreTable]:
     """Return what every instance and every scenario costs."""
     work = _work(list(gavel(data)))
     instances = [_instance(work, arrival_s, number) for arrival_s in ARRIVALS_S for number in range(INSTANCES)]
-    return instances, [_scenario(work, number, sorted(work)) for number in range(SCENARIOS)]
-
-
-def split(data: DataFolder) -> ScoreTable:
-    """Return how far the predicted cost is from the real one where the draws' jobs are chosen: what the error is of."""
-    work, again = _work(list(gavel(data))), _work(list(gavel(data, "physical_2020")))
-    rows: list[tuple[str | float | None, ...]] = []
-    for title, is_drawn in DRAWS.items():
-        drawn = [key for key in sorted(work) if is_drawn(work, key)]
-        scenarios = [_scenario(work, number, drawn, again) for number in range(SCENARIOS)]
-        rows.append((title, str(len(drawn)), *(cost_error(scenarios, name) for name in (REGRESSION, LINE, AGAIN))))
-    return ScoreTable(
-        title=f"Ardagna: what the error of the predicted cost is of, apart in a draw, mean % of {SCENARIOS} draws",
-        columns=("jobs are drawn from", "profiles", REGRESSION, LINE, AGAIN),
-        rows=tuple(rows),
-        notes=(
-            "A profile is a network with a batch size. The network's other batch sizes on the same GPUs predict it.",
-            "Measured twice: the times of Gavel's other campaign, on real clusters, as predictions of the first.",
-            "Between: a smaller and a larger batch size of the network were profiled.",
-        ),
-    )
-
-
-def document(instances: Sequence[Instance], scenarios: Sequence[Scenario]) -> dict[str, object]:
-    """Return the result for programs: how many instances, in how many the program is cheaper than every rule."""
-    errors = {name: cost_error(scenarios, name) for name in scenarios[0].real}
-    return {
-        "instances": len(instances),
-        "cheaper": sum(each.program < each.best_rule for each in instances),
-        "cost_error": errors[REGRESSION],
-        "cost_errors": errors,
-    }
+    return [_instance_table(instances), _scenario_table([_scenario(work, number) for number in range(SCENARIOS)])]
 
 
 def cost_error(scenarios: Sequence[Scenario], name: str) -> float:
     """Return the mean over scenarios of how far the predicted cost is from the real one, in percent."""
     return float(np.mean([100.0 * abs(each.predicted[name] / each.real[name] - 1.0) for each in scenarios]))
-
-
-def tables(instances: Sequence[Instance], scenarios: Sequence[Scenario]) -> list[ScoreTable]:
-    """Return the two tables."""
-    return [_instance_table(instances), _scenario_table(scenarios)]
 
 
 def _instance_table(instances: Sequence[Instance]) -> ScoreTable:
@@ -238,23 +183,17 @@ def _random_job(name: str, work: Work, submitted_s: float, chance: random.Random
     )
 
 
-def _scenario(work: Work, number: int, profiles: Sequence[tuple[str, int]], again: Work | None = None) -> Scenario:
-    """Plan six jobs of these *profiles* by each way to know their step times, and let them last as measured.
-
-    *again* has the same profiles, measured another time: then that, regression and line are the ways.
-    """
+def _scenario(work: Work, number: int) -> Scenario:
+    """Plan six jobs by each way to know their step times, and let them last as measured."""
     chance = random.Random(f"scenario {number}")
-    drawn = [(chance.choice(profiles), chance.uniform(1800.0, 7200.0)) for _ in range(SCENARIO_JOBS)]
+    drawn = [(chance.choice(sorted(work)), chance.uniform(1800.0, 7200.0)) for _ in range(SCENARIO_JOBS)]
     groups = [NodeGroup(name="cloud", node_count=2, types=TWO_NODES)]
     times = [_predicted_times(work, key) for key, _ in drawn]
-    if again is not None:
-        for (key, _), own in zip(drawn, times, strict=True):
-            own[AGAIN] = {where: run.step_s for where, run in again[key].items()}
     steps = [alone_s / work[key]["k80", 1].step_s for key, alone_s in drawn]
     predicted, real = {}, {}
     measured = [_scenario_job(index, own["measured"], steps[index]) for index, own in enumerate(times)]
     truth = {job.name: job.times_s for job in measured}
-    for name in times[0] if again is None else (REGRESSION, LINE, AGAIN):
+    for name in times[0]:
         jobs = [_scenario_job(index, own[name], steps[index]) for index, own in enumerate(times)]
         jobs = [replace(job, deadline_s=own.deadline_s) for job, own in zip(jobs, measured, strict=True)]
         predicted[name] = make_plan(jobs, groups, program).cost

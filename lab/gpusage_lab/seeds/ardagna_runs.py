@@ -26,12 +26,7 @@ from gpusage_lab.measurements.tables import DataFolder
 from gpusage_planning.named_jobs import GAVEL, LUCID, NamedJob, workload
 from gpusage_planning.zoo import Zoo, load_zoo
 
-SIA_APPS = {
-    "bert": LUCID["BERT"],
-    "cifar10": GAVEL["ResNet-18"],
-    "imagenet": GAVEL["ResNet-50"],
-    "ncf": LUCID["NeuMF"],
-}
+SIA_APPS = {"bert": LUCID["BERT"], "cifar10": GAVEL["ResNet-18"], "imagenet": GAVEL["ResNet-50"], "ncf": LUCID["NeuMF"]}
 SIA_GPUS = {
     "T4 (g4dn.12xlarge)": "t4",
     "V100 (ND40rs_v2)": "v100-sxm2-32gb",
@@ -95,10 +90,10 @@ def runs(data: DataFolder) -> list[MeasuredRun]:
     return [run for file, load in sources.items() if file in data for run in load(data)]
 
 
-def gavel(data: DataFolder, campaign: str = "simulation_2020") -> Iterator[MeasuredRun]:
+def gavel(data: DataFolder) -> Iterator[MeasuredRun]:
     """Yield Gavel's runs of 2020 on one host; a job on several GPUs counts each one's steps."""
     rows = data.read("gavel_solo.csv")
-    rows = rows[(rows["source_file_tag"] == campaign) & (rows["consolidated"] == "yes")]
+    rows = rows[(rows["source_file_tag"] == "simulation_2020") & (rows["consolidated"] == "yes")]
     for row in rows[(rows["throughput_steps_per_s"] > 0) & rows["batch_size"].notna()].to_dict("records"):
         step_s = row["num_gpus"] / row["throughput_steps_per_s"]
         gpu, count = GAVEL_GPUS[row["gpu"]], int(row["num_gpus"])

@@ -8,34 +8,33 @@ from pathlib import Path
 import click
 
 from gpusage.cli import tables
-from gpusage_lab.cli.scores import show_scores
 from gpusage_lab.learning import report
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 
 Experiment = Callable[[DataFolder], Sequence[ScoreTable]]
 SCHEMA = "gpusage.experiment/1"
+USUAL = Path(__file__).resolve().parents[4] / "shared" / "data"
+"""The data's folder beside the checkout."""
 
 
-def command_of(name: str, experiment: Experiment, files: Sequence[str], script: str) -> click.Command:
-    """Return the command of *script*: `--data FOLDER`, `--json`, `--markdown`.
+def command_of(name: str, experiment: Experiment, files: Sequence[str]) -> click.Command:
+    """Return the command of an experiment: `--data FOLDER`, `--json`, `--markdown`.
 
     Without the data it says so and ends well, as `make bench` runs every script on any machine.
 
     Args:
-        name: Of the seed.
+        name: Of the experiment.
         experiment: Makes the tables.
         files: Without which it cannot.
-        script: ``__file__`` of the script; the data is looked for in ``../shared/data`` beside the checkout.
     """
-    usual = Path(script).resolve().parents[2] / "shared" / "data"
 
     @click.command(name, help=f"Remake the experiments of {name}, on public measurements.")
     @click.option(
         "--data",
         "folder",
         type=click.Path(path_type=Path),
-        default=usual,
+        default=USUAL,
         help="Folder of the public measurements.  [default: ../shared/data beside the checkout]",
     )
     @click.option("--json", "form", flag_value="json", help="Print JSON.")
@@ -53,6 +52,6 @@ def command_of(name: str, experiment: Experiment, files: Sequence[str], script: 
         elif form == "markdown":
             click.echo("\n".join(line for table in score_tables for line in (*report.table_lines(table), "")))
         else:
-            show_scores(score_tables)
+            report.show_scores(score_tables)
 
     return command

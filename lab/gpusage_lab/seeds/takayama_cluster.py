@@ -11,17 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpusage_lab.learning.mlperf_jobs import JOBS
 from gpusage_lab.learning.targets import ScoreTable
-from gpusage_lab.seeds.takayama import (
-    PAPER_REDUCTION,
-    FloatArray,
-    makespan,
-    measured,
-    predicted,
-    slowed_by_host,
-)
+from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.seeds import takayama_online
+from gpusage_lab.seeds.takayama import PAPER_REDUCTION, FloatArray, makespan, measured, predicted, slowed_by_host
+from gpusage_planning.named_jobs import JOBS
 
+FILES: tuple[str, ...] = ()
 SHUFFLES = 20_000
 GOAL_OBSERVED, GOAL_PREDICTED = 80.0, 50.0
 ASSUMPTIONS = (
@@ -69,23 +65,10 @@ def _orders() -> dict[str, FloatArray]:
     }
 
 
-def document() -> dict[str, object]:
-    """Return the result for programs: gains over even in percent, scores in percent of the attainable."""
+def tables(_: DataFolder | None = None) -> list[ScoreTable]:
+    """Return who gets the new GPUs among jobs that are there at once, and as jobs come."""
     perfect, chance, ways = rankings()
-    by_name = {way.name: way for way in ways}
-    return {
-        "attainable": perfect,
-        "chance": chance,
-        "predicted": by_name["predicted ratio"].score,
-        "observed": by_name["observed utilization"].score,
-        "rankings": [way._asdict() for way in ways],
-    }
-
-
-def table() -> ScoreTable:
-    """Return the table."""
-    perfect, chance, ways = rankings()
-    return ScoreTable(
+    at_once = ScoreTable(
         title="Takayama: who gets the V100, scored by the share of the attainable gain over chance",
         columns=("ranked by", "less than evenly, %", "of the attainable, %"),
         rows=(
@@ -96,3 +79,4 @@ def table() -> ScoreTable:
         ),
         notes=ASSUMPTIONS,
     )
+    return [at_once, takayama_online.table()]

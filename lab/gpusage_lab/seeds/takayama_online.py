@@ -12,17 +12,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpusage.policies.generation import LEAST_JOBS, gives_way, least_rank
-from gpusage.service.state.recent_jobs import REMEMBERED_JOBS
+from gpusage.service.reservations import REMEMBERED_JOBS
 from gpusage_hooks.types import Cluster, GenerationRules
 from gpusage_hooks.units import HOUR_S
-from gpusage_lab.learning.mlperf_jobs import JOBS
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.seeds.takayama import FloatArray, measured, predicted
-from gpusage_planning.simulator.contract import Backfill, Colocation, Demand, JobRequest, Tenant
+from gpusage_planning.named_jobs import JOBS
+from gpusage_planning.simulator.contract import Backfill, Colocation, Demand, JobRequest, Jobs, Kind, Tenant
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
-from gpusage_planning.simulator.generated import range_ids
-from gpusage_planning.simulator.jobs import Jobs, Kind
+from gpusage_planning.simulator.source import range_ids
 
 GPUS, COUNT, LOADS, SEEDS = 4, 900, (0.7, 0.95), 5
 OLD, NEW = 0, 1

@@ -24,7 +24,7 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.times.activity import features_of
 from gpusage_lab.learning import activity_rows, boosting
-from gpusage_lab.learning.activity_tests import yeung_features
+from gpusage_lab.learning.activity_real import yeung_features
 from gpusage_lab.learning.scores import rank_correlation, rmsle
 from gpusage_lab.learning.splits import Fold, leave_one_out
 from gpusage_lab.learning.targets import ScoreTable

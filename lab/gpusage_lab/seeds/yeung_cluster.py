@@ -15,7 +15,7 @@ under MPS. Assumptions, as the paper leaves them open:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import mean
 
 import numpy as np
@@ -24,15 +24,14 @@ from gpusage_hooks.types import Cluster
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds.pair_truth import PairTruth, gavel, lucid
-from gpusage_planning.simulator.contract import Policy
+from gpusage_planning.replay.site import MeasuredPairs
+from gpusage_planning.simulator.contract import Jobs, Policy
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
-from gpusage_planning.simulator.foresight import Foresight, load_of, pairs_of
-from gpusage_planning.simulator.generated import range_ids
-from gpusage_planning.simulator.jobs import Jobs
-from gpusage_planning.simulator.packing import Load
 from gpusage_planning.simulator.policies import Packing, Sets, Slots
+from gpusage_planning.simulator.predictions import Foresight, Load, load_of, pairs_of
 from gpusage_planning.simulator.result import Figures
+from gpusage_planning.simulator.source import range_ids
 
 FILES = ("lucid_pairs.csv", "lucid_solo.csv", "gavel_pairs.csv")
 TRUTHS: Mapping[str, Callable[[DataFolder, int], PairTruth]] = {"lucid": lucid, "gavel": gavel}
@@ -43,7 +42,6 @@ PERFECT = "perfect prediction"
 OURS, OURS_OBSERVED, OURS_PERFECT = "sets", "sets, utilization observed", "sets, perfect prediction"
 PAPER = {SLOTS: (43.1, 1869.0), REACTIVE: (47.1, 2193.0), PREDICTED: (69.6, 2024.0)}
 """Utilization in percent and JCT in seconds; makespan of the predicted way: -33.5 % and -26.5 % against the others."""
-PAPER_GAINS = {"utilization_gain": 0.615, "makespan_gain": 0.335, "jct_ratio": 1.083}
 GOALS = {"utilization_gain": 0.615, "makespan_gain": 0.336, "jct_ratio": 1.08}
 """On Lucid; on Gavel no policy may be worse than slots."""
 COLUMNS = (
@@ -91,6 +89,11 @@ class Outcome:
     jct_ratio: float
 
 
+def tables(data: DataFolder) -> list[ScoreTable]:
+    """Return every policy's figures under either truth."""
+    return [table(truth, experiment(data, truth)) for truth in TRUTHS]
+
+
 def experiment(data: DataFolder, truth: str, seed: int = 0) -> list[Outcome]:
     """Return what comes of each policy under the truth of this name."""
     runs: dict[str, list[Figures]] = {}
@@ -102,7 +105,7 @@ def experiment(data: DataFolder, truth: str, seed: int = 0) -> list[Outcome]:
     return [_outcome(name, figures, runs[SLOTS]) for name, figures in runs.items()]
 
 
-def draw_jobs(truth: PairTruth, seed: int, count: int = JOBS, longest_s: float = LONGEST_S) -> Jobs:
+def draw_jobs(truth: MeasuredPairs, seed: int, count: int = JOBS, longest_s: float = LONGEST_S) -> Jobs:
     """Return the *count* jobs of one repetition, of which none takes longer alone than *longest_s*."""
     generator = np.random.default_rng([seed, 1])
     work_s = np.exp(generator.uniform(np.log(SHORTEST_S), np.log(longest_s), count))
@@ -141,13 +144,6 @@ def policies(truth: PairTruth) -> Iterator[tuple[Policy, Fleet]]:
         (OURS_PERFECT, actual, truth.pair_throughputs),
     ):
         yield Sets(fleet=fleet, foresight=Foresight(loads=loads, pair_throughputs=(pairs,)), name=name), fleet
-
-
-def document(truth: str, outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return what is printed as JSON of one truth: the gains of the predicted way, and every policy's figures."""
-    ours = next(one for one in outcomes if one.policy == PREDICTED)
-    gains = {key: round(getattr(ours, key), 4) for key in PAPER_GAINS}
-    return {"truth": truth, **gains, "paper": dict(PAPER_GAINS), "policies": [asdict(one) for one in outcomes]}
 
 
 def table(truth: str, outcomes: Sequence[Outcome]) -> ScoreTable:

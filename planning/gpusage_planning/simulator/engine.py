@@ -13,16 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any
 
-from gpusage_planning.simulator.contract import JobRequest, Online, Policy, Stage, Truth
-from gpusage_planning.simulator.fleet import Fleet
-from gpusage_planning.simulator.gpus import Gpus
-from gpusage_planning.simulator.jobs import Jobs
-from gpusage_planning.simulator.passes import Passes, Scheduling
-from gpusage_planning.simulator.reservation import earliest
+from gpusage_planning.simulator.contract import JobRequest, Jobs, Online, Policy, Stage, Truth
+from gpusage_planning.simulator.fleet import Fleet, earliest
+from gpusage_planning.simulator.gpus import Gpus, Run, Runs, Way
 from gpusage_planning.simulator.result import Record, Result
 from gpusage_planning.simulator.roles import Roles
-from gpusage_planning.simulator.runs import Run, Runs, Way
-from gpusage_planning.simulator.waiting import Waiting
+from gpusage_planning.simulator.waiting import Passes, Scheduling, Waiting
 
 OUT_OF_MEMORY_S = 30.0
 """From the start of a job that has too little memory to its end: it allocates most of it in its first steps."""
@@ -62,7 +58,7 @@ class Engine:
     """State of one simulation, in which the oldest job goes first, or whichever the policy's rank has.
 
     Attributes:
-        waiting: `gpusage_planning.simulator.ordered` has others.
+        waiting: `gpusage_planning.simulator.rounds` has others.
         oldest: The first job that waits and its role, if GPUs are held for it.
     """
 

@@ -1,11 +1,26 @@
-"""The built-in orders: which job goes first, and whether one that runs is suspended for it."""
+"""Which job goes first: the built-in orders, and the state of the queue that they look at."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, log
 
-from gpusage_planning.simulator.contract import Backfill, QueuedJob, QueueState
+import numpy as np
+
+from gpusage_hooks.units import WHOLE_PERCENT
+from gpusage_planning.simulator.contract import (
+    Backfill,
+    Columns,
+    FloatArray,
+    IntArray,
+    Jobs,
+    Order,
+    QueuedJob,
+    QueueState,
+)
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.gpus import Run, Runs
+from gpusage_planning.simulator.roles import Roles
 
 LOW_QUEUE_S = 18_000.0
 """GPU time from which a job is in the second queue, as in Lucid's simulation/policy/tiresias.py."""
@@ -118,3 +133,167 @@ class Multifactor:
         fair_share: float = 0.5 ** (state.usage_share(job.user) * state.user_count)
         size = job.gpus / state.fleet.gpu_count
         return -(self.age * age + self.fair_share * fair_share + self.size * size)
+
+
+PREEMPTION_S = 62.0
+"""From a suspended job's next start to its work: Tiresias' mean (13,724 s for 221 preemptions, section 5.2.4), as
+Lucid's simulator quotes it (simulation/policy/policy.py); Lucid itself counts 40 s, and 60 s above 8 GPUs."""
+HALF_LIFE_S = 14 * 86400.0
+"""Of a user's usage: PriorityDecayHalfLife in the example of Slurm's page on its multifactor plugin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordering:
+    """Which jobs go first, and what that rests on.
+
+    Attributes:
+        predicted_s: Of each job, how long it is predicted to run alone.
+        preemption_s: GPU time, for each of its GPUs, that a suspended job's next start takes before its work goes on.
+    """
+
+    order: Order
+    predicted_s: FloatArray
+    preemption_s: float = PREEMPTION_S
+
+
+@dataclass(slots=True)
+class Suspended:
+    """What a suspended job did before.
+
+    Attributes:
+        left_s: Work that it has left.
+        run_s: Time that it worked.
+        alone_s: What that work takes alone on whole GPUs.
+    """
+
+    left_s: float
+    run_s: float = 0.0
+    alone_s: float = 0.0
+
+
+class Queue:
+    """All jobs that wait or run.
+
+    Attributes:
+        now_s: The moment of which the answers are.
+        columns: Of all jobs of the trace.
+        suspended: What jobs did that were suspended once, by number.
+    """
+
+    def __init__(self, trace: Jobs, fleet: Fleet, roles: Roles, runs: Runs, ordering: Ordering) -> None:
+        self.now_s = float(trace.submit_s[0])
+        self.fleet, self.ordering = fleet, ordering
+        self.jobs: dict[int, QueuedJob] = {}
+        self.suspended: dict[int, Suspended] = {}
+        self.user_count = len(trace.users)
+        count = len(trace)
+        self.columns = Columns(trace.user, np.zeros(count, dtype=np.int32), np.zeros(count))
+        self._trace, self._roles, self._runs = trace, roles, runs
+        self._run_s = np.zeros((count, len(fleet.types)))
+        self._since_s, self._type = np.full(count, inf), np.zeros(count, dtype=np.int32)
+        self._usage = [_Usage() for _ in trace.users]
+        self._total: tuple[float, float] = (-1.0, 0.0)
+
+    def enter(self, number: int, role: int) -> QueuedJob:
+        """Let a job wait, as one of *role*."""
+        demand, ask, trace = self._roles.demands[role], self._roles.asks[role], self._trace
+        job = self.jobs[number] = QueuedJob(
+            number=number,
+            role=role,
+            kind=ask.kind,
+            user=int(trace.user[number]),
+            gpus=ask.gpu_count * demand.share_percent / WHOLE_PERCENT,
+            types=demand.types,
+            submit_s=float(trace.submit_s[number]),
+            predicted_s=float(self.ordering.predicted_s[number]),
+        )
+        self.columns.role[number], self.columns.gpus[number] = role, job.gpus
+        return job
+
+    def start(self, number: int, gpu_type: int) -> None:
+        """Let a job have GPUs of the type."""
+        job = self.jobs[number]
+        self._since_s[number], self._type[number] = self.now_s, gpu_type
+        self._usage[job.user].change(job.gpus, self.now_s)
+
+    def stop(self, number: int) -> None:
+        """Let a job have no GPUs."""
+        job = self.jobs[number]
+        self._run_s[number, self._type[number]] += self.now_s - self._since_s[number]
+        self._since_s[number] = inf
+        self._usage[job.user].change(-job.gpus, self.now_s)
+
+    def suspend(self, number: int, run: Run) -> None:
+        """Write down what *run* did, which is over before its work is done."""
+        before = self.suspended.setdefault(number, Suspended(left_s=self._work_s(number)))
+        if run.way == "work":
+            gpu_type = int(self._type[number])
+            before.run_s += self.now_s - run.started_s
+            before.alone_s += (before.left_s - run.left_s) / self._roles.speed(run.role, gpu_type)
+            before.left_s = run.left_s
+        self.stop(number)
+
+    def leave(self, number: int) -> Suspended:
+        """Let a job be gone that ran to its end; return what it did before its last start."""
+        self.stop(number)
+        del self.jobs[number]
+        return self.suspended.pop(number, Suspended(left_s=self._work_s(number)))
+
+    def work_left_s(self, number: int) -> float:
+        """Return the work that a job has left which waits."""
+        before = self.suspended.get(number)
+        return self._work_s(number) if before is None else before.left_s
+
+    def left_s(self, job: QueuedJob) -> float:
+        """Return the rest of its predicted run time, and the time that its next start costs if it was suspended."""
+        left_s, restart_s = self.work_left_s(job.number), 0.0
+        if self._since_s[job.number] == inf:
+            restart_s = self.ordering.preemption_s if job.number in self.suspended else 0.0
+        else:
+            way, rest_s = self._runs.left(job.number, self.now_s)
+            left_s, restart_s = (rest_s, 0.0) if way == "work" else (left_s, rest_s)
+        done_s = self._work_s(job.number) - left_s
+        return max(job.predicted_s - done_s, 0.0) + restart_s
+
+    def service_s(self, job: QueuedJob) -> float:
+        """Return its attained service: seconds times the GPUs that it held."""
+        return job.gpus * sum(self.run_s(job, gpu_type) for gpu_type in job.types)
+
+    def run_s(self, job: QueuedJob, gpu_type: int) -> float:
+        """Return for how long it has been on GPUs of the type."""
+        run_s, since_s = float(self._run_s[job.number, gpu_type]), float(self._since_s[job.number])
+        return run_s + (self.now_s - since_s) if since_s < inf and self._type[job.number] == gpu_type else run_s
+
+    def run_times_s(self, numbers: IntArray) -> FloatArray:
+        """Return the same of each job, a row for each and a column for each type."""
+        times: FloatArray = self._run_s[numbers]
+        times[np.arange(len(numbers)), self._type[numbers]] += np.maximum(self.now_s - self._since_s[numbers], 0.0)
+        return times
+
+    def usage_share(self, user: int) -> float:
+        """Return the user's part of the GPU time that all users had, where older time counts less."""
+        if self._total[0] != self.now_s:
+            self._total = self.now_s, sum(one.at(self.now_s) for one in self._usage)
+        return self._usage[user].at(self.now_s) / self._total[1] if self._total[1] > 0 else 0.0
+
+    def _work_s(self, number: int) -> float:
+        return float(self._trace.work_s[number])
+
+
+class _Usage:
+    """GPU time of one user, of which half is forgotten in each half-life."""
+
+    __slots__ = ("_gpus", "_since_s", "_usage_s")
+
+    def __init__(self) -> None:
+        self._usage_s = self._gpus = self._since_s = 0.0
+
+    def at(self, now_s: float) -> float:
+        """Return it at *now_s*: what was there decays, and what the GPUs add since then decays as it comes."""
+        rest: float = 0.5 ** ((now_s - self._since_s) / HALF_LIFE_S)
+        return self._usage_s * rest + self._gpus * (1 - rest) * HALF_LIFE_S / log(2)
+
+    def change(self, gpus: float, now_s: float) -> None:
+        """Let the user hold so many GPUs more from now on."""
+        self._usage_s, self._since_s = self.at(now_s), now_s
+        self._gpus += gpus

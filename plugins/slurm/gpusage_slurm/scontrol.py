@@ -64,10 +64,8 @@ def run_bytes(*arguments: str, deadline_s: float = DEADLINE_S) -> bytes:
         message = f"Command {command!r} must answer within {deadline_s:g} s; got nothing. Check that slurmctld runs."
         raise RequestError(message) from error
     except subprocess.CalledProcessError as error:
-        outcome = (
-            " ".join((error.stderr or error.stdout).decode("utf-8", "replace").split())
-            or f"exit status {error.returncode}"
-        )
+        printed = " ".join((error.stderr or error.stdout).decode("utf-8", "replace").split())
+        outcome = printed or f"exit status {error.returncode}"
         message = f"Command {command!r} must succeed; got: {outcome}. Check that slurmctld runs ('scontrol ping')."
         raise RequestError(message) from error
     return done.stdout
@@ -84,6 +82,8 @@ def environment() -> dict[str, str]:
     path = ":".join(
         dict.fromkeys([*inherited.get("PATH", os.defpath).split(":"), *configured_folder, *_PROGRAM_FOLDERS])
     )
+
+    # To look at every process takes some milliseconds, so it comes last.
     if shutil.which("scontrol", path=path) is None:
         path = ":".join(dict.fromkeys([path, *_daemon_folders()]))
     return {**inherited, "PATH": path, **_OWN_VARIABLES}
@@ -198,6 +198,7 @@ def nodes() -> list[Mapping[str, Any]]:
         text = run("scontrol", "show", "nodes", "--json")
     except RequestError:
         text = run("sinfo", "--json")
+
     try:
         records: list[Mapping[str, Any]] = json.loads(text)["nodes"]
     except (ValueError, KeyError) as error:

@@ -60,6 +60,7 @@ def read_past_jobs(path: str) -> Sequence[PastJob] | None:
             head = file.readline(LONGEST_HEAD)
     except OSError:
         return None  # whoever reads it next says so
+
     head = head.rstrip("\n")
     return [*past_jobs(_text(Path(path)), path)] if REQUIRED_COLUMNS[0] in head.split(_delimiter_of(head)) else None
 
@@ -85,7 +86,10 @@ def render_trace(text: str, origin: str) -> str:
     page = io.StringIO(newline="")
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(_row(job) for job in past_jobs(text, origin))
+    for job in past_jobs(text, origin):
+        limit = "" if job.time_limit_s is None else f"{job.time_limit_s:.0f}"
+        times = (f"{job.submitted_at_s:.0f}", f"{job.duration_s:.0f}", limit)
+        writer.writerow((job.job_id, job.user, *times, job.gpu_count, job.gpu_type or "", job.model or ""))
     return page.getvalue()
 
 
@@ -105,6 +109,7 @@ def past_jobs(text: str, origin: str) -> Iterator[PastJob]:
         got = repr(lines[0][:80]) if text else "nothing"
         message = f"File {origin!r} must have the column {missing[0]!r}; got {got}. Write it with: {COMMAND}"
         raise RequestError(message)
+
     for number, line in enumerate(lines[1:], start=2):
         cells = dict(zip(names, line.split(between, len(names) - 1), strict=False))
         if len(cells) < len(names) and between != BAR:
@@ -133,51 +138,43 @@ def _text(path: Path) -> str:
         raise RequestError(message) from error
 
 
-def _row(job: PastJob) -> tuple[str, ...]:
-    limit = "" if job.time_limit_s is None else f"{job.time_limit_s:.0f}"
-    times = (f"{job.submitted_at_s:.0f}", f"{job.duration_s:.0f}", limit)
-    return job.job_id, job.user, *times, str(job.gpu_count), job.gpu_type or "", job.model or ""
-
-
 def _past_job(cells: Mapping[str, str], where: str) -> PastJob | None:
     """Return the job; ``None`` where it had no GPU, never ran, or is a step of a job."""
     resources = parse_tres(cells["AllocTRES"])
-    gpus = [one for one in resources if is_gpu(one)]
-    kinds = [one for one in gpus if one.kind is not None]
-    count = sum(one.count or 0 for one in kinds or gpus) or int(any(is_share(one) for one in resources))
+    gpus = [each for each in resources if is_gpu(each)]
+    typed = [each for each in gpus if each.kind is not None]  # of which the untyped count is the sum
+    count = sum(each.count or 0 for each in typed or gpus) or int(any(map(is_share, resources)))
+
     elapsed, limit = cells["ElapsedRaw"], cells["TimelimitRaw"]
     if not _is_count(elapsed):
         raise _refusal(where, "whole seconds", ElapsedRaw=elapsed)
     if not count or int(elapsed) == 0 or "." in cells["JobID"]:
         return None
-    comment = cells.get("Comment", "").strip()
+    try:
+        submitted_at_s = datetime.fromisoformat(cells["Submit"]).astimezone().timestamp()
+    except (ValueError, OverflowError) as error:
+        raise _refusal(where, "a time such as 2026-10-01T10:00:00", Submit=cells["Submit"]) from error
+
+    # A path begins in the job's folder, where sbatch looked for it.
+    comment, model = cells.get("Comment", "").strip(), None
+    if comment.startswith(MODEL):
+        model = comment.removeprefix(MODEL)
+        if not model.startswith("~") and is_model_path(model):
+            model = os.path.join(cells.get("WorkDir", ""), model)  # noqa: PTH118 - any text
     return PastJob(
         job_id=cells["JobID"],
         user=cells["User"],
-        submitted_at_s=_seconds(cells["Submit"], where),
+        submitted_at_s=submitted_at_s,
         duration_s=float(elapsed),
         gpu_count=count,
-        gpu_type=next((one.kind for one in kinds), None),
-        model=_model(comment.removeprefix(MODEL), cells.get("WorkDir", "")) if comment.startswith(MODEL) else None,
+        gpu_type=next((each.kind for each in typed), None),
+        model=model,
         time_limit_s=float(SECONDS * int(limit)) if _is_count(limit) and int(limit) else None,
     )
 
 
 def _is_count(text: str) -> bool:
     return text.isdecimal() and len(text) <= MOST_DIGITS
-
-
-def _model(text: str, folder: str) -> str:
-    """Return the model that a comment names, its path from the job's *folder*, where sbatch looked for it."""
-    return text if text.startswith("~") or not is_model_path(text) else os.path.join(folder, text)  # noqa: PTH118 - any text
-
-
-def _seconds(text: str, where: str) -> float:
-    """Return seconds since 1970 of a time of this host."""
-    try:
-        return datetime.fromisoformat(text).astimezone().timestamp()
-    except (ValueError, OverflowError) as error:
-        raise _refusal(where, "a time such as 2026-10-01T10:00:00", Submit=text) from error
 
 
 def _refusal(where: str, rule: str, **cell: str) -> RequestError:

@@ -65,15 +65,13 @@ def _parse(text: str) -> Tres:
     generic, name = prefix is not None, name.lower()
     if not rest:
         return Tres(text=text, name=name, generic=generic)
+
+    # ``gpu:v100`` is one of this type; a word that begins with a digit would be a count.
     if len(rest) == 1 and not rest[0][:1].isdigit():
         return Tres(text=text, name=name, generic=generic, kind=rest[0] or None)
-    kind = ":".join(rest[:-1]) or None
-    return Tres(text=text, name=name, generic=generic, kind=kind, count=_count(rest[-1]))
 
-
-def _count(text: str) -> int | None:
-    match = _COUNT.fullmatch(text)
-    if not match or not text.isascii():
-        return None
-    power = _SUFFIXES.index(match[2].lower()) + 1 if match[2] else 0
-    return int(match[1]) << 10 * power
+    count, match = None, _COUNT.fullmatch(rest[-1])
+    if match and rest[-1].isascii():
+        power = _SUFFIXES.index(match[2].lower()) + 1 if match[2] else 0
+        count = int(match[1]) << 10 * power
+    return Tres(text=text, name=name, generic=generic, kind=":".join(rest[:-1]) or None, count=count)

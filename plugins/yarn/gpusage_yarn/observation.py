@@ -19,11 +19,11 @@ from gpusage_yarn.cluster.jmx import NODES_LIMIT_S, query_nodes, read_neighbours
 from gpusage_yarn.cluster.resource_manager import RefusedError, ResourceManager
 from gpusage_yarn.cluster.snapshot import build_cluster, parse_node, read_snapshot
 from gpusage_yarn.cluster.tags import find_decision_number, parse_plan_tags
-from gpusage_yarn.plan import APPLICATION_ID, TYPE, WHOLE_GPU
 from gpusage_yarn.settings import MANAGER, YarnSettings
+from gpusage_yarn.share_plan import APPLICATION_ID, TYPE, WHOLE_GPU
 from gpusage_yarn.submission.monitoring import ENDED
 from gpusage_yarn.submission.request import WHOLE, describe_plan
-from gpusage_yarn.usage import accounting, collection
+from gpusage_yarn.usage import collection
 
 _NOT_KNOWN = 404
 
@@ -80,9 +80,9 @@ def read_accounting(addresses: tuple[str, ...], since_s: float, until_s: float, 
         UnreachableError: It does not answer.
         RequestError: It refuses.
     """
-    document = ResourceManager(addresses).request_once("GET", accounting.accounting_path(since_s, until_s))
+    document = ResourceManager(addresses).request_once("GET", collection.accounting_path(since_s, until_s))
     share = context.settings_of(YarnSettings).share_resource
-    return tuple(accounting.parse_accounting(document, share, context.catalogue))
+    return tuple(collection.parse_accounting(document, share, context.catalogue))
 
 
 def collect_past_jobs(addresses: tuple[str, ...], since_s: float, context: Context) -> tuple[PastJob, ...]:

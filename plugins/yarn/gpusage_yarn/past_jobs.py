@@ -17,7 +17,7 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import PastJob
 from gpusage_yarn.cluster.documents import Document, as_list, resource_seconds, with_repeated_names
 from gpusage_yarn.cluster.queues import GPUS
-from gpusage_yarn.plan import SHARE, WHOLE_GPU
+from gpusage_yarn.share_plan import SHARE, WHOLE_GPU
 
 QUESTION = "/ws/v1/cluster/apps"
 MS_PER_S = 1000

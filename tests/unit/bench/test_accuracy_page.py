@@ -35,10 +35,9 @@ def cells_of(line: str) -> list[str]:
     return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
-def test_the_page_has_the_goals_where_a_plainer_method_is_better_and_every_table(tmp_path: Path) -> None:
+def test_the_page_has_the_goals_and_every_table(tmp_path: Path) -> None:
     text = printed(tmp_path, {"memory": [MEMORY]})
     assert text.startswith("## Against the goals\n")
-    assert "- Memory: measured peaks of training, flat and impossible rows left out, gpusage, unseen families" in text
     assert "Rows of a test." in text
 
 

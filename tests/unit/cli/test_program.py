@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from gpusage.cli import main
 from gpusage.cli.program import BUILT_IN, LazyGroup, exit_status
+from gpusage.plugins import loading
 from sites import announced
 
 ROOT = Path(__file__).parents[3]
@@ -24,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 GPUSAGE = [sys.executable, "-m", "gpusage.cli"]
 
 
-@pytest.mark.parametrize("name", [*sorted(BUILT_IN), "evaluate", "profile", "train"])
+@pytest.mark.parametrize("name", [*sorted(BUILT_IN), "evaluate", "plan", "profile", "simulate", "train"])
 def test_every_command_of_ours_has_help_with_an_example(name: str) -> None:
     result = CliRunner().invoke(main, [name, "--help"])
     assert result.exit_code == 0
@@ -168,6 +169,44 @@ def test_a_plugins_command_stands_beside_ours_and_replaces_none(install: Callabl
     assert CliRunner().invoke(main, ["quota"]).stdout == "42\n"
     assert "--local" in CliRunner().invoke(main, ["gpus", "--help"]).stdout
     assert CliRunner().invoke(main, ["--help"]).stdout.count("\n  gpus ") == 1
+
+
+def test_groups_of_one_name_become_one_and_the_first_answer_wins(
+    install: Callable[[EntryPoint], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = click.Group("pbs", {"status": _echo("ours"), "doctor": _echo("fine")}, help="PBS.")
+    added = click.Group("pbs", {"status": _echo("theirs"), "sandbox": _echo("up")})
+    plugins = [announced("ours", add_commands=lambda: [described]), announced("theirs", add_commands=lambda: [added])]
+    install(plugins[0])
+    monkeypatch.setattr(loading, "installed_entry_points", lambda group: plugins)  # pluggy asks the last one first
+    assert CliRunner().invoke(main, ["pbs", "status"]).stdout == "theirs\n"
+    assert [CliRunner().invoke(main, ["pbs", name]).stdout for name in ("doctor", "sandbox")] == ["fine\n", "up\n"]
+    assert "PBS." in CliRunner().invoke(main, ["pbs", "--help"]).stdout
+
+
+def _echo(text: str) -> click.Command:
+    return click.Command(None, callback=lambda: click.echo(text))
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("plan --jobs j.csv", "plan"),
+        ("simulate", "simulate"),
+        ("evaluate", "evaluate"),
+        ("pbs sandbox up", "pbs sandbox"),
+    ],
+)
+def test_a_command_whose_wheel_is_missing_says_which_one_to_install(
+    words: str, command: str, install: Callable[[EntryPoint], None]
+) -> None:
+    install(announced(add_commands=lambda: [click.Group("pbs", {"status": click.Command("status")})]))
+    result = CliRunner().invoke(main, words.split())
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"gpusage: error: Command '{command}' must come from gpusage-desk, which is not installed. "
+        "Install it: pip install gpusage-desk.\n"
+    )
 
 
 def test_interrupt_ends_the_command_without_a_traceback(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpusage_lab.learning.mlperf_jobs import JOBS
 from gpusage_lab.seeds.takayama import predicted
 from gpusage_lab.seeds.takayama_online import NEW, OLD, AmongRecentJobs, ByGain, Truth, fleet, jobs, measured
+from gpusage_planning.named_jobs import JOBS
 from gpusage_planning.simulator.contract import JobRequest
 from gpusage_planning.simulator.engine import simulate
 

@@ -16,7 +16,7 @@ from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.explanation import explanation_of
 from gpusage.predictors.extrapolation import workload_notes
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.work.generation import CACHE_COPIES, GenerationWork
+from gpusage.predictors.work.decoding import CACHE_COPIES, DecodingWork
 from gpusage.predictors.work.lowering import Lowering
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage.predictors.work.sequences import MOST_ATTENTIONS, Part, sequence_model
@@ -60,12 +60,12 @@ def graph_of(name: str) -> ModelGraph:
 
 
 def run(prompt: int, new: int = 128, batch_size: int = BATCH) -> Workload:
-    generation = Decoding(prompt_tokens=prompt, new_tokens=new)
-    return Workload(batch_size=batch_size, mode="infer", precision="fp16", generate=generation)
+    decoding = Decoding(prompt_tokens=prompt, new_tokens=new)
+    return Workload(batch_size=batch_size, mode="infer", precision="fp16", generate=decoding)
 
 
-def generation_of(sizes: ElementCounts, new: int = 128) -> GenerationWork:
-    actual = WorkloadAnalysis(graph_of(sizes.name), run(sizes.prompt, new)).generation
+def decoding_of(sizes: ElementCounts, new: int = 128) -> DecodingWork:
+    actual = WorkloadAnalysis(graph_of(sizes.name), run(sizes.prompt, new)).decoding
     assert actual is not None
     return actual
 
@@ -80,7 +80,7 @@ def flop(lowering: Lowering) -> float:
 @BY_MODEL
 def test_an_encoder_reads_once_and_a_decoder_writes_token_by_token(sizes: ElementCounts) -> None:
     _, layers, hidden, inner, words, _, read, flop_of_score = sizes
-    both = generation_of(sizes)
+    both = decoding_of(sizes)
     # scores and values: 4 FLOP for each number of a query and each key; a score is of 64 numbers
     pair = 4 * hidden + flop_of_score * hidden // 64
     # weights that a token meets: four products of an attention and the two of a perceptron; a decoder has query and
@@ -96,14 +96,14 @@ def test_an_encoder_reads_once_and_a_decoder_writes_token_by_token(sizes: Elemen
 
 @BY_MODEL
 def test_two_caches_are_kept_one_of_them_grows(sizes: ElementCounts) -> None:
-    both = generation_of(sizes)
+    both = decoding_of(sizes)
     a_token = BATCH * sizes.layers * 2 * sizes.hidden * 2
     assert both.kv_cache_bytes == a_token
     assert both.read_bytes == a_token * sizes.read
     first, last = both.passes()
     assert first.kv_cache_bytes == a_token * (sizes.read + 1)
     assert last.kv_cache_bytes == a_token * (sizes.read + 128)
-    assert generation_of(sizes, new=1).passes()[1].kv_cache_bytes == a_token * (sizes.read + 1)
+    assert decoding_of(sizes, new=1).passes()[1].kv_cache_bytes == a_token * (sizes.read + 1)
 
 
 @BY_MODEL
@@ -139,8 +139,8 @@ def test_an_encoder_s_own_tensors_are_gone_before_all_keys_and_values_are_there(
     """
     graph = gpusage.read_model(str(T5_SMALL))
     analysis = WorkloadAnalysis(graph, run(512, batch_size=512))
-    assert analysis.generation is not None
-    encoder, begin, last = analysis.generation.memory_phases()
+    assert analysis.decoding is not None
+    encoder, begin, last = analysis.decoding.memory_phases()
     assert (encoder.kv_cache_bytes, begin.kv_cache_bytes) == (0.0, pytest.approx(6 * 2**20 * 512, rel=0.01))
     assert last.kv_cache_bytes > begin.kv_cache_bytes
     lowest = 2 * 8 * 512 * 512 * 2 * 512

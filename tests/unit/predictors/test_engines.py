@@ -28,8 +28,8 @@ OUTPUTS = 4096 * 32000
 
 
 def served(engine: Engine, precision: Precision = "bf16-pure", batch_size: int = 1, prompt: int = 64) -> Workload:
-    generation = Decoding(prompt_tokens=prompt, new_tokens=65)
-    return Workload(batch_size=batch_size, mode="infer", precision=precision, generate=generation, engine=engine)
+    decoding = Decoding(prompt_tokens=prompt, new_tokens=65)
+    return Workload(batch_size=batch_size, mode="infer", precision=precision, generate=decoding, engine=engine)
 
 
 def token_s(workload: Workload, gpu: Gpu) -> float:
@@ -143,9 +143,9 @@ def test_numbers_of_one_byte_are_multiplied_at_twice_the_rate_where_a_gpu_can(
 
 def test_attention_is_one_kernel_whatever_the_graph_has() -> None:
     t5 = gpusage.read_model(str(MODELS / "t5_small.onnx"))
-    generation = Decoding(prompt_tokens=512, new_tokens=64)
+    decoding = Decoding(prompt_tokens=512, new_tokens=64)
     eager, engine = (
-        WorkloadAnalysis(t5, replace(served(name, "fp16-pure"), generate=generation)) for name in ("eager", "vllm")
+        WorkloadAnalysis(t5, replace(served(name, "fp16-pure"), generate=decoding)) for name in ("eager", "vllm")
     )
     written = [float(one.lowering.written_bytes @ one.lowering.structure.counts) for one in (eager, engine)]
     # 6 layers of the encoder, 8 heads: scores, scores with positions and softmax are written, 2 bytes or more each
@@ -155,7 +155,7 @@ def test_attention_is_one_kernel_whatever_the_graph_has() -> None:
 
 def test_tensorrt_llm_has_a_cache_of_fp8_beside_weights_of_fp8() -> None:
     halves = [
-        WorkloadAnalysis(LLAMA, served(engine, "fp8")).generation.kv_cache_bytes  # type: ignore[union-attr]
+        WorkloadAnalysis(LLAMA, served(engine, "fp8")).decoding.kv_cache_bytes  # type: ignore[union-attr]
         for engine in ("vllm", "tensorrt-llm")
     ]
     assert halves == [4 * 4096, 2 * 4096]

@@ -10,7 +10,7 @@ import pytest
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.memory.liveness import TRAINING_TERMS, Walk, terms, walk
-from gpusage.predictors.memory.peak import CONTEXT_BYTES
+from gpusage.predictors.memory.peak import FITTED_CONTEXT_BYTES
 from gpusage_hooks.types import Interval, ModelGraph, Node, Optimizer, Workload
 from graphs import chain, convolution_graph, node, perceptron_graph
 
@@ -127,7 +127,7 @@ def test_a_product_keeps_its_own_copy_of_a_transposed_view() -> None:
 def test_the_loss_takes_three_times_the_outputs() -> None:
     graph = chain("wide", [Node(op_type="Neg", inputs=((-1, 1_000_000),), outputs=((-1, 1_000_000),))], (-1, 1_000_000))
     # the input, the output, its gradient, and the loss
-    assert needed(graph, 100).value - CONTEXT_BYTES["ampere"] >= 5 * 100 * 4e6
+    assert needed(graph, 100).value - FITTED_CONTEXT_BYTES >= 5 * 100 * 4e6
 
 
 def test_the_update_of_a_large_model_outweighs_its_tensors() -> None:
@@ -136,13 +136,13 @@ def test_the_update_of_a_large_model_outweighs_its_tensors() -> None:
         "wide", [Node(op_type="Gemm", inputs=((-1, 1),), outputs=((-1, 1),), parameters=((50_000_000,),))], (-1, 1)
     )
     # weights, gradients, two moments and the root of one: five times the weights
-    adam = needed(graph, 1, "adam").value - CONTEXT_BYTES["ampere"]
+    adam = needed(graph, 1, "adam").value - FITTED_CONTEXT_BYTES
     assert adam == pytest.approx(5 * weights, rel=1e-3)
 
 
 def test_without_an_optimizer_weights_and_gradients_are_still_there() -> None:
     graph = chain("product", [node("Gemm", [ROW], ROW, (1000, 50_000))], ROW)
-    assert needed(graph, optimizer="none").value >= CONTEXT_BYTES["ampere"] + 2 * 4 * graph.parameter_count
+    assert needed(graph, optimizer="none").value >= FITTED_CONTEXT_BYTES + 2 * 4 * graph.parameter_count
 
 
 def test_resnet_50_needs_what_was_measured() -> None:
@@ -180,7 +180,7 @@ def test_what_a_convolution_turns_is_no_part_of_the_peak() -> None:
         "deep", [node("Conv", [picture], picture, (64, 64, 3, 3)), node("Relu", [picture], picture)] * 6, picture
     )
     half, full = (
-        analyze(graph, Workload(batch_size=48, precision=one)).memory_bytes([A100])[0].value - CONTEXT_BYTES["ampere"]
+        analyze(graph, Workload(batch_size=48, precision=one)).memory_bytes([A100])[0].value - FITTED_CONTEXT_BYTES
         for one in ("fp16", "fp32")
     )
     assert half < 0.7 * full

@@ -27,7 +27,7 @@ def need_of(gpus: int) -> GpuNeed:
 def test_each_gpu_holds_a_part_of_the_weights_and_of_all_keys_and_values() -> None:
     """Unlike heads of keys that GPUs divide, layers can be divided among more GPUs than there are heads of keys."""
     one, several = (
-        analyze(MISTRAL, replace(ALONE, gpus=gpus, strategy="pipeline")).divided_generation for gpus in (1, 16)
+        analyze(MISTRAL, replace(ALONE, gpus=gpus, strategy="pipeline")).divided_decoding for gpus in (1, 16)
     )
     assert one is not None
     assert several is not None

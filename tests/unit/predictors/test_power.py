@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import pytest
 
-from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.times.kernel_times import WATTS_PER_TERAFLOP, sustained_share
+from gpusage.devices.catalogue import Catalogue, builtin_catalogue
+from gpusage.predictors.needs import predicted
+from gpusage.predictors.times.kernel_times import sustained_share
+from gpusage_hooks.types import Workload
 from gpusage_hooks.units import TERA
+from graphs import stack
 
 CATALOGUE = builtin_catalogue()
+NOTHING_KNOWN: dict[str, Any] = {"watts_per_teraflop": None, "pci_express": None, "is_measured": False}
 
 
 def test_the_watts_that_a_chip_needs_are_the_median_of_its_boards_in_the_catalogue() -> None:
@@ -19,7 +24,8 @@ def test_the_watts_that_a_chip_needs_are_the_median_of_its_boards_in_the_catalog
     for gpu in (gpu for gpu in CATALOGUE if gpu.vendor == "nvidia"):
         watts = gpu.power_limit_w * TERA / gpu.peak_flop_per_s["fp32"]
         boards.setdefault(gpu.compute_capability, []).append(watts)
-    assert {chip: median(watts) for chip, watts in boards.items()} == pytest.approx(WATTS_PER_TERAFLOP, rel=0.05)
+    expected = {gpu.compute_capability: gpu.watts_per_teraflop for gpu in CATALOGUE if gpu.vendor == "nvidia"}
+    assert {chip: median(watts) for chip, watts in boards.items()} == pytest.approx(expected, rel=0.05)
 
 
 @pytest.mark.parametrize("name", ["t4", "p4", "l4", "a10", "rtx-pro-6000-max-q"])
@@ -39,5 +45,12 @@ def test_a_site_that_lowers_the_power_limit_lowers_what_is_held() -> None:
 
 
 def test_a_chip_that_is_not_known_is_taken_to_hold_its_peak() -> None:
-    unknown = replace(CATALOGUE.find("t4"), compute_capability=(99, 0))
+    t4 = CATALOGUE.find("t4")
+    (unknown,) = Catalogue([replace(t4, name="t5", compute_capability=(7, 6), **NOTHING_KNOWN)])
     assert sustained_share(unknown) == 1.0
+    (need,) = predicted(stack(64, 64, 2, 16), Workload(), [unknown])
+    assert not need.familiar
+    assert need.notes[-1] == (
+        "The chip of t5 (compute capability 7.6) is not in the catalogue: its power limit is taken to be enough for "
+        "its peak."
+    )

@@ -99,9 +99,9 @@ def test_quantised_weights_of_products_have_fewer_bytes(precision: Precision, of
 
 def test_answers_are_quantised_as_well() -> None:
     whole = language_model(4096, 32, 32, 11008, 32000, length=128)
-    generation = Decoding(prompt_tokens=64, new_tokens=64)
+    decoding = Decoding(prompt_tokens=64, new_tokens=64)
     bytes_of = {
-        name: analyze(whole, Workload(mode="infer", precision=name, generate=generation)).peak.taken.value
+        name: analyze(whole, Workload(mode="infer", precision=name, generate=decoding)).peak.taken.value
         for name in ("bf16", "int4")
     }
     layer = 4 * 4096**2 + 2 * 4096 * 11008

@@ -7,7 +7,7 @@ import pytest
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import memory_cap_bytes
 from gpusage.predictors.analysis import analyze
-from gpusage.predictors.memory.peak import CONTEXT_BYTES
+from gpusage.predictors.memory.peak import FITTED_CONTEXT_BYTES
 from gpusage.predictors.sharing.colocation import predict_colocation
 from gpusage.predictors.times.kernel_times import ideal_times, kernel_times
 from gpusage.predictors.work.operators import OperatorClass
@@ -26,7 +26,7 @@ def step_s(graph: ModelGraph, workload: Workload, gpu: str = "a100") -> float:
 
 
 def tensor_peak(graph: ModelGraph, workload: Workload) -> float:
-    return analyze(graph, workload).memory_bytes([A100])[0].value - CONTEXT_BYTES["ampere"]
+    return analyze(graph, workload).memory_bytes([A100])[0].value - FITTED_CONTEXT_BYTES
 
 
 def need(sm: float, dram: float = 0.1, memory_bytes: float = GIB) -> GpuNeed:
@@ -156,7 +156,7 @@ def test_mixed_precision_saves_memory_of_activations() -> None:
 
 def test_an_empty_model_still_needs_a_context() -> None:
     empty = ModelGraph(name="empty", source="test", nodes=(), producers=(), inputs=(), parameter_count=0)
-    assert analyze(empty, Workload(mode="infer")).memory_bytes([A100])[0].value == CONTEXT_BYTES["ampere"]
+    assert analyze(empty, Workload(mode="infer")).memory_bytes([A100])[0].value == FITTED_CONTEXT_BYTES
     assert analyze(empty, Workload()).step_time_s([A100])[0].value > 0
     assert analyze(empty, Workload()).activity([A100])[0].sm_activity.value < 0.1
 
@@ -267,7 +267,7 @@ def test_what_only_a_small_share_of_the_work_is_strange_in_is_familiar() -> None
         (strange_graph(), Workload(), A100, "Fourier (1)"),
         (convolution_graph(), Workload(batch_size=10**6), A100, "1000000 samples"),
         (replace(convolution_graph(), parameter_count=10**12), Workload(), A100, "1,000,000 million parameters"),
-        (convolution_graph(), Workload(), replace(A100, generation="rubin"), "'rubin'"),
+        (convolution_graph(), Workload(), replace(A100, generation="rubin", is_measured=False), "'rubin'"),
         (convolution_graph(), Workload(), replace(A100, launch_year=2014), "of 2014"),
         (convolution_graph(), Workload(precision="tf32"), A100, "tf32"),
         (convolution_graph(pixels=2**14), Workload(batch_size=1024), A100, "FLOP"),

@@ -20,8 +20,8 @@ GPUS = [builtin_catalogue().find(name) for name in ("p100", "v100", "t4", "a100"
 
 
 def answering(model: str, batch_size: int) -> WorkloadAnalysis:
-    generation = Decoding(prompt_tokens=512, new_tokens=128)
-    workload = Workload(batch_size=batch_size, mode="infer", precision="fp16", generate=generation)
+    decoding = Decoding(prompt_tokens=512, new_tokens=128)
+    workload = Workload(batch_size=batch_size, mode="infer", precision="fp16", generate=decoding)
     return WorkloadAnalysis(gpusage.read_model(model), workload)
 
 

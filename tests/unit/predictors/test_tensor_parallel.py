@@ -10,7 +10,7 @@ from gpusage.decisions.serving import fleet_of, serving_of
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.needs import predicted
-from gpusage.predictors.work.generation import GenerationWork
+from gpusage.predictors.work.decoding import DecodingWork
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Decoding, Engine, ModelGraph, Workload
 from graphs import language_model
@@ -22,12 +22,12 @@ A100, T4 = (builtin_catalogue().find(name) for name in ("a100-sxm4-80gb", "t4"))
 
 
 def run(gpus: int, engine: Engine = "vllm", prompt: int = 512, new: int = 128) -> Workload:
-    generation = Decoding(prompt_tokens=prompt, new_tokens=new)
-    return Workload(mode="infer", precision="fp16", generate=generation, engine=engine, gpus=gpus)
+    decoding = Decoding(prompt_tokens=prompt, new_tokens=new)
+    return Workload(mode="infer", precision="fp16", generate=decoding, engine=engine, gpus=gpus)
 
 
-def work_of(graph: ModelGraph, workload: Workload) -> GenerationWork:
-    work = analyze(graph, workload).generation
+def work_of(graph: ModelGraph, workload: Workload) -> DecodingWork:
+    work = analyze(graph, workload).decoding
     assert work is not None
     return work
 

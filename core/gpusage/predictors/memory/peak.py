@@ -35,10 +35,10 @@ from gpusage.predictors.memory.liveness import (
 )
 from gpusage.predictors.parallel.data_parallel import Sharding, sharding_of
 from gpusage.predictors.work.checkpoints import Checkpoints
-from gpusage.predictors.work.generation import GenerationWork, Pass
+from gpusage.predictors.work.decoding import DecodingWork, Pass
 from gpusage.predictors.work.lowering import Lowering, weight_memory_bytes
 from gpusage.predictors.work.operators import OperatorClass
-from gpusage_hooks.types import Interval, MemoryInterval, ModelGraph, Workload
+from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, Workload
 from gpusage_hooks.units import MIB
 
 _MOMENTS_OF_8_BITS = 2.0 * (1.0 + 4.0 / 256)
@@ -72,25 +72,10 @@ FITTED_STATE_BYTES = STATE_BYTES["momentum"]
 """The state that the measured peaks contain."""
 LOSS_BYTES = 12.0
 """Of each output, in fp32: the logarithm of its softmax, and the gradients of that and of the output; by rule."""
-CONTEXT_BYTES = {
-    "kepler": 500 * MIB,
-    "pascal": 800 * MIB,
-    "volta": 1000 * MIB,
-    "turing": 1000 * MIB,
-    "ampere": 1443 * MIB,
-    "ada": 1000 * MIB,
-    "hopper": 1000 * MIB,
-    "blackwell": 1000 * MIB,
-}
-"""CUDA context with the kernels of PyTorch and cuBLAS, as nvidia-smi shows it.
-
-Ampere is the least peak of 6,000 perceptrons on an A100 (GPUMemNet, arXiv 2602.17817). The others are estimates by the
-number of kernels; where CUDA loads them lazily it is less than half, which the interval covers.
-"""
-DEFAULT_CONTEXT_BYTES = 1000 * MIB
-MEASURED_GENERATIONS = frozenset({"ampere"})
-"""Where the context is in the measured peaks, so that their interval covers it."""
-CONTEXT_LOW, CONTEXT_HIGH = 0.4, 1.3
+USUAL_CONTEXT = Interval(value=1000 * MIB, low=400 * MIB, high=1300 * MIB)
+"""CUDA context with the kernels of PyTorch and cuBLAS, where a GPU's row does not say it: an estimate."""
+FITTED_CONTEXT_BYTES = 1443 * MIB
+"""The context that the measured peaks contain, which are an A100's (`Gpu.context_bytes` of its row)."""
 ALLOCATOR_FACTOR = 1.05
 """Inference: the caching allocator rounds blocks up and cannot join all that is free."""
 WORKSPACE_FACTOR = 3.3
@@ -110,18 +95,21 @@ class Peak(NamedTuple):
     required: MemoryInterval
 
 
-def with_context(tensors: Peak, generation: str) -> Peak:
-    """Return the bytes of a process on a GPU of *generation*: of its *tensors*, and of the CUDA context."""
-    context = CONTEXT_BYTES.get(generation, DEFAULT_CONTEXT_BYTES)
-    low, high = (1.0, 1.0) if generation in MEASURED_GENERATIONS else (CONTEXT_LOW, CONTEXT_HIGH)
-    taken, required = tensors
+def context_of(gpu: Gpu) -> Interval:
+    """Return the bytes of a CUDA context on *gpu*."""
+    return gpu.context_bytes or USUAL_CONTEXT
+
+
+def with_context(tensors: Peak, gpu: Gpu) -> Peak:
+    """Return the bytes of a process on *gpu*: of its *tensors*, and of the CUDA context."""
+    context, (taken, required) = context_of(gpu), tensors
     return Peak(
-        taken=Interval(value=taken.value + context, low=taken.low + low * context, high=taken.high + high * context),
+        taken=Interval(value=taken.value + context.value, low=taken.low + context.low, high=taken.high + context.high),
         required=MemoryInterval(
-            value=required.value + context,
-            low=required.low + low * context,
-            high=required.high + high * context,
-            share_high=required.share_high + high * context,
+            value=required.value + context.value,
+            low=required.low + context.low,
+            high=required.high + context.high,
+            share_high=required.share_high + context.high,
         ),
     )
 
@@ -171,18 +159,16 @@ def tensor_peak(
     return Peak(taken, training_need(parameters, graph, max(passing, held), taken, convolves=convolves))
 
 
-def generation_peak(
-    parameters: MemoryParameters, graph: ModelGraph, generation: GenerationWork, workload: Workload
-) -> Peak:
+def decoding_peak(parameters: MemoryParameters, graph: ModelGraph, decoding: DecodingWork, workload: Workload) -> Peak:
     """Return what a process that generates takes and needs without the CUDA context: with keys and values."""
-    weights = weight_memory_bytes(generation.prompt, workload.precision)
-    most = weights + max(_present_bytes(graph, one, workload.batch_size) for one in generation.memory_phases())
+    weights = weight_memory_bytes(decoding.prompt, workload.precision)
+    most = weights + max(_present_bytes(graph, one, workload.batch_size) for one in decoding.memory_phases())
     return Peak(_inference(graph, most), inference_need(parameters, graph, most))
 
 
-def peak_pass(graph: ModelGraph, generation: GenerationWork, batch_size: int) -> Pass:
-    """Return the pass of *generation* in which most memory is taken."""
-    return max(generation.memory_phases(), key=lambda one: _present_bytes(graph, one, batch_size))
+def peak_pass(graph: ModelGraph, decoding: DecodingWork, batch_size: int) -> Pass:
+    """Return the pass of *decoding* in which most memory is taken."""
+    return max(decoding.memory_phases(), key=lambda one: _present_bytes(graph, one, batch_size))
 
 
 def _present_bytes(graph: ModelGraph, one: Pass, batch_size: int) -> float:
@@ -281,7 +267,7 @@ _LOW, _POINT = 0, 1
 def _learned(parameters: MemoryParameters) -> _Learned:
     return _Learned(
         weights=shaped("weights", parameters.weights, _ENDS, len(TRAINING_TERMS)),
-        constants=shaped("constant_bytes", parameters.constant_bytes, _ENDS) - CONTEXT_BYTES["ampere"],
+        constants=shaped("constant_bytes", parameters.constant_bytes, _ENDS) - FITTED_CONTEXT_BYTES,
     )
 
 

@@ -71,7 +71,7 @@ UNSHARDED = Sharding()
 
 
 def is_replicated(workload: Workload) -> bool:
-    """Return whether several GPUs train together; in generation each has a part of every layer (`tensor_parallel`)."""
+    """Return whether several GPUs train together; in decoding each has a part of every layer (`tensor_parallel`)."""
     return workload.gpus > 1 and workload.mode == "train"
 
 

@@ -26,31 +26,8 @@ GPUS_PER_HOST = 8
 HOST_NETWORK_BYTES_PER_S = 100 * BYTES_PER_GBIT / GPUS_PER_HOST
 """Of one GPU, one way, where its host has one network card of 100 Gb/s: what hosts of V100s (AWS's p3dn), T4s and
 other boards without links between hosts commonly have."""
-NETWORK_BYTES_PER_S = {
-    "ampere": 200 * BYTES_PER_GBIT,
-    "cdna2": 100 * BYTES_PER_GBIT,
-    **dict.fromkeys(("hopper", "blackwell", "cdna3", "cdna4"), 400 * BYTES_PER_GBIT),
-}
-"""Of one GPU, one way, by the generation of boards with links: a card per GPU in DGX A100 and Azure's ND A100 v4 (200
-Gb/s), in DGX H100, DGX B200, AWS's p5 and hosts with MI300X (400); in Frontier four cards of 200 for eight GPUs."""
 LINKED_SHARE = 0.8
 """What the protocol leaves of a link between boards, and headers and pauses of a network."""
-LINKED_BYTES_PER_S = {
-    "pascal": 80e9,
-    "volta": 150e9,
-    "ampere": 300e9,
-    "hopper": 450e9,
-    "blackwell": 900e9,
-    "cdna2": 200e9,
-    "cdna3": 448e9,
-    "cdna4": 537e9,
-}
-"""NVLink's and Infinity Fabric's one way, all links of a board together."""
-LINKED_PARTS = ("-sxm", "gh200", "mi250", "mi3")
-"""Of the names of boards that such links join to all others of their host."""
-BRIDGED_PART, BRIDGED_BYTES_PER_S, BRIDGED_GPUS = "-nvl", 300e9, 2
-"""Boards that a bridge joins to one other."""
-
 EXCHANGE_S = 10e-6
 """What a sum over GPUs, or another exchange, takes however small it is: a round number above the 6 to 7 us of two
 boards in nccl-tests (NVIDIA/nccl issue 1259, H100; NVIDIA/nccl-tests issue 44, RTX 2080 Ti), as there are mostly more.
@@ -69,13 +46,10 @@ class Bus(NamedTuple):
     sharers: int
 
 
-GENERATION_3, GENERATION_4, GENERATION_5 = Bus(13e9, 4), Bus(26e9, 2), Bus(52e9, 2)
-"""Of PCI Express. Processors with generation 3 have 40 to 48 lanes, for up to four GPUs; newer ones 64 or more."""
-BUSES = {
-    **dict.fromkeys(("kepler", "maxwell", "pascal", "volta", "turing"), GENERATION_3),
-    **dict.fromkeys(("ampere", "ada", "cdna", "cdna2"), GENERATION_4),
-}
-"""All other generations have the newest."""
+NEWEST_BUS = 5
+BUSES = {3: Bus(13e9, 4), 4: Bus(26e9, 2), NEWEST_BUS: Bus(52e9, 2)}
+"""By generation of PCI Express. Processors with the third have 40 to 48 lanes, for up to four GPUs; newer ones 64 or
+more."""
 
 
 def allreduce_s_per_byte(gpu: Gpu, gpus: int, network: float | None = None, distance: int = 1) -> float:
@@ -117,9 +91,7 @@ def bottleneck_link(gpu: Gpu, gpus: int, network: float | None = None) -> str:
 
 def network_bytes_per_s(gpu: Gpu, network: float | None = None) -> float:
     """Return what the network carries for each GPU, one way: the job's, the site's, or what is usual."""
-    is_linked = any(part in gpu.name for part in LINKED_PARTS) and not gpu.parent_gpu
-    usual = NETWORK_BYTES_PER_S.get(gpu.generation) if is_linked else None
-    return network or gpu.network_bytes_per_s or usual or HOST_NETWORK_BYTES_PER_S
+    return network or gpu.network_bytes_per_s or gpu.usual_network_bytes_per_s or HOST_NETWORK_BYTES_PER_S
 
 
 def _between_hosts(gpu: Gpu, gpus: int, network: float | None) -> float:
@@ -133,15 +105,11 @@ def _within_host(gpu: Gpu, gpus: int) -> float:
     linked = _linked_bytes_per_s(gpu, gpus)
     if linked:
         return 1.0 / (LINKED_SHARE * linked)
-    bus = BUSES.get(gpu.generation, GENERATION_5)
+    bus = BUSES[min(gpu.pci_express or NEWEST_BUS, NEWEST_BUS)]
     return 2.0 * min(gpus, bus.sharers) / bus.bytes_per_s
 
 
 def _linked_bytes_per_s(gpu: Gpu, gpus: int) -> float:
     """Return what links between boards carry one way; 0 where *gpus* boards have none, or parts of boards."""
-    if gpu.parent_gpu:
-        return 0.0
-    if BRIDGED_PART in gpu.name:
-        return BRIDGED_BYTES_PER_S if gpus <= BRIDGED_GPUS else 0.0
-    is_linked = any(part in gpu.name for part in LINKED_PARTS)
-    return LINKED_BYTES_PER_S.get(gpu.generation, 0.0) if is_linked else 0.0
+    joins_all = gpu.linked_gpu_count is None or gpus <= gpu.linked_gpu_count
+    return gpu.link_bytes_per_s if gpu.link_bytes_per_s and joins_all else 0.0

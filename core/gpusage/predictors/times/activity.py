@@ -25,7 +25,7 @@ from gpusage.predictors.artifacts import ActivityParameters
 from gpusage.predictors.intervals import NINETY_PERCENT, unknown_deviation
 from gpusage.predictors.times.step_time import Timing
 from gpusage.predictors.times.trees import Trees, read_trees
-from gpusage.predictors.work.generation import GenerationWork
+from gpusage.predictors.work.decoding import DecodingWork
 from gpusage.predictors.work.lowering import Lowering
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Interval, Mode, ModelGraph
@@ -101,13 +101,13 @@ def features_of(work: Work, timing: Timing) -> FloatArray:
     return rows
 
 
-def work_of(graph: ModelGraph, lowering: Lowering, batch_size: int, generation: GenerationWork | None = None) -> Work:
-    """Return the features that no GPU changes; *lowering* is that of *graph*, or of the prefill of *generation*."""
+def work_of(graph: ModelGraph, lowering: Lowering, batch_size: int, decoding: DecodingWork | None = None) -> Work:
+    """Return the features that no GPU changes; *lowering* is that of *graph*, or of the prefill of *decoding*."""
     kernels, flop, traffic = _sums(lowering)
-    if generation:
+    if decoding:
         kernels, flop, traffic = (
-            one + generation.decode_count * more
-            for one, more in zip((kernels, flop, traffic), _sums(generation.token), strict=True)
+            one + decoding.decode_count * more
+            for one, more in zip((kernels, flop, traffic), _sums(decoding.token), strict=True)
         )
     inputs = sum(prod(abs(size) for size in shape[1:]) for _, shape in graph.inputs) * batch_size
     return Work(

@@ -2,7 +2,7 @@
 
 **Streaming.** The networks learned from whole steps, and from kernels whose operands often lie in the cache. A pass
 over one token streams keys, values and weights, far more than a cache holds, and one query per sample makes products
-that no whole step has. Kernels of generation alone are therefore held to what streaming kernels were measured to do: a
+that no whole step has. Kernels of decoding alone are therefore held to what streaming kernels were measured to do: a
 step's kernels follow one another closely, and what they count as traffic may come from the cache.
 
 **Gradients.** A convolution's gradient of the input and that of the weight are two kernels, each with the forward
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpusage.caches import Identity
-from gpusage.devices.precisions import ARITHMETIC, HALF, NARROW_SPEEDUP, has_narrow_units
+from gpusage.devices.precisions import ARITHMETIC, HALF, NARROW_SPEEDUP, has_matrix_units, has_narrow_units
 from gpusage.predictors.arrays import BoolArray, FloatArray
 from gpusage.predictors.times.efficiency import FEATURES, Efficiency, KernelFeatures
 from gpusage.predictors.times.kernels import NARROW_UNITS, Kernels
@@ -40,12 +40,12 @@ LEAST_RATIO, MOST_RATIO = 1.5, 2.5
 """Seconds of a backward pass over those of its forward pass, where it has twice the FLOP."""
 _FULL_FLOP_RATIO = 2.0
 _TRAINED_IN_HALF = frozenset({"rtx-3090"})
-"""GPUs on which the training of many models was measured in half precision: timm's, see the artifact's card."""
+"""Calibrations of GPUs on which training in half precision was measured: timm's, see the artifact's card."""
 
 
 def is_sum_measured(gpu: Gpu, precision: Precision) -> bool:
     """Return whether training in *precision* was measured well on *gpu*; in fp32 it was on GPUs of each kind."""
-    return precision not in HALF or gpu.board in _TRAINED_IN_HALF
+    return precision not in HALF or gpu.calibration in _TRAINED_IN_HALF
 
 
 def bound_backward_passes(kernels: Kernels, seconds: FloatArray, keeps_sum: BoolArray) -> FloatArray:
@@ -73,20 +73,6 @@ def bound_backward_passes(kernels: Kernels, seconds: FloatArray, keeps_sum: Bool
     return result
 
 
-WATTS_PER_TERAFLOP: dict[tuple[int, int], float] = {
-    (3, 7): 34.32,
-    (6, 0): 26.77,
-    (6, 1): 20.43,
-    (7, 0): 17.73,
-    (7, 5): 17.92,
-    (8, 0): 16.02,
-    (8, 6): 9.83,
-    (8, 9): 4.35,
-    (9, 0): 10.46,
-    (10, 0): 13.42,
-    (12, 0): 5.24,
-}
-"""What a chip has for each TFLOP/s of its FP32 peak, by compute capability: the median over the catalogue's boards."""
 SUSTAINED = 0.9
 """The rate that is held, as a power of the watts that are there over those of the median."""
 
@@ -98,11 +84,10 @@ def sustained_share(gpu: Gpu) -> float:
     have runs its kernels below its clock: in the median of NeuSight's largest FP32 products (`linear`, the slowest
     30 %) T4 reaches 39 % of its peak, where A100 of 250 W reaches 78 %, V100 86 % and A100 of 300 W 90 %.
     """
-    needed = WATTS_PER_TERAFLOP.get(gpu.compute_capability) if gpu.vendor == "nvidia" else None
-    if needed is None:
+    if gpu.watts_per_teraflop is None:
         return 1.0
     watts = gpu.power_limit_w * TERA / gpu.peak_flop_per_s["fp32"]
-    return float(min(1.0, watts / needed) ** SUSTAINED)
+    return float(min(1.0, watts / gpu.watts_per_teraflop) ** SUSTAINED)
 
 
 MOST_SHARE = 0.93
@@ -141,8 +126,6 @@ def _few_columns(kernels: Kernels) -> BoolArray:
 
 _CUDNN_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.RECURRENT)
 """In PyTorch ``fp32`` lets cuDNN use TF32 where the GPU has it; matrix products stay in full precision."""
-VOLTA = (7, 0)
-"""The first with tensor cores, and the first to issue integers and floats side by side."""
 LOAD_LATENCY_S = 0.35e-6
 """What a thread waits for a number from memory, on any GPU of these ten years: 500 to 800 cycles, with the way to it.
 
@@ -291,7 +274,7 @@ def _rates(gpus: tuple[Identity[Gpu], ...], precision: Precision) -> _Rates:
         bytes_per_s=np.array([gpu.bandwidth_bytes_per_s for gpu in rows]),
         sm_count=np.array([float(gpu.sm_count) for gpu in rows]),
         l2_bytes=np.array([float(gpu.l2_bytes) for gpu in rows]),
-        before_volta=np.array([float(gpu.compute_capability < VOLTA) for gpu in rows]),
+        before_volta=np.array([float(not has_matrix_units(gpu)) for gpu in rows]),
         ridge=0.5 * np.log([_ridge_flop_per_byte(gpu) / _MIDDLE_RIDGE for gpu in rows]),
         keeps_sum=np.array([is_sum_measured(gpu, precision) for gpu in rows]),
     )
@@ -306,6 +289,6 @@ def _matrix_path(gpu: Gpu, operator_class: OperatorClass, precision: Precision) 
     precision = ARITHMETIC.get(precision, precision)
     wanted = "tf32" if precision == "fp32" and operator_class in _CUDNN_CLASSES else precision
     peak = gpu.peak_flop_per_s.get(wanted)
-    if wanted == "fp32" or peak is None or gpu.compute_capability < VOLTA:
+    if wanted == "fp32" or peak is None or not has_matrix_units(gpu):
         return gpu.peak_flop_per_s["fp32"], 0.0
     return peak, 0.5 if wanted == "tf32" else 1.0

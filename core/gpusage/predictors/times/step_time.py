@@ -34,6 +34,7 @@ from gpusage.predictors.times.kernel_times import Ideal, KernelTimes, ideal_time
 from gpusage.predictors.times.kernels import Kernels
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Engine, Gpu, Interval, ModelGraph, Precision, Workload
+from gpusage_hooks.types.gpus import Vendor
 
 MATRIX_SHARE = 0.68
 """What products reach of the arithmetic that a GPU holds."""
@@ -62,30 +63,21 @@ ENGINES: Mapping[Engine, EngineRules] = {
     "tensorrt-llm": EngineRules(floor_s=7.7e-6, multiplies_int8=True, reserves_cache=True),
     "tensorrt": EngineRules(floor_s=5.0e-6, deviation=0.57, multiplies_int8=True),
 }
-_BEFORE_VOLTA = ("kepler", "pascal")
 
 
 class EngineGpus(NamedTuple):
-    """The GPUs on which an engine runs.
-
-    Attributes:
-        words: As people read it.
-        too_old: By vendor, the generations of the catalogue on which it does not run.
-    """
+    """The GPUs on which an engine runs: as people read it, and the vendors; a GPU's row names the exceptions."""
 
     words: str
-    too_old: Mapping[str, Sequence[str]]
+    vendors: tuple[Vendor, ...]
 
 
 ENGINE_GPUS: Mapping[Engine, EngineGpus] = {
-    "vllm": EngineGpus("Nvidia's since Volta, or AMD's since MI200", {"nvidia": _BEFORE_VOLTA, "amd": ("cdna",)}),
-    "tensorrt-llm": EngineGpus("Nvidia's since Volta", {"nvidia": _BEFORE_VOLTA}),
-    "tensorrt": EngineGpus("Nvidia's", {"nvidia": ()}),
+    "vllm": EngineGpus("Nvidia's since Volta, or AMD's since MI200", ("nvidia", "amd")),
+    "tensorrt-llm": EngineGpus("Nvidia's since Volta", ("nvidia",)),
+    "tensorrt": EngineGpus("Nvidia's", ("nvidia",)),
 }
-"""By engine; PyTorch, compiled or not, is taken to run on all.
-
-Source: the installation pages of vLLM (compute capability 7.0; MI200), the support matrix of TensorRT-LLM.
-"""
+"""By engine; PyTorch, compiled or not, is taken to run on all."""
 _PRODUCTS = (OperatorClass.PRODUCT, OperatorClass.BATCHED_PRODUCT, OperatorClass.CONVOLUTION)
 _IS_PRODUCT = np.array([one in _PRODUCTS for one in OperatorClass])
 
@@ -99,8 +91,7 @@ def runs_on(engine: Engine, gpu: Gpu) -> bool:
     """Return whether *engine* has kernels for *gpu*; PyTorch, compiled or not, is taken to run on all."""
     if engine not in ENGINE_GPUS:
         return True
-    too_old = ENGINE_GPUS[engine].too_old.get(gpu.vendor)
-    return too_old is not None and gpu.generation not in too_old
+    return gpu.vendor in ENGINE_GPUS[engine].vendors and engine not in gpu.unsupported_engines
 
 
 def engine_notes(gpu: Gpu, engine: Engine) -> tuple[str, ...]:
@@ -215,7 +206,7 @@ class Timing:
 def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], precision: Precision) -> Timing:
     """Return the times of *kernels* on *gpus* as *efficiency* has it."""
     ideal, times = times_on(efficiency, kernels, gpus, precision)
-    names = tuple([gpu.board for gpu in gpus])
+    names = tuple([gpu.calibration for gpu in gpus])
     factors = efficiency.gpu_factors(names)
     alone_s = kernels.counts @ times.total_s
     busy_s = alone_s * factors
@@ -238,8 +229,8 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
     )
 
 
-def generation_timing(whole: Timing, first: Timing, then: Timing, count: int) -> Timing:
-    """Return the times of a generation from those of its two kinds of passes.
+def decoding_timing(whole: Timing, first: Timing, then: Timing, count: int) -> Timing:
+    """Return the times of an answer from those of its two kinds of passes.
 
     Its passes follow one another: each waits for the token before it, so the host's work for one pass is never hidden
     behind the GPU's work for another.
@@ -283,5 +274,5 @@ def min_trained_share(trainable: float) -> float:
 def _distance(efficiency: Efficiency, gpu: Gpu, short_share: float, unknown: float) -> float:
     """Return how far 90 % of the truths lie from the point, on the logarithmic scale; *unknown* operators add to it."""
     deviations = efficiency.deviations
-    unseen = 0.0 if gpu.board in efficiency.gpu_log_factors else deviations.unseen_gpu
+    unseen = 0.0 if gpu.calibration in efficiency.gpu_log_factors else deviations.unseen_gpu
     return hypot(deviations.known, unseen, deviations.short * short_share, unknown)

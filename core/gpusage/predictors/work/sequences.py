@@ -60,11 +60,11 @@ def find_attentions(graph: ModelGraph) -> list[Attention]:
     """
     attentions = [*islice(chain(_fused(graph), _products(graph)), MOST_ATTENTIONS + 1)]
     if len(attentions) > MOST_ATTENTIONS:
-        raise_generation_error(graph, f"have at most {MOST_ATTENTIONS} attentions; got more")
+        raise_decoding_error(graph, f"have at most {MOST_ATTENTIONS} attentions; got more")
     return attentions
 
 
-def raise_generation_error(graph: ModelGraph, rule: str) -> NoReturn:
+def raise_decoding_error(graph: ModelGraph, rule: str) -> NoReturn:
     """Raise the error of a *graph* that breaks a *rule* of models that generate.
 
     Raises:
@@ -203,7 +203,7 @@ def sequence_model(graph: ModelGraph) -> SequenceModel:
         _decoder_only(graph, attentions) if decoder is None else _encoder_decoder(graph, attentions, reached, decoder)
     )
     if not attentions:
-        raise_generation_error(graph, "have attentions whose keys and values can be cached; got a model without")
+        raise_decoding_error(graph, "have attentions whose keys and values can be cached; got a model without")
     for one in attentions:
         _require_full_attention(graph, sequences, one)
     return sequences
@@ -293,7 +293,7 @@ def key_count(graph: ModelGraph, attention: Attention) -> int:
 
 def _raise_unsupported_inputs(graph: ModelGraph) -> None:
     got = f"inputs {', '.join(name for name, _ in graph.inputs)[:80]}"
-    raise_generation_error(graph, f"read one sequence of tokens or of sound and write tokens on it; got {got}")
+    raise_decoding_error(graph, f"read one sequence of tokens or of sound and write tokens on it; got {got}")
 
 
 def _require_full_attention(graph: ModelGraph, sequences: SequenceModel, attention: Attention) -> None:
@@ -305,4 +305,4 @@ def _require_full_attention(graph: ModelGraph, sequences: SequenceModel, attenti
     part = sequences.parts[attention.values]
     own = sequences.written if part != Part.ENCODER else columns
     if rows != own or (part != Part.CROSS_ATTENTION and columns != own):
-        raise_generation_error(graph, f"attend to its own {own} tokens; got scores of {rows}x{columns}")
+        raise_decoding_error(graph, f"attend to its own {own} tokens; got scores of {rows}x{columns}")

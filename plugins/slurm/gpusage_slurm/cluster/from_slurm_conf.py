@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from math import prod
 from pathlib import Path
 
 from gpusage_hooks.errors import RequestError
@@ -36,30 +37,30 @@ def cluster_of_slurm_conf(path: str, catalogue: GpuCatalogue) -> Cluster | None:
     """
     if not path.endswith(".conf"):
         return None
-    lines = [*_lines(Path(path))]
-    partitions = [*_filled(lines, "partitionname")]
+    texts = read_files(Path(path))
+    if not texts:
+        message = f"File {path!r} must be a readable file; got none. Check the path."
+        raise RequestError(message)
+
+    # The settings of each line about nodes, node sets or partitions, by their names in lower case.
+    lines = [
+        {key.lower(): value.strip('"') for key, value in _PAIR.findall(line.partition("#")[0])}
+        for text in texts.values()
+        for line in text.replace("\\\n", " ").splitlines()
+        if _LINE.match(line)
+    ]
+    partitions = [*_with_defaults(lines, "partitionname")]
     nodes = [*_nodes(lines, partitions)]
     pools = pools_of(nodes, catalogue)
     if not pools:
         message = f"File {path!r} must have a line NodeName=... Gres=gpu:...; got {len(nodes)} nodes without. Add it."
         raise RequestError(message)
+
     default = next((each["partitionname"] for each in partitions if each.get("default", "").upper() == "YES"), None)
     return Cluster(manager=MANAGER, version="", pools=pools, default_partition=default)
 
 
-def _lines(path: Path) -> Iterator[Settings]:
-    """Yield the settings of each line about nodes, node sets or partitions, by their names in lower case."""
-    texts = read_files(path)
-    if not texts:
-        message = f"File {str(path)!r} must be a readable file; got none. Check the path."
-        raise RequestError(message)
-    for text in texts.values():
-        for line in text.replace("\\\n", " ").splitlines():
-            if _LINE.match(line):
-                yield {key.lower(): value.strip('"') for key, value in _PAIR.findall(line.partition("#")[0])}
-
-
-def _filled(lines: list[Settings], key: str) -> Iterator[Settings]:
+def _with_defaults(lines: list[Settings], key: str) -> Iterator[Settings]:
     """Yield the lines of *key*, merged with the DEFAULT lines before them."""
     defaults: Settings = {}
     for line in lines:
@@ -70,13 +71,28 @@ def _filled(lines: list[Settings], key: str) -> Iterator[Settings]:
 
 
 def _nodes(lines: list[Settings], partitions: list[Settings]) -> Iterator[NodeState]:
-    known = {name: line for line in _filled(lines, "nodename") for name in expand_hostlist(line["nodename"])}
-    sets = {line["nodeset"]: [*_members(line, known)] for line in _filled(lines, "nodeset")}
+    known = {name: line for line in _with_defaults(lines, "nodename") for name in expand_hostlist(line["nodename"])}
+
+    # A node set has the nodes that it names, and those with its feature.
+    sets = {
+        line["nodeset"]: [
+            *expand_hostlist(line.get("nodes", "")),
+            *(name for name, node in known.items() if line.get("feature") in _features(node)),
+        ]
+        for line in _with_defaults(lines, "nodeset")
+    }
+
     partitions_of = defaultdict[str, list[str]](list)
     for line in partitions:
-        for name in _in_partition(line.get("nodes", ""), known, sets):
-            partitions_of[name].append(line["partitionname"])
+        for listed in expand_hostlist(line.get("nodes", "")):
+            for name in known if listed.upper() == "ALL" else sets.get(listed, [listed]):
+                partitions_of[name].append(line["partitionname"])
+
     for name, line in known.items():
+        # Without CPUs a node has as many as its counts imply.
+        cpu_count = _number(line, "cpus") or _number(line, "procs")
+        if "cpus" not in line and "procs" not in line:
+            cpu_count = prod(_number(line, each) or 1 for each in _CORES)
         features = _features(line)
         yield NodeState(
             name=name,
@@ -87,34 +103,12 @@ def _nodes(lines: list[Settings], partitions: list[Settings]) -> Iterator[NodeSt
             partitions=tuple(partitions_of[name]),
             idle=True,
             memory_mib=_number(line, "realmemory"),
-            cpu_count=_cpu_count(line),
+            cpu_count=cpu_count,
         )
-
-
-def _in_partition(nodes: str, known: Mapping[str, Settings], sets: Mapping[str, list[str]]) -> Iterator[str]:
-    for name in expand_hostlist(nodes):
-        if name.upper() == "ALL":
-            yield from known
-        else:
-            yield from sets.get(name, [name])
-
-
-def _members(line: Settings, known: Mapping[str, Settings]) -> Iterator[str]:
-    yield from expand_hostlist(line.get("nodes", ""))
-    yield from (name for name, node in known.items() if line.get("feature") in _features(node))
 
 
 def _features(line: Settings) -> tuple[str, ...]:
     return tuple(word for word in (line.get("features") or line.get("feature") or "").split(",") if word)
-
-
-def _cpu_count(line: Settings) -> int:
-    if "cpus" in line or "procs" in line:
-        return _number(line, "cpus") or _number(line, "procs")
-    count = 1
-    for name in _CORES:
-        count *= _number(line, name) or 1
-    return count
 
 
 def _number(line: Settings, name: str) -> int:

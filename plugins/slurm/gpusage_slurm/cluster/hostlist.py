@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import chain, product
-from math import prod
+from itertools import product
 
 from gpusage_hooks.errors import RequestError
 
@@ -31,23 +30,28 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
     if not {"[", "]"}.isdisjoint(_BRACKETS.sub("", text)):
         message = f"Names {text[:80]!r} must have a closing bracket for each opening one; got one alone. Fix them."
         raise RequestError(message)
-    parts = [_choices(part.strip()) for part in _PARTS.findall(text)]
-    count = sum(prod(map(_count, choices)) for choices in parts)
-    longest = max((sum(map(_length, choices)) for choices in parts), default=0)
+
+    # Text, bracket, text, bracket, ... of each part. A plain text is a range of one name.
+    parts: list[list[str | list[_Range]]] = []
+    count = longest = 0
+    for part in map(str.strip, _PARTS.findall(text)):
+        pieces = _BRACKETS.split(part)
+        choices = [_ranges(piece, part) if place % 2 else piece for place, piece in enumerate(pieces)]
+        names, length = 1, 0
+        for choice in choices:
+            if isinstance(choice, str):
+                length += len(choice)
+            else:
+                names *= sum(last - first + 1 for first, last, _ in choice)
+                length += max(max(digits, len(str(last))) for _, last, digits in choice)
+        parts.append(choices)
+        count, longest = count + names, max(longest, length)
     if count > MOST_NAMES or longest > LONGEST_NAME:
         rule = f"at most {MOST_NAMES}, and each at most {LONGEST_NAME} characters long"
         message = f"Names {text[:80]!r} must be {rule}; got {count}, up to {longest} characters. Divide them."
         raise RequestError(message)
-    return tuple(chain.from_iterable(map("".join, product(*map(_words, choices))) for choices in parts))
 
-
-_Choice = str | list[_Range]
-
-
-def _choices(part: str) -> list[_Choice]:
-    """Return the pieces of *part*: plain texts and the ranges in brackets."""
-    pieces = _BRACKETS.split(part)  # text, bracket, text, bracket, ...
-    return [_ranges(piece, part) if place % 2 else piece for place, piece in enumerate(pieces)]
+    return tuple("".join(words) for choices in parts for words in product(*map(_words, choices)))
 
 
 def _ranges(bracket: str, part: str) -> list[_Range]:
@@ -59,19 +63,11 @@ def _ranges(bracket: str, part: str) -> list[_Range]:
             rule = f"at most {MOST_NAMES} numbers, as 01-16 or 3"
             message = f"Names {part[:80]!r} must have in brackets {rule}; got {each[:40]!r}. Fix them."
             raise RequestError(message)
-        ranges.append((int(first), int(last), len(first)))
+        ranges.append((int(first), int(last), len(first)))  # 01 has two digits, and so has what follows it
     return ranges
 
 
-def _count(choice: _Choice) -> int:
-    return 1 if isinstance(choice, str) else sum(last - first + 1 for first, last, _ in choice)
-
-
-def _length(choice: _Choice) -> int:
-    return len(choice) if isinstance(choice, str) else max(max(digits, len(str(last))) for _, last, digits in choice)
-
-
-def _words(choice: _Choice) -> Iterator[str]:
+def _words(choice: str | list[_Range]) -> Iterator[str]:
     if isinstance(choice, str):
         return iter((choice,))
     return (f"{number:0{digits}}" for first, last, digits in choice for number in range(first, last + 1))

@@ -26,23 +26,23 @@ _UNUSABLE_STATES = ("DOWN", "DRAIN", "FAIL", "FUTURE", "NOT_RESPONDING", "POWERE
 _SHARE_WORDS = re.compile(r"(?:^|,)(?:mps|shard)(?=[:,]|$)[^,(]*(?:\([^()]*\))?")
 
 
-def split_words(value: object) -> tuple[str, ...]:
+def _split_words(value: object) -> tuple[str, ...]:
     """Return the words of a field: a text joined by commas in 22.05, a list from 23.02 on."""
     if isinstance(value, str):
         value = value.split(",")
     return tuple(str(word) for word in value if word) if isinstance(value, Iterable) else ()
 
 
-def node_states(node: Mapping[str, Any]) -> set[str]:
+def _node_states(node: Mapping[str, Any]) -> set[str]:
     """Return a node's state and its flags, in capitals."""
-    words = (*split_words(node.get("state")), *split_words(node.get("state_flags")))
+    words = (*_split_words(node.get("state")), *_split_words(node.get("state_flags")))
     return {state for word in words for state in re.findall(r"\w+", word.upper())}
 
 
 def counts(gres: str, name: str) -> dict[str, int]:
     """Return the count of each type of the resource *name* in a node's GRES; an untyped one has the type ``""``."""
     total: dict[str, int] = {}
-    for resource in parse_tres(_without_brackets(gres)):
+    for resource in parse_tres(_BRACKETS.sub("", gres)):  # gpu:v100:1(IDX:0-1,3)
         if resource.name == name:
             total[resource.kind or ""] = total.get(resource.kind or "", 0) + (resource.count or 0)
     return total
@@ -68,11 +68,14 @@ def shared_gpus(gres_used: str, site_type: str, units_per_gpu: int) -> int:
     """
     total = 0
     for kind, count, inside in _SHARED.findall(gres_used):
-        if kind in ("", site_type):
-            used = _RANGE.findall(inside) if "IDX:" in inside else ()
-            total += sum(int(last or first) - int(first) + 1 for first, last in used)
-            total += sum(used != "0" for used, _ in _PARTS.findall(inside))
-            total += -(-int(count) // units_per_gpu) if units_per_gpu and not inside else 0
+        if kind not in ("", site_type):
+            continue
+        indices = _RANGE.findall(inside) if "IDX:" in inside else ()
+        total += sum(int(last or first) - int(first) + 1 for first, last in indices)
+        total += sum(used != "0" for used, _ in _PARTS.findall(inside))
+
+        # Without either, as many GPUs as the sum needs at least.
+        total += -(-int(count) // units_per_gpu) if units_per_gpu and not inside else 0
     return total
 
 
@@ -88,11 +91,6 @@ def free_share_percent(gres_used: str, site_type: str, units_per_gpu: int) -> in
             free += [100 - 100 * int(used) // int(units) for used, units in _PARTS.findall(inside) if int(used)]
             free += [100 - 100 * int(count) // (gpus * units_per_gpu)] if gpus and not _PARTS.search(inside) else []
     return max(free)
-
-
-def _without_brackets(text: str) -> str:
-    """Return ``gpu:v100:1`` of ``gpu:v100:1(IDX:0-1,3)``."""
-    return _BRACKETS.sub("", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,16 +130,22 @@ class NodeState:
 
 def parse_node(node: Mapping[str, Any]) -> NodeState:
     """Return a node from Slurm's JSON: texts joined by commas in 22.05, lists from 23.02 on."""
-    states = node_states(node)
+    states = _node_states(node)
     usable = not any(state.startswith(_UNUSABLE_STATES) for state in states)
+
+    # Before 25.11 a share gets none of the cores that a node reserves for whole GPUs (RestrictedCoresPerGPU), and
+    # slurmctld refuses a job for which no others are left. So such a node has no shares.
+    gres = str(node.get("gres") or "")
+    if node.get("res_cores_per_gpu"):
+        gres = _SHARE_WORDS.sub("", gres).lstrip(",")
     return NodeState(
         name=str(node.get("name", "")),
-        gres=_usable_gres(node),
+        gres=gres,
         gres_used=str(node.get("gres_used") or ""),
-        features=split_words(node.get("active_features") or node.get("features")),
-        partitions=split_words(node.get("partitions")),
+        features=_split_words(node.get("active_features") or node.get("features")),
+        partitions=_split_words(node.get("partitions")),
         usable=usable,
-        possible_features=split_words(node.get("features")),
+        possible_features=_split_words(node.get("features")),
         open=usable and not any(state.startswith(_UNAVAILABLE_STATES) for state in states),
         idle="IDLE" in states and states <= {"IDLE", "PLANNED"},
         planned="PLANNED" in states,
@@ -150,15 +154,6 @@ def parse_node(node: Mapping[str, Any]) -> NodeState:
         used_memory_mib=int(node.get("alloc_memory") or 0),
         used_cpu_count=int(node.get("alloc_cpus") or 0),
     )
-
-
-def _usable_gres(node: Mapping[str, Any]) -> str:
-    """Return the node's GRES, without shares if it reserves cores for whole GPUs (RestrictedCoresPerGPU).
-
-    Before 25.11 a share gets none of these cores, and slurmctld refuses a job for which no others are left.
-    """
-    gres = str(node.get("gres") or "")
-    return _SHARE_WORDS.sub("", gres).lstrip(",") if node.get("res_cores_per_gpu") else gres
 
 
 @cache
@@ -185,27 +180,24 @@ def _pyslurm_nodes() -> list[NodeState] | None:
     Its newer ``pyslurm.Nodes`` does not report the shares in use (22.5 no GRES at all, later what Slurm accounts), so
     its older table is read, which has Slurm's own texts; 25.11 has that no more.
     """
+    nodes = []
     try:
         import pyslurm  # optional, and of Slurm's own version only
 
-        return [parse_node(_as_slurm_json(node)) for node in pyslurm.node().get().values()]
+        for node in pyslurm.node().get().values():
+            # The table names some fields otherwise than Slurm's JSON, and has lists where that has texts.
+            names = {
+                "gres": ",".join(_split_words(node.get("gres"))),
+                "gres_used": ",".join(_split_words(node.get("gres_used"))),
+                "state": str(node.get("state", "")).split("+"),
+                "active_features": node.get("features_active"),
+                "alloc_memory": node.get("alloc_mem"),
+            }
+            nodes.append(parse_node({**node, **names}))
     except Exception as error:  # a binding to C of another project's
         _log.warning("PySlurm cannot list the nodes (%s); Slurm's commands are asked instead", error)
         return None
-
-
-def _as_slurm_json(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a node of PySlurm's table by the names of Slurm's JSON."""
-    gres, used = (",".join(split_words(node.get(name))) for name in ("gres", "gres_used"))
-    state = str(node.get("state", "")).split("+")
-    return {
-        **node,
-        "gres": gres,
-        "gres_used": used,
-        "state": state,
-        "active_features": node.get("features_active"),
-        "alloc_memory": node.get("alloc_mem"),
-    }
+    return nodes
 
 
 def free_whole_gpus(node: NodeState) -> int:

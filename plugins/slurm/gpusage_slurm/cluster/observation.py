@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpusage_hooks.managers import GpuCatalogue
-from gpusage_hooks.types import Cluster, GpuPool
+from gpusage_hooks.types import Cluster
 from gpusage_slurm import scontrol
 from gpusage_slurm.cluster.pools import read_cluster
 from gpusage_slurm.cluster.restrictions import (
@@ -56,6 +56,8 @@ def observe_cluster(catalogue: GpuCatalogue) -> Cluster:
     )
     units = max((pool.mps_per_gpu or 0 for pool in cluster.pools), default=0)
     limiting = limiting_qos(scontrol.quality_of_service(settings), units)
+
+    # Who may not change jobs could not free one that waits for the GPU types to which it is bound.
     releases = gpusaged_may_change_jobs(settings, local_socket_candidates())
     return replace(
         cluster,
@@ -89,14 +91,15 @@ def billing_weights(partition: scontrol.Line) -> Mapping[str, float]:
 def with_billing_weights(cluster: Cluster, partitions: Sequence[scontrol.Line]) -> Cluster:
     """Return *cluster* with the billing weight of one GPU of each pool, that of its most expensive partition."""
     weights = {partition["PartitionName"]: billing_weights(partition) for partition in partitions}
-    return replace(cluster, pools=tuple(_with_weight(pool, weights) for pool in cluster.pools))
+    pools = []
+    for pool in cluster.pools:
+        there = [weights[name] for name in pool.partitions or weights if name in weights]
 
-
-def _with_weight(pool: GpuPool, weights: Mapping[str, Mapping[str, float]]) -> GpuPool:
-    there = [weights[name] for name in pool.partitions or weights if name in weights]
-    typed = f"{_GPU_TRES}:{pool.site_type.lower()}"
-    weights_there = [each.get(typed, each.get(_GPU_TRES)) for each in there]
-    return replace(pool, billing_weight=max((each for each in weights_there if each), default=None))
+        # A weight of the type's own counts in place of the general one.
+        typed = f"{_GPU_TRES}:{pool.site_type.lower()}"
+        weights_there = [each.get(typed, each.get(_GPU_TRES)) for each in there]
+        pools.append(replace(pool, billing_weight=max((each for each in weights_there if each), default=None)))
+    return replace(cluster, pools=tuple(pools))
 
 
 def ignores_unmet_preference(settings: Mapping[str, str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, replace
 
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
@@ -52,36 +52,58 @@ def pools_of(nodes: Iterable[NodeState], catalogue: GpuCatalogue) -> tuple[GpuPo
     GPUs without a type go by the feature that names them.
     """
     grouped: dict[str, list[tuple[NodeState, int]]] = {}
-    names: list[tuple[NodeState, set[str]]] = []
+    types_of: list[tuple[NodeState, set[str]]] = []
     for node in nodes:
         kinds = counts(node.gres, "gpu")
         if kinds.keys() == {""}:
-            kinds = {_type_feature(node, catalogue): kinds[""]}
-        names.append((node, {*kinds}))
+            features = sorted(node.features)
+            named = next((feature for feature in features if known_gpu(catalogue, feature)), "")
+            kinds = {"" if _names_slices(features) else named: kinds[""]}
+        types_of.append((node, {*kinds}))
         for name, count in kinds.items():
             grouped.setdefault(name, []).append((node, count))
-    pools = (_pool(name, members, catalogue) for name, members in grouped.items())
-    return tuple(replace(pool, exact_feature=_exact_feature(pool, names)) for pool in pools)
+
+    pools = []
+    for name, members in grouped.items():
+        pool = _pool(name, members, catalogue)
+        # A feature stands for a type only if no node with it has another type as well.
+        wanted = (pool.feature or "").casefold()
+        there = (types for node, types in types_of if wanted in map(str.casefold, node.features))
+        is_exact = bool(wanted) and all(types == {name} for types in there)
+        pools.append(replace(pool, exact_feature=pool.feature if is_exact else None))
+    return tuple(pools)
 
 
 def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCatalogue) -> GpuPool:
+    """Return the pool of *site_type*; *members* are its nodes, each with how many GPUs of it the node has."""
     free, units, rooms = 0, set[int](), dict[NodeKind, list[Room]]()
     free_by_kind = Counter[NodeKind]()
     for node, count in members:
         shares = count_of_type(counts(node.gres, "mps"), site_type)
         units.add(shares // count if count else 0)
-        free += free_gpus(node.gres, node.gres_used, site_type) if node.usable else 0
-        rooms.setdefault(_node_kind(node), []).append(node_room(node, site_type))
-        free_by_kind[_node_kind(node)] += free_gpus(node.gres, node.gres_used, site_type) if node.open else 0
+
+        kind = NodeKind(
+            partitions=tuple(sorted(node.partitions)),
+            features=tuple(sorted(node.features)),
+            cpu_count=node.cpu_count,
+            host_memory_bytes=node.memory_mib * MIB,
+        )
+        free_here = free_gpus(node.gres, node.gres_used, site_type)
+        free += free_here if node.usable else 0
+        free_by_kind[kind] += free_here if node.open else 0
+        rooms.setdefault(kind, []).append(node_room(node, site_type))
+
     common = set.intersection(*(set(node.features) for node, _ in members))
+    other_types = set.intersection(*(set(counts(node.gres, "gpu")) for node, _ in members)) - {site_type, ""}
+    plain = site_type.lower().replace("-", "_")
     return GpuPool(
-        gpu=_catalogue_name(site_type, common, _other_types(site_type, members), catalogue),
+        gpu=_catalogue_name(site_type, sorted(common), sorted(other_types), catalogue),
         site_type=site_type,
         gpu_count=sum(count for _, count in members),
         free_gpu_count=free,
         # Nodes that count differently are no place where one number of units means one share.
         mps_per_gpu=(units.pop() or None) if len(units) == 1 else None,
-        feature=_feature(site_type, common),
+        feature=next((word for word in sorted(common) if word.lower().replace("-", "_") == plain), None),
         partitions=tuple(sorted({name for node, _ in members for name in node.partitions})),
         node_features=tuple(sorted({tuple(sorted({*node.features, *node.possible_features})) for node, _ in members})),
         node_gpu_counts=tuple(sorted({count for _, count in members if count})),
@@ -98,23 +120,8 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
     )
 
 
-def _node_kind(node: NodeState) -> NodeKind:
-    return NodeKind(
-        partitions=tuple(sorted(node.partitions)),
-        features=tuple(sorted(node.features)),
-        cpu_count=node.cpu_count,
-        host_memory_bytes=node.memory_mib * MIB,
-    )
-
-
-def _other_types(site_type: str, members: list[tuple[NodeState, int]]) -> set[str]:
-    """Return the other GPU types that all nodes with *site_type* have."""
-    types = (set(counts(node.gres, "gpu")) for node, _ in members)
-    return set.intersection(*types) - {site_type, ""}
-
-
 def _catalogue_name(
-    site_type: str, features: Iterable[str], types: Iterable[str], catalogue: GpuCatalogue
+    site_type: str, features: Sequence[str], types: Sequence[str], catalogue: GpuCatalogue
 ) -> str | None:
     """Return the catalogue's name of *site_type*, or of a feature of its nodes if the type is unknown.
 
@@ -122,31 +129,15 @@ def _catalogue_name(
     the nodes. One that names slices in another way is not known: no slice is taken for a whole GPU.
     """
     if _SLICE.search(site_type.lower()):
-        names = [*(f"{name}:{site_type}" for name in (*sorted(features), *sorted(types))), site_type]
-    elif _SOME_SLICE.search(site_type.lower()):
+        names = [*(f"{name}:{site_type}" for name in (*features, *types)), site_type]
+    elif _names_slices([site_type]):
         names = []
     else:
-        sliced = any(_SOME_SLICE.search(feature.lower()) for feature in features)
-        names = [site_type, *([] if sliced else sorted(features))]
+        names = [site_type, *([] if _names_slices(features) else features)]
     known = (known_gpu(catalogue, name) for name in names)
     return next((name for name in known if name), None)
 
 
-def _feature(site_type: str, features: Iterable[str]) -> str | None:
-    """Return the feature that all nodes of a type have and that is named after it."""
-    plain = site_type.lower().replace("-", "_")
-    return next((word for word in sorted(features) if word.lower().replace("-", "_") == plain), None)
-
-
-def _type_feature(node: NodeState, catalogue: GpuCatalogue) -> str:
-    """Return the feature that names the GPUs of *node*; empty if there is none, or if one denotes MIG slices."""
-    features = sorted(node.features)
-    sliced = any(_SOME_SLICE.search(feature.lower()) for feature in features)
-    return "" if sliced else next((feature for feature in features if known_gpu(catalogue, feature)), "")
-
-
-def _exact_feature(pool: GpuPool, names: Iterable[tuple[NodeState, set[str]]]) -> str | None:
-    """Return the feature of *pool* if no node with it has another GPU type; *names* are the types of each node."""
-    wanted = (pool.feature or "").casefold()
-    there = (types for node, types in names if wanted in map(str.casefold, node.features))
-    return pool.feature if wanted and all(kinds == {pool.site_type} for kinds in there) else None
+def _names_slices(words: Iterable[str]) -> bool:
+    """Return whether one of *words* names MIG slices but not which."""
+    return any(_SOME_SLICE.search(word.lower()) for word in words)

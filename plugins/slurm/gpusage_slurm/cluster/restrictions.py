@@ -42,12 +42,11 @@ def whole_node_partitions(partitions: Iterable[Line]) -> dict[str, str]:
     """
     reasons = {}
     for partition in partitions:
+        name = partition["PartitionName"]
         settings = [f"{key}={value}" for key, value in _WHOLE_NODES if partition.get(key, "").upper() == value]
         if settings:
-            name = partition["PartitionName"]
-            reasons[f"partition={name}"] = (
-                f"partition {name} gives whole nodes ({settings[0]}), where a share may never start"
-            )
+            why = f"partition {name} gives whole nodes ({settings[0]}), where a share may never start"
+            reasons[f"partition={name}"] = why
     return reasons
 
 
@@ -89,13 +88,17 @@ def limiting_qos(managed: str, units_per_gpu: int) -> dict[str, str]:
     """
     reasons = {}
     for block in _QOS.split(managed)[1:]:
-        name = block.partition("(")[0].strip()
-        limits = [
-            f"{kind}={word}"
-            for kind, words in _LIMITS.findall(block)
-            for word in words.split(",")
-            if _stops(kind, word, units_per_gpu)
-        ]
+        name, limits = block.partition("(")[0].strip(), []
+        for kind, words in _LIMITS.findall(block):
+            for word in words.split(","):
+                resource, _, count = word.partition("=")
+                number = int(count) if count.isdecimal() else None
+
+                # A share counts as no GPU, and a limit below a GPU's units is below what some share needs.
+                needs_gpu = kind == "MinTRESPJ" and resource.startswith("gres/gpu") and bool(number)
+                allows_less = kind != "MinTRESPJ" and resource.startswith("gres/mps")
+                if needs_gpu or (allows_less and number is not None and number < units_per_gpu):
+                    limits.append(f"{kind}={word}")
         if name and limits:
             reasons[f"qos={name}"] = f"quality of service {name} stops shares ({limits[0]})"
     return reasons
@@ -111,15 +114,6 @@ def join_reasons(*mappings: Mapping[str, str]) -> dict[str, str]:
     """Return the union of *mappings*, with the reasons for the same place joined."""
     names = dict.fromkeys(name for one in mappings for name in one)
     return {name: "; ".join(one[name] for one in mappings if name in one) for name in names}
-
-
-def _stops(kind: str, limit: str, units_per_gpu: int) -> bool:
-    resource, _, count = limit.partition("=")
-    if not count.isdecimal():
-        return False
-    if kind == "MinTRESPJ":
-        return resource.startswith("gres/gpu") and int(count) > 0
-    return resource.startswith("gres/mps") and int(count) < units_per_gpu
 
 
 def per_gpu_default_partitions(settings: Mapping[str, str], partitions: Iterable[Line]) -> dict[str, str]:

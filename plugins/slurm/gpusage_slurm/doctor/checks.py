@@ -130,7 +130,8 @@ def _may_change_no_job(evidence: Evidence) -> bool:
     return "slurmuser" in evidence.settings and uid is not None and not may_change_jobs(uid, evidence.settings)
 
 
-def _release(name: str, evidence: Evidence) -> Finding:
+def release(name: str, evidence: Evidence) -> Finding:
+    """Check slurmctld's release against known problems."""
     running = evidence.settings.get("slurm_version", "of no known version")
     if dry_run_crashes(evidence.settings):
         observation = f"slurmctld {running} may crash when anybody tries `sbatch --test-only`, as our dry run does"
@@ -141,11 +142,13 @@ def _release(name: str, evidence: Evidence) -> Finding:
     return passed(name, f"slurmctld {running}: no known problem")
 
 
-def _job_submit(name: str, evidence: Evidence) -> Finding:
+def job_submit(name: str, evidence: Evidence) -> Finding:
+    """Check that slurmctld asks gpusaged."""
     return _script_check(name, "jobsubmitplugins", "job_submit.lua", evidence)
 
 
-def _cli_filter(name: str, evidence: Evidence) -> Finding:
+def cli_filter(name: str, evidence: Evidence) -> Finding:
+    """Check that sbatch describes models."""
     return _script_check(name, "clifilterplugins", "cli_filter.lua", evidence)
 
 
@@ -158,7 +161,8 @@ def _script_check(name: str, key: str, script: str, evidence: Evidence) -> Findi
     return passed(name, f"{script} calls gpusage")
 
 
-def _current(name: str, evidence: Evidence) -> Finding:
+def current_installation(name: str, evidence: Evidence) -> Finding:
+    """Check that the files at the site are as this version writes them."""
     if evidence.outdated is None:
         return failed(name, "slurm.conf or our settings cannot be read", "see the lines above")
     if evidence.outdated:
@@ -167,7 +171,7 @@ def _current(name: str, evidence: Evidence) -> Finding:
     return passed(name, "as this version and these settings have it")
 
 
-def _outside_package(name: str, evidence: Evidence) -> Finding:
+def outside_package(name: str, evidence: Evidence) -> Finding:
     """Check that Slurm runs nothing inside gpusage's Python package, as what early versions wrote does."""
     texts = {script: evidence.scripts.get(script, "") for script in ("job_submit.lua", "cli_filter.lua")}
     for path in (script_path(evidence.settings, script) for script in SCRIPTS):
@@ -184,19 +188,22 @@ def _outside_package(name: str, evidence: Evidence) -> Finding:
     return warned(name, observation, f"{todo}reconfigure")
 
 
-def _lua_socket(name: str, evidence: Evidence) -> Finding:
+def lua_socket(name: str, evidence: Evidence) -> Finding:
+    """Check that slurmctld's Lua has sockets."""
     if evidence.dry_run_arrived or "socket" in evidence.lua_modules:
         return passed(name, "slurmctld's Lua can ask the daemon")
     return failed(name, "no module 'socket' where Lua looks", "apt install lua-socket (on the controller)")
 
 
-def _lua_posix(name: str, evidence: Evidence) -> Finding:
+def lua_posix(name: str, evidence: Evidence) -> Finding:
+    """Check that sbatch's Lua can set variables."""
     if "posix" in evidence.lua_modules:
         return passed(name, "models travel without touching --export")
     return warned(name, "no module 'posix' where Lua looks", "apt install lua-posix (on the login nodes)")
 
 
-def _task_prolog(name: str, evidence: Evidence) -> Finding:
+def task_prolog(name: str, evidence: Evidence) -> Finding:
+    """Check the task prolog."""
     script = script_path(evidence.settings, TASK_PROLOG)
     if script is None:
         used = evidence.settings.get("taskprolog") or "(none)"
@@ -204,7 +211,7 @@ def _task_prolog(name: str, evidence: Evidence) -> Finding:
     return _executable(name, script)
 
 
-def _node_prolog(name: str, evidence: Evidence) -> Finding:
+def node_prolog(name: str, evidence: Evidence) -> Finding:
     """Check the prolog and the epilog, which run as root."""
     lacking = [script.key for script in (PROLOG, EPILOG) if script in missing_scripts(evidence.settings)]
     if lacking:
@@ -233,7 +240,7 @@ def _executable(name: str, *scripts: str) -> Finding:
     return passed(name, ", ".join(scripts))
 
 
-def _job_container(name: str, evidence: Evidence) -> Finding:
+def job_container(name: str, evidence: Evidence) -> Finding:
     """Check whether jobs see the folder by which CUDA's processes may meet; nobody has tried MPS without it."""
     kind = evidence.settings.get("jobcontainertype", "")
     if not kind.endswith("tmpfs"):
@@ -242,7 +249,8 @@ def _job_container(name: str, evidence: Evidence) -> Finding:
     return warned(name, observation, "leave /dev/shm out of Dirs= in job_container.conf, and try a share by hand first")
 
 
-def _sampler(name: str, evidence: Evidence) -> Finding:
+def sampler(name: str, evidence: Evidence) -> Finding:
+    """Check the Python that samples the usage of jobs."""
     if evidence.sampler:
         return passed(name, evidence.sampler)
     observation = "no Python with gpusage samples jobs here: if this host is a node, nobody knows what they really did"
@@ -250,7 +258,7 @@ def _sampler(name: str, evidence: Evidence) -> Finding:
     return warned(name, observation, f"{todo}write them again: gpusage slurm install --node")
 
 
-def _private_data(name: str, evidence: Evidence) -> Finding:
+def private_data(name: str, evidence: Evidence) -> Finding:
     """Check that slurmctld hides nothing from gpusaged that it needs."""
     hidden = evidence.settings.get("privatedata", "").lower().split(",")
     unseen = [word for word in ("jobs", "nodes", "partitions", "reservations") if word in hidden]
@@ -260,7 +268,8 @@ def _private_data(name: str, evidence: Evidence) -> Finding:
     return warned(name, observation, _RUN_AS)
 
 
-def _dry_run(name: str, evidence: Evidence) -> Finding:
+def dry_run(name: str, evidence: Evidence) -> Finding:
+    """Check that a submission reaches gpusaged."""
     if dry_run_crashes(evidence.settings):
         return warned(name, "not tried: it could crash this slurmctld", "update Slurm to 26.05.4 or newer")
     if evidence.dry_run_arrived is None:
@@ -271,7 +280,8 @@ def _dry_run(name: str, evidence: Evidence) -> Finding:
     return passed(name, "`sbatch --test-only` reached gpusaged")
 
 
-def _pyslurm(name: str, evidence: Evidence) -> Finding:
+def pyslurm(name: str, evidence: Evidence) -> Finding:
+    """Check that PySlurm, where it is installed, is of Slurm's version."""
     if evidence.pyslurm is None:
         return passed(name, "not installed; scontrol is read instead")
     if evidence.pyslurm != evidence.version:
@@ -282,17 +292,17 @@ def _pyslurm(name: str, evidence: Evidence) -> Finding:
 
 _SLURM_CHECKS: Mapping[str, Callable[[str, Evidence], Finding]] = MappingProxyType(
     {
-        "release": _release,
-        "job_submit plugin": _job_submit,
-        "cli_filter plugin": _cli_filter,
-        "installation": _current,
-        "upgrades": _outside_package,
-        "LuaSocket": _lua_socket,
-        "luaposix": _lua_posix,
-        "task prolog": _task_prolog,
-        "node prolog": _node_prolog,
-        "job containers": _job_container,
-        "sampler": _sampler,
+        "release": release,
+        "job_submit plugin": job_submit,
+        "cli_filter plugin": cli_filter,
+        "installation": current_installation,
+        "upgrades": outside_package,
+        "LuaSocket": lua_socket,
+        "luaposix": lua_posix,
+        "task prolog": task_prolog,
+        "node prolog": node_prolog,
+        "job containers": job_container,
+        "sampler": sampler,
         "gres/mps": gpu_checks.shares,
         "slices": gpu_checks.slices,
         "all_sharing": gpu_checks.all_sharing,
@@ -301,9 +311,9 @@ _SLURM_CHECKS: Mapping[str, Callable[[str, Evidence], Finding]] = MappingProxyTy
         "defaults per GPU": gpu_checks.per_gpu_defaults,
         "accounting": gpu_checks.accounting,
         "partitions": gpu_checks.enforced_partitions,
-        "private data": _private_data,
-        "dry run": _dry_run,
-        "PySlurm": _pyslurm,
+        "private data": private_data,
+        "dry run": dry_run,
+        "PySlurm": pyslurm,
     }
 )
 """The checks that need slurmctld's answers, by the names that an admin sees."""

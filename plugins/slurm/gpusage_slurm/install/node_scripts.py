@@ -86,6 +86,7 @@ def render_wrapper(script: NodeScript, theirs: str | None, copy: Path, *, across
     is_multiuser = across_users and script is PROLOG
     if not theirs and not is_multiuser:
         return None
+
     ours = shlex.quote(str(copy))
     export = "export GPUSAGE_ACROSS_USERS=yes\n" if is_multiuser else ""
     site = _call(theirs, '"$@" ' if script in (TASK_PROLOG, TASK_EPILOG) else "") if theirs else ""
@@ -183,9 +184,12 @@ def _copies(folder: Path) -> Iterator[tuple[Path, str, int]]:
         text = script.path.read_text(encoding="utf-8")
         yield script.copy(folder), text.replace("{GPUSAGE_ON_START:-}", f"{{GPUSAGE_ON_START:-{ON_START}}}"), 0o755
     yield from node_programs(folder)
+
+    # A copy lies apart from the package, so it has that Python's path in it.
     sampler = (NODE_FOLDER / SAMPLER).read_text(encoding="utf-8")
     text = sampler.replace("{GPUSAGE_PYTHON:-}", f"{{GPUSAGE_PYTHON:-{plain_python()}}}")
     yield folder / SAMPLER, text, 0o755
+
     for name in lua_scripts.MODULES:
         yield folder / name, (lua_scripts.LUA_FOLDER / name).read_text(encoding="utf-8"), 0o644
     yield folder / "README", _README.format(version=version("gpusage")), 0o644

@@ -42,6 +42,8 @@ def read_files(path: Path) -> dict[Path, str]:
         text = None if any(each.samefile(known) for known in texts if each.exists()) else read_text(each)
         if text is not None:
             texts[each] = text
+
+            # Includes come right behind the file that names them, as Slurm reads them in place.
             cluster = cluster or (setting(text, "ClusterName") or "").lower()
             waiting[:0] = [each.parent / name.replace("%c", cluster) for name in _INCLUDE.findall(text)]
     return texts
@@ -63,6 +65,7 @@ def with_setting(text: str, key: str, value: str) -> str:
         return f"{text}{key}={value}{_ADDED}\n" if complete else f"{text}\n{key}={value}{_ADDED}"
     if _value(lines[index]) == value:
         return text
+
     line, end = _split_end(lines[index])
     if line.endswith("\\"):
         message = (
@@ -70,6 +73,7 @@ def with_setting(text: str, key: str, value: str) -> str:
             f"Set {key}={value} by hand."
         )
         raise RequestError(message)
+
     original = _original(line)
     lines[index] = f"{key}={value}{_ADDED if original is None else _WAS + original}{end}"
     return "".join(lines)
@@ -100,10 +104,12 @@ def without_edits(text: str) -> str:
         elif _WAS in bare:
             lines.append(bare.split(_WAS, 1)[1] + end)
         elif bare.endswith(_ADDED):
+            # An added line without an end stands behind one that had none.
             if not end and lines:
                 lines[-1] = lines[-1].removesuffix("\n")
         else:
             lines.append(line)
+
     return "".join(lines)
 
 
@@ -112,6 +118,8 @@ def _changed_since(line: str) -> str | None:
     original = _original(line)
     if not line.endswith(_ADDED) and original == line:
         return None
+
+    # What we would have written; the site has edited the line where it has something else.
     key = line.partition("=")[0].strip()
     ours = next((items for name, items in ADDED_ITEMS.items() if name.lower() == key.lower()), ())
     before = [item for item in _value(original or "").split(",") if item]
@@ -119,6 +127,7 @@ def _changed_since(line: str) -> str | None:
     expected = [*before, *(item for item in ours if item in now and item not in before)]
     if not ours or now == expected:
         return None
+
     remaining = [item for item in now if item in before or item not in ours]
     return f"{key}={','.join(remaining)}" if remaining else None
 

@@ -37,6 +37,7 @@ def seconds_left(text: str, now: datetime) -> int:
             "Write '--deadline=2026-12-24T18:00' or '--deadline=now+8hours'."
         )
         raise RequestError(message)
+
     left_s = int((until - now).total_seconds())
     if left_s <= 0:
         message = f"Option '--deadline' must be a time to come; got {text!r}, which is over. Slurm refuses such a job."
@@ -45,7 +46,7 @@ def seconds_left(text: str, now: datetime) -> int:
 
 
 def time_of(text: str, now: datetime) -> datetime | None:
-    """Return the time that *text* names; ``None`` where it is none. What may be meant twice is the next one."""
+    """Return the time that *text* names; ``None`` where it is none. Of two that may be meant it is the next one."""
     text = _WORDS.get(text.strip().lower(), text.strip())
     relative = _RELATIVE.fullmatch(text.lower())
     since_1970 = _SINCE_1970.fullmatch(text)
@@ -55,18 +56,20 @@ def time_of(text: str, now: datetime) -> datetime | None:
         if relative:
             unit_s = _UNITS_S.get(relative[2].removesuffix("s") if relative[2] else "")
             return None if unit_s is None else now + timedelta(seconds=unit_s * int(relative[1] or 0))
-        return next(_read(text, now), None)
+        return next(_candidates(text, now), None)
     return None
 
 
-def _read(text: str, now: datetime) -> Iterator[datetime]:
-    """Yield *text* parsed as a time of day, and as a date with or without one."""
+def _candidates(text: str, now: datetime) -> Iterator[datetime]:
+    """Yield *text* read as a day's name, as a time of day, and as a date with or without one."""
     day = {"today": now, "tomorrow": now + _DAY}.get(text.lower())
     if day:
         yield day.replace(hour=0, minute=0, second=0, microsecond=0)
     for clock in _parsed(text, _CLOCKS):
         today = now.replace(hour=clock.hour, minute=clock.minute, second=clock.second, microsecond=0)
         yield today if today > now else today + _DAY
+
+    # A day without a year is this year's or, if that is over, the next one's.
     for year in (now.year, now.year + 1):
         match = _DAY_OF_A_YEAR.match(text)
         full = f"{match[3] or year % 100:02}-{match[1]}-{match[2]}T{text[match.end() :]}" if match else text

@@ -96,9 +96,11 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
     script = submission.script
     fields = {**read_script(script), **submission.fields} if script else submission.fields
 
-    texts = (fields.get(channel, "") for channel in _CHANNELS)
-    requests = (parse_comment(text, model_names) for text in texts if text)
-    model_request = next((request for request in requests if request is not None), None)
+    for channel in _CHANNELS:
+        text = fields.get(channel, "")
+        model_request = parse_comment(text, model_names) if text else None
+        if model_request is not None:
+            break
     path = model_request.model if model_request and is_model_path(model_request.model, model_names) else ""
     if model_request is not None and path and not path.startswith(("~", "/")):
         # sbatch resolves a path from --chdir, too. Jobs that name none share their answer, whatever folder they are in.
@@ -126,8 +128,11 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
 
 def _learn_switch(fields: Mapping[str, str]) -> bool | None:
     """Return whether the user's words are ``learn=on`` or ``learn=off``; a site may observe jobs that say nothing."""
-    switches = (parse_learn(fields.get(channel, "")) for channel in _CHANNELS)
-    return next((switch for switch in switches if switch is not None), None)
+    for channel in _CHANNELS:
+        switch = parse_learn(fields.get(channel, ""))
+        if switch is not None:
+            return switch
+    return None
 
 
 def _missing_card_reason(fields: Mapping[str, str]) -> str | None:
@@ -156,22 +161,20 @@ def _is_batch(fields: Mapping[str, str]) -> bool:
 
 def read_request(fields: Mapping[str, str]) -> GpuRequest:
     """Return the request of *fields*: the GPUs of the whole job, their type, and obstacles to a share."""
-    gpus = _gpu_tres(fields)
+    requested = _requested_tres(fields)
+    gpus = [(field, resource) for field, resource in requested if is_gpu(resource)]
     kinds = {resource.kind for _, resource in gpus}
     gpu_count = _gpu_count(fields, gpus)
 
     cpu_count = max(_number(fields, name) or 1 for name in ("min_cpus", "pn_min_cpus", "cpus_per_task"))
-    node_mib, cpu_mib = (_number(fields, name) or 0 for name in ("min_mem_per_node", "min_mem_per_cpu"))
+    node_mib, cpu_mib = _number(fields, "min_mem_per_node") or 0, _number(fields, "min_mem_per_cpu") or 0
     deadline = fields.get("deadline", "")
 
     # slurmctld refuses a job that none of its nodes could ever run, and one that waits for a node outside its
     # reservation waits for ever. So a job is bound to GPU types only where nothing unknown to us ties it to nodes.
     constraint, excludes = fields.get("features", ""), fields.get("exc_nodes", "")
-    others = [
-        item for field in TRES_FIELDS for item in _requested_tres(fields, field) if item.generic and not is_gpu(item)
-    ]
     is_free = (
-        not others
+        all(is_gpu(resource) for _, resource in requested if resource.generic)
         and not any(fields.get(name) for name in _NODE_TIES)
         and (not constraint or bool(feature_groups(constraint)))
     )
@@ -183,7 +186,7 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
     return GpuRequest(
         gpu_count=gpu_count,
         gpu_type=next(iter(kinds)) if len(kinds) == 1 else None,
-        obstacles=tuple(_obstacles(fields, gpus)) if gpu_count or gpus else (),
+        obstacles=tuple(_obstacles(fields, requested)) if gpu_count or gpus else (),
         partitions=tuple(name for name in fields.get("partition", "").split(",") if name),
         scopes=(*reservations, *(f"qos={name}" for name in qos if name)),
         # Slurm tries the job's own preference in place of its constraint, so then that confines nothing.
@@ -202,17 +205,18 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
 
 def describe_request(fields: Mapping[str, str]) -> str:
     """Return the GPU request in Slurm's newer spelling, for people: ``gres/gpu:v100:1``, ``gres/gpu:2 per task``."""
-    words = []
-    for field in TRES_FIELDS:
-        for resource in _requested_tres(fields, field):
-            if is_gpu(resource) or is_share(resource):
-                count = "?" if resource.count is None else resource.count
-                parts = (f"gres/{resource.name}", resource.kind, count)
-                place = "" if field == "tres_per_node" else f" per {field.rpartition('_')[2]}"
-                words.append(":".join(str(part) for part in parts if part is not None) + place)
+    words, gpus = [], []
+    for field, resource in _requested_tres(fields):
+        if is_gpu(resource) or is_share(resource):
+            kind = "" if resource.kind is None else f":{resource.kind}"
+            count = "?" if resource.count is None else resource.count
+            place = "" if field == "tres_per_node" else f" per {field.rpartition('_')[2]}"
+            words.append(f"gres/{resource.name}{kind}:{count}{place}")
+        if is_gpu(resource):
+            gpus.append((field, resource))
 
     # One GPU in all is one GPU, wherever the request stands.
-    if len(words) == 1 and _gpu_count(fields, _gpu_tres(fields)) <= 1:
+    if len(words) == 1 and _gpu_count(fields, gpus) <= 1:
         words = [words[0].partition(" ")[0]]
     return ", ".join(words) or "no GPU"
 
@@ -224,15 +228,15 @@ def feature_groups(constraint: str) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(group.split("&")) for group in constraint.split("|")) if plain else ()
 
 
-def _requested_tres(fields: Mapping[str, str], field: str) -> tuple[Tres, ...]:
-    """Return the TRES of *field*; a list longer than people write is not parsed, which would take slurmctld's time."""
-    text = fields.get(field, "")
-    return parse_tres(text) if len(text) <= _MAXIMUM_LIST_CHARACTERS else (_TOO_LONG,)
-
-
-def _gpu_tres(fields: Mapping[str, str]) -> list[tuple[str, Tres]]:
-    """Return each GPU request with its field."""
-    return [(field, item) for field in TRES_FIELDS for item in _requested_tres(fields, field) if is_gpu(item)]
+def _requested_tres(fields: Mapping[str, str]) -> list[tuple[str, Tres]]:
+    """Return each requested resource with its field."""
+    requested = []
+    for field in TRES_FIELDS:
+        text = fields.get(field, "")
+        # A list longer than people write is not parsed, which would take slurmctld's time.
+        items = parse_tres(text) if len(text) <= _MAXIMUM_LIST_CHARACTERS else (_TOO_LONG,)
+        requested += [(field, item) for item in items]
+    return requested
 
 
 def _gpu_count(fields: Mapping[str, str], gpus: list[tuple[str, Tres]]) -> int:
@@ -273,13 +277,13 @@ def _number(fields: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None  # uint32
 
 
-def _obstacles(fields: Mapping[str, str], gpus: list[tuple[str, Tres]]) -> Iterator[str]:
+def _obstacles(fields: Mapping[str, str], requested: list[tuple[str, Tres]]) -> Iterator[str]:
     """Yield what in the job's options needs a whole GPU, or more than one."""
     if not _is_batch(fields):
         yield _ONLY_BATCH
     if fields.get("het", "0") not in ("", "0"):
         yield "the job is heterogeneous"
-    yield from _request_obstacles(fields, gpus)
+    yield from _request_obstacles(requested)
 
     if max(_number(fields, "min_nodes") or 1, _number(fields, "max_nodes") or 1) > 1:
         yield "the job may use several nodes"
@@ -298,16 +302,19 @@ def _obstacles(fields: Mapping[str, str], gpus: list[tuple[str, Tres]]) -> Itera
         yield "--gpu-bind needs a GPU of its own"
 
 
-def _request_obstacles(fields: Mapping[str, str], gpus: list[tuple[str, Tres]]) -> Iterator[str]:
+def _request_obstacles(requested: list[tuple[str, Tres]]) -> Iterator[str]:
     """Yield what in the GPU request itself is no single whole GPU."""
-    for _, resource in gpus:
-        if resource.count is None:
-            yield f"{resource.text} is not understood"
-    if len({resource.kind for _, resource in gpus}) > 1:
+    places, kinds, shares = set(), set(), []
+    for field, resource in requested:
+        if is_share(resource):
+            shares.append(resource.name)
+        if is_gpu(resource):
+            places.add(field)
+            kinds.add(resource.kind)
+            if resource.count is None:
+                yield f"{resource.text} is not understood"
+    if len(kinds) > 1:
         yield "several GPU types are named"
-    if len({field for field, _ in gpus}) > 1:
+    if len(places) > 1:
         yield "GPUs are asked for in several places"
-    for field in TRES_FIELDS:
-        for resource in _requested_tres(fields, field):
-            if is_share(resource):
-                yield f"gres/{resource.name} is already asked for"
+    yield from (f"gres/{name} is already asked for" for name in shares)

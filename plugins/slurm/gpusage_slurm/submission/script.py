@@ -134,11 +134,14 @@ def read_script(text: str) -> dict[str, str]:
             options["requeue"] = _REQUEUE[name]
         else:
             options[name] = value
+
     for name, value in options.items():
         for key, converted in _field(name, value):
+            # --gres and --gpus-per-node are one field, and add up.
             fields[key] = f"{fields[key]},{converted}" if key.startswith("tres_per") and key in fields else converted
     output, errors = options.get("output", ""), options.get("error", "")
     fields["unrepeatable"] = why_unrepeatable(text, requeue=options.get("requeue", ""), output=output, errors=errors)
+
     tasks, nodes = options.get("ntasks-per-node", ""), fields.get("min_nodes", "1")
     if "num_tasks" not in fields and _COUNT.fullmatch(tasks) and _COUNT.fullmatch(nodes):
         fields["num_tasks"] = str(int(tasks) * int(nodes))  # as sbatch counts them
@@ -155,6 +158,8 @@ def run_record(text: str, folder: str) -> str:
     content = text.encode("utf-8", "replace")
     if not 0 < len(content) < _HEAD_CHARACTERS:
         return ""
+
+    # Two polynomials, each modulo a prime; gpusage.lua's `digest` computes the same in doubles.
     one, other = 7, 11
     for byte in content + b"\0" + os.fsencode(Path.cwd() / folder):
         one, other = (one * 65599 + byte) % 2147483647, (other * 31337 + byte) % 4294967291
@@ -170,6 +175,7 @@ def gpusage_directives(text: str) -> str:
         match = _WORDS.fullmatch(line)
         if match:
             words.append(match[1].rstrip(_TAIL))
+
     return ",".join(filter(None, words))
 
 
@@ -187,14 +193,11 @@ def read_directives(text: str) -> Iterator[tuple[str, str]]:
             return
         directive = _DIRECTIVE.match(line)
         if directive:
-            yield from _options(_words(directive[1]))
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text, comments=True)
-    except ValueError:  # an open quote: sbatch will refuse it
-        return text.split()
+            try:
+                words = shlex.split(directive[1], comments=True)
+            except ValueError:  # an open quote: sbatch will refuse it
+                words = directive[1].split()
+            yield from _options(words)
 
 
 def _options(words: list[str]) -> Iterator[tuple[str, str]]:
@@ -205,6 +208,8 @@ def _options(words: list[str]) -> Iterator[tuple[str, str]]:
         if word in _HET:
             yield word, ""
             continue
+
+        # A short option has its value behind it, with or without a sign: -n4, -n=4, -n 4.
         if word[:2] in _SHORT and not word.startswith("--"):
             name, separator, value = "--" + _SHORT[word[:2]], word[2:], word[2:].removeprefix("=")
         if not name.startswith("--"):
@@ -215,27 +220,25 @@ def _options(words: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _field(name: str, value: str) -> Iterator[tuple[str, str]]:
+    """Yield the fields of job_submit that the option *name* sets."""
     if name == "nodes":
         least, _, most = value.partition("-")
         yield "min_nodes", least
         yield "max_nodes", most or least
     elif name == "exclusive":
-        if not value:
+        if not value:  # --exclusive=user keeps other users off, and takes no whole node
             yield "shared", "0"
     elif name == "gres":
         yield "tres_per_node", _with_gres_prefix(value, "gres:")
     elif name in _GPUS:
         yield _GPUS[name], _with_gres_prefix(value, "gres:gpu:")
+
+    # Whole MiB of ``32G``, as job_submit sees them; empty where it is no amount, which sbatch will say.
     elif name in _MEMORY:
-        yield _MEMORY[name], _mib(value)
+        amount = _AMOUNT.fullmatch(value)
+        yield _MEMORY[name], str(math.ceil(int(amount[1]) * _MIB[amount[2].upper()])) if amount else ""
     elif name in _PLAIN:
         yield _PLAIN[name], value
-
-
-def _mib(memory: str) -> str:
-    """Return whole MiB of ``32G``, as job_submit sees them; empty where it is no amount, which sbatch will say."""
-    amount = _AMOUNT.fullmatch(memory)
-    return str(math.ceil(int(amount[1]) * _MIB[amount[2].upper()])) if amount else ""
 
 
 def _with_gres_prefix(value: str, prefix: str) -> str:

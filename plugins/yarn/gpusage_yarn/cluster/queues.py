@@ -8,7 +8,7 @@ from typing import Any
 
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.cluster.documents import as_list, resource_amounts
-from gpusage_yarn.plan import SHARE, WHOLE_GPU
+from gpusage_yarn.share_plan import SHARE, WHOLE_GPU
 
 MASTER_MIB = 512
 """What our application master takes, with one vcore."""

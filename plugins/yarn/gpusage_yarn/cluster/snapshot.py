@@ -15,15 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpusage.service.state.reservations import Reservation, remaining_capacity
+from gpusage.service.reservations import Reservation, remaining_capacity
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
 from gpusage_hooks.types import Cluster, GpuPool, Neighbour, NodeKind, Room
 from gpusage_hooks.units import MIB
 from gpusage_yarn.cluster.documents import Document, as_list, resource_amounts
 from gpusage_yarn.cluster.queues import DEFAULT, GPUS, MASTER_MIB, Queue, creates_queues, parse_queues, queue_names
 from gpusage_yarn.cluster.tags import read_pending_claims
-from gpusage_yarn.plan import SHARE, WHOLE_GPU
 from gpusage_yarn.settings import MANAGER
+from gpusage_yarn.share_plan import SHARE, WHOLE_GPU
 
 _SLICE = re.compile(r"(\dg)[-_](\d+gb)", re.IGNORECASE)
 """Of ``a100-3g-20gb``, a slice (MIG): a label can hold no dot."""

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from gpusage.service.state.reservations import Reservation
+from gpusage.service.reservations import Reservation
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_yarn.cluster.documents import Document, as_list
-from gpusage_yarn.plan import TYPE, Plan
 from gpusage_yarn.settings import MANAGER
+from gpusage_yarn.share_plan import TYPE, Plan
 
 RECENT_S = 60.0
 """Whoever waits for longer waits for room that nobody has."""

@@ -32,8 +32,8 @@ from gpusage_yarn.cluster.jmx import JmxReport
 from gpusage_yarn.cluster.queues import MASTER_MIB, Queue
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot
 from gpusage_yarn.doctor.inspection import Inspection
-from gpusage_yarn.plan import WHOLE_GPU
 from gpusage_yarn.settings import YarnSettings
+from gpusage_yarn.share_plan import WHOLE_GPU
 
 _RESOURCE = "yarn.nodemanager.resource-type"
 

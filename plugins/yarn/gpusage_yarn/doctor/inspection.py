@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from gpusage.cli.admin import OwnEvidence, gather_own
 from gpusage.decisions.advisor import advisor
 from gpusage.node.dividing.copies import PYTHON, plan_node_programs
-from gpusage.service.state.allowed_users import known_uids
+from gpusage.service.configuration_watch import known_uids
 from gpusage.settings.configuration import Configuration, DaemonSettings
 from gpusage.settings.configuration_file import read_configuration
 from gpusage_hooks.errors import GpuUsageError
@@ -53,7 +53,7 @@ from gpusage_yarn.cluster.jmx import (
 from gpusage_yarn.cluster.resource_manager import ResourceManager
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, NodeState, build_cluster, read_snapshot
 from gpusage_yarn.install.classes import configured_classes, load_classes
-from gpusage_yarn.install.edits import DEVICES, SHARED_GPUS, are_gpus_divided
+from gpusage_yarn.install.site import DEVICES, SHARED_GPUS, are_gpus_divided
 from gpusage_yarn.settings import YarnSettings
 
 SETTINGS = (

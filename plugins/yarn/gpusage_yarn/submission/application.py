@@ -18,7 +18,7 @@ from typing import Any
 
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.cluster.queues import MASTER_MIB
-from gpusage_yarn.plan import TYPE, Plan, encode, encode_texts, json_of
+from gpusage_yarn.share_plan import TYPE, Plan, encode, encode_texts, json_of
 
 MASTER = "org.gpusage.yarn.GpuShareApplicationMaster"
 DEFAULT_CLASSPATH = ",".join(

@@ -13,9 +13,8 @@ from gpusage.cli import documents, options, tables
 from gpusage.cli.cards.cached_advisor import with_cache
 from gpusage.cli.cards.job_card import card_of
 from gpusage.decisions.advisor import Advisor, advisor
-from gpusage.decisions.outcome import DecisionContext, require_job
 from gpusage.graphs.card.text import decode
-from gpusage.service.state.kill_switch import kill_reason
+from gpusage.service.configuration_watch import kill_reason
 from gpusage.settings.configuration import Configuration
 from gpusage.settings.configuration_file import load_configuration
 from gpusage_hooks.types import DecisionRequest, ModelRequest
@@ -24,8 +23,8 @@ from gpusage_yarn.cluster.jmx import query_nodes, read_neighbours, sample_nodes,
 from gpusage_yarn.cluster.resource_manager import ResourceManager
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, ContainerSize, read_snapshot
 from gpusage_yarn.cluster.tags import make_tags, require_tags
-from gpusage_yarn.plan import Plan
 from gpusage_yarn.settings import MANAGER, YarnSettings
+from gpusage_yarn.share_plan import Plan
 from gpusage_yarn.submission.application import (
     DEFAULT_CLASSPATH,
     Application,
@@ -140,7 +139,7 @@ def _prepare_application(
         )
     snapshot, notes = _read_cluster(manager, configuration, submit_options)
     advised = advisor().configured(configuration)
-    planned = _decide(site_context(advised, configuration), model_request, submit_options, manager.user, snapshot)
+    planned = _decide(site_advisor(advised, configuration), model_request, submit_options, manager.user, snapshot)
     share = configuration.of_manager(YarnSettings).share_resource
     require_queue_limit(snapshot, Requirements(share=share, queue=submit_options.queue), planned.plan.share)
     for note in notes:
@@ -221,14 +220,13 @@ def _classpath(manager: ResourceManager, configuration: Configuration) -> str:
     return manager.settings(named) or own or DEFAULT_CLASSPATH
 
 
-def site_context(advisor: Advisor, configuration: Configuration) -> DecisionContext:
-    """Return what the verdict rests on: who calls `submit` wants a share, so where no mode is set it is ``enforce``."""
-    reason = kill_reason(configuration.kill_switch)
-    return DecisionContext(advisor=advisor, mode=configuration.mode_or("enforce"), kill_reason=reason)
+def site_advisor(advisor: Advisor, configuration: Configuration) -> Advisor:
+    """Return *advisor* in the site's mode: who calls `submit` wants a share, so where none is set it is ``enforce``."""
+    return replace(advisor, mode=configuration.mode_or("enforce"), kill_reason=kill_reason(configuration.kill_switch))
 
 
 def _decide(
-    decision_context: DecisionContext,
+    advisor: Advisor,
     model_request: ModelRequest | None,
     submit_options: SubmitOptions,
     user: str,
@@ -239,13 +237,13 @@ def _decide(
     fields |= {"memory_mib": str(submit_options.memory_mib), "vcores": str(submit_options.vcores)}
     fields["rescue"] = str(int(submit_options.rescue))
     submission = DecisionRequest(manager=MANAGER, fields=fields, origin=user)
-    job = require_job(submission, decision_context.advisor)
+    job = advisor.parse(submission)
     shows_model = model_request is None and bool(submit_options.learns)
     job = replace(job, model_request=model_request, shows_model=shows_model)
     card = card_of(model_request) if model_request else ""
-    decision_context = replace(decision_context, advisor=with_cache(decision_context.advisor, card))
+    advisor = with_cache(advisor, card)
     size = ContainerSize(memory_mib=submit_options.memory_mib, vcores=submit_options.vcores)
-    return plan_submission(decision_context, job, decode(card) if card else None, snapshot, size)
+    return plan_submission(advisor, job, decode(card) if card else None, snapshot, size)
 
 
 def _follow(manager: ResourceManager, identity: str) -> ApplicationOutcome:

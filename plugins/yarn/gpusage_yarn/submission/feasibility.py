@@ -11,7 +11,7 @@ from gpusage_hooks.errors import RequestError
 from gpusage_yarn.cluster.jmx import JmxReport, nodes_without_listener
 from gpusage_yarn.cluster.queues import Queue, find_queue
 from gpusage_yarn.cluster.snapshot import ANY_SIZE, ClusterSnapshot, ContainerSize
-from gpusage_yarn.plan import WHOLE_GPU
+from gpusage_yarn.share_plan import WHOLE_GPU
 
 REGISTRATION_TIMEOUT_S = 15.0
 """How long nodes may take to register after a ResourceManager's start: they ask for it every second or so."""

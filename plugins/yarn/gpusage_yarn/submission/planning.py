@@ -15,8 +15,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from gpusage.decisions.advisor import Advisor
-from gpusage.decisions.model_defaults import settled_request
-from gpusage.decisions.outcome import DecisionContext, Outcome, decide_outcome
+from gpusage.decisions.outcome import Outcome
+from gpusage.decisions.prediction import settled_request
 from gpusage.policies.candidates import without_forbidden
 from gpusage.predictors.intervals import speedup
 from gpusage.store.annotation import RecordNumbers
@@ -27,7 +27,7 @@ from gpusage_hooks.types import Cluster, Code, Decision, GpuNeed, GpuPool, Job, 
 from gpusage_yarn.cluster.documents import Document, as_list
 from gpusage_yarn.cluster.queues import find_queue
 from gpusage_yarn.cluster.snapshot import MASTER, ClusterSnapshot, ContainerSize, build_cluster
-from gpusage_yarn.plan import APPLICATION_ID, MAX_NODES, WHOLE_GPU, Plan, usable_nodes
+from gpusage_yarn.share_plan import APPLICATION_ID, MAX_NODES, WHOLE_GPU, Plan, usable_nodes
 from gpusage_yarn.submission.request import FALLBACK_AFTER_S, describe_plan, plan_labels
 
 _LIMITS = ("threads", "priority")
@@ -55,7 +55,7 @@ class PlannedSubmission:
 
 
 def plan_submission(
-    context: DecisionContext,
+    advisor: Advisor,
     job: Job,
     graph: ModelGraph | None,
     snapshot: ClusterSnapshot,
@@ -63,12 +63,12 @@ def plan_submission(
 ) -> PlannedSubmission:
     """Return the plan of a submission; *snapshot* shows which generations have room for a container of *size* now."""
     queue = find_queue(snapshot.queues, job.submission.fields.get("queue", ""))
-    cluster = _usable(build_cluster(snapshot, context.advisor.catalogue), known=queue is not None)
+    cluster = _usable(build_cluster(snapshot, advisor.catalogue), known=queue is not None)
     forbidden = job.model_request.workload.forbidden_gpus if job.model_request else ()
-    cluster = without_forbidden(cluster, forbidden, context.advisor.catalogue)  # so no plan has their labels
-    outcome = decide_outcome(job, cluster, context, lambda _job, _model_request: graph)
-    pools = oldest_sufficient_first(context.advisor, job, graph, cluster).within(job.request.partitions).pools
-    catalogue = context.advisor.catalogue
+    cluster = without_forbidden(cluster, forbidden, advisor.catalogue)  # so no plan has their labels
+    outcome = advisor.advise(job, cluster, lambda _job, _model_request: graph)
+    pools = oldest_sufficient_first(advisor, job, graph, cluster).within(job.request.partitions).pools
+    catalogue = advisor.catalogue
     base_plan = _plan_for(outcome.decision, pools, snapshot, size, catalogue)
     outcome = replace(outcome, rendered=_with_labels_of(outcome.rendered, base_plan))
     if outcome.held_back_reason:

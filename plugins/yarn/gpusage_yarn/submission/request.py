@@ -26,8 +26,8 @@ from gpusage_hooks.types import (
 )
 from gpusage_hooks.units import MIB
 from gpusage_yarn.cluster.neighbours import describe_need
-from gpusage_yarn.plan import SHARE, WHOLE_GPU, Plan, parse_plan, usable_labels, usable_nodes
 from gpusage_yarn.settings import MANAGER
+from gpusage_yarn.share_plan import SHARE, WHOLE_GPU, Plan, parse_plan, usable_labels, usable_nodes
 
 WHOLE = "yarn.io/gpu: 1"
 

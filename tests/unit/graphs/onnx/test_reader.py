@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from gpusage.decisions.model_defaults import settled
+from gpusage.decisions.prediction import settled
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.graphs.onnx.reader import read_model
 from gpusage.predictors.analysis import analyze

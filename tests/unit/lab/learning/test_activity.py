@@ -16,10 +16,8 @@ from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.types import Mode, Precision, Workload
 from gpusage_lab.learning import boosting
 from gpusage_lab.learning.activity import GAP_S, gap_s
-from gpusage_lab.learning.activity_rows import Rows
-from gpusage_lab.learning.activity_tests import error_of_constant, yeung_features
-from gpusage_lab.learning.hosts import Loads
-from gpusage_lab.learning.random_networks import FILES, NetworkLayer, load, network_graph
+from gpusage_lab.learning.activity_real import error_of_constant, yeung_features
+from gpusage_lab.learning.activity_rows import FILES, NetworkLayer, Rows, load, network_graph
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_planning.named_jobs import GAVEL, LUCID, workload
 from gpusage_planning.zoo import load_zoo
@@ -129,11 +127,9 @@ def test_gaps_are_those_of_a_site_s_own_runs_the_more_it_has_of_them() -> None:
         yeung=np.zeros((count, 1)),
         roofline=np.full((count, 2), 100.0),
         steps=np.tile([0.01, 0.01, 100.0], (count, 1)),
-        loads=Loads(*np.zeros((4, count))),
         measured=np.full((count, 2), 50.0),
         kinds=("real",) * count,
         architectures=("real resnet",) * count,
-        campaigns=("profile",) * count,
         left_out={},
     )
     assert gap_s(rows, np.arange(count)) == pytest.approx(GAP_S * 4.0 ** (60 / 80))

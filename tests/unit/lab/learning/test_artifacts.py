@@ -10,13 +10,12 @@ import pytest
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import analyze
 from gpusage.predictors.artifacts import SHIPPED, Card, SlowdownParameters, SlowdownRule, pretrained
-from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning import artifacts
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.splits import family_of
 from gpusage_lab.learning.targets import TARGETS
-from gpusage_lab.zoo import cards
+from gpusage_planning import zoo as cards
 from graphs import convolution_graph
 
 CARD = Card(purpose="a test", fitted_on=("nothing",), licences=("none",), ranges={"batch": (1.0, 2.0)})
@@ -71,7 +70,7 @@ def test_all_artifacts_together_are_small_and_each_has_a_whole_card() -> None:
 def test_other_artifacts_are_read_instead_of_the_shipped_ones_and_no_longer_than_asked(tmp_path: Path) -> None:
     weights = [[2.0 * weight for weight in row] for row in SHIPPED.memory.weights]
     doubled = Artifact(name="memory", card=CARD, parameters=replace(SHIPPED.memory, weights=weights))
-    paths = artifacts.artifact_paths(artifacts.write(doubled, tmp_path).parent, TARGETS)
+    paths = {"memory": artifacts.write(doubled, tmp_path)}
 
     def predicted() -> float:
         workload = Workload(batch_size=512)
@@ -82,11 +81,3 @@ def test_other_artifacts_are_read_instead_of_the_shipped_ones_and_no_longer_than
         assert predicted() > before
         assert pretrained().card("memory").purpose == "a test"
     assert predicted() == before
-
-
-@pytest.mark.parametrize("content", [None, "{}", "[1]", "not JSON"])
-def test_what_is_not_an_artifact_is_refused_with_its_name(tmp_path: Path, content: str | None) -> None:
-    if content is not None:
-        (tmp_path / "memory.json").write_text(content)
-    with pytest.raises(RequestError, match=r"Artifact '.*' must be .*; got "):
-        artifacts.artifact_paths(tmp_path, TARGETS)

@@ -16,8 +16,7 @@ from gpusage.experience.profile_rows import COLUMNS as PROFILE_COLUMNS
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.learning.profiled import profiled
 from gpusage_lab.learning.splits import check_enough
-from gpusage_lab.measurements.columns import COLUMNS
-from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.measurements.tables import COLUMNS, DataFolder
 from measurements import write_measurements
 
 pytest.importorskip("sklearn")
@@ -80,9 +79,9 @@ def test_a_file_that_is_not_whole_is_named_with_what_was_found(
 
 
 def test_a_file_is_whole_with_columns_beside_those_that_are_read(tmp_path: Path) -> None:
-    header = ",".join(sorted(COLUMNS["glet_util.csv"]))
-    (tmp_path / "glet_util.csv").write_text(f"{header},mine\n1,2,3,4,5,6\n")
-    assert DataFolder(tmp_path).read("glet_util.csv")["mine"].tolist() == [6]
+    header = ",".join(sorted(COLUMNS["timm_static_features.csv"]))
+    (tmp_path / "timm_static_features.csv").write_text(f"{header},mine\n1,2,3\n")
+    assert DataFolder(tmp_path).read("timm_static_features.csv")["mine"].tolist() == [3]
 
 
 def test_the_columns_of_every_file_that_is_read_are_known_and_each_of_them_is_read() -> None:
@@ -104,21 +103,19 @@ def refusal(*arguments: str | Path) -> str:
 @pytest.mark.parametrize("command", ["train", "evaluate"])
 @pytest.mark.parametrize("target", ["step_time", "memory", "activity", "colocation", "slowdown"])
 def test_each_target_says_what_an_empty_folder_lacks(tmp_path: Path, command: str, target: str) -> None:
-    made = tmp_path / "made" if command == "train" else tmp_path / "page.html"
-    sentence = refusal(command, "--data", tmp_path, "--target", target, "--output", made)
+    output = ("--output", tmp_path / "made") if command == "train" else ()
+    sentence = refusal(command, "--data", tmp_path, "--target", target, *output)
     lacking = r"Data folder '.*' must have the file \w+\.csv(?:\.gz)?; got none\. Name"
     wanted = f"{lacking}|Measurements must be of at least 2 kinds"
     assert re.match(f"gpusage: error: ({wanted})", sentence)
     assert not list(tmp_path.rglob("*.*"))
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate"])
-def test_an_output_that_cannot_be_written_is_told_before_anything_is_read(tmp_path: Path, command: str) -> None:
+def test_an_output_that_cannot_be_written_is_told_before_anything_is_read(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    output = tmp_path / "file" / "page.html"
-    folder = output if command == "train" else output.parent
-    sentence = refusal(command, "--data", tmp_path, "--output", output)
-    assert sentence.startswith(f"gpusage: error: Folder '{folder}' must be writable; got: ")
+    output = tmp_path / "file" / "made"
+    sentence = refusal("train", "--data", tmp_path, "--output", output)
+    assert sentence.startswith(f"gpusage: error: Folder '{output}' must be writable; got: ")
     assert sentence.endswith(". Name another with --output.")
 
 

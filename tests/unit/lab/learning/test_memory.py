@@ -20,17 +20,14 @@ from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB
 from gpusage_lab.learning import memory
 from gpusage_lab.learning.artifacts import rendered
-from gpusage_lab.learning.memory_baselines import BASELINES
 from gpusage_lab.learning.memory_fit import HIGH_SHARE, fit_memory, quantile_fit
 from gpusage_lab.learning.memory_rows import memory_rows
-from gpusage_lab.learning.memory_unfitted import unfitted_table
-from gpusage_lab.measurements.columns import COLUMNS
-from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.learning.memory_tables import BASELINES
+from gpusage_lab.measurements.tables import COLUMNS, DataFolder
 from gpusage_planning.zoo import Zoo, dump_card
 from graphs import convolution_graph
 
 RANDOM = np.random.default_rng(0)
-LAYERS = "[('linear', 5, 20), ('batch_normalization', 5, 10), ('ReLU', 5, 0), ('dropout', 5, 0), ('linear', 2, 12)]"
 
 
 def test_the_middle_fit_finds_the_weights_whatever_a_few_rows_say() -> None:
@@ -65,17 +62,6 @@ def test_the_ends_hold_most_rows_of_families_that_were_not_seen() -> None:
     assert ((low <= point) & (point <= high)).all()
     assert (measured[400:] > high).mean() <= 2 * (1 - HIGH_SHARE)
     assert (measured[400:] < low).mean() <= 0.2
-
-
-def test_a_job_that_nothing_was_fitted_on_is_scored(tmp_path: Path) -> None:
-    row = {"config": "input:3_output:2_batch:8.out", "layers_type_activations_params": LAYERS, "batch_size": 8}
-    write(tmp_path / "gpumemnet_mlp_step1.csv", [{**row, "max_gpu_memory_MiB": 1443}])
-    table = unfitted_table(DataFolder(tmp_path), Zoo({}))
-    ((file, count, mape, *_),) = table.rows
-    assert (file, count) == ("gpumemnet_mlp_step1.csv", 1)
-    # the context of an A100 is all that so small a network takes
-    assert isinstance(mape, float)
-    assert mape < 0.1
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> None:
@@ -151,7 +137,7 @@ def test_ours_stands_first_with_every_baseline_below(
 ) -> None:
     data, zoo = measured_folder
     monkeypatch.setattr(memory, "load_zoo", lambda: zoo)
-    sound, without_flat, everything, need, families, unfitted = memory.evaluate(data)
+    sound, without_flat, everything, need, families = memory.evaluate(data)
     names = [row[0] for row in sound.rows]
     assert names[:2] == ["gpusage, unseen family", "gpusage, random rows"]
     assert names[2:] == list(BASELINES)
@@ -163,4 +149,3 @@ def test_ours_stands_first_with_every_baseline_below(
     assert above == sorted(above, reverse=True)  # of the point, the high end and a share's end
     assert above[-1] == 0
     assert len(families.rows) == 4
-    assert unfitted.rows == ()

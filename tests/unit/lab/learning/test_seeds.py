@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -9,18 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.work.lowering import forward_flop
-from gpusage_hooks.types import Workload
 from gpusage_lab.learning.pairs import Pairs
-from gpusage_lab.learning.profiled import ProfiledRun
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.seeds import ardagna, ardagna_layers, kace, kace_triples, regression, takayama, yeung
+from gpusage_lab.seeds import ardagna, kace, takayama, yeung
 from gpusage_lab.seeds.ardagna_runs import MeasuredRun
 from gpusage_lab.seeds.command import command_of
-
-LAYER = {"w": 224, "h": 224, "c": 3, "n": 16, "k_filters": 64, "filter_w": 7, "filter_h": 7, "pad_w": 3, "pad_h": 3}
-LAYER |= {"stride_w": 2, "stride_h": 2, "application": "Vision"}
 
 
 def runs_of_a_line() -> list[MeasuredRun]:
@@ -68,28 +61,8 @@ def test_utilization_is_learned_from_the_rows_that_teach() -> None:
     assert ours < constant
 
 
-def test_a_convolutions_complexity_is_that_of_the_papers_table() -> None:
-    outputs = 16 * 64 * 112 * 112  # (224 + 6 - 7) // 2 + 1 = 112
-    forward, backward = ardagna_layers.complexities(LAYER)
-    assert forward == 7 * 7 * 3 * outputs
-    assert backward == (2 * 7 * 7 * 3 + 1) * outputs
-    assert 16 * forward_flop(ardagna_layers.convolution(LAYER)) == 2 * forward
-
-
-def test_deepbenchs_vision_is_vgg_and_googlenet() -> None:
-    assert ardagna_layers.network_of(LAYER) == "GoogLeNet"
-    assert ardagna_layers.network_of(LAYER | {"filter_w": 3}) == "VGG"
-
-
-def test_layers_whose_time_is_a_line_over_their_complexity_are_told_from_another_networks() -> None:
-    first, second = (np.array(values)[:, np.newaxis] * [1.0, 2.0] for values in ([1.0, 2.0, 4.0], [3.0, 8.0]))
-    known, unseen = (ardagna_layers.Layers(c, 0.1 + 0.5 * c, c) for c in (first, second))
-    assert ardagna_layers.network_error(unseen, ardagna_layers.fitted(known, unseen)) == pytest.approx(0.0, abs=1e-9)
-    assert ardagna_layers.network_error(known, ardagna_layers.left_out(known, known)) == pytest.approx(0.0, abs=1e-9)
-
-
 def test_terms_are_the_features_their_inverses_and_products_of_different_ones() -> None:
-    (row,) = regression.augmented(np.array([[2.0, 5.0]]))
+    (row,) = ardagna.augmented(np.array([[2.0, 5.0]]))
     assert sorted(row) == sorted([2.0, 5.0, 1 / 2, 1 / 5, 10.0, 2 / 5, 5 / 2, 1 / 10])
 
 
@@ -97,14 +70,14 @@ def test_stepwise_selection_finds_the_one_term_that_counts() -> None:
     pytest.importorskip("scipy")
     generator = np.random.default_rng(0)
     terms = generator.random((40, 5))
-    line = regression.fitted(terms, 3 + 7 * terms[:, 2] + 0.01 * generator.normal(size=40))
+    line = ardagna.fit_line(terms, 3 + 7 * terms[:, 2] + 0.01 * generator.normal(size=40))
     assert line.terms[0] == 2
-    assert regression.predicted(line, terms[:1])[0] == pytest.approx(3 + 7 * terms[0, 2], abs=0.05)
+    assert ardagna.predict_line(line, terms[:1])[0] == pytest.approx(3 + 7 * terms[0, 2], abs=0.05)
 
 
 def test_a_regression_with_two_rows_says_their_mean() -> None:
-    line = regression.fitted(np.array([[1.0], [2.0]]), np.array([4.0, 6.0]))
-    assert regression.predicted(line, np.array([[9.0]]))[0] == pytest.approx(5.0)
+    line = ardagna.fit_line(np.array([[1.0], [2.0]]), np.array([4.0, 6.0]))
+    assert ardagna.predict_line(line, np.array([[9.0]]))[0] == pytest.approx(5.0)
 
 
 def test_batches_up_to_half_the_largest_teach_and_a_line_is_continued() -> None:
@@ -153,39 +126,6 @@ def test_pairs_that_were_not_drawn_teach_nothing() -> None:
     assert np.array_equal(np.isnan(fewer.sums), np.isnan(fewer.parts))
 
 
-def measured_triples() -> list[ProfiledRun]:
-    """Return four jobs alone under MPS, at 10 steps a second, and all their triples; each takes by its batch size."""
-    batches = (1, 8, 64, 256)
-
-    def run(item: str, kind: str, batch: int, steps_per_s: float) -> ProfiledRun:
-        figures = {"steps_per_s": steps_per_s, "thread_percent": 100.0}
-        workload, gpu = Workload(batch_size=batch), builtin_catalogue().find("v100")
-        job, key = f"resnet18,batch={batch}", "gavel:resnet18@32"
-        return ProfiledRun(item, kind, "mps", job, f"{key}", "resnet", "made up", workload, gpu, figures)
-
-    alone = [run(f"alone {batch}", "share", batch, 10.0) for batch in batches]
-    threes = list(combinations(batches, 3))
-    return [*alone, *(run(str(t), "triple", batch, 10.0 - sum(t) / 50) for t in threes for batch in t)]
-
-
-def test_triples_are_read_against_each_job_alone() -> None:
-    triples = kace_triples.triples_of(measured_triples())
-    assert triples is not None
-    assert triples.sums[0] == pytest.approx(3 * (1 - (1 + 8 + 64) / 500))
-    assert sorted(triples.members[0]) == [0, 2, 3]  # the jobs by name: 1, 256, 64, 8
-    assert kace_triples.triples_of(measured_triples()[4:]) is None
-
-
-def test_the_triple_of_the_lightest_partners_is_the_oracles_where_large_batches_press_more() -> None:
-    triples = kace_triples.triples_of(measured_triples())
-    assert triples is not None
-    lightest = kace_triples.reached(triples, lambda rows, _: rows.sums)
-    assert lightest == pytest.approx(100.0)
-    heaviest = kace_triples.reached(triples, lambda rows, _: -rows.sums)
-    assert heaviest.max() < 100.0
-    assert len(kace_triples.ours(triples, np.ones(4, dtype=bool))) == 4
-
-
 def test_a_gpu_that_hardly_works_gains_nothing_from_a_faster_one() -> None:
     ratio = np.array([0.5, 0.5, 0.5])
     actual = takayama.slowed_by_host(ratio, np.array([0.0, 0.5, 1.0]))
@@ -202,9 +142,9 @@ def test_two_gpus_that_take_from_either_end_of_the_list_meet() -> None:
 
 def test_the_nine_jobs_are_told_from_graphs_of_the_zoo_without_any_data() -> None:
     pytest.importorskip("scipy")
-    result = CliRunner().invoke(command_of("takayama", takayama.tables, (), __file__), ["--json"])
+    result = CliRunner().invoke(command_of("takayama", takayama.tables, ()), ["--json"])
     assert result.exit_code == 0, result.output
-    ratios, correlations, _ = json.loads(result.output)["takayama"]
+    ratios, correlations = json.loads(result.output)["takayama"]
     assert [row[0][:2] for row in ratios["rows"][:9]] == ["IC", "SS", "OD", "RM", "SA", "RT", "TL", "SR", "RF"]
     assert ratios["rows"][0][1] == pytest.approx(0.664, abs=1e-3)
     assert correlations["rows"][0][2] == pytest.approx(0.9)  # the paper's own: utilization goes with the gain
@@ -214,7 +154,7 @@ def test_a_bench_without_its_data_says_so_in_one_sentence_and_ends_well(tmp_path
     def experiment(_: DataFolder) -> list[ScoreTable]:
         raise AssertionError
 
-    command = command_of("made up", experiment, ("runs.csv",), __file__)
+    command = command_of("made up", experiment, ("runs.csv",))
     result = CliRunner().invoke(command, ["--data", str(tmp_path)])
     assert result.exit_code == 0
     assert result.output.count("\n") == 1
@@ -225,7 +165,7 @@ def test_a_bench_prints_its_tables_or_json(tmp_path: Path) -> None:
     def experiment(_: DataFolder) -> list[ScoreTable]:
         return [ScoreTable(title="Seed: figures", columns=("method", "RMSLE"), rows=(("ours", 0.125),))]
 
-    command = command_of("made up", experiment, (), __file__)
+    command = command_of("made up", experiment, ())
     assert "0.125" in CliRunner().invoke(command, ["--data", str(tmp_path)]).output
     document = json.loads(CliRunner().invoke(command, ["--data", str(tmp_path), "--json"]).output)
     assert document["schema"] == "gpusage.experiment/1"

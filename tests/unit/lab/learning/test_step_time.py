@@ -13,15 +13,12 @@ from gpusage.predictors.times.kernel_times import ideal_times
 from gpusage.predictors.times.step_time import timing_with
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, Workload
-from gpusage_lab.learning import report
-from gpusage_lab.learning.deepbench_products import DEVICES, product_samples
 from gpusage_lab.learning.step_baselines import constant_roofline
 from gpusage_lab.learning.step_fit import Fitted, Penalties, _fit_from, _Objective, fit, initial, mean
 from gpusage_lab.learning.step_flat import Sample, flattened
-from gpusage_lab.learning.step_operators import operator_samples
+from gpusage_lab.learning.step_operators import PRODUCT_GPUS, operator_samples, product_samples
 from gpusage_lab.learning.step_rows import NEUSIGHT_DEVICES, TIMM_DEVICES, TORCHVISION_FILES, step_rows
 from gpusage_lab.learning.step_samples import GPU_FOLDS, predicted
-from gpusage_lab.learning.targets import Points, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_planning.zoo import Zoo, load_zoo
 from graphs import convolution_graph, perceptron_graph
@@ -108,7 +105,12 @@ def test_gpus_of_one_chip_are_left_out_together() -> None:
     )
     for chip in boards:
         assert sum(chip <= set(group) for group in GPU_FOLDS) == 1, chip
-    measured = {*NEUSIGHT_DEVICES.values(), *TIMM_DEVICES.values(), *TORCHVISION_FILES.values(), *DEVICES.values()}
+    measured = {
+        *NEUSIGHT_DEVICES.values(),
+        *TIMM_DEVICES.values(),
+        *TORCHVISION_FILES.values(),
+        *PRODUCT_GPUS.values(),
+    }
     assert measured - {name for group in GPU_FOLDS for name in group} == {"l4"}
 
 
@@ -213,15 +215,3 @@ def test_the_zoo_has_the_models_of_the_measurements() -> None:
     assert len(zoo) > 200
     assert zoo.graph("neusight:gpt2_large@1024").parameter_count == pytest.approx(774e6, rel=0.01)
     assert zoo.graph("torchvision:resnet50@224") is zoo.graph("torchvision:resnet50@224")
-
-
-def test_a_report_draws_each_point_and_escapes_what_it_prints() -> None:
-    points = Points(
-        title="a < b", unit="s", measured=(0.1, 0.2), predicted=(0.1, 0.3), low=(0.09, 0.2), high=(0.2, 0.4)
-    )
-    table = ScoreTable(title="t", columns=("rows of", "n"), rows=(("<x>", 2), (None, 0.5)), points=(points,))
-    page = report.page({"step_time": [table]})
-    assert page.count("<circle") == 2
-    assert "&lt;x&gt;" in page
-    assert "<x>" not in page
-    assert report.documents({"step_time": [table]})["step_time"][0]["rows"] == (("<x>", 2), (None, 0.5))

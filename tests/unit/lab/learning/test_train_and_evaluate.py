@@ -29,11 +29,6 @@ from measurements import write_measurements
 
 pytest.importorskip("sklearn")
 
-NEVER_FITTED = {
-    "memory": {"profile lent infer, not fp32 with momentum"},
-    "activity": {"profile lent infer, DRAM activity", "profile lent train, DRAM activity"},
-}
-
 
 def invoked(*arguments: str | Path) -> str:
     """Standard output of a command that went well."""
@@ -94,25 +89,15 @@ def test_a_cpus_table_teaches_nothing(tmp_path: Path) -> None:
     assert actual.note == f"10 {WITHOUT_GPU}"
 
 
-def test_a_gpus_table_is_learned_from_and_scored_as_a_campaign(trained: Path, tmp_path: Path) -> None:
+def test_a_gpus_table_is_learned_from_and_scored_as_a_campaign(trained: Path) -> None:
     taught_by_profiles = [name for name in TARGETS if name != "slowdown"]  # the trial has no run on a part of a GPU
     for name in taught_by_profiles:
         card = json.loads((trained / "artifacts" / f"{name}.json").read_text())["card"]
         assert any(line.startswith("profile lent") for line in card["fitted_on"]), name
 
-    as_it_is = json.loads(invoked("evaluate", "--data", trained, "--artifact", trained / "artifacts", "--json"))
-    for name in taught_by_profiles:
-        ours = [row for row in as_it_is["targets"][name][0]["rows"] if row[0].startswith("profile lent")]
-        assert ours, name
-        fitted = {row[0]: row[-1] for row in ours}
-        assert {line for line, seen in fitted.items() if seen == "no"} == NEVER_FITTED.get(name, set())
-
-    page = tmp_path / "report.html"
-    text = invoked("evaluate", "--data", trained, "-o", page)
+    text = invoked("evaluate", "--data", trained)
     assert "profile lent train: h200-sxm5-141gb" in text  # as a GPU that no other row is of
     assert "Memory: measured by gpusage profile" in text
-    html = page.read_text()
-    assert [html.count(f"<h2 id='{name}'>") for name in TARGETS] == [1] * len(TARGETS)
 
 
 def test_a_table_that_came_with_gpusage_and_lies_in_the_folder_too_is_read_once(
@@ -145,16 +130,9 @@ def refusal(*arguments: str | Path) -> dict[str, Any]:
     return document
 
 
-def test_a_file_that_is_missing_not_an_artifact_or_of_another_version_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
     error = refusal("evaluate", "--data", tmp_path, "--target", "memory")
     assert error["message"].startswith(f"Data folder '{tmp_path}' must have the file gpumemnet_timm_memory.csv; got no")
-    (tmp_path / "other.json").write_text("{}")
-    error = refusal("evaluate", "--data", tmp_path, "--artifact", tmp_path / "other.json")
-    assert "must be step_time.json, memory.json, activity.json, colocation.json, slowdown.json" in error["message"]
-    older = tmp_path / "memory.json"
-    older.write_text('{"card": {"fitted_on": [], "ranges": {}}, "parameters": {}}')
-    error = refusal("evaluate", "--data", tmp_path, "--artifact", older)
-    assert error["message"].startswith(f"Artifact '{older}' must have the figures that this version of gpusage reads;")
 
 
 def test_a_table_in_the_folder_that_is_not_of_gpusage_profile_is_refused(tmp_path: Path) -> None:

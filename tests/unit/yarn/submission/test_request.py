@@ -7,7 +7,7 @@ import pytest
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import DecisionRequest, GpuRequest, Job
 from gpusage_hooks.units import MIB
-from gpusage_yarn.plan import Plan
+from gpusage_yarn.share_plan import Plan
 from gpusage_yarn.submission.request import parse_submission, read_request
 
 
