@@ -112,6 +112,7 @@ def read_jobs(get: Callable[[str], Document], job_id: str, user: str) -> tuple[A
     if not job_id:
         whose = f"user={quote(user)}&" if user else ""
         return tuple(_annotated_jobs(get(f"apps?{whose}deSelects=resourceRequests")))
+
     try:
         return tuple(_annotated_jobs({"apps": {"app": [get(f"apps/{job_id}")["app"]]}}))
     except RefusedError as error:
@@ -122,29 +123,27 @@ def read_jobs(get: Callable[[str], Document], job_id: str, user: str) -> tuple[A
 
 def _annotated_jobs(document: Document) -> Iterator[AnnotatedJob]:
     for application in as_list(document, "apps", "app"):
+        # An application of ours of which the master alone runs is none that runs.
+        masters = 1 if application.get("applicationType") == TYPE else 0
+        state: JobState = "waiting"
+        if application.get("state") in ENDED:
+            state = "ended"
+        elif int(application.get("runningContainers") or 0) > masters:
+            state = "running"
+
+        # Tags that name no decision make no mark.
+        tags, mark = str(application.get("applicationTags") or ""), ""
+        number = find_decision_number(tags)
+        if number:
+            share, labels = parse_plan_tags(tags)
+            after = describe_plan(share, labels) if share and labels else WHOLE
+            code: AnnotationCode = "KEEP" if share == WHOLE_GPU else "REWRITE"
+            mark = str(JobAnnotation(number=number, code=code, mode="enforce", before=WHOLE, after=after, reasons=""))
+
         yield AnnotatedJob(
             job_id=str(application["id"]),
             manager=MANAGER,
             user=str(application.get("user") or ""),
-            state=_state(application),
-            mark=_mark(str(application.get("applicationTags") or "")),
+            state=state,
+            mark=mark,
         )
-
-
-def _state(application: Document) -> JobState:
-    """Return the state; of ours the master alone is none that runs."""
-    if application.get("state") in ENDED:
-        return "ended"
-    masters = 1 if application.get("applicationType") == TYPE else 0
-    return "running" if int(application.get("runningContainers") or 0) > masters else "waiting"
-
-
-def _mark(tags: str) -> str:
-    """Return the mark that *tags* make; empty where they name no decision."""
-    number = find_decision_number(tags)
-    if not number:
-        return ""
-    share, labels = parse_plan_tags(tags)
-    after = describe_plan(share, labels) if share and labels else WHOLE
-    code: AnnotationCode = "KEEP" if share == WHOLE_GPU else "REWRITE"
-    return str(JobAnnotation(number=number, code=code, mode="enforce", before=WHOLE, after=after, reasons=""))

@@ -97,6 +97,7 @@ def parse_plan(text: str) -> Plan:
     """
     if len(text) > _MAX_CHARACTERS:
         _refuse("text", f"have at most {_MAX_CHARACTERS} characters", f"{len(text)} characters")
+
     try:
         texts = json.loads(base64.b64decode(text, validate=True).decode())
     except (binascii.Error, ValueError, RecursionError):
@@ -118,6 +119,7 @@ def plan_of(texts: Mapping[str, str]) -> Plan:
         _refuse("id", "have at most 64 letters, digits and ._:-", texts["id"])
     if not _NEED.fullmatch(texts.get("need", "")):
         _refuse("need", "have at most 400 small letters, digits and .,:=+-", texts["need"])
+
     return Plan(
         identity=texts.get("id", ""),
         share=_number(texts, "share", None, (1, WHOLE_GPU)),

@@ -17,14 +17,11 @@ def with_repeated_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) == len(pairs):
         return document
-    return {name: values[0] if len(values) == 1 else values for name, values in _values(pairs).items()}
 
-
-def _values(pairs: Sequence[tuple[str, Any]]) -> dict[str, list[Any]]:
     values: dict[str, list[Any]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
-    return values
+    return {name: each[0] if len(each) == 1 else each for name, each in values.items()}
 
 
 def as_list(document: object, *path: str) -> list[Any]:

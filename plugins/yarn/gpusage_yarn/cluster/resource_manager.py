@@ -80,6 +80,7 @@ class ResourceManager:
         self._active = self.addresses[0]
         self._patience_s = patience_s
         self._has_responded = False
+
         self._session = configured_session(requests.Session())
         self._session.headers["Accept"] = "application/json"
         for scheme in ("http://", "https://"):
@@ -107,7 +108,12 @@ class ResourceManager:
             RefusedError: It answers with an error.
         """
         if not self._has_responded and len(self.addresses) > 1:
-            self._find_active()
+            # Begin with one that answers at once: one that hangs takes the question, and would be waited for each time.
+            for address in self.addresses:
+                with suppress(UnreachableError, RefusedError, *_CONNECTION_ERRORS):
+                    if _is_active(self._exchange(address, "GET", "info", None, _FIRST_TIMEOUT_S)):
+                        break
+
         troubles = []
         # A standby points to the active one by a name of its own, which need not be among ours; and it answers itself
         # when it is asked about itself, so the active one comes first by whatever name it answered.
@@ -116,17 +122,10 @@ class ResourceManager:
             if not trouble:
                 return answer
             troubles.append(f"{address}: {trouble}")
+
         joined = "; ".join(troubles)
         message = f"ResourceManager must answer; got: {joined}. Check that it runs, or name another with --rm."
         raise UnreachableError(message)
-
-    def _find_active(self) -> None:
-        """Begin with one that answers at once: one that hangs takes the question, and would be waited for each time."""
-        for address in self.addresses:
-            with suppress(UnreachableError, RefusedError, *_CONNECTION_ERRORS):
-                answer = self._exchange(address, "GET", "info", None, _FIRST_TIMEOUT_S)
-                if _is_active(answer):
-                    return
 
     def submit(self, make: Callable[[str], Document]) -> str:
         """Submit one application, once, and return its id as soon as it is in the ResourceManager's keeping.
@@ -141,6 +140,7 @@ class ResourceManager:
         identity = str(
             self._retry_while_unreachable(lambda: self.request_once("POST", "apps/new-application"))["application-id"]
         )
+
         document = make(identity)
         try:
             with suppress(UnreachableError):  # whether it was taken is seen below
@@ -163,9 +163,11 @@ class ResourceManager:
         except RefusedError as error:
             if error.status != _NOT_KNOWN:
                 raise
+
+        # One that is still reading its store back knows nothing yet, and may have become active between two questions.
         self._require_active()
         try:
-            return self._fetch_application(identity)  # it may have become active between the two questions
+            return self._fetch_application(identity)
         except RefusedError as error:
             if error.status != _NOT_KNOWN:
                 raise
@@ -177,17 +179,17 @@ class ResourceManager:
         Raises:
             UnreachableError: None has answered for too long.
         """
-        return self._retry_while_unreachable(lambda: self._setting(name))
-
-    def _setting(self, name: str) -> str | None:
         parameters = {"name": name, "format": "json", "user.name": self.user}
+
+        def ask() -> requests.Response:
+            try:
+                return self._session.get(f"{self._active}/conf", params=parameters, timeout=_TIMEOUT_S)
+            except _CONNECTION_ERRORS as error:
+                self.request_once("GET", "info")  # another may be active by now
+                raise UnreachableError(describe_connection_error(error)) from error
+
         try:
-            answer = self._session.get(f"{self._active}/conf", params=parameters, timeout=_TIMEOUT_S)
-        except _CONNECTION_ERRORS as error:
-            self.request_once("GET", "info")  # another may be active by now
-            raise UnreachableError(describe_connection_error(error)) from error
-        try:
-            return str(answer.json()["property"]["value"])
+            return str(self._retry_while_unreachable(ask).json()["property"]["value"])
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -197,6 +199,8 @@ class ResourceManager:
         if report is None:
             self._send(document)
             report = self.application(identity)
+
+        # An application that is not stored yet is lost if the ResourceManager ends now.
         while report is not None and report.get("state") in _UNSAVED:
             time.sleep(_PAUSE_S / 20)
             report = self.application(identity)
@@ -227,6 +231,7 @@ class ResourceManager:
             try:
                 return action()
             except UnreachableError:
+                # One that has never answered may be a wrong address.
                 patience_s = self._patience_s if self._has_responded else min(self._patience_s, FIRST_PATIENCE_S)
                 if time.monotonic() - began_s >= patience_s:
                     raise
@@ -251,6 +256,8 @@ class ResourceManager:
                 method, url, params=parameters, json=document, timeout=timeout_s, allow_redirects=False
             )
             self._has_responded = True
+
+            # A standby redirects to the active one, by an address that need not be among ours.
             target = answer.headers.get("Location", "")
             if answer.status_code not in _REDIRECTS or not target:
                 self._active = address
@@ -274,6 +281,7 @@ def _document(answer: requests.Response, method: str, path: str) -> Document:
         document = None
     if not isinstance(document, dict):
         document = None
+
     status = answer.status_code
     if status < _FIRST_ERROR and document is not None:
         return document
@@ -281,6 +289,8 @@ def _document(answer: requests.Response, method: str, path: str) -> Document:
         _refuse(answer, method, path, authentication_hint())
     if status == _NOT_KNOWN and document is not None:
         _refuse(answer, method, path, "Check the name")
+
+    # Without a document it is a page of a servlet that does not serve yet; a refusal of an application is final.
     starting = status >= _SERVER_ERROR and path != "apps"
     if document is None and (status < _FIRST_ERROR or starting or status in _REDIRECTS or status == _NOT_KNOWN):
         message = f"status {status}, no document: not active"
@@ -341,6 +351,7 @@ def describe_connection_error(error: Exception) -> str:
         return text
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "its certificate is not trusted here: name your CA's file with REQUESTS_CA_BUNDLE"
+
     words = (
         "Connection refused",
         "timed out",

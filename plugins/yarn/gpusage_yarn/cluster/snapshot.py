@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -126,6 +126,7 @@ def read_snapshot(get: Callable[[str], Document], share: str = SHARE, *, brief: 
     """
     info = {} if brief else get("info").get("clusterInfo", {})
     labels = {} if brief else get("get-node-labels")
+
     scheduler = get("scheduler").get("scheduler", {}).get("schedulerInfo", {})
     nodes = tuple(parse_node(node, share) for node in as_list(get("nodes"), "nodes", "node"))
     return ClusterSnapshot(
@@ -145,6 +146,8 @@ def build_cluster(snapshot: ClusterSnapshot, catalogue: GpuCatalogue) -> Cluster
     for node in snapshot.nodes:
         if node.total.share or node.gpus:
             grouped.setdefault(node.label, []).append(node)
+
+    # Nobody knows of which generation the GPUs without a label are.
     bare = sum(_count(node) for node in grouped.pop("", []))
     notes = (f"{bare} GPUs are on nodes without a label, and are not used",) if bare else ()
     seen = Cluster(
@@ -164,10 +167,12 @@ def parse_node(node: Mapping[str, Any], share: str = SHARE) -> NodeState:
     total = resource_amounts(node.get("totalResource")) or {
         name: used.get(name, 0) + amount for name, amount in free.items()
     }
+
     usable = node.get("state") == "RUNNING"
     free = free if usable else {}
     if free.get("vcores", 0) < 0:  # the calculator does not count them, so there are always enough
         free = {**free, "vcores": total.get("vcores", 0)}
+
     labels = node.get("nodeLabels") or [""]
     return NodeState(
         name=str(node.get("id", "")),
@@ -195,6 +200,18 @@ def _pool(label: str, nodes: list[NodeState], queues: Iterable[Queue], catalogue
         if (queue.has_shares(label) if shared else queue.is_accessible(label))
         for name in known
     )
+
+    # Kinds of nodes, by what they have beside GPUs, with the room on each node that has some.
+    rooms: dict[tuple[int, int], list[Room]] = {}
+    for node in nodes:
+        alike = rooms.setdefault((node.total.vcores, node.total.memory_mib), [])
+        if node.usable and node.room:
+            memory_bytes = node.free.memory_mib * MIB
+            room = Room(
+                share_percent=node.room, cpu_count=node.free.vcores, host_memory_bytes=memory_bytes, node=node.name
+            )
+            alike.append(room)
+
     return GpuPool(
         gpu=known_gpu(catalogue, label) or known_gpu(catalogue, _SLICE.sub(r"\1.\2", label)),
         site_type=label,
@@ -205,28 +222,12 @@ def _pool(label: str, nodes: list[NodeState], queues: Iterable[Queue], catalogue
         exact_feature=label,
         partitions=tuple(sorted(names)) or ("",),
         node_gpu_counts=tuple(sorted({*map(_count, nodes)} - {0})),
-        node_kinds=tuple(_kinds(nodes)),
+        node_kinds=tuple(
+            NodeKind(cpu_count=vcores, host_memory_bytes=memory_mib * MIB, rooms=tuple(alike))
+            for (vcores, memory_mib), alike in rooms.items()
+        ),
         free_share_percent=max(node.room if node.usable else 0 for node in nodes),
     )
-
-
-def _kinds(nodes: Iterable[NodeState]) -> Iterator[NodeKind]:
-    """Yield each kind of *nodes*, by what they have beside GPUs, with the room on each node that has some."""
-    alike: dict[tuple[int, int], list[Room]] = {}
-    for node in nodes:
-        rooms = alike.setdefault((node.total.vcores, node.total.memory_mib), [])
-        if node.usable and node.room:
-            memory_bytes = node.free.memory_mib * MIB
-            rooms.append(
-                Room(
-                    share_percent=node.room,
-                    cpu_count=node.free.vcores,
-                    host_memory_bytes=memory_bytes,
-                    node=node.name,
-                )
-            )
-    for (vcores, memory_mib), rooms in alike.items():
-        yield NodeKind(cpu_count=vcores, host_memory_bytes=memory_mib * MIB, rooms=tuple(rooms))
 
 
 def _count(node: NodeState) -> int:

@@ -97,6 +97,7 @@ class Application:
                 },
             },
         }
+
         if self.priority is not None:
             document["priority"] = self.priority
         if self.queue:
@@ -148,6 +149,7 @@ def parse_variables(entries: Iterable[str]) -> tuple[tuple[str, str], ...]:
             message = f"Variable must {rule}; got {entry[:80]!r}. Write --env LEVEL=3."
             raise RequestError(message)
         variables[name] = value if separator else os.environ[name]
+
     for name, value in variables.items():
         _checked(f"Variable {name}", value)
     _checked("Variables, as they travel,", json_of(variables))
@@ -169,6 +171,8 @@ def require_transportable(command: str, variables: Iterable[tuple[str, str]]) ->
     """
     exports = [f"export {name}='{value}'\n{value.count(_QUOTE) * '...'}" for name, value in variables]
     script = len("".join([*exports, command, "\n"]).encode())
+
+    # Base64 makes four bytes of three.
     most = (_MAX_ARGUMENT_BYTES - _ARGUMENT_FRAME) * 3 // 4
     if script > most:
         message = (
@@ -195,6 +199,7 @@ def describe_files(paths: Iterable[Path]) -> tuple[tuple[str, str], ...]:
             rule = "be a file" if not path.is_file() else "have a name of its own, for all lie in one folder"
             message = f"File {str(path)!r} must {rule}; it does not. Check --file."
             raise RequestError(message)
+
         # YARN compares the time of change to the millisecond.
         files[path.name] = f"{path.absolute().as_uri()} {status.st_size} {status.st_mtime_ns // 1_000_000}"
     _checked("List of files, as it travels,", json_of(files))
@@ -207,6 +212,7 @@ def _checked(what: str, text: str) -> str:
     except UnicodeEncodeError:
         message = f"{what} must be UTF-8; got other bytes. Put it into a script, and send that with --file."
         raise RequestError(message) from None
+
     if length > _MAX_CHARACTERS or "\0" in text:
         rule = f"have at most {_MAX_CHARACTERS} bytes, none of them 0"
         message = f"{what} must {rule}; got {length}. Put it into a script, and send that with --file."

@@ -36,6 +36,7 @@ def record_of(line: str, files: Sequence[Path], mode: CaptureMode, *, learns: bo
     wanted = mode == "all" if learns is None else learns
     if mode == "off" or not wanted:
         return None
+
     digest = hashlib.sha256(line.encode("utf-8", "replace"))
     for path in files:
         digest.update(f"\0{path.name}\0".encode("utf-8", "replace"))

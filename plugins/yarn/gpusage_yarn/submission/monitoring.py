@@ -113,6 +113,8 @@ def follow(manager: ResourceManager, identity: str, show: Callable[[str], None])
                 return parse_outcome(report)
             has_run = has_run or running_container_count(report) > 0
             show(describe_state(report, has_run=has_run))
+
+        # Short at first, as most troubles show at once.
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.2, _POLL_S[1])
 
@@ -121,6 +123,8 @@ def parse_outcome(report: Mapping[str, Any]) -> ApplicationOutcome:
     """Return how an application ended, by the ResourceManager's *report*."""
     diagnostics = str(report.get("diagnostics") or "").strip()
     state = str(report.get("finalStatus") or "")
+
+    # The master writes its command's status; YARN's final state has the last word.
     match = _EXIT.search(diagnostics)
     status = int(match[1]) if match else 1
     if state == "SUCCEEDED":
@@ -158,6 +162,7 @@ def log_tails(outcome: ApplicationOutcome) -> Iterator[tuple[str, str]]:
     log = container_log(address, master, "stdout", size=256 * 1024)
     places = dict(_RUNS.findall(log))
     failed = [name for name, status in _ENDS.findall(log) if status != "0" and name in places]
+
     names = [(places[failed[-1]], failed[-1])] if failed else [(address, master)]
     for place, name in names:
         for stream in ("stdout", "stderr"):

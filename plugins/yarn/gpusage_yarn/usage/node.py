@@ -46,7 +46,9 @@ def main(words: Sequence[str]) -> None:
     if not (_CONTAINER.fullmatch(container) and _DEVICE.fullmatch(device) and _PERCENT.fullmatch(percent)):
         return
     os.nice(5)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # they are waited for
+
+    # The signals are waited for, not handled, so that one that comes early is not lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     folder = UsageSpool(Path(path), "")
     usage = _sampled(folder, job_of(container, device), int(percent))
     if usage.gpu:
@@ -96,6 +98,7 @@ def read_allocation(share_percent: int, environment: Mapping[str, str]) -> Alloc
     """
     if share_percent >= WHOLE_PERCENT:
         return Allocation()
+
     limits = {name: value for name, value in environment.items() if name.startswith("CUDA_")}
     percent = limits.get(PERCENT_VARIABLE, "")
     allocation = Allocation(
@@ -104,6 +107,7 @@ def read_allocation(share_percent: int, environment: Mapping[str, str]) -> Alloc
         thread_percent=int(percent) if percent.isdecimal() else None,
         memory_limit_bytes=limit_bytes(limits.get(LIMIT_VARIABLE)),
     )
+
     if PIPE_VARIABLE not in limits:
         return replace(allocation, trouble=NOT_READ_BACK)
     return with_client_view(allocation, query_client_view(limits), whole_sm_count(limits))
