@@ -25,7 +25,7 @@ from gpusage.experience.identity import job_identity
 from gpusage.experience.learned import why_whole
 from gpusage.experience.unnamed_jobs import BY_HISTORY, NO_GRAPH, estimates_by_gpu, reasons_of
 from gpusage.experience.unnamed_jobs import policy_input as input_by_history
-from gpusage.graphs.model_files import folder_rejection
+from gpusage.graphs.reader import folder_rejection
 from gpusage.plugins.hooks import NOBODY
 from gpusage.plugins.loading import load_hooks
 from gpusage.policies.candidates import admits, no_allowed_type_error, step_times_s, without_forbidden
