@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpusage.cli import options
 from gpusage.cli.cards.graph_cache import read_graph
-from gpusage.decisions.model_defaults import settled
+from gpusage.decisions.prediction import settled
 from gpusage.policies.candidates import why_unlimited
 from gpusage.policies.share_price import partners_of
 from gpusage_hooks.errors import RequestError

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from gpusage.decisions.advisor import Advisor
 from gpusage.policies.candidates import WIDEST_SHARE, is_predictable
 from gpusage.policies.generation import JobSpeeds, preferred_among_jobs
-from gpusage.service.state.recent_jobs import REMEMBERED_JOBS
+from gpusage.service.reservations import REMEMBERED_JOBS
 from gpusage_hooks.types import (
     Candidate,
     DecisionRequest,

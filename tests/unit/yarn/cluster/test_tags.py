@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.service.state.reservations import Reservation
+from gpusage.service.reservations import Reservation
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.cluster.documents import Document
 from gpusage_yarn.cluster.resource_manager import UnreachableError
