@@ -173,11 +173,6 @@ def plan_removal(folder: Path) -> tuple[Edit, ...]:
     )
 
 
-def names_packaged_file(text: str) -> bool:
-    """Return whether *text* names a file of these inside a Python package, as early versions wrote it."""
-    return re.search(r"/gpusage_slurm/(node|lua)/[\w?]+\.(sh|lua)", text) is not None
-
-
 def _copies(folder: Path) -> Iterator[tuple[Path, str, int]]:
     """Yield each file's path, its text and its mode."""
     for script in SCRIPTS:
