@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import click
 
 from gpusage_lab.learning.report import cell, table_lines
-from gpusage_lab.learning.seal import evaluation_count
+from gpusage_lab.learning.splits import evaluation_count
 from gpusage_lab.learning.targets import ScoreTable
 
 ROOT = Path(__file__).resolve().parents[1]

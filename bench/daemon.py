@@ -33,7 +33,7 @@ from gpusage.decisions.advisor import make_advisor
 from gpusage.graphs.card.text import decode, encode
 from gpusage.service import client
 from gpusage.service.protocol import json_line
-from gpusage.service.state.warm_up import warm_up_predictors
+from gpusage.service.snapshots import warm_up_predictors
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster, GpuPool, Workload
 

@@ -70,7 +70,6 @@ ATTACKS = 5000
 TEMPLATES, FROM_TEMPLATE, TEMPLATE_ERROR = 10, 0.2, 0.2
 GPU, POPULATIONS = "a100-sxm4-40gb", 3
 LUCID = "lucid_solo.csv"
-STEADY_USERS, STEADY_DAYS, STEADY_ERROR, RUNS_IN_TEN_DAYS, CHANGE_DAY = 12, 60, 0.02, 26, 30
 ATTACKER = "666"
 
 
@@ -86,16 +85,6 @@ class Arrival:
     growth: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """One run on a share."""
-
-    user: str
-    at_s: float
-    ended_at_s: float
-    starved: bool
-
-
 @dataclass(slots=True)
 class Outcome:
     """What became of a site: its runs, since which day its history is trusted, and how many runs came after."""
@@ -105,7 +94,6 @@ class Outcome:
     after: int = 0
     past: list[Run] = field(default_factory=list)
     checked: list[Check] = field(default_factory=list)
-    shares: list[Shared] = field(default_factory=list)
 
 
 def arrivals_of(seed: int, solo: Sequence[tuple[float, float]], *, attack: bool) -> list[Arrival]:
@@ -156,34 +144,6 @@ def _of_script(
             )
         )
     return runs
-
-
-def steady_arrivals(days: int = STEADY_DAYS, *, change_day: int | None = None) -> list[Arrival]:
-    """Return the runs of twelve users who have one script each, whose memory differs by 2 %.
-
-    Args:
-        days: How long they submit, between two and three times a day each.
-        change_day: From which day on every second user's job is three times as busy and has four times the memory.
-    """
-    chance = random.Random(0)  # the same each time
-    runs = []
-    for user in range(STEADY_USERS):
-        script, busy, held_bytes = f"{user:016d}", chance.uniform(0.05, 0.3), chance.uniform(1.5, 4.0) * 2**30
-        who = JobIdentity(user=str(user), account="lab", job_name=f"job{user}", script_digest=script)
-        for _ in range(days * RUNS_IN_TEN_DAYS // 10):
-            at_s = chance.uniform(0, days * DAY_S)
-            times, larger = (3.0, 4.0) if change_day and user % 2 and at_s >= change_day * DAY_S else (1.0, 1.0)
-            runs.append(
-                Arrival(
-                    at_s=at_s,
-                    identity=who,
-                    utilization=min(busy * times * exp(chance.gauss(0, STEADY_ERROR)), 1.0),
-                    memory_bytes=held_bytes * larger * exp(chance.gauss(0, STEADY_ERROR)),
-                    whole_s=3600.0,
-                    growth=1.0,
-                )
-            )
-    return sorted(runs, key=lambda run: run.at_s)
 
 
 class Site:
@@ -242,16 +202,13 @@ class Site:
             request_text="gres/gpu:1",
             submitter=Submitter(fields=MappingProxyType(fields)),
         )
-        decision, estimates = advisor.for_submitter(job.submitter).decide_by_history(job, self._cluster)
+        decision, estimates = replace(advisor, submitter=job.submitter).decide_by_history(job, self._cluster)
         trusted = not advisor.learned.trust.why_not(who.user)
         share = decision.request.mps_thread_percent if decision.code is Code.REWRITE and trusted else None
         size, cap_bytes = share or WHOLE, decision.request.memory_cap_bytes if share else None
         starved = cap_bytes is not None and arrival.memory_bytes > cap_bytes
         slowdown = _slowdown(arrival, size) * (chance.uniform(1.0, 1.1) if share else 1.0)
         took_s = arrival.whole_s * slowdown
-        if share:
-            ended_at_s = arrival.at_s + took_s
-            outcome.shares.append(Shared(user=who.user, at_s=arrival.at_s, ended_at_s=ended_at_s, starved=starved))
         outcome.after += outcome.earned_day is not None
         outcome.tally.add(size, slowdown, arrival.whole_s, starved=starved)
         granted = (
@@ -307,44 +264,15 @@ def tables(data: DataFolder) -> list[ScoreTable]:
         [Site(advisor, GPU).quarter(arrivals_of(seed, solo, attack=attack)) for seed in range(POPULATIONS)]
         for attack in (False, True)
     )
+
+    # What `gpusage train --history` prints of each site at the end.
     find_gpu = cache(advisor.catalogue.find)
-    accuracy = mean_calibration([calibration_of(outcome.past, find_gpu) for outcome in plain])
-    return [accuracy, gains(plain, attacked), steady(advisor)]
-
-
-def steady(advisor: Advisor) -> ScoreTable:
-    """Return what becomes of a site whose users always run the same, and of one where half of them change."""
-    lines = []
-    for name, change_day in (("nothing changes", None), (f"every second user changes on day {CHANGE_DAY}", CHANGE_DAY)):
-        outcome = Site(advisor, GPU).quarter(steady_arrivals(change_day=change_day))
-        for which, odd in (("every second one", 1), ("the others", 0)):
-            shares = [each for each in outcome.shares if int(each.user) % 2 == odd]
-            runs = sum(int(run.identity.user) % 2 == odd for run in outcome.past)
-            before = sum(each.at_s < CHANGE_DAY * DAY_S for each in shares)
-            starved = [each for each in shares if each.starved]
-            warned_s: dict[str, float] = {}
-            for each in starved:
-                warned_s[each.user] = min(each.ended_at_s, warned_s.get(each.user, each.ended_at_s))
-            again = sum(each.at_s >= warned_s[each.user] for each in starved)
-            lines.append((name, which, runs, before, len(shares) - before, len(starved), again))
-    return ScoreTable(
-        title="Twelve users with one script each, memory +-2 %, 60 days",
-        columns=(
-            *("site", "users", "runs", f"shares before day {CHANGE_DAY}", "shares after"),
-            *("starved of memory", "after the user's first had ended"),
-        ),
-        rows=tuple(lines),
-        notes=(
-            "A user who changes is three times as busy and has four times the memory.",
-            "A run that starves is taken to do so at its very end, so another of its user may have begun by then.",
-        ),
-    )
-
-
-def calibration_of(runs: Sequence[Run], find_gpu: GpuLookup) -> list[Calibration]:
-    """Return what `gpusage train --history` prints of *runs*."""
-    history, backtests = fit_history(runs, find_gpu, 0.0)
-    return evaluate_history(backtests, history, find_gpu)
+    calibrations = []
+    for outcome in plain:
+        history, backtests = fit_history(outcome.past, find_gpu, 0.0)
+        calibrations.append(evaluate_history(backtests, history, find_gpu))
+    accuracy = mean_calibration(calibrations)
+    return [accuracy, gains(plain, attacked)]
 
 
 def lucid(data: DataFolder) -> list[tuple[float, float]]:

@@ -27,7 +27,6 @@ from typing import Literal
 
 from example_runs import RUNS
 from gpusage.decisions.advisor import Advisor, make_advisor
-from gpusage.decisions.outcome import DecisionContext, decide_outcome
 from gpusage.decisions.outcome import Outcome as Decided
 from gpusage.devices.shares import shares_alone_of
 from gpusage.experience.learning import learn
@@ -187,9 +186,7 @@ class Site:
             model_request=ModelRequest(model=job.graph.name, workload=workload),
             submitter=job.submitter,
         )
-        return decide_outcome(
-            submitted, self.cluster, DecisionContext(advisor=advisor, mode="enforce"), lambda _job, _request: job.graph
-        )
+        return advisor.advise(submitted, self.cluster, lambda _job, _request: job.graph)
 
     def _run(
         self, decided: Decided, truth: Truth, percent: int, slowdown: float, day: float, chance: random.Random

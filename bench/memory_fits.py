@@ -59,13 +59,7 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     return [
         ScoreTable(
             title="Memory: what ran, and what memory ended",
-            columns=(
-                "source",
-                "runs",
-                "told right by the need %",
-                "by a share's end %",
-                "by the point taken %",
-            ),
+            columns=("source", "runs", "told right by the need %", "by a share's end %", "by the point taken %"),
             rows=tuple(
                 line for name, runs in sources.items() for line in lines(name, [*dict.fromkeys(runs)], zoo, advisor)
             ),

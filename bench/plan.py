@@ -22,8 +22,7 @@ from gpusage_planning.capacity.decision import decide
 from gpusage_planning.capacity.mixed_integer import Limits
 from gpusage_planning.capacity.plan import Plan
 from gpusage_planning.capacity.problem import NodeGroup, NodeType, PlannedJob
-from gpusage_planning.capacity.rules import RULES
-from gpusage_planning.capacity.whole import Watch, whole_plan
+from gpusage_planning.capacity.whole import RULES, Watch, whole_plan
 
 SIZES = ((100, 20, 10.0), (1000, 200, 60.0))
 LARGE = (20_000, 2000, 600.0)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import click
 
-from gpusage_lab.learning.public_record import compare, rows_table, summaries
 from gpusage_lab.learning.report import cell
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.published.comparison import compare, rows_table, summaries
 from gpusage_lab.published.rows import LANGUAGE, VISION
 from gpusage_planning.zoo import load_zoo
 

@@ -27,12 +27,10 @@ from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds.replay_truth import FILES, lucid
 from gpusage_lab.seeds.yeung_cluster import draw_jobs
 from gpusage_planning.replay import comparison
-from gpusage_planning.replay.comparison import STATES, Outcome, Repetition
-from gpusage_planning.replay.coordinator import Coordinator
-from gpusage_planning.replay.page import page, simulated_stays
-from gpusage_planning.replay.prediction import Predictor, fleet
-from gpusage_planning.replay.virtual_gpus import Stay, VirtualGpus
-from gpusage_planning.simulator.jobs import Jobs
+from gpusage_planning.replay.comparison import STATES, Outcome, Repetition, page, simulated_stays
+from gpusage_planning.replay.site import Predictor, fleet
+from gpusage_planning.replay.virtual_gpus import Coordinator, Stay, VirtualGpus
+from gpusage_planning.simulator.contract import Jobs
 from gpusage_planning.simulator.result import Result
 from replaying.request import Manager, request_of
 from replaying.slurm import SlurmManager

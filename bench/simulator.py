@@ -29,11 +29,11 @@ from gpusage.cli.cluster_file import parse_cluster
 from gpusage.decisions.advisor import make_advisor
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import fleet_of, with_nodes
-from gpusage_planning.simulator.generated import generated
-from gpusage_planning.simulator.models import draw_kinds
-from gpusage_planning.simulator.order_settings import OrderSettings, ordering_of
-from gpusage_planning.simulator.ordered import simulate_ordered
+from gpusage_planning.simulator.predictions import draw_kinds
+from gpusage_planning.simulator.rounds import simulate_ordered
 from gpusage_planning.simulator.scenario import POLICIES, scenario_of
+from gpusage_planning.simulator.source import generated
+from gpusage_planning.simulator.sweep import OrderSettings, ordering_of
 from simulating import gavel, lucid
 
 SIZES = (10_000, 100_000, 1_000_000)

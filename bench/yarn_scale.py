@@ -32,7 +32,7 @@ from gpusage_sandboxes.yarn import Hadoop, prepare_hadoop
 from gpusage_sandboxes.yarn.jar import build_jar
 from gpusage_sandboxes.yarn.settings import render_configuration
 from gpusage_yarn.cluster.configuration import ALLOCATOR, CLASSES
-from gpusage_yarn.plan import SHARE, Plan
+from gpusage_yarn.share_plan import SHARE, Plan
 
 LEAST_RATIO = 0.95
 MOST_HEAP = 1.05

@@ -22,7 +22,6 @@ from gpusage.cli.cluster_file import example_cluster
 from gpusage.cli.scripts import Script
 from gpusage.cli.validate import validate
 from gpusage.decisions.advisor import Advisor, make_advisor
-from gpusage.decisions.outcome import DecisionContext
 from gpusage.policies.share_price import Limits, limits
 from gpusage_hooks.types import Candidate, Gpu, ModelGraph, Rules, SharingRules, Workload
 from gpusage_lab.learning.promises import (
@@ -98,13 +97,12 @@ def examples(advisor: Advisor) -> ScoreTable:
 
 def example_shares(advisor: Advisor, folder: Path, keys: str) -> Iterator[tuple[str, int]]:
     """Yield mode and percentage of each submission that becomes a share."""
-    decision_context = DecisionContext(advisor=advisor, mode="enforce")
     cluster = example_cluster("slurm", advisor.catalogue)
     for model in sorted(MODELS.glob("*.onnx")):
         for mode, batch in RUNS:
             comment = f"model={model},mode={mode},batch={batch},precision=fp16{keys}"
             text = f'#!/bin/sh\n#SBATCH --gres=gpu:1\n#SBATCH --comment="{comment}"\n'
-            outcome = validate(Script(path=str(folder / "job.sh"), text=text), cluster, decision_context).outcome
+            outcome = validate(Script(path=str(folder / "job.sh"), text=text), cluster, advisor).outcome
             share = outcome.decision.request.mps_thread_percent if outcome else None
             if share is not None:
                 yield mode, share

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
+from gpusage_planning.simulator.contract import Jobs, Kind
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.formats import find_format
-from gpusage_planning.simulator.jobs import Jobs, Kind
 from gpusage_planning.simulator.trace import Trace, trace_of
 
 KINDS = 3

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from gpusage_planning.replay.site import Site
-from gpusage_planning.replay.truth import KnownRun
+from gpusage_planning.replay.site import KnownRun, Site
 from gpusage_planning.zoo import load_zoo
 
 

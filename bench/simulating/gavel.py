@@ -19,12 +19,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gpusage_planning.simulator.max_min import MaxMin
-from gpusage_planning.simulator.ordered import simulate_ordered
-from gpusage_planning.simulator.orders import ByAge
+from gpusage_planning.simulator.max_min import Claims, MaxMin, throughput_shares
+from gpusage_planning.simulator.orders import ByAge, Ordering
 from gpusage_planning.simulator.policies import Slots
-from gpusage_planning.simulator.queue_state import Ordering
-from gpusage_planning.simulator.water_filling import Claims, throughput_shares
+from gpusage_planning.simulator.rounds import simulate_ordered
 from simulating.lucid import (
     GPUS_PER_NODE,
     NODE_COUNT,

@@ -22,13 +22,18 @@ from rich.console import Console
 from rich.table import Table
 
 from gpusage_hooks.types import Cluster
-from gpusage_planning.simulator.contract import Colocation, Order, Tenant
+from gpusage_planning.simulator.contract import Colocation, Jobs, Kind, Tenant
 from gpusage_planning.simulator.fleet import Fleet, GpuType
-from gpusage_planning.simulator.jobs import Jobs, Kind
-from gpusage_planning.simulator.ordered import simulate_ordered
-from gpusage_planning.simulator.orders import ByAge, LeastAttainedService, ShortestJob, ShortestRemainingTime
+from gpusage_planning.simulator.orders import (
+    ByAge,
+    LeastAttainedService,
+    Order,
+    Ordering,
+    ShortestJob,
+    ShortestRemainingTime,
+)
 from gpusage_planning.simulator.policies import Slots
-from gpusage_planning.simulator.queue_state import Ordering
+from gpusage_planning.simulator.rounds import simulate_ordered
 
 TRACES = ("0e4a51", "b436b2", "e13805")
 JOB_COUNT, NODE_COUNT, GPUS_PER_NODE = 600, 8, 8

@@ -14,9 +14,9 @@ POLICIES = ("slots", "price", "price-online", "packing", "packing-observed", "re
 FORMATS = ("philly", "yarn", "sacct", "alibaba-2020", "alibaba-2023", "gavel", "lucid", "helios", "table")
 """As in `gpusage_planning.simulator.formats`."""
 ORDERS = ("fifo", "easy", "sjf", "srtf", "las", "max-min", "max-min-speeds", "multifactor")
-"""As in `gpusage_planning.simulator.order_settings`."""
+"""As in `gpusage_planning.simulator.sweep`."""
 PREEMPTION_S = 62.0
-"""As in `gpusage_planning.simulator.queue_state`."""
+"""As in `gpusage_planning.simulator.orders`."""
 PLAN_EXAMPLE = """\b
 Examples:
   gpusage plan --jobs examples/plan/jobs.csv --cluster examples/plan/cluster.toml

@@ -21,7 +21,7 @@ import pytest
 
 from gpusage.graphs.card.text import encode
 from gpusage.service import client
-from gpusage.service.records.recorder import BATCH_DELAY_S
+from gpusage.service.recorder import BATCH_DELAY_S
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import DecisionRecord, ModelGraph, Node

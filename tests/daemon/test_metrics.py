@@ -179,7 +179,7 @@ def test_each_query_of_the_dashboard_has_an_answer_of_a_real_prometheus(
     for _ in range(5):
         daemon.ask()
     eventually(lambda: all(query_prometheus(prometheus, query) for query in queries()))
-    (saved,) = (query for query in queries() if "asked" in query)
+    (saved,) = (query for query in queries() if "requested" in query)
     # an hour on 40 % of a GPU, which would have been an hour on all of it, by a price of nothing
     eventually(lambda: float(query_prometheus(prometheus, saved)[0]["value"][1]) == pytest.approx(0.6, rel=0.2))
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpusage.service import servers
 from gpusage.service.client import status_path
 from gpusage.service.protocol import json_line
-from gpusage.service.transport import status_server
 
 if TYPE_CHECKING:
     from tests.daemon.conftest import Daemon
@@ -112,11 +112,11 @@ def test_a_visitor_has_one_line_of_modest_length(daemon: Daemon) -> None:
 def test_visitors_who_say_nothing_hold_a_few_places_for_a_moment(daemon: Daemon) -> None:
     """The next one waits for two seconds at most."""
     with ExitStack() as stack:
-        for _ in range(2 * status_server.CONNECTIONS_PER_USER_LIMIT):
+        for _ in range(2 * servers.STATUS_USER_CONNECTIONS_LIMIT):
             stack.enter_context(daemon.connected(looking=True))
         begun_s = time.monotonic()
         daemon.wait(lambda: daemon.status()["code"] == "OK")
-        assert time.monotonic() - begun_s < 5 * status_server.LIMIT_S
+        assert time.monotonic() - begun_s < 5 * servers.STATUS_LIMIT_S
 
 
 def test_a_client_that_does_not_speak_the_protocol_is_heard_once(daemon: Daemon) -> None:

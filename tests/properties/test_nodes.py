@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from tests.properties.test_simulator import Truth
 
 from gpusage_hooks.types import Cluster
-from gpusage_planning.simulator.contract import Backfill
+from gpusage_planning.simulator.contract import Backfill, Jobs
 from gpusage_planning.simulator.engine import simulate
-from gpusage_planning.simulator.fleet import Fleet, GpuType
-from gpusage_planning.simulator.jobs import Jobs
-from gpusage_planning.simulator.nodes import Nodes
+from gpusage_planning.simulator.fleet import Fleet, GpuType, earliest
+from gpusage_planning.simulator.gpus import Nodes
 from gpusage_planning.simulator.policies import Slots
-from gpusage_planning.simulator.reservation import earliest
 from simulated import traces
 
 START = 5

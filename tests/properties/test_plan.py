@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from gpusage_hooks.units import HOUR_S
 from gpusage_planning.capacity.decision import decide
 from gpusage_planning.capacity.mixed_integer import Limits
-from gpusage_planning.capacity.plan import Active, Plan
-from gpusage_planning.capacity.planning import make_plan
-from gpusage_planning.capacity.problem import TOLERANCE_S, NodeGroup, NodeType, PlannedJob
-from gpusage_planning.capacity.rules import RULES, by_rule
+from gpusage_planning.capacity.plan import Active, Plan, make_plan
+from gpusage_planning.capacity.problem import TOLERANCE_S, Choice, NodeGroup, NodeType, PlannedJob, State
 from gpusage_planning.capacity.search import best_plan
-from gpusage_planning.capacity.state import Choice, State
+from gpusage_planning.capacity.whole import RULES, by_rule
 
 GPUS = ("old", "new")
 TYPES = st.builds(

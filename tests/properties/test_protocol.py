@@ -7,8 +7,8 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpusage.service.caches import AccessRecordingMapping, DecisionCache
 from gpusage.service.protocol import DecisionRequest, Ping, ProtocolError, Response, StatusQuery, json_line, parse_line
-from gpusage.service.state.decision_cache import AccessRecordingMapping, DecisionCache
 from gpusage_hooks.types import Code
 
 JSON = st.recursive(

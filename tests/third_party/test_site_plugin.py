@@ -117,7 +117,7 @@ SUBMISSION = """
     import sys
     from gpusage.decisions.advisor import make_advisor
     from gpusage_hooks.types import DecisionRequest
-    job = make_advisor().understand(DecisionRequest(manager=sys.argv[1], fields={"comment": sys.argv[2]}))
+    job = make_advisor().parse(DecisionRequest(manager=sys.argv[1], fields={"comment": sys.argv[2]}))
     print(job.model_request and job.model_request.model)
 """
 

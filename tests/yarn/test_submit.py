@@ -24,7 +24,7 @@ import yarn_masters as masters
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.shares import memory_cap_bytes
 from gpusage.service import client
-from gpusage.service.state.reservations import Reservation
+from gpusage.service.reservations import Reservation
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.units import MIB

@@ -12,7 +12,7 @@ import click
 from gpusage.cli import documents, figures, options, partners, tables
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.decisions.advisor import advisor
-from gpusage.decisions.model_defaults import settled_request
+from gpusage.decisions.prediction import settled_request
 from gpusage.policies.candidates import why_unlimited
 from gpusage.policies.thread_division import allowed_percents, max_min_percents
 from gpusage.predictors.intervals import inverse

@@ -11,7 +11,7 @@ import msgspec
 from gpusage.boundary.printable_text import visible
 from gpusage.cli import documents
 from gpusage.cli.figures import duration, size
-from gpusage.decisions.advice import describe_change, describe_need
+from gpusage.decisions.outcome import describe_change, describe_need
 from gpusage.experience.finished_jobs import describe_waiting, suggest_next_request
 from gpusage.store.annotation import JobAnnotation, parse_annotation
 from gpusage_hooks.types import Allocation, AnnotatedJob, DecisionRecord, Usage, Workload

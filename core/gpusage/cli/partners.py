@@ -19,7 +19,7 @@ from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.decisions import present
 from gpusage.cli.user_file import read_text
 from gpusage.decisions.advisor import advisor
-from gpusage.decisions.model_defaults import settled
+from gpusage.decisions.prediction import settled
 from gpusage.policies.share_price import need_alone
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import AnnotatedJob, Colocation, DecisionRecord, Gpu, GpuNeed, JobState, ModelRequest

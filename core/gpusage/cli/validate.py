@@ -18,15 +18,14 @@ from gpusage.cli.cards.first_run import comment_of_run, runs_folder
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.cluster_file import find_cluster
 from gpusage.cli.scripts import Script, manager_of, read_scripts
-from gpusage.decisions.advice import describe_change, describe_need
 from gpusage.decisions.advisor import Advisor, make_advisor
-from gpusage.decisions.outcome import DecisionContext, Outcome, decide_outcome, hold_reason, require_job
+from gpusage.decisions.outcome import Outcome, describe_change, describe_need, hold_reason
 from gpusage.experience.learned import NOTHING_LEARNED, Learned
 from gpusage.plugins.managers import installed_managers
 from gpusage.policies.share_price import cost
 from gpusage.policies.sharing import SharePrice
-from gpusage.service.state.kill_switch import kill_reason
-from gpusage.service.state.learner import learn_from_store
+from gpusage.service.configuration_watch import kill_reason
+from gpusage.service.learner import learn_from_store
 from gpusage.settings.configuration import CaptureMode, Configuration
 from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import open_store
@@ -88,11 +87,9 @@ def validate_scripts(
     manager = manager_of(read, installed_managers(), manager_name)
     cluster, origin = find_cluster(advisor, manager, cluster_file)
     history = configuration.learning.history if uses_learned else "off"
-    decision_context = DecisionContext(
-        advisor=advisor, mode="enforce", enforce_in=configuration.enforce_in, history=history
-    )
+    advisor = replace(advisor, enforce_in=configuration.enforce_in, history=history)
     capture = configuration.learning.capture
-    validations = [validate(script, cluster, decision_context, capture) for script in read]
+    validations = [validate(script, cluster, advisor, capture) for script in read]
     if as_json:
         tables.print_json(_document(validations, cluster, origin, configuration.mode))
     else:
@@ -107,19 +104,19 @@ def validate_scripts(
     context.exit(1 if any(validation.error for validation in validations) else 0)
 
 
-def validate(script: Script, cluster: Cluster, context: DecisionContext, capture: CaptureMode = "opt-in") -> Validation:
+def validate(script: Script, cluster: Cluster, advisor: Advisor, capture: CaptureMode = "opt-in") -> Validation:
     """Return what becomes of *script* on *cluster*; *capture* tells which jobs show their models there."""
     if script.error:
         return Validation(script=script.path, error=script.error)
     try:
         submission = DecisionRequest(manager=cluster.manager, script=script.text, origin=script.path)
-        job = require_job(submission, context.advisor)
-        job = _as_its_run_showed(job, capture, context.advisor)
-        if context.advisor.learned is not NOTHING_LEARNED:
+        job = advisor.parse(submission)
+        job = _as_its_run_showed(job, capture, advisor)
+        if advisor.learned is not NOTHING_LEARNED:
             job = replace(job, submitter=_caller(job.submitter, script.path))
-        graph = _graph(context.advisor, job)
-        outcome = decide_outcome(job, cluster, context, lambda _job, _request: graph)
-        prices = _prices(context.advisor, outcome, graph, cluster)
+        graph = _graph(advisor, job)
+        outcome = advisor.advise(job, cluster, lambda _job, _request: graph)
+        prices = _prices(advisor, outcome, graph, cluster)
         return Validation(script=script.path, outcome=outcome, prices=prices)
     except GpuUsageError as error:
         return Validation(script=script.path, error=error)
@@ -162,7 +159,8 @@ def _prices(advisor: Advisor, outcome: Outcome, graph: ModelGraph | None, cluste
     if outcome.job is None or graph is None:
         return ()
     with suppress(GraphError, DeviceError):  # the verdict says it
-        return advisor.for_submitter(outcome.job.submitter).share_prices(outcome.job, graph, cluster, outcome.decision)
+        advisor = replace(advisor, submitter=outcome.job.submitter)
+        return advisor.share_prices(outcome.job, graph, cluster, outcome.decision)
     return ()
 
 

@@ -1,28 +1,40 @@
-"""Read, decide, render: the path from a job to its decision, by predictions.
+"""The one path from a submission to its outcome: parse it, read its model, predict, decide, render for its manager.
 
-The advisor is the same for the command line, the daemon and the Python API. It asks plugins and puts their answers
-together; it knows no workload manager and does no I/O of its own.
+gpusaged, `gpusage validate`, `gpusage yarn submit` and the Python API all come this way. They pass in what differs
+between them: how a model is read, the cluster, and the mode. The advisor asks plugins and puts their answers together;
+it knows no workload manager.
+
+Invariants:
+
+1. Nothing is read, asked or kept here except through a plugin, or what the caller passes in.
+2. With the kill switch on nothing is read or predicted here, and every job stays as it is.
+3. An expected refusal is a decision, not an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from gpusage.decisions.prediction import Predictor, require_answer
+from gpusage.decisions.outcome import Outcome
+from gpusage.decisions.prediction import Predictor, require_answer, settled_request
 from gpusage.devices.catalogue import Catalogue
+from gpusage.experience.identity import job_identity
+from gpusage.experience.learned import why_whole
 from gpusage.experience.unnamed_jobs import BY_HISTORY, NO_GRAPH, estimates_by_gpu, reasons_of
 from gpusage.experience.unnamed_jobs import policy_input as input_by_history
-from gpusage.graphs.model_files import folder_rejection
+from gpusage.graphs.reader import folder_rejection
+from gpusage.plugins.hooks import NOBODY
 from gpusage.plugins.loading import load_hooks
 from gpusage.policies.candidates import admits, no_allowed_type_error, step_times_s, without_forbidden
 from gpusage.policies.share_price import priced_percents
 from gpusage.policies.sharing import SharePrice, may_share, price_list
+from gpusage.predictors.known import implausible_step_time
 from gpusage.store.annotation import EXCLUDES
 from gpusage_hooks.comment import MODEL_NAMES
-from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError
+from gpusage_hooks.errors import GpuUsageError, GraphError, PluginError, RequestError
 from gpusage_hooks.managers import Context, ManagerSettings
 from gpusage_hooks.types import (
     STAGES,
@@ -33,23 +45,27 @@ from gpusage_hooks.types import (
     DecisionRequest,
     GpuRequest,
     Job,
+    JobIdentity,
     ModelGraph,
+    ModelRequest,
     ObservedFigures,
     PolicyInput,
     Price,
     RenderedDecision,
     Rules,
     Stage,
-    Submitter,
     Workload,
 )
 
 if TYPE_CHECKING:
-    from gpusage.settings.configuration import Configuration
+    from gpusage.settings.configuration import Configuration, HistoryMode, SiteMode
 
 SHOWS_MODEL = "learn=on: this run shows the model"
 NO_CARD = "no description of the model came with the job"
 NO_WORDS = "this cluster cannot express it: its GPUs have different numbers of MPS units, or no features"
+OBSERVED_ONLY = "history is observed only, as [learning] history says"
+ReadModel = Callable[[Job, ModelRequest], ModelGraph | None]
+"""Returns the graph of a job's model; ``None`` where no description of it came with the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,28 +75,32 @@ class Advisor(Predictor):
     Attributes:
         rules: The site's, for policies.
         settings: Of each workload manager, by its name.
+        mode: The site's.
+        enforce_in: As in `Configuration`.
+        kill_reason: Why nothing may be rewritten, where the kill switch is on.
+        history: What is done for jobs that name no model.
     """
 
     rules: Rules = Rules()
     settings: Mapping[str, ManagerSettings] = field(default_factory=dict)
+    mode: SiteMode = "enforce"
+    enforce_in: tuple[str, ...] = ()
+    kill_reason: str | None = None
+    history: HistoryMode = "off"
 
     def configured(self, configuration: Configuration) -> Advisor:
         """Return the advisor of a site: with its rules, and its settings of workload managers."""
         catalogue = self.catalogue.with_networks(configuration.network.gbit_per_s)
         return replace(self, rules=configuration.rules, settings=configuration.managers, catalogue=catalogue)
 
-    def for_submitter(self, submitter: Submitter) -> Advisor:
-        """Return the advisor of a job of *submitter*."""
-        return replace(self, submitter=submitter)
-
     def context(self, manager: str) -> Context:
-        """Return what the hooks of the workload manager *manager* are given."""
+        """Return the context of the hooks of the workload manager *manager*."""
         settings = self.settings.get(manager, ManagerSettings())
         return Context(settings=settings, catalogue=self.catalogue, model_names=self.model_names)
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """How models are named: those that gpusage reads itself, and those of plugins."""
+        """Return how models are named: those that gpusage reads, then those of other plugins."""
         return (*MODEL_NAMES, *self.hooks.describe_model_names())
 
     def read(self, source: str, shape: Mapping[str, Sequence[int]] | None = None) -> ModelGraph:
@@ -98,16 +118,97 @@ class Advisor(Predictor):
             raise GraphError(message)
         return graph
 
-    def understand(self, submission: DecisionRequest) -> Job | None:
-        """Return *submission* as its manager's plugin parses it; ``None`` if there is no such plugin.
+    def parse(self, submission: DecisionRequest) -> Job:
+        """Return *submission* as its manager's plugin parses it.
 
         Raises:
-            RequestError: The user's words to us are malformed.
+            GpuUsageError: It is malformed where it is addressed to us, a plugin is at fault, or none knows its manager.
         """
-        return self.hooks.parse_submission(submission, self.context(submission.manager))
+        job = self.hooks.parse_submission(submission, self.context(submission.manager))
+        if job is None:
+            message = (
+                f"Submission {submission.origin!r} must be one that a plugin understands; got no answer. "
+                f"Install the plugin for {submission.manager}."
+            )
+            raise RequestError(message)
+        return job
+
+    def advise(self, job: Job, cluster: Cluster, read_model: ReadModel) -> Outcome:
+        """Return the outcome of *job* on *cluster*.
+
+        Raises:
+            GpuUsageError: Its model cannot be read, or a plugin is at fault.
+        """
+        if self.kill_reason is not None:
+            return self.keep_unchanged(job.submission, self.kill_reason, job)
+
+        # The rest is for the submitter of this job, and only observed where it may run outside the partitions in which
+        # the site enforces.
+        partitions = {*(job.request.partitions or (cluster.default_partition,))}
+        is_outside = self.mode == "enforce" and bool(self.enforce_in) and not partitions <= {*self.enforce_in}
+        if job.submitter is not self.submitter or is_outside:
+            mode: SiteMode = "observe" if is_outside else self.mode
+            return replace(self, submitter=job.submitter, mode=mode).advise(job, cluster, read_model)
+        request = job.model_request
+        if request is None and self.history != "off" and job.request.gpu_count:
+            return self._advise_by_history(job, cluster)
+
+        # Read.
+        graph = read_model(job, request) if request is not None and request.enabled else None
+        if request is not None and graph is not None:
+            request = self.learned.with_first_run(settled_request(request, graph), job.submitter)
+            job = replace(job, model_request=request)
+
+        # Predict and decide, then put it into the manager's words, which may not be able to express it.
+        decision, rendered = self._render(job, self.decide(job, graph, cluster), cluster)
+        if request is not None and request.first_run:
+            decision = replace(decision, reasons=(*decision.reasons, f"as job {request.first_run}'s run showed"))
+        outcome = Outcome(submission=job.submission, job=job, decision=decision, rendered=rendered, mode=self.mode)
+        if request is None or graph is None:
+            return outcome
+
+        # A later run of the job is recognised by its model, and its usage compared with what the model alone predicts.
+        need, predicted = decision.need, None
+        if need is not None:
+            predicted = self.utilization_from_graph(graph, request.workload, need)
+        outcome = replace(outcome, model=job_identity(NOBODY, graph=graph), predicted_utilization=predicted)
+        return outcome.as_advice(self.learned.why_not_enforced(graph, job.submitter))
+
+    def _advise_by_history(self, job: Job, cluster: Cluster) -> Outcome:
+        """Return the outcome of *job*, which names no model: observed only, until its history has earned trust."""
+        decision, history_estimates = self.decide_by_history(job, cluster)
+        decision, rendered = self._render(job, decision, cluster)
+
+        why = ""
+        if decision.code is Code.REWRITE and self.mode != "observe":
+            may_earn = self.history == "enforce"
+            why = self.learned.trust.why_not(job.submitter.user) if may_earn else OBSERVED_ONLY
+            why = why or why_whole(self.learned.failures, "", job.submitter)
+        reasons = [*decision.reasons, *([why] if why else []), *([SHOWS_MODEL] if job.shows_model else [])]
+        return Outcome(
+            submission=job.submission,
+            job=job,
+            decision=replace(decision, reasons=tuple(reasons)),
+            rendered=rendered,
+            mode="observe" if why else self.mode,
+            model=JobIdentity(),
+            history_estimates=history_estimates,
+        )
+
+    def keep_unchanged(self, submission: DecisionRequest, reason: str, job: Job | None = None) -> Outcome:
+        """Return the outcome that *submission* stays as it is for *reason*; *job* is its parsed form, if any."""
+        request = job.request if job else GpuRequest(gpu_count=0)
+        text = job.request_text if job else ""
+        return Outcome(
+            submission=submission,
+            job=job,
+            decision=Decision(code=Code.KEEP, request=request, reasons=(reason,), plugin=__name__),
+            rendered=RenderedDecision(before=text, after=text, fields={}),
+            mode=self.mode,
+        )
 
     def decide(self, job: Job, graph: ModelGraph | None, cluster: Cluster) -> Decision:
-        """Return the decision on *job*; an expected refusal is a decision, not an error.
+        """Return the decision on *job*, whose model is *graph*.
 
         Raises:
             PluginError: A plugin breaks the contract.
@@ -121,15 +222,26 @@ class Advisor(Predictor):
         if graph is None:
             troubles = (job.card_trouble,) if job.card_trouble else ()
             return _keep_decision(job, *((*job.request.obstacles, *troubles) or (NO_CARD,)))
+
+        workload = model_request.workload
+        alone = workload.alone
         try:
-            policy_input = self._case(self._settled(job.request, cluster), graph, model_request.workload, cluster)
-            doubt = self.implausible_step_time(graph, model_request.workload)
+            policy_input = self._predicted_input(job, graph, cluster)
+            doubt = implausible_step_time(graph, workload, self.catalogue.find(alone.gpu)) if alone.gpu else ""
         except PluginError:
             raise  # not for the user to mend
         except GpuUsageError as error:
             return _keep_decision(job, str(error))
-        decision = self._with_what_was_learned(self._through_policies(policy_input), graph, model_request.workload)
-        return replace(decision, reasons=(*decision.reasons, doubt)) if doubt else decision
+        decision = self._through_policies(policy_input)
+
+        # Where it rests on earlier runs, a reason says so.
+        reasons = decision.reasons
+        evidence = self.find(graph, workload).describe(decision.need.gpu if decision.need else "")
+        if evidence and alone.utilization is not None and self.without_contradicted_values(graph, workload) != workload:
+            at = f" for batch {alone.batch_size}" if alone.batch_size else ""
+            evidence += f", not {100 * alone.utilization:.0f} % as you gave{at}"
+        reasons = (*reasons, *(clause for clause in (evidence, doubt) if clause))
+        return replace(decision, reasons=reasons)
 
     def decide_by_history(self, job: Job, cluster: Cluster) -> tuple[Decision, Mapping[str, ObservedFigures]]:
         """Return the decision on *job*, which names no model, and its estimates by the name of each GPU.
@@ -144,6 +256,7 @@ class Advisor(Predictor):
         rows = [*gpus.values()]
         answers = self.hooks.find_observed_figures(NO_GRAPH, Workload(), rows, self.submitter)
         estimates = estimates_by_gpu(job, rows, answers, self.learned.history, self.catalogue.find)
+
         policy_input = input_by_history(job, cluster, gpus, estimates, self.rules)
         if policy_input is None:
             return _keep_decision(job, *reasons_of(estimates), *request.obstacles), estimates
@@ -151,43 +264,35 @@ class Advisor(Predictor):
         return replace(decision, reasons=(*reasons_of(estimates), *decision.reasons), step_times_s={}), estimates
 
     def share_prices(self, job: Job, graph: ModelGraph, cluster: Cluster, decision: Decision) -> tuple[SharePrice, ...]:
-        """Return what each share would cost *job*, and why *decision* takes it or does not; none where it cannot share.
+        """Return the price of each share for *job*, and why *decision* takes it or not; none where it cannot share.
 
         Raises:
             GpuUsageError: Nothing can be predicted for it.
         """
-        workload = job.model_request.workload if job.model_request else Workload()
-        return price_list(self._case(self._settled(job.request, cluster), graph, workload, cluster), decision)
+        return price_list(self._predicted_input(job, graph, cluster), decision)
 
-    def render(self, job: Job, decision: Decision, cluster: Cluster) -> tuple[Decision, RenderedDecision]:
-        """Return *decision* in the manager's own words; it is a KEEP where these cannot express it.
+    def _predicted_input(self, job: Job, graph: ModelGraph, cluster: Cluster) -> PolicyInput:
+        """Return what policies decide by: the needs of *job* on each GPU that it may have, and the prices of shares."""
+        request, workload = self._settled(job.request, cluster), Workload()
+        if job.model_request is not None:
+            workload = job.model_request.workload
+        if request.gpu_count > 1 and workload.gpus == 1 and workload.mode == "train":
+            workload = replace(workload, gpus=request.gpu_count)  # training that does not say how is data parallel
+        workload = self.without_contradicted_values(graph, workload)
+        request, cluster = self._without_forbidden(request, cluster, workload.forbidden_gpus)
 
-        Raises:
-            PluginError: No adapter answers for the manager of a job that is to be rewritten.
-        """
-        rendered = self.hooks.render_decision(job, decision, cluster, self.context(job.submission.manager))
-        if rendered is None and decision.code is not Code.REWRITE:
-            rendered = RenderedDecision(before=job.request_text, after=job.request_text, fields={})
-        rendered = require_answer("render_decision", rendered)
-        if decision.code is Code.REWRITE and not rendered.fields:
-            reason = rendered.trouble or NO_WORDS
-            decision = replace(decision, code=Code.KEEP, request=job.request, reasons=(*decision.reasons, reason))
-        clause = self._forbidden_clause(job, decision, cluster)
-        return (replace(decision, reasons=(*decision.reasons, clause)) if clause else decision), rendered
-
-    def _forbidden_clause(self, job: Job, decision: Decision, cluster: Cluster) -> str:
-        """Return whether *job* is kept off the GPU types that it forbids, where it could get one of them."""
-        names = job.model_request.workload.forbidden_gpus if job.model_request else ()
-        if not names or decision.code is Code.DECLINE:
-            return ""
-        try:
-            request, _ = self._without_forbidden(job.request, cluster, names)
-        except GpuUsageError:
-            return ""  # the decision says so
-        if request == job.request:
-            return ""
-        shown = "+".join(names)
-        return f"{EXCLUDES}{shown}" if decision.code is Code.REWRITE else f"it may get {shown}, which it forbids"
+        pools = [pool for pool in cluster.pools if pool.gpu is not None]
+        gpus = tuple(self.catalogue.find(pool.gpu or "") for pool in pools)
+        needs = self.predict(graph, workload, gpus)
+        known = self.observed_figures(graph, workload, gpus)
+        shares: Sequence[tuple[Price, ...]] = [()] * len(gpus)
+        if may_share(request, workload, cluster, self.rules.sharing):
+            shares = self._prices(graph, workload, gpus, priced_percents(self.rules.sharing), known)
+        candidates = tuple(
+            Candidate(pool=pool, gpu=gpu, need=need, shares=prices, known=figures)
+            for pool, gpu, need, prices, figures in zip(pools, gpus, needs, shares, known, strict=True)
+        )
+        return PolicyInput(request=request, workload=workload, candidates=candidates, cluster=cluster, rules=self.rules)
 
     def _settled(self, request: GpuRequest, cluster: Cluster) -> GpuRequest:
         """Return *request* as the site and its cluster allow it: it runs again only where both allow that."""
@@ -201,10 +306,8 @@ class Advisor(Predictor):
         Raises:
             RequestError: It forbids all of them.
         """
-        visible = cluster.within(request.partitions, request.scopes, request.node_features)
-        allowed = without_forbidden(cluster, names, self.catalogue).within(
-            request.partitions, request.scopes, request.node_features
-        )
+        reach = (request.partitions, request.scopes, request.node_features)
+        visible, allowed = cluster.within(*reach), without_forbidden(cluster, names, self.catalogue).within(*reach)
         reached = [pool.site_type for pool in visible.pools if admits(pool, request)]
         left = [pool.site_type for pool in allowed.pools if admits(pool, request)]
         if left == reached or not request.gpu_count:
@@ -215,40 +318,46 @@ class Advisor(Predictor):
 
     def _through_policies(self, policy_input: PolicyInput, stages: Sequence[Stage] = STAGES) -> Decision:
         """Ask the policy of each stage in order; each one may change the draft of those before it."""
-        draft = Decision(code=Code.KEEP, request=policy_input.request, reasons=(), plugin=__name__)
+        request = policy_input.request
+        draft = Decision(code=Code.KEEP, request=request, reasons=(), plugin=__name__)
         for stage in stages:
             draft = self.hooks.decide(stage, policy_input, draft) or draft
             if draft.final:
                 return draft
-        # Types that the job does not forbid are required from the start: they are asked for even if nothing else is.
-        is_changed = draft.request != policy_input.request or policy_input.request.required_gpus
+
+        # Types that the job does not forbid are required from the start: they are requested even if nothing else is.
+        is_changed = draft.request != request or request.required_gpus
         code = Code.REWRITE if is_changed else Code.KEEP
         return replace(draft, code=code, step_times_s=step_times_s(policy_input))
 
-    def _with_what_was_learned(self, decision: Decision, graph: ModelGraph, workload: Workload) -> Decision:
-        """Return *decision* with a reason that says what earlier runs showed, where it rests on that."""
-        clause = self.find(graph, workload).describe(decision.need.gpu if decision.need else "")
-        user_utilization, batch_size = workload.alone.utilization, workload.alone.batch_size
-        if clause and user_utilization is not None and self.without_contradicted_values(graph, workload) != workload:
-            at = f" for batch {batch_size}" if batch_size else ""
-            clause += f", not {100 * user_utilization:.0f} % as you gave{at}"
-        return replace(decision, reasons=(*decision.reasons, clause)) if clause else decision
+    def _render(self, job: Job, decision: Decision, cluster: Cluster) -> tuple[Decision, RenderedDecision]:
+        """Return *decision* in the manager's own words; it is a KEEP where these cannot express it.
 
-    def _case(self, request: GpuRequest, graph: ModelGraph, workload: Workload, cluster: Cluster) -> PolicyInput:
-        workload = self.without_contradicted_values(graph, _on_requested_gpus(request, workload))
-        request, cluster = self._without_forbidden(request, cluster, workload.forbidden_gpus)
-        pools = [pool for pool in cluster.pools if pool.gpu is not None]
-        gpus = tuple(self.catalogue.find(pool.gpu or "") for pool in pools)
-        known = self.observed_figures(graph, workload, gpus)
-        needs = self._needs(graph, workload, gpus, known)
-        shares: Sequence[tuple[Price, ...]] = [()] * len(gpus)
-        if may_share(request, workload, cluster, self.rules.sharing):
-            shares = self._prices(graph, workload, gpus, priced_percents(self.rules.sharing), known)
-        candidates = tuple(
-            Candidate(pool=pool, gpu=gpu, need=need, shares=prices, known=figures)
-            for pool, gpu, need, prices, figures in zip(pools, gpus, needs, shares, known, strict=True)
-        )
-        return PolicyInput(request=request, workload=workload, candidates=candidates, cluster=cluster, rules=self.rules)
+        Raises:
+            PluginError: No adapter answers for the manager of a job that is to be rewritten.
+        """
+        rendered = self.hooks.render_decision(job, decision, cluster, self.context(job.submission.manager))
+        if rendered is None and decision.code is not Code.REWRITE:
+            rendered = RenderedDecision(before=job.request_text, after=job.request_text, fields={})
+        rendered = require_answer("render_decision", rendered)
+        if decision.code is Code.REWRITE and not rendered.fields:
+            reason = rendered.trouble or NO_WORDS
+            decision = replace(decision, code=Code.KEEP, request=job.request, reasons=(*decision.reasons, reason))
+
+        # A job that forbids GPU types reads whether it is kept off those that it could get.
+        names = job.model_request.workload.forbidden_gpus if job.model_request else ()
+        if not names or decision.code is Code.DECLINE:
+            return decision, rendered
+        try:
+            request, _ = self._without_forbidden(job.request, cluster, names)
+        except GpuUsageError:
+            return decision, rendered  # the decision says so
+        if request == job.request:
+            return decision, rendered
+        shown = "+".join(names)
+        is_off = decision.code is Code.REWRITE
+        clause = f"{EXCLUDES}{shown}" if is_off else f"it may get {shown}, which it forbids"
+        return replace(decision, reasons=(*decision.reasons, clause)), rendered
 
 
 def make_advisor() -> Advisor:
@@ -261,12 +370,6 @@ def make_advisor() -> Advisor:
 def advisor() -> Advisor:
     """Return the advisor with everything that is installed, which this process shares."""
     return make_advisor()
-
-
-def _on_requested_gpus(request: GpuRequest, workload: Workload) -> Workload:
-    """Return *workload* on all the GPUs that *request* has; training that does not say how is data parallel."""
-    several = request.gpu_count > 1 and workload.gpus == 1 and workload.mode == "train"
-    return replace(workload, gpus=request.gpu_count) if several else workload
 
 
 def _keep_decision(job: Job, *reasons: str) -> Decision:

@@ -1,9 +1,13 @@
-"""What a workload needs on GPUs, and what shares of them cost: the predictions of all plugins, merged."""
+"""The need of a workload on GPUs, and the price of shares of them: the predictions of all plugins, merged.
+
+An observed figure takes the place of a predicted one: a plugin's first, then the user's, then those of earlier runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
 from typing import TypeVar
 
@@ -18,7 +22,6 @@ from gpusage.predictors.known import (
     NOTHING_KNOWN,
     figures_from_longer_step,
     first_known,
-    implausible_step_time,
     is_same_batch_size,
     share_notes,
     throughput,
@@ -30,6 +33,7 @@ from gpusage_hooks.types import (
     GpuNeed,
     Interval,
     ModelGraph,
+    ModelRequest,
     ObservedFigures,
     Price,
     Submitter,
@@ -38,6 +42,8 @@ from gpusage_hooks.types import (
 from gpusage_hooks.units import WHOLE_PERCENT, gib
 
 T = TypeVar("T")
+MOST_SAMPLES = 2**30
+"""Of a batch: no larger one is looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +68,61 @@ class Predictor:
         Args:
             graph: The model.
             workload: How it is run, and what its user knows of a run alone on a whole GPU.
-            gpus: Whole GPUs, and slices, each of which also has what it costs against the GPU that it is cut from.
+            gpus: Whole GPUs, and slices, each of which also has its price against the GPU that it is cut from.
 
         Raises:
             GraphError: The model has a fixed batch size, and the workload another.
             DeviceError: The user's step time is of a GPU that the catalogue does not have.
         """
         return self._needs(graph, workload, gpus, self.observed_figures(graph, workload, gpus))
+
+    def price(
+        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], percents: Sequence[int]
+    ) -> tuple[tuple[Price, ...], ...]:
+        """Return the price of each share of each of *gpus* for *workload*, in their order: all are priced at once.
+
+        Args:
+            graph: The model.
+            workload: How it is run, and what its user knows of a run alone on a whole GPU.
+            gpus: Whole GPUs.
+            percents: Shares, each 1 to 100.
+
+        Raises:
+            DeviceError: A share is not from 1 to 100 percent.
+        """
+        return self._prices(graph, workload, gpus, percents, self.observed_figures(graph, workload, gpus))
+
+    def predict_shares(
+        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], percents: Sequence[int]
+    ) -> tuple[GpuNeed, ...]:
+        """Return the need and the price of each share of the first of *gpus*, then of the next.
+
+        Arguments and errors are those of `price`.
+        """
+        pairs = [(gpu, part) for gpu in gpus for part in shares_alone_of(gpu, percents)]
+        known = dict(zip(map(id, gpus), self.observed_figures(graph, workload, gpus), strict=True))
+
+        # A share of 100 % is the GPU itself, which is predicted once; nothing is observed on any other part.
+        distinct_gpus = list({id(gpu): gpu for gpu in (*gpus, *(part for _, part in pairs))}.values())
+        of_each = [known.get(id(gpu), NOTHING_KNOWN) for gpu in distinct_gpus]
+        needs = dict(zip(map(id, distinct_gpus), self._needs(graph, workload, distinct_gpus, of_each), strict=True))
+        prices = self._prices(graph, workload, gpus, percents, [known[id(gpu)] for gpu in gpus])
+
+        shares = []
+        for (gpu, part), price in zip(pairs, chain.from_iterable(prices), strict=True):
+            need = needs[id(part)]
+            if price.share_percent < WHOLE_PERCENT:
+                need = replace(need, notes=(*need.notes, *share_notes(known[id(gpu)])))
+            shares.append(_on_share(need, workload, gpu, price, needs[id(gpu)].step_time_s))
+        return tuple(shares)
+
+    def colocate(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
+        """Return what jobs, each given by its need on *gpu*, do to each other there."""
+        return require_answer("predict_colocation", self.hooks.predict_colocation(needs, gpu))
+
+    def find(self, graph: ModelGraph, workload: Workload) -> Finding:
+        """Return what this site's runs show about the job; `NO_FINDING` where they show nothing."""
+        return self.learned.find(graph, workload, self.submitter)
 
     def observed_figures(
         self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
@@ -78,16 +132,15 @@ class Predictor:
         Raises:
             DeviceError: The user's step time is of a GPU that the catalogue does not have.
         """
-        workload = self._with_catalogue_name(workload)
-        answers = [*self.hooks.find_observed_figures(graph, workload, gpus, self.submitter)]
         alone = workload.alone
+        if alone.gpu is not None:  # by the catalogue's name, which plugins and predictors compare
+            alone = replace(alone, gpu=self.catalogue.find(alone.gpu).name)
+            workload = replace(workload, alone=alone)
+
+        answers = [*self.hooks.find_observed_figures(graph, workload, gpus, self.submitter)]
         if alone.gpu is not None and alone.step_time_s is not None:
             answers.append(self._observed_with_host(graph, workload, alone.gpu, alone.step_time_s, gpus))
         return first_known([*answers, *self._learned(graph, workload, gpus)], gpus)
-
-    def find(self, graph: ModelGraph, workload: Workload) -> Finding:
-        """Return what this site's runs show about the job; `NO_FINDING` where they show nothing."""
-        return self.learned.find(graph, workload, self.submitter)
 
     def without_contradicted_values(self, graph: ModelGraph, workload: Workload) -> Workload:
         """Return *workload* without the utilization that its user gave, where many runs contradict it.
@@ -95,12 +148,11 @@ class Predictor:
         One of another batch size is outweighed by many runs at this one, whatever it is.
         """
         user_utilization = workload.alone.utilization
-        experience = self.find(graph, workload).experience if user_utilization is not None else None
-        if (
-            user_utilization is None
-            or experience is None
-            or not experience.contradicts(user_utilization if is_same_batch_size(workload) else None)
-        ):
+        if user_utilization is None:
+            return workload
+        experience = self.find(graph, workload).experience
+        comparable = user_utilization if is_same_batch_size(workload) else None
+        if experience is None or not experience.contradicts(comparable):
             return workload
         return replace(workload, alone=NO_EARLIER_RUN)
 
@@ -112,44 +164,25 @@ class Predictor:
         (predicted,) = plain.predict(graph, replace(workload, alone=NO_EARLIER_RUN), [self.catalogue.find(need.gpu)])
         return predicted.gpu_utilization.value
 
-    def why_not_enforced(self, graph: ModelGraph) -> str:
-        """Return why a share of this job is only advised for now, one clause; empty where it may be enforced."""
-        return self.learned.why_not_enforced(graph, self.submitter)
-
     def _learned(self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[Sequence[ObservedFigures]]:
         """Return what earlier runs show on *gpus*; if the user gave other figures, the memory alone."""
         finding = self.find(graph, workload)
-        if finding is NO_FINDING:
-            return []
         has_user_figures = workload.alone != NO_EARLIER_RUN
-        if finding.others:
-            return [] if has_user_figures else [self._by_others(finding, graph, workload, gpus)]
-        from gpusage.experience.estimates import own_figures  # numpy, for whoever has learned nothing
+        if finding is NO_FINDING or (finding.others and has_user_figures):
+            return []
+        from gpusage.experience.estimates import other_users_figures, own_figures  # numpy, for whoever learned nothing
 
-        known = own_figures(finding, graph, workload, gpus, self.catalogue.find)
-        return [[ObservedFigures(memory_bytes=each.memory_bytes) for each in known] if has_user_figures else known]
+        if not finding.others:
+            known = own_figures(finding, graph, workload, gpus, self.catalogue.find)
+            return [[ObservedFigures(memory_bytes=each.memory_bytes) for each in known] if has_user_figures else known]
 
-    def _by_others(
-        self, finding: Finding, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]
-    ) -> Sequence[ObservedFigures]:
-        """Return what other users' runs in *finding* show on *gpus*, within what the graph shows; nothing on slices."""
-        from gpusage.experience.estimates import other_users_figures
-
+        # Other users' runs count within what the graph shows, and not on slices.
         whole = [gpu for gpu in gpus if not gpu.parent_gpu]
         needs = self._needs(graph, workload, whole, (NOTHING_KNOWN,) * len(whole))
         rows = list(zip(whole, needs, strict=True))
-        known = other_users_figures(finding, graph, workload, rows, self.catalogue.find)
-        by_name = dict(zip((gpu.name for gpu in whole), known, strict=True))
-        return [by_name.get(gpu.name, NOTHING_KNOWN) for gpu in gpus]
-
-    def implausible_step_time(self, graph: ModelGraph, workload: Workload) -> str:
-        """Return why the step time that the user gave cannot be, one sentence; empty where it can, or is of no GPU.
-
-        Raises:
-            DeviceError: The user's step time is of a GPU that the catalogue does not have.
-        """
-        alone = workload.alone
-        return implausible_step_time(graph, workload, self.catalogue.find(alone.gpu)) if alone.gpu else ""
+        of_others = other_users_figures(finding, graph, workload, rows, self.catalogue.find)
+        by_name = dict(zip((gpu.name for gpu in whole), of_others, strict=True))
+        return [[by_name.get(gpu.name, NOTHING_KNOWN) for gpu in gpus]]
 
     def _observed_with_host(
         self, graph: ModelGraph, workload: Workload, measured_on: str, known_s: float, gpus: Sequence[Gpu]
@@ -175,59 +208,30 @@ class Predictor:
             )
             raise GraphError(message)
         needs = tuple(require_answer("predict_needs", self.hooks.predict_needs(graph, workload, gpus, known)))
-        slices = [gpu for gpu in gpus if gpu.parent_gpu]
-        return self._with_slowdowns(graph, workload, needs, slices) if slices else needs
 
-    def _with_slowdowns(
-        self, graph: ModelGraph, workload: Workload, needs: Sequence[GpuNeed], slices: Sequence[Gpu]
-    ) -> tuple[GpuNeed, ...]:
-        """Return *needs*, those of *slices* with what these cost against the GPUs that they are cut from."""
-        boards, parts = [self.catalogue.find(gpu.board) for gpu in slices], [self._no_larger(gpu) for gpu in slices]
-        known = self.observed_figures(graph, workload, boards)
-        answer = require_answer("predict_slowdown", self.hooks.predict_slowdown(graph, workload, boards, parts, known))
-        costs = {gpu.name: _least(of_parts) for gpu, of_parts in zip(slices, answer, strict=True)}
+        # The price of a slice is against the GPU that it is cut from. It costs no more than one that has no more of
+        # anything, so each is predicted together with these, and the least of each end counts.
+        slices = [gpu for gpu in gpus if gpu.parent_gpu]
+        if not slices:
+            return needs
+        boards = [self.catalogue.find(gpu.board) for gpu in slices]
+        parts = [[gpu, *self._smaller_slices(gpu)] for gpu in slices]
+        observed = self.observed_figures(graph, workload, boards)
+        answer = self.hooks.predict_slowdown(graph, workload, boards, parts, observed)
+        costs = {}
+        for gpu, of_parts in zip(slices, require_answer("predict_slowdown", answer), strict=True):
+            ends = zip(*((cost.low, cost.value, cost.high) for cost in of_parts), strict=True)
+            low, value, high = map(min, ends)
+            costs[gpu.name] = Interval(value=value, low=low, high=high)
         return tuple(replace(need, slowdown=costs.get(need.gpu, need.slowdown)) for need in needs)
 
-    def _no_larger(self, cut: Gpu) -> list[Gpu]:
-        """Return the slice *cut* and those that have no more of anything, than which it cannot cost more."""
-        others = (gpu for gpu in self.catalogue if gpu.parent_gpu == cut.parent_gpu and gpu is not cut)
-        return [cut, *(gpu for gpu in others if _is_within(gpu, cut))]
-
-    def price(
-        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], percents: Sequence[int]
-    ) -> tuple[tuple[Price, ...], ...]:
-        """Return what each share of each of *gpus* costs *workload*, in their order: all are priced at once.
-
-        Args:
-            graph: The model.
-            workload: How it is run, and what its user knows of a run alone on a whole GPU.
-            gpus: Whole GPUs.
-            percents: Shares, each 1 to 100.
-
-        Raises:
-            DeviceError: A share is not from 1 to 100 percent.
-        """
-        return self._prices(graph, workload, gpus, percents, self.observed_figures(graph, workload, gpus))
-
-    def predict_shares(
-        self, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], percents: Sequence[int]
-    ) -> tuple[GpuNeed, ...]:
-        """Return what *workload* needs on each share of the first of *gpus*, then of the next, with what it costs.
-
-        Arguments and errors are those of `price`.
-        """
-        pairs = [(gpu, part) for gpu in gpus for part in shares_alone_of(gpu, percents)]
-        known = dict(zip(map(id, gpus), self.observed_figures(graph, workload, gpus), strict=True))
-        distinct_gpus = list({id(gpu): gpu for gpu in (*gpus, *(part for _, part in pairs))}.values())
-        of_each = [known.get(id(gpu), NOTHING_KNOWN) for gpu in distinct_gpus]
-        needs = dict(zip(map(id, distinct_gpus), self._needs(graph, workload, distinct_gpus, of_each), strict=True))
-        prices = self._prices(graph, workload, gpus, percents, [known[id(gpu)] for gpu in gpus])
-        return tuple(
-            _on_share(
-                _with_known(needs[id(part)], known[id(gpu)], price), workload, gpu, price, needs[id(gpu)].step_time_s
-            )
-            for (gpu, part), price in zip(pairs, chain.from_iterable(prices), strict=True)
-        )
+    def _smaller_slices(self, gpu: Gpu) -> Iterator[Gpu]:
+        """Yield the other slices of the same board that have no more of anything than *gpu*."""
+        for other in self.catalogue:
+            is_sibling = other.parent_gpu == gpu.parent_gpu and other is not gpu
+            is_slower = other.bandwidth_bytes_per_s <= gpu.bandwidth_bytes_per_s
+            if is_sibling and is_slower and other.sm_count <= gpu.sm_count:
+                yield other
 
     def _prices(
         self,
@@ -237,6 +241,7 @@ class Predictor:
         percents: Sequence[int],
         known: Sequence[ObservedFigures],
     ) -> tuple[tuple[Price, ...], ...]:
+        # Each share comes twice: alone, with the bandwidth of the whole GPU, and beside partners, with its part of it.
         parts = [(*shares_alone_of(gpu, percents), *shares_of(gpu, percents)) for gpu in gpus]
         answer = require_answer("predict_slowdown", self.hooks.predict_slowdown(graph, workload, gpus, parts, known))
         count = len(percents)
@@ -247,33 +252,13 @@ class Predictor:
             )
             for gpu, row in zip(gpus, answer, strict=True)
         ]
+
         experience = self.find(graph, workload).experience
         if experience is not None and experience.slowdown:
             from gpusage.experience.estimates import raise_prices
 
             prices = [raise_prices(experience, of_gpu) for of_gpu in prices]
         return tuple(prices)
-
-    def colocate(self, needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
-        """Return what jobs, each given by its need on *gpu*, do to each other there."""
-        return require_answer("predict_colocation", self.hooks.predict_colocation(needs, gpu))
-
-    def _with_catalogue_name(self, workload: Workload) -> Workload:
-        """Return *workload*, the GPU that its user's step time is of by its name of the catalogue."""
-        alone = workload.alone
-        if alone.gpu is None:
-            return workload
-        return replace(workload, alone=replace(alone, gpu=self.catalogue.find(alone.gpu).name))
-
-
-def _is_within(gpu: Gpu, other: Gpu) -> bool:
-    return gpu.sm_count <= other.sm_count and gpu.bandwidth_bytes_per_s <= other.bandwidth_bytes_per_s
-
-
-def _least(costs: Sequence[Interval]) -> Interval:
-    """Return the least point of *costs*, and the least of either end."""
-    low, value, high = (min(ends) for ends in zip(*((one.low, one.value, one.high) for one in costs), strict=True))
-    return Interval(value=value, low=low, high=high)
 
 
 def require_answer(hook: str, answer: T | None) -> T:
@@ -286,11 +271,6 @@ def require_answer(hook: str, answer: T | None) -> T:
         message = f"Hook {hook!r} must be answered by a plugin; got no answer. 'gpusage plugins' lists them."
         raise PluginError(message, plugin="none", hook=hook)
     return answer
-
-
-def _with_known(need: GpuNeed, known: ObservedFigures, price: Price) -> GpuNeed:
-    notes = () if price.share_percent == WHOLE_PERCENT else share_notes(known)
-    return replace(need, notes=(*need.notes, *notes))
 
 
 def _on_share(need: GpuNeed, workload: Workload, gpu: Gpu, price: Price, alone_s: Interval) -> GpuNeed:
@@ -311,3 +291,58 @@ def _on_share(need: GpuNeed, workload: Workload, gpu: Gpu, price: Price, alone_s
         slowdown=price.slowdown,
         notes=need.notes if fits else (*need.notes, note),
     )
+
+
+def settled(workload: Workload, named: Collection[str], graph: ModelGraph) -> Workload:
+    """Return *workload* with what *graph* settles, but for what its user *named*, by the keys of a comment.
+
+    A model with quantised weights runs inference in their precision, and so do adapters that are trained above them;
+    training trains the share that the model names.
+    """
+    if workload.mode == "train" and not {"trainable", "lora"} & set(named):
+        workload = replace(workload, trainable=graph.trainable)
+    is_trained_whole = workload.mode == "train" and workload.lora is None and workload.trainable == 1
+    if graph.precision is None or "precision" in named or is_trained_whole:
+        return workload
+    return replace(workload, precision=graph.precision)
+
+
+def settled_request(request: ModelRequest, graph: ModelGraph) -> ModelRequest:
+    """Return *request* with what *graph* settles; its assumptions say so."""
+    workload = settled(request.workload, request.named, graph)
+    words = {f"precision={request.workload.precision}": f"precision={workload.precision}"}
+    return replace(request, workload=workload, assumed=tuple(words.get(word, word) for word in request.assumed))
+
+
+def largest_batches(graph: ModelGraph, fits: Callable[[int], Sequence[bool]]) -> list[int]:
+    """Return the largest batch of *graph* that fits, one entry per GPU; 0 where not even one sample does.
+
+    The batch is doubled until it does not fit, and the last interval is then halved: some twenty questions for each
+    GPU, many of which several GPUs share.
+
+    Args:
+        graph: The model.
+        fits: Whether a batch of so many samples fits, one entry per GPU. A batch that is larger than one that does not
+            fit must not fit either, which holds because more batch never needs less memory.
+
+    Raises:
+        GraphError: The model has a fixed batch.
+    """
+    if graph.fixed_batch_size is not None:
+        message = (
+            f"Model {graph.name!r} must have a free batch axis to look for its largest batch; "
+            f"got one that was exported for a batch of {graph.fixed_batch_size}. {DYNAMIC_BATCH}."
+        )
+        raise GraphError(message)
+
+    cached_fits, largest = cache(fits), []
+    for number in range(len(cached_fits(1))):
+        too_many = 1
+        while too_many <= MOST_SAMPLES and cached_fits(too_many)[number]:
+            too_many *= 2
+        most = too_many // 2
+        while too_many - most > 1 and most < MOST_SAMPLES:
+            middle = (most + too_many) // 2
+            most, too_many = (middle, too_many) if cached_fits(middle)[number] else (most, middle)
+        largest.append(most)
+    return largest

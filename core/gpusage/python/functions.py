@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from gpusage.decisions.advisor import advisor
-from gpusage.decisions.batch_search import largest_batches
-from gpusage.decisions.model_defaults import settled
+from gpusage.decisions.prediction import largest_batches, settled
 from gpusage.devices.shares import share_of
 from gpusage.predictors.explanation import explanation_of
 from gpusage.python.arguments import (

@@ -18,20 +18,16 @@ import uvloop
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.plugins.managers import managers_of
 from gpusage.service.client import status_path
-from gpusage.service.counters import RunCounters
-from gpusage.service.decisions.request_handler import RequestHandler
+from gpusage.service.dispatcher import Dispatcher
+from gpusage.service.job_monitor import JobMonitor
+from gpusage.service.learner import Learner
 from gpusage.service.metrics.opening import open_endpoint, parse_address
-from gpusage.service.metrics.sources import MetricSources
-from gpusage.service.monitoring.job_monitor import JobMonitor
-from gpusage.service.monitoring.usage_collector import UsageCollector
-from gpusage.service.records.recorder import Recorder
-from gpusage.service.state.learner import Learner
-from gpusage.service.state.snapshots import State
-from gpusage.service.transport.access import allow_everyone, allow_only
-from gpusage.service.transport.dispatcher import Dispatcher
-from gpusage.service.transport.server import Server
-from gpusage.service.transport.sockets import ServerSocket
-from gpusage.service.transport.status_server import StatusServer
+from gpusage.service.recorder import Recorder
+from gpusage.service.request_handler import RequestHandler
+from gpusage.service.servers import Server, StatusServer
+from gpusage.service.snapshots import State
+from gpusage.service.sockets import ServerSocket, allow_everyone, allow_only
+from gpusage.service.usage_collector import RunCounters, UsageCollector
 from gpusage.settings.configuration_file import load_configuration
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError
@@ -89,8 +85,9 @@ async def serve(advisor: Advisor, config: Path | None) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    # What rotates logs sends it to daemons; the configuration is read again anyway. By itself it would end gpusaged.
+    # logrotate sends SIGHUP to daemons; the configuration is read again anyway. By itself it would end gpusaged.
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
+
     opened = partial(open_store, configuration.store.url, keep_days=configuration.store.keep_days or None)
     state = State(configuration, advisor, managers, config)
     metrics, runs = parse_address(configuration.daemon.metrics), RunCounters()
@@ -101,6 +98,7 @@ async def serve(advisor: Advisor, config: Path | None) -> None:
         runs=runs,
         metrics=metrics,
     )
+
     with ExitStack() as stack:
         path = Path(configuration.daemon.socket)
         request_socket = stack.enter_context(
@@ -130,6 +128,7 @@ async def _serve_on(
     request_handler = RequestHandler(recorder, job_monitor, loop)
     dispatcher = Dispatcher(state, request_handler, recorder, job_monitor, usage_collector)
     server, status_server = Server(dispatcher, loop), StatusServer(dispatcher, loop)
+
     state.start()
     recorder.start()
     learner = Learner(lambda: state.snapshot.configuration, state.set_learned)
@@ -137,16 +136,16 @@ async def _serve_on(
     request_handler.start()
     job_monitor.start()
     usage_collector.start()
-    sources = MetricSources(
-        request_handler=request_handler, recorder=recorder, job_monitor=job_monitor, runs=helpers.runs
-    )
-    endpoint = open_endpoint(helpers.metrics, sources)
+    endpoint = open_endpoint(helpers.metrics, request_handler, recorder, job_monitor, helpers.runs)
+
+    # The objects of today stay: the collector need not visit them while somebody waits.
     gc.collect()
-    gc.freeze()  # what is here now stays: the collector need not look at it while somebody waits
+    gc.freeze()
     await request_socket.serve(server.start)
     await status_socket.serve(status_server.start)
     maintenance = loop.create_task(_maintain_sockets(request_socket, status_socket, state))
     _log.info("gpusaged listens at %s, mode %s", request_socket.path, state.snapshot.configuration.mode)
+
     await stop.wait()
     _log.info("gpusaged stops")
     maintenance.cancel()
@@ -154,6 +153,8 @@ async def _serve_on(
         endpoint.close()
     await status_server.close()
     await server.close()
+
+    # Nobody asks any more; the recorder is last, because it has what the others decided.
     request_handler.stop()
     job_monitor.stop()
     usage_collector.stop()

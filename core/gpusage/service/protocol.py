@@ -86,16 +86,16 @@ class Response:
         settings are left out.
         """
         message = {"v": VERSION, "code": self.code.value, "message": one_line(self.message)}
-        message |= {key: value for key, value in self.settings.items() if _is_setting(key, value)}
+        message |= {
+            key: value
+            for key, value in self.settings.items()
+            if key.startswith(("set.", "env.")) and isinstance(value, str)
+        }
         if self.mark:
             message["mark"] = START + number + self.mark
         if self.overdue:
             message["overdue"] = "1"
         return json_line(message)
-
-
-def _is_setting(key: str, value: object) -> bool:
-    return key.startswith(("set.", "env.")) and isinstance(value, str)
 
 
 def parse_line(line: bytes) -> Question:
@@ -105,13 +105,18 @@ def parse_line(line: bytes) -> Question:
         ProtocolError: The line is not JSON, of another version, or lacks what a question needs.
     """
     try:
-        message = _decoded(line)
+        try:
+            message = msgspec.json.decode(line)
+        except msgspec.MsgspecError:
+            # Python's own decoder accepts a little more, such as 1e999 and half a surrogate pair.
+            message = json.loads(line.decode())
     except (ValueError, RecursionError) as error:
         reason = f"Line must be one JSON object; got {line[:40]!r}. Check the client."
         raise ProtocolError(reason) from error
     if not isinstance(message, dict) or message.get("v") not in (1, VERSION) or message.get("v") is True:
         reason = f"Line must be a JSON object with 'v' 1; got {line[:40]!r}. Update the client."
         raise ProtocolError(reason)
+
     operation = message.get("op", "ask")
     if operation == "ping":
         return Ping()
@@ -127,13 +132,6 @@ def parse_line(line: bytes) -> Question:
     return _parse_decision_request(message)
 
 
-def _decoded(line: bytes) -> object:
-    try:
-        return msgspec.json.decode(line)
-    except msgspec.MsgspecError:
-        return json.loads(line.decode())  # it takes a little more, such as 1e999 and half a surrogate pair
-
-
 def _parse_decision_request(message: Mapping[str, Any]) -> DecisionRequest:
     manager, fields = message.get("manager"), message.get("fields")
     if not isinstance(manager, str) or not NAME.fullmatch(manager):
@@ -142,23 +140,19 @@ def _parse_decision_request(message: Mapping[str, Any]) -> DecisionRequest:
     if not isinstance(fields, dict) or not {*map(type, fields.values())} <= {str}:
         reason = f"Key 'fields' must be an object of texts; got {str(fields)[:40]!r}. Update the client."
         raise ProtocolError(reason)
+
+    # Times and counts that are none are left out: a job must not lose its decision for them.
+    times = (message.get("until_s"), message.get("first_by_s"))
+    until_s, first_by_s = (each if isinstance(each, float) and math.isfinite(each) else None for each in times)
+    missed = message.get("missed")
+    counts = missed if isinstance(missed, dict) else {}
     return DecisionRequest(
         manager=manager,
         fields=fields,
-        until_s=_time_s(message.get("until_s")),
-        first_by_s=_time_s(message.get("first_by_s")),
-        missed=_counts(message.get("missed")),
+        until_s=until_s,
+        first_by_s=first_by_s,
+        missed={why: counts[why] for why in MISSED if type(counts.get(why)) is int and 0 < counts[why] < MAXIMUM_COUNT},
     )
-
-
-def _time_s(time_s: object) -> float | None:
-    return time_s if isinstance(time_s, float) and math.isfinite(time_s) else None
-
-
-def _counts(missed: object) -> dict[str, int]:
-    """Return the counts that an adapter reports; anything that is no count is left out."""
-    counts = missed if isinstance(missed, dict) else {}
-    return {why: counts[why] for why in MISSED if type(counts.get(why)) is int and 0 < counts[why] < MAXIMUM_COUNT}
 
 
 def json_line(message: Mapping[str, Any]) -> bytes:
@@ -166,6 +160,7 @@ def json_line(message: Mapping[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(message) + b"\n"
     except UnicodeEncodeError:
+        # Half of a surrogate pair, which a user's JSON can hold.
         return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
 
 

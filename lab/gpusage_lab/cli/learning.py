@@ -8,7 +8,7 @@ import click
 
 from gpusage.cli import tables
 from gpusage_lab.history.command import train_history
-from gpusage_lab.learning import artifacts, report, seal, targets
+from gpusage_lab.learning import artifacts, report, splits, targets
 from gpusage_lab.measurements.tables import DataFolder, on_one_thread
 
 SCHEMA = "gpusage.evaluation/1"
@@ -63,7 +63,7 @@ def evaluate(folder: Path, names: tuple[str, ...], counter: Path | None, *, as_j
     """Score the predictors on models and GPUs that they were not fitted on, with baselines beside them."""
     chosen = _targets(names, *targets.SCORED_ALONE)
     if counter is not None:
-        seal.count_evaluation(counter, chosen)
+        splits.count_evaluation(counter, chosen)
     elif any(name in targets.TARGETS for name in chosen):
         click.echo(SEALED, err=True)
 

@@ -20,8 +20,8 @@ from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import ActivityParameters, Card, ForestParameters
 from gpusage.predictors.times.activity import GREATEST_SHARE, LEAST_SHARE, NAMES, shares_around, sm_shares
 from gpusage.predictors.times.trees import read_trees
-from gpusage_lab.learning import activity_real, boosting, random_networks
-from gpusage_lab.learning.activity_rows import SM, UTILIZATION, Rows, own_sources, random_count, rows_of
+from gpusage_lab.learning import activity_real, boosting
+from gpusage_lab.learning.activity_rows import FILES, SM, UTILIZATION, Rows, own_sources, random_count, rows_of
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import rmsle
 from gpusage_lab.learning.splits import Fold, check_enough, leave_one_out, random_rows
@@ -89,7 +89,7 @@ def _card(data: DataFolder, rows: Rows, held_out: FloatArray) -> Card:
     return Card(
         purpose="Gaps between kernels, and the SMs' part of kernels: utilization and SM activity of a workload alone.",
         fitted_on=(
-            f"{', '.join(random_networks.FILES)}: {random_count(rows)} training runs on an A100 of 40 GB",
+            f"{', '.join(FILES)}: {random_count(rows)} training runs on an A100 of 40 GB",
             *(f"{source}: {count} rows" for source, count in sorted(own_sources(data).items())),
             *(f"left out, {why}: {count} rows" for why, count in rows.left_out.items()),
         ),

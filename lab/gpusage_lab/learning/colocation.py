@@ -17,23 +17,23 @@ import numpy as np
 from gpusage.predictors.arrays import BoolArray, FloatArray
 from gpusage.predictors.artifacts import Card, ColocationParameters, pretrained
 from gpusage.predictors.intervals import NINETY_PERCENT
-from gpusage.predictors.sharing.colocation import (
-    LearnedColocation,
-    learned_colocation,
-    pair_throughputs,
-)
+from gpusage.predictors.sharing.colocation import LearnedColocation, learned_colocation, pair_throughputs
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.pairs import (
+    GUESSING,
     QUEUE_LENGTH,
+    RANKING,
     Pairs,
     Policy,
+    activities,
     gavel,
     lucid,
     lucid_step_times,
     lucid_utilizations,
     scores,
+    seen_as,
+    with_partner_held_out,
 )
-from gpusage_lab.learning.partners import GUESSING, RANKING, activities, seen_as, with_partner_held_out
 from gpusage_lab.learning.profiled_pairs import joined, profiled_pairs
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder

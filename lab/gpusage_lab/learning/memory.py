@@ -12,11 +12,10 @@ from gpusage.predictors.arrays import BoolArray, IntArray
 from gpusage.predictors.artifacts import Card, MemoryParameters
 from gpusage.predictors.memory.liveness import TRAINING_TERMS
 from gpusage_lab.learning.artifacts import Artifact
-from gpusage_lab.learning.memory_baselines import BASELINES
-from gpusage_lab.learning.memory_fit import MemoryFit, fit_memory
-from gpusage_lab.learning.memory_need import HIGH, SHARE_HIGH, fit_need
+from gpusage_lab.learning.memory_fit import HIGH, SHARE_HIGH, MemoryFit, fit_memory, fit_need
 from gpusage_lab.learning.memory_rows import MemoryRows, OwnPeaks, memory_rows, own_peaks
 from gpusage_lab.learning.memory_tables import (
+    BASELINES,
     HeldOut,
     families_table,
     need_table,

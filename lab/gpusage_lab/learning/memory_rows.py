@@ -19,7 +19,7 @@ from gpusage.predictors.memory.peak import FITTED_CONTEXT_BYTES, context_of
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB
 from gpusage_lab.learning.profiled import ProfiledRun, profiled
-from gpusage_lab.learning.seal import is_sealed
+from gpusage_lab.learning.splits import is_sealed
 from gpusage_lab.measurements.tables import DataFolder, Table
 from gpusage_planning.zoo import Zoo
 

@@ -13,6 +13,8 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -140,3 +142,35 @@ def family_of(name: str) -> str:
     plain = name.lower().replace("-", "").replace(" ", "_")
     fits = [start for start in FAMILY_BEGINNINGS if plain.startswith(start)]
     return FAMILY_BEGINNINGS[max(fits, key=len)] if fits else plain.partition("_")[0]
+
+
+PART = 4
+"""One family in so many is sealed."""
+
+
+def is_sealed(family: str) -> bool:
+    """Return whether *family* is sealed: its name alone decides, so that no score could draw it."""
+    return int(hashlib.sha256(f"sealed {family}".encode()).hexdigest()[:8], 16) % PART == 0
+
+
+def count_evaluation(counter: Path, targets: list[str]) -> None:
+    """Append a line to *counter*: when it was looked, and at which *targets*.
+
+    Raises:
+        RequestError: The file cannot be written.
+    """
+    now = datetime.now(tz=timezone.utc).isoformat(timespec="seconds")
+    try:
+        with counter.open("a", encoding="utf-8") as file:
+            file.write(f"{now} {','.join(targets)}\n")
+    except OSError as error:
+        message = (
+            f"File '{counter}' must be one to which a look can be added; got one that cannot be written "
+            f"({error.strerror}). Name another with --sealed."
+        )
+        raise RequestError(message) from error
+
+
+def evaluation_count(counter: Path) -> int:
+    """Return how many looks *counter* has."""
+    return len(counter.read_text(encoding="utf-8").splitlines()) if counter.is_file() else 0

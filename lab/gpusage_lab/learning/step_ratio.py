@@ -97,10 +97,7 @@ def shared_shares(pairs: StepPairs) -> dict[str, float]:
     most = (np.square(pairs.reach).sum(axis=1) - np.square(pairs.missed)) / (2.0 * least)
     known = ~np.isnan(most)
     own, others = known & (pairs.kind == 0), [known & (pairs.kind == kind) for kind in (1, 2)]
-    return {
-        "shared_own": _quantile(most[own]),
-        "shared": min(_quantile(most[item]) for item in others),
-    }
+    return {"shared_own": _quantile(most[own]), "shared": min(_quantile(most[item]) for item in others)}
 
 
 def _quantile(most: Array) -> float:

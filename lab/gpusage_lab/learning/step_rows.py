@@ -24,11 +24,9 @@ from typing import Any
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage_hooks.types import Gpu, Layout, Mode, ModelGraph, Precision, Workload
-from gpusage_lab.learning.fast_norm import FIRST_RELEASE, GPUS, with_fast_norm
-from gpusage_lab.learning.older_attention import as_computed_by
+from gpusage_lab.learning.measured_graphs import FIRST_RELEASE, GPUS, as_computed_by, with_fast_norm
 from gpusage_lab.learning.profiled import profiled
-from gpusage_lab.learning.seal import is_sealed
-from gpusage_lab.learning.splits import family_of
+from gpusage_lab.learning.splits import family_of, is_sealed
 from gpusage_lab.measurements.tables import DataFolder, Table
 from gpusage_planning.zoo import Zoo
 

@@ -11,11 +11,10 @@ import numpy as np
 
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.times.step_time import Timing, timing_with
-from gpusage_lab.learning.deepbench_products import product_samples
 from gpusage_lab.learning.splits import Fold, by_group
 from gpusage_lab.learning.step_fit import Fitted, fit
 from gpusage_lab.learning.step_flat import Array, Sample
-from gpusage_lab.learning.step_operators import operator_samples
+from gpusage_lab.learning.step_operators import operator_samples, product_samples
 from gpusage_lab.learning.step_residual import ResidualRows, fit_residual
 from gpusage_lab.learning.step_rows import StepRow, families, graph_as_measured, left_out, step_rows
 from gpusage_lab.measurements.tables import DataFolder

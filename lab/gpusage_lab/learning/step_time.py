@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.artifacts import Card, ResidualParameters, StepTimeDeviations, StepTimeParameters
+from gpusage.predictors.extrapolation import work_shares
 from gpusage.predictors.times.efficiency import Efficiency
-from gpusage_lab.learning import step_ranges, step_tables
+from gpusage.predictors.work.lowering import forward_flop
+from gpusage_hooks.types import ModelGraph, Workload
+from gpusage_lab.learning import step_tables
 from gpusage_lab.learning.artifacts import Artifact
 from gpusage_lab.learning.scores import score, weighted_quantile
 from gpusage_lab.learning.splits import Fold
-from gpusage_lab.learning.step_absolute import Side, absolute_table, families_table, precision_table, side
+from gpusage_lab.learning.step_absolute import (
+    LeftOut,
+    Side,
+    absolute_table,
+    families_table,
+    left_out_rows,
+    precision_table,
+    side,
+)
 from gpusage_lab.learning.step_baselines import throughput_forest
 from gpusage_lab.learning.step_fit import Fitted, initial
 from gpusage_lab.learning.step_flat import Array, Sample
-from gpusage_lab.learning.step_left_out import LeftOut, left_out_rows
 from gpusage_lab.learning.step_ratio import COVERED, pairs_of, ratio_table, shared_shares
 from gpusage_lab.learning.step_rows import neusight_note, row_counts
 from gpusage_lab.learning.step_samples import Measurements, family_folds, gpu_folds, measurements, predicted, refit
@@ -221,15 +232,49 @@ def _card(measured: Measurements, unseen_family: Array, unseen_gpu: Array) -> Ca
             "DeepBench: Apache-2.0",
             "gpusage profile: our own",
         ),
-        ranges=step_ranges.ranges(measured),
-        known=step_ranges.training_coverage(measured),
+        ranges=ranges(measured),
+        known=training_coverage(measured),
         errors=errors,
-        notes=(
-            "Remade by: gpusage train --data FOLDER --target step_time",
-            CHOSEN,
-        ),
+        notes=("Remade by: gpusage train --data FOLDER --target step_time", CHOSEN),
     )
 
 
 def _gpu_count(samples: Sequence[Sample]) -> int:
     return len({sample.gpu.name for sample in samples})
+
+
+def ranges(measurements: Measurements) -> dict[str, tuple[float, float]]:
+    """Return the least and the greatest of each quantity; FLOP are of a step's forward pass."""
+    graphs = [_graph(row.key) for row in measurements.rows]
+    batches = [row.workload.batch_size for row in measurements.rows]
+    return {
+        "batch_size": _span(batches),
+        "flop": _span(batch * forward_flop(graph) for batch, graph in zip(batches, graphs, strict=True)),
+        "launch_year": _span(
+            sample.gpu.launch_year
+            for sample in (*measurements.samples, *measurements.operators, *measurements.products)
+        ),
+        "parameter_count": _span(graph.parameter_count for graph in graphs),
+        "step_s": _span(row.measured_s for row in measurements.rows),
+    }
+
+
+def training_coverage(measurements: Measurements) -> dict[str, tuple[str, ...]]:
+    """Return the operators that do the work in some row's model, and the precisions."""
+    works = {
+        row.key: work_shares(WorkloadAnalysis(_graph(row.key), Workload(mode="infer")).lowering)
+        for row in measurements.rows
+    }
+    return {
+        "operator": tuple(sorted({op_type for shares in works.values() for op_type in shares})),
+        "precision": tuple(sorted({row.workload.precision for row in measurements.rows})),
+    }
+
+
+def _graph(key: str) -> ModelGraph:
+    return load_zoo().graph(key)
+
+
+def _span(values: Iterable[float]) -> tuple[float, float]:
+    collected = [float(value) for value in values]
+    return min(collected), max(collected)

@@ -20,7 +20,7 @@ TARGETS: dict[str, str] = {
     "slowdown": "gpusage_lab.learning.slowdown",
 }
 """Each target's module; add yours here. It has `fit` and `evaluate` as `Target` says."""
-SCORED_ALONE = {"published": "gpusage_lab.learning.public_record"}
+SCORED_ALONE = {"published": "gpusage_lab.published.comparison"}
 """Modules that have `evaluate` alone, and are scored only where somebody names them: nothing is fitted there."""
 
 

@@ -141,12 +141,7 @@ def cyclegan_step() -> Module:
 
     def forward(self: Module, first: Module, second: Module) -> tuple[Module, ...]:
         to_second, to_first = self.to_second(first), self.to_first(second)
-        images = (
-            self.to_first(first),
-            self.to_second(second),
-            self.to_first(to_second),
-            self.to_second(to_first),
-        )
+        images = (self.to_first(first), self.to_second(second), self.to_first(to_second), self.to_second(to_first))
         verdicts = [self.first_discriminator(image) for image in (to_first, first, to_first)]
         verdicts += [self.second_discriminator(image) for image in (to_second, second, to_second)]
         return (*images, *verdicts)

@@ -82,14 +82,8 @@ BUILT_IN: Mapping[str, Recipe] = MappingProxyType(
         "autoencoder": (workloads.autoencoder, (InputKind(sizes=(workloads.ML20M_ITEMS,)),)),
         "cyclegan": (layers.cyclegan_step, (_image(256),) * 2),
         "dcgan": (layers.dcgan_step, (_image(64),)),
-        "a3c": (
-            lambda: layers.actor_critic(workloads.FRAMES),
-            (InputKind(sizes=(workloads.FRAMES, 1, 80, 80)),),
-        ),
-        "neumf": (
-            layers.collaborative_filter,
-            (InputKind(sizes=(), tokens=3_706), InputKind(sizes=(), tokens=3_706)),
-        ),
+        "a3c": (lambda: layers.actor_critic(workloads.FRAMES), (InputKind(sizes=(workloads.FRAMES, 1, 80, 80)),)),
+        "neumf": (layers.collaborative_filter, (InputKind(sizes=(), tokens=3_706), InputKind(sizes=(), tokens=3_706))),
         "pointnet": (layers.point_network, (InputKind(sizes=(3, 2500)),)),
         "resnet18-cifar": (workloads.resnet18_for_cifar, (_image(32),)),
         "unet": (not_in_libraries.u_net, (_image(256),)),

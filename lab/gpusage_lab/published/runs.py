@@ -28,7 +28,7 @@ TIMES = ("latency_ms", "ms/step")
 GENERATED_BY_DEFAULT = {"pytorch-labs/gpt-fast": (5, 200), "pytorch/ao": (5, 200), "Lightning-AI/litgpt": (5, 256)}
 """Tokens of the prompt and new ones where a row leaves them out: what the sources' own scripts do."""
 BYTES_PER_GB: dict[str, float] = {
-    **dict.fromkeys(("Lightning-AI/litgpt", "huggingface/peft", "yeatscircle/myTransformers"), 1e9),
+    **dict.fromkeys(("Lightning-AI/litgpt", "huggingface/peft", "yeatscircle/myTransformers"), 1e9)
 }
 """By the note of each source; all others mean 2**30."""
 MEMORY_KINDS: dict[str, Kind] = {

@@ -155,12 +155,7 @@ def strategy_of(row: PublishedRow) -> str | None:
 
 
 MEGATRON_BRIDGE = "NVIDIA-NeMo/Megatron-Bridge"
-FUSED_BY_HAND = (
-    "karpathy/llm.c",
-    "Dao-AILab/flash-attention",
-    "bigscience-workshop/bigscience",
-    MEGATRON_BRIDGE,
-)
+FUSED_BY_HAND = ("karpathy/llm.c", "Dao-AILab/flash-attention", "bigscience-workshop/bigscience", MEGATRON_BRIDGE)
 """Sources whose programs have kernels of their own for what stands between two products."""
 
 

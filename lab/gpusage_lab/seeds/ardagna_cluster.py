@@ -22,10 +22,9 @@ from gpusage_lab.seeds.ardagna import EXTRAPOLATIONS, extrapolate
 from gpusage_lab.seeds.ardagna_runs import MeasuredRun, gavel
 from gpusage_planning.capacity.decision import decide
 from gpusage_planning.capacity.mixed_integer import Limits
-from gpusage_planning.capacity.planning import make_plan
-from gpusage_planning.capacity.problem import NodeGroup, NodeType, Option, PlannedJob
-from gpusage_planning.capacity.rules import RULES, by_rule
-from gpusage_planning.capacity.state import Choice, State
+from gpusage_planning.capacity.plan import make_plan
+from gpusage_planning.capacity.problem import Choice, NodeGroup, NodeType, Option, PlannedJob, State
+from gpusage_planning.capacity.whole import RULES, by_rule
 
 FILES = ("gavel_solo.csv",)
 NODES, JOBS_PER_NODE, INSTANCES = 10, 10, 5

@@ -26,12 +26,7 @@ from gpusage_lab.measurements.tables import DataFolder
 from gpusage_planning.named_jobs import GAVEL, LUCID, NamedJob, workload
 from gpusage_planning.zoo import Zoo, load_zoo
 
-SIA_APPS = {
-    "bert": LUCID["BERT"],
-    "cifar10": GAVEL["ResNet-18"],
-    "imagenet": GAVEL["ResNet-50"],
-    "ncf": LUCID["NeuMF"],
-}
+SIA_APPS = {"bert": LUCID["BERT"], "cifar10": GAVEL["ResNet-18"], "imagenet": GAVEL["ResNet-50"], "ncf": LUCID["NeuMF"]}
 SIA_GPUS = {
     "T4 (g4dn.12xlarge)": "t4",
     "V100 (ND40rs_v2)": "v100-sxm2-32gb",

@@ -7,22 +7,80 @@ time-sliced pairs stand in.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore]
+    HistGradientBoostingRegressor,
+    RandomForestRegressor,
+)
+from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped, unused-ignore]
+from sklearn.linear_model import LinearRegression, Ridge  # type: ignore[import-untyped, unused-ignore]
+from sklearn.model_selection import GridSearchCV, RandomizedSearchCV  # type: ignore[import-untyped, unused-ignore]
+from sklearn.neighbors import KNeighborsRegressor  # type: ignore[import-untyped, unused-ignore]
+from sklearn.neural_network import MLPRegressor  # type: ignore[import-untyped, unused-ignore]
+from sklearn.pipeline import Pipeline  # type: ignore[import-untyped, unused-ignore]
+from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped, unused-ignore]
+from sklearn.svm import SVR  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage_lab.learning.colocation import as_shipped, refit_sums
-from gpusage_lab.learning.pairs import Pairs, Policy, gavel, lucid
-from gpusage_lab.learning.partners import RANKING, mean_sums
+from gpusage_lab.learning.pairs import RANKING, Pairs, Policy, gavel, lucid, mean_sums
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.seeds import kace_across, kace_models
+from gpusage_lab.seeds import kace_across
 
 FloatArray = npt.NDArray[np.float64]
+SEARCHES, FOLDS, TREES = 6, 3, 40
+
+
+def fitted(make: Callable[[], Any], rows: FloatArray, target: FloatArray) -> Any:  # scikit-learn has no types
+    """Return what *make* makes, fitted on *rows* of shape ``(pairs, features)`` and their *target*."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the network stops after its steps, as is meant
+        return make().fit(rows, target)
+
+
+def _forest() -> Any:
+    return GridSearchCV(RandomForestRegressor(TREES, random_state=0), {"max_depth": [4, None]}, cv=FOLDS)
+
+
+def _network() -> Any:
+    return _scaled(MLPRegressor(hidden_layer_sizes=(16,), solver="lbfgs", alpha=1.0, max_iter=300, random_state=0))
+
+
+def _search() -> Any:
+    """Return a search by chance over kinds of models and their settings."""
+    candidates = [
+        *(Ridge(alpha) for alpha in (0.1, 1.0, 10.0)),
+        *(KNeighborsRegressor(count, weights="distance") for count in (3, 7)),
+        *(SVR(C=weight) for weight in (0.3, 3.0)),
+        *(HistGradientBoostingRegressor(max_iter=60, max_leaf_nodes=leaves, random_state=0) for leaves in (4, 8)),
+        RandomForestRegressor(TREES, random_state=0),
+    ]
+    model = _scaled(Ridge())
+    return RandomizedSearchCV(model, {"model": candidates}, n_iter=SEARCHES, cv=FOLDS, random_state=0)
+
+
+def _scaled(model: Any) -> Any:
+    return Pipeline([("scale", StandardScaler()), ("model", model)])
+
+
+MODELS: Mapping[str, Callable[[], Any]] = MappingProxyType(
+    {
+        "KACE: linear regression": LinearRegression,
+        "KACE: random forest, grid search": _forest,
+        "KACE: neural network": _network,
+        "KACE: AutoML-like search": _search,
+    }
+)
+
+
 BoolArray = npt.NDArray[np.bool_]
 FILES = ("gavel_pairs.csv",)
 ABSOLUTE, PERCENT = (0, 4, 5), (1, 2, 3)
@@ -38,7 +96,7 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     policies: dict[str, Policy] = {**rules(), "popular partner": mean_sums, **learners(), "ours": refit_sums}
     scores = {name: policy_scores(pairs, policy, "workload") for name, policy in policies.items()}
     unseen = {name: policy_scores(pairs, policy, "model") for name, policy in policies.items()}
-    shown = [_table("Gavel 2020, V100, MPS", pairs, scores, unseen), _by_target(pairs, unseen), _by_size(pairs)]
+    shown = [_table("Gavel 2020, V100, MPS", pairs, scores, unseen), _by_size(pairs)]
     if "lucid_pairs.csv" in data:
         others = lucid(data)
         policies["ours"] = as_shipped
@@ -56,7 +114,7 @@ def rules() -> dict[str, Policy]:
 
 def learners() -> Mapping[str, Policy]:
     """Return KACE's four: each learns sums of throughputs from the aggregated features of the training pairs."""
-    return {name: _learned(partial(kace_models.fitted, make)) for name, make in kace_models.MODELS.items()}
+    return {name: _learned(partial(fitted, make)) for name, make in MODELS.items()}
 
 
 def aggregate_features(features: FloatArray, first: Any, second: Any) -> FloatArray:  # indices, one or many
@@ -131,26 +189,6 @@ def _table(
 
 def _with_baselines(pairs: Pairs, scores: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     return {"random (mean of all)": by_chance(pairs), "best of the three rules": best_rule(scores), **scores}
-
-
-def _by_target(pairs: Pairs, scores: Mapping[str, FloatArray]) -> ScoreTable:
-    """Return the table of single targets."""
-    shown = ("popular partner", *learners(), "ours")
-    everyone = _with_baselines(pairs, scores)
-    names = ("random (mean of all)", "best of the three rules", *shown)
-    rows: list[tuple[str | float | None, ...]] = [
-        (
-            f"{model}, batch {batch}",
-            float(np.nanmax(pairs.sums[target])),
-            *(float(everyone[name][target]) for name in names),
-        )
-        for target, (model, batch, _) in enumerate(pairs.jobs)
-    ]
-    return ScoreTable(
-        title="KACE: % of Oracle by target, Gavel, target's model held out",
-        columns=("target", "Oracle's sum", *(name.removeprefix("KACE: ") for name in names)),
-        rows=tuple(rows),
-    )
 
 
 def some_of(pairs: Pairs, share: float, seed: int) -> Pairs:

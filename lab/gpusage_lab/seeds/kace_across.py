@@ -19,14 +19,17 @@ from gpusage_lab.learning.pairs import (
     QUEUE_LENGTH,
     Pairs,
     Policy,
+    activities,
     gavel,
     gavel_step_times,
+    kace_fitted_on,
     lucid,
     lucid_step_times,
     lucid_utilizations,
+    mean_sums,
     scores,
+    seen_as,
 )
-from gpusage_lab.learning.partners import activities, kace_fitted_on, mean_sums, seen_as
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 

@@ -19,9 +19,8 @@ from gpusage_hooks.units import MIB
 from gpusage_lab.learning import pairs as measured
 from gpusage_lab.learning.pairs import Pairs
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_planning.simulator.contract import Colocation, Tenant
-from gpusage_planning.simulator.foresight import colocated_throughputs, pairs_of
-from gpusage_planning.simulator.jobs import Kind
+from gpusage_planning.simulator.contract import Colocation, Kind, Tenant
+from gpusage_planning.simulator.predictions import colocated_throughputs, pairs_of
 
 FloatArray = npt.NDArray[np.float64]
 LEAST = 0.02

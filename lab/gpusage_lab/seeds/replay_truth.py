@@ -21,8 +21,8 @@ from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds import pair_truth
 from gpusage_lab.seeds.pair_truth import PairTruth
 from gpusage_planning.named_jobs import LUCID, workload
-from gpusage_planning.replay.truth import MEASURED, SITE_TYPES, KnownRun, ReplayTruth
-from gpusage_planning.simulator.predicted_truth import draw_value
+from gpusage_planning.replay.site import MEASURED, SITE_TYPES, KnownRun, ReplayTruth
+from gpusage_planning.simulator.truth import draw_value
 from gpusage_planning.zoo import load_zoo
 
 FILES = ("lucid_pairs.csv", "lucid_solo.csv")

@@ -21,7 +21,6 @@ FloatArray = npt.NDArray[np.float64]
 FILES: tuple[str, ...] = ()
 """None: the graphs are in the zoo, the paper's measured times in `named_jobs`."""
 PAPER_REDUCTION = 8.24
-SHUFFLES = 200
 
 
 class Predicted(NamedTuple):
@@ -34,7 +33,7 @@ class Predicted(NamedTuple):
 def tables(_: DataFolder | None = None) -> list[ScoreTable]:
     """Return the experiment's tables."""
     prediction = predicted()
-    return [_ratios(prediction), _correlations(prediction), _assignment(prediction)]
+    return [_ratios(prediction), _correlations(prediction)]
 
 
 def hours(text: str) -> float:
@@ -119,35 +118,6 @@ def _correlations(prediction: Predicted) -> ScoreTable:
             (name, float(np.corrcoef(gain, values)[0, 1]), rank_correlation(gain, values)) for name, values in pairs
         ),
         notes=("The paper says in words that jobs of high utilization gain more; with nine jobs 0.67 is 5 % chance.",),
-    )
-
-
-def _assignment(prediction: Predicted) -> ScoreTable:
-    old, new = measured()
-    generator = np.random.default_rng(0)
-    chance = [makespan(old, new, generator.permutation(len(JOBS))) for _ in range(SHUFFLES)]
-    host = slowed_by_host(prediction.ratio, prediction.utilization)
-    utilization = np.array([job.utilization for job in JOBS])
-    even = max(float(old.sum()), float(new.sum())) / 2
-    assignments = (
-        ("half of each job on either GPU (the paper's 'evenly')", even),
-        ("an order by chance", float(np.mean(chance))),
-        ("by our utilization", makespan(old, new, np.argsort(-prediction.utilization, kind="stable"))),
-        ("by our gain, GPU alone", makespan(old, new, np.argsort(prediction.ratio, kind="stable"))),
-        ("by our gain, with our utilization", makespan(old, new, np.argsort(host, kind="stable"))),
-        ("by measured utilization", makespan(old, new, np.argsort(-utilization, kind="stable"))),
-        ("by measured gain (the best order)", makespan(old, new, np.argsort(new / old, kind="stable"))),
-    )
-    rows: list[tuple[str | float | None, ...]] = [
-        (name, value, 100.0 * (1.0 - value / even), 100.0 * (1.0 - value / assignments[1][1]))
-        for name, value in assignments
-    ]
-    rows.append(("the paper, by measured gain", None, PAPER_REDUCTION, None))
-    return ScoreTable(
-        title="Takayama: who gets the V100, one of each GPU, the nine jobs equally often",
-        columns=("first on the V100", "hours for nine jobs", "less than evenly, %", "less than by chance, %"),
-        rows=tuple(rows),
-        notes=("The V100 takes jobs from the front of the list, the P100 from its end, until they meet.",),
     )
 
 

@@ -24,16 +24,14 @@ from gpusage_hooks.types import Cluster
 from gpusage_lab.learning.targets import Cell, ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds.pair_truth import PairTruth, gavel, lucid
-from gpusage_planning.replay.truth import MeasuredPairs
-from gpusage_planning.simulator.contract import Policy
+from gpusage_planning.replay.site import MeasuredPairs
+from gpusage_planning.simulator.contract import Jobs, Policy
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
-from gpusage_planning.simulator.foresight import Foresight, load_of, pairs_of
-from gpusage_planning.simulator.generated import range_ids
-from gpusage_planning.simulator.jobs import Jobs
-from gpusage_planning.simulator.packing import Load
 from gpusage_planning.simulator.policies import Packing, Sets, Slots
+from gpusage_planning.simulator.predictions import Foresight, Load, load_of, pairs_of
 from gpusage_planning.simulator.result import Figures
+from gpusage_planning.simulator.source import range_ids
 
 FILES = ("lucid_pairs.csv", "lucid_solo.csv", "gavel_pairs.csv")
 TRUTHS: Mapping[str, Callable[[DataFolder, int], PairTruth]] = {"lucid": lucid, "gavel": gavel}

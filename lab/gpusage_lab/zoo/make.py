@@ -12,11 +12,11 @@ from pathlib import Path
 import click
 
 import gpusage_planning
-from gpusage.graphs.card.file import to_document
+from gpusage.graphs.card.text import to_document
 from gpusage_hooks.errors import GraphError
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.progress import track
-from gpusage_lab.zoo.journal import add, read
+from gpusage_lab.zoo.make_named import append_card, read_journal
 from gpusage_lab.zoo.recipes import RECIPES, Recipe
 from gpusage_planning.zoo import FILE_NAME, MAXIMUM_FILE_BYTES, dump_card, pack, unpack
 
@@ -34,7 +34,7 @@ def main(*, data: str, journal: Path, sources: tuple[str, ...], pack_only: bool)
     """Make every card that is missing, and write the zoo."""
     journal.parent.mkdir(parents=True, exist_ok=True)
     cards = dict(unpack(TARGET.read_bytes()).cards) if TARGET.exists() else {}
-    cards |= read(journal)
+    cards |= read_journal(journal)
     if not pack_only:
         recipes = {key: recipe for recipes_of in RECIPES for key, recipe in recipes_of(DataFolder(data)).items()}
         wanted = [key for key in recipes if key not in cards and key.startswith(sources or ("",))]
@@ -64,7 +64,7 @@ def _build_cards(recipes: Mapping[str, Recipe], journal: Path) -> dict[str, str]
             click.echo(f"{key}: {type(error).__name__}: {error}"[:300], err=True)
             continue
         cards[key] = text
-        add(journal, key, text)
+        append_card(journal, key, text)
     return cards
 
 

@@ -6,23 +6,84 @@ unless ``--anew`` is given, as after an update of the libraries.
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from gpusage.graphs.card.file import to_document
+from gpusage.graphs.card.text import to_document
 from gpusage.graphs.named import cards as named_cards
 from gpusage.graphs.named import huggingface, image_libraries
+from gpusage.graphs.named.cards import INDEX
 from gpusage.graphs.torch.libraries import import_library
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
-from gpusage_lab.zoo.journal import add, read
-from gpusage_lab.zoo.named_cards import Contents, pack, unpack
+
+BLOCK_CARDS = 32
+
+
+class Contents(NamedTuple):
+    """What the file holds.
+
+    Attributes:
+        names: Each name that a user may write, and its card's key, as `gpusage.graphs.named.cards.names` has them.
+        cards: Each key's card, as JSON.
+        made_with: The libraries' versions.
+    """
+
+    names: Mapping[str, str]
+    cards: Mapping[str, str]
+    made_with: Mapping[str, str]
+
+
+def pack(contents: Contents) -> bytes:
+    """Return the file's content."""
+    keys = sorted(contents.cards)
+    blocks = [keys[start : start + BLOCK_CARDS] for start in range(0, len(keys), BLOCK_CARDS)]
+    index = {
+        "made_with": dict(sorted(contents.made_with.items())),
+        "names": dict(sorted(contents.names.items())),
+        "blocks": {key: number for number, block in enumerate(blocks) for key in block},
+    }
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        _add(archive, INDEX, json.dumps(index, separators=(",", ":")))
+        for number, block in enumerate(blocks):
+            _add(archive, str(number), "".join(f"{key}\t{contents.cards[key]}\n" for key in block))
+    return content.getvalue()
+
+
+def unpack(content: bytes) -> Contents:
+    """Return what `pack` put into *content*."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        index = json.loads(archive.read(INDEX))
+        count = max(index["blocks"].values(), default=-1) + 1
+        lines = [line for number in range(count) for line in archive.read(str(number)).decode("ascii").splitlines()]
+    cards = dict(line.partition("\t")[::2] for line in lines)
+    return Contents(names=index["names"], cards=cards, made_with=index["made_with"])
+
+
+def _add(archive: zipfile.ZipFile, name: str, text: str) -> None:
+    archive.writestr(zipfile.ZipInfo(name), text.encode("ascii"), zipfile.ZIP_LZMA)
+
+
+def read_journal(path: Path) -> dict[str, str]:
+    """Return the cards by key; a line that was cut off is left out, and a journal that is not there is empty."""
+    lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
+    return dict(line.partition("\t")[::2] for line in lines if line.endswith("}"))
+
+
+def append_card(path: Path, key: str, card: str) -> None:
+    """Add one card."""
+    with path.open("a", encoding="ascii") as file:
+        file.write(f"{key}\t{card}\n")
+
 
 TARGET = Path(named_cards.__file__).with_name(named_cards.FILE_NAME)
 LIBRARIES = ("timm", "torchvision", "transformers")
@@ -41,13 +102,13 @@ def main(*, journal: Path, anew: bool) -> None:
     """Make every card that is missing, and write the file."""
     journal.parent.mkdir(parents=True, exist_ok=True)
     cards = {} if anew or not TARGET.exists() else dict(unpack(TARGET.read_bytes()).cards)
-    cards |= read(journal)
+    cards |= read_journal(journal)
     names: dict[str, str] = {}
     wanted = [*timm_models(), *torchvision_models(), *huggingface_models()]
     for number, (name, key, recipe) in enumerate(wanted):
         if key not in cards and (new_card := _build_card(key, recipe)):
             cards[key] = new_card
-            add(journal, key, new_card)
+            append_card(journal, key, new_card)
             click.echo(f"{number} of {len(wanted)}: {key}")
         if key in cards:
             names.setdefault(name, key)

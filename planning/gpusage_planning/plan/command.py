@@ -19,12 +19,9 @@ from gpusage.decisions.advisor import advisor
 from gpusage.reports.pages import html
 from gpusage_planning import gantt
 from gpusage_planning.capacity.plan import SCHEMA, Plan
-from gpusage_planning.capacity.problem import NodeGroup
-from gpusage_planning.capacity.rules import RULES
-from gpusage_planning.capacity.state import Assignment
-from gpusage_planning.capacity.whole import Watch, whole_plan
-from gpusage_planning.plan.jobs import read_lines
-from gpusage_planning.plan.nodes import read_nodes
+from gpusage_planning.capacity.problem import Assignment, NodeGroup
+from gpusage_planning.capacity.whole import RULES, Watch, whole_plan
+from gpusage_planning.plan.files import read_lines, read_nodes
 from gpusage_planning.plan.times import planned
 
 SHOWN_JOBS = 40

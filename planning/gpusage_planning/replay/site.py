@@ -1,12 +1,88 @@
-"""The cluster of a replay: its emulated GPUs, and its workload manager's own times."""
+"""The cluster of a replay: its emulated GPUs, its workload manager's own times, and the simulator's prediction."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from gpusage_planning.replay.truth import MEASURED, SITE_TYPES
-from gpusage_planning.simulator.passes import Scheduling
+import numpy as np
+
+from gpusage.decisions.advisor import Advisor
+from gpusage_hooks.types import Cluster, GpuPool, ModelGraph, Workload
+from gpusage_planning.simulator.contract import Colocation, FloatArray, JobRequest, Jobs, Kind, Policy, Tenant
+from gpusage_planning.simulator.engine import simulate
+from gpusage_planning.simulator.fleet import Fleet, fleet_of
+from gpusage_planning.simulator.policies import Production, Slots, production
+from gpusage_planning.simulator.predictions import Models
+from gpusage_planning.simulator.result import Result
+from gpusage_planning.simulator.waiting import Scheduling
+
+MEASURED = "rtx_3090"
+SITE_TYPES = ("h100", MEASURED, "v100_32gb")
+"""A newer GPU, the measured one and an older one, in the order in which Slurm fills nodes: by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownRun:
+    """A kind of jobs as gpusage sees it.
+
+    Attributes:
+        key: Of the model's card in the zoo.
+        run: How it is trained, with the utilization that an earlier run alone showed.
+    """
+
+    key: str
+    graph: ModelGraph
+    run: Workload
+
+
+class MeasuredPairs(Protocol):
+    """The throughput of jobs beside each other on the GPU type that was measured."""
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Return the kinds of jobs."""
+        ...
+
+    def colocation_of(self, tenants: Sequence[Tenant], gpu_type: int, /) -> Colocation:
+        """Return the speeds of *tenants* on one GPU."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReplayTruth:
+    """Speeds and memory of the kinds of jobs on the types of a site.
+
+    Attributes:
+        pairs: What happens on one GPU.
+        runs: Of each kind.
+        speeds: A row per kind, a column per type: work in a second, alone; 1 on the measured type.
+        memory: What each kind needs, in bytes.
+    """
+
+    pairs: MeasuredPairs
+    runs: tuple[KnownRun, ...]
+    speeds: FloatArray
+    memory: FloatArray
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Return the kinds of jobs."""
+        return self.pairs.kinds
+
+    def speed(self, kind: int, gpu_type: int, /) -> float:
+        """Return the work per second alone on the whole GPU."""
+        return float(self.speeds[kind, gpu_type])
+
+    def memory_bytes(self, kind: int, _: int, /) -> float:
+        """Return the memory that the job really needs."""
+        return float(self.memory[kind])
+
+    def colocation_of(self, tenants: Sequence[Tenant], gpu_type: int, /) -> Colocation:
+        """Return what comes of *tenants*: the pairs. No table shows what a limit on threads does."""
+        return self.pairs.colocation_of(tenants, gpu_type)
+
 
 NEVER_S = 1e7
 """Longer than any replay: the limit of jobs of which the manager knows none."""
@@ -104,3 +180,82 @@ YARN = Site(
 )
 """The sandbox's heartbeats are the looks; a node is held for the first job without room there, as in Slurm. The other
 times were measured with eight jobs of seed 0."""
+
+
+UNITS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Predictor:
+    """Simulates one repetition.
+
+    Attributes:
+        compression: Seconds of the emulated cluster in one of the real clock.
+    """
+
+    truth: ReplayTruth
+    fleet: Fleet
+    advisor: Advisor
+    site: Site
+    compression: float
+
+    def predicted(self, jobs: Jobs, *, at_once: bool = False) -> Mapping[str, Result]:
+        """Return the outcomes of *jobs* without gpusage and with it.
+
+        Args:
+            jobs: All of this repetition.
+            at_once: Whether each job starts in the moment in which there is room, and by nothing but that.
+        """
+        policies: Mapping[str, Policy] = {"off": Slots(fleet=self.fleet, backfill="any"), "on": self.production()}
+        timing, count = self.site.timing, len(jobs)
+        ready_s = timing.first_s + timing.next_s * np.arange(count, dtype=np.float64)
+        limit_s = np.full(count, timing.limit_s * self.compression)
+        jobs = replace(jobs, limit_s=limit_s, submit_s=ready_s * self.compression * (not at_once))
+        return {
+            state: simulate(
+                jobs,
+                self.fleet,
+                policy,
+                self.truth,
+                scheduling=None if at_once else self.site.scheduling(state, self.compression),
+            )
+            for state, policy in policies.items()
+        }
+
+    def production(self) -> Production:
+        """Return gpusage's own decisions on the empty cluster."""
+        runs = [*enumerate(self.truth.runs)]
+        gpus = [one.gpu for one in self.fleet.types if one.gpu is not None]
+        needs = {
+            (number, place): need
+            for number, known in runs
+            for place, need in enumerate(self.advisor.predict(known.graph, known.run, gpus))
+        }
+        graphs = {number: known.graph for number, known in runs}
+        workloads = {number: known.run for number, known in runs}
+        models = Models(graphs=graphs, workloads=workloads, needs=needs, prices={})
+        usual = production(self.fleet, self.truth.kinds, models, self.advisor)
+        return replace(usual, backfill="any", online=self.site.timing.prefers)
+
+    def shares(self, jobs: Jobs) -> list[int]:
+        """Return the percentage of a GPU that each job is given."""
+        policy = self.production()
+        return [policy.demand(JobRequest(kind)).share_percent for kind in jobs.kind.tolist()]
+
+
+def fleet(advisor: Advisor, site: Site) -> Fleet:
+    """Return the cluster as gpusaged sees it while it is empty."""
+    count = site.nodes_per_type * site.gpus_per_node
+    pools = tuple(
+        GpuPool(
+            gpu=advisor.catalogue.find(name).name,
+            site_type=name,
+            gpu_count=count,
+            free_gpu_count=count,
+            mps_per_gpu=UNITS,
+            feature=name,
+            exact_feature=name,
+        )
+        for name in site.types
+    )
+    return fleet_of(Cluster(manager="simulated", version="", pools=pools), advisor.catalogue)

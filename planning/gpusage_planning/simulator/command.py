@@ -20,15 +20,21 @@ from gpusage.cli.user_file import page_origin, write_output
 from gpusage.decisions.advisor import make_advisor
 from gpusage.settings.configuration_file import read_configuration
 from gpusage_planning.simulator import sweep
-from gpusage_planning.simulator.comparison import COLUMNS, RATIO_COLUMNS, page, ratio_row, row
-from gpusage_planning.simulator.last_month import LastMonth, collect_last_month
 from gpusage_planning.simulator.max_min import ROUND_S
-from gpusage_planning.simulator.notes import notes
-from gpusage_planning.simulator.order_settings import PACKING, PREDICTED, PREEMPTIVE, ROUNDS, OrderSettings, order_notes
+from gpusage_planning.simulator.report import COLUMNS, RATIO_COLUMNS, notes, page, ratio_row, row
 from gpusage_planning.simulator.result import Result
 from gpusage_planning.simulator.scenario import USUAL
-from gpusage_planning.simulator.source import Source, scenario
-from gpusage_planning.simulator.sweep import Repeated, Task
+from gpusage_planning.simulator.source import LastMonth, Source, collect_last_month, scenario
+from gpusage_planning.simulator.sweep import (
+    PACKING,
+    PREDICTED,
+    PREEMPTIVE,
+    ROUNDS,
+    OrderSettings,
+    Repeated,
+    Task,
+    order_notes,
+)
 
 SCHEMA = "gpusage.simulation/1"
 

@@ -13,16 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any
 
-from gpusage_planning.simulator.contract import JobRequest, Online, Policy, Stage, Truth
-from gpusage_planning.simulator.fleet import Fleet
-from gpusage_planning.simulator.gpus import Gpus
-from gpusage_planning.simulator.jobs import Jobs
-from gpusage_planning.simulator.passes import Passes, Scheduling
-from gpusage_planning.simulator.reservation import earliest
+from gpusage_planning.simulator.contract import JobRequest, Jobs, Policy, Stage, Truth
+from gpusage_planning.simulator.fleet import Fleet, earliest
+from gpusage_planning.simulator.gpus import Gpus, Run, Runs, Way
 from gpusage_planning.simulator.result import Record, Result
 from gpusage_planning.simulator.roles import Roles
-from gpusage_planning.simulator.runs import Run, Runs, Way
-from gpusage_planning.simulator.waiting import Waiting
+from gpusage_planning.simulator.waiting import Passes, Scheduling, Waiting
 
 OUT_OF_MEMORY_S = 30.0
 """From the start of a job that has too little memory to its end: it allocates most of it in its first steps."""
@@ -62,13 +58,12 @@ class Engine:
     """State of one simulation, in which the oldest job goes first, or whichever the policy's rank has.
 
     Attributes:
-        waiting: `gpusage_planning.simulator.ordered` has others.
+        waiting: `gpusage_planning.simulator.rounds` has others.
         oldest: The first job that waits and its role, if GPUs are held for it.
     """
 
     def __init__(self, jobs: Jobs, fleet: Fleet, policy: Policy, truth: Truth, progress: Callable[[int], None]) -> None:
         self.jobs, self.fleet, self.policy, self.progress = jobs, fleet, policy, progress
-        self.online = policy if isinstance(policy, Online) else None
         self.roles = Roles(fleet, policy, truth)
         self.gpus = Gpus(fleet, self.roles, policy.most_per_gpu)
         self.runs = Runs(self.gpus, self.roles)
@@ -98,9 +93,7 @@ class Engine:
         for job in arrivals:
             stage: Stage = "rescued" if int(kind[job]) in self.missed else "first"
             ask = JobRequest(int(kind[job]), int(count[job]), stage)
-            if self.online is not None:
-                ask = self.online.arriving(ask, self.gpus.free_count)
-            role = self.roles.number(ask)
+            role = self.roles.number(self.policy.arriving(ask, self.gpus.free_count))
             if self.waiting.add(role, job):
                 fresh.add(role)
         self._start_where_possible(fresh, now_s)

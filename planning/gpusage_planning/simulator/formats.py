@@ -26,8 +26,18 @@ from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_values import MAXIMUM_COUNT
 from gpusage_hooks.units import WHOLE_PERCENT
 from gpusage_planning.named_jobs import GAVEL, LUCID, workload
-from gpusage_planning.simulator.rows import Names, Row, csv_rows, opened_text, read_rows, refuse_cell
-from gpusage_planning.simulator.trace import LARGEST, WHAT, seconds_of, usual_names
+from gpusage_planning.simulator.trace import (
+    LARGEST,
+    WHAT,
+    Names,
+    Row,
+    csv_rows,
+    opened_text,
+    read_rows,
+    refuse_cell,
+    seconds_of,
+    usual_names,
+)
 
 Rows = Iterator[tuple[int, Row]]
 HEAD_CHARACTERS = 4096

@@ -1,22 +1,131 @@
-"""The GPUs of a running simulation: who stands where, where there is room, and how busy they are.
+"""The GPUs of a running simulation: who stands where, where there is room, and when each job will end.
 
 Invariants:
 
-1. An empty GPU that is not reserved is in its type's `Nodes`; one with room beside others is in the heap of its type
+1. A job of at most a node's GPUs stands on one node, the fullest that has room; the first among equals.
+2. A larger job has whole nodes, and what is left of it stands by rule 1: so it is on as few nodes as can be.
+3. Where jobs are spread, a job has room wherever enough GPUs are empty, and is on as many nodes as can be.
+4. An empty GPU that is not reserved is in its type's `Nodes`; one with room beside others is in the heap of its type
    and its set, and what else is in that heap is skipped.
-2. A reserved GPU is given out by the engine alone.
+5. A reserved GPU is given out by the engine alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
+from typing import Literal
 
 import numpy as np
 
 from gpusage_planning.simulator.fleet import Fleet
-from gpusage_planning.simulator.nodes import Nodes
 from gpusage_planning.simulator.roles import GpuSet, Roles
+
+
+class Nodes:
+    """Empty GPUs that nothing is reserved of; heaps hold the lowest numbers first, and what is stale is skipped."""
+
+    def __init__(self, start: int, gpu_count: int, gpus_per_node: int, *, spreads: bool = False) -> None:
+        self._start, self._gpus_per_node, self._spreads = start, gpus_per_node, spreads
+        node_count = gpu_count // gpus_per_node
+        self._is_empty = [True] * gpu_count
+        self._gpus: list[list[int]] = [
+            [*range(node * gpus_per_node, (node + 1) * gpus_per_node)] for node in range(node_count)
+        ]
+        self._is_listed = [True] * gpu_count
+        self._empty_counts = [gpus_per_node] * node_count
+        self._nodes: dict[int, list[int]] = {gpus_per_node: [*range(node_count)]}
+        self._listed_nodes = {(gpus_per_node, node) for node in range(node_count)}
+        self._node_counts = {gpus_per_node: node_count}
+
+    def node(self, gpu: int) -> int:
+        """Return the node of *gpu*, counted within the type."""
+        return (gpu - self._start) // self._gpus_per_node
+
+    def empty_count(self, node: int) -> int:
+        """Return how many GPUs of *node* are empty."""
+        return self._empty_counts[node]
+
+    def add(self, gpu: int) -> None:
+        """Let *gpu* be empty."""
+        place = gpu - self._start
+        if not self._is_empty[place]:
+            self._is_empty[place] = True
+            node = place // self._gpus_per_node
+            if not self._is_listed[place]:
+                self._is_listed[place] = True
+                heappush(self._gpus[node], place)
+            self._count(node, 1)
+
+    def remove(self, gpu: int) -> None:
+        """Let *gpu* no more be empty."""
+        place = gpu - self._start
+        if self._is_empty[place]:
+            self._is_empty[place] = False
+            self._count(place // self._gpus_per_node, -1)
+
+    def first(self) -> int | None:
+        """Return an empty GPU of the fullest node that has one; ``None`` where none is empty."""
+        return self._first_of(self._fullest(1)) if self._node_counts else None
+
+    def fits(self, count: int) -> bool:
+        """Return whether a job on *count* GPUs has room."""
+        if self._spreads:
+            return sum(empty * nodes for empty, nodes in self._node_counts.items()) >= count
+        whole, rest = divmod(count, self._gpus_per_node)
+        spare = self._node_counts.get(self._gpus_per_node, 0) - whole
+        if spare < 0:
+            return False
+        return spare > 0 or rest == 0 or any(rest <= empty < self._gpus_per_node for empty in self._node_counts)
+
+    def allocate(self, count: int) -> list[int]:
+        """Remove the GPUs of a job on *count* that has room."""
+        if self._spreads:
+            order = sorted(range(len(self._empty_counts)), key=lambda node: -self._empty_counts[node])
+            gpus: list[int] = []
+            while len(gpus) < count:
+                left = [node for node in order if self._empty_counts[node]][: count - len(gpus)]
+                gpus += [gpu for node in left for gpu in self.allocate_on(node, 1)]
+            return gpus
+        whole, rest = divmod(count, self._gpus_per_node)
+        parts = [self._gpus_per_node] * whole + [rest] * (rest > 0)
+        return [gpu for part in parts for gpu in self.allocate_on(self._fullest(part), part)]
+
+    def allocate_on(self, node: int, count: int) -> list[int]:
+        """Remove the first *count* empty GPUs of *node*."""
+        gpus = []
+        for _ in range(count):
+            gpus.append(self._first_of(node))
+            self.remove(gpus[-1])
+        return gpus
+
+    def _fullest(self, count: int) -> int:
+        """Return the first of the nodes with the fewest empty GPUs of those with *count* at least, of which one is."""
+        empty: int = min(number for number in self._node_counts if number >= count)
+        heap = self._nodes[empty]
+        while self._empty_counts[heap[0]] != empty:
+            self._listed_nodes.discard((empty, heappop(heap)))
+        return heap[0]
+
+    def _first_of(self, node: int) -> int:
+        heap = self._gpus[node]
+        while not self._is_empty[heap[0]]:
+            self._is_listed[heappop(heap)] = False
+        return self._start + heap[0]
+
+    def _count(self, node: int, change: int) -> None:
+        before = self._empty_counts[node]
+        after = self._empty_counts[node] = before + change
+        if before:
+            self._node_counts[before] -= 1
+            if not self._node_counts[before]:
+                del self._node_counts[before]
+        if after:
+            self._node_counts[after] = self._node_counts.get(after, 0) + 1
+            if (after, node) not in self._listed_nodes:
+                self._listed_nodes.add((after, node))
+                heappush(self._nodes.setdefault(after, []), node)
+
 
 EMPTY: GpuSet = ()
 
@@ -71,7 +180,11 @@ class Gpus:
     def cheapest(self, gpu_type: int, role: int) -> int | None:
         """Return the GPU of a type on which *role* costs least, the first among equals; ``None`` where none is."""
         heaps, roles = self._open[gpu_type], self._roles
-        best = self._empty_one(gpu_type, role)
+        best: tuple[float, int] | None = None
+        cost = roles.cost(gpu_type, EMPTY, role)
+        if cost is not None and (empty := self.nodes[gpu_type].first()) is not None:
+            best = (cost, empty)
+
         gone = []
         for here, heap in heaps.items():
             costs = roles.costs(gpu_type, here)
@@ -86,12 +199,6 @@ class Gpus:
         for here in gone:
             del heaps[here]
         return None if best is None else best[1]
-
-    def _empty_one(self, gpu_type: int, role: int) -> tuple[float, int] | None:
-        """Return the empty GPU that *role* would have, after its cost."""
-        cost = self._roles.cost(gpu_type, EMPTY, role)
-        gpu = None if cost is None else self.nodes[gpu_type].first()
-        return None if cost is None or gpu is None else (cost, gpu)
 
     def fits(self, gpu_type: int, role: int) -> bool:
         """Return whether *role*, a job on several GPUs, has room on empty ones of a type that are not reserved."""
@@ -185,11 +292,7 @@ class Gpus:
             return
         if self._roles.is_closed(here):
             return
-        heaps = self._open[self.type_of[gpu]]
-        heap = heaps.get(here)
-        if heap is None:
-            heap = heaps[here] = []
-        heappush(heap, gpu)
+        heappush(self._open[self.type_of[gpu]].setdefault(here, []), gpu)
 
     def _first(self, heap: list[int], here: GpuSet) -> int | None:
         """Return the first GPU of *heap* on which the set *here* still stands."""
@@ -199,3 +302,93 @@ class Gpus:
                 return gpu
             heappop(heap)
         return None
+
+
+Way = Literal["work", "profile", "out_of_memory", "start"]
+"""Whether a run does the job's work to its end, only takes time until the job waits again, or precedes its work."""
+
+
+class Run:
+    """One job on its GPUs, until it ends or is sent back."""
+
+    __slots__ = ("gpus", "left_s", "role", "since_s", "speed", "started_s", "version", "way")
+
+    def __init__(self, role: int, gpus: Sequence[int], way: Way, left_s: float, now_s: float) -> None:
+        self.role, self.gpus, self.way, self.left_s = role, gpus, way, left_s
+        self.since_s = self.started_s = now_s
+        self.speed, self.version = 0.0, 0
+
+
+class Runs:
+    """All runs that go on, and the times at which they end."""
+
+    def __init__(self, gpus: Gpus, roles: Roles) -> None:
+        self._gpus, self._roles = gpus, roles
+        self._runs: dict[int, Run] = {}
+        self._ends: list[tuple[float, int, int]] = []
+        self._version = 0
+
+    def begin(self, job: int, run: Run, now_s: float) -> None:
+        """Put *job* on its GPUs."""
+        self._runs[job] = run
+        gpus = self._gpus
+        for gpu in run.gpus:
+            gpus.jobs[gpu].append(job)
+            gpus.started[gpu] += 1
+            gpus.move(gpu, tuple(sorted((*gpus.here[gpu], run.role))), now_s)
+        self._retime(run.gpus[0], now_s)
+
+    def next_end(self, before_s: float) -> tuple[float, int, Run] | None:
+        """Take the next job that ends no later than *before_s* off its GPUs; ``None`` where none does."""
+        ends, runs = self._ends, self._runs
+        while ends and ends[0][0] <= before_s:
+            now_s, job, version = heappop(ends)
+            run = runs.get(job)
+            if run is not None and run.version == version:
+                self._leave(job, run, now_s)
+                return now_s, job, run
+        return None
+
+    def suspend(self, job: int, now_s: float) -> Run:
+        """Take *job* off its GPUs before its end; its run has what is left."""
+        run = self._runs[job]
+        run.left_s = self.left(job, now_s)[1]
+        self._leave(job, run, now_s)
+        return run
+
+    def left(self, job: int, now_s: float) -> tuple[Way, float]:
+        """Return what *job* does, and how much of it is left."""
+        run = self._runs[job]
+        return run.way, max(run.left_s - (now_s - run.since_s) * run.speed, 0.0)
+
+    def items(self) -> Iterator[tuple[int, Run]]:
+        """Yield each job that is on GPUs with its run."""
+        yield from self._runs.items()
+
+    def _leave(self, job: int, run: Run, now_s: float) -> None:
+        del self._runs[job]
+        gpus = self._gpus
+        for gpu in run.gpus:
+            gpus.jobs[gpu].remove(job)
+            here = gpus.here[gpu]
+            at = here.index(run.role)
+            gpus.move(gpu, here[:at] + here[at + 1 :], now_s)
+            self._retime(gpu, now_s)
+
+    def _retime(self, gpu: int, now_s: float) -> None:
+        """Compute again when the jobs on *gpu* end, after one came or left at *now_s*."""
+        gpus = self._gpus
+        jobs = gpus.jobs[gpu]
+        if not jobs:
+            return
+        speeds = self._roles.scene(gpus.type_of[gpu], gpus.here[gpu]).speeds
+        for job in jobs:
+            run = self._runs[job]
+            speed = speeds[run.role] if run.way == "work" else 1.0
+            if speed == run.speed:
+                continue
+            run.left_s -= (now_s - run.since_s) * run.speed
+            run.since_s, run.speed = now_s, speed
+            self._version += 1
+            run.version = self._version
+            heappush(self._ends, (now_s + max(run.left_s, 0.0) / speed, job, run.version))

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpusage_planning.simulator.contract import Demand
+from gpusage_planning.simulator.contract import Demand, FloatArray, IntArray, Jobs
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.gpus import Gpus
-from gpusage_planning.simulator.jobs import FloatArray, IntArray, Jobs
 
 J_PER_KWH = 3.6e6
 

@@ -1,22 +1,27 @@
-"""When running jobs are suspended for others, and for which: all jobs are ranked, and the first ones run.
+"""The simulation where an order decides which job goes first, and which running jobs are suspended for others.
 
-Jobs go in the order of their ranks. A job runs if its GPU type has as many GPUs left as it asks for, counted without
-nodes; jobs behind one that does not fit are tried. That is how Lucid's, Tiresias' and Gavel's schedulers choose.
+A policy's own rank (`packing` starts the busiest job first) and its backfill do not count then. Where jobs are
+suspended, they go in the order of their ranks: a job runs if its GPU type has as many GPUs left as it asks for,
+counted without nodes; jobs behind one that does not fit are tried. That is how Lucid's, Tiresias' and Gavel's
+schedulers choose.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from math import ceil, floor, inf
 
 import numpy as np
 
-from gpusage_planning.simulator.contract import AtOnce, Steady
-from gpusage_planning.simulator.queue_state import Queue
-from gpusage_planning.simulator.runs import Run, Runs
-from gpusage_planning.simulator.waiting import Lane, Pool
+from gpusage_planning.simulator.contract import Jobs, Policy, Truth
+from gpusage_planning.simulator.engine import Engine
+from gpusage_planning.simulator.fleet import Fleet
+from gpusage_planning.simulator.gpus import Run, Runs
+from gpusage_planning.simulator.orders import Ordering, Queue
+from gpusage_planning.simulator.result import Result
+from gpusage_planning.simulator.waiting import Lane, Pool, Ranked
 
 Entry = tuple[float, int, tuple[int, ...]]
 """A job's rank, its number, and the GPU types on which it has that rank, those to try first at the front."""
@@ -47,10 +52,7 @@ class Rounds:
     def __init__(self, queue: Queue, runs: Runs, waiting: Pool, type_of: Sequence[int]) -> None:
         self.next_s = inf
         self._queue, self._runs, self._waiting, self._type_of = queue, runs, waiting, type_of
-        self._order = order = queue.ordering.order
-        self._steady = order if isinstance(order, Steady) else None
-        self._at_once = order if isinstance(order, AtOnce) else None
-        self._is_by_gpu_type = self._at_once is not None and self._at_once.is_by_gpu_type
+        self._order = queue.ordering.order
 
     def request(self, now_s: float) -> None:
         """Have a round as soon as there may be one."""
@@ -62,7 +64,7 @@ class Rounds:
         """Return what changes now; where somebody still waits and ranks change with time, another round follows."""
         selection = Selection()
         self.next_s = inf
-        if not self._waiting and not self._is_by_gpu_type:
+        if not self._waiting and not self._order.is_by_gpu_type:
             return selection
         placed, running = self._placed(), dict(self._runs.items())
         for number, gpu_type in placed.items():
@@ -83,10 +85,8 @@ class Rounds:
         period_s, queue = self._order.period_s, self._queue
         if period_s == 0:
             return inf
-        change_s = now_s
-        if self._steady is not None:
-            changes = (self._steady.next_change_s(queue.jobs[number], now_s, queue) for number in placed)
-            change_s = min(changes, default=inf)
+        changes = (self._order.next_change_s(queue.jobs[number], now_s, queue) for number in placed)
+        change_s = min(changes, default=inf) if self._order.is_steady else now_s
         if change_s == inf:
             return inf
         next_s = max(floor(change_s / period_s), floor(now_s / period_s) + 1) * period_s
@@ -107,7 +107,7 @@ class Rounds:
             [*(jobs[number].gpus for number in running), *(gpus for gpus, _ in self._waiting.lanes)], default=inf
         )
         closed: set[Lane] = set()
-        entries = self._entries(running) if self._steady is None else self._steady_entries(running, closed)
+        entries = self._steady_entries(running, closed) if self._order.is_steady else self._entries(running)
         for _, number, types in entries:
             gpus = jobs[number].gpus
             if number in placed or (gpus, types) in closed:
@@ -139,16 +139,13 @@ class Rounds:
         numbers = [*(number for number, _ in self._waiting.jobs()), *running]
         if not numbers:
             return
-        if self._at_once is not None:
-            ranks = self._at_once.ranks(np.array(numbers, dtype=np.int32), queue.now_s, queue)
-        else:
-            ranks = np.array([[order.rank(queue.jobs[number], queue.now_s, queue)] for number in numbers])
+        ranks = order.ranks(np.array(numbers, dtype=np.int32), queue.now_s, queue)
         columns = ranks.shape[1]
         for place in np.lexsort((np.repeat(numbers, columns), ranks.ravel())).tolist():
             row, gpu_type = divmod(place, columns)
             number = numbers[row]
             types = queue.jobs[number].types
-            if not self._is_by_gpu_type:
+            if not self._order.is_by_gpu_type:
                 yield ranks[row, 0], number, _first(running.get(number), types)
             elif gpu_type in types:
                 yield ranks[row, gpu_type], number, (gpu_type,)
@@ -169,3 +166,120 @@ def _open_entries(lane: Lane, entries: Sequence[tuple[float, int]], closed: set[
 def may_stop(run: Run) -> bool:
     """Return whether a run can be suspended: it works, or gets ready for it."""
     return run.way in ("work", "start")
+
+
+def simulate_ordered(
+    jobs: Jobs,
+    fleet: Fleet,
+    policy: Policy,
+    truth: Truth,
+    ordering: Ordering,
+    progress: Callable[[int], None] | None = None,
+) -> Result:
+    """Return the result of *jobs* if *ordering* sorts the queue; see `gpusage_planning.simulator.engine`.
+
+    Raises:
+        RequestError: A job fits nowhere.
+    """
+    kind = PreemptiveEngine if ordering.order.preempts else OrderedEngine
+    engine = kind(jobs, fleet, policy, truth, progress or (lambda _: None))
+    engine.order_by(ordering)
+    return engine.run()
+
+
+class OrderedEngine(Engine):
+    """State of a simulation in which running jobs are let run."""
+
+    queue: Queue
+
+    def order_by(self, ordering: Ordering) -> None:
+        """Let jobs go first as *ordering* has it, from the beginning."""
+        self.name = f"{self.policy.name}+{ordering.order.name}"
+        self.backfill = ordering.order.backfill
+        self.roles.are_ranked = False
+        self.queue = Queue(self.jobs, self.fleet, self.roles, self.runs, ordering)
+        self.waiting = Ranked(self.queue)
+
+    def _set_time(self, now_s: float) -> None:
+        self.queue.now_s = now_s
+        if isinstance(self.waiting, Ranked):
+            self.waiting.refresh()
+
+    def _arrive(self, arrivals: Sequence[int], now_s: float) -> None:
+        self._set_time(now_s)
+        super()._arrive(arrivals, now_s)
+
+    def _next_end(self, before_s: float) -> tuple[float, int, Run] | None:
+        event = super()._next_end(before_s)
+        if event is not None:
+            self._set_time(event[0])
+        return event
+
+    def _record_end(self, job: int, run_s: float, alone_s: float, now_s: float) -> None:
+        before = self.queue.leave(job)
+        super()._record_end(job, before.run_s + run_s, before.alone_s + alone_s, now_s)
+
+    def _send_back(self, job: int, run: Run, now_s: float) -> int:
+        self.queue.stop(job)
+        return super()._send_back(job, run, now_s)
+
+    def _reserve(self, now_s: float) -> None:
+        if self.oldest is not None and self.oldest != self.waiting.first():
+            self._release()
+        super()._reserve(now_s)
+
+    def _start_job(self, job: int, role: int, gpus: Sequence[int], now_s: float) -> None:
+        self.queue.start(job, self.gpus.type_of[gpus[0]])
+        super()._start_job(job, role, gpus, now_s)
+
+    def _launch_s(self, job: int) -> float | None:
+        return self.queue.ordering.preemption_s if job in self.queue.suspended else None
+
+    def _work_s(self, job: int) -> float:
+        return self.queue.work_left_s(job)
+
+
+class PreemptiveEngine(OrderedEngine):
+    """State of a simulation in which running jobs are suspended for those that go first, in rounds."""
+
+    pool: Pool
+    rounds: Rounds
+
+    def order_by(self, ordering: Ordering) -> None:
+        """Let jobs go first as *ordering* has it, from the beginning."""
+        super().order_by(ordering)
+        self.waiting = self.pool = Pool(self.queue)
+        self.rounds = Rounds(self.queue, self.runs, self.pool, self.gpus.type_of)
+
+    def _next_end(self, before_s: float) -> tuple[float, int, Run] | None:
+        while True:
+            round_s = self.rounds.next_s
+            event = super()._next_end(min(round_s, before_s))
+            if event is not None or round_s >= before_s:  # jobs that come at the time of a round are part of it
+                return event
+            self._have_round(round_s)
+
+    def _have_round(self, now_s: float) -> None:
+        """Suspend jobs, and start others where their nodes have room."""
+        self._set_time(now_s)
+        selection = self.rounds.select()
+        for job in selection.suspended:
+            self._suspend(job, now_s)
+        for job, gpu_type in selection.started:
+            role = self.queue.jobs[job].role
+            if gpus := self._allocate(role, gpu_type):
+                self.pool.remove(job)
+                self._start_job(job, role, gpus, now_s)
+
+    def _suspend(self, job: int, now_s: float) -> None:
+        run = self.runs.suspend(job, now_s)
+        self.queue.suspend(job, run)
+        self._expect_empty(run.gpus)
+        self.record.preemptions[job] += 1
+        self.pool.add(run.role, job)
+
+    def _start_where_possible(self, _: set[int], now_s: float) -> None:
+        self.rounds.request(now_s)
+
+    def _refill(self, _: Iterable[int], now_s: float) -> None:
+        self.rounds.request(now_s)

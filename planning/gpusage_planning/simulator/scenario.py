@@ -10,16 +10,11 @@ import numpy as np
 
 from gpusage.decisions.advisor import Advisor
 from gpusage_hooks.errors import RequestError
-from gpusage_planning.simulator.contract import Policy
+from gpusage_planning.simulator.contract import Jobs, Kind, Policy
 from gpusage_planning.simulator.fleet import Fleet
-from gpusage_planning.simulator.foresight import Foresight
-from gpusage_planning.simulator.jobs import Jobs, Kind
-from gpusage_planning.simulator.models import Models, make_foresight, read_models
-from gpusage_planning.simulator.packing import Load
-from gpusage_planning.simulator.policies import Packing, Sets, Slots, TypesOf
-from gpusage_planning.simulator.predicted_truth import PredictedTruth, predicted_truth
-from gpusage_planning.simulator.production import Production, production
-from gpusage_planning.simulator.site_pairs import Measured, Pair, measured_of
+from gpusage_planning.simulator.policies import Packing, Production, Sets, Slots, TypesOf, production
+from gpusage_planning.simulator.predictions import Foresight, Load, Models, make_foresight, read_models
+from gpusage_planning.simulator.truth import Measured, Pair, PredictedTruth, measured_of, predicted_truth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,27 +1,138 @@
-"""Where the jobs and the GPUs of a simulation come from: files that a user names, a site's accounting, or chance."""
+"""Where the jobs and the GPUs of a simulation come from: files that a user names, a site's accounting, or chance.
+
+Jobs drawn by chance have sizes and times as in published traces of GPU clusters: most ask for one GPU, run times spread
+over orders of magnitude, and users are unequal. The shares are round figures near those of Philly and Helios, not
+fitted to them.
+
+Source:
+    Jeon et al., USENIX ATC 2019 (Philly); Hu et al., SC 2021 (Helios).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+
+import numpy as np
 
 from gpusage.cli.cluster_file import any_cluster, example_cluster, measured_power_w
 from gpusage.cli.user_file import require_readable
 from gpusage.decisions.advisor import Advisor, make_advisor
+from gpusage.plugins.managers import managers_of
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import PastJob
+from gpusage_hooks.types import Cluster, PastJob
+from gpusage_planning.simulator.contract import Jobs, Kind
 from gpusage_planning.simulator.fleet import Fleet, as_if_installed, fleet_of, with_nodes, with_power
 from gpusage_planning.simulator.formats import OWN, Format, find_format
-from gpusage_planning.simulator.generated import generated
-from gpusage_planning.simulator.jobs import Jobs
-from gpusage_planning.simulator.last_month import LastMonth
-from gpusage_planning.simulator.models import draw_kinds, with_drawn_models
-from gpusage_planning.simulator.rows import Row
+from gpusage_planning.simulator.predictions import draw_kinds, with_drawn_models
 from gpusage_planning.simulator.scenario import Scenario, scenario_of
-from gpusage_planning.simulator.site_pairs import read_pairs
-from gpusage_planning.simulator.trace import WHAT, Trace, trace_of
+from gpusage_planning.simulator.trace import WHAT, Row, Trace, trace_of
+from gpusage_planning.simulator.truth import read_pairs
+
+GPU_COUNTS, GPU_SHARES = (1, 2, 4, 8), (0.87, 0.05, 0.04, 0.04)
+MEDIAN_S, SPREAD = 600.0, 1.8
+"""Of the run time: a logarithmic normal distribution."""
+SHORTEST_S, LONGEST_S = 30.0, 7 * 86400.0
+USERS = 50
+
+
+def generated(count: int, kinds: Sequence[Kind], fleet: Fleet, seed: int, load: float = 0.9) -> Jobs:
+    """Return *count* jobs that arrive by chance and keep the GPUs of *fleet* busy to *load* of their time.
+
+    Args:
+        count: At least 1.
+        kinds: Drawn evenly.
+        fleet: No job asks for more GPUs than each of its types has.
+        seed: The same one gives the same jobs.
+        load: GPU time that jobs ask for over what there is.
+    """
+    generator = np.random.default_rng(seed)
+    work_s = np.clip(MEDIAN_S * np.exp(SPREAD * generator.standard_normal(count)), SHORTEST_S, LONGEST_S)
+    gpus = np.minimum(
+        generator.choice(GPU_COUNTS, count, p=GPU_SHARES), min(one.gpu_count for one in fleet.types)
+    ).astype(np.int32)
+    gaps = generator.exponential(1.0, count)
+    gaps *= float((work_s * gpus).sum()) / (fleet.gpu_count * load * gaps.sum())
+    weights = 1.0 / np.arange(1, USERS + 1)
+    return Jobs(
+        ids=range_ids(count),
+        submit_s=np.cumsum(gaps) - gaps[0],
+        work_s=work_s,
+        limit_s=work_s,
+        gpu_count=gpus,
+        kind=generator.integers(len(kinds), size=count).astype(np.int32),
+        user=generator.choice(USERS, count, p=weights / weights.sum()).astype(np.int32),
+        kinds=tuple(kinds),
+        users=tuple(f"user{number}" for number in range(1, USERS + 1)),
+    )
+
+
+def range_ids(count: int) -> list[str]:
+    """Return the ids 1 to *count*."""
+    return [str(number) for number in range(1, count + 1)]
+
+
+DAYS = 30
+S_PER_DAY = 86400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastMonth:
+    """Jobs and the cluster on which they ran.
+
+    Attributes:
+        title: The workload manager's, for people.
+        cluster: As it is today; ``None`` where the user names another.
+    """
+
+    title: str
+    jobs: tuple[PastJob, ...]
+    cluster: Cluster | None = field(default=None, hash=False)
+
+    @property
+    def origin(self) -> str:
+        """Return where the jobs are from, for people."""
+        return f"{self.title}'s accounting"
+
+    @property
+    def note(self) -> str:
+        """Return how many jobs there are: a site may hide other users' jobs, and nothing shows that it does."""
+        users = {job.user for job in self.jobs}
+        limit = f", all of user {min(users)}: a site may hide other users' jobs from you" if len(users) == 1 else ""
+        return f"{self.origin} has {len(self.jobs)} jobs on GPUs in the last {DAYS} days{limit}."
+
+
+def collect_last_month(advisor: Advisor, now_s: float, cluster_file: Path | None = None) -> LastMonth:
+    """Ask the workload managers of this host for the jobs of the last month; the first one that had any counts.
+
+    Args:
+        advisor: Whose plugins know workload managers; with the settings of this host.
+        now_s: Seconds since 1970.
+        cluster_file: Where it is named, no manager is asked for its cluster.
+
+    Raises:
+        RequestError: There is no workload manager, it had no jobs, or it does not answer.
+    """
+    idle_managers = []
+    for manager in managers_of(advisor.hooks).values():
+        context = advisor.context(manager.name)
+        jobs = advisor.hooks.collect_past_jobs(manager.name, now_s - DAYS * S_PER_DAY, context)
+        if jobs:
+            cluster = None if cluster_file else advisor.hooks.observe_cluster(manager.name, context)
+            return LastMonth(title=manager.title, jobs=tuple(jobs), cluster=cluster)
+        if jobs is not None:
+            idle_managers.append(manager.title)
+    names = " or ".join(idle_managers)
+    rule = (
+        f"Jobs must have run on GPUs in the last {DAYS} days; got none that {names} shows you"
+        if idle_managers
+        else "Option --last-month must be used on a host with a workload manager; got a host without one"
+    )
+    message = f"{rule}. Name a file of another host by --jobs."
+    raise RequestError(message)
+
 
 MANAGER = "simulated"
 MOST_GPUS = 1_000_000

@@ -1,8 +1,8 @@
-"""Many simulations: each policy with each seed, here one after the other, in processes, or on a Dask cluster."""
+"""Many simulations: each policy with each order and seed, in this process, in others, or on a Dask cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -10,16 +10,107 @@ from math import sqrt
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from gpusage.predictors import intervals
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Interval
+from gpusage_planning.simulator.contract import FloatArray
 from gpusage_planning.simulator.engine import simulate
-from gpusage_planning.simulator.order_settings import OrderSettings, ordering_of
-from gpusage_planning.simulator.ordered import simulate_ordered
-from gpusage_planning.simulator.requested_shares import with_requested_shares
+from gpusage_planning.simulator.max_min import MaxMin, MaxMinSpeeds
+from gpusage_planning.simulator.orders import (
+    PREEMPTION_S,
+    ByAge,
+    LeastAttainedService,
+    Multifactor,
+    Order,
+    Ordering,
+    ShortestJob,
+    ShortestRemainingTime,
+)
+from gpusage_planning.simulator.policies import with_requested_shares
 from gpusage_planning.simulator.result import Figures, Result
-from gpusage_planning.simulator.scenario import POLICIES
+from gpusage_planning.simulator.rounds import simulate_ordered
+from gpusage_planning.simulator.scenario import POLICIES, Scenario
 from gpusage_planning.simulator.source import Source, scenario
+
+ORDERS: Mapping[str, Callable[[Scenario], Order]] = {
+    "fifo": lambda _: ByAge(name="fifo", backfill="none"),
+    "easy": lambda _: ByAge(name="easy", backfill="reserve"),
+    "sjf": lambda _: ShortestJob(),
+    "srtf": lambda _: ShortestRemainingTime(),
+    "las": lambda _: LeastAttainedService(),
+    "max-min": lambda _: MaxMin(),
+    "max-min-speeds": lambda scenario: MaxMinSpeeds(speeds=predicted_speeds(scenario)),
+    "multifactor": lambda _: Multifactor(),
+}
+PREEMPTIVE = ("srtf", "las", "max-min", "max-min-speeds")
+PREDICTED = ("sjf", "srtf")
+ROUNDS = ("las", "max-min", "max-min-speeds")
+"""Orders that suspend running jobs, those that go by predicted run times, and those that suspend in rounds."""
+PACKING = ("packing", "packing-observed", "reactive", "sets")
+"""Policies that know how much of a GPU a job takes only from who stands there, so that no room can be counted."""
+DURATION_STREAM = 1
+"""Tells the draws of run times from those of other errors, which have the same seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderSettings:
+    """An order by name, as a user asks for it; in plain values, so that it can be sent to another process.
+
+    Attributes:
+        duration_error: Standard deviation of the logarithm of predicted over true run time; ``None`` means that the
+            time limit is the prediction.
+        round_s: ``None`` for the order's own.
+    """
+
+    name: str
+    duration_error: float | None = None
+    preemption_s: float = PREEMPTION_S
+    round_s: float | None = None
+
+
+def ordering_of(settings: OrderSettings, scenario: Scenario, seed: int) -> Ordering:
+    """Return the order with what it rests on; *seed* draws the errors of run times."""
+    order: Any = ORDERS[settings.name](scenario)
+    if settings.round_s is not None and settings.name in ROUNDS:
+        order = replace(order, period_s=settings.round_s)
+    predicted_s = scenario.jobs.limit_s
+    if settings.duration_error is not None:
+        deviates = np.random.default_rng([seed, DURATION_STREAM]).standard_normal(len(scenario.jobs))
+        predicted_s = scenario.jobs.work_s * np.exp(settings.duration_error * deviates)
+    return Ordering(order=order, predicted_s=predicted_s, preemption_s=settings.preemption_s)
+
+
+def predicted_speeds(scenario: Scenario) -> FloatArray:
+    """Return the predicted speed of each kind on each GPU type; 1 on its first type, and where nothing is known."""
+    needs, kinds = scenario.models.needs, range(len(scenario.jobs.kinds))
+    speeds = np.ones((len(kinds), len(scenario.fleet.types)))
+    for kind in kinds:
+        first = needs.get((kind, scenario.truth.first_type(kind)))
+        for gpu_type in range(speeds.shape[1]):
+            need = needs.get((kind, gpu_type))
+            if first is not None and need is not None:
+                speeds[kind, gpu_type] = intervals.speedup(need, first).value
+    return speeds
+
+
+def order_notes(orders: Sequence[OrderSettings]) -> Iterator[str]:
+    """Yield what the figures of *orders* rest on."""
+    names = [one.name for one in orders]
+    if {*PREDICTED} & {*names}:
+        error = orders[0].duration_error
+        if error is None:
+            yield "Run times are predicted by time limits; a job without one is predicted exactly."
+        else:
+            yield f"Run times are predicted with an error: its logarithm has a standard deviation of {error:g}."
+    if {*PREEMPTIVE} & {*names}:
+        yield (
+            f"A job that was suspended takes {orders[0].preemption_s:g} s to go on where it stopped. Waits are those "
+            "for the first start."
+        )
+
 
 Progress = Callable[[int], None]
 ANSWER_S = "30s"

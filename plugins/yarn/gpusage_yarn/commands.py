@@ -131,7 +131,7 @@ yarn.add_command(submit)
 @click.option("--mode", type=click.Choice(get_args(SiteMode)), help="What gpusage may do.  [default: observe]")
 @_YES
 @_JSON
-@run_by("gpusage_yarn.install.command:install")
+@run_by("gpusage_yarn.actions:install")
 def install() -> None:
     """Show what installing would change in Hadoop's files; with --yes, change it.
 
@@ -156,7 +156,7 @@ def jar() -> None:
 @_ROLE
 @_YES
 @_JSON
-@run_by("gpusage_yarn.install.command:uninstall")
+@run_by("gpusage_yarn.actions:uninstall")
 def uninstall() -> None:
     """Show what uninstalling would change in Hadoop's files; with --yes, change it.
 
@@ -171,7 +171,7 @@ def uninstall() -> None:
 @_RM
 @_JSON
 @click.pass_context
-@run_by("gpusage_yarn.doctor.command:doctor")
+@run_by("gpusage_yarn.actions:doctor")
 def doctor() -> None:
     """Check the installation; each line passes, warns or fails, and says what to do.
 
@@ -184,7 +184,7 @@ def doctor() -> None:
 @yarn.command()
 @_RM
 @_JSON
-@run_by("gpusage_yarn.doctor.command:status")
+@run_by("gpusage_yarn.actions:status")
 def status() -> None:
     """Show the GPUs of each node label, how many are free, and what gpusaged does.
 

@@ -25,7 +25,7 @@ from gpusage_yarn.cluster.configuration import (
     SCHEDULER,
     SITE,
 )
-from gpusage_yarn.install.edits import MAX_GPUS
+from gpusage_yarn.install.site import MAX_GPUS
 
 MARK = "GPUSAGE_YARN_SANDBOX"
 """The variable that every process of a sandbox carries, containers included; its value is the sandbox's folder."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpusage_planning.capacity.planning import make_plan
+from gpusage_planning.capacity.plan import make_plan
 from gpusage_planning.capacity.problem import NodeGroup, NodeType, PlannedJob
-from gpusage_planning.capacity.rules import RULES, by_rule
 from gpusage_planning.capacity.search import best_plan
+from gpusage_planning.capacity.whole import RULES, by_rule
 
 sys.path.append(str(Path(__file__).parents[3] / "bench"))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import gpusage
 from gpusage.decisions.advisor import advisor
-from gpusage.decisions.batch_search import MOST, largest_batches
+from gpusage.decisions.prediction import MOST_SAMPLES, largest_batches
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Workload
 from graphs import chain, node
@@ -20,13 +20,13 @@ RESNET = Path(__file__).parents[3] / "examples" / "models" / "resnet18.onnx"
 GRAPH = chain("one product", [node("MatMul", [(-1, 64)], (-1, 64), (64, 64))], (-1, 64))
 
 
-@given(st.lists(st.integers(min_value=0, max_value=MOST), min_size=1, max_size=4))
+@given(st.lists(st.integers(min_value=0, max_value=MOST_SAMPLES), min_size=1, max_size=4))
 def test_each_gpu_has_the_largest_batch_that_fits_there(most: list[int]) -> None:
     assert largest_batches(GRAPH, lambda size: [size <= one for one in most]) == most
 
 
 def test_a_batch_without_an_end_has_the_end_of_the_search() -> None:
-    assert largest_batches(GRAPH, lambda _: [True]) == [MOST]
+    assert largest_batches(GRAPH, lambda _: [True]) == [MOST_SAMPLES]
 
 
 def test_gpus_share_questions() -> None:

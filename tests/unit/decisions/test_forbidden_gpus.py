@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpusage.decisions.advisor import Advisor, make_advisor
-from gpusage.decisions.outcome import DecisionContext, Outcome, decide_outcome, require_job
+from gpusage.decisions.outcome import Outcome
 from gpusage.policies.candidates import without_forbidden
 from gpusage_hooks.comment import parse_model
 from gpusage_hooks.errors import DeviceError, RequestError
@@ -43,15 +43,15 @@ def on_slurm(
 ) -> Outcome:
     directives = (f"--gres={gres}", f"--comment=model={MODEL},batch=8,mode=infer{keys}", *lines)
     script = "\n".join(["#!/bin/bash", *(f"#SBATCH {each}" for each in directives), "python serve.py", ""])
-    job = require_job(DecisionRequest(manager="slurm", script=script), advisor)
-    return decide_outcome(job, cluster, DecisionContext(advisor=advisor, mode="enforce"), lambda *_: graph)
+    job = advisor.parse(DecisionRequest(manager="slurm", script=script))
+    return advisor.advise(job, cluster, lambda *_: graph)
 
 
 def on_yarn(advisor: Advisor, graph: ModelGraph, keys: str) -> PlannedSubmission:
     fields = {"user": "ada", "memory_mib": "4096", "vcores": "1"}
-    job = require_job(DecisionRequest(manager="yarn", fields=fields), advisor)
+    job = advisor.parse(DecisionRequest(manager="yarn", fields=fields))
     job = replace(job, model_request=parse_model(f"{MODEL},batch=8,mode=infer{keys}"))
-    return plan_submission(DecisionContext(advisor=advisor, mode="enforce"), job, graph, SNAPSHOT, SIZE)
+    return plan_submission(advisor, job, graph, SNAPSHOT, SIZE)
 
 
 def test_a_share_is_bound_to_the_types_that_are_not_forbidden(advisor: Advisor, graph: ModelGraph) -> None:
@@ -127,9 +127,9 @@ def test_yarn_s_plan_has_no_label_of_a_forbidden_type(advisor: Advisor, graph: M
 
 def test_other_clients_of_yarn_are_told_that_they_cannot_be_bound(advisor: Advisor, graph: ModelGraph) -> None:
     fields = {"user": "ada", "comment": f"{MODEL},batch=8,mode=infer,forbid=v100"}
-    job = require_job(DecisionRequest(manager="yarn", fields=fields), advisor)
+    job = advisor.parse(DecisionRequest(manager="yarn", fields=fields))
     cluster = build_cluster(SNAPSHOT, advisor.catalogue)
-    decision = decide_outcome(job, cluster, DecisionContext(advisor=advisor, mode="enforce"), lambda *_: graph).decision
+    decision = advisor.advise(job, cluster, lambda *_: graph).decision
     assert decision.code is Code.KEEP
     assert decision.reasons[-1] == "it may get v100, which it forbids"
 

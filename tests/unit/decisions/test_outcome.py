@@ -11,15 +11,15 @@ import pytest
 from gpusage.cli.scripts import read_scripts
 from gpusage.cli.validate import validate
 from gpusage.decisions.advisor import Advisor, make_advisor
-from gpusage.decisions.outcome import DecisionContext, Outcome, require_job
+from gpusage.decisions.outcome import Outcome
 from gpusage.experience.learned import Learned
 from gpusage.graphs.card.text import decode, encode
-from gpusage.service.decisions.engine import DecidedResponse, DecisionEngine
-from gpusage.service.state.snapshots import Snapshot
+from gpusage.service.engine import DecidedResponse, DecisionEngine
+from gpusage.service.snapshots import Snapshot
 from gpusage.settings.configuration import Configuration, SiteMode
 from gpusage_hooks.types import Cluster, Code, DecisionRecord, DecisionRequest, GpuPool, GpuRequest, ModelGraph
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, ContainerSize, build_cluster, read_snapshot
-from gpusage_yarn.submission.command import site_context
+from gpusage_yarn.submission.command import site_advisor
 from gpusage_yarn.submission.planning import PlannedSubmission, plan_submission
 
 ROOT = Path(__file__).parents[3]
@@ -59,12 +59,10 @@ def ruled(
     return DecisionEngine().decide(DecisionRequest(manager=manager, fields=fields), snapshot, lambda _: None)
 
 
-def proposed(
-    decision_context: DecisionContext, graph: ModelGraph, view: ClusterSnapshot = VOLTA, **fields: str
-) -> PlannedSubmission:
+def proposed(advisor: Advisor, graph: ModelGraph, view: ClusterSnapshot = VOLTA, **fields: str) -> PlannedSubmission:
     """Return what `gpusage yarn submit` proposes."""
-    job = require_job(DecisionRequest(manager="yarn", fields=fields, origin="ada"), decision_context.advisor)
-    return plan_submission(decision_context, job, graph, view, SIZE)
+    job = advisor.parse(DecisionRequest(manager="yarn", fields=fields, origin="ada"))
+    return plan_submission(advisor, job, graph, view, SIZE)
 
 
 def of_slurm_daemon(advisor: Advisor, card: str) -> Outcome | None:
@@ -76,7 +74,7 @@ def of_validate(advisor: Advisor, folder: Path) -> Outcome | None:
     path = folder / "job.sbatch"
     path.write_text(f"#!/bin/bash\n#SBATCH --gres=gpu:1\n#SBATCH --comment={COMMENT}\nsrun serve\n")
     (script,) = read_scripts([path])
-    return validate(script, SLURM, DecisionContext(advisor=advisor, mode="enforce")).outcome
+    return validate(script, SLURM, advisor).outcome
 
 
 def recorded(outcome: Outcome | None) -> DecisionRecord:
@@ -95,8 +93,8 @@ def test_gpusaged_and_validate_agree_on_decision_reasons_and_record(
 def test_gpusaged_and_yarn_submit_agree_on_decision_reasons_and_record(advisor: Advisor, card: str) -> None:
     record = recorded(ruled(advisor, "yarn", comment=COMMENT, card=card).outcome)
     assert record.decision.code is Code.REWRITE
-    decision_context = site_context(advisor, Configuration(kill_switch=""))
-    assert record == recorded(proposed(decision_context, decode(card), comment=COMMENT).outcome)
+    in_mode = site_advisor(advisor, Configuration(kill_switch=""))
+    assert record == recorded(proposed(in_mode, decode(card), comment=COMMENT).outcome)
 
 
 def test_the_managers_differ_in_words_only(advisor: Advisor, card: str) -> None:
@@ -120,8 +118,8 @@ def test_where_a_cluster_requeues_no_job_unseen_a_request_says_so(advisor: Advis
 @pytest.mark.parametrize("mode", ["observe", "advise"])
 def test_a_mode_holds_a_rewrite_back_in_the_same_words(advisor: Advisor, card: str, mode: SiteMode) -> None:
     outcome = ruled(advisor, "yarn", mode, comment=COMMENT, card=card)
-    decision_context = site_context(advisor, Configuration(kill_switch="", mode=mode, origins={"mode": "gpusage.toml"}))
-    planned = proposed(decision_context, decode(card), comment=COMMENT)
+    in_mode = site_advisor(advisor, Configuration(kill_switch="", mode=mode, origins={"mode": "gpusage.toml"}))
+    planned = proposed(in_mode, decode(card), comment=COMMENT)
     assert recorded(outcome.outcome) == recorded(planned.outcome)
     assert outcome.outcome is not None
     assert outcome.outcome.applied_code is Code.KEEP
@@ -138,7 +136,7 @@ def test_with_the_kill_switch_on_every_request_is_kept_for_that_reason(
     switch.touch()
     reason = f"the kill switch is on ({switch})"
     outcome = ruled(advisor, "yarn", kill_reason=reason, comment=COMMENT, card=card).outcome
-    planned = proposed(site_context(advisor, Configuration(kill_switch=str(switch))), decode(card), comment=COMMENT)
+    planned = proposed(site_advisor(advisor, Configuration(kill_switch=str(switch))), decode(card), comment=COMMENT)
     assert outcome is not None
     assert outcome.decision.reasons == planned.outcome.decision.reasons == (reason,)
     assert planned.outcome.decision.need is None
@@ -147,7 +145,7 @@ def test_with_the_kill_switch_on_every_request_is_kept_for_that_reason(
 
 def test_where_no_mode_is_set_gpusaged_observes_and_yarn_submit_enforces(advisor: Advisor) -> None:
     assert Configuration().mode == "observe"
-    assert site_context(advisor, Configuration()).mode == "enforce"
+    assert site_advisor(advisor, Configuration()).mode == "enforce"
 
 
 @pytest.mark.parametrize(
@@ -196,10 +194,10 @@ def test_a_site_enforces_in_some_partitions_and_observes_in_others(
 def test_partitions_in_which_a_site_would_enforce_change_no_other_mode(
     advisor: Advisor, card: str, mode: SiteMode
 ) -> None:
-    decision_context = DecisionContext(advisor=advisor, mode=mode, enforce_in=("trial",))
     fields = {"comment": COMMENT, "tres_per_node": "gres:gpu:1", "card": card}
-    job = require_job(DecisionRequest(manager="slurm", fields=fields, origin="ada"), advisor)
-    assert decision_context.of(job, SLURM) == decision_context
+    job = advisor.parse(DecisionRequest(manager="slurm", fields=fields, origin="ada"))
+    outcome = replace(advisor, mode=mode, enforce_in=("trial",)).advise(job, SLURM, lambda *_: decode(card))
+    assert outcome.mode == mode
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.experience.estimates import narrowed
 from gpusage.experience.identity import fingerprint
 from gpusage.experience.learning import learn
-from gpusage.experience.other_users import narrowed
 from gpusage.experience.runs import Run
 from gpusage.plugins.loading import make_hooks
 from gpusage.predictors.intervals import exact_interval
@@ -114,7 +114,8 @@ def test_whatever_two_users_did_a_third_one_s_job_is_decided_as_if_they_were_not
     estimate, without = after(*mine, *attacks), after(*mine)
     assert on_v100(estimate) == on_v100(without)
     assert estimate.price(GRAPH, WORKLOAD, [GPU], [50]) == without.price(GRAPH, WORKLOAD, [GPU], [50])
-    assert estimate.why_not_enforced(GRAPH) == without.why_not_enforced(GRAPH)
+    reasons = [each.learned.why_not_enforced(GRAPH, each.submitter) for each in (estimate, without)]
+    assert reasons[0] == reasons[1]
 
 
 @settings(max_examples=60, deadline=None)

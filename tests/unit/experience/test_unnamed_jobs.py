@@ -53,7 +53,7 @@ def decided(plain: Advisor, utilization: float, where: Cluster, job: Job = JOB) 
     """Return what is decided of *job* after thirty runs that were so busy."""
     history, _ = fit_history(past_runs([utilization] * 30), plain.catalogue.find, 0.0)
     advisor = replace(plain, learned=Learned(history=history))
-    return advisor.for_submitter(job.submitter).decide_by_history(job, where)[0]
+    return replace(advisor, submitter=job.submitter).decide_by_history(job, where)[0]
 
 
 def test_a_job_that_waits_for_its_host_gets_a_share(plain: Advisor) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from gpusage.policies.neighbours import BROKEN_PROMISE, MOST_WEIGHED, TOO_BUSY, decide_veto, trouble
 from gpusage.predictors.intervals import exact_interval
-from gpusage.service.state.reservations import Reservation, remaining_capacity
+from gpusage.service.reservations import Reservation, remaining_capacity
 from gpusage_hooks import samples
 from gpusage_hooks.types import (
     Decision,

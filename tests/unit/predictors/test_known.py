@@ -13,7 +13,7 @@ from gpusage.decisions.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
 from gpusage.predictors.intervals import exact_interval, speedup
-from gpusage.predictors.known import min_step_s
+from gpusage.predictors.known import implausible_step_time, min_step_s
 from gpusage_hooks import samples
 from gpusage_hooks.types import Figure, Gpu, ObservedFigures, Precision, SoloRun, Workload
 from graphs import convolution_graph
@@ -165,9 +165,9 @@ def test_a_step_time_that_no_gpu_can_reach_is_not_used_and_said_to_be_impossible
         (note,) = {*need.notes} - {*plain.notes}
         assert note.startswith("The step time that you gave, ")
         assert "is not used: even at its peak, v100-sxm2-16gb needs " in note
-        assert PLAIN.implausible_step_time(GRAPH, run) == note
+        assert implausible_step_time(GRAPH, run, V100) == note
     possible = replace(RUN, alone=SoloRun(step_time_s=min_s * 1.01, gpu="v100"))
-    assert PLAIN.implausible_step_time(GRAPH, possible) == ""
+    assert implausible_step_time(GRAPH, possible, V100) == ""
     assert PLAIN.predict(GRAPH, possible, [V100])[0].step_time_s == exact_interval(min_s * 1.01)
 
 

@@ -7,11 +7,13 @@ import os
 import socket
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpusage.service import client
+from gpusage.service.configuration_watch import ConfigurationWatcher, known_uids
 from gpusage.service.protocol import (
     ALIVE,
     UNCHANGED,
@@ -22,8 +24,8 @@ from gpusage.service.protocol import (
     json_line,
     parse_line,
 )
-from gpusage.service.state.allowed_users import allowed_uids
-from gpusage.service.transport.access import peer_uid
+from gpusage.service.sockets import peer_uid
+from gpusage.settings.configuration_file import default_configuration
 from gpusage.store.annotation import JobAnnotation
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Code, DecisionRequest
@@ -114,9 +116,12 @@ def test_the_peer_of_a_socket_is_this_user() -> None:
 
 def test_allowed_users_are_names_numbers_and_the_daemons_own() -> None:
     """A name that the host does not know is told, and lets nobody in."""
-    uids, unknown = allowed_uids(["root", "1234", "no-such-user", "", "\u0661"])
-    assert uids == {0, 1234, os.geteuid()}
+    uids, unknown = known_uids(["root", "1234", "no-such-user", "", "\u0661"])
+    assert uids == {0, 1234}
     assert unknown == ("no-such-user", "", "\u0661")
+    configuration = default_configuration()
+    configuration = replace(configuration, daemon=replace(configuration.daemon, allowed_users=("root", "1234", "x-y")))
+    assert ConfigurationWatcher(configuration, {}, None).trusted_uids == {0, 1234, os.geteuid()}
 
 
 def serve(path: Path, response: bytes, *, hang: bool = False) -> threading.Thread:

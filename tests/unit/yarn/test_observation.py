@@ -12,7 +12,7 @@ from gpusage_yarn.cluster.documents import Document
 from gpusage_yarn.cluster.resource_manager import RefusedError
 from gpusage_yarn.cluster.tags import make_tags
 from gpusage_yarn.observation import read_jobs
-from gpusage_yarn.plan import APPLICATION_ID, Plan
+from gpusage_yarn.share_plan import APPLICATION_ID, Plan
 
 NUMBER = "69215f4a0c3e"
 ID = "application_1795251805121_0002"

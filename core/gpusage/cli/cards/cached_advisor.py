@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import msgspec
@@ -60,13 +60,9 @@ def with_cache(advisor: Advisor, card: str) -> Advisor:
     """Return *advisor* with a cache for the model of *card*; unchanged if a third-party plugin predicts."""
     if not advisor.hooks.are_ours(*_HOOKS):
         return advisor
-    return CachedAdvisor(
-        hooks=advisor.hooks,
-        catalogue=advisor.catalogue,
-        rules=advisor.rules,
-        card=card,
-        folder=user_cache() / "needs",
-    )
+    # A cached prediction is of the model alone: what a site learned is no part of its key.
+    own = {each.name: getattr(advisor, each.name) for each in fields(advisor) if each.name != "learned"}
+    return CachedAdvisor(**own, card=card, folder=user_cache() / "needs")
 
 
 def _read(path: Path, gpus: Sequence[Gpu]) -> tuple[GpuNeed, ...] | None:

@@ -18,7 +18,7 @@ from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.predicting import need_table
 from gpusage.cli.predicting.need_table import LEGEND, Prediction
 from gpusage.decisions.advisor import advisor
-from gpusage.decisions.model_defaults import settled_request
+from gpusage.decisions.prediction import settled_request
 from gpusage.devices.shares import share_of
 from gpusage.policies.candidates import limits_threads, why_unlimited
 from gpusage.predictors.intervals import scaled
@@ -152,7 +152,7 @@ def _predictions_of_model(
         needs_of_each = [_needs(graph, run, gpus, percents) for run in runs]
         return [Prediction(graph, run, needs, needs[0]) for run, needs in zip(runs, needs_of_each, strict=True)]
 
-    from gpusage.decisions.batch_search import largest_batches
+    from gpusage.decisions.prediction import largest_batches
 
     def needs_of_size(size: int) -> tuple[GpuNeed, ...]:
         return _needs(graph, replace(runs[0], batch_size=size), gpus, percents)

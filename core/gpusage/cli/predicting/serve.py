@@ -11,7 +11,7 @@ from gpusage.cli import documents, figures, options, tables
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.cli.predicting.money import site_prices
 from gpusage.decisions.advisor import advisor
-from gpusage.decisions.model_defaults import settled_request
+from gpusage.decisions.prediction import settled_request
 from gpusage.predictors.intervals import interval_around
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, ModelGraph, Workload

@@ -1,4 +1,6 @@
-"""The HTTP endpoint that Prometheus scrapes: a few requests at a time, one page a second.
+"""The HTTP endpoint that Prometheus scrapes, and its metric families: a few requests at a time, one page a second.
+
+The unit and ``_total`` are last in each name, and no user's name is anywhere.
 
 Invariants:
 
@@ -12,16 +14,24 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.metadata import version
+from itertools import accumulate
 from socketserver import ThreadingMixIn
 from typing import Any
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from msgspec.structs import astuple
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.registry import Collector
 
-from gpusage.service.metrics.families import MetricsCollector
-from gpusage.service.metrics.sources import MetricSources
+from gpusage.service.job_monitor import JobMonitor
+from gpusage.service.recorder import Recorder
+from gpusage.service.request_handler import BOUNDS_S, AnswerCounters, Labels, RequestHandler
+from gpusage.service.usage_collector import RunCounters
+from gpusage_hooks.units import HOUR_S
 
 AGE_S = 1.0
 """Of a page: a newer one is not made."""
@@ -30,6 +40,14 @@ PAUSE_S = 0.005
 LIMIT_S = 2.0
 """For one request, from its first byte to its last."""
 MAXIMUM_REQUESTS = 16
+Counts = Mapping[Labels, float]
+AMOUNTS = {
+    "requested": "as their users requested them",
+    "booked": "as granted, a share as its part",
+    "used": "with a kernel running",
+    "idle": "without a kernel running",
+    "unseen": "for which it is unknown whether a kernel ran",
+}
 Address = tuple[str, int]
 Request = socket.socket | tuple[bytes, socket.socket]
 
@@ -41,9 +59,9 @@ class Endpoint:
         OSError: Nobody can listen there.
     """
 
-    def __init__(self, address: Address, sources: MetricSources) -> None:
+    def __init__(self, address: Address, collector: Collector) -> None:
         registry = CollectorRegistry()
-        registry.register(MetricsCollector(sources))
+        registry.register(collector)
         ProcessCollector(registry=registry)
         page = _cached(lambda: generate_latest(registry))
         kind = _Ipv6Server if ":" in address[0] else _Server
@@ -152,3 +170,79 @@ def _cached(make: Callable[[], bytes]) -> Callable[[], bytes]:
             return content
 
     return cached
+
+
+class MetricsCollector(Collector):
+    """Collects the counts of gpusaged's parts, as they are at each scrape."""
+
+    def __init__(
+        self, request_handler: RequestHandler, recorder: Recorder, job_monitor: JobMonitor, runs: RunCounters
+    ) -> None:
+        self._request_handler = request_handler
+        self._recorder = recorder
+        self._job_monitor = job_monitor
+        self._runs = runs
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family."""
+        yield InfoMetricFamily("gpusage_build", "gpusage's version.", {"version": version("gpusage")})
+        yield from _answer_families(self._request_handler.tally)
+
+        counts, missed = self._request_handler.counts, self._request_handler.missed
+        yield _counter("gpusage_answers_overdue", "Answers without a decision, for lack of time.", counts.overdue)
+        yield _counter(
+            "gpusage_answers_failed",
+            "Answers without a change because of an error in gpusage or a plugin.",
+            counts.failed,
+        )
+        yield _labelled_counter(
+            "gpusage_answers_missed",
+            "Jobs left unchanged without an answer, as clients report.",
+            ("reason",),
+            {(reason,): count for reason, count in missed.items()},
+        )
+
+        records, jobs = self._recorder.counts, self._job_monitor.status()
+        yield _counter("gpusage_records_written", "Decisions written to the store.", records.written)
+        yield _counter("gpusage_records_lost", "Decisions that could not be written.", records.lost)
+        yield _counter(
+            "gpusage_jobs_turned_back", "Rewritten jobs that got their own request back.", jobs["turned_back"]
+        )
+        yield _counter(
+            "gpusage_jobs_requeued", "Jobs that ran out of their share's memory and run again.", jobs["requeued"]
+        )
+        yield from _run_families(self._runs)
+
+
+def _answer_families(tally: AnswerCounters) -> Iterator[Metric]:
+    names = ("manager", "code", "mode")
+    yield _labelled_counter("gpusage_decisions", "Decisions on jobs.", names, dict(tally.decisions))
+    counts = accumulate([*tally.duration_counts])
+    bounds = [*map(str, BOUNDS_S), "+Inf"]
+    what = "Time from an incoming question to its answer."
+    durations = HistogramMetricFamily("gpusage_answer_duration_seconds", what)
+    durations.add_metric([], [*zip(bounds, counts, strict=True)], tally.duration_sum_s)
+    yield durations
+
+
+def _run_families(tally: RunCounters) -> Iterator[Metric]:
+    yield _labelled_counter(
+        "gpusage_runs_observed", "Runs that nodes reported.", ("manager", "outcome"), dict(tally.runs)
+    )
+    promises: Counts = {(result,): tally.promises[result] for result in ("fulfilled", "broken", "unknown")}
+    yield _labelled_counter("gpusage_promises", "Shares by whether their promise was fulfilled.", ("result",), promises)
+    hours = dict(tally.hours)
+    for position, (name, what) in enumerate(AMOUNTS.items()):
+        seconds: Counts = {(gpu,): HOUR_S * astuple(amounts)[position] for gpu, amounts in hours.items()}
+        yield _labelled_counter(f"gpusage_gpu_{name}_seconds", f"GPU time of runs {what}.", ("gpu",), seconds)
+
+
+def _counter(name: str, help_text: str, count: float) -> Metric:
+    return CounterMetricFamily(name, help_text, value=count)
+
+
+def _labelled_counter(name: str, help_text: str, labels: Labels, counts: Counts) -> Metric:
+    family = CounterMetricFamily(name, help_text, labels=labels)
+    for values, count in counts.items():
+        family.add_metric(values, count)
+    return family

@@ -6,7 +6,10 @@ import logging
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from gpusage.service.metrics.sources import MetricSources
+from gpusage.service.job_monitor import JobMonitor
+from gpusage.service.recorder import Recorder
+from gpusage.service.request_handler import RequestHandler
+from gpusage.service.usage_collector import RunCounters
 from gpusage_hooks.errors import RequestError
 
 if TYPE_CHECKING:
@@ -34,20 +37,28 @@ def parse_address(text: str) -> tuple[str, int] | None:
     return host, port
 
 
-def open_endpoint(address: tuple[str, int] | None, sources: MetricSources) -> Endpoint | None:
-    """Return the endpoint at *address*, serving; ``None`` where none is wanted, or none can be had."""
+def open_endpoint(
+    address: tuple[str, int] | None,
+    request_handler: RequestHandler,
+    recorder: Recorder,
+    job_monitor: JobMonitor,
+    runs: RunCounters,
+) -> Endpoint | None:
+    """Return the endpoint at *address*, which serves the others' counts; ``None`` where none is wanted, or possible."""
     if address is None:
         return None
-    try:
-        from gpusage.service.metrics.endpoint import Endpoint  # an extra
 
-        endpoint = Endpoint(address, sources)
+    try:
+        from gpusage.service.metrics.endpoint import Endpoint, MetricsCollector  # an extra
+
+        endpoint = Endpoint(address, MetricsCollector(request_handler, recorder, job_monitor, runs))
     except ImportError:
         _log.warning("no metrics: library prometheus-client is not installed; install gpusage with its extra [metrics]")
         return None
     except OSError as error:
         _log.warning("no metrics: nobody can listen at %s, port %d: %s; change daemon.metrics", *address, error)
         return None
+
     endpoint.start()
     _log.info("metrics at %s, port %d", address[0], endpoint.port)
     return endpoint

@@ -1,8 +1,12 @@
-"""Usage of applications that ended, from the reports of their nodes and the diagnostics of their masters.
+"""Usage of applications that ended: the reports of their nodes, the diagnostics of their masters, and YARN's own sums.
 
 A node reports what was measured of a container; the ResourceManager knows whose application it was, how it ended and
 what was decided. Of a master's diagnostics, which its user could have written, only one thing is believed: that a share
 had too little GPU memory.
+
+The ResourceManager adds up how long each resource was held by all containers of an application, so the number of GPUs
+is the mean over the application's time. It forgets applications, the oldest first
+(``yarn.resourcemanager.max-completed-applications``).
 """
 
 from __future__ import annotations
@@ -13,16 +17,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from gpusage.boundary.printable_text import one_line
 from gpusage.node.sampler.usage_reports import parse_usage_reports
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
-from gpusage_hooks.types import Outcome, Usage
-from gpusage_yarn.cluster.documents import Document, as_list
-from gpusage_yarn.cluster.tags import find_decision_number
-from gpusage_yarn.plan import TYPE
+from gpusage_hooks.types import Allocation, Outcome, Usage
+from gpusage_hooks.units import WHOLE_PERCENT
+from gpusage_yarn.cluster.documents import Document, as_list, resource_seconds
+from gpusage_yarn.cluster.queues import GPUS
+from gpusage_yarn.cluster.tags import find_decision_number, parse_plan_tags
 from gpusage_yarn.settings import MANAGER
+from gpusage_yarn.share_plan import TYPE
 from gpusage_yarn.submission.monitoring import ENDED, ApplicationOutcome, parse_outcome
 
 _CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+)_(\d+)_\d+_\d+", re.ASCII)
@@ -30,12 +37,14 @@ OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
     {"SUCCEEDED": "completed", "FAILED": "failed", "KILLED": "cancelled"}
 )
 """By YARN's final states, which are the application's and not the container's."""
+RECENT_S = 3600.0
+"""gpusaged asks every minute or so; one that was away for so long still hears of them."""
 
 
 def collect_usage(
     get: Callable[[str], Document], usage_reports: Iterable[str], catalogue: GpuCatalogue
 ) -> tuple[Usage, ...]:  # fmt: skip
-    """Return what applications that ended lately really did, and which of them had too little GPU memory.
+    """Return the usage of applications that ended lately, and which of them had too little GPU memory.
 
     Args:
         get: Asks for a path below ``/ws/v1/cluster``.
@@ -46,12 +55,18 @@ def collect_usage(
         GpuUsageError: The ResourceManager does not answer, or refuses.
     """
     seen = [usage for text in usage_reports for usage in parse_usage_reports(text)]
-    reports = _reports(get, {application_of(usage.job_id) for usage in seen})
+    reports: dict[str, Document] = {}
+    for identity in filter(None, {application_of(usage.job_id) for usage in seen}):
+        with suppress(RequestError):  # it is forgotten, or never was
+            reports[identity] = get(f"apps/{identity}")["app"]
+
     sampled = [
-        _joined(usage, report, catalogue)
+        _complete_usage(usage, report, catalogue)
         for usage in seen
         if (report := reports.get(application_of(usage.job_id))) and report.get("state") in ENDED
     ]
+
+    # A miss of a container that no node has sampled is known from its master alone.
     known = {usage.job_id for usage in sampled if usage.outcome == "out_of_memory"}
     return (*sampled, *(miss for miss in collect_misses(get) if miss.job_id not in known))
 
@@ -62,11 +77,10 @@ def application_of(container: str) -> str:
     return f"application_{match[1]}_{match[2]}" if match else ""
 
 
-def _joined(usage: Usage, report: Document, catalogue: GpuCatalogue) -> Usage:
+def _complete_usage(usage: Usage, report: Document, catalogue: GpuCatalogue) -> Usage:
+    """Return *usage*, which a node measured, completed from the ResourceManager's *report*."""
     outcome = parse_outcome(report)
-    out_of_memory_messages = any(
-        sentence.startswith(f"{usage.job_id} ") for sentence in outcome.out_of_memory_messages()
-    )
+    ran_out = any(sentence.startswith(f"{usage.job_id} ") for sentence in outcome.out_of_memory_messages())
     return replace(
         usage,
         number=find_decision_number(str(report.get("applicationTags") or "")),
@@ -78,26 +92,13 @@ def _joined(usage: Usage, report: Document, catalogue: GpuCatalogue) -> Usage:
         partition=str(report.get("appNodeLabelExpression") or ""),
         job_name=one_line(str(report.get("name") or "")),
         gpu=known_gpu(catalogue, usage.gpu) or usage.gpu,
-        outcome="out_of_memory" if out_of_memory_messages else ending(outcome),
+        outcome="out_of_memory" if ran_out else ending(outcome),
     )
 
 
 def ending(outcome: ApplicationOutcome) -> Outcome:
     """Return how an application ended, by YARN's final state and its command's exit status."""
     return "interrupted" if outcome.is_interrupted() else OUTCOMES.get(outcome.state, "unknown")
-
-
-def _reports(get: Callable[[str], Document], identities: Iterable[str]) -> dict[str, Document]:
-    """Return what is known of applications; one that is forgotten, or never was, is left out."""
-    reports = {}
-    for identity in filter(None, identities):
-        with suppress(RequestError):
-            reports[identity] = get(f"apps/{identity}")["app"]
-    return reports
-
-
-RECENT_S = 3600.0
-"""gpusaged asks every minute or so; one that was away for so long still hears of them."""
 
 
 def collect_misses(get: Callable[[str], Document]) -> tuple[Usage, ...]:
@@ -129,3 +130,59 @@ def parse_misses(document: Document) -> Iterator[Usage]:
                 started_at_s=float(application.get("startedTime") or 0) / 1000,
                 ended_at_s=float(application.get("finishedTime") or 0) / 1000,
             )
+
+
+def accounting_path(since_s: float, until_s: float) -> str:
+    """Return the path, below ``/ws/v1/cluster``, of applications that ended in that time."""
+    times = f"finishedTimeBegin={int(1000 * since_s)}&finishedTimeEnd={int(1000 * until_s)}"
+    return f"apps?states={','.join(ENDED)}&{times}&deSelects=resourceRequests"
+
+
+def parse_accounting(document: Document, share: str, catalogue: GpuCatalogue) -> Iterator[Usage]:
+    """Yield the runs in *document*, as ``apps`` answers, that held GPUs or shares.
+
+    Args:
+        document: As ``apps`` answers.
+        share: The resource type of which one shared GPU has 100.
+        catalogue: By whose names GPUs are known.
+    """
+    for application in as_list(document, "apps", "app"):
+        seconds = resource_seconds(application)
+        begin_ms = int(application.get("launchTime") or application.get("startedTime") or 0)
+        duration_s = (int(application.get("finishedTime") or 0) - begin_ms) / 1000
+        if duration_s <= 0:
+            continue
+
+        # One application may hold whole GPUs and shares.
+        if seconds.get(GPUS):
+            yield _usage(application, begin_ms, seconds[GPUS] / duration_s, Allocation(), catalogue)
+        if seconds.get(share):
+            held = seconds[share] / duration_s  # hundredths of GPUs
+            percent, _ = parse_plan_tags(str(application.get("applicationTags") or ""))
+            percent = percent or min(max(round(held), 1), WHOLE_PERCENT)
+            granted = Allocation(division="percentage", share_percent=percent)
+            yield _usage(application, begin_ms, held / percent, granted, catalogue)
+
+
+def _usage(
+    application: Mapping[str, Any], begin_ms: int, gpu_count: float, granted: Allocation, catalogue: GpuCatalogue
+) -> Usage:
+    tags, label = str(application.get("applicationTags") or ""), str(application.get("appNodeLabelExpression") or "")
+    _, labels = parse_plan_tags(tags)
+    types = [label] if label else [*labels]
+    return Usage(
+        number=find_decision_number(tags),
+        manager=MANAGER,
+        job_id=str(application["id"]),
+        user=str(application.get("user") or ""),
+        user_id=str(application.get("user") or ""),
+        account=str(application.get("queue") or ""),
+        partition=label,
+        job_name=one_line(str(application.get("name") or "")),
+        gpu=(known_gpu(catalogue, types[0]) or types[0]) if len(types) == 1 else "",
+        gpu_count=gpu_count,
+        granted=granted,
+        outcome=ending(parse_outcome(application)),
+        started_at_s=begin_ms / 1000,
+        ended_at_s=int(application["finishedTime"]) / 1000,
+    )

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from gpusage.decisions.model_defaults import settled
+from gpusage.decisions.prediction import settled
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.graphs.onnx.reader import read_model
 from gpusage.predictors.analysis import analyze
@@ -83,10 +83,6 @@ def read(tmp_path: Path) -> Maker:
 def op_types(graph: ModelGraph) -> list[str]:
     """Return the operators in order."""
     return [one.op_type for one in graph.nodes]
-
-
-def test_what_is_no_onnx_file_by_name_is_left_to_others() -> None:
-    assert read_model("timm:resnet50", {}) is None
 
 
 def test_a_convolution_is_said_with_its_weights_and_what_changes_its_cost(read: Maker) -> None:

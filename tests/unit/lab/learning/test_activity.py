@@ -17,8 +17,7 @@ from gpusage_hooks.types import Mode, Precision, Workload
 from gpusage_lab.learning import boosting
 from gpusage_lab.learning.activity import GAP_S, gap_s
 from gpusage_lab.learning.activity_real import error_of_constant, yeung_features
-from gpusage_lab.learning.activity_rows import Rows
-from gpusage_lab.learning.random_networks import FILES, NetworkLayer, load, network_graph
+from gpusage_lab.learning.activity_rows import FILES, NetworkLayer, Rows, load, network_graph
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_planning.named_jobs import GAVEL, LUCID, workload
 from gpusage_planning.zoo import load_zoo

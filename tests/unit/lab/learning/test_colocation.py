@@ -14,8 +14,7 @@ from gpusage.predictors.sharing.colocation import (
 )
 from gpusage_hooks.types import GpuNeed, Interval
 from gpusage_lab.learning.colocation import NOTHING_MEASURED, SAME_MODEL, _fitted, as_shipped, refit_sums
-from gpusage_lab.learning.pairs import Pairs, scores
-from gpusage_lab.learning.partners import activities, kace, mean_sums, seen_as, with_partner_held_out
+from gpusage_lab.learning.pairs import Pairs, activities, kace, mean_sums, scores, seen_as, with_partner_held_out
 
 V100 = builtin_catalogue().find("v100")
 MODELS = (1, 2, 3, 4, 5)

@@ -16,8 +16,7 @@ from gpusage.experience.profile_rows import COLUMNS as PROFILE_COLUMNS
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.learning.profiled import profiled
 from gpusage_lab.learning.splits import check_enough
-from gpusage_lab.measurements.columns import COLUMNS
-from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.measurements.tables import COLUMNS, DataFolder
 from measurements import write_measurements
 
 pytest.importorskip("sklearn")

@@ -5,7 +5,7 @@ import pytest
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.work.lowering import Lowering
 from gpusage_hooks.types import ModelGraph, Workload
-from gpusage_lab.learning.fast_norm import with_fast_norm
+from gpusage_lab.learning.measured_graphs import with_fast_norm
 from graphs import chain, node
 
 TOKENS, BATCH = (-1, 100, 64), 8

@@ -12,7 +12,7 @@ pytest.importorskip("pandas")
 pytest.importorskip("scipy")
 pytest.importorskip("sklearn")
 
-from gpusage.graphs.card.file import to_document
+from gpusage.graphs.card.text import to_document
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.artifacts import MemoryParameters
 from gpusage.predictors.memory.liveness import TRAINING_TERMS, terms, walk
@@ -20,11 +20,10 @@ from gpusage_hooks.types import Workload
 from gpusage_hooks.units import MIB
 from gpusage_lab.learning import memory
 from gpusage_lab.learning.artifacts import rendered
-from gpusage_lab.learning.memory_baselines import BASELINES
 from gpusage_lab.learning.memory_fit import HIGH_SHARE, fit_memory, quantile_fit
 from gpusage_lab.learning.memory_rows import memory_rows
-from gpusage_lab.measurements.columns import COLUMNS
-from gpusage_lab.measurements.tables import DataFolder
+from gpusage_lab.learning.memory_tables import BASELINES
+from gpusage_lab.measurements.tables import COLUMNS, DataFolder
 from gpusage_planning.zoo import Zoo, dump_card
 from graphs import convolution_graph
 

@@ -7,7 +7,7 @@ import pytest
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import ModelGraph, Workload
-from gpusage_lab.learning.older_attention import as_computed_by
+from gpusage_lab.learning.measured_graphs import as_computed_by
 from graphs import attention_graph, node
 
 HALF = Workload(batch_size=8, mode="infer", precision="fp16")

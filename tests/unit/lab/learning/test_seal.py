@@ -8,8 +8,8 @@ import pytest
 
 from gpusage_hooks.errors import RequestError
 from gpusage_lab.learning.scores import by_family
-from gpusage_lab.learning.seal import count_evaluation, evaluation_count, is_sealed
-from gpusage_lab.learning.step_left_out import left_out_rows
+from gpusage_lab.learning.splits import count_evaluation, evaluation_count, is_sealed
+from gpusage_lab.learning.step_absolute import left_out_rows
 from gpusage_lab.learning.step_rows import step_rows
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_planning.zoo import load_zoo

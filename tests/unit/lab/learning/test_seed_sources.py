@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations, product
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +14,8 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
 from gpusage_hooks.types import Workload
 from gpusage_lab.learning.pairs import lucid as lucid_pairs
-from gpusage_lab.measurements.columns import COLUMNS
-from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.seeds import ardagna_layers, kace, kace_across, yeung
+from gpusage_lab.measurements.tables import COLUMNS, DataFolder
+from gpusage_lab.seeds import kace, kace_across, yeung
 from gpusage_lab.seeds.ardagna_runs import ours, runs
 from gpusage_planning.zoo import load_zoo
 
@@ -71,23 +70,6 @@ def test_several_gpus_take_what_gpusage_predicts_of_them() -> None:
         advisor = Advisor(hooks=make_hooks(), catalogue=catalogue)
         (need,) = advisor.predict(load_zoo().graph(job.key), workload, [catalogue.find(name)])
         assert ours(job, name, 4, 32) == pytest.approx(need.step_time_s.value)
-
-
-def test_layers_that_take_time_by_their_complexity_are_told_from_any_network(tmp_path: Path) -> None:
-    applications = {"Vision": (3, 7), "Resnet": (1,), "Face Recognition": (3,), "Speaker ID": (5,)}
-    rows = []
-    for gpu, (place, (application, sides)) in product(ardagna_layers.DEVICES, enumerate(applications.items())):
-        for side, channels in product(sides, (64, 128, 256)):
-            shape = {"w": 14 + place, "h": 14, "c": channels, "n": 8, "k_filters": 64, "filter_w": side}
-            shape |= {"filter_h": side, "pad_w": side // 2, "pad_h": side // 2, "stride_w": 1, "stride_h": 1}
-            named = application if gpu == "V100" else ""
-            forward, backward = ardagna_layers.complexities(shape)
-            times = {"fwd_ms": 0.1 + forward * 1e-9, "bwd_inputs_ms": "N/A*", "bwd_params_ms": backward * 1e-9}
-            rows.append({"gpu": gpu, "precision": "fp32", "application": named} | shape | times)
-    actual = ardagna_layers.table(written(tmp_path, ardagna_layers.FILE, rows))
-    assert [row[0] for row in actual.rows[:5]] == [f"fitted on {name}" for name in ardagna_layers.NETWORKS]
-    assert np.array([row[1:] for row in actual.rows[:5]], dtype=float) == pytest.approx(0.0, abs=1e-6)
-    assert all(isinstance(cell, float) and cell > 0 for cell in actual.rows[5][1:])  # ours, from the graph alone
 
 
 def test_lucids_runs_carry_what_the_shipped_predictor_says(tmp_path: Path) -> None:

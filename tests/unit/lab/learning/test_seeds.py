@@ -8,16 +8,12 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.predictors.work.lowering import forward_flop
 from gpusage_lab.learning.pairs import Pairs
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.seeds import ardagna, ardagna_layers, kace, regression, takayama, yeung
+from gpusage_lab.seeds import ardagna, kace, takayama, yeung
 from gpusage_lab.seeds.ardagna_runs import MeasuredRun
 from gpusage_lab.seeds.command import command_of
-
-LAYER = {"w": 224, "h": 224, "c": 3, "n": 16, "k_filters": 64, "filter_w": 7, "filter_h": 7, "pad_w": 3, "pad_h": 3}
-LAYER |= {"stride_w": 2, "stride_h": 2, "application": "Vision"}
 
 
 def runs_of_a_line() -> list[MeasuredRun]:
@@ -65,28 +61,8 @@ def test_utilization_is_learned_from_the_rows_that_teach() -> None:
     assert ours < constant
 
 
-def test_a_convolutions_complexity_is_that_of_the_papers_table() -> None:
-    outputs = 16 * 64 * 112 * 112  # (224 + 6 - 7) // 2 + 1 = 112
-    forward, backward = ardagna_layers.complexities(LAYER)
-    assert forward == 7 * 7 * 3 * outputs
-    assert backward == (2 * 7 * 7 * 3 + 1) * outputs
-    assert 16 * forward_flop(ardagna_layers.convolution(LAYER)) == 2 * forward
-
-
-def test_deepbenchs_vision_is_vgg_and_googlenet() -> None:
-    assert ardagna_layers.network_of(LAYER) == "GoogLeNet"
-    assert ardagna_layers.network_of(LAYER | {"filter_w": 3}) == "VGG"
-
-
-def test_layers_whose_time_is_a_line_over_their_complexity_are_told_from_another_networks() -> None:
-    first, second = (np.array(values)[:, np.newaxis] * [1.0, 2.0] for values in ([1.0, 2.0, 4.0], [3.0, 8.0]))
-    known, unseen = (ardagna_layers.Layers(c, 0.1 + 0.5 * c, c) for c in (first, second))
-    assert ardagna_layers.network_error(unseen, ardagna_layers.fitted(known, unseen)) == pytest.approx(0.0, abs=1e-9)
-    assert ardagna_layers.network_error(known, ardagna_layers.left_out(known, known)) == pytest.approx(0.0, abs=1e-9)
-
-
 def test_terms_are_the_features_their_inverses_and_products_of_different_ones() -> None:
-    (row,) = regression.augmented(np.array([[2.0, 5.0]]))
+    (row,) = ardagna.augmented(np.array([[2.0, 5.0]]))
     assert sorted(row) == sorted([2.0, 5.0, 1 / 2, 1 / 5, 10.0, 2 / 5, 5 / 2, 1 / 10])
 
 
@@ -94,14 +70,14 @@ def test_stepwise_selection_finds_the_one_term_that_counts() -> None:
     pytest.importorskip("scipy")
     generator = np.random.default_rng(0)
     terms = generator.random((40, 5))
-    line = regression.fitted(terms, 3 + 7 * terms[:, 2] + 0.01 * generator.normal(size=40))
+    line = ardagna.fit_line(terms, 3 + 7 * terms[:, 2] + 0.01 * generator.normal(size=40))
     assert line.terms[0] == 2
-    assert regression.predicted(line, terms[:1])[0] == pytest.approx(3 + 7 * terms[0, 2], abs=0.05)
+    assert ardagna.predict_line(line, terms[:1])[0] == pytest.approx(3 + 7 * terms[0, 2], abs=0.05)
 
 
 def test_a_regression_with_two_rows_says_their_mean() -> None:
-    line = regression.fitted(np.array([[1.0], [2.0]]), np.array([4.0, 6.0]))
-    assert regression.predicted(line, np.array([[9.0]]))[0] == pytest.approx(5.0)
+    line = ardagna.fit_line(np.array([[1.0], [2.0]]), np.array([4.0, 6.0]))
+    assert ardagna.predict_line(line, np.array([[9.0]]))[0] == pytest.approx(5.0)
 
 
 def test_batches_up_to_half_the_largest_teach_and_a_line_is_continued() -> None:
@@ -168,7 +144,7 @@ def test_the_nine_jobs_are_told_from_graphs_of_the_zoo_without_any_data() -> Non
     pytest.importorskip("scipy")
     result = CliRunner().invoke(command_of("takayama", takayama.tables, ()), ["--json"])
     assert result.exit_code == 0, result.output
-    ratios, correlations, _ = json.loads(result.output)["takayama"]
+    ratios, correlations = json.loads(result.output)["takayama"]
     assert [row[0][:2] for row in ratios["rows"][:9]] == ["IC", "SS", "OD", "RM", "SA", "RT", "TL", "SR", "RF"]
     assert ratios["rows"][0][1] == pytest.approx(0.664, abs=1e-3)
     assert correlations["rows"][0][2] == pytest.approx(0.9)  # the paper's own: utilization goes with the gain

@@ -9,8 +9,7 @@ import numpy as np
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.sharing.slowdown import points
 from gpusage_hooks.types import Workload
-from gpusage_lab.learning.slowdown import fitted_on
-from gpusage_lab.learning.slowdown_host import fitted_filling, fitted_host
+from gpusage_lab.learning.slowdown import fitted_filling, fitted_host, fitted_on
 from gpusage_lab.learning.slowdown_rows import MISO, PARVAGPU, RAPP, SlowdownColumns, SlowdownRow
 
 GPU = builtin_catalogue().find("v100")

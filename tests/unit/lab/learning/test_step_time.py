@@ -13,11 +13,10 @@ from gpusage.predictors.times.kernel_times import ideal_times
 from gpusage.predictors.times.step_time import timing_with
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Gpu, Workload
-from gpusage_lab.learning.deepbench_products import DEVICES, product_samples
 from gpusage_lab.learning.step_baselines import constant_roofline
 from gpusage_lab.learning.step_fit import Fitted, Penalties, _fit_from, _Objective, fit, initial, mean
 from gpusage_lab.learning.step_flat import Sample, flattened
-from gpusage_lab.learning.step_operators import operator_samples
+from gpusage_lab.learning.step_operators import PRODUCT_GPUS, operator_samples, product_samples
 from gpusage_lab.learning.step_rows import NEUSIGHT_DEVICES, TIMM_DEVICES, TORCHVISION_FILES, step_rows
 from gpusage_lab.learning.step_samples import GPU_FOLDS, predicted
 from gpusage_lab.measurements.tables import DataFolder
@@ -106,7 +105,12 @@ def test_gpus_of_one_chip_are_left_out_together() -> None:
     )
     for chip in boards:
         assert sum(chip <= set(group) for group in GPU_FOLDS) == 1, chip
-    measured = {*NEUSIGHT_DEVICES.values(), *TIMM_DEVICES.values(), *TORCHVISION_FILES.values(), *DEVICES.values()}
+    measured = {
+        *NEUSIGHT_DEVICES.values(),
+        *TIMM_DEVICES.values(),
+        *TORCHVISION_FILES.values(),
+        *PRODUCT_GPUS.values(),
+    }
     assert measured - {name for group in GPU_FOLDS for name in group} == {"l4"}
 
 

@@ -14,11 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
-from gpusage_lab.learning.public_goals import goals_table
-from gpusage_lab.learning.public_record import compare, summaries
-from gpusage_lab.measurements.columns import COLUMNS
-from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.published.compared import Compared
+from gpusage_lab.measurements.tables import COLUMNS, DataFolder
+from gpusage_lab.published.comparison import Compared, compare, goals_table, summaries
 from gpusage_lab.published.models import IMAGE_MODELS, TEXT_MODELS, text_model
 from gpusage_lab.published.rows import LANGUAGE, VISION, PublishedRow, published_rows
 from gpusage_lab.published.runs import Left, Run, run_of

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from gpusage_lab.zoo import make_named
-from gpusage_lab.zoo.named_cards import Contents, pack, unpack
+from gpusage_lab.zoo.make_named import Contents, pack, unpack
 
 LARGEST_BYTES = 2_000_000
 

@@ -6,8 +6,7 @@ import pytest
 
 from gpusage_planning.capacity.decision import decide
 from gpusage_planning.capacity.mixed_integer import Limits
-from gpusage_planning.capacity.plan import Plan
-from gpusage_planning.capacity.planning import make_plan
+from gpusage_planning.capacity.plan import Plan, make_plan
 from gpusage_planning.capacity.problem import NodeGroup, NodeType, PlannedJob
 
 CHEAP = NodeType(name="cheap", gpu="old", gpu_count=1, price_per_hour=1.0)

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage_planning.capacity.plan import Plan, least_cost
-from gpusage_planning.capacity.planning import make_plan
+from gpusage_planning.capacity.plan import Plan, least_cost, make_plan
 from gpusage_planning.capacity.problem import NodeGroup, NodeType, PlannedJob, options
-from gpusage_planning.capacity.rules import RULES, by_rule
 from gpusage_planning.capacity.search import best_plan
+from gpusage_planning.capacity.whole import RULES, by_rule
 
 SINGLE = NodeType(name="single", gpu="old", gpu_count=1, price_per_hour=6.0)
 NEW = NodeType(name="new", gpu="new", gpu_count=1, price_per_hour=6.0)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpusage_planning.capacity.plan import Plan
-from gpusage_planning.capacity.planning import make_plan
+from gpusage_planning.capacity.plan import Plan, make_plan
 from gpusage_planning.capacity.problem import NodeGroup, NodeType, PlannedJob
-from gpusage_planning.capacity.rules import RULES, by_rule
 from gpusage_planning.capacity.search import best_plan
+from gpusage_planning.capacity.whole import RULES, by_rule
 
 PAIR = NodeType(name="pair", gpu="old", gpu_count=2, price_per_hour=2.0)
 SINGLE = NodeType(name="single", gpu="old", gpu_count=1, price_per_hour=1.5)

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from gpusage_planning.capacity.decision import decide
 from gpusage_planning.capacity.mixed_integer import Limits
 from gpusage_planning.capacity.plan import least_cost
-from gpusage_planning.capacity.problem import NodeGroup, NodeType, PlannedJob, node_types, options
-from gpusage_planning.capacity.rules import RULES, by_rule
-from gpusage_planning.capacity.state import Choice, State
-from gpusage_planning.capacity.whole import Watch, divided, whole_plan
+from gpusage_planning.capacity.problem import Choice, NodeGroup, NodeType, PlannedJob, State, node_types, options
+from gpusage_planning.capacity.whole import RULES, Watch, by_rule, divided, whole_plan
 
 OLD = NodeType(name="old", gpu="old", gpu_count=2, price_per_hour=2.0)
 NEW = NodeType(name="new", gpu="new", gpu_count=1, price_per_hour=1.5)

@@ -8,8 +8,7 @@ import pytest
 
 from gpusage.cli.options import duration_s
 from gpusage_hooks.errors import RequestError
-from gpusage_planning.plan.jobs import parse_lines, read_lines
-from gpusage_planning.plan.nodes import parse_nodes, read_nodes
+from gpusage_planning.plan.files import parse_lines, parse_nodes, read_lines, read_nodes
 
 TYPE = {"name": "NC6", "gpu": "k80", "gpus": 1, "price_per_hour": 0.56}
 NODES = {"nodes": [{"name": "cloud", "count": 2, "types": [TYPE]}]}

@@ -18,8 +18,7 @@ from gpusage.policies.share_price import partners_of
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage_hooks.types import Workload
 from gpusage_planning.plan import times
-from gpusage_planning.plan.jobs import read_lines
-from gpusage_planning.plan.nodes import read_nodes
+from gpusage_planning.plan.files import read_lines, read_nodes
 
 ROOT = Path(__file__).parents[4]
 EXAMPLE = ["plan", "--jobs", "examples/plan/jobs.csv", "--cluster", "examples/plan/cluster.toml"]

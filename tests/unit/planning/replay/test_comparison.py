@@ -7,8 +7,7 @@ import json
 import pytest
 
 from gpusage_planning.replay import comparison
-from gpusage_planning.replay.comparison import Delays, Outcome, Repetition
-from gpusage_planning.replay.page import label, most_at_once, page
+from gpusage_planning.replay.comparison import Delays, Outcome, Repetition, label, most_at_once, page
 from gpusage_planning.replay.virtual_gpus import Ending, Stay
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from emulated import emulated
 from gpusage_planning.replay import body
-from gpusage_planning.replay.coordinator import Coordinator, parsed
+from gpusage_planning.replay.virtual_gpus import Coordinator, parsed
 from waiting import LIMIT_S, wait_until
 
 SLURM = {"SLURMD_NODENAME": "h100-1", "CUDA_VISIBLE_DEVICES": "3"}

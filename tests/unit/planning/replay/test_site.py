@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusage_planning.replay.site import SLURM, YARN, Site
-from gpusage_planning.simulator.passes import Scheduling
+from gpusage_planning.simulator.waiting import Scheduling
 
 
 def test_slurm_has_a_node_for_each_generation_and_yarn_several_of_one() -> None:

@@ -16,7 +16,7 @@ from gpusage_hooks.types import Cluster
 from gpusage_planning import commands
 from gpusage_planning.simulator.fleet import Fleet, GpuType
 from gpusage_planning.simulator.formats import FORMATS, RATES, find_format
-from gpusage_planning.simulator.models import with_drawn_models
+from gpusage_planning.simulator.predictions import with_drawn_models
 from gpusage_planning.simulator.source import Source, scenario
 from gpusage_planning.simulator.trace import Trace, trace_of
 

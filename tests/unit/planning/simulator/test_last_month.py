@@ -18,9 +18,8 @@ from gpusage_hooks.managers import Manager
 from gpusage_hooks.types import Cluster, PastJob
 from gpusage_planning import commands
 from gpusage_planning.simulator import sweep
-from gpusage_planning.simulator.last_month import LastMonth, collect_last_month
-from gpusage_planning.simulator.notes import notes
-from gpusage_planning.simulator.source import Source, scenario
+from gpusage_planning.simulator.report import notes
+from gpusage_planning.simulator.source import LastMonth, Source, collect_last_month, scenario
 from sites import announced
 
 ADVISOR = make_advisor()

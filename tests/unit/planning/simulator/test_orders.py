@@ -14,14 +14,26 @@ from gpusage.cli.cluster_file import example_cluster
 from gpusage.decisions.advisor import make_advisor
 from gpusage_hooks.types import Cluster
 from gpusage_planning import commands
-from gpusage_planning.simulator import queue_state
-from gpusage_planning.simulator.contract import Colocation, Order, Tenant
+from gpusage_planning.simulator import orders as queue_state
+from gpusage_planning.simulator.contract import Colocation, Jobs, Kind, Tenant
 from gpusage_planning.simulator.fleet import Fleet, GpuType, fleet_of
-from gpusage_planning.simulator.generated import generated
-from gpusage_planning.simulator.jobs import Jobs, Kind
-from gpusage_planning.simulator.max_min import MaxMin, MaxMinSpeeds
-from gpusage_planning.simulator.models import draw_kinds
-from gpusage_planning.simulator.order_settings import (
+from gpusage_planning.simulator.max_min import Claims, MaxMin, MaxMinSpeeds, even_shares, throughput_shares
+from gpusage_planning.simulator.orders import (
+    HALF_LIFE_S,
+    LeastAttainedService,
+    Multifactor,
+    Order,
+    Ordering,
+    ShortestJob,
+    ShortestRemainingTime,
+)
+from gpusage_planning.simulator.policies import Slots
+from gpusage_planning.simulator.predictions import draw_kinds
+from gpusage_planning.simulator.result import Result
+from gpusage_planning.simulator.rounds import simulate_ordered
+from gpusage_planning.simulator.scenario import POLICIES, scenario_of
+from gpusage_planning.simulator.source import generated
+from gpusage_planning.simulator.sweep import (
     ORDERS,
     PREEMPTIVE,
     OrderSettings,
@@ -29,13 +41,6 @@ from gpusage_planning.simulator.order_settings import (
     ordering_of,
     predicted_speeds,
 )
-from gpusage_planning.simulator.ordered import simulate_ordered
-from gpusage_planning.simulator.orders import LeastAttainedService, Multifactor, ShortestJob, ShortestRemainingTime
-from gpusage_planning.simulator.policies import Slots
-from gpusage_planning.simulator.queue_state import HALF_LIFE_S, Ordering
-from gpusage_planning.simulator.result import Result
-from gpusage_planning.simulator.scenario import POLICIES, scenario_of
-from gpusage_planning.simulator.water_filling import Claims, even_shares, throughput_shares
 
 ADVISOR = make_advisor()
 DAY_S = 86400.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusage_planning.simulator.packing import LEAST_ADDED, Load, Room, added, fits
+from gpusage_planning.simulator.predictions import LEAST_ADDED, Load, Room, added, fits
 
 ROOM = Room(memory_bytes=10)
 

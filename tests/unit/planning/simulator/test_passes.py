@@ -9,19 +9,18 @@ import numpy as np
 import pytest
 
 from gpusage_hooks.types import Cluster
-from gpusage_planning.simulator.contract import Backfill, Colocation, Demand, JobRequest, Tenant
+from gpusage_planning.simulator.contract import Backfill, Colocation, Demand, JobRequest, Jobs, Kind, Policy, Tenant
 from gpusage_planning.simulator.engine import OUT_OF_MEMORY_S, simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
-from gpusage_planning.simulator.jobs import Jobs, Kind
-from gpusage_planning.simulator.passes import Scheduling
 from gpusage_planning.simulator.result import Result
+from gpusage_planning.simulator.waiting import Scheduling
 
 HALF, WHOLE, TOO_SMALL = 0, 1, 2
 FLEET = Fleet(types=(GpuType(name="t", gpu_count=2),), cluster=Cluster(manager="none", version="", pools=()))
 
 
 @dataclass(frozen=True)
-class Shares:
+class Shares(Policy):
     """Halves of GPUs and whole ones."""
 
     name: str = "shares"

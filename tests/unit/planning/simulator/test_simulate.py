@@ -16,9 +16,9 @@ from gpusage_planning import commands
 from gpusage_planning.simulator.contract import JobRequest
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import fleet_of
-from gpusage_planning.simulator.generated import generated
-from gpusage_planning.simulator.models import draw_kinds
+from gpusage_planning.simulator.predictions import draw_kinds
 from gpusage_planning.simulator.scenario import POLICIES, scenario_of
+from gpusage_planning.simulator.source import generated
 from gpusage_planning.simulator.sweep import wilson_interval
 from simulated import read_trace
 

@@ -14,12 +14,11 @@ from gpusage.decisions.advisor import make_advisor
 from gpusage.experience.profile_rows import COLUMNS
 from gpusage_hooks.errors import RequestError
 from gpusage_planning import commands
-from gpusage_planning.simulator.contract import Tenant
+from gpusage_planning.simulator.contract import Kind, Tenant
 from gpusage_planning.simulator.fleet import fleet_of
-from gpusage_planning.simulator.jobs import Kind
-from gpusage_planning.simulator.models import read_models
+from gpusage_planning.simulator.predictions import read_models
 from gpusage_planning.simulator.scenario import scenario_of
-from gpusage_planning.simulator.site_pairs import measured_of, read_pairs
+from gpusage_planning.simulator.truth import measured_of, read_pairs
 from simulated import read_trace
 
 ADVISOR = make_advisor()

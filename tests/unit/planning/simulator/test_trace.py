@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster
 from gpusage_planning.simulator.fleet import Fleet, GpuType
-from gpusage_planning.simulator.rows import csv_rows
-from gpusage_planning.simulator.trace import trace_of, usual_names
+from gpusage_planning.simulator.trace import csv_rows, trace_of, usual_names
 from simulated import read_trace
 
 FLEET = Fleet(

@@ -9,8 +9,7 @@ from gpusage.decisions.advisor import make_advisor
 from gpusage_hooks.types import Workload
 from gpusage_lab.seeds import yeung_cluster
 from gpusage_lab.seeds.pair_truth import PairTruth
-from gpusage_planning.simulator.contract import Tenant
-from gpusage_planning.simulator.jobs import Kind
+from gpusage_planning.simulator.contract import Kind, Tenant
 from gpusage_planning.zoo import load_zoo
 
 KEYS = ("gavel:resnet18@32", "gavel:lm@35", "gavel:recommendation@20108")

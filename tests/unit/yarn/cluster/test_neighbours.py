@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpusage.policies.neighbours import BROKEN_PROMISE, trouble
 from gpusage_hooks.types import Code, Decision, GpuNeed, GpuRequest, Interval, Neighbour, Rules, Slo, Workload
 from gpusage_yarn.cluster.neighbours import describe_need, parse_neighbours
-from gpusage_yarn.plan import Plan, parse_plan
+from gpusage_yarn.share_plan import Plan, parse_plan
 
 NODE = "node-1.site:45454"
 PARTS = st.floats(0, 1)

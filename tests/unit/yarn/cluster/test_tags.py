@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from gpusage.devices.catalogue import builtin_catalogue
-from gpusage.service.state.reservations import Reservation
+from gpusage.service.reservations import Reservation
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.cluster.documents import Document
 from gpusage_yarn.cluster.resource_manager import UnreachableError
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, ContainerSize, NodeState, build_cluster, read_snapshot
 from gpusage_yarn.cluster.tags import find_decision_number, make_tags, parse_claims, parse_plan_tags, require_tags
-from gpusage_yarn.plan import Plan
+from gpusage_yarn.share_plan import Plan
 
 PLAN = Plan(share=50, labels=("A100", "h100"), containers=3)
 HALVES = Reservation(manager="yarn", site_types=("A100", "h100"), share_percent=50, count=3)

@@ -16,11 +16,11 @@ from gpusage.cli.admin import Finding, OwnEvidence
 from gpusage.decisions.advisor import advisor
 from gpusage.settings.configuration import DaemonSettings
 from gpusage.settings.configuration_file import default_configuration
+from gpusage_yarn.actions import describe
 from gpusage_yarn.cluster.configuration import ALLOCATOR, CLASSES, PROCESSORS, RULES
 from gpusage_yarn.cluster.jmx import JmxReport
 from gpusage_yarn.cluster.snapshot import build_cluster, read_snapshot
 from gpusage_yarn.doctor.checks import run_checks
-from gpusage_yarn.doctor.command import describe
 from gpusage_yarn.doctor.inspection import Inspection, ManagerUser, listener_uid, manager_user
 from gpusage_yarn.install.classes import configured_classes
 

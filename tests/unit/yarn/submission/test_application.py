@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_yarn.plan import Plan, parse_plan
+from gpusage_yarn.share_plan import Plan, parse_plan
 from gpusage_yarn.submission.application import (
     Application,
     command_line,

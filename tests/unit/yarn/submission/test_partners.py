@@ -7,7 +7,7 @@ import pytest
 from gpusage_hooks.errors import RequestError
 from gpusage_yarn.cluster.documents import Document
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, ContainerSize, NodeState
-from gpusage_yarn.plan import Plan
+from gpusage_yarn.share_plan import Plan
 from gpusage_yarn.submission.planning import application_nodes, restrict_to_nodes
 
 ID = "application_1795251805121_0002"

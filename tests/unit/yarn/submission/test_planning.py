@@ -19,8 +19,8 @@ from gpusage_yarn.cluster.jmx import JmxReport, with_free_gpus
 from gpusage_yarn.cluster.neighbours import parse_neighbours
 from gpusage_yarn.cluster.queues import Queue
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, ContainerSize, NodeState, build_cluster, read_snapshot
-from gpusage_yarn.plan import SHARE
-from gpusage_yarn.submission.command import site_context
+from gpusage_yarn.share_plan import SHARE
+from gpusage_yarn.submission.command import site_advisor
 from gpusage_yarn.submission.feasibility import (
     Requirements,
     exclude_unbound_nodes,
@@ -60,7 +60,7 @@ def proposed(
         DecisionRequest(manager="yarn", fields=fields, origin="alice"), advisor.context("yarn")
     )
     job = replace(job, model_request=model_request if graph else None)
-    return plan_submission(site_context(advisor, configuration or Configuration()), job, graph, snapshot, SIZE)
+    return plan_submission(site_advisor(advisor, configuration or Configuration()), job, graph, snapshot, SIZE)
 
 
 def with_room(**free_shares: int) -> ClusterSnapshot:

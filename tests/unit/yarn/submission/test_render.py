@@ -18,8 +18,8 @@ from gpusage_hooks.types import (
     RenderedDecision,
 )
 from gpusage_hooks.units import GIB
-from gpusage_yarn.plan import encode_texts, parse_plan
 from gpusage_yarn.settings import YarnSettings
+from gpusage_yarn.share_plan import encode_texts, parse_plan
 from gpusage_yarn.submission.request import parse_submission, render_decision
 
 CONTEXT = Context(settings=YarnSettings(), catalogue=builtin_catalogue())

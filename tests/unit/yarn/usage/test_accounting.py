@@ -10,7 +10,7 @@ import pytest
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage_hooks.types import Allocation, Usage
 from gpusage_yarn.cluster.documents import with_repeated_names
-from gpusage_yarn.usage.accounting import accounting_path, parse_accounting
+from gpusage_yarn.usage.collection import accounting_path, parse_accounting
 
 SHARE = "gpusage.io/share"
 APPLICATION: dict[str, Any] = {

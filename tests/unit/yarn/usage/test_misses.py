@@ -8,7 +8,7 @@ import pytest
 
 from gpusage_hooks.types import Usage
 from gpusage_yarn.cluster.tags import find_decision_number, make_tags
-from gpusage_yarn.plan import Plan
+from gpusage_yarn.share_plan import Plan
 from gpusage_yarn.usage.collection import collect_misses, parse_misses
 
 STORY = "container_1_2_01_000002 ran out of GPU memory in its share of 40, and its command ran again with a whole GPU"

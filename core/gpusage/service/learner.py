@@ -1,0 +1,148 @@
+"""Learns from the runs in the store, in the background.
+
+Invariants:
+
+1. No answer waits for it: it reads in a thread of its own, and publishes a whole value.
+2. While the store cannot be read, what was learned before holds.
+3. After a new run everything is learned anew, so the order in which runs come changes nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from gpusage.experience.history import History, read_history
+from gpusage.experience.learned import NOTHING_LEARNED, Learned, failures_of
+from gpusage.experience.learning import first_run_utilizations, learn
+from gpusage.experience.runs import model_runs
+from gpusage.experience.trust import history_checks, history_trust
+from gpusage.service.periodic_task import PeriodicTask
+from gpusage.settings.configuration import Configuration, LearningSettings
+from gpusage.store.decisions import DecisionStore
+from gpusage.store.opening import open_store
+from gpusage.store.rows import UsageQuery
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.units import DAY_S
+
+MAXIMUM_RUNS, MAXIMUM_RUNS_PER_USER = 20_000, 2_000
+"""The newest; a site with more learns nothing else from the rest, and no user's runs displace everyone else's."""
+
+FIRST_RUNS, FIRST_RUN_DAYS = 2_000, 7
+"""The newest; a job that shows its model in its own run is followed by the next of its script, most often soon."""
+
+RELEARN_S = 3600.0
+"""A run that came late, after others that ended later, is learned from within this period."""
+
+_log = logging.getLogger(__name__)
+
+
+def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: float) -> Learned:
+    """Return what the runs in *store* show.
+
+    Raises:
+        StoreError: It cannot be read.
+    """
+    query = UsageQuery(
+        since_s=now_s - settings.days * DAY_S,
+        least_run_s=settings.least_sampled_s,
+        count=MAXIMUM_RUNS,
+        count_per_user=MAXIMUM_RUNS_PER_USER,
+        only_decided=True,
+    )
+    observations = store.observations(query)
+    failures = failures_of(observations, settings.least_sampled_s)
+    if not settings.enabled:
+        return replace(NOTHING_LEARNED, failures=failures)
+    learned = learn([run for _, run in model_runs(observations, settings.least_sampled_s)])
+    if settings.history != "off":
+        trust = history_trust(history_checks(observations, settings.least_sampled_s))
+        learned = replace(
+            learned, history=_cached_history(Path(settings.history_file), _modified_ns(settings)), trust=trust
+        )
+    return replace(learned, failures=failures, suspended=learned.suspended if settings.back_off else {})
+
+
+def first_runs_in_store(
+    store: DecisionStore, settings: LearningSettings, now_s: float
+) -> Mapping[tuple[str, str], float]:
+    """Return the utilization of the newest runs in *store* of jobs that named no model.
+
+    Raises:
+        StoreError: It cannot be read.
+    """
+    if not settings.enabled or settings.capture == "off":
+        return {}
+    newest = store.observations(UsageQuery(since_s=now_s - FIRST_RUN_DAYS * DAY_S, count=FIRST_RUNS))
+    unnamed = (each.usage for each in newest if each.decision is None or each.decision.model is None)
+    return first_run_utilizations(unnamed, settings.least_sampled_s)
+
+
+@lru_cache(maxsize=1)
+def _cached_history(path: Path, modified_ns: int) -> History | None:  # a part of the cache's key
+    """Return the history at *path*; ``None`` where none can be read: all else is learned without it.
+
+    Its many small objects are left out of garbage collection, which would delay each answer.
+    """
+    gc.disable()
+    try:
+        return read_history(path)
+    except RequestError as error:
+        _log.warning("%s", error)
+        return None
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _modified_ns(settings: LearningSettings) -> int:
+    """Return when the history's file was modified; 0 where there is none, or none is wanted."""
+    try:
+        return 0 if settings.history == "off" else Path(settings.history_file).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+class Learner(PeriodicTask):
+    """Learns from the store.
+
+    Args:
+        configuration: Returns the newest.
+        publish: Receives what was learned, whenever that may have changed.
+    """
+
+    def __init__(self, configuration: Callable[[], Configuration], publish: Callable[[Learned], None]) -> None:
+        super().__init__("learner", "what earlier runs showed cannot be read")
+        self._configuration = configuration
+        self._publish = publish
+        self._learned_key: object = None
+        self._learned = NOTHING_LEARNED
+        self._unnamed_key: object = None
+
+    def _execute(self) -> None:
+        """Learn again if a run was recorded or a setting changed since the last time."""
+        configuration = self._configuration()
+        settings, now_s = configuration.learning, time.time()
+        with closing(open_store(configuration.store.url)) as store:
+            modified_ns = _modified_ns(settings)
+            newest = store.observations(UsageQuery(count=1, only_decided=True))
+            key = settings, newest, int(now_s / RELEARN_S), modified_ns
+            learned = learn_from_store(store, settings, now_s) if key != self._learned_key else self._learned
+            unnamed_key = settings, store.usage(count=1)
+            if (key, unnamed_key) == (self._learned_key, self._unnamed_key):
+                return
+            self._learned, self._learned_key, self._unnamed_key = learned, key, unnamed_key
+            self._publish(replace(learned, first_runs=first_runs_in_store(store, settings, now_s)))
+
+    def _interval_s(self) -> float:
+        return self._configuration().learning.refresh_s
+
+    def _loop(self) -> None:
+        self.run_once()  # before the first interval: the first jobs are decided by what was learned, too
+        super()._loop()

@@ -1,1 +1,0 @@
-"""Monitors jobs after their decisions: where they run, whether they run out of memory, what they use."""

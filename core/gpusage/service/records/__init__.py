@@ -1,1 +1,0 @@
-"""What is written into the store: decisions, and the usage of jobs."""

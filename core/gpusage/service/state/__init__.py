@@ -1,1 +1,0 @@
-"""What decisions rest on, kept fresh in threads of their own."""

@@ -1,1 +1,0 @@
-"""The sockets of gpusaged: who may connect, what a connection may send, and who answers a line."""

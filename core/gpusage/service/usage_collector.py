@@ -1,0 +1,166 @@
+"""Collects the usage of runs from the managers, passes it to plugins, and writes it into the store.
+
+Invariants:
+
+1. A thread and a connection of its own: no answer to a job waits for usage.
+2. A run that is reported again reaches no plugin again while this process lives; the store has each run once.
+3. What could not be written is collected and written again.
+4. A run is counted once: nodes' reports stay for long, so a restarted daemon collects old runs again, but what the
+   store has is not new.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any, get_args
+
+from gpusage.boundary.printable_text import visible
+from gpusage.experience.finished_jobs import is_of_another_node, is_same_run
+from gpusage.reports.accuracy import runs_with_promise
+from gpusage.reports.amounts import Amounts, amounts_of, had_share, total
+from gpusage.service.periodic_task import PeriodicTask
+from gpusage.service.recorder import record_usage
+from gpusage.service.snapshots import State
+from gpusage.store.decisions import DecisionStore
+from gpusage.store.rows import Observation, UsageQuery
+from gpusage_hooks.types import Outcome, Usage
+from gpusage_hooks.units import DAY_S
+
+REFRESHES_PER_RUN = 4
+"""Of clusters: usage can wait, and the reports of nodes stay for long."""
+HISTORY_DAYS = 90
+HISTORY_RUNS = 1000
+"""A promise rests on a user's earlier runs; so many are read."""
+_log = logging.getLogger(__name__)
+_Run = tuple[str, str, float]
+
+
+@dataclass(slots=True)
+class RunCounters:
+    """Counts runs for the metrics; written in the thread that collects usage, read by any.
+
+    Attributes:
+        runs: By manager and outcome.
+        hours: By GPU, as the node named it.
+        promises: To shares that were given: ``fulfilled``, ``broken``, ``unknown``.
+    """
+
+    runs: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    hours: dict[str, Amounts] = field(default_factory=dict)
+    promises: Counter[str] = field(default_factory=Counter)
+
+    def expect(self, manager: str, gpus: Iterable[str]) -> None:
+        """Begin the series of *manager* at 0: Prometheus does not count a series' first value as an increase."""
+        for outcome in get_args(Outcome):
+            self.runs[manager, outcome] += 0
+        for gpu in gpus:
+            self.hours.setdefault(gpu, Amounts())
+
+    def add(self, observed: Observation) -> None:
+        """Count one run."""
+        usage = observed.usage
+        self.runs[usage.manager, usage.outcome] += 1
+        self.hours[usage.gpu] = total([self.hours.get(usage.gpu, Amounts()), amounts_of(observed)])
+
+    def add_promise(self, *, held: bool | None) -> None:
+        """Count one promise; ``None`` where nothing shows whether it was fulfilled."""
+        self.promises["unknown" if held is None else "fulfilled" if held else "broken"] += 1
+
+
+class UsageCollector(PeriodicTask):
+    """Collects usage, in a thread of its own.
+
+    Args:
+        state: Has the managers.
+        open_store: Opens the store, in the thread that writes.
+        tally: Counts the runs; ``None`` where a site wants no metrics.
+    """
+
+    def __init__(self, state: State, open_store: Callable[[], DecisionStore], tally: RunCounters | None = None) -> None:
+        super().__init__("usage", "what jobs really did cannot be collected")
+        self._tally = tally
+        self._state = state
+        self._open_store = open_store
+        self._store: DecisionStore | None = None
+        self._recorded_runs: set[_Run] = set()
+        self._recorded_count = 0
+
+    def status(self) -> dict[str, Any]:
+        """Return how many runs were recorded, and what is wrong."""
+        return {"recorded": self._recorded_count, "error": self.error}
+
+    def _execute(self) -> None:
+        snapshot, reported = self._state.snapshot, list[Usage]()
+        for manager, cluster in snapshot.clusters.items():
+            if self._tally is not None:
+                self._tally.expect(manager, [pool.gpu for pool in cluster.pools if pool.gpu])
+            reported += snapshot.advisor.hooks.collect_usage(manager, snapshot.advisor.context(manager)) or ()
+        self._record([usage for usage in reported if _key(usage) not in self._recorded_runs])
+        self._recorded_runs = {_key(usage) for usage in reported}
+
+    def _record(self, usages: list[Usage]) -> None:
+        if not usages:
+            return
+        self._store = self._store or self._open_store()
+        are_new = [self._tally is not None and is_new(self._store, usage) for usage in usages]
+        recorded = record_usage(usages, self._store, self._state.snapshot.advisor.hooks)
+        self._recorded_count += len(recorded)
+        if self._tally is not None:
+            least_s = self._state.snapshot.configuration.learning.least_sampled_s
+            count_runs(self._tally, self._store, [*compress(recorded, are_new)], least_s)
+        for usage in recorded:
+            _log.info("%s", log_line(usage))
+
+    def _interval_s(self) -> float:
+        return max(1.0, REFRESHES_PER_RUN * self._state.snapshot.configuration.daemon.refresh_s)
+
+    def _loop(self) -> None:
+        super()._loop()
+        if self._store is not None:
+            self._store.close()
+
+
+def log_line(usage: Usage) -> str:
+    """Return *usage* on one line."""
+    used = "utilization unknown" if usage.gpu_utilization is None else f"utilization {usage.gpu_utilization:.0%}"
+    return visible(f"{usage.manager} job {usage.job_id} of {usage.user}: {usage.outcome} | {used}")
+
+
+def is_new(store: DecisionStore, usage: Usage) -> bool:
+    """Return whether *store* has no row of *usage*'s run and node that was sampled; a requeued run may have another."""
+    known = (each.usage for each in _of_job(store, usage) if not is_of_another_node(each.usage, usage))
+    return not any(each.sampled_s and is_same_run(each, usage) for each in known)
+
+
+def count_runs(tally: RunCounters, store: DecisionStore, usages: Sequence[Usage], least_s: float) -> None:
+    """Add to *tally* what *usages* show, which are in *store*, where sampled for *least_s* or longer."""
+    for usage in usages:
+        for observed in (each for each in _of_job(store, usage) if _is_same(each.usage, usage)):
+            tally.add(observed)
+            if had_share(observed):
+                tally.add_promise(held=_promise_held(store, observed, least_s))
+
+
+def _promise_held(store: DecisionStore, observed: Observation, least_s: float) -> bool | None:
+    """Return whether the promise to a run on a share was fulfilled; ``None`` where nothing shows it."""
+    usage = observed.usage
+    since_s = usage.ended_at_s - HISTORY_DAYS * DAY_S
+    history = store.usage(since_s=since_s, user=usage.user, count=HISTORY_RUNS)
+    return next((held for each, held in runs_with_promise(history, least_s) if _is_same(each.usage, usage)), None)
+
+
+def _of_job(store: DecisionStore, usage: Usage) -> tuple[Observation, ...]:
+    return store.observations(UsageQuery(manager=usage.manager, job_id=usage.job_id, number=usage.number))
+
+
+def _is_same(one: Usage, other: Usage) -> bool:
+    """Return whether both are of one run, and *one* has been sampled as *other* was."""
+    return (one.manager, one.started_at_s, one.sampled_s) == (other.manager, other.started_at_s, other.sampled_s)
+
+
+def _key(usage: Usage) -> _Run:
+    return usage.manager, usage.job_id, usage.started_at_s

@@ -1,0 +1,69 @@
+"""What a site has learned, and how its file of history is read."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpusage.experience.history import History, write_history
+from gpusage.experience.learned import Learned
+from gpusage.service import learner
+from gpusage.settings.configuration import Configuration, LearningSettings, StoreSettings
+from gpusage.store.opening import open_store
+from gpusage_hooks.types import Allocation
+from records import RECORD, USAGE
+
+UNMARKED = replace(USAGE, number="", user_id="1000", granted=Allocation(), alone_s=USAGE.sampled_s)
+"""The run of a job that named no model, alone on a whole GPU."""
+NOW_S = USAGE.ended_at_s + 60.0
+
+
+def test_the_file_of_history_is_read_once_and_again_when_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading a large one holds up all answers, and learning is anew at each run that comes."""
+    path, reads, read_history = tmp_path / "h.json", [], learner.read_history
+    monkeypatch.setattr(learner, "read_history", lambda each: (reads.append(each), read_history(each))[1])
+    settings = LearningSettings(history="observe", history_file=str(path))
+    with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
+        for number in (1, 2):
+            write_history(History(runs=number), path)
+            os.utime(path, ns=(number, number))
+            for now_s in (10.0, 20.0):
+                assert learner.learn_from_store(store, settings, now_s).history == History(runs=number)
+    assert reads == [path, path]
+
+
+def test_the_utilization_of_a_run_without_a_model_is_known_by_its_user_and_number(tmp_path: Path) -> None:
+    with closing(open_store(f"sqlite:///{tmp_path}/d.db")) as store:
+        store.record_all([replace(RECORD, number=USAGE.number)])
+        store.record_usage(
+            [
+                UNMARKED,
+                replace(UNMARKED, job_id="8", number=USAGE.number),  # it named a model
+                replace(UNMARKED, job_id="9", granted=replace(UNMARKED.granted, share_percent=50)),
+                replace(UNMARKED, job_id="10", alone_s=0.0),
+                replace(UNMARKED, job_id="11", sampled_s=10.0, alone_s=10.0),
+                replace(UNMARKED, job_id="12", user_id="1001", gpu_utilization=0.9),
+            ]
+        )
+        known = learner.first_runs_in_store(store, LearningSettings(), NOW_S)
+        assert known == {("1000", "7"): 0.31, ("1001", "12"): 0.9}
+        assert learner.first_runs_in_store(store, LearningSettings(capture="off"), NOW_S) == {}
+
+
+def test_a_run_without_a_model_is_published_at_once_and_nothing_twice(tmp_path: Path) -> None:
+    configuration = replace(Configuration(), store=StoreSettings(url=f"sqlite:///{tmp_path}/d.db"))
+    published: list[Learned] = []
+    task = learner.Learner(lambda: configuration, published.append)
+    task.run_once()
+    with closing(open_store(configuration.store.url)) as store:
+        store.record_usage([replace(UNMARKED, started_at_s=time.time() - 3600.0, ended_at_s=time.time())])
+    task.run_once()
+    task.run_once()
+    assert [each.first_runs for each in published] == [{}, {("1000", "7"): 0.31}]

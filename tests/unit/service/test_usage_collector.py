@@ -1,0 +1,80 @@
+"""What jobs really did, on its way into the store."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+from gpusage.service.usage_collector import UsageCollector
+from gpusage.store.opening import open_store
+from gpusage_hooks.errors import RequestError
+from gpusage_hooks.types import Usage
+from records import USAGE
+
+
+class Manager:
+    """Hooks and snapshot of one manager, which tells the same usage until it is told otherwise."""
+
+    def __init__(self, *usages: Usage) -> None:
+        self.usages: list[Usage] | Exception = [*usages]
+        self.observed_usages: list[Usage] = []
+        self.clusters = {"slurm": None}
+        advisor = SimpleNamespace(hooks=self, context=lambda manager: manager)
+        self.snapshot = SimpleNamespace(clusters=self.clusters, advisor=advisor)
+
+    def collect_usage(self, manager: str, context: object) -> list[Usage]:
+        """Tell the usage."""
+        assert manager == context == "slurm"
+        if isinstance(self.usages, Exception):
+            raise self.usages
+        return self.usages
+
+    def usage_observed(self, usage: Usage) -> None:
+        """Receive one."""
+        self.observed_usages.append(usage)
+
+
+def collector_of(manager: Manager, path: Path) -> UsageCollector:
+    return UsageCollector(manager, partial(open_store, f"sqlite:///{path}/d.db"))  # type: ignore[arg-type]
+
+
+def stored_usages(path: Path) -> list[Usage]:
+    with closing(open_store(f"sqlite:///{path}/d.db")) as store:
+        return [observed.usage for observed in store.usage()]
+
+
+def test_a_run_is_kept_and_heard_of_once_however_often_it_is_told(tmp_path: Path) -> None:
+    manager = Manager(USAGE)
+    collector = collector_of(manager, tmp_path)
+    collector.run_once()
+    manager.usages = [USAGE, replace(USAGE, job_id="8", ended_at_s=USAGE.ended_at_s - 1)]
+    collector.run_once()
+    assert [usage.job_id for usage in manager.observed_usages] == ["7", "8"]
+    assert [usage.job_id for usage in stored_usages(tmp_path)] == ["7", "8"]
+    assert collector.status() == {"recorded": 2, "error": None}
+
+
+def test_what_could_not_be_written_is_written_later(tmp_path: Path) -> None:
+    """A file stands where the store's folder should be."""
+    manager = Manager(USAGE)
+    (tmp_path / "a").write_text("in the way")
+    collector = collector_of(manager, tmp_path / "a")
+    collector.run_once()
+    assert "must be opened" in collector.status()["error"]
+    assert manager.observed_usages == []
+    (tmp_path / "a").unlink()
+    collector._store._refused = None  # type: ignore[union-attr]
+    collector.run_once()
+    assert collector.status() == {"recorded": 1, "error": None}
+    assert stored_usages(tmp_path / "a") == manager.observed_usages == [USAGE]
+
+
+def test_a_manager_that_is_away_is_one_sentence(tmp_path: Path) -> None:
+    manager = Manager()
+    manager.usages = RequestError("slurmctld must answer; it did not.")
+    collector = collector_of(manager, tmp_path)
+    collector.run_once()
+    assert collector.status() == {"recorded": 0, "error": "slurmctld must answer; it did not."}
