@@ -97,8 +97,8 @@ def _reweighted_least_squares(design: Array, rows: ResidualRows) -> Array:
     """Return the weights of a ridge regression with a random intercept for each model, robust to large misses.
 
     The intercepts are projected out by partial centering (generalised least squares of a random-intercept model): of
-    each column, a share of its model's mean is subtracted. Large misses are weighed down anew in each round (iteratively
-    reweighted least squares with the weights of the pseudo-Huber loss).
+    each column, a share of its model's mean is subtracted. Large misses are weighed down anew in each round
+    (iteratively reweighted least squares with the weights of the pseudo-Huber loss).
     """
     sizes = Counter(rows.families)
     first = np.array([sizes[name] ** -0.5 for name in rows.families])

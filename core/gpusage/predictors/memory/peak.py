@@ -2,7 +2,8 @@
 
 The liveness walk says which tensors there are (`gpusage.predictors.memory.liveness`). What a training step *takes* on a
 free GPU is a quantile regression on the walk's terms, learned from measured peaks (`gpusage train`). Its weights are
-not negative, so that more batch never needs less memory. It is never below what the update of the weights takes, nor below inference.
+not negative, so that more batch never needs less memory. It is never below what the update of the weights takes, nor
+below inference.
 
 What it *requires*, and fails without, is less: cuDNN tries algorithms whose scratch memory is as large as it finds room
 for, and PyTorch's allocator holds what was freed until an allocation fails. Required are the tensors that live at once,

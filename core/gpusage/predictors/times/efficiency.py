@@ -12,10 +12,10 @@ all keep their GPU busy. The factors were fitted on timm's compiled runs, 872 of
 **Residual.** The roofline's error on graphs of a kind, learned from whole steps, is corrected on the logarithmic scale
 by a sum of Gaussian radial basis functions around anchors, which are graphs seen in training; far from all of them it
 fades to a constant. It is a sparse Gaussian process with the anchors as inducing points, and a random intercept for
-each model, fitted by iteratively reweighted least squares. Each GPU on which many models were measured has its own coefficients, so that speed-ups between these are
-better than those of the roofline alone; for any other GPU the roofline stands. Coefficients for all GPUs together were
-tried and did not lower the error on families that were held out.
-"""
+each model, fitted by iteratively reweighted least squares. Each GPU on which many models were measured has its own
+coefficients, so that speed-ups between these are better than those of the roofline alone; for any other GPU the
+roofline stands. Coefficients for all GPUs together were tried and did not lower the error on families that were held
+out. """
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient-boosted trees as flat arrays: read from JSON, evaluated with numpy for all rows and trees of several forests.
+"""Gradient-boosted trees as flat arrays: read from JSON, evaluated with numpy for all rows and trees of all forests.
 
 No tree is walked. Every node's condition is evaluated for every row; where a feature is above its threshold, the leaves
 left of the node are ruled out. A walk would end at the leftmost leaf that no condition rules out.
