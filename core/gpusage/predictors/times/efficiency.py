@@ -15,7 +15,8 @@ fades to a constant. It is a sparse Gaussian process with the anchors as inducin
 each model, fitted by iteratively reweighted least squares. Each GPU on which many models were measured has its own
 coefficients, so that speed-ups between these are better than those of the roofline alone; for any other GPU the
 roofline stands. Coefficients for all GPUs together were tried and did not lower the error on families that were held
-out. """
+out.
+"""
 
 from __future__ import annotations
 
