@@ -63,7 +63,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def job_of(container: str, device: str) -> SampledJob:
-    """Return *container* as the sampler knows it; its own processes are those that this user may look at."""
+    """Return *container* as the sampler knows it; of its processes it sees the ones that this user may read."""
     identity = ProcessSelector(variable=f"CONTAINER_ID={container}", cgroup=container, uid=os.geteuid())
     return SampledJob(manager=MANAGER, job_id=container, devices=(device,), identity=identity)
 
@@ -96,7 +96,7 @@ def _sampled(folder: UsageSpool, job: SampledJob, percent: int) -> Usage:
 
 
 def read_allocation(share_percent: int, environment: Mapping[str, str]) -> Allocation:
-    """Return what a container with a share of *share_percent* really has.
+    """Return the real limits of a container with a share of *share_percent*.
 
     Args:
         share_percent: As YARN booked it.
