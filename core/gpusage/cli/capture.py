@@ -23,10 +23,10 @@ from gpusage.capture.child import Limits, Outcome, run_program
 from gpusage.capture.programs import Program, no_job_script, program_in_script, program_of
 from gpusage.cli import figures, tables
 from gpusage.cli.cards.cache import make_own_folder, user_cache
-from gpusage.cli.cards.card import SUFFIX, summarize
+from gpusage.cli.cards.card import summarize
 from gpusage.cli.scripts import manager_of, read_script, read_scripts
-from gpusage.graphs.card.file import to_document, write_file
-from gpusage.graphs.card.text import encode
+from gpusage.graphs.card.text import encode, to_document, write_file
+from gpusage.graphs.reader import CARD_SUFFIX
 from gpusage.plugins.managers import installed_managers
 from gpusage_hooks.errors import GraphError, RequestError
 
@@ -68,14 +68,14 @@ def capture(  # noqa: PLR0913 - an option each
     as_json: bool,
 ) -> None:
     """Run the program up to its first full step, and print its card and comment."""
-    if output is not None and not output.name.endswith(SUFFIX):
-        message = f"Output {output.name!r} must end with {SUFFIX!r}, by which a card is known. Rename it."
+    if output is not None and not output.name.endswith(CARD_SUFFIX):
+        message = f"Output {output.name!r} must end with {CARD_SUFFIX!r}, by which a card is known. Rename it."
         raise click.UsageError(message, context)
     if bool(command) == bool(line):
         message = "Capture must have one program: a job script, a command line after '--', or --shell; got none or two."
         raise click.UsageError(message, context)
     job = _job(command) if submits else None
-    _check_place(output or user_cache() / f"captured{SUFFIX}", is_whole=submits)
+    _check_place(output or user_cache() / f"captured{CARD_SUFFIX}", is_whole=submits)
     program = _program(command, line)
     if gpu_count is not None:
         program = replace(program, gpu_count=gpu_count)
@@ -197,7 +197,7 @@ def _usual_card(captured: Captured) -> Path:
     name = "+".join(re.sub(r"\W", "", each)[:30] for each, _ in captured.modules[:2]) or "captured"
     content = json.dumps(to_document(captured.graph)) if captured.graph is not None else ""
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
-    return user_cache() / "captured" / f"{name}-{digest}{SUFFIX}"
+    return user_cache() / "captured" / f"{name}-{digest}{CARD_SUFFIX}"
 
 
 def _make_folder(folder: Path) -> None:
@@ -212,7 +212,7 @@ def _make_folder(folder: Path) -> None:
 
 def _remove_oldest(folder: Path) -> None:
     with suppress(OSError):  # another process may do so at the same time
-        for card in sorted(folder.glob(f"*{SUFFIX}"), key=lambda each: each.lstat().st_mtime)[:-MAXIMUM_CARDS]:
+        for card in sorted(folder.glob(f"*{CARD_SUFFIX}"), key=lambda each: each.lstat().st_mtime)[:-MAXIMUM_CARDS]:
             card.unlink()
 
 

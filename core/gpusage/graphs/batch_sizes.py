@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from gpusage.graphs.model_files import quoted
 from gpusage_hooks.errors import GraphError
@@ -18,6 +17,13 @@ from gpusage_hooks.types import ModelGraph, Node, Shape
 
 Batches = tuple[int, int]
 """Two batch sizes, the smaller one first. Not 1: at 1 some models skip operators, such as a squeeze or a loop."""
+
+_EDGE_NAME = re.compile(r"(?i)(?:^|[^a-z])(?:edges?|adj|adjacency)(?:$|[^a-z]|ind|idx|list|attr)")
+"""A whole word, as in ``edge_index``, ``edgeIndex``, ``adj_t``: in ``knowledge_ids``, two rows are a batch of two."""
+_ENDPOINT_NAMES = (("src", "dst"), ("edge_src", "edge_dst"), ("senders", "receivers"))
+"""Pairs of inputs in DGL, e3nn and Jraph. Not ``row`` and ``col``, which may be a batch of pairs."""
+_ENDPOINTS = 2
+"""Of an edge: its source and its target node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,23 +62,70 @@ class MergedRun:
 
 def merge_runs(first: ModelRun, second: ModelRun, batches: Batches) -> MergedRun | None:
     """Return the runs at *batches* as one, ``None`` if they differ in more than sizes."""
-    if _structure(first) != _structure(second):
+    if first.producers != second.producers or len(first.inputs) != len(second.inputs):
         return None
+
     unique: dict[Node, Node] = {}
     uneven: Counter[str] = Counter()
     squared: Counter[str] = Counter()
     nodes: list[Node] = []
     for small, large in zip(first.nodes, second.nodes, strict=True):
         node = small if small == large else _merged_node(small, large, batches)
+        if node is None:
+            return None
         nodes.append(unique.setdefault(node, node))  # equal nodes are one object, which predictors compute once
         if node is not small:
-            uneven.update(node.op_type for _ in _uneven_sizes(small, large, batches))
-            squared.update(node.op_type for shape in _shapes(node) if sum(size < 0 for size in shape) > 1)
-    inputs = tuple(
-        (name, _merged_shape(small_shape, large_shape, batches))
-        for (name, small_shape), (_, large_shape) in zip(first.inputs, second.inputs, strict=True)
+            uneven_count, squared_count = _irregular_sizes(node, small, large, batches)
+            uneven += Counter({node.op_type: uneven_count})  # a sum of counters drops what is 0
+            squared += Counter({node.op_type: squared_count})
+
+    inputs = []
+    for (name, small_shape), (other_name, large_shape) in zip(first.inputs, second.inputs, strict=True):
+        if name != other_name or len(small_shape) != len(large_shape):
+            return None
+        inputs.append((name, _merged_shape(small_shape, large_shape, batches)))
+    return MergedRun(run=replace(first, nodes=tuple(nodes), inputs=tuple(inputs)), uneven=uneven, squared=squared)
+
+
+def _merged_node(small: Node, large: Node, batches: Batches) -> Node | None:
+    """Return the node of any batch size; ``None`` if the two are different operators, or have different ranks."""
+    if small.op_type != large.op_type:
+        return None
+    merged: list[tuple[Shape, ...]] = []
+    for shapes, others in ((small.inputs, large.inputs), (small.outputs, large.outputs)):
+        if [*map(len, shapes)] != [*map(len, others)]:
+            return None
+        merged.append(tuple(_merged_shape(*pair, batches) for pair in zip(shapes, others, strict=True)))
+    inputs, outputs = merged
+    attributes = tuple(pair for pair in small.attributes if pair in large.attributes)
+    return replace(small, inputs=inputs, outputs=outputs, attributes=attributes)
+
+
+def _merged_shape(small: Shape, large: Shape, batches: Batches) -> Shape:
+    """Return each size that differs as a multiple of the batch, written ``-k`` and rounded up."""
+    if small == large:
+        return small
+    first, second = batches
+    return tuple(
+        size if size == other else -max(-(-size // first), -(-other // second))
+        for size, other in zip(small, large, strict=True)
     )
-    return MergedRun(run=replace(first, nodes=tuple(nodes), inputs=inputs), uneven=uneven, squared=squared)
+
+
+def _irregular_sizes(merged: Node, small: Node, large: Node, batches: Batches) -> tuple[int, int]:
+    """Return how many sizes are neither fixed nor a multiple of the batch, and how many tensors grow by its square."""
+    first, second = batches
+    uneven = squared = 0
+    for shape, small_shape, large_shape in zip(
+        (*merged.inputs, *merged.outputs),
+        (*small.inputs, *small.outputs),
+        (*large.inputs, *large.outputs),
+        strict=True,
+    ):
+        for size, other in zip(small_shape, large_shape, strict=True):
+            uneven += size != other and (size % first != 0 or size // first * second != other)
+        squared += sum(size < 0 for size in shape) > 1
+    return uneven, squared
 
 
 def scale_one_batch(run: ModelRun, batch_size: int) -> ModelRun | None:
@@ -149,56 +202,6 @@ def to_graph(
         unknown_op_types=tuple(sorted(run.unknown.items())),
         notes=tuple(notes),
     )
-
-
-def _structure(run: ModelRun) -> object:
-    """Return what of *run* must not depend on the batch."""
-    ranks = [(tuple(map(len, node.inputs)), tuple(map(len, node.outputs))) for node in run.nodes]
-    return (
-        run.producers,
-        [node.op_type for node in run.nodes],
-        ranks,
-        [(name, len(shape)) for name, shape in run.inputs],
-    )
-
-
-def _merged_node(small: Node, large: Node, batches: Batches) -> Node:
-    return replace(
-        small,
-        inputs=tuple(_merged_shape(*pair, batches) for pair in zip(small.inputs, large.inputs, strict=True)),
-        outputs=tuple(_merged_shape(*pair, batches) for pair in zip(small.outputs, large.outputs, strict=True)),
-        attributes=tuple(pair for pair in small.attributes if pair in large.attributes),
-    )
-
-
-def _merged_shape(small: Shape, large: Shape, batches: Batches) -> Shape:
-    if small == large:
-        return small
-    first, second = batches
-    return tuple(
-        size if size == other else -max(-(-size // first), -(-other // second))
-        for size, other in zip(small, large, strict=True)
-    )
-
-
-def _uneven_sizes(small: Node, large: Node, batches: Batches) -> Iterator[int]:
-    """Yield each size that differs between the nodes and is not the same multiple of both batches."""
-    first, second = batches
-    for size, other in zip(chain(*_shapes(small)), chain(*_shapes(large)), strict=True):
-        if size != other and (size % first or size // first * second != other):
-            yield size
-
-
-def _shapes(node: Node) -> tuple[Shape, ...]:
-    return (*node.inputs, *node.outputs)
-
-
-_EDGE_NAME = re.compile(r"(?i)(?:^|[^a-z])(?:edges?|adj|adjacency)(?:$|[^a-z]|ind|idx|list|attr)")
-"""A whole word, as in ``edge_index``, ``edgeIndex``, ``adj_t``: in ``knowledge_ids``, two rows are a batch of two."""
-_ENDPOINT_NAMES = (("src", "dst"), ("edge_src", "edge_dst"), ("senders", "receivers"))
-"""Pairs of inputs in DGL, e3nn and Jraph. Not ``row`` and ``col``, which may be a batch of pairs."""
-_ENDPOINTS = 2
-"""Of an edge: its source and its target node."""
 
 
 def is_edge_list(name: str, sizes: Sequence[object], *, is_integer: bool) -> bool:

@@ -9,7 +9,6 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from fnmatch import fnmatch
 from math import prod
 from pathlib import Path
 
@@ -28,12 +27,13 @@ MAXIMUM_NODES = 50_000
 MAXIMUM_TEXT = 256
 """Characters of a name in a message."""
 
-
-def _starting_folder(path: str) -> str:
-    """Return where a relative *path* starts, for a message: not at the script that names it."""
-    with suppress(OSError):  # this folder may be gone
-        return "" if path.startswith("/") else f" in {quoted(str(Path.cwd()))}"
-    return ""
+_FILE_TYPES = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 @contextmanager
@@ -49,8 +49,13 @@ def open_regular_file(path: str) -> Iterator[int]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        rule = f"Model {quoted(path)} must be a file that you can read; got: {reason.lower()}"
-        message = f"{rule}{_starting_folder(path)}. Check the path."
+        start = ""
+        with suppress(OSError):  # this folder may be gone
+            # A relative path starts here, not at the script that names it.
+            start = "" if path.startswith("/") else f" in {quoted(str(Path.cwd()))}"
+        message = (
+            f"Model {quoted(path)} must be a file that you can read; got: {reason.lower()}{start}. Check the path."
+        )
         raise GraphError(message) from error
     try:
         file_type = stat.S_IFMT(os.fstat(descriptor).st_mode)
@@ -111,50 +116,3 @@ def printable(text: str) -> str:
 def quoted(text: str) -> str:
     """Return *text* printable and in quotes, for one line of a message."""
     return f"'{printable(text)}'"
-
-
-_FILE_TYPES = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-}
-
-_FOLDER_KINDS = {
-    "adapter_config.json": (
-        "adapters alone",
-        "Name the model that they adapt, its folder or hf:NAME, with trainable= for training.",
-    ),
-    "model_index.json": (
-        "a pipeline of several models (diffusers)",
-        "Export the one that takes the time, its unet or transformer, to ONNX or .pt2.",
-    ),
-    "modules.json": ("modules of sentence-transformers", "Give the folder of its Transformer, such as 0_Transformer."),
-    "*.onnx": ("{}", "Give the file itself: {}."),
-    "*.pt2": ("{}", "Give the file itself: {}."),
-    "*.gguf": ("weights for llama.cpp", "Give the Hugging Face folder that they were made from, or hf:NAME."),
-    "saved_model.pb": ("a SavedModel of TensorFlow", "Convert it to ONNX with tf2onnx."),
-    **dict.fromkeys(
-        ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.pt", "*.pth", "*.ckpt"),
-        ("weights alone, {}", "Put the model's config.json beside them, or name the model: hf:NAME, timm:NAME."),
-    ),
-}
-"""What a folder without a config.json is, by the first pattern that a file in it matches, and what to do instead."""
-
-
-def folder_rejection(source: str) -> str | None:
-    """Return why the folder *source* is no model and what to do, ``None`` if it is not a folder."""
-    if not os.path.isdir(source):  # noqa: PTH112 - Path raises for a text that cannot be a path
-        return None
-    rule = f"Folder {quoted(source)} must hold a model's config.json"
-    try:
-        names = sorted(os.listdir(source))  # noqa: PTH208 - as above
-    except OSError as error:
-        return f"{rule}; got none that you can read: {(error.strerror or str(error)).lower()}. Check the path."
-    for pattern, (description, advice) in _FOLDER_KINDS.items():
-        name = next((name for name in names if fnmatch(name, pattern)), None)
-        if name is not None:
-            path = os.path.join(source, name)  # noqa: PTH118 - as above
-            return f"{rule}; got {description.format(quoted(name))}. {advice.format(quoted(path))}"
-    return f"{rule}; got none. Give a folder that has one, or a model file."

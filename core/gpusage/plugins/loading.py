@@ -32,10 +32,7 @@ PACKAGE = "gpusage"
 BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
         "gpusage.devices.catalogue": "describe_gpus",
-        "gpusage.graphs.card.file": "read_model",
-        "gpusage.graphs.named.reader": "read_model",
-        "gpusage.graphs.onnx.reader": "read_model",
-        "gpusage.graphs.torch.pt2": "read_model",
+        "gpusage.graphs.reader": "read_model",
         "gpusage.policies.stages": "decide",
         "gpusage.predictors.sharing.colocation": "predict_colocation",
         "gpusage.predictors.known": "find_observed_figures",

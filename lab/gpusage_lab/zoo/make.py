@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 import gpusage_planning
-from gpusage.graphs.card.file import to_document
+from gpusage.graphs.card.text import to_document
 from gpusage_hooks.errors import GraphError
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.progress import track

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from gpusage.graphs.card.file import to_document
+from gpusage.graphs.card.text import to_document
 from gpusage.graphs.named import cards as named_cards
 from gpusage.graphs.named import huggingface, image_libraries
 from gpusage.graphs.named.cards import INDEX

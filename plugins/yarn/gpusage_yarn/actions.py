@@ -1,9 +1,9 @@
-"""What the admin's commands of `gpusage yarn` do, a function for each."""
+"""The actions of the admin's commands of `gpusage yarn`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ def install(conf_dir: Path | None, mode: SiteMode | None, *, yes: bool, as_json:
     edits = plan_installation(site, mode)
     if yes:
         require_classes(edits, site.folder)
+
     restarted = {"rm": "ResourceManager", "node": "NodeManagers"}
     daemons = " and ".join(name for role, name in restarted.items() if role in roles)
     after = f"Now restart {daemons}; then run: gpusage yarn doctor" if daemons else "Now run: gpusage yarn doctor"
@@ -71,6 +72,7 @@ def status(addresses: tuple[str, ...], *, as_json: bool) -> None:
         snapshot, query_nodes(sharing[:MAX_NODES], manager.address.partition(":")[0], NODES_LIMIT_S)
     )
     cluster = build_cluster(snapshot, advisor().catalogue)
+
     _, daemon_status, trouble = read_status(sockets(None if broken else configuration, manager.settings(SOCKET)))
     if as_json:
         document = {"schema": "gpusage.yarn.status/1", "clusters": {"yarn": asdict(cluster)}, "gpusaged": daemon_status}
@@ -81,35 +83,27 @@ def status(addresses: tuple[str, ...], *, as_json: bool) -> None:
 
 def describe(snapshot: ClusterSnapshot, cluster: Cluster, status: Mapping[str, Any] | None, trouble: str) -> str:
     """Return a few lines of text."""
-    return "\n".join([*_cluster(snapshot, cluster), *_daemon(status, trouble)])
-
-
-def _cluster(snapshot: ClusterSnapshot, cluster: Cluster) -> Iterator[str]:
     queues = ", ".join(queue.path for queue in snapshot.queues)
-    yield f"YARN {cluster.version}: {len(snapshot.nodes)} nodes, queues {queues}"
+    lines = [f"YARN {cluster.version}: {len(snapshot.nodes)} nodes, queues {queues}"]
     for pool in cluster.pools:
+        room = "not shared"
+        if pool.mps_per_gpu:
+            # An upper bound, where nodes do not report each GPU.
+            sharing = [each for each in snapshot.nodes_with_label(pool.site_type) if each.usable and each.total.share]
+            is_exact = all(node.largest is not None for node in sharing)
+            bound = "" if is_exact else " at most, by sums over GPUs"
+            room = f"room for a share of {snapshot.room(pool.site_type)}{bound}"
         free = f"{pool.free_gpu_count} of {pool.gpu_count} GPUs free"
-        room = _free_share_text(snapshot, pool.site_type) if pool.mps_per_gpu else "not shared"
-        yield f"  {pool.site_type} ({pool.gpu or 'not in the catalogue'}): {free}, {room}"
-    yield from (f"  {note}" for note in cluster.notes)
+        lines.append(f"  {pool.site_type} ({pool.gpu or 'not in the catalogue'}): {free}, {room}")
+    lines += [f"  {note}" for note in cluster.notes]
 
-
-def _free_share_text(snapshot: ClusterSnapshot, label: str) -> str:
-    """Return the largest share that has room; an upper bound where nodes do not report each GPU."""
-    is_exact = all(
-        node.largest is not None for node in snapshot.nodes_with_label(label) if node.usable and node.total.share
-    )
-    return f"room for a share of {snapshot.room(label)}{'' if is_exact else ' at most, by sums over GPUs'}"
-
-
-def _daemon(status: Mapping[str, Any] | None, trouble: str) -> Iterator[str]:
     if status is None:
-        yield f"gpusaged: {trouble}"
-        return
+        return "\n".join([*lines, f"gpusaged: {trouble}"])
     switch = status.get("kill_switch", {})
-    yield f"gpusaged {status.get('version')}, up {status.get('uptime_s')} s, mode {status.get('mode')}"
-    yield f"kill switch: {'ON' if switch.get('on') else 'off'} ({switch.get('path')})"
+    lines.append(f"gpusaged {status.get('version')}, up {status.get('uptime_s')} s, mode {status.get('mode')}")
+    lines.append(f"kill switch: {'ON' if switch.get('on') else 'off'} ({switch.get('path')})")
     trouble = status.get("configuration", {}).get("error")
     if trouble:
-        yield f"configuration: not usable, the last good one is in force: {trouble}"
-    yield "asked: " + ", ".join(f"{name} {count}" for name, count in status.get("asks", {}).items())
+        lines.append(f"configuration: not usable, the last good one is in force: {trouble}")
+    counts = ", ".join(f"{name} {count}" for name, count in status.get("asks", {}).items())
+    return "\n".join([*lines, f"asked: {counts}"])

@@ -32,6 +32,7 @@ def read_past_jobs(path: str) -> Sequence[PastJob] | None:
     require_regular(Path(path), "File")
     try:
         with Path(path).open(encoding="utf-8-sig", errors="replace") as file:
+            # Another reader's file is left to it before it is read whole.
             if file.read(1) != "{":
                 return None
             file.seek(0)
@@ -41,6 +42,7 @@ def read_past_jobs(path: str) -> Sequence[PastJob] | None:
     except (ValueError, RecursionError) as error:
         message = f"File {path!r} must be JSON, as it begins; got: {error}. Write it again from {QUESTION}."
         raise RequestError(message) from error
+
     return [*past_jobs(document, path)] if "apps" in document else None
 
 
@@ -71,10 +73,13 @@ def _past_job(application: Mapping[str, Any], share: str) -> PastJob | None:
     """Return the job; ``None`` where it had no GPU, was never launched, or has not ended."""
     seconds = resource_seconds(application)
     gpu_s = seconds.get(GPUS, 0) + seconds.get(share, 0) / WHOLE_GPU
+
+    # Older releases report no time of launch.
     launched_ms = int(application.get("launchTime") or application["startedTime"])
     duration_s = (int(application["finishedTime"]) - launched_ms) / MS_PER_S
     if gpu_s <= 0 or duration_s <= 0:
         return None
+
     return PastJob(
         job_id=str(application["id"]),
         user=str(application["user"]),

@@ -1,4 +1,4 @@
-"""What was decided for an application, as our application master and the ResourceManager read it.
+"""The decision for an application, as our application master and the ResourceManager read it.
 
 A plan travels as base64 of a flat JSON object of texts, in a variable of the application master's environment: bash
 reads environment values once more, and base64 is what it leaves alone. ``Plan.java`` reads the same.
@@ -97,6 +97,7 @@ def parse_plan(text: str) -> Plan:
     """
     if len(text) > _MAX_CHARACTERS:
         _refuse("text", f"have at most {_MAX_CHARACTERS} characters", f"{len(text)} characters")
+
     try:
         texts = json.loads(base64.b64decode(text, validate=True).decode())
     except (binascii.Error, ValueError, RecursionError):
@@ -118,6 +119,7 @@ def plan_of(texts: Mapping[str, str]) -> Plan:
         _refuse("id", "have at most 64 letters, digits and ._:-", texts["id"])
     if not _NEED.fullmatch(texts.get("need", "")):
         _refuse("need", "have at most 400 small letters, digits and .,:=+-", texts["need"])
+
     return Plan(
         identity=texts.get("id", ""),
         share=_number(texts, "share", None, (1, WHOLE_GPU)),
@@ -135,12 +137,12 @@ def plan_of(texts: Mapping[str, str]) -> Plan:
 
 
 def encode_texts(texts: Mapping[str, str]) -> str:
-    """Return *texts* as one of our variables holds them."""
+    """Return *texts* as our variables hold them."""
     return encode(json_of(texts))
 
 
 def json_of(texts: Mapping[str, str]) -> str:
-    """Return *texts* as one flat JSON object."""
+    """Return *texts* as a flat JSON object."""
     return json.dumps(dict(texts), separators=(",", ":"), ensure_ascii=False)
 
 
@@ -150,12 +152,12 @@ def encode(text: str) -> str:
 
 
 def usable_labels(labels: Iterable[str]) -> tuple[str, ...]:
-    """Return those of *labels* that a plan can name, each once."""
+    """Return the *labels* that a plan can name, each once."""
     return tuple(label for label in dict.fromkeys(labels) if LABEL.fullmatch(label))[:MAX_LABELS]
 
 
 def usable_nodes(names: Iterable[str]) -> tuple[str, ...]:
-    """Return those of *names* that a plan can name."""
+    """Return the *names* that a plan can name."""
     return tuple(name for name in names if _NODE.fullmatch(name))[:MAX_NODES]
 
 

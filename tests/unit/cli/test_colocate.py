@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
-from gpusage.graphs.card.file import compact_json, to_document
+from gpusage.graphs.card.text import compact_json, to_document
 from graphs import perceptron_graph
 
 MODELS = Path(__file__).parents[3] / "examples" / "models"

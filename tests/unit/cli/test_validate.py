@@ -18,7 +18,7 @@ from gpusage.cli.cards.first_run import runs_folder
 from gpusage.cli.scripts import MAXIMUM_SCRIPT_BYTES, read_script
 from gpusage.decisions.advisor import make_advisor
 from gpusage.experience.identity import job_identity
-from gpusage.graphs.card.file import write_file
+from gpusage.graphs.card.text import write_file
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Allocation, Submitter, Workload

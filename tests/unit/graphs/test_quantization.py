@@ -12,7 +12,7 @@ import pytest
 import gpusage
 from gpusage.cli.options import read_requests
 from gpusage.decisions.prediction import settled_request
-from gpusage.graphs.card.file import compact_json, parse_graph, to_document
+from gpusage.graphs.card.text import compact_json, parse_graph, to_document
 from gpusage.graphs.quantization import weight_precision
 from gpusage_hooks.comment import parse_model
 from gpusage_hooks.errors import GraphError

@@ -36,7 +36,7 @@ def test_built_in_and_installed_plugins_load() -> None:
     """What is installed here implements only hooks that exist."""
     hooks = load_hooks()
     assert hooks.troubles() == {}
-    assert {"gpusage.graphs.onnx.reader", "slurm", "yarn"} <= {plugin.name for plugin in hooks.plugins}
+    assert {"gpusage.graphs.reader", "slurm", "yarn"} <= {plugin.name for plugin in hooks.plugins}
     assert hooks.are_ours("read_model", "parse_submission")
 
 

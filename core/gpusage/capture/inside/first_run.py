@@ -251,7 +251,8 @@ class FirstRun:
         from gpusage.capture.inside.cuda_on_cpu import CudaOnCpu, pretend_cuda
         from gpusage.capture.inside.light import LeftOut, computed_precision
         from gpusage.capture.inside.step import Observation, record_of_step
-        from gpusage.graphs.card.file import SUFFIX, write_file
+        from gpusage.graphs.card.text import write_file
+        from gpusage.graphs.reader import CARD_SUFFIX
 
         for each in self._trained.values():
             if (weight := each()) is not None:
@@ -288,7 +289,7 @@ class FirstRun:
         seen = {"schema": SCHEMA, "job": job, "program": program_path(), "program_digest": program_digest(), **step}
         self._record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.umask(0o077)
-        path, card = (self._record.with_name(f"{self._record.name}{suffix}") for suffix in (".json", SUFFIX))
+        path, card = (self._record.with_name(f"{self._record.name}{suffix}") for suffix in (".json", CARD_SUFFIX))
         known = read_record(path)
         record = record_of(known, seen)
         if record == known:

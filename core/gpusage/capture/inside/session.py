@@ -28,7 +28,7 @@ from gpusage.capture.inside.libraries import make_libraries_light
 from gpusage.capture.inside.light import LeftOut, make_light
 from gpusage.capture.inside.observer import Call, Observer, with_gradient
 from gpusage.capture.inside.step import MAXIMUM_FAILURE_CHARACTERS, Observation, record_of_step
-from gpusage.graphs.card.file import to_document
+from gpusage.graphs.card.text import to_document
 
 INFERENCE_CALLS = 3
 """Equal calls without a gradient after which a program without an optimizer is taken for inference."""

@@ -13,12 +13,11 @@ import click
 from gpusage.cli import documents, figures, options, tables
 from gpusage.cli.cards.graph_cache import read_graph
 from gpusage.decisions.advisor import advisor
-from gpusage.graphs.card.file import write_file
-from gpusage.graphs.card.text import encode
+from gpusage.graphs.card.text import encode, write_file
+from gpusage.graphs.reader import CARD_SUFFIX
 from gpusage_hooks.types import ModelGraph
 
 SCHEMA = "gpusage.card/1"
-SUFFIX = ".card.json"
 COMMONEST = 5
 COLUMNS = (
     tables.Column("model", is_left=True),
@@ -50,8 +49,8 @@ def _check_file(context: click.Context, output: Path, count: int) -> None:
     if count > 1:
         message = f"Output {str(output)!r} must be a folder where there are several models; got no folder. Make it."
         raise click.UsageError(message, context)
-    if not output.name.endswith(SUFFIX):
-        message = f"Output {output.name!r} must end with {SUFFIX!r}, by which a card is known. Rename it."
+    if not output.name.endswith(CARD_SUFFIX):
+        message = f"Output {output.name!r} must end with {CARD_SUFFIX!r}, by which a card is known. Rename it."
         raise click.UsageError(message, context)
 
 
@@ -87,7 +86,7 @@ def summarize(graph: ModelGraph) -> dict[str, Any]:
 
 def _save(graphs: Sequence[ModelGraph], output: Path) -> None:
     for graph in graphs:
-        write_file(graph, output / f"{graph.name}{SUFFIX}" if _is_folder(output) else output)
+        write_file(graph, output / f"{graph.name}{CARD_SUFFIX}" if _is_folder(output) else output)
 
 
 def _cells(card: Mapping[str, Any]) -> list[str]:

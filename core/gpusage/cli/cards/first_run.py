@@ -20,8 +20,8 @@ from typing import Any
 
 from gpusage.capture.captured import check_record
 from gpusage.cli.cards.cache import read_own, user_cache
-from gpusage.graphs.card.file import SUFFIX
 from gpusage.graphs.model_files import read_bounded_file
+from gpusage.graphs.reader import CARD_SUFFIX
 from gpusage_hooks.comment import parse_model
 from gpusage_hooks.errors import GraphError, RequestError
 from gpusage_hooks.managers import GpuCatalogue, known_gpu
@@ -46,7 +46,7 @@ def comment_of_run(
         files: What is sent along with the job, by its name there.
     """
     document = _read(record, ".json")
-    card = record.with_name(f"{record.name}{SUFFIX}")
+    card = record.with_name(f"{record.name}{CARD_SUFFIX}")
     if not document or document.get("varies") or not _is_program(document, files) or not card.is_file():
         return None
     try:

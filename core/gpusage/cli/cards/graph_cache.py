@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gpusage.cli.cards.cache import read_own, source_files, user_cache, write_atomically
-from gpusage.graphs.card.file import compact_json, parse_graph, to_document
+from gpusage.graphs.card.text import compact_json, parse_graph, to_document
 from gpusage.graphs.model_files import read_bounded_file
-from gpusage.graphs.named.reader import configuration_path
+from gpusage.graphs.reader import configuration_path
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 

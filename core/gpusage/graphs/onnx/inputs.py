@@ -15,6 +15,11 @@ from gpusage_hooks.types import Shape
 _MAXIMUM_LENGTH = 200
 """Characters of a dimension's expression; a longer one counts as one name."""
 _TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_.][\w.]*)|(//|[-+*/]))")
+_BATCH_NAME = re.compile(r"(?i)(.*batch.*|bs|b|n)")
+_GENERATED_NAME = re.compile(r"unk__\d+")
+"""tf2onnx gives each free dimension of each input a name of its own."""
+_UNNAMED = "{}.{}"
+"""Our name of a free dimension without one: its input's name and its index."""
 
 
 def evaluate_dimension(size: Size, symbols: Mapping[str, int]) -> int | None:
@@ -30,7 +35,23 @@ def evaluate_dimension(size: Size, symbols: Mapping[str, int]) -> int | None:
     tokens = _tokens(size)
     if tokens is None or len(tokens) % 2 == 0:
         return None
-    return _sum(tokens, symbols)
+
+    # Operands and operators in turn, products before sums.
+    total, sign, product = 0, 1, 1
+    for operator, token in zip(["*", *tokens[1::2]], tokens[::2], strict=True):
+        number = int(token) if token.isdigit() else symbols.get(token)
+        if number is None or (operator in {"/", "//"} and not number):
+            return None
+        if operator == "*":
+            product *= number
+        elif operator in {"/", "//"}:
+            product //= number
+        elif operator in {"+", "-"}:
+            total += sign * product
+            sign, product = (1 if operator == "+" else -1), number
+        else:
+            return None
+    return total + sign * product
 
 
 def dimension_names(size: Size) -> tuple[str, ...]:
@@ -53,39 +74,6 @@ def _tokens(text: str) -> list[str] | None:
         tokens.append(match.group().strip())
         position = match.end()
     return tokens or None
-
-
-def _sum(tokens: list[str], symbols: Mapping[str, int]) -> int | None:
-    """Return the value of *tokens*: operands and operators in turn, products before sums."""
-    total, sign = 0, 1
-    product = _number(tokens[0], symbols)
-    for operator, token in zip(tokens[1::2], tokens[2::2], strict=True):
-        number = _number(token, symbols)
-        if product is None or number is None:
-            return None
-        if operator == "*":
-            product *= number
-        elif operator in {"/", "//"}:
-            if not number:
-                return None
-            product //= number
-        elif operator in {"+", "-"}:
-            total += sign * product
-            sign, product = (1 if operator == "+" else -1), number
-        else:
-            return None
-    return None if product is None else total + sign * product
-
-
-def _number(token: str, symbols: Mapping[str, int]) -> int | None:
-    return int(token) if token.isdigit() else symbols.get(token)
-
-
-_BATCH_NAME = re.compile(r"(?i)(.*batch.*|bs|b|n)")
-_GENERATED_NAME = re.compile(r"unk__\d+")
-"""tf2onnx gives each free dimension of each input a name of its own."""
-_UNNAMED = "{}.{}"
-"""Our name of a free dimension without one: its input's name and its index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +129,19 @@ def bind_inputs(inputs: Sequence[ValueInfo], shape: Mapping[str, Sequence[int]],
         GraphError: A free dimension has no value, or *shape* does not fit the file.
     """
     named = [_with_dimension_names(one, shape, model) for one in inputs]
-    edges = edge_list_inputs((one.name, one.sizes or (), one.element_type in ("int64", "int32")) for one in named)
-    batch_names = _batch_names(named, shape) if not edges else _batches_of_graphs(named)
-    values: dict[str, int] = {}
-    _check_shape_names(named, shape, model)
-    for one in named:
-        if one.name in shape:
-            values.update(_dimension_values(one, list(shape[one.name]), batch_names))
-    input_names = {one.name for one in named}
-    values.update({name: _check_size(sizes[0], name) for name, sizes in shape.items() if name not in input_names})
+    symbols = [name for one in named for size in one.sizes or () for name in dimension_names(size)]
+    edges = edge_list_inputs([(one.name, one.sizes or (), one.element_type in ("int64", "int32")) for one in named])
+    if edges:  # of a graph network the free first dimensions count nodes and edges
+        batch_names = {name for name in symbols if "batch" in name.lower()}
+    else:
+        batch_names = _batch_names(named, symbols, shape)
+    values = _shape_values(named, {*symbols}, batch_names, shape, model) if shape else {}
     _check_free(named, {*batch_names, *values}, model)
-    fixed = None if batch_names else 1 if edges else _first_size(named)
+
+    fixed = None
+    if not batch_names:  # the first size of the first input that has a fixed one
+        first_sizes = [one.sizes[0] for one in named if one.sizes]
+        fixed = 1 if edges else next((size for size in first_sizes if isinstance(size, int) and size > 0), None)
     return InputBinding(tuple(named), frozenset(batch_names), values, fixed, edges)
 
 
@@ -165,73 +155,89 @@ def _with_dimension_names(one: ValueInfo, shape: Mapping[str, Sequence[int]], mo
             )
             raise GraphError(message)
         return ValueInfo(one.name, (_UNNAMED.format(one.name, 0), *shape[one.name]), one.element_type)
-    sizes = tuple(_UNNAMED.format(one.name, place) if size is None else size for place, size in enumerate(one.sizes))
-    return ValueInfo(one.name, sizes, one.element_type)
+
+    sizes = [_UNNAMED.format(one.name, place) if size is None else size for place, size in enumerate(one.sizes)]
+    return ValueInfo(one.name, tuple(sizes), one.element_type)
 
 
-def _batch_names(inputs: Sequence[ValueInfo], shape: Mapping[str, Sequence[int]]) -> set[str]:
+def _batch_names(inputs: Sequence[ValueInfo], symbols: Sequence[str], shape: Mapping[str, Sequence[int]]) -> set[str]:
     """Return the names that mean the batch: those that contain the word, else the free first dimensions."""
-    symbols = [name for one in inputs for size in one.sizes or () for name in dimension_names(size)]
-    explicit = {name for name in symbols if _BATCH_NAME.fullmatch(name) and name not in shape}
-    first = {one.sizes[0] for one in inputs if one.sizes and isinstance(one.sizes[0], str)}
-    plain = {name for name in first if dimension_names(name) == (name,) and name not in shape}
-    unnamed = {_UNNAMED.format(one.name, 0) for one in inputs}
-    anonymous = {name for name in plain if name in unnamed or _GENERATED_NAME.fullmatch(name)}
+    explicit, plain, anonymous = set[str](), set[str](), set[str]()
+    for name in symbols:
+        if _BATCH_NAME.fullmatch(name) and name not in shape:
+            explicit.add(name)
+    for one in inputs:
+        first = one.sizes[0] if one.sizes else None
+        if isinstance(first, str) and dimension_names(first) == (first,) and first not in shape:
+            plain.add(first)
+            if first == _UNNAMED.format(one.name, 0) or _GENERATED_NAME.fullmatch(first):
+                anonymous.add(first)
     return explicit | anonymous if explicit else plain
 
 
-def _batches_of_graphs(inputs: Sequence[ValueInfo]) -> set[str]:
-    """Return the names that mean the batch of a graph network: its free first dimensions count nodes and edges."""
-    symbols = {name for one in inputs for size in one.sizes or () for name in dimension_names(size)}
-    return {name for name in symbols if "batch" in name.lower()}
+def _shape_values(
+    inputs: Sequence[ValueInfo],
+    symbols: set[str],
+    batch_names: set[str],
+    shape: Mapping[str, Sequence[int]],
+    model: str,
+) -> dict[str, int]:
+    """Return the value of each name that the user's *shape* settles.
 
-
-def _check_shape_names(inputs: Sequence[ValueInfo], shape: Mapping[str, Sequence[int]], model: str) -> None:
-    input_names = {one.name for one in inputs}
-    symbols = {name for one in inputs for size in one.sizes or () for name in dimension_names(size)}
-    known = sorted(input_names | symbols)
-    for key, sizes in shape.items():
+    Raises:
+        GraphError: It does not fit the file.
+    """
+    by_name = {one.name: one for one in inputs}
+    known = sorted(by_name.keys() | symbols)
+    for key in shape:
         if key not in known:
-            batch = _batch_names(inputs, shape)
+            batch = _batch_names(inputs, [*symbols], shape)
             free = ", ".join([quoted(name) for name in known if name not in batch][:8])
             message = (
                 f"Shape {quoted(key)} must name an input or a free dimension beside the batch of model "
                 f"{quoted(model)}; it has {free or 'none'}. Correct the shape."
             )
             raise GraphError(message)
-        if key in symbols and key not in input_names and len(sizes) != 1:
-            message = f"Dimension {quoted(key)} must get one size; got {len(sizes)}. Write --shape {key}=128."
-            raise GraphError(message)
 
+    values: dict[str, int] = {}
+    for key in dict.fromkeys((*(name for name in by_name if name in shape), *shape)):  # names last: they count most
+        sizes = shape[key]
+        if key not in by_name:
+            if len(sizes) != 1:
+                message = f"Dimension {quoted(key)} must get one size; got {len(sizes)}. Write --shape {key}=128."
+                raise GraphError(message)
+            values[key] = _check_size(sizes[0], key)
+            continue
 
-def _dimension_values(one: ValueInfo, wanted: list[int], batch_names: set[str]) -> dict[str, int]:
-    """Return the values of the names in the shape of input *one*, of which the user wants *wanted*, batch left out."""
-    sizes = one.sizes or ()
-    rest = [size for size in sizes if not (isinstance(size, str) and size in batch_names)]
-    if len(rest) == len(sizes) and len(wanted) == len(sizes) - 1:
-        rest = rest[1:]  # a fixed batch size, which the user left out as well
-    is_match = len(wanted) == len(rest) and all(
-        isinstance(size, str) or size == value for size, value in zip(rest, wanted, strict=False)
-    )
-    if not is_match:
-        message = (
-            f"Shape of input {quoted(one.name)}, batch left out, must fit the file's "
-            f"{'x'.join(str(size) for size in rest) or 'nothing'}; "
-            f"got {'x'.join(map(str, wanted)) or 'nothing'}. Correct the shape, or export the model for it."
+        declared = by_name[key].sizes or ()
+        rest = [size for size in declared if not (isinstance(size, str) and size in batch_names)]
+        if len(rest) == len(declared) and len(sizes) == len(declared) - 1:
+            rest = rest[1:]  # a fixed batch size, which the user left out as well
+        is_match = len(sizes) == len(rest) and all(
+            isinstance(size, str) or size == value for size, value in zip(rest, sizes, strict=False)
         )
-        raise GraphError(message)
-    return {size: _check_size(value, size) for size, value in zip(rest, wanted, strict=True) if isinstance(size, str)}
+        if not is_match:
+            message = (
+                f"Shape of input {quoted(key)}, batch left out, must fit the file's "
+                f"{'x'.join(map(str, rest)) or 'nothing'}; "
+                f"got {'x'.join(map(str, sizes)) or 'nothing'}. Correct the shape, or export the model for it."
+            )
+            raise GraphError(message)
+        for size, value in zip(rest, sizes, strict=True):
+            if isinstance(size, str):
+                values[size] = _check_size(value, size)
+    return values
 
 
 def _check_free(inputs: Sequence[ValueInfo], known: set[str], model: str) -> None:
-    terms = [size for one in inputs for size in one.sizes or () if isinstance(size, str)]
-    free = {
-        name
-        for term in terms
-        if term not in known and evaluate_dimension(term, dict.fromkeys(known, 1)) is None
-        for name in dimension_names(term) or (term,)
-        if name not in known
-    }
+    """Refuse a model with a free dimension that has no value."""
+    free: set[str] = set()
+    for one in inputs:
+        for term in one.sizes or ():
+            if not isinstance(term, str) or term in known:
+                continue
+            if evaluate_dimension(term, dict.fromkeys(known, 1)) is None:
+                free.update(name for name in dimension_names(term) or (term,) if name not in known)
     if free:
         listed = sorted(free)
         shapes = " ".join(f"--shape {name}=128" for name in listed[:4])
@@ -247,11 +253,3 @@ def _check_size(size: int, name: str) -> int:
         message = f"Dimension {quoted(name)} must be from 1 to 2^48; got {size}. Correct the shape."
         raise GraphError(message)
     return size
-
-
-def _first_size(inputs: Sequence[ValueInfo]) -> int | None:
-    """Return the first size of the first input that has a fixed one: a fixed batch size."""
-    for one in inputs:
-        if one.sizes and isinstance(one.sizes[0], int) and one.sizes[0] > 0:
-            return one.sizes[0]
-    return None

@@ -18,39 +18,8 @@ from typing import IO, Any, cast
 
 from gpusage.graphs.model_files import open_regular_file, printable, quoted
 from gpusage.graphs.torch.pt2_program import Program, program_graph
-from gpusage_hooks import hookimpl
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
-
-SUFFIX = ".pt2"
-PICKLES = frozenset({".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth", ".safetensors", ".tar"})
-
-FOREIGN = frozenset({".engine", ".gguf", ".ggml", ".h5", ".joblib", ".keras", ".mlmodel", ".pb", ".plan", ".tflite"})
-"""File formats of llama.cpp, Keras, TensorFlow, TensorRT, Core ML and scikit-learn."""
-
-
-@hookimpl(trylast=True)
-def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
-    """Read the graph of a ``.pt2`` program; reject files of weights alone."""
-    suffix = PurePath(source).suffix.lower()
-    if suffix in PICKLES and os.path.lexists(source):
-        message = (
-            f"Model {quoted(source)} must hold a graph; got weights, which gpusage never loads. "
-            "Export it with torch.export.save (.pt2) or torch.onnx.export (.onnx)."
-        )
-        raise GraphError(message)
-    if suffix in FOREIGN and os.path.lexists(source):
-        message = (
-            f"Model {quoted(source)} must be in a format that gpusage reads; got {suffix}. "
-            "Export it to ONNX, or give the Hugging Face folder that it was made from."
-        )
-        raise GraphError(message)
-    if suffix != SUFFIX:
-        return None
-    from gpusage.graphs.torch.pt2 import read_program  # commands that read no .pt2 start faster
-
-    return read_program(source, shape)
-
 
 MAXIMUM_PROGRAM_BYTES = 16 * 1024 * 1024
 """Parsed, it takes up to 27 times as much memory: less than half a GiB."""
@@ -79,7 +48,7 @@ _MALFORMED = (
 """What `zipfile`, `json` and the walk through the document raise for a damaged or hostile file."""
 
 
-def read_program(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
+def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
     """Return the graph of the program at *source*.
 
     Raises:

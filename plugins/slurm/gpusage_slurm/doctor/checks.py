@@ -1,4 +1,4 @@
-"""The checks of `gpusage slurm doctor`: each reads the evidence, and says what is wrong and what to do."""
+"""The checks of `gpusage slurm doctor`: each reads the evidence, and names a fault and its remedy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TOLERATED_LATE = 0.05
 def run_checks(evidence: Evidence) -> tuple[Finding, ...]:
     """Return the finding of each check, in the order in which an admin should fix them.
 
-    Where slurmctld does not answer, what it alone could report is skipped.
+    Checks of slurmctld's own settings are skipped where it does not answer.
     """
     own = evidence.own
     first = _slurmctld(evidence)
@@ -172,7 +172,7 @@ def current_installation(name: str, evidence: Evidence) -> Finding:
 
 
 def outside_package(name: str, evidence: Evidence) -> Finding:
-    """Check that Slurm runs nothing inside gpusage's Python package, as what early versions wrote does."""
+    """Check that Slurm runs nothing inside gpusage's Python package, as early versions had it do."""
     texts = {script: evidence.scripts.get(script, "") for script in ("job_submit.lua", "cli_filter.lua")}
     for path in (script_path(evidence.settings, script) for script in SCRIPTS):
         if path:

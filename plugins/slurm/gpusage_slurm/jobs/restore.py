@@ -70,7 +70,7 @@ _ANY_STATE = "--states=all"
 
 
 def restore_request(job: AnnotatedJob, reason: str) -> bool:
-    """Let *job* run on the nodes that it avoids; if it avoids none, give it one whole GPU again; see the hook.
+    """Let *job* run on the nodes that it avoids; if it avoids none, give it a whole GPU again; see the hook.
 
     Raises:
         RequestError: As `_replace_share`.
@@ -83,7 +83,7 @@ def restore_request(job: AnnotatedJob, reason: str) -> bool:
 
 
 def restore_whole_gpu(job: AnnotatedJob, reason: str) -> bool:
-    """Give *job* one whole GPU again, or write into its mark what its user can do.
+    """Give *job* a whole GPU again, or write the remedy for its user into its mark.
 
     Raises:
         RequestError: As `_replace_share`.
@@ -98,7 +98,7 @@ def restore_whole_gpu(job: AnnotatedJob, reason: str) -> bool:
 
 
 def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
-    """Return the jobs that failed in their shares, and those that run again; see the hook.
+    """Return the jobs that failed in their shares, and the requeued ones; see the hook.
 
     Raises:
         RequestError: slurmctld does not answer.
@@ -191,7 +191,7 @@ def complete_requeue(job: AnnotatedJob, reason: str) -> bool:
 
 
 def _replace_share(job: AnnotatedJob, reason: str, *more: str, accept_all_units: bool = False) -> bool:
-    """Return whether *job*, which waits, has one whole GPU again.
+    """Return whether *job*, which waits, has a whole GPU again.
 
     Args:
         job: With its mark.

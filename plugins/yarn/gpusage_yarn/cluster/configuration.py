@@ -48,10 +48,12 @@ _VARIABLE = re.compile(r"\$\{([^}$\s]+)\}")
 _OF_ENVIRONMENT = re.compile(r"env\.(\w+)(?::?-(.*))?")
 _DEEPEST = 20  # Hadoop's own limit
 _USUAL = Path("/etc/hadoop/conf")
+_Read = Callable[[Path], str | bytes | None]
+"""Reads a file; ``None`` stands for no file."""
 
 
 class _Entry(NamedTuple):
-    """One property as it stands in *file*."""
+    """A property as it stands in *file*."""
 
     name: str
     value: str | None
@@ -60,13 +62,13 @@ class _Entry(NamedTuple):
 
 
 def conf_folder(named: str | Path | None = None) -> Path:
-    """Return the folder of Hadoop's configuration: *named*, else what the environment names, else the usual one."""
+    """Return the folder of Hadoop's configuration: *named*, else the environment's, else the usual folder."""
     chosen = named or os.environ.get("YARN_CONF_DIR") or os.environ.get("HADOOP_CONF_DIR")
     return Path(chosen) if chosen else _USUAL
 
 
-def read_settings(path: Path, read: Callable[[Path], str | bytes | None] = Path.read_bytes) -> dict[str, str]:
-    """Return the settings in one file, none where there is no file; the last value of a name is in force.
+def read_settings(path: Path, read: _Read = Path.read_bytes) -> dict[str, str]:
+    """Return the settings in a file, none where there is no file; the last value of a name is in force.
 
     Args:
         path: The file.
@@ -79,6 +81,8 @@ def read_settings(path: Path, read: Callable[[Path], str | bytes | None] = Path.
         entries = tuple(_entries(path, read))
     except FileNotFoundError:
         return {}
+
+    # What is final keeps its value against all that Hadoop reads later.
     settings: dict[str, str] = {}
     final: set[str] = set()
     for entry in entries:
@@ -90,7 +94,7 @@ def read_settings(path: Path, read: Callable[[Path], str | bytes | None] = Path.
 
 
 def final_settings(path: Path) -> dict[str, Path]:
-    """Return the settings that the file at *path*, or one that it includes, declares final, each with that file.
+    """Return the settings that the file at *path*, or a file that it includes, declares final, each with that file.
 
     Raises:
         RequestError: It cannot be read, or is not XML.
@@ -101,8 +105,8 @@ def final_settings(path: Path) -> dict[str, Path]:
         return {}
 
 
-def _entries(path: Path, read: Callable[[Path], str | bytes | None], above: tuple[Path, ...] = ()) -> Iterator[_Entry]:
-    """Yield each property, in the order in which Hadoop meets them."""
+def _entries(path: Path, read: _Read, above: tuple[Path, ...] = ()) -> Iterator[_Entry]:
+    """Yield each property, in the order in which Hadoop meets them; the files *above* include this file."""
     try:
         text = read(path)
         root = None if text is None else ET.fromstring(text)  # noqa: S314 - the admin's own file, and expat fetches nothing
@@ -111,6 +115,7 @@ def _entries(path: Path, read: Callable[[Path], str | bytes | None], above: tupl
     except (OSError, ET.ParseError, ValueError, LookupError) as error:
         message = f"File {str(path)!r} must be readable XML; got: {error}. Fix it, or name another folder."
         raise RequestError(message) from error
+
     if root is None:
         raise FileNotFoundError(path)
     if path in above:
@@ -119,33 +124,25 @@ def _entries(path: Path, read: Callable[[Path], str | bytes | None], above: tupl
     yield from _below(root, path, read, above)
 
 
-def _below(
-    element: ET.Element, path: Path, read: Callable[[Path], str | bytes | None], above: tuple[Path, ...]
-) -> Iterator[_Entry]:
+def _below(element: ET.Element, path: Path, read: _Read, above: tuple[Path, ...]) -> Iterator[_Entry]:
     for child in element:
         kind = str(child.tag).rpartition("}")[2]
         if kind == "property":
-            yield from _property(child, path)
+            # Hadoop 3 takes attributes for what else stands in elements.
+            name, value, final = (
+                text if (text := child.findtext(part)) is not None else child.get(part)
+                for part in ("name", "value", "final")
+            )
+            if name and name.strip():
+                yield _Entry(name.strip(), value, (final or "").strip() == "true", path)
         elif kind == "include":
             yield from _included(child, path, read, above)
         else:
             yield from _below(child, path, read, above)
 
 
-def _property(element: ET.Element, path: Path) -> Iterator[_Entry]:
-    """Yield one property; Hadoop 3 takes attributes for what else stands in elements."""
-    name, value, final = (
-        text if (text := element.findtext(part)) is not None else element.get(part)
-        for part in ("name", "value", "final")
-    )
-    if name and name.strip():
-        yield _Entry(name.strip(), value, (final or "").strip() == "true", path)
-
-
-def _included(
-    element: ET.Element, path: Path, read: Callable[[Path], str | bytes | None], above: tuple[Path, ...]
-) -> Iterator[_Entry]:
-    """Yield what an ``xi:include`` names, beside *path* where it is no whole path; else its ``xi:fallback``."""
+def _included(element: ET.Element, path: Path, read: _Read, above: tuple[Path, ...]) -> Iterator[_Entry]:
+    """Yield the properties of an ``xi:include``, a path relative to *path*'s folder; else of its ``xi:fallback``."""
     place = path.parent / element.get("href", "").removeprefix("file://")
     try:
         yield from _entries(place, read, (*above, path))
@@ -154,34 +151,34 @@ def _included(
         if not fallback:
             message = f"File {str(path)!r} must include files that are there; {str(place)!r} is not. Fix it."
             raise RequestError(message) from error
+
         yield from _below(fallback[0], path, read, above)
 
 
 def expanded(value: str, settings: Mapping[str, str]) -> str:
     """Return *value* with each ``${name}`` replaced by that setting or ``${env.NAME}``; unknown ones stay."""
+
+    def value_of(match: re.Match[str]) -> str:
+        variable = _OF_ENVIRONMENT.fullmatch(match[1])
+        if variable is None:
+            return settings.get(match[1], match[0])
+        return os.environ.get(variable[1]) or (match[0] if variable[2] is None else variable[2])
+
     for _ in range(_DEEPEST):
-        filled = _VARIABLE.sub(lambda match: _value_of(match, settings), value)
+        filled = _VARIABLE.sub(value_of, value)
         if filled == value:
             break
         value = filled
     return value
 
 
-def _value_of(match: re.Match[str], settings: Mapping[str, str]) -> str:
-    of_environment = _OF_ENVIRONMENT.fullmatch(match[1])
-    if of_environment is None:
-        return settings.get(match[1], match[0])
-    return os.environ.get(of_environment[1]) or (match[0] if of_environment[2] is None else of_environment[2])
-
-
 SOCKET = "gpusage.daemon.socket"
 """Hadoop's setting of where the ResourceManager asks gpusaged."""
 _RM = "yarn.resourcemanager"
-_PORTS = {"": ("http", "8088"), ".https": ("https", "8090")}
 
 
 def find_addresses(settings: YarnSettings, named: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the addresses that a user *named*, else those of *settings*, else those of Hadoop; none where none is.
+    """Return the addresses that a user *named*, else the site's by *settings*, else Hadoop's own; there may be none.
 
     Raises:
         RequestError: Hadoop's configuration cannot be read.
@@ -221,19 +218,18 @@ def sockets(configuration: Configuration | None, manager_socket: str | None) -> 
 
 
 def addresses_of(settings: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the addresses that yarn-site.xml's *settings* name, each ResourceManager of a pair where there is one."""
-    kind = ".https" if settings.get("yarn.http.policy", "").strip() == "HTTPS_ONLY" else ""
+    """Return the addresses that yarn-site.xml's *settings* name, of both ResourceManagers where there is a pair."""
+    is_secure = settings.get("yarn.http.policy", "").strip() == "HTTPS_ONLY"
+    kind, scheme, port = (".https", "https", "8090") if is_secure else ("", "http", "8088")  # Hadoop's defaults
     paired = settings.get(f"{_RM}.ha.enabled", "").strip().lower() == "true"
     identities = [word.strip() for word in settings.get(f"{_RM}.ha.rm-ids", "").split(",") if word.strip()]
-    suffixes = [f".{identity}" for identity in identities] if paired and identities else [""]
-    addresses = (_address(settings, kind, suffix) for suffix in suffixes)
-    return tuple(dict.fromkeys(address for address in addresses if address))
 
-
-def _address(settings: Mapping[str, str], kind: str, suffix: str) -> str:
-    scheme, port = _PORTS[kind]
-    whole = settings.get(f"{_RM}.webapp{kind}.address{suffix}", "").strip()
-    host = settings.get(f"{_RM}.hostname{suffix}", "").strip()
-    place = whole or (f"{host}:{port}" if host else "")
-    place = place.replace("0.0.0.0:", f"{host}:") if host else place  # where it listens is no place to ask
-    return f"{scheme}://{place}" if place else ""
+    addresses = []
+    for suffix in [f".{identity}" for identity in identities] if paired and identities else [""]:
+        whole = settings.get(f"{_RM}.webapp{kind}.address{suffix}", "").strip()
+        host = settings.get(f"{_RM}.hostname{suffix}", "").strip()
+        place = whole or (f"{host}:{port}" if host else "")
+        place = place.replace("0.0.0.0:", f"{host}:") if host else place  # where it listens is no place to ask
+        if place:
+            addresses.append(f"{scheme}://{place}")
+    return tuple(dict.fromkeys(addresses))

@@ -1,4 +1,4 @@
-"""How the ResourceManager's JSON is read: what is missing is empty."""
+"""How the ResourceManager's JSON is read: a missing part is empty."""
 
 from __future__ import annotations
 
@@ -17,18 +17,15 @@ def with_repeated_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     document = dict(pairs)
     if len(document) == len(pairs):
         return document
-    return {name: values[0] if len(values) == 1 else values for name, values in _values(pairs).items()}
 
-
-def _values(pairs: Sequence[tuple[str, Any]]) -> dict[str, list[Any]]:
     values: dict[str, list[Any]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
-    return values
+    return {name: each[0] if len(each) == 1 else each for name, each in values.items()}
 
 
 def as_list(document: object, *path: str) -> list[Any]:
-    """Return the list at *path*; what is missing is empty, and a list of one may come without its brackets."""
+    """Return the list at *path*, empty where it is missing; a list of one item may come without its brackets."""
     for name in path:
         document = document.get(name) if isinstance(document, Mapping) else None
     if document is None:

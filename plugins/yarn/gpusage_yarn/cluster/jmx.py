@@ -75,7 +75,7 @@ class JmxReport:
 def query_nodes(
     nodes: Iterable[NodeState], scheme: str = "http", limit_s: float = LIMIT_S
 ) -> Mapping[str, JmxReport]:  # fmt: skip
-    """Return the reports of those *nodes* that answer in time, by name."""
+    """Return the reports of the *nodes* that answer in time, by name."""
     reports: dict[str, JmxReport] = {}
     waiting = list(nodes)
     deadline_s = time.monotonic() + limit_s
@@ -88,6 +88,7 @@ def query_nodes(
                 return
             reports[node.name] = query_daemon(node.name, f"{scheme}://{node.address}", limit_s)
 
+    # Daemons: a thread that still waits for a node keeps nothing from ending.
     threads = [threading.Thread(target=work, daemon=True) for _ in waiting[:_AT_ONCE]]
     for thread in threads:
         thread.start()
@@ -121,7 +122,7 @@ class _NoRedirectSession(requests.Session):
 
 
 def _fetch_content(url: str, limit_s: float) -> bytes:
-    """Return what is answered at *url* itself.
+    """Return the answer at *url* itself.
 
     Raises:
         requests.RequestException: Nothing of use, or not in time.
@@ -135,6 +136,8 @@ def _fetch_content(url: str, limit_s: float) -> bytes:
         if answer.status_code != requests.codes.ok:
             message = f"/jmx answers with status {answer.status_code}"
             raise requests.RequestException(message)
+
+        # requests' own limit is on each wait alone: who sends a byte a second would keep us for ever.
         for chunk in answer.raw.stream(_CHUNK_BYTES, decode_content=False):
             content += chunk
             if len(content) > _ANSWER_LIMIT_BYTES or time.monotonic() > until_s:
@@ -145,39 +148,38 @@ def _fetch_content(url: str, limit_s: float) -> bytes:
 
 def parse_bean(name: str, bean: Mapping[str, Any]) -> JmxReport:
     """Return the report of the daemon *name* from its MBean; an older jar has fewer attributes."""
-    classes = bean.get("Classes", "")
-    free = bean.get("Free")
+    classes, free = bean.get("Classes", ""), bean.get("Free")
+    parts: tuple[int, ...] | None = None
+    if free is not None:
+        # ``0=60,1=100``, hundredths by GPU: no more than there is of one.
+        hundredths = (int(part.rpartition("=")[2]) for part in free.split(",") if part)
+        parts = tuple(max(min(part, _WHOLE_GPU), 0) for part in hundredths)
+
     return JmxReport(
         name=name,
         version=visible(str(bean.get("Version", ""))),
         classes=frozenset(classes.replace(",", " ").split() if isinstance(classes, str) else map(str, classes)),
         failures=int(bean.get("FAILURES") or 0),
-        free=None if free is None else tuple(_hundredths(part) for part in free.split(",") if part),
+        free=parts,
         running=str(bean.get("Running") or ""),
         usage_report=str(bean.get("Usage") or ""),
         troubles=tuple(visible(line) for line in str(bean.get("Troubles") or "").splitlines() if line.strip()),
     )
 
 
-def _hundredths(part: str) -> int:
-    """Return what is free of the GPU in *part*, ``0=60``: no more than there is of one."""
-    return max(min(int(part.rpartition("=")[2]), _WHOLE_GPU), 0)
-
-
 def sample_nodes(
     snapshot: ClusterSnapshot, labels: Iterable[str], most: int = MAX_NODES_PER_SUBMISSION
 ) -> tuple[NodeState, ...]:
-    """Return nodes to ask: of each label in turn, those with the largest free shares first."""
-    ranks = [
-        (rank, node)
-        for label in labels
-        for rank, node in enumerate(sorted(_sharing(snapshot, label), key=lambda node: -node.free.share))
-    ]
+    """Return nodes to ask: of each label in turn, the largest free shares first."""
+    ranks: list[tuple[int, NodeState]] = []
+    for label in labels:
+        sharing = [node for node in snapshot.nodes_with_label(label) if node.usable and node.total.share]
+        ranks += enumerate(sorted(sharing, key=lambda node: -node.free.share))
     return tuple(node for _, node in sorted(ranks, key=lambda ranked: ranked[0])[:most])
 
 
 def with_free_gpus(snapshot: ClusterSnapshot, reports: Mapping[str, JmxReport]) -> ClusterSnapshot:
-    """Return *snapshot* with the largest free part of one GPU, for the nodes that report it."""
+    """Return *snapshot* with the largest free part of a single GPU, for the nodes that report it."""
     largest = {name: max(daemon.free, default=0) for name, daemon in reports.items() if daemon.free is not None}
     return replace(snapshot, nodes=tuple(replace(node, largest=largest.get(node.name)) for node in snapshot.nodes))
 
@@ -194,7 +196,3 @@ def read_neighbours(snapshot: ClusterSnapshot, address: str) -> tuple[Neighbour,
 def nodes_without_listener(reports: Mapping[str, JmxReport]) -> tuple[str, ...]:
     """Return the nodes that answered and whose listener does not run."""
     return tuple(sorted(name for name, daemon in reports.items() if not daemon.trouble and not daemon.binds))
-
-
-def _sharing(snapshot: ClusterSnapshot, label: str) -> list[NodeState]:
-    return [node for node in snapshot.nodes_with_label(label) if node.usable and node.total.share]

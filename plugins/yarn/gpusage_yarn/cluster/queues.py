@@ -1,4 +1,4 @@
-"""The queues of a cluster by their full paths: which node labels each reaches, and what masters may take of them."""
+"""The queues of a cluster by their full paths: the node labels that each reaches, and the limits on masters there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHORT = {"memory-mb": "memory", "vcores": "vcores"}  # as YARN wants them in a 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """One leaf queue.
+    """A leaf queue.
 
     Attributes:
         path: From the root, for example ``root.research.vision``.
@@ -89,6 +89,8 @@ def find_queue(queues: Iterable[Queue], name: str) -> Queue | None:
     if not name:
         defaults = [queue for queue in queues if queue.leaf == DEFAULT]
         return defaults[0] if len(defaults) == 1 else None
+
+    # A whole path comes before the last name of another.
     named = [queue for queue in queues if name in (queue.path, queue.leaf)]
     exact = [queue for queue in named if queue.path == name] or named
     if len(exact) > 1:
@@ -111,25 +113,25 @@ def _leaf(queue: Mapping[str, Any], path: str, share: str) -> Queue:
         str(part.get("partitionName") or ""): part
         for part in as_list(queue, "capacities", "queueCapacitiesByPartition")
     }
+    closed = {label for label, part in parts.items() if not part.get("absoluteMaxCapacity", part.get("maxCapacity", 1))}
+
+    # YARN lets the first master in whatever the limit, so only one more is too much.
+    master, am_limit_reached = {"memory-mb": MASTER_MIB, "vcores": 1}, set()
+    for part in as_list(queue, "resources", "resourceUsagesByPartition"):
+        limit, used = resource_amounts(part.get("amLimit")), resource_amounts(part.get("amUsed"))
+        if any(used.get(name, 0) and used[name] + more > limit.get(name, 0) for name, more in master.items()):
+            am_limit_reached.add(str(part.get("partitionName") or ""))
+
+    limits = {label: part["maxAMLimitPercentage"] for label, part in parts.items() if "maxAMLimitPercentage" in part}
     return Queue(
         path=path,
         labels=frozenset(map(str, queue.get("nodeLabels") or ())),
-        closed=frozenset(
-            label for label, part in parts.items() if not part.get("absoluteMaxCapacity", part.get("maxCapacity", 1))
-        ),
+        closed=frozenset(closed),
         default_label=str(queue.get("defaultNodeLabelExpression") or ""),
         capacity={label: float(part.get("absoluteCapacity", 0)) for label, part in parts.items()},
         largest=resource_amounts(queue.get("maximumAllocation")),
-        masters={
-            label: float(part["maxAMLimitPercentage"])
-            for label, part in parts.items()
-            if "maxAMLimitPercentage" in part
-        },
-        am_limit_reached=frozenset(
-            str(part.get("partitionName") or "")
-            for part in as_list(queue, "resources", "resourceUsagesByPartition")
-            if _is_crowded(resource_amounts(part.get("amLimit")), resource_amounts(part.get("amUsed")))
-        ),
+        masters={label: float(percent) for label, percent in limits.items()},
+        am_limit_reached=frozenset(am_limit_reached),
         missing={label: lines for label, part in parts.items() if (lines := tuple(_missing(path, label, part, share)))},
     )
 
@@ -141,16 +143,11 @@ def _missing(path: str, label: str, part: Mapping[str, Any], share: str) -> Iter
     nodes_with_label = f".accessible-node-labels.{label}" if label else ""
     for key, setting in (("configuredMinResource", "capacity"), ("configuredMaxResource", "maximum-capacity")):
         vector = resource_amounts(part.get(key))
-        if vector.get("memory-mb") and not vector.get(share):  # it is all 0 where the queue has percentages
-            gpus = vector.get(GPUS, 0)
-            resources = {**vector, share: str(WHOLE_GPU * gpus) if gpus else "N"}
-            shown = ",".join(
-                f"{_SHORT.get(name, name)}={amount}" for name, amount in resources.items() if amount or name in _SHORT
-            )
-            yield f"yarn.scheduler.capacity.{path}{nodes_with_label}.{setting}=[{shown}]"
-
-
-def _is_crowded(limit: Mapping[str, int], used: Mapping[str, int]) -> bool:
-    """Return whether one more master is too much; YARN lets the first one in whatever the limit."""
-    master = {"memory-mb": MASTER_MIB, "vcores": 1}
-    return any(used.get(name, 0) and used[name] + more > limit.get(name, 0) for name, more in master.items())
+        if not vector.get("memory-mb") or vector.get(share):  # it is all 0 where the queue has percentages
+            continue
+        gpus = vector.get(GPUS, 0)
+        resources = {**vector, share: str(WHOLE_GPU * gpus) if gpus else "N"}
+        shown = ",".join(
+            f"{_SHORT.get(name, name)}={amount}" for name, amount in resources.items() if amount or name in _SHORT
+        )
+        yield f"yarn.scheduler.capacity.{path}{nodes_with_label}.{setting}=[{shown}]"

@@ -66,7 +66,7 @@ class RefusedError(RequestError):
 
 
 class ResourceManager:
-    """A client of one cluster's ResourceManagers.
+    """A client of a cluster's ResourceManagers.
 
     Args:
         addresses: For example ``http://rm1:8088``; the active one is found among them.
@@ -80,6 +80,7 @@ class ResourceManager:
         self._active = self.addresses[0]
         self._patience_s = patience_s
         self._has_responded = False
+
         self._session = configured_session(requests.Session())
         self._session.headers["Accept"] = "application/json"
         for scheme in ("http://", "https://"):
@@ -87,7 +88,7 @@ class ResourceManager:
 
     @property
     def address(self) -> str:
-        """The one that answered last."""
+        """The ResourceManager that answered last."""
         return self._active
 
     def get(self, path: str) -> Document:
@@ -100,14 +101,19 @@ class ResourceManager:
         return self._retry_while_unreachable(lambda: self.request_once("GET", path))
 
     def request_once(self, method: str, path: str, document: object = None) -> Document:
-        """Send one request to each address in turn, and return the answer of the first active ResourceManager.
+        """Send a request to each address in turn, and return the answer of the first active ResourceManager.
 
         Raises:
             UnreachableError: None does.
             RefusedError: It answers with an error.
         """
         if not self._has_responded and len(self.addresses) > 1:
-            self._find_active()
+            # Begin with one that answers at once: one that hangs takes the question, and would be waited for each time.
+            for address in self.addresses:
+                with suppress(UnreachableError, RefusedError, *_CONNECTION_ERRORS):
+                    if _is_active(self._exchange(address, "GET", "info", None, _FIRST_TIMEOUT_S)):
+                        break
+
         troubles = []
         # A standby points to the active one by a name of its own, which need not be among ours; and it answers itself
         # when it is asked about itself, so the active one comes first by whatever name it answered.
@@ -116,20 +122,13 @@ class ResourceManager:
             if not trouble:
                 return answer
             troubles.append(f"{address}: {trouble}")
+
         joined = "; ".join(troubles)
         message = f"ResourceManager must answer; got: {joined}. Check that it runs, or name another with --rm."
         raise UnreachableError(message)
 
-    def _find_active(self) -> None:
-        """Begin with one that answers at once: one that hangs takes the question, and would be waited for each time."""
-        for address in self.addresses:
-            with suppress(UnreachableError, RefusedError, *_CONNECTION_ERRORS):
-                answer = self._exchange(address, "GET", "info", None, _FIRST_TIMEOUT_S)
-                if _is_active(answer):
-                    return
-
     def submit(self, make: Callable[[str], Document]) -> str:
-        """Submit one application, once, and return its id as soon as it is in the ResourceManager's keeping.
+        """Submit an application, once, and return its id as soon as the ResourceManager has stored it.
 
         Args:
             make: From the application's new id to what is to be sent.
@@ -141,6 +140,7 @@ class ResourceManager:
         identity = str(
             self._retry_while_unreachable(lambda: self.request_once("POST", "apps/new-application"))["application-id"]
         )
+
         document = make(identity)
         try:
             with suppress(UnreachableError):  # whether it was taken is seen below
@@ -163,31 +163,33 @@ class ResourceManager:
         except RefusedError as error:
             if error.status != _NOT_KNOWN:
                 raise
+
+        # One that is still reading its store back knows nothing yet, and may have become active between two questions.
         self._require_active()
         try:
-            return self._fetch_application(identity)  # it may have become active between the two questions
+            return self._fetch_application(identity)
         except RefusedError as error:
             if error.status != _NOT_KNOWN:
                 raise
             return None
 
     def settings(self, name: str) -> str | None:
-        """Return the value of one of the ResourceManager's settings, ``None`` if it does not report it.
+        """Return the value of a setting of the ResourceManager's, ``None`` if it does not report it.
 
         Raises:
             UnreachableError: None has answered for too long.
         """
-        return self._retry_while_unreachable(lambda: self._setting(name))
-
-    def _setting(self, name: str) -> str | None:
         parameters = {"name": name, "format": "json", "user.name": self.user}
+
+        def ask() -> requests.Response:
+            try:
+                return self._session.get(f"{self._active}/conf", params=parameters, timeout=_TIMEOUT_S)
+            except _CONNECTION_ERRORS as error:
+                self.request_once("GET", "info")  # another may be active by now
+                raise UnreachableError(describe_connection_error(error)) from error
+
         try:
-            answer = self._session.get(f"{self._active}/conf", params=parameters, timeout=_TIMEOUT_S)
-        except _CONNECTION_ERRORS as error:
-            self.request_once("GET", "info")  # another may be active by now
-            raise UnreachableError(describe_connection_error(error)) from error
-        try:
-            return str(answer.json()["property"]["value"])
+            return str(self._retry_while_unreachable(ask).json()["property"]["value"])
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -197,6 +199,8 @@ class ResourceManager:
         if report is None:
             self._send(document)
             report = self.application(identity)
+
+        # An application that is not stored yet is lost if the ResourceManager ends now.
         while report is not None and report.get("state") in _UNSAVED:
             time.sleep(_PAUSE_S / 20)
             report = self.application(identity)
@@ -227,13 +231,14 @@ class ResourceManager:
             try:
                 return action()
             except UnreachableError:
+                # One that has never answered may be a wrong address.
                 patience_s = self._patience_s if self._has_responded else min(self._patience_s, FIRST_PATIENCE_S)
                 if time.monotonic() - began_s >= patience_s:
                     raise
             time.sleep(_PAUSE_S)
 
     def _request(self, address: str, method: str, path: str, document: object) -> tuple[Document, str]:
-        """Return the document of one address, or the reason why there is none."""
+        """Return the document of an address, or the reason why there is none."""
         try:
             return self._exchange(address, method, path, document), ""
         except _CONNECTION_ERRORS as error:
@@ -251,6 +256,8 @@ class ResourceManager:
                 method, url, params=parameters, json=document, timeout=timeout_s, allow_redirects=False
             )
             self._has_responded = True
+
+            # A standby redirects to the active one, by an address that need not be among ours.
             target = answer.headers.get("Location", "")
             if answer.status_code not in _REDIRECTS or not target:
                 self._active = address
@@ -267,13 +274,14 @@ def _is_active(document: Document) -> bool:
 
 
 def _document(answer: requests.Response, method: str, path: str) -> Document:
-    """Return what an answer holds; no document comes from a ResourceManager that is starting or on standby."""
+    """Return the document of an answer; a ResourceManager that is starting or on standby sends none."""
     try:
         document = answer.json(object_pairs_hook=with_repeated_names) if answer.content else {}
     except ValueError:
         document = None
     if not isinstance(document, dict):
         document = None
+
     status = answer.status_code
     if status < _FIRST_ERROR and document is not None:
         return document
@@ -281,6 +289,8 @@ def _document(answer: requests.Response, method: str, path: str) -> Document:
         _refuse(answer, method, path, authentication_hint())
     if status == _NOT_KNOWN and document is not None:
         _refuse(answer, method, path, "Check the name")
+
+    # Without a document it is a page of a servlet that does not serve yet; a refusal of an application is final.
     starting = status >= _SERVER_ERROR and path != "apps"
     if document is None and (status < _FIRST_ERROR or starting or status in _REDIRECTS or status == _NOT_KNOWN):
         message = f"status {status}, no document: not active"
@@ -299,7 +309,7 @@ def _refuse(answer: requests.Response, method: str, path: str, cure: str) -> NoR
 
 
 def _error_text(answer: requests.Response) -> str:
-    """Return an error's own words: YARN's, or those of the servlet that guards it."""
+    """Return an error's own words: YARN's, or its servlet filter's."""
     try:
         document = answer.json()
         text = str((document.get("RemoteException") or document)["message"])
@@ -320,7 +330,7 @@ def configured_session(session: S) -> S:
 
 
 def kerberos_authentication() -> Any:  # an optional package's
-    """Return what answers a Negotiate challenge, ``None`` where requests-kerberos is not installed."""
+    """Return the answer to a Negotiate challenge, ``None`` where requests-kerberos is not installed."""
     if importlib.util.find_spec("requests_kerberos") is None:
         return None
     kerberos_authentication = importlib.import_module("requests_kerberos")
@@ -328,7 +338,7 @@ def kerberos_authentication() -> Any:  # an optional package's
 
 
 def authentication_hint() -> str:
-    """Return what to do where a daemon does not know who asks."""
+    """Return the remedy where a daemon does not know who asks."""
     if importlib.util.find_spec("requests_kerberos") is None:
         return "Install requests-kerberos into gpusage's own Python, then run kinit"
     return "Run kinit: there is no valid ticket, or it is of a user who is not known there"
@@ -341,6 +351,7 @@ def describe_connection_error(error: Exception) -> str:
         return text
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "its certificate is not trusted here: name your CA's file with REQUESTS_CA_BUNDLE"
+
     words = (
         "Connection refused",
         "timed out",

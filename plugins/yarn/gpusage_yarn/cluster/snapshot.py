@@ -1,4 +1,4 @@
-"""What a cluster has: the GPUs of each node label as one pool, read from the ResourceManager.
+"""A YARN cluster: the GPUs of each node label as a pool, read from the ResourceManager.
 
 Invariants:
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ _SLICE = re.compile(r"(\dg)[-_](\d+gb)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSize:
-    """What one container takes of a node."""
+    """A container's part of a node."""
 
     share: int = 0
     memory_mib: int = 0
@@ -44,7 +44,7 @@ MASTER = ContainerSize(memory_mib=MASTER_MIB, vcores=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """One node; ``share`` counts hundredths of GPUs.
+    """A node; ``share`` counts hundredths of GPUs.
 
     Attributes:
         label: ``""`` where it has none.
@@ -68,7 +68,7 @@ class NodeState:
 
     @property
     def room(self) -> int:
-        """The largest share that one container could have at once."""
+        """The largest share that a container could have at once."""
         return min(self.free.share, WHOLE_GPU if self.largest is None else self.largest, WHOLE_GPU)
 
     def fits(self, size: ContainerSize) -> bool:
@@ -79,7 +79,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSnapshot:
-    """A cluster as a ResourceManager showed it at one moment.
+    """A cluster as a ResourceManager showed it at some moment.
 
     Attributes:
         resource_types: Names and the most that a container can have of each.
@@ -99,7 +99,7 @@ class ClusterSnapshot:
     neighbours: tuple[Neighbour, ...] = ()
 
     def nodes_with_label(self, label: str) -> tuple[NodeState, ...]:
-        """Return the nodes with *label*, ``""`` for those without one."""
+        """Return the nodes with *label*, ``""`` for nodes without any."""
         return tuple(node for node in self.nodes if node.label == label)
 
     def without_nodes(self, names: Iterable[str]) -> ClusterSnapshot:
@@ -108,7 +108,7 @@ class ClusterSnapshot:
         return replace(self, nodes=tuple(node for node in self.nodes if node.name not in left_out))
 
     def room(self, label: str) -> int:
-        """Return the largest share that one container could have at once on a node with *label*."""
+        """Return the largest share that a container could have at once on a node with *label*."""
         return max((node.room for node in self.nodes_with_label(label) if node.usable), default=0)
 
     def fits(self, label: str, size: ContainerSize) -> bool:
@@ -117,7 +117,7 @@ class ClusterSnapshot:
 
 
 def read_snapshot(get: Callable[[str], Document], share: str = SHARE, *, brief: bool = False) -> ClusterSnapshot:
-    """Return what *get*, a function from a path below ``/ws/v1/cluster`` to a document, finds.
+    """Return the cluster by *get*, a function from a path below ``/ws/v1/cluster`` to a document.
 
     Args:
         get: Asks.
@@ -126,6 +126,7 @@ def read_snapshot(get: Callable[[str], Document], share: str = SHARE, *, brief: 
     """
     info = {} if brief else get("info").get("clusterInfo", {})
     labels = {} if brief else get("get-node-labels")
+
     scheduler = get("scheduler").get("scheduler", {}).get("schedulerInfo", {})
     nodes = tuple(parse_node(node, share) for node in as_list(get("nodes"), "nodes", "node"))
     return ClusterSnapshot(
@@ -145,6 +146,8 @@ def build_cluster(snapshot: ClusterSnapshot, catalogue: GpuCatalogue) -> Cluster
     for node in snapshot.nodes:
         if node.total.share or node.gpus:
             grouped.setdefault(node.label, []).append(node)
+
+    # Nobody knows of which generation the GPUs without a label are.
     bare = sum(_count(node) for node in grouped.pop("", []))
     notes = (f"{bare} GPUs are on nodes without a label, and are not used",) if bare else ()
     seen = Cluster(
@@ -164,10 +167,12 @@ def parse_node(node: Mapping[str, Any], share: str = SHARE) -> NodeState:
     total = resource_amounts(node.get("totalResource")) or {
         name: used.get(name, 0) + amount for name, amount in free.items()
     }
+
     usable = node.get("state") == "RUNNING"
     free = free if usable else {}
     if free.get("vcores", 0) < 0:  # the calculator does not count them, so there are always enough
         free = {**free, "vcores": total.get("vcores", 0)}
+
     labels = node.get("nodeLabels") or [""]
     return NodeState(
         name=str(node.get("id", "")),
@@ -195,6 +200,18 @@ def _pool(label: str, nodes: list[NodeState], queues: Iterable[Queue], catalogue
         if (queue.has_shares(label) if shared else queue.is_accessible(label))
         for name in known
     )
+
+    # Kinds of nodes, by what they have beside GPUs, with the room on each node that has some.
+    rooms: dict[tuple[int, int], list[Room]] = {}
+    for node in nodes:
+        alike = rooms.setdefault((node.total.vcores, node.total.memory_mib), [])
+        if node.usable and node.room:
+            memory_bytes = node.free.memory_mib * MIB
+            room = Room(
+                share_percent=node.room, cpu_count=node.free.vcores, host_memory_bytes=memory_bytes, node=node.name
+            )
+            alike.append(room)
+
     return GpuPool(
         gpu=known_gpu(catalogue, label) or known_gpu(catalogue, _SLICE.sub(r"\1.\2", label)),
         site_type=label,
@@ -205,28 +222,12 @@ def _pool(label: str, nodes: list[NodeState], queues: Iterable[Queue], catalogue
         exact_feature=label,
         partitions=tuple(sorted(names)) or ("",),
         node_gpu_counts=tuple(sorted({*map(_count, nodes)} - {0})),
-        node_kinds=tuple(_kinds(nodes)),
+        node_kinds=tuple(
+            NodeKind(cpu_count=vcores, host_memory_bytes=memory_mib * MIB, rooms=tuple(alike))
+            for (vcores, memory_mib), alike in rooms.items()
+        ),
         free_share_percent=max(node.room if node.usable else 0 for node in nodes),
     )
-
-
-def _kinds(nodes: Iterable[NodeState]) -> Iterator[NodeKind]:
-    """Yield each kind of *nodes*, by what they have beside GPUs, with the room on each node that has some."""
-    alike: dict[tuple[int, int], list[Room]] = {}
-    for node in nodes:
-        rooms = alike.setdefault((node.total.vcores, node.total.memory_mib), [])
-        if node.usable and node.room:
-            memory_bytes = node.free.memory_mib * MIB
-            rooms.append(
-                Room(
-                    share_percent=node.room,
-                    cpu_count=node.free.vcores,
-                    host_memory_bytes=memory_bytes,
-                    node=node.name,
-                )
-            )
-    for (vcores, memory_mib), rooms in alike.items():
-        yield NodeKind(cpu_count=vcores, host_memory_bytes=memory_mib * MIB, rooms=tuple(rooms))
 
 
 def _count(node: NodeState) -> int:

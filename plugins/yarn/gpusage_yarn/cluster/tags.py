@@ -37,6 +37,7 @@ def require_tags(tags: Sequence[str]) -> None:
         rule = f"have 1 to 100 ASCII characters, none of them a comma, and not begin with {_OURS!r}"
         message = f"Tag must {rule}; got {wrong[:120]!a}. Change --tag."
         raise RequestError(message)
+
     if len(tags) > _MAX_USER_TAGS:
         message = (
             f"Application must have at most {_MAX_USER_TAGS} tags of its user, because YARN takes {_MAX_TAGS} "
@@ -73,7 +74,7 @@ def parse_plan_tags(tags: str) -> tuple[int, tuple[str, ...]]:
 
 
 def read_pending_claims(get: Callable[[str], Document], labels: Iterable[str]) -> tuple[Reservation, ...]:
-    """Return what waiting applications were given of nodes with *labels*; nothing if YARN does not report it.
+    """Return the reservations of waiting applications on nodes with *labels*; none if YARN does not report them.
 
     Args:
         get: Asks for a path below ``/ws/v1/cluster``.
@@ -88,7 +89,7 @@ def read_pending_claims(get: Callable[[str], Document], labels: Iterable[str]) -
 
 
 def parse_claims(document: Document, labels: Iterable[str]) -> Iterator[Reservation]:
-    """Yield what each application in *document* still waits for.
+    """Yield the shares that each application in *document* still waits for.
 
     Args:
         document: As ``apps`` answers.
@@ -99,6 +100,7 @@ def parse_claims(document: Document, labels: Iterable[str]) -> Iterator[Reservat
         tags = [match.groups() for match in _TAG.finditer(str(application.get("applicationTags") or ""))]
         numbers = {kind: int(text) for kind, text in tags if text.isdigit()}
         named = tuple(known[text.casefold()] for kind, text in tags if kind == "label" and text.casefold() in known)
+
         started = max(int(application.get("runningContainers") or 0) - 1, 0)  # the master is one
         waiting = numbers.get("containers", 1) - started
         share = numbers.get("share", 0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from gpusage.cli.admin import (
     Finding,
@@ -29,153 +30,38 @@ from gpusage_yarn.cluster.configuration import (
     SOCKET,
 )
 from gpusage_yarn.cluster.jmx import JmxReport
-from gpusage_yarn.cluster.queues import MASTER_MIB, Queue
-from gpusage_yarn.cluster.snapshot import ClusterSnapshot
+from gpusage_yarn.doctor import queue_checks
 from gpusage_yarn.doctor.inspection import Inspection
 from gpusage_yarn.settings import YarnSettings
 from gpusage_yarn.share_plan import WHOLE_GPU
 
 _RESOURCE = "yarn.nodemanager.resource-type"
-
-
-def listener(inspection: Inspection) -> Finding:
-    """Tell nodes that bind no container to a GPU, and why."""
-    name = "node listener"
-    if not inspection.nodes:
-        return failed(
-            name, "no node offers shares", "gpusage yarn install --role node --gpus N --yes on each, restart it"
-        )
-    silent = [node for node in inspection.nodes if node.trouble]
-    lacking = [node for node in inspection.nodes if not node.binds and not node.trouble]
-    if lacking:
-        names = _first_names(node.name for node in lacking)
-        observation = f"it does not run on {len(lacking)} of {len(inspection.nodes)} nodes: {names}"
-        trouble = next((line for node in lacking for line in node.troubles), "")
-        if trouble:
-            return failed(name, f"{observation}; {trouble}", "fix what it reports, then restart the NodeManager")
-        return failed(name, observation, "gpusage yarn install --role node --yes there, then restart the NodeManager")
-    if silent:
-        observation = f"{_first_names(node.name for node in silent)} did not report: {silent[0].trouble}"
-        return warned(name, observation, "check whether this host reaches their web addresses, and may read /jmx there")
-    versions = sorted(
-        {node.version for node in inspection.nodes} | ({inspection.manager.version} if inspection.manager else set())
-    )
-    if len(versions) > 1:
-        return warned(name, f"versions {', '.join(versions)} run side by side", "put the same jar on every host")
-    return passed(name, f"runs on {len(inspection.nodes)} nodes, version {versions[0]}")
-
-
-def shares(inspection: Inspection) -> Finding:
-    """Tell nodes that offer other GPUs than they share out."""
-    name, offered = (
-        "shares of nodes",
-        {node.name: node for node in inspection.snapshot.nodes} if inspection.snapshot else {},
-    )
-    both = [
-        each.name for each in offered.values() if each.total.share and each.gpus and each.name not in inspection.divided
-    ]
-    for node in inspection.nodes:
-        share = offered[node.name].total.share if node.name in offered else 0
-        if node.free and share != WHOLE_GPU * len(node.free):
-            observation = f"{node.name} offers {share}, and its listener has {len(node.free)} GPUs"
-            resource = inspection.own.configuration.of_manager(YarnSettings).share_resource
-            todo = (
-                f"set {_RESOURCE}.{resource} to {WHOLE_GPU * len(node.free)}, "
-                "or gpusage.node.gpus to all GPUs that are shared; then restart the NodeManager"
-            )
-            return failed(name, observation, todo)
-    if both:
-        observation = f"{_first_names(both)} offer yarn.io/gpu as well: the same GPU may be given out twice"
-        todo = "let gpusage.node.gpus name the shared GPUs, and yarn.nodemanager.resource-plugins.gpu others"
-        return warned(name, observation, todo)
-    return passed(name, f"{sum(node.total.share for node in offered.values()) // WHOLE_GPU} GPUs, each counted once")
-
-
-def troubles(inspection: Inspection) -> Finding:
-    """Tell what daemons say of themselves: MPS, the journal, and exceptions of ours that were kept from them."""
-    name, daemons = "troubles", [*([inspection.manager] if inspection.manager else []), *inspection.nodes]
-    sentences = [f"{daemon.name}: {line}" for daemon in daemons for line in daemon.troubles]
-    if sentences:
-        return failed(name, "; ".join(sentences[:5]), "fix what it reports, then restart that daemon")
-    failing = [f"{daemon.name}: {daemon.failures}" for daemon in daemons if daemon.failures]
-    if failing:
-        observation = f"exceptions of gpusage have not reached daemons since they started: {_first_names(failing)}"
-        return warned(name, observation, "look for gpusage in their logs")
-    return passed(name, "no daemon reports any")
-
-
-def sampler(inspection: Inspection) -> Finding:
-    """Check the program that samples containers."""
-    name, command = "sampler", inspection.sampler
-    if command is None:
-        return skipped(name, "this host's configuration is of no node")
-    if inspection.old_copies:
-        observation = f"another gpusage has written {', '.join(map(str, inspection.old_copies))}"
-        return warned(name, observation, "gpusage yarn install --role node --yes here")
-    program = command.partition(" ")[0]
-    if os.access(program, os.X_OK):
-        return passed(name, command)
-    observation = f"gpusage.node.usage-command is {command or '(none)'}: nobody knows what containers here really did"
-    todo = "install gpusage on the node, gpusage yarn install --role node --yes there, then restart the NodeManager"
-    return warned(name, observation, todo)
-
-
-def masters(inspection: Inspection) -> Finding:
-    """Tell queues in which fewer masters run at once than the queue has GPUs."""
-    name, snapshot = "masters", inspection.snapshot
-    if snapshot is None:
-        return warned(name, "they are not known", "fix the ResourceManager first")
-    least = int(inspection.settings.get("yarn.scheduler.minimum-allocation-mb", "1024"))
-    counts_by_queue = []
-    for queue in snapshot.queues:
-        labels = sorted({node.label for node in snapshot.nodes if queue.is_accessible(node.label)})
-        counts = {label: masters_at_once(snapshot, queue, label, max(MASTER_MIB, least)) for label in labels}
-        gpus = sum(node.total.share for node in snapshot.nodes if queue.is_accessible(node.label)) // WHOLE_GPU
-        if sum(counts.values()) < gpus:
-            each = ", ".join(f"{count} on {label or 'nodes without a label'}" for label, count in counts.items())
-            todo = (
-                "raise yarn.scheduler.capacity.maximum-am-resource-percent (0.1 where it is not set), of all queues "
-                "or of this one; then yarn rmadmin -refreshQueues"
-            )
-            return warned(name, f"{queue.path} runs few applications at once for its {gpus} GPUs: {each}", todo)
-        counts_by_queue.append(f"{queue.path}: {sum(counts.values())} at once")
-    return passed(name, ", ".join(counts_by_queue[:5]))
-
-
-def masters_at_once(snapshot: ClusterSnapshot, queue: Queue, label: str, memory_mib: int) -> int:
-    """Return how many masters of applications *queue* is sure to run at once on nodes with *label*; at least one."""
-    part = queue.capacity.get(label, 0) / 100 * queue.masters.get(label, 100) / 100
-    nodes = snapshot.nodes_with_label(label)
-    memory = sum(node.total.memory_mib for node in nodes) * part / memory_mib
-    return max(int(min(memory, sum(node.total.vcores for node in nodes) * part)), 1 if nodes else 0)
-
-
-def _first_names(names: Iterable[str]) -> str:
-    """Return a few of *names*."""
-    known = list(names)
-    return ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")  # as many
-
-
 _INSTALL = "gpusage yarn install --yes on {}, then restart {}"
 _OURS = {CLASSES[CALCULATOR]: "", MEMORY_CALCULATOR: "; vcores do not count, as with YARN's default calculator"}
 _SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.CapacityScheduler"
 
 
 def run_checks(inspection: Inspection) -> tuple[Finding, ...]:
-    """Return one finding a check; where no ResourceManager answers, what it alone could report is skipped."""
-    first = _manager(inspection)
-    if inspection.snapshot is None:
-        findings = tuple(skipped(name, "the ResourceManager does not answer") for name, _ in _OF_CLUSTER)
-    else:
-        findings = tuple(check(inspection) for _, check in _OF_CLUSTER)
-    return (first, *findings, _loading(inspection), sampler(inspection), *_of_gpusage(inspection))
-
-
-def _of_gpusage(inspection: Inspection) -> tuple[Finding, ...]:
-    """Return the findings on gpusage itself, which need no ResourceManager."""
+    """Return a finding of each check; where no ResourceManager answers, checks of its own settings are skipped."""
     own = inspection.own
-    daemon = (_daemon(inspection), _allowed_users(inspection))
-    return (settings_file(own), *daemon, store(own), plugins(own), _kill_switch(inspection), *divisions(own))
+    findings: tuple[Finding, ...]
+    if inspection.snapshot is None:
+        findings = tuple(skipped(name, "the ResourceManager does not answer") for name in _CLUSTER_CHECKS)
+    else:
+        findings = tuple(check(name, inspection) for name, check in _CLUSTER_CHECKS.items())
+    return (
+        _manager(inspection),
+        *findings,
+        _loading(inspection),
+        _sampler(inspection),
+        settings_file(own),
+        _daemon(inspection),
+        _allowed_users(inspection),
+        store(own),
+        plugins(own),
+        _kill_switch(inspection),
+        *divisions(own),
+    )
 
 
 def _manager(inspection: Inspection) -> Finding:
@@ -189,8 +75,9 @@ def _manager(inspection: Inspection) -> Finding:
     return passed(name, f"Hadoop {inspection.snapshot.version} answers")
 
 
-def _resource_type(inspection: Inspection) -> Finding:
-    name, share = "resource type", inspection.own.configuration.of_manager(YarnSettings).share_resource
+def resource_type(name: str, inspection: Inspection) -> Finding:
+    """Check that YARN counts shares, and that a container may have a whole GPU."""
+    share = inspection.own.configuration.of_manager(YarnSettings).share_resource
     known = inspection.snapshot.resource_types if inspection.snapshot else {}
     if share not in known:
         observation = f"{share} is not among {', '.join(sorted(known)) or 'none'}"
@@ -201,11 +88,14 @@ def _resource_type(inspection: Inspection) -> Finding:
     return passed(name, f"{share}, at most {known[share] // WHOLE_GPU} whole GPUs a container")
 
 
-def _calculator(inspection: Inspection) -> Finding:
-    name, used = "resource calculator", inspection.settings.get(CALCULATOR)
+def calculator(name: str, inspection: Inspection) -> Finding:
+    """Check that shares are rounded to the site's steps."""
+    used = inspection.settings.get(CALCULATOR)
     running = next((ours for ours in _OURS if inspection.manager and _runs_class(inspection.manager, ours)), "")
     if inspection.manager and running:
         return passed(name, f"runs, version {inspection.manager.version}{_OURS[running]}")
+
+    # One that has not started in a ResourceManager that shows nothing may still be named in its settings.
     if used is None:
         return warned(name, "the ResourceManager does not report which it uses", "look into capacity-scheduler.xml")
     if used.strip() in _OURS:
@@ -216,12 +106,14 @@ def _calculator(inspection: Inspection) -> Finding:
     return warned(name, f"the site's own, {used}", "let it extend GpuShareResourceCalculator, to keep shares in steps")
 
 
-def _rule(inspection: Inspection) -> Finding:
-    return _of_manager("placement rule", RULES, inspection)
+def placement_rule(name: str, inspection: Inspection) -> Finding:
+    """Check the rule that asks gpusaged."""
+    return _of_manager(name, RULES, inspection)
 
 
-def _processor(inspection: Inspection) -> Finding:
-    return _of_manager("processor", PROCESSORS, inspection)
+def processor(name: str, inspection: Inspection) -> Finding:
+    """Check the processor that puts plans into requests."""
+    return _of_manager(name, PROCESSORS, inspection)
 
 
 def _of_manager(name: str, key: str, inspection: Inspection) -> Finding:
@@ -232,6 +124,8 @@ def _of_manager(name: str, key: str, inspection: Inspection) -> Finding:
         if lacking:
             return failed(name, f"it does not run in {lacking[0]}, which may take over", todo)
         return passed(name, f"runs, version {running.version}")
+
+    # What does not run may be named, and wait for a restart.
     named = inspection.settings.get(key)
     if named is not None and expected not in named:
         return failed(name, f"{key}={named or '(none)'}", todo)
@@ -241,9 +135,13 @@ def _of_manager(name: str, key: str, inspection: Inspection) -> Finding:
     return failed(name, "it does not run in the ResourceManager", todo)
 
 
-def _allocator(inspection: Inspection) -> Finding:
-    """Return whether containers are bound to GPUs when they are allocated; it begins with the first request."""
-    name, named = "placement allocator", inspection.settings.get(ALLOCATOR)
+def _runs_class(daemon: JmxReport, expected: str) -> bool:
+    return bool({expected, expected.rpartition(".")[2]} & daemon.classes)
+
+
+def allocator(name: str, inspection: Inspection) -> Finding:
+    """Check that containers are bound to GPUs when they are allocated; it begins with the first request."""
+    named = inspection.settings.get(ALLOCATOR)
     if named is None:
         return warned(name, "the ResourceManager does not report which it uses", "look into yarn-site.xml")
     if CLASSES[ALLOCATOR] in named:
@@ -252,66 +150,84 @@ def _allocator(inspection: Inspection) -> Finding:
     return warned(name, observation, _INSTALL.format("the ResourceManager's host", "it"))
 
 
-def _labels(inspection: Inspection) -> Finding:
-    name, snapshot = "node labels", inspection.snapshot
-    bare = [node.name for node in snapshot.nodes if node.total.share and not node.label] if snapshot else []
-    if inspection.settings.get("yarn.node-labels.enabled", "true") != "true":
-        todo = (
-            "in yarn-site.xml: yarn.node-labels.enabled=true, yarn.node-labels.fs-store.root-dir=hdfs://.../labels; "
-            "then restart the ResourceManager"
+def listener(name: str, inspection: Inspection) -> Finding:
+    """Tell nodes that bind no container to a GPU, and why."""
+    if not inspection.nodes:
+        return failed(
+            name, "no node offers shares", "gpusage yarn install --role node --gpus N --yes on each, restart it"
         )
-        return failed(name, "they are not enabled", todo)
-    if bare:
-        todo = (
-            "name each GPU type, for example: yarn rmadmin -addToClusterNodeLabels 'v100,a100'; "
-            f"yarn rmadmin -replaceLabelsOnNode '{bare[0]}=v100'"
-        )
-        return failed(name, f"{len(bare)} nodes with GPUs have none: {', '.join(bare[:5])}", todo)
-    pools = inspection.cluster.pools if inspection.cluster else ()
-    strange = [pool.site_type for pool in pools if pool.gpu is None]
-    if strange:
-        todo = "name them after GPUs as `gpusage gpus` has them, or add them with a plugin's describe_gpus"
-        return warned(name, f"not in the catalogue: {', '.join(strange)}", todo)
-    return passed(name, ", ".join(f"{pool.site_type}: {pool.gpu_count} GPUs" for pool in pools) or "no GPU")
+
+    silent = [node for node in inspection.nodes if node.trouble]
+    lacking = [node for node in inspection.nodes if not node.binds and not node.trouble]
+    if lacking:
+        names = _first_names(node.name for node in lacking)
+        observation = f"it does not run on {len(lacking)} of {len(inspection.nodes)} nodes: {names}"
+        trouble = next((line for node in lacking for line in node.troubles), "")
+        if trouble:
+            return failed(name, f"{observation}; {trouble}", "fix what it reports, then restart the NodeManager")
+        return failed(name, observation, "gpusage yarn install --role node --yes there, then restart the NodeManager")
+    if silent:
+        observation = f"{_first_names(node.name for node in silent)} did not report: {silent[0].trouble}"
+        return warned(name, observation, "check whether this host reaches their web addresses, and may read /jmx there")
+
+    versions = sorted({daemon.version for daemon in (*inspection.nodes, inspection.manager) if daemon})
+    if len(versions) > 1:
+        return warned(name, f"versions {', '.join(versions)} run side by side", "put the same jar on every host")
+    return passed(name, f"runs on {len(inspection.nodes)} nodes, version {versions[0]}")
 
 
-def _queues(inspection: Inspection) -> Finding:
-    name, snapshot = "queues", inspection.snapshot
-    if snapshot is None:
-        return warned(name, "they are not known", "fix the ResourceManager first")
-    labels = sorted({node.label for node in snapshot.nodes if node.total.share and node.label})
-    closed = [(queue.path, label) for label in labels for queue in snapshot.queues if not queue.is_accessible(label)]
-    unreachable = [label for label in labels if not any(queue.is_accessible(label) for queue in snapshot.queues)]
-    if unreachable:
-        label = unreachable[0]
-        todo = (
-            "in capacity-scheduler.xml, of root and of each queue Q: yarn.scheduler.capacity.root.Q."
-            f"accessible-node-labels=*, yarn.scheduler.capacity.root.Q.accessible-node-labels.{label}.capacity=100 "
-            "(100 in all); then yarn rmadmin -refreshQueues"
-        )
-        return failed(name, f"no queue has capacity in {', '.join(unreachable)}", todo)
-    without = [(queue, label) for queue in snapshot.queues for label in labels if queue.missing.get(label)]
-    if without:
-        queue, label = without[0]
-        others = f", nor have {len(without) - 1} others" if len(without) > 1 else ""
-        observation = f"{queue.path} has absolute resources in {label}, and no shares among them{others}"
-        todo = (
-            f"in capacity-scheduler.xml, and likewise in absolute queues above it: {'; '.join(queue.missing[label])}; "
-            "then yarn rmadmin -refreshQueues"
-        )
-        return failed(name, observation, todo)
-    if closed:
-        gaps = ", ".join(f"{queue} not in {label}" for queue, label in closed[:5])
-        return passed(name, f"{len(snapshot.queues)}; {gaps}")
-    return passed(name, f"{len(snapshot.queues)}, each with capacity in every label")
+def shares(name: str, inspection: Inspection) -> Finding:
+    """Tell nodes that offer other GPUs than they share out."""
+    offered = {node.name: node for node in inspection.snapshot.nodes} if inspection.snapshot else {}
+    both = [
+        each.name for each in offered.values() if each.total.share and each.gpus and each.name not in inspection.divided
+    ]
+
+    # The listener's own count is of GPUs that it found; YARN's is what the site has written.
+    for node in inspection.nodes:
+        share = offered[node.name].total.share if node.name in offered else 0
+        if node.free and share != WHOLE_GPU * len(node.free):
+            observation = f"{node.name} offers {share}, and its listener has {len(node.free)} GPUs"
+            resource = inspection.own.configuration.of_manager(YarnSettings).share_resource
+            todo = (
+                f"set {_RESOURCE}.{resource} to {WHOLE_GPU * len(node.free)}, "
+                "or gpusage.node.gpus to all GPUs that are shared; then restart the NodeManager"
+            )
+            return failed(name, observation, todo)
+
+    if both:
+        observation = f"{_first_names(both)} offer yarn.io/gpu as well: the same GPU may be given out twice"
+        todo = "let gpusage.node.gpus name the shared GPUs, and yarn.nodemanager.resource-plugins.gpu others"
+        return warned(name, observation, todo)
+    return passed(name, f"{sum(node.total.share for node in offered.values()) // WHOLE_GPU} GPUs, each counted once")
 
 
-def _recovery(inspection: Inspection) -> Finding:
-    name = "recovery"
+def troubles(name: str, inspection: Inspection) -> Finding:
+    """Report the daemons' own troubles: MPS, the journal, and exceptions of ours that were kept from them."""
+    daemons = [*([inspection.manager] if inspection.manager else []), *inspection.nodes]
+    sentences = [f"{daemon.name}: {line}" for daemon in daemons for line in daemon.troubles]
+    if sentences:
+        return failed(name, "; ".join(sentences[:5]), "fix what it reports, then restart that daemon")
+
+    failing = [f"{daemon.name}: {daemon.failures}" for daemon in daemons if daemon.failures]
+    if failing:
+        observation = f"exceptions of gpusage have not reached daemons since they started: {_first_names(failing)}"
+        return warned(name, observation, "look for gpusage in their logs")
+    return passed(name, "no daemon reports any")
+
+
+def recovery(name: str, inspection: Inspection) -> Finding:
+    """Check that applications outlive a restart of the ResourceManager."""
     if inspection.settings.get("yarn.resourcemanager.recovery.enabled", "true") != "true":
         todo = "set yarn.resourcemanager.recovery.enabled=true and a store"
         return warned(name, "a restart of the ResourceManager forgets every application", todo)
     return passed(name, "applications outlive a restart of the ResourceManager")
+
+
+def _first_names(names: Iterable[str]) -> str:
+    """Return a few of *names*."""
+    known = list(names)
+    return ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")  # as many
 
 
 def _loading(inspection: Inspection) -> Finding:
@@ -329,6 +245,23 @@ def _loading(inspection: Inspection) -> Finding:
     return passed(name, f"{len(inspection.loaded)} of gpusage's classes load with the classpath of this host's Hadoop")
 
 
+def _sampler(inspection: Inspection) -> Finding:
+    """Check the program that samples containers."""
+    name, command = "sampler", inspection.sampler
+    if command is None:
+        return skipped(name, "this host's configuration is of no node")
+    if inspection.old_copies:
+        observation = f"another gpusage has written {', '.join(map(str, inspection.old_copies))}"
+        return warned(name, observation, "gpusage yarn install --role node --yes here")
+
+    program = command.partition(" ")[0]
+    if os.access(program, os.X_OK):
+        return passed(name, command)
+    observation = f"gpusage.node.usage-command is {command or '(none)'}: nobody knows what containers here really did"
+    todo = "install gpusage on the node, gpusage yarn install --role node --yes there, then restart the NodeManager"
+    return warned(name, observation, todo)
+
+
 def _daemon(inspection: Inspection) -> Finding:
     name, own = "gpusaged", inspection.own
     if own.status is None:
@@ -337,6 +270,7 @@ def _daemon(inspection: Inspection) -> Finding:
     trouble = daemon_trouble(own.status, "yarn")
     if trouble:
         return warned(name, trouble, "see `gpusage yarn status`")
+
     named = inspection.settings.get(SOCKET, own.socket)
     if named != own.socket:
         todo = f"gpusage yarn install --yes, or socket = {named!r} in [daemon] of gpusage.toml"
@@ -367,21 +301,20 @@ def _kill_switch(inspection: Inspection) -> Finding:
     return finding
 
 
-_OF_CLUSTER: tuple[tuple[str, Callable[[Inspection], Finding]], ...] = (
-    ("resource type", _resource_type),
-    ("resource calculator", _calculator),
-    ("placement rule", _rule),
-    ("processor", _processor),
-    ("placement allocator", _allocator),
-    ("node listener", listener),
-    ("shares of nodes", shares),
-    ("troubles", troubles),
-    ("node labels", _labels),
-    ("queues", _queues),
-    ("masters", masters),
-    ("recovery", _recovery),
+_CLUSTER_CHECKS: Mapping[str, Callable[[str, Inspection], Finding]] = MappingProxyType(
+    {
+        "resource type": resource_type,
+        "resource calculator": calculator,
+        "placement rule": placement_rule,
+        "processor": processor,
+        "placement allocator": allocator,
+        "node listener": listener,
+        "shares of nodes": shares,
+        "troubles": troubles,
+        "node labels": queue_checks.node_labels,
+        "queues": queue_checks.queues,
+        "masters": queue_checks.masters,
+        "recovery": recovery,
+    }
 )
-
-
-def _runs_class(daemon: JmxReport, expected: str) -> bool:
-    return bool({expected, expected.rpartition(".")[2]} & daemon.classes)
+"""The checks that need the ResourceManager's answers, by the names that an admin sees."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pwd
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +51,7 @@ from gpusage_yarn.cluster.jmx import (
     query_setting,
 )
 from gpusage_yarn.cluster.resource_manager import ResourceManager
-from gpusage_yarn.cluster.snapshot import ClusterSnapshot, NodeState, build_cluster, read_snapshot
+from gpusage_yarn.cluster.snapshot import ClusterSnapshot, build_cluster, read_snapshot
 from gpusage_yarn.install.classes import configured_classes, load_classes
 from gpusage_yarn.install.site import DEVICES, SHARED_GPUS, are_gpus_divided
 from gpusage_yarn.settings import YarnSettings
@@ -69,9 +69,22 @@ SETTINGS = (
 )
 
 
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTENING = "0A"
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagerUser:
+    """Who asks gpusaged on this host, and whether it gets an answer."""
+
+    name: str
+    allowed: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What the checks read.
+    """The input of all checks.
 
     Attributes:
         own: Of gpusage itself.
@@ -109,8 +122,21 @@ def inspect_installation(folder: Path | None = None, addresses: tuple[str, ...] 
     """Return the state of the installation on this host and its cluster."""
     configuration, trouble = read_configuration()
     chosen = conf_folder(folder or configuration.of_manager(YarnSettings).conf_dir)
-    loaded, loading_trouble = _load_configured_classes(chosen)
-    cluster, command = _of_cluster(chosen, configuration, addresses), read_sampler_command(chosen)
+    loaded, loading_trouble = None, ""
+    try:
+        loaded = load_classes(configured_classes(chosen), chosen)
+    except GpuUsageError as error:
+        loading_trouble = str(error)
+
+    # Copies that this host's NodeManager runs, and that another gpusage than this has written.
+    command, old_copies = read_sampler_command(chosen), list[Path]()
+    program = Path((command or "").partition(" ")[0])
+    if program.name == PYTHON:
+        with suppress(GpuUsageError):
+            edits = plan_node_programs(program.parent)
+            old_copies = [edit.path for edit in edits if edit.changes and edit.path != program]
+
+    cluster = _cluster_parts(chosen, configuration, addresses)
     manager_socket = cluster.get("settings", {}).get(SOCKET)
     return Inspection(
         folder=chosen,
@@ -118,13 +144,13 @@ def inspect_installation(folder: Path | None = None, addresses: tuple[str, ...] 
         loaded=loaded,
         loading_trouble=loading_trouble,
         sampler=command,
-        old_copies=_old_copies(Path((command or "").partition(" ")[0])),
+        old_copies=tuple(old_copies),
         **cluster,
     )
 
 
-def _of_cluster(folder: Path, configuration: Configuration, addresses: tuple[str, ...]) -> dict[str, Any]:
-    """Return what the ResourceManager and its nodes say, by the names of `Inspection`."""
+def _cluster_parts(folder: Path, configuration: Configuration, addresses: tuple[str, ...]) -> dict[str, Any]:
+    """Return the answers of the ResourceManager and its nodes, by the names of `Inspection`."""
     settings = configuration.of_manager(YarnSettings)
     try:
         known = require_addresses(settings, addresses)
@@ -135,10 +161,18 @@ def _of_cluster(folder: Path, configuration: Configuration, addresses: tuple[str
         values = {CALCULATOR: calculator, **{name: manager.settings(name) for name in SETTINGS}}
     except GpuUsageError as error:
         return {"trouble": str(error)}
+
     sharing = [node for node in snapshot.nodes if node.usable and node.total.share][:MAX_NODES]
     scheme = manager.address.partition(":")[0]
     answers = query_nodes(sharing, scheme, NODES_LIMIT_S)
     nodes = tuple(answers.get(node.name, JmxReport(name=node.name, trouble="no answer in time")) for node in sharing)
+
+    # Nodes that offer whole GPUs as well as shares, and say which are which.
+    divided = set()
+    for node in [node for node in sharing if node.name in answers and node.gpus][:MAX_NODES_PER_SUBMISSION]:
+        url = f"{scheme}://{node.address}"
+        if are_gpus_divided({name: query_setting(url, name) for name in (SHARED_GPUS, DEVICES)}):
+            divided.add(node.name)
     return {
         "snapshot": snapshot,
         "cluster": build_cluster(snapshot, advisor().catalogue),
@@ -147,16 +181,8 @@ def _of_cluster(folder: Path, configuration: Configuration, addresses: tuple[str
         "others": tuple(query_daemon(address, address) for address in known if address != manager.address),
         "user": manager_user(manager.address, configuration.daemon),
         "nodes": nodes,
-        "divided": frozenset(_nodes_dividing_gpus([node for node in sharing if node.name in answers], scheme)),
+        "divided": frozenset(divided),
     }
-
-
-def _nodes_dividing_gpus(nodes: Iterable[NodeState], scheme: str) -> Iterator[str]:
-    """Yield the names of those of *nodes* that offer whole GPUs as well as shares, and say which are which."""
-    for node in [each for each in nodes if each.gpus][:MAX_NODES_PER_SUBMISSION]:
-        url = f"{scheme}://{node.address}"
-        if are_gpus_divided({name: query_setting(url, name) for name in (SHARED_GPUS, DEVICES)}):
-            yield node.name
 
 
 def read_sampler_command(folder: Path) -> str | None:
@@ -169,35 +195,6 @@ def read_sampler_command(folder: Path) -> str | None:
     return settings.get(SAMPLER, "") if is_node else None
 
 
-def _old_copies(program: Path) -> tuple[Path, ...]:
-    """Return the copies beside *program*, if it is one, that another gpusage than this has written."""
-    if program.name != PYTHON:
-        return ()
-    with suppress(GpuUsageError):
-        return tuple(edit.path for edit in plan_node_programs(program.parent) if edit.changes and edit.path != program)
-    return ()
-
-
-def _load_configured_classes(folder: Path) -> tuple[Mapping[str, str] | None, str]:
-    try:
-        return load_classes(configured_classes(folder), folder), ""
-    except GpuUsageError as error:
-        return None, str(error)
-
-
-_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_LISTENING = "0A"
-_PORTS = {"http": 80, "https": 443}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManagerUser:
-    """Who asks gpusaged on this host, and whether it gets an answer."""
-
-    name: str
-    allowed: bool
-
-
 def manager_user(address: str, daemon: DaemonSettings) -> ManagerUser | None:
     """Return the user of the ResourceManager at *address*, ``None`` if it runs elsewhere."""
     parts = urlsplit(address)
@@ -205,8 +202,14 @@ def manager_user(address: str, daemon: DaemonSettings) -> ManagerUser | None:
     uid = listener_uid(port) if _is_here(parts.hostname or "") else None
     if uid is None:
         return None
+
+    name, owner = str(uid), None
+    with suppress(KeyError):
+        name = pwd.getpwuid(uid).pw_name
+    with suppress(OSError):
+        owner = Path(daemon.socket).stat().st_uid
     uids, _ = known_uids(daemon.allowed_users)
-    return ManagerUser(name=_name(uid), allowed=uid in uids or uid == _owner(Path(daemon.socket)))
+    return ManagerUser(name=name, allowed=uid in uids or uid == owner)
 
 
 def listener_uid(port: int, tables: Sequence[Path] = _TABLES) -> int | None:
@@ -216,6 +219,7 @@ def listener_uid(port: int, tables: Sequence[Path] = _TABLES) -> int | None:
             lines = table.read_text(encoding="ascii").splitlines()[1:]
         except OSError:
             continue
+
         for line in lines:
             _, local, _, state, _, _, _, uid, *_ = line.split()
             if state == _LISTENING and int(local.rpartition(":")[2], 16) == port:
@@ -224,32 +228,13 @@ def listener_uid(port: int, tables: Sequence[Path] = _TABLES) -> int | None:
 
 
 def _is_here(host: str) -> bool:
-    """Return whether *host* is this one: only its own addresses can be bound to."""
+    """Return whether *host* is this host: only its own addresses can be bound to."""
     try:
         addresses = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except OSError:
         return False
-    return any(_can_bind(family, place) for family, _, _, _, place in addresses)
-
-
-def _can_bind(family: int, place: tuple[object, ...]) -> bool:
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as own:
+    for family, _, _, _, place in addresses:
+        with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as own:
             own.bind(place)
-    except OSError:
-        return False
-    return True
-
-
-def _owner(path: Path) -> int | None:
-    try:
-        return path.stat().st_uid
-    except OSError:
-        return None
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+            return True
+    return False

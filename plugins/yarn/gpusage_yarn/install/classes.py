@@ -43,6 +43,7 @@ def require_classes(edits: Iterable[Edit], folder: Path) -> None:
         loaded = load_classes(sorted(new), folder)
     except RequestError:
         return
+
     broken = [f"{name}: {trouble}" for name, trouble in loaded.items() if trouble]
     if broken:
         message = (
@@ -58,40 +59,39 @@ def load_classes(names: Iterable[str], folder: Path) -> Mapping[str, str]:
     Raises:
         RequestError: This host has no Java, or no Hadoop whose `yarn classpath` works.
     """
-    java, classpath = _java(), _classpath(folder)
-    return {name: _load(java, classpath, name) for name in names}
-
-
-def _load(java: str, classpath: str, name: str) -> str:
-    command = [java, *_OPTIONS, "-classpath", classpath, _FINDER, "create", name]
-    try:
-        done = subprocess.run(
-            command, check=False, capture_output=True, text=True, timeout=_LIMIT_S, stdin=subprocess.DEVNULL
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    if done.returncode == 0:
-        return ""
-    troubles = _TROUBLE.findall(done.stdout + done.stderr)
-    return " ".join((troubles[-1] if troubles else f"exit status {done.returncode}").split())[:200]
-
-
-def _java() -> str:
     home = os.environ.get("JAVA_HOME")
-    path = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if not path or not Path(path).is_file():
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not java or not Path(java).is_file():
         message = "Java must be found by JAVA_HOME or PATH to try our classes; it is not. Set JAVA_HOME."
         raise RequestError(message)
-    return path
+
+    classpath, troubles_by_class = _classpath(folder), {}
+    for name in names:
+        command = [java, *_OPTIONS, "-classpath", classpath, _FINDER, "create", name]
+        try:
+            done = subprocess.run(
+                command, check=False, capture_output=True, text=True, timeout=_LIMIT_S, stdin=subprocess.DEVNULL
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            troubles_by_class[name] = str(error)
+            continue
+
+        # Of a chain of exceptions the last is the cause.
+        troubles = _TROUBLE.findall(done.stdout + done.stderr)
+        trouble = troubles[-1] if troubles else f"exit status {done.returncode}"
+        troubles_by_class[name] = " ".join(trouble.split())[:200] if done.returncode else ""
+    return troubles_by_class
 
 
 def _classpath(folder: Path) -> str:
+    """Return the output of `yarn classpath` for the configuration in *folder*."""
     homes = [os.environ.get(name) for name in ("HADOOP_YARN_HOME", "HADOOP_HOME")]
     places = os.pathsep.join([*(f"{home}/bin" for home in homes if home), os.environ.get("PATH", "")])
     program = shutil.which("yarn", path=places)
     if program is None:
         message = "Hadoop's command yarn must be found by HADOOP_HOME or PATH to try our classes; it is not. Set one."
         raise RequestError(message)
+
     environment = {**os.environ, "HADOOP_CONF_DIR": str(folder), "YARN_CONF_DIR": str(folder)}
     try:
         done = subprocess.run(
@@ -100,4 +100,4 @@ def _classpath(folder: Path) -> str:
     except (OSError, subprocess.SubprocessError) as error:
         message = f"Command {program} classpath must succeed; got: {error}. Try it by hand."
         raise RequestError(message) from error
-    return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+    return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""  # warnings come first

@@ -1,4 +1,4 @@
-"""What installing changes at a site, as a list of edits that can be shown, made, and unmade.
+"""The changes of an installation at a site, as a list of edits that can be shown, made, and undone.
 
 Invariants:
 
@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -43,6 +43,7 @@ from gpusage_yarn.cluster.configuration import (
 )
 from gpusage_yarn.install.xml_block import with_block, without_block
 from gpusage_yarn.settings import YarnSettings
+from gpusage_yarn.share_plan import SHARE
 
 Role = Literal["rm", "node", "client"]
 _MODE = re.compile(r"""^[ \t]*mode[ \t]*=[ \t]*("[^"\n]*"|'[^'\n]*')""", re.MULTILINE)
@@ -52,12 +53,19 @@ _OUR_MODE = re.compile(_CHANGED.format("(?P<written>.*)") + r"(?P<own>.*)\n(?P<l
 _WHOLE = 100
 MAX_GPUS = 16
 """As many as a node of the largest common kind has: a container may ask for them all."""
+GPU = "yarn.io/gpu"
+PLUGINS = "yarn.nodemanager.resource-plugins"
+DEVICES = "yarn.nodemanager.resource-plugins.gpu.allowed-gpu-devices"
+SHARED_GPUS = "gpusage.node.gpus"
+_NODE_RESOURCES = "node-resources.xml"
+_COUNT = f"yarn.nodemanager.resource-type.{GPU}"
+_CAPACITY = re.compile(r"yarn\.scheduler\.capacity\.(root[\w.-]*?)(?:\.accessible-node-labels\.([^.]+))?\.capacity")
 _STOCK_ALLOCATOR = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.placement.LocalityAppPlacementAllocator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where a site keeps what we change, and which daemons read it.
+    """The files of a site that an installation changes, and the daemons that read them.
 
     Attributes:
         folder: Hadoop's configuration.
@@ -81,7 +89,7 @@ def find_site(
     gpus: int | None = None,
     mps_command: str = "",
 ) -> Site:
-    """Return the site whose Hadoop configuration is *folder*, else the one that the environment names.
+    """Return the site whose Hadoop configuration is *folder*, else the folder that the environment names.
 
     Raises:
         RequestError: There is no yarn-site.xml in it.
@@ -96,7 +104,7 @@ def find_site(
 
 
 def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, ...]:
-    """Return the edits that install us; *mode* is ``observe`` at a new site, and an old one's own, where not given."""
+    """Return the edits of an installation; without *mode*, a new site gets ``observe``, an old site keeps its own."""
     configuration = load_configuration() if site.gpusage_toml.exists() else default_configuration()
     edits = [*plan_node_programs(site.libexec)] if "node" in site.roles else []
     for name in FILES:
@@ -105,7 +113,15 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
         if name == RESOURCE_TYPES and TYPES not in theirs:  # Hadoop takes the list from yarn-site.xml as well
             theirs |= {key: value for key, value in _own_settings(site.folder / SITE).items() if key == TYPES}
         ours = {key: value for key, value in _ours(site, name, theirs, configuration) if theirs.get(key) != value}
-        _require_open(path, ours)
+
+        # What the site has declared final, in this file or in one that it includes, Hadoop takes from nobody else.
+        for key, file in final_settings(path).items():
+            if key in ours:
+                message = (
+                    f"Property {key!r} in {str(file)!r} must not be final, because gpusage adds to it; it is. "
+                    "Add to its value there by hand, or take <final> away."
+                )
+                raise RequestError(message)
         edits.append(edit_of(path, with_block(read_text(path), ours, str(path))))
     if "rm" in site.roles:
         edits.append(edit_of(site.gpusage_toml, _toml(read_text(site.gpusage_toml), mode, site)))
@@ -113,7 +129,7 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
 
 
 def installation_notes(site: Site) -> tuple[str, ...]:
-    """Return what the admin of *site* should know beside the edits that install us, a sentence each."""
+    """Return notes for the admin of *site* on an installation, a sentence each."""
     if "rm" not in site.roles:
         return ()
     configuration = load_configuration() if site.gpusage_toml.exists() else default_configuration()
@@ -132,7 +148,7 @@ def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
 
 
 def with_item(present: str, item: str, *, default: str = "", first: bool = False) -> str:
-    """Return the comma-separated list *present* with *item* in it; an empty one is *default* first."""
+    """Return the comma-separated list *present* with *item* in it; an empty list is *default* first."""
     items = [word.strip() for word in (present or default).split(",") if word.strip()]
     if item in items:
         return ",".join(items)
@@ -142,7 +158,7 @@ def with_item(present: str, item: str, *, default: str = "", first: bool = False
 def _ours(
     site: Site, name: str, theirs: Mapping[str, str], configuration: Configuration
 ) -> Iterator[tuple[str, str]]:  # fmt: skip
-    """Yield our settings of one file, given what the site has set there itself."""
+    """Yield our settings of the file *name*, with the site's own settings there."""
     share = configuration.of_manager(YarnSettings).share_resource
     if name == RESOURCE_TYPES:
         yield TYPES, with_item(theirs.get(TYPES, ""), share)
@@ -154,7 +170,8 @@ def _ours(
     elif name == SITE:
         if site.roles & {"rm", "node"}:
             yield "gpusage.switch-file", configuration.kill_switch
-            yield from _if_other("gpusage.share.resource", share, "gpusage.io/share")
+            if share != SHARE:
+                yield "gpusage.share.resource", share
         if "rm" in site.roles:
             yield RULES, with_item(theirs.get(RULES, ""), CLASSES[RULES], default="user-group", first=True)
             yield PROCESSORS, with_item(theirs.get(PROCESSORS, ""), CLASSES[PROCESSORS])
@@ -180,25 +197,9 @@ def _of_nodes(site: Site, theirs: Mapping[str, str], share: str) -> Iterator[tup
         yield "gpusage.node.mps-command", site.mps_command
 
 
-def _if_other(name: str, value: str, default: str) -> Iterator[tuple[str, str]]:
-    if value != default:
-        yield name, value
-
-
 def _own_settings(path: Path) -> dict[str, str]:
-    """Return what the site has set in a file and in those that it includes, our blocks left out."""
+    """Return the site's own settings in a file and in the files that it includes, our blocks left out."""
     return read_settings(path, lambda each: without_block(read_text(each)))
-
-
-def _require_open(path: Path, names: Collection[str]) -> None:
-    """Refuse a file in which, or in one that it includes, the site has declared one of the settings *names* final."""
-    for name, file in final_settings(path).items():
-        if name in names:
-            message = (
-                f"Property {name!r} in {str(file)!r} must not be final, because gpusage adds to it; it is. "
-                "Add to its value there by hand, or take <final> away."
-            )
-            raise RequestError(message)
 
 
 def _toml(present: str | None, mode: SiteMode | None, site: Site) -> str:
@@ -212,6 +213,7 @@ def _toml(present: str | None, mode: SiteMode | None, site: Site) -> str:
         )
     if mode is None:
         return present
+
     own, line = _own_toml(present) or "", f'mode = "{mode}"'
     match = _OWN_MODE.search(own)
     if match is None:
@@ -223,22 +225,13 @@ def _toml(present: str | None, mode: SiteMode | None, site: Site) -> str:
 
 def _own_toml(present: str | None) -> str | None:
     """Return gpusage.toml as the site wrote it; a mode that it changed after us is its own."""
-    return present if present is None else _OUR_MODE.sub(_restored, present, count=1)
 
+    def restored(ours: re.Match[str]) -> str:
+        if ours["line"] != ours["written"]:
+            return f"{ours['line']}{ours['end']}"
+        return f"{ours['own']}{ours['end']}" if ours["own"] else ""
 
-def _restored(ours: re.Match[str]) -> str:
-    if ours["line"] != ours["written"]:
-        return f"{ours['line']}{ours['end']}"
-    return f"{ours['own']}{ours['end']}" if ours["own"] else ""
-
-
-GPU = "yarn.io/gpu"
-PLUGINS = "yarn.nodemanager.resource-plugins"
-DEVICES = "yarn.nodemanager.resource-plugins.gpu.allowed-gpu-devices"
-SHARED_GPUS = "gpusage.node.gpus"
-_NODE_RESOURCES = "node-resources.xml"
-_COUNT = f"yarn.nodemanager.resource-type.{GPU}"
-_CAPACITY = re.compile(r"yarn\.scheduler\.capacity\.(root[\w.-]*?)(?:\.accessible-node-labels\.([^.]+))?\.capacity")
+    return present if present is None else _OUR_MODE.sub(restored, present, count=1)
 
 
 def require_single_offer(folder: Path, settings: Mapping[str, str], gpus: int) -> None:
@@ -252,7 +245,13 @@ def require_single_offer(folder: Path, settings: Mapping[str, str], gpus: int) -
     Raises:
         RequestError: It does, and the site has not said which GPUs are for whom.
     """
-    present = _offer(folder, settings)
+    present = ""
+    if GPU in (word.strip() for word in settings.get(PLUGINS, "").split(",")):
+        present = f"{PLUGINS} in {SITE}"
+    for file, values in ((SITE, settings), (_NODE_RESOURCES, read_settings(folder / _NODE_RESOURCES))):
+        if not present and values.get(_COUNT, "").strip() not in ("", "0"):
+            present = f"{_COUNT} in {file}"
+
     if gpus and present and not are_gpus_divided(settings):
         message = (
             f"Node's GPUs must be offered once; {present} offers them whole as {GPU}, and --gpus {gpus} would offer "
@@ -265,16 +264,6 @@ def require_single_offer(folder: Path, settings: Mapping[str, str], gpus: int) -
 def are_gpus_divided(settings: Mapping[str, str]) -> bool:
     """Return whether a node's *settings* say which of its GPUs are shared, and which YARN gives out whole."""
     return bool(settings.get(SHARED_GPUS, "").strip()) and settings.get(DEVICES, "").strip() not in ("", "auto")
-
-
-def _offer(folder: Path, settings: Mapping[str, str]) -> str:
-    """Return the setting by which a node offers whole GPUs, with its file; empty where none does."""
-    if GPU in (word.strip() for word in settings.get(PLUGINS, "").split(",")):
-        return f"{PLUGINS} in {SITE}"
-    for file, settings_of_file in ((SITE, settings), (_NODE_RESOURCES, read_settings(folder / _NODE_RESOURCES))):
-        if settings_of_file.get(_COUNT, "").strip() not in ("", "0"):
-            return f"{_COUNT} in {file}"
-    return ""
 
 
 def queues_without_shares(settings: Mapping[str, str], share: str) -> Iterator[str]:

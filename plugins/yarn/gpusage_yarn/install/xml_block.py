@@ -25,7 +25,7 @@ _TAIL = "</configuration>\n"
 
 
 def with_block(text: str | None, settings: Mapping[str, str], path: str) -> str | None:
-    """Return the file's *text* with *settings* as our block, in place of an older one; ``None`` for no file and none.
+    """Return the file's *text* with *settings* as our block, in place of an older block; ``None`` for no file.
 
     Raises:
         RequestError: The file is not a Hadoop configuration.
@@ -35,8 +35,16 @@ def with_block(text: str | None, settings: Mapping[str, str], path: str) -> str 
         return bare
     if bare is None:
         return f"{_HEAD}{_block(settings)}{_TAIL}"
-    _require_xml(bare, path)
-    ends = [match.start() for match in _CLOSED.finditer(_blanked(bare))]
+
+    try:
+        ET.fromstring(bare.encode())  # noqa: S314 - the admin's own file, and expat fetches nothing
+    except (ET.ParseError, ValueError) as error:
+        message = f"File {path!r} must be XML; got: {error}. Fix it, then install again."
+        raise RequestError(message) from error
+
+    # A comment may hold the end of a configuration; blank, it keeps every other character in its place.
+    blanked = _COMMENT.sub(lambda match: " " * len(match[0]), bare)
+    ends = [match.start() for match in _CLOSED.finditer(blanked)]
     if not ends:
         message = f"File {path!r} must end with </configuration>; it does not. Fix it, then install again."
         raise RequestError(message)
@@ -63,16 +71,3 @@ def _block(settings: Mapping[str, str]) -> str:
         for name, value in settings.items()
     )
     return f"{_BEGIN}{entries}{_END}"
-
-
-def _blanked(text: str) -> str:
-    """Return *text* with its comments blank, every other character where it was."""
-    return _COMMENT.sub(lambda match: " " * len(match[0]), text)
-
-
-def _require_xml(text: str, path: str) -> None:
-    try:
-        ET.fromstring(text.encode())  # noqa: S314 - the admin's own file, and expat fetches nothing
-    except (ET.ParseError, ValueError) as error:
-        message = f"File {path!r} must be XML; got: {error}. Fix it, then install again."
-        raise RequestError(message) from error

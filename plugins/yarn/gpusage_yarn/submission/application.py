@@ -1,4 +1,4 @@
-"""What is sent to YARN for one command: our application master, with everything that it needs in its environment.
+"""The application that YARN gets for a command: our application master, with all that it needs in its environment.
 
 Invariants:
 
@@ -81,7 +81,7 @@ class Application:
     priority: int | None = None
 
     def document(self, identity: str) -> dict[str, Any]:
-        """Return what is sent for it under the id *identity*."""
+        """Return the document that submits it under the id *identity*."""
         document: dict[str, Any] = {
             "application-id": identity,
             "application-name": self.name,
@@ -97,6 +97,7 @@ class Application:
                 },
             },
         }
+
         if self.priority is not None:
             document["priority"] = self.priority
         if self.queue:
@@ -119,13 +120,13 @@ class Application:
         return variables
 
     def master_command(self) -> str:
-        """Return the master's command line; the outer bash fills in its variables, the quotes are for the inner one."""
+        """Return the master's command line: the outer bash fills in its variables, the inner bash needs the quotes."""
         entries = re.sub(r"\$(\w+)", r"{{\1}}", self.classpath).replace(",", ":")
         return f"{_JAVA} -cp '{entries}' {MASTER} 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr"
 
 
 def command_line(words: Sequence[str]) -> str:
-    """Return what bash is to run: one word as it was typed, several as the words that they are.
+    """Return the command line for bash: a single word as it was typed, several as the words that they are.
 
     Raises:
         RequestError: It is too long, or not text.
@@ -148,6 +149,7 @@ def parse_variables(entries: Iterable[str]) -> tuple[tuple[str, str], ...]:
             message = f"Variable must {rule}; got {entry[:80]!r}. Write --env LEVEL=3."
             raise RequestError(message)
         variables[name] = value if separator else os.environ[name]
+
     for name, value in variables.items():
         _checked(f"Variable {name}", value)
     _checked("Variables, as they travel,", json_of(variables))
@@ -155,20 +157,22 @@ def parse_variables(entries: Iterable[str]) -> tuple[tuple[str, str], ...]:
 
 
 def without_reserved(variables: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """Return *variables* without those that keep a container to its share, and the names of these."""
+    """Return *variables* without any that would lift a container's limits, and the names of these."""
     entries = tuple(variables)
     ours = tuple(name for name, _ in entries if _OURS.fullmatch(name))
     return tuple((name, value) for name, value in entries if name not in ours), ours
 
 
 def require_transportable(command: str, variables: Iterable[tuple[str, str]]) -> None:
-    """Refuse a command that with its variables does not fit where a node hands it to bash, as one word in base64.
+    """Refuse a command that with its variables does not fit where a node hands it to bash, as a word in base64.
 
     Raises:
         RequestError: It is so long.
     """
     exports = [f"export {name}='{value}'\n{value.count(_QUOTE) * '...'}" for name, value in variables]
     script = len("".join([*exports, command, "\n"]).encode())
+
+    # Base64 makes four bytes of three.
     most = (_MAX_ARGUMENT_BYTES - _ARGUMENT_FRAME) * 3 // 4
     if script > most:
         message = (
@@ -195,6 +199,7 @@ def describe_files(paths: Iterable[Path]) -> tuple[tuple[str, str], ...]:
             rule = "be a file" if not path.is_file() else "have a name of its own, for all lie in one folder"
             message = f"File {str(path)!r} must {rule}; it does not. Check --file."
             raise RequestError(message)
+
         # YARN compares the time of change to the millisecond.
         files[path.name] = f"{path.absolute().as_uri()} {status.st_size} {status.st_mtime_ns // 1_000_000}"
     _checked("List of files, as it travels,", json_of(files))
@@ -207,6 +212,7 @@ def _checked(what: str, text: str) -> str:
     except UnicodeEncodeError:
         message = f"{what} must be UTF-8; got other bytes. Put it into a script, and send that with --file."
         raise RequestError(message) from None
+
     if length > _MAX_CHARACTERS or "\0" in text:
         rule = f"have at most {_MAX_CHARACTERS} bytes, none of them 0"
         message = f"{what} must {rule}; got {length}. Put it into a script, and send that with --file."

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,6 @@ from gpusage_yarn.cluster.resource_manager import ResourceManager
 from gpusage_yarn.cluster.snapshot import ClusterSnapshot, ContainerSize, read_snapshot
 from gpusage_yarn.cluster.tags import make_tags, require_tags
 from gpusage_yarn.settings import MANAGER, YarnSettings
-from gpusage_yarn.share_plan import Plan
 from gpusage_yarn.submission.application import (
     DEFAULT_CLASSPATH,
     Application,
@@ -58,7 +59,7 @@ SCHEMA = "gpusage.yarn.submit/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitOptions:
-    """What was typed, beside the command and the model."""
+    """The options of a submission, without the command and the model."""
 
     name: str
     queue: str
@@ -86,9 +87,16 @@ def submit(
     as_json = typed.pop("as_json")
     run = options.pop_job_options(typed)
     line = command_line(command)
-    typed["name"] = typed["name"] or (shlex.split(command[0]) if _is_simple(command[0]) else command)[0][:80]
+    if not typed["name"]:
+        # A command line of one word may hold several; one that no shell would take is its own name.
+        words: Sequence[str] = command
+        with suppress(ValueError):
+            words = shlex.split(command[0]) or command
+        typed["name"] = words[0][:80]
     submit_options = SubmitOptions(**typed)
     configuration = load_configuration()
+
+    # Without a model an earlier run of the same command may have shown one; this run then shows its own.
     model_request = options.read_requests([model], run)[0] if model else None
     record = None
     if model_request is None:
@@ -97,6 +105,7 @@ def submit(
             submit_options = replace(submit_options, learns=False)  # the site observes no jobs
         else:
             model_request = request_of(record, submit_options.files, advisor().catalogue)
+
     manager = ResourceManager(require_addresses(configuration.of_manager(YarnSettings), submit_options.addresses))
     planned, application = _prepare_application(manager, configuration, model_request, submit_options, line)
     if record is not None:
@@ -105,10 +114,13 @@ def submit(
     if submit_options.dry_run:
         _show_dry(planned, application, as_json=as_json)
         return
-    application = replace(application, files=_files(configuration, manager.user, submit_options, application))
+
+    if submit_options.files:
+        application = _with_uploaded_files(application, configuration, manager.user, submit_options.files)
     identity = manager.submit(application.document)
     if submit_options.lifetime_s is not None:
         _print_note(limit_lifetime(manager, identity, submit_options.lifetime_s))
+
     if not as_json:
         click.echo(identity)
     outcome = _follow(manager, identity) if wait else None
@@ -126,17 +138,17 @@ def _prepare_application(
     submit_options: SubmitOptions,
     line: str,
 ) -> tuple[PlannedSubmission, Application]:
-    """Return what to ask for, and the application that does; nothing is sent yet."""
+    """Return the planned submission and its application; nothing is sent yet."""
+    # What the user wrote is refused before the cluster is asked.
     require_tags(submit_options.tags)
-    (variables, ours), files = (
-        without_reserved(parse_variables(submit_options.env)),
-        describe_files(submit_options.files),
-    )
+    variables, ours = without_reserved(parse_variables(submit_options.env))
+    files = describe_files(submit_options.files)
     require_transportable(line, variables)
     if ours:
         _print_note(
             f"note: --env {', '.join(ours)} is left out: the node says which GPU a container has, and how much of it"
         )
+
     snapshot, notes = _read_cluster(manager, configuration, submit_options)
     advised = advisor().configured(configuration)
     planned = _decide(site_advisor(advised, configuration), model_request, submit_options, manager.user, snapshot)
@@ -144,14 +156,28 @@ def _prepare_application(
     require_queue_limit(snapshot, Requirements(share=share, queue=submit_options.queue), planned.plan.share)
     for note in notes:
         _print_note(f"note: {note}")
+
+    # A store that the site has not named is the user's own, and may be missing without a word.
     number, trouble = ("", "") if submit_options.dry_run else record_decision(planned, advised, configuration.store.url)
     if trouble and "store.url" in configuration.origins:
         _print_note(f"note: this decision is not recorded: {trouble}")
+
     rescue = submit_options.rescue and advised.rules.sharing.rescue
     plan = replace(planned.plan, containers=submit_options.containers, rescue=rescue)
-    plan = _restrict_to_partner(plan, snapshot, manager, submit_options.partner)
+    if submit_options.partner:
+        nodes = application_nodes(manager.get, submit_options.partner)
+        plan, why_not = restrict_to_nodes(plan, snapshot, nodes)
+        if why_not:
+            _print_note(f"note: it does not go to {submit_options.partner}: {why_not}")
+
+    # YARN lowers a priority without a word.
     if submit_options.priority is not None:
-        _warn_about_priority(manager, submit_options.priority)
+        most = manager.settings("yarn.cluster.max-application-priority") or ""
+        if most.isdigit() and submit_options.priority > int(most):
+            _print_note(f"note: the priority becomes {most}, the highest here (yarn.cluster.max-application-priority)")
+
+    key = "yarn.application.classpath"
+    own = read_settings(conf_folder(configuration.of_manager(YarnSettings).conf_dir) / SITE).get(key)
     application = Application(
         command=line,
         plan=plan,
@@ -160,7 +186,7 @@ def _prepare_application(
         master_label=master_label(snapshot, submit_options.queue, plan.labels),
         variables=variables,
         files=files,
-        classpath=_classpath(manager, configuration),
+        classpath=manager.settings(key) or own or DEFAULT_CLASSPATH,
         tags=tuple(make_tags(plan, number, submit_options.tags)),
         attempts=submit_options.attempts,
         priority=submit_options.priority,
@@ -171,7 +197,7 @@ def _prepare_application(
 def _read_cluster(
     manager: ResourceManager, configuration: Configuration, submit_options: SubmitOptions
 ) -> tuple[ClusterSnapshot, list[str]]:
-    """Return the cluster as far as this application may run in it, and what the user should know of it."""
+    """Return the cluster as far as this application may run in it, and notes on it for the user."""
     share = configuration.of_manager(YarnSettings).share_resource
     size = ContainerSize(memory_mib=submit_options.memory_mib, vcores=submit_options.vcores)
     requirements = Requirements(share=share, queue=submit_options.queue, label=submit_options.gpu, size=size)
@@ -179,45 +205,21 @@ def _read_cluster(
         lambda: read_snapshot(manager.get, share, brief=not submit_options.gpu), share, submit_options.gpu
     )
     labels = require_feasible(snapshot, requirements)
+
+    # The ResourceManager knows sums over a node's GPUs; the nodes themselves report what is free of each.
     reports = query_nodes(sample_nodes(snapshot, labels), manager.address.partition(":")[0])
     bound, notes = exclude_unbound_nodes(snapshot, labels, reports)
     return replace(with_free_gpus(bound, reports), neighbours=read_neighbours(bound, manager.address)), notes
 
 
-def _restrict_to_partner(plan: Plan, snapshot: ClusterSnapshot, manager: ResourceManager, partner: str) -> Plan:
-    """Return *plan* for a node where the application *partner* runs, if one is named and a node of it has room."""
-    if not partner:
-        return plan
-    plan, why_not = restrict_to_nodes(plan, snapshot, application_nodes(manager.get, partner))
-    if why_not:
-        _print_note(f"note: it does not go to {partner}: {why_not}")
-    return plan
-
-
-def _warn_about_priority(manager: ResourceManager, priority: int) -> None:
-    """Tell if the cluster lowers *priority*, as YARN does without a word."""
-    most = manager.settings("yarn.cluster.max-application-priority") or ""
-    if most.isdigit() and priority > int(most):
-        _print_note(f"note: the priority becomes {most}, the highest here (yarn.cluster.max-application-priority)")
-
-
-def _files(
-    configuration: Configuration, user: str, submit_options: SubmitOptions, application: Application
-) -> tuple[tuple[str, str], ...]:  # fmt: skip
-    """Return where the nodes find each file: in HDFS where there is one, else where it lies."""
-    if not submit_options.files:
-        return ()
-
+def _with_uploaded_files(
+    application: Application, configuration: Configuration, user: str, paths: Sequence[Path]
+) -> Application:
+    """Return *application* with its files in HDFS where there is one; else the nodes find them where they lie."""
     hdfs, why = find_hdfs(conf_folder(configuration.of_manager(YarnSettings).conf_dir), user)
     if why:
         _print_note(f"note: {why}")
-    return tuple((path.name, hdfs.upload(path)) for path in submit_options.files) if hdfs else application.files
-
-
-def _classpath(manager: ResourceManager, configuration: Configuration) -> str:
-    named = "yarn.application.classpath"
-    own = read_settings(conf_folder(configuration.of_manager(YarnSettings).conf_dir) / SITE).get(named)
-    return manager.settings(named) or own or DEFAULT_CLASSPATH
+    return replace(application, files=tuple((path.name, hdfs.upload(path)) for path in paths)) if hdfs else application
 
 
 def site_advisor(advisor: Advisor, configuration: Configuration) -> Advisor:
@@ -232,14 +234,20 @@ def _decide(
     user: str,
     snapshot: ClusterSnapshot,
 ) -> PlannedSubmission:
-    """Return what to ask for; the model's card is the user's own where it was read before, and so are its needs."""
-    fields = {"user": user, "queue": submit_options.queue, "label": submit_options.gpu, "name": submit_options.name}
-    fields |= {"memory_mib": str(submit_options.memory_mib), "vcores": str(submit_options.vcores)}
-    fields["rescue"] = str(int(submit_options.rescue))
-    submission = DecisionRequest(manager=MANAGER, fields=fields, origin=user)
-    job = advisor.parse(submission)
+    """Return the planned submission; card and needs come from the user's cache where the model was read before."""
+    fields = {
+        "user": user,
+        "queue": submit_options.queue,
+        "label": submit_options.gpu,
+        "name": submit_options.name,
+        "memory_mib": str(submit_options.memory_mib),
+        "vcores": str(submit_options.vcores),
+        "rescue": str(int(submit_options.rescue)),
+    }
+    job = advisor.parse(DecisionRequest(manager=MANAGER, fields=fields, origin=user))
     shows_model = model_request is None and bool(submit_options.learns)
     job = replace(job, model_request=model_request, shows_model=shows_model)
+
     card = card_of(model_request) if model_request else ""
     advisor = with_cache(advisor, card)
     size = ContainerSize(memory_mib=submit_options.memory_mib, vcores=submit_options.vcores)
@@ -264,6 +272,8 @@ def _explain_failure(outcome: ApplicationOutcome) -> None:
         for sentence in outcome.out_of_memory_messages():
             _print_note(sentence)
         return
+
+    # The diagnostics repeat the end of the logs, which stand below in full where a node still has them.
     tails = list(log_tails(outcome))
     for line in (outcome.reason() if tails else outcome.diagnostics).splitlines():
         click.echo(f"  {line}", err=True)
@@ -277,7 +287,7 @@ def _explain_failure(outcome: ApplicationOutcome) -> None:
 def print_document(
     planned: PlannedSubmission, application: Application, identity: str, outcome: ApplicationOutcome | None
 ) -> None:
-    """Print one JSON document on a submission."""
+    """Print a JSON document on a submission."""
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "application": identity or None,
@@ -286,6 +296,7 @@ def print_document(
         "plan": asdict(planned.plan),
     }
     del document["script"]
+
     if outcome:
         document["end"] = {
             "state": outcome.state,
@@ -304,13 +315,6 @@ def _show_dry(planned: PlannedSubmission, application: Application, *, as_json: 
         f"containers: {plan.containers}, each {plan.share} % of a GPU, {plan.memory_mib} MiB and "
         f"{plan.vcores} vcores, on {', then '.join(plan.labels)}; nothing was submitted."
     )
-
-
-def _is_simple(word: str) -> bool:
-    try:
-        return bool(shlex.split(word))
-    except ValueError:
-        return False
 
 
 def _print_note(text: str) -> None:

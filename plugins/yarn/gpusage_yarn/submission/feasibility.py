@@ -1,4 +1,4 @@
-"""What a cluster must have for a submission; what it cannot run is refused before anything is sent."""
+"""The demands of a submission on a cluster; a submission that cannot run is refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DOCTOR = "See: gpusage yarn doctor."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """Where an application is to run, and what each of its containers takes beside its share.
+    """Where an application is to run, and the size of each of its containers beside its share.
 
     Attributes:
         share: The resource type that counts hundredths of GPUs.
@@ -37,37 +37,85 @@ class Requirements:
 
 
 def wait_for_nodes(read: Callable[[], ClusterSnapshot], share: str, label: str) -> ClusterSnapshot:
-    """Return what *read* shows; again after a while where nodes are missing, for a new ResourceManager has none yet."""
+    """Return the result of *read*; again after a while if nodes are missing: a new ResourceManager has none yet."""
     deadline_s = time.monotonic() + REGISTRATION_TIMEOUT_S
-    snapshot = read()
-    while _nodes_missing(snapshot, share, label) and time.monotonic() < deadline_s:
-        time.sleep(_PAUSE_S)
+    while True:
         snapshot = read()
-    return snapshot
 
-
-def _nodes_missing(snapshot: ClusterSnapshot, share: str, label: str) -> bool:
-    """Return whether nodes that are known of by their labels or their resource type have not registered yet."""
-    there = {node.label for node in snapshot.nodes}
-    return share in snapshot.resource_types and (not there or (label in snapshot.labels and label not in there))
+        # Nodes that have not registered yet are known of by their labels, or by their resource type.
+        there = {node.label for node in snapshot.nodes}
+        is_missing = not there or (label in snapshot.labels and label not in there)
+        if share not in snapshot.resource_types or not is_missing or time.monotonic() >= deadline_s:
+            return snapshot
+        time.sleep(_PAUSE_S)
 
 
 def require_feasible(snapshot: ClusterSnapshot, requirements: Requirements) -> tuple[str, ...]:
-    """Return the labels on which an application may run; refuse what this cluster cannot run.
+    """Return the labels on which an application may run; refuse an application that this cluster cannot run.
 
     Raises:
         RequestError: It offers no shares, has no labels, or does not have what was named.
     """
     labels = _require_labels(snapshot, requirements)
-    queue = _require_queue(snapshot, requirements.queue)
+
+    # YARN may make a queue when it is named, so one that is not there is refused only where it makes none.
+    name, queue = requirements.queue, find_queue(snapshot.queues, requirements.queue)
+    if name and queue is None and snapshot.queues and not snapshot.creates_queues:
+        known = ", ".join(each.path for each in snapshot.queues)
+        _refuse(f"Queue {name!r}", "be one of the cluster's", f"there are {known}", "Change --queue.")
     if queue:
-        reached = [label for label in labels if queue.is_accessible(label)]
-        if not reached:
-            rule = f"be open to the label {' or '.join(labels)}"
-            _refuse(f"Queue {queue.path!r}", rule, "it is not", "Change --queue, or see: gpusage yarn doctor.")
-        labels = _sharing_labels(queue, reached, requirements.share)
-    _require_size(snapshot, labels, requirements.size)
+        labels = _require_shares(queue, labels, requirements.share)
+
+    # No node could ever hold a container that is larger than it.
+    size = requirements.size
+    nodes = [node for label in labels for node in snapshot.nodes_with_label(label) if node.usable]
+    for amount, type_name, option, unit in (
+        (size.memory_mib, "memory-mb", "--memory-mib", " MiB"),
+        (size.vcores, "vcores", "--vcores", " vcores"),
+    ):
+        here = max((node.total.memory_mib if unit == " MiB" else node.total.vcores for node in nodes), default=amount)
+        most = min(here, snapshot.resource_types.get(type_name, amount))
+        if amount > most:
+            rule = f"be at most {most}{unit}, the most that one has on {' or '.join(labels)}"
+            _refuse(f"Container's {option}", rule, f"got {amount}", f"Lower {option}.")
     return labels
+
+
+def _require_labels(snapshot: ClusterSnapshot, requirements: Requirements) -> tuple[str, ...]:
+    """Return the labels that offer shares, or the label that was named."""
+    if requirements.share not in snapshot.resource_types:
+        known = ", ".join(sorted(snapshot.resource_types)) or "none"
+        _refuse("Cluster", f"have the resource type {requirements.share!r}", f"it has {known}", _DOCTOR)
+    shared = {node.label for node in snapshot.nodes if node.total.share}
+    if not shared:
+        _refuse("Cluster", f"have nodes that offer {requirements.share!r}", "none does", _DOCTOR)
+
+    labels = sorted(shared - {""})
+    if not labels:
+        _refuse("Nodes with GPUs", "have node labels, one per GPU type", "none has", _DOCTOR)
+    if requirements.label and requirements.label not in labels:
+        observation = f"there are {', '.join(labels)}"
+        _refuse(f"GPU {requirements.label!r}", "be a node label with shared GPUs", observation, "Change --gpu.")
+    return (requirements.label,) if requirements.label else tuple(labels)
+
+
+def _require_shares(queue: Queue, labels: tuple[str, ...], share: str) -> tuple[str, ...]:
+    """Return the *labels* of which *queue* has shares; YARN takes an application elsewhere and never starts it."""
+    reached = [label for label in labels if queue.is_accessible(label)]
+    if not reached:
+        rule = f"be open to the label {' or '.join(labels)}"
+        _refuse(f"Queue {queue.path!r}", rule, "it is not", "Change --queue, or see: gpusage yarn doctor.")
+
+    sharing = tuple(label for label in reached if queue.has_shares(label))
+    if not sharing:
+        rule = (
+            f"have {share} among its absolute resources on {' or '.join(reached)}, or the application would wait for "
+            "ever"
+        )
+        lines = [line for label in reached for line in queue.missing.get(label, ())]
+        cure = f"Change --queue; your admin can write {'; '.join(lines[:2])}."
+        _refuse(f"Queue {queue.path!r}", rule, "it has none", cure)
+    return sharing
 
 
 def exclude_unbound_nodes(
@@ -89,6 +137,7 @@ def exclude_unbound_nodes(
             lacking.append(label)
         elif bare:
             notes.append(f"containers on {', '.join(bare)} ({label}) are bound to no GPU; tell your admin")
+
     if lacking and set(lacking) == set(labels):
         rule = "run gpusage's listener, which binds containers to GPUs"
         _refuse(f"Nodes with the label {' or '.join(lacking)}", rule, "those that were asked do not", _DOCTOR)
@@ -100,7 +149,7 @@ def exclude_unbound_nodes(
 
 
 def require_queue_limit(snapshot: ClusterSnapshot, requirements: Requirements, share: int) -> None:
-    """Refuse a *share* that is more than the queue allows one container, which YARN would refuse later.
+    """Refuse a *share* that is more than the queue allows a container, which YARN would refuse later.
 
     Raises:
         RequestError: It is more.
@@ -111,63 +160,6 @@ def require_queue_limit(snapshot: ClusterSnapshot, requirements: Requirements, s
         observation = f"this job needs {share}{' (a whole GPU)' if share == WHOLE_GPU else ''}"
         rule = f"be at most {most}, the maximum allocation of queue {queue.path!r}"
         _refuse(f"Container's {requirements.share}", rule, observation, "Change --queue.")
-
-
-def _require_labels(snapshot: ClusterSnapshot, requirements: Requirements) -> tuple[str, ...]:
-    if requirements.share not in snapshot.resource_types:
-        known = ", ".join(sorted(snapshot.resource_types)) or "none"
-        _refuse("Cluster", f"have the resource type {requirements.share!r}", f"it has {known}", _DOCTOR)
-    shared = {node.label for node in snapshot.nodes if node.total.share}
-    if not shared:
-        _refuse("Cluster", f"have nodes that offer {requirements.share!r}", "none does", _DOCTOR)
-    labels = sorted(shared - {""})
-    if not labels:
-        _refuse("Nodes with GPUs", "have node labels, one per GPU type", "none has", _DOCTOR)
-    if requirements.label and requirements.label not in labels:
-        observation = f"there are {', '.join(labels)}"
-        _refuse(f"GPU {requirements.label!r}", "be a node label with shared GPUs", observation, "Change --gpu.")
-    return (requirements.label,) if requirements.label else tuple(labels)
-
-
-def _require_queue(snapshot: ClusterSnapshot, name: str) -> Queue | None:
-    """Return the queue that is meant; ``None`` where only YARN knows it, which may make it when it is named."""
-    queue = find_queue(snapshot.queues, name)
-    if name and queue is None and snapshot.queues and not snapshot.creates_queues:
-        known = ", ".join(each.path for each in snapshot.queues)
-        _refuse(f"Queue {name!r}", "be one of the cluster's", f"there are {known}", "Change --queue.")
-    return queue
-
-
-def _sharing_labels(queue: Queue, labels: Iterable[str], share: str) -> tuple[str, ...]:
-    """Return those of *labels* of which *queue* has shares; YARN takes an application elsewhere and never starts it."""
-    known = tuple(labels)
-    sharing = tuple(label for label in known if queue.has_shares(label))
-    if not sharing:
-        rule = (
-            f"have {share} among its absolute resources on {' or '.join(known)}, or the application would wait for ever"
-        )
-        lines = [line for label in known for line in queue.missing.get(label, ())]
-        _refuse(
-            f"Queue {queue.path!r}",
-            rule,
-            "it has none",
-            f"Change --queue; your admin can write {'; '.join(lines[:2])}.",
-        )
-    return sharing
-
-
-def _require_size(snapshot: ClusterSnapshot, labels: tuple[str, ...], size: ContainerSize) -> None:
-    """Refuse a container that no node could ever hold."""
-    nodes = [node for label in labels for node in snapshot.nodes_with_label(label) if node.usable]
-    for amount, name, option, unit in (
-        (size.memory_mib, "memory-mb", "--memory-mib", " MiB"),
-        (size.vcores, "vcores", "--vcores", " vcores"),
-    ):
-        here = max((node.total.memory_mib if unit == " MiB" else node.total.vcores for node in nodes), default=amount)
-        most = min(here, snapshot.resource_types.get(name, amount))
-        if amount > most:
-            rule = f"be at most {most}{unit}, the most that one has on {' or '.join(labels)}"
-            _refuse(f"Container's {option}", rule, f"got {amount}", f"Lower {option}.")
 
 
 def _refuse(subject: str, rule: str, observation: str, cure: str) -> NoReturn:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -29,7 +29,7 @@ _MISSING, _FIRST_ERROR = 404, 400
 
 
 class Hdfs:
-    """A client of one HDFS.
+    """A client of an HDFS.
 
     Args:
         url: Its name, for example ``hdfs://cluster``.
@@ -47,20 +47,29 @@ class Hdfs:
         Raises:
             RequestError: No NameNode takes it, or the file cannot be read.
         """
-        place = f"{self._request('GET', '/', 'GETHOMEDIRECTORY')['Path']}/{FOLDER}/{_digest(path)}/{path.name}"
+        digest = hashlib.sha256()
+        try:
+            with path.open("rb") as content:
+                while block := content.read(_BLOCK_BYTES):
+                    digest.update(block)
+        except OSError as error:
+            message = f"File {str(path)!r} must be readable; got: {error.strerror}. Check --file."
+            raise RequestError(message) from error
+
+        home = self._request("GET", "/", "GETHOMEDIRECTORY")["Path"]
+        place = f"{home}/{FOLDER}/{digest.hexdigest()}/{path.name}"
         status = self._status(place)
         if status is None:
-            self._send(path, place)
+            partial = f"{place}.{secrets.token_hex(8)}"
+            target = self._request("PUT", partial, "CREATE", noredirect="true", permission="600")["Location"]
+            with path.open("rb") as content:
+                _parse_response(self._session.put(target, data=content, timeout=_TIMEOUT_S), target)
+
+            # Where the rename fails another submission was faster with the same content.
+            if not self._request("PUT", partial, "RENAME", destination=place).get("boolean"):
+                self._request("DELETE", partial, "DELETE")
             status = self._status(place) or {}
         return f"{self.url}{quote(place)} {status.get('length')} {status.get('modificationTime')}"
-
-    def _send(self, path: Path, place: str) -> None:
-        partial = f"{place}.{secrets.token_hex(8)}"
-        target = self._request("PUT", partial, "CREATE", noredirect="true", permission="600")["Location"]
-        with path.open("rb") as content:
-            _parse_response(self._session.put(target, data=content, timeout=_TIMEOUT_S), target)
-        if not self._request("PUT", partial, "RENAME", destination=place).get("boolean"):
-            self._request("DELETE", partial, "DELETE")  # another submission was faster with the same content
 
     def _status(self, place: str) -> Mapping[str, Any] | None:
         try:
@@ -79,6 +88,7 @@ class Hdfs:
                 return _parse_response(self._session.request(method, url, params=parameters, timeout=_TIMEOUT_S), url)
             except (requests.RequestException, RequestError) as error:
                 troubles.append(f"{address}: {error if isinstance(error, RequestError) else type(error).__name__}")
+
         message = f"HDFS must take --file; got: {'; '.join(troubles)}. Check {self.url}."
         raise RequestError(message)
 
@@ -97,21 +107,20 @@ def find_hdfs(folder: Path, user: str) -> tuple[Hdfs | None, str]:
     if core.get("hadoop.security.authentication", "simple").strip() == "kerberos":
         why = "a submission carries no delegation tokens for an HDFS with Kerberos"
         return None, f"{why}: the nodes read --file at its own path, where it must lie for them as well"
-    return Hdfs(f"hdfs://{url.netloc}", tuple(_addresses(settings, url.hostname, url.netloc)), user), ""
 
-
-def _addresses(settings: Mapping[str, str], host: str, service: str) -> Iterator[str]:
-    secure = settings.get("dfs.http.policy", "").strip() == "HTTPS_ONLY"
-    scheme, port = ("https", 9871) if secure else ("http", 9870)
-    key = f"dfs.namenode.{scheme}-address"
-    nodes = [name.strip() for name in settings.get(f"dfs.ha.namenodes.{service}", "").split(",") if name.strip()]
-    for suffix in [f".{service}.{name}" for name in nodes] or [""]:
-        place = settings.get(f"{key}{suffix}", "").strip() or f"{host}:{port}"
-        yield f"{scheme}://{place.replace('0.0.0.0:', f'{host}:')}"
+    # The NameNodes over HTTP: of a pair both, else the one; the ports are Hadoop's defaults.
+    is_secure = settings.get("dfs.http.policy", "").strip() == "HTTPS_ONLY"
+    scheme, port = ("https", 9871) if is_secure else ("http", 9870)
+    nodes = [name.strip() for name in settings.get(f"dfs.ha.namenodes.{url.netloc}", "").split(",") if name.strip()]
+    addresses = []
+    for suffix in [f".{url.netloc}.{name}" for name in nodes] or [""]:
+        place = settings.get(f"dfs.namenode.{scheme}-address{suffix}", "").strip() or f"{url.hostname}:{port}"
+        addresses.append(f"{scheme}://{place.replace('0.0.0.0:', f'{url.hostname}:')}")
+    return Hdfs(f"hdfs://{url.netloc}", tuple(addresses), user), ""
 
 
 def _parse_response(answer: requests.Response, url: str) -> Mapping[str, Any]:
-    """Return what an answer holds."""
+    """Return the document of an answer."""
     if answer.status_code == _MISSING and "FileNotFoundException" in answer.text:
         raise FileNotFoundError(url)
     if answer.status_code >= _FIRST_ERROR:
@@ -120,15 +129,3 @@ def _parse_response(answer: requests.Response, url: str) -> Mapping[str, Any]:
         raise RequestError(message)
     document: Mapping[str, Any] = answer.json() if answer.content else {}
     return document
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as content:
-            while block := content.read(_BLOCK_BYTES):
-                digest.update(block)
-    except OSError as error:
-        message = f"File {str(path)!r} must be readable; got: {error.strerror}. Check --file."
-        raise RequestError(message) from error
-    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""An application from its submission to its end: its state, its exit status, and the last of what it wrote."""
+"""An application from its submission to its end: its state, its exit status, and the last lines of its logs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ApplicationOutcome:
 
 
 class Progress:
-    """Tells the state: one line that is written over on a terminal, else a line for each change."""
+    """Shows the state: a single line that is written over on a terminal, else a line for each change."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -113,6 +113,8 @@ def follow(manager: ResourceManager, identity: str, show: Callable[[str], None])
                 return parse_outcome(report)
             has_run = has_run or running_container_count(report) > 0
             show(describe_state(report, has_run=has_run))
+
+        # Short at first, as most troubles show at once.
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.2, _POLL_S[1])
 
@@ -121,6 +123,8 @@ def parse_outcome(report: Mapping[str, Any]) -> ApplicationOutcome:
     """Return how an application ended, by the ResourceManager's *report*."""
     diagnostics = str(report.get("diagnostics") or "").strip()
     state = str(report.get("finalStatus") or "")
+
+    # The master writes its command's status; YARN's final state has the last word.
     match = _EXIT.search(diagnostics)
     status = int(match[1]) if match else 1
     if state == "SUCCEEDED":
@@ -134,7 +138,7 @@ def parse_outcome(report: Mapping[str, Any]) -> ApplicationOutcome:
 
 
 def describe_state(report: Mapping[str, Any], *, has_run: bool = False) -> str:
-    """Return one line on an application that goes on; *has_run*: it had a container before."""
+    """Return a line on an application that goes on; *has_run*: it had a container before."""
     state, count = str(report.get("state", "")).lower(), running_container_count(report)
     label = str(report.get("appNodeLabelExpression") or "")
     where = f" on {label}" if label and not label.startswith("<") else ""
@@ -150,7 +154,7 @@ def running_container_count(report: Mapping[str, Any]) -> int:
 
 
 def log_tails(outcome: ApplicationOutcome) -> Iterator[tuple[str, str]]:
-    """Yield titles and texts: the last of what the failed command wrote, or else of what the master did."""
+    """Yield titles and texts: the last lines of the failed command, or else of the master."""
     match = _LOGS.search(str(outcome.report.get("amContainerLogs", "")))
     if not match:
         return
@@ -158,6 +162,7 @@ def log_tails(outcome: ApplicationOutcome) -> Iterator[tuple[str, str]]:
     log = container_log(address, master, "stdout", size=256 * 1024)
     places = dict(_RUNS.findall(log))
     failed = [name for name, status in _ENDS.findall(log) if status != "0" and name in places]
+
     names = [(places[failed[-1]], failed[-1])] if failed else [(address, master)]
     for place, name in names:
         for stream in ("stdout", "stderr"):
@@ -167,7 +172,7 @@ def log_tails(outcome: ApplicationOutcome) -> Iterator[tuple[str, str]]:
 
 
 def container_log(address: str, container: str, stream: str, size: int = TAIL_BYTES) -> str:
-    """Return the last *size* bytes of what a container wrote, empty where its node no longer has it."""
+    """Return the last *size* bytes of a container's log, empty where its node no longer has it."""
     url = f"{address}/ws/v1/node/containers/{container}/logs/{stream}"
     query = {"size": str(-size), "format": "text"}
     try:
@@ -178,7 +183,7 @@ def container_log(address: str, container: str, stream: str, size: int = TAIL_BY
 
 
 def contents_of(text: str) -> str:
-    """Return the log itself of what a NodeManager shows: it writes its own lines above and below."""
+    """Return the log itself: a NodeManager writes its own lines above and below."""
     match = _CONTENTS.search(text)
     return match[1] if match else text
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
@@ -23,15 +23,12 @@ from gpusage.store.annotation import RecordNumbers
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.managers import GpuCatalogue
-from gpusage_hooks.types import Cluster, Code, Decision, GpuNeed, GpuPool, Job, ModelGraph, RenderedDecision
+from gpusage_hooks.types import Cluster, Code, Decision, GpuNeed, GpuPool, Job, ModelGraph
 from gpusage_yarn.cluster.documents import Document, as_list
 from gpusage_yarn.cluster.queues import find_queue
 from gpusage_yarn.cluster.snapshot import MASTER, ClusterSnapshot, ContainerSize, build_cluster
 from gpusage_yarn.share_plan import APPLICATION_ID, MAX_NODES, WHOLE_GPU, Plan, usable_nodes
 from gpusage_yarn.submission.request import FALLBACK_AFTER_S, describe_plan, plan_labels
-
-_LIMITS = ("threads", "priority")
-"""The fields of a plan on a container's processes, besides its share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +42,7 @@ class PlannedSubmission:
     plan: Plan
 
     def line(self) -> str:
-        """Return the one line that the user sees."""
+        """Return the line that the user sees."""
         decision, after = self.outcome.decision, self.outcome.rendered.after
         if decision.code is Code.DECLINE:
             return f"{after} | {'; '.join(decision.reasons)}"
@@ -63,22 +60,35 @@ def plan_submission(
 ) -> PlannedSubmission:
     """Return the plan of a submission; *snapshot* shows which generations have room for a container of *size* now."""
     queue = find_queue(snapshot.queues, job.submission.fields.get("queue", ""))
-    cluster = _usable(build_cluster(snapshot, advisor.catalogue), known=queue is not None)
+    cluster = build_cluster(snapshot, advisor.catalogue)
+    pools = tuple(pool for pool in cluster.pools if pool.mps_per_gpu)
+    if queue is None:
+        # A queue that YARN may make when it is named reaches what YARN lets it reach.
+        pools = tuple(replace(pool, partitions=()) for pool in pools)
+    cluster = replace(cluster, pools=pools)
     forbidden = job.model_request.workload.forbidden_gpus if job.model_request else ()
     cluster = without_forbidden(cluster, forbidden, advisor.catalogue)  # so no plan has their labels
     outcome = advisor.advise(job, cluster, lambda _job, _model_request: graph)
+
     pools = oldest_sufficient_first(advisor, job, graph, cluster).within(job.request.partitions).pools
     catalogue = advisor.catalogue
     base_plan = _plan_for(outcome.decision, pools, snapshot, size, catalogue)
-    outcome = replace(outcome, rendered=_with_labels_of(outcome.rendered, base_plan))
+
+    # The user reads the labels in the plan's own order, which puts those with room first.
+    fields = outcome.rendered.fields and {**outcome.rendered.fields, "set.labels": ",".join(base_plan.labels)}
+    after = describe_plan(base_plan.share, base_plan.labels)
+    outcome = replace(outcome, rendered=replace(outcome.rendered, after=after, fields=fields))
     if outcome.held_back_reason:
         whole = replace(outcome.decision, request=job.request)
         return PlannedSubmission(outcome=outcome, plan=_plan_for(whole, pools, snapshot, size, catalogue))
-    fields = outcome.rendered.fields
-    threads, priority = (int(fields.get(f"set.{key}", "0")) for key in _LIMITS)
-    avoid = usable_nodes(outcome.decision.request.avoided_nodes)
-    plan = replace(base_plan, threads=threads, priority=priority, avoid=avoid)
-    plan = replace(plan, need=fields.get("set.need", ""))
+
+    plan = replace(
+        base_plan,
+        threads=int(fields.get("set.threads", "0")),
+        priority=int(fields.get("set.priority", "0")),
+        avoid=usable_nodes(outcome.decision.request.avoided_nodes),
+        need=fields.get("set.need", ""),
+    )
     return PlannedSubmission(outcome=outcome, plan=plan)
 
 
@@ -89,7 +99,7 @@ def _plan_for(
     size: ContainerSize,
     catalogue: GpuCatalogue,
 ) -> Plan:
-    """Return the plan that asks for what *decision* does, first where there is room for a container of *size*."""
+    """Return the plan that carries out *decision*, first where there is room for a container of *size*."""
     size = replace(size, share=decision.request.mps_thread_percent or WHOLE_GPU)
     snapshot = snapshot.without_nodes(decision.request.avoided_nodes)
     labels = tuple(sorted(plan_labels(decision, pools, catalogue), key=lambda label: not snapshot.fits(label, size)))
@@ -100,12 +110,6 @@ def _plan_for(
         memory_mib=size.memory_mib,
         vcores=size.vcores,
     )
-
-
-def _with_labels_of(rendered: RenderedDecision, plan: Plan) -> RenderedDecision:
-    """Return *rendered* with the labels in the plan's own order."""
-    fields = rendered.fields and {**rendered.fields, "set.labels": ",".join(plan.labels)}
-    return replace(rendered, after=describe_plan(plan.share, plan.labels), fields=fields)
 
 
 def oldest_sufficient_first(advisor: Advisor, job: Job, graph: ModelGraph | None, cluster: Cluster) -> Cluster:
@@ -149,10 +153,13 @@ def master_label(snapshot: ClusterSnapshot, queue: str, labels: tuple[str, ...])
     named = find_queue(snapshot.queues, queue) if queue else None
     queues = (named,) if named else snapshot.queues
     reached = ["", *labels] if all(each.is_accessible("") for each in queues) else labels
+
+    # Without room anywhere it waits where a node is large enough for it.
+    totals = {label: [node.total for node in snapshot.nodes_with_label(label)] for label in reached}
     there = [
         label
         for label in reached
-        if any(_is_large_enough(node.total, MASTER) for node in snapshot.nodes_with_label(label))
+        if any(total.memory_mib >= MASTER.memory_mib and total.vcores >= MASTER.vcores for total in totals[label])
     ]
     free = [
         label
@@ -162,16 +169,6 @@ def master_label(snapshot: ClusterSnapshot, queue: str, labels: tuple[str, ...])
     return [*free, *there, *labels, ""][0]
 
 
-def _is_large_enough(total: ContainerSize, required: ContainerSize) -> bool:
-    return total.memory_mib >= required.memory_mib and total.vcores >= required.vcores
-
-
-def _usable(cluster: Cluster, *, known: bool) -> Cluster:
-    """Return the cluster's shared GPUs; a queue that YARN may make when it is named reaches what YARN lets it reach."""
-    pools = tuple(pool for pool in cluster.pools if pool.mps_per_gpu)
-    return replace(cluster, pools=pools if known else tuple(replace(pool, partitions=()) for pool in pools))
-
-
 def record_decision(planned: PlannedSubmission, advisor: Advisor, store_url: str) -> tuple[str, str]:
     """Let plugins and the store know of a decision; return its number there, or ``""`` and why it could not be kept."""
     now_s, outcome = time.time(), planned.outcome
@@ -179,6 +176,7 @@ def record_decision(planned: PlannedSubmission, advisor: Advisor, store_url: str
     decided = outcome.record(origin=outcome.submission.origin, number=number, decided_at_s=now_s)
     with suppress(Exception):  # a plugin that only listens may fail in any way
         advisor.hooks.decision_made(decided)
+
     try:
         with closing(open_store(store_url)) as store:
             store.record(decided)
@@ -203,19 +201,18 @@ def application_nodes(get: Callable[[str], Document], identity: str) -> frozense
             "Change --beside; gpusage colocate MODEL --running names some."
         )
         raise RequestError(message)
-    return frozenset(_nodes(get, identity))
 
-
-def _nodes(get: Callable[[str], Document], identity: str) -> Iterator[str]:
-    attempts = f"apps/{identity}/appattempts"
+    # Containers outlive an attempt of their master (keep-containers-across-application-attempts).
+    attempts, nodes = f"apps/{identity}/appattempts", set()
     for attempt in as_list(get(attempts), "appAttempts", "appAttempt"):
         for container in as_list(get(f"{attempts}/{attempt['appAttemptId']}/containers"), "container"):
             if container.get("containerState") == "RUNNING":
-                yield str(container.get("assignedNodeId") or "")
+                nodes.add(str(container.get("assignedNodeId") or ""))
+    return frozenset(nodes)
 
 
 def restrict_to_nodes(plan: Plan, snapshot: ClusterSnapshot, nodes: frozenset[str]) -> tuple[Plan, str]:
-    """Return *plan* so that its containers go to one of *nodes*, and why they do not, one clause; one of them is empty.
+    """Return *plan* so that its containers go to any of *nodes*, and why they do not, a clause; empty where they do.
 
     Args:
         plan: Nodes that it avoids already are avoided still.
@@ -229,6 +226,8 @@ def restrict_to_nodes(plan: Plan, snapshot: ClusterSnapshot, nodes: frozenset[st
     labels = sorted({node.label for node in roomy if node.name in nodes}, key=plan.labels.index)
     if not labels:
         return plan, "no node where it runs has room, or may be used"
+
+    # A plan names no node to go to, so it avoids all others with room.
     others = {node.name for node in roomy if node.label == labels[0]} - nodes
     avoid = tuple(dict.fromkeys([*plan.avoid, *sorted(others)]))
     if len(avoid) > MAX_NODES or usable_nodes(avoid) != avoid:

@@ -1,4 +1,4 @@
-"""A YARN submission -> Job: what it asks of GPUs.
+"""A YARN submission -> Job: its GPU request.
 
 Two ways in: the fields that our placement rule has read off a submission (who, which queue and label, the model's card
 and comment), and those of `gpusage yarn submit`, which are the same. YARN does not show the rule the containers that
@@ -26,27 +26,28 @@ from gpusage_hooks.types import (
 )
 from gpusage_hooks.units import MIB
 from gpusage_yarn.cluster.neighbours import describe_need
-from gpusage_yarn.settings import MANAGER
 from gpusage_yarn.share_plan import SHARE, WHOLE_GPU, Plan, parse_plan, usable_labels, usable_nodes
 
 WHOLE = "yarn.io/gpu: 1"
 
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _MAXIMUM_CARD_CHARACTERS = 64 * 1024
+DECISION_VARIABLE = "GPUSAGE_DECISION"
+"""The variable by which a job can see that its GPU became a share."""
+FALLBACK_AFTER_S = 30
+"""After how long without a container the next generation is tried."""
 
 
-def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = MODEL_NAMES) -> Job | None:
-    """Understand what the placement rule saw, or what a user typed.
+def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = MODEL_NAMES) -> Job:
+    """Parse the fields of the placement rule, or of `gpusage yarn submit`.
 
     Args:
-        submission: Of any workload manager.
+        submission: Of YARN.
         model_names: How models are named here, `Context.model_names`.
 
     Raises:
         RequestError: The comment is addressed to us and malformed, or a plan is.
     """
-    if submission.manager != MANAGER:
-        return None
     fields = submission.fields
     card = fields.get("card", "")
     plan = parse_plan(fields["plan"]) if fields.get("plan") else None
@@ -61,18 +62,19 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
 
 
 def read_request(fields: Mapping[str, str], plan: Plan | None = None) -> GpuRequest:
-    """Return what one container asks for: a whole GPU, or the share of a plan that was made before.
+    """Return the request of a container: a whole GPU, or the share of a plan that was made before.
 
     Only `gpusage yarn submit` says how large a container is; without that, no label is known to have room for it. Its
     master runs a task again that ran out of memory. Other clients' masters see the failure, and end or count it.
     """
     label, queue = fields.get("label", ""), fields.get("queue", "")
     is_ours = _number(fields, "memory_mib") > 0
+    is_joined = any(character in label for character in "&|!() ")
     return GpuRequest(
         gpu_count=0 if plan else 1,
         gpu_type=label or None,
         mps_thread_percent=plan.share if plan else None,
-        obstacles=tuple(_obstacles(label)),
+        obstacles=(f"the label expression {label!r} names more than one label",) if is_joined else (),
         partitions=(queue,) if queue else (),
         cpu_count=max(_number(fields, "vcores"), 1),
         host_memory_bytes=_number(fields, "memory_mib") * MIB,
@@ -93,25 +95,13 @@ def describe_request(fields: Mapping[str, str], plan: Plan | None = None) -> str
     return f"{text} on {fields['label']}" if fields.get("label") else text
 
 
-def _obstacles(label: str) -> list[str]:
-    joined = any(character in label for character in "&|!() ")
-    return [f"the label expression {label!r} names more than one label"] if joined else []
-
-
-DECISION_VARIABLE = "GPUSAGE_DECISION"
-"""The variable by which a job can see that its GPU became a share."""
-FALLBACK_AFTER_S = 30
-"""After how long without a container the next generation is tried."""
-
-
-def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Context) -> RenderedDecision | None:
+def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Context) -> RenderedDecision:
     """Put *decision* into a plan's words: the share, and the generations to try."""
-    if job.submission.manager != MANAGER:
-        return None
     before = job.request_text
     labels = plan_labels(decision, cluster.within(job.request.partitions).pools, context.catalogue)
     if decision.code is not Code.REWRITE or not labels:
         return RenderedDecision(before=before, after=before, fields=MappingProxyType({}))
+
     percent = decision.request.mps_thread_percent
     fields = {"set.share": str(percent or WHOLE_GPU), "set.labels": ",".join(labels)}
     if decision.request.thread_cap_percent is not None:
@@ -120,47 +110,42 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Con
         fields["set.fallback_after_s"] = str(FALLBACK_AFTER_S)
     if percent is not None and not (job.model_request and job.model_request.workload.slo):
         fields["set.priority"] = "1"  # MPS's, below normal: what has a latency limit goes first
-    fields |= _placement_fields(job, decision)
+
+    # What a later decision on neighbours must know, and the nodes that the job avoids.
+    avoid = ",".join(usable_nodes(decision.request.avoided_nodes))
+    need = describe_need(decision, job.model_request.workload) if job.model_request else ""
+    fields |= {f"set.{name}": text for name, text in (("need", need), ("avoid", avoid)) if text}
     fields[f"env.{DECISION_VARIABLE}"] = f"share={fields['set.share']}"
     after = describe_plan(percent or WHOLE_GPU, labels)
     return RenderedDecision(before=before, after=after, fields=MappingProxyType(fields))
 
 
-def _placement_fields(job: Job, decision: Decision) -> dict[str, str]:
-    """Return what a later decision on neighbours must know, and the nodes that the job avoids."""
-    avoid = usable_nodes(decision.request.avoided_nodes)
-    need = describe_need(decision, job.model_request.workload) if job.model_request else ""
-    return {f"set.{name}": text for name, text in (("need", need), ("avoid", ",".join(avoid))) if text}
-
-
 def describe_plan(percent: int, labels: tuple[str, ...]) -> str:
-    """Return what a container will ask for, for people: ``gpusage.io/share: 40 on a100, then h100``."""
+    """Return the request of a container, for people: ``gpusage.io/share: 40 on a100, then h100``."""
     return f"{SHARE}: {percent} on {', then '.join(labels)}"
 
 
 def plan_labels(decision: Decision, pools: tuple[GpuPool, ...], catalogue: GpuCatalogue) -> tuple[str, ...]:
-    """Return the labels that may run what *decision* asks for, the preferred ones first.
+    """Return the labels that may run a container of *decision*, the preferred labels first.
 
     Args:
         decision: Its need says what memory a whole GPU must have; a share is only given where it fits everywhere.
         pools: Those that the queue reaches.
         catalogue: Knows how much memory a GPU has.
     """
-    request = decision.request
+    request, need = decision.request, decision.need
     named = (request.gpu_type or "").casefold()
     fitting = [pool for pool in pools if pool.gpu_count > 0 and named in ("", pool.site_type.casefold())]
     if request.bound_types:
         fitting = [pool for pool in fitting if pool.site_type in request.bound_types]
     if request.mps_thread_percent is not None:
         fitting = [pool for pool in fitting if pool.mps_per_gpu]
-    else:
-        fitting = [pool for pool in fitting if _is_large_enough(pool, decision, catalogue)] or fitting
+    elif need is not None:
+        # Where no GPU is surely large enough, any may be.
+        bytes_ = need.required_bytes.high
+        large = [pool for pool in fitting if pool.gpu is None or bytes_ <= catalogue.find(pool.gpu).memory_bytes]
+        fitting = large or fitting
+
     known = {pool.site_type for pool in fitting}
     preferred = [name for name in request.preferred_gpus if name in known]
     return usable_labels([*preferred, *(pool.site_type for pool in fitting)])
-
-
-def _is_large_enough(pool: GpuPool, decision: Decision, catalogue: GpuCatalogue) -> bool:
-    if decision.need is None or pool.gpu is None:
-        return True
-    return decision.need.required_bytes.high <= catalogue.find(pool.gpu).memory_bytes

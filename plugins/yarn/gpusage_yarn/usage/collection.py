@@ -37,12 +37,14 @@ OUTCOMES: Mapping[str, Outcome] = MappingProxyType(
     {"SUCCEEDED": "completed", "FAILED": "failed", "KILLED": "cancelled"}
 )
 """By YARN's final states, which are the application's and not the container's."""
+RECENT_S = 3600.0
+"""gpusaged asks every minute or so; one that was away for so long still hears of them."""
 
 
 def collect_usage(
     get: Callable[[str], Document], usage_reports: Iterable[str], catalogue: GpuCatalogue
 ) -> tuple[Usage, ...]:  # fmt: skip
-    """Return what applications that ended lately really did, and which of them had too little GPU memory.
+    """Return the usage of applications that ended lately, and which of them had too little GPU memory.
 
     Args:
         get: Asks for a path below ``/ws/v1/cluster``.
@@ -53,12 +55,18 @@ def collect_usage(
         GpuUsageError: The ResourceManager does not answer, or refuses.
     """
     seen = [usage for text in usage_reports for usage in parse_usage_reports(text)]
-    reports = _reports(get, {application_of(usage.job_id) for usage in seen})
+    reports: dict[str, Document] = {}
+    for identity in filter(None, {application_of(usage.job_id) for usage in seen}):
+        with suppress(RequestError):  # it is forgotten, or never was
+            reports[identity] = get(f"apps/{identity}")["app"]
+
     sampled = [
-        _joined(usage, report, catalogue)
+        _complete_usage(usage, report, catalogue)
         for usage in seen
         if (report := reports.get(application_of(usage.job_id))) and report.get("state") in ENDED
     ]
+
+    # A miss of a container that no node has sampled is known from its master alone.
     known = {usage.job_id for usage in sampled if usage.outcome == "out_of_memory"}
     return (*sampled, *(miss for miss in collect_misses(get) if miss.job_id not in known))
 
@@ -69,11 +77,10 @@ def application_of(container: str) -> str:
     return f"application_{match[1]}_{match[2]}" if match else ""
 
 
-def _joined(usage: Usage, report: Document, catalogue: GpuCatalogue) -> Usage:
+def _complete_usage(usage: Usage, report: Document, catalogue: GpuCatalogue) -> Usage:
+    """Return *usage*, which a node measured, completed from the ResourceManager's *report*."""
     outcome = parse_outcome(report)
-    out_of_memory_messages = any(
-        sentence.startswith(f"{usage.job_id} ") for sentence in outcome.out_of_memory_messages()
-    )
+    ran_out = any(sentence.startswith(f"{usage.job_id} ") for sentence in outcome.out_of_memory_messages())
     return replace(
         usage,
         number=find_decision_number(str(report.get("applicationTags") or "")),
@@ -85,26 +92,13 @@ def _joined(usage: Usage, report: Document, catalogue: GpuCatalogue) -> Usage:
         partition=str(report.get("appNodeLabelExpression") or ""),
         job_name=one_line(str(report.get("name") or "")),
         gpu=known_gpu(catalogue, usage.gpu) or usage.gpu,
-        outcome="out_of_memory" if out_of_memory_messages else ending(outcome),
+        outcome="out_of_memory" if ran_out else ending(outcome),
     )
 
 
 def ending(outcome: ApplicationOutcome) -> Outcome:
     """Return how an application ended, by YARN's final state and its command's exit status."""
     return "interrupted" if outcome.is_interrupted() else OUTCOMES.get(outcome.state, "unknown")
-
-
-def _reports(get: Callable[[str], Document], identities: Iterable[str]) -> dict[str, Document]:
-    """Return what is known of applications; one that is forgotten, or never was, is left out."""
-    reports = {}
-    for identity in filter(None, identities):
-        with suppress(RequestError):
-            reports[identity] = get(f"apps/{identity}")["app"]
-    return reports
-
-
-RECENT_S = 3600.0
-"""gpusaged asks every minute or so; one that was away for so long still hears of them."""
 
 
 def collect_misses(get: Callable[[str], Document]) -> tuple[Usage, ...]:
@@ -139,7 +133,7 @@ def parse_misses(document: Document) -> Iterator[Usage]:
 
 
 def accounting_path(since_s: float, until_s: float) -> str:
-    """Return what to ask for, below ``/ws/v1/cluster``, of applications that ended in that time."""
+    """Return the path, below ``/ws/v1/cluster``, of applications that ended in that time."""
     times = f"finishedTimeBegin={int(1000 * since_s)}&finishedTimeEnd={int(1000 * until_s)}"
     return f"apps?states={','.join(ENDED)}&{times}&deSelects=resourceRequests"
 
@@ -158,6 +152,8 @@ def parse_accounting(document: Document, share: str, catalogue: GpuCatalogue) ->
         duration_s = (int(application.get("finishedTime") or 0) - begin_ms) / 1000
         if duration_s <= 0:
             continue
+
+        # One application may hold whole GPUs and shares.
         if seconds.get(GPUS):
             yield _usage(application, begin_ms, seconds[GPUS] / duration_s, Allocation(), catalogue)
         if seconds.get(share):

@@ -46,7 +46,9 @@ def main(words: Sequence[str]) -> None:
     if not (_CONTAINER.fullmatch(container) and _DEVICE.fullmatch(device) and _PERCENT.fullmatch(percent)):
         return
     os.nice(5)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # they are waited for
+
+    # The signals are waited for, not handled, so that one that comes early is not lost.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     folder = UsageSpool(Path(path), "")
     usage = _sampled(folder, job_of(container, device), int(percent))
     if usage.gpu:
@@ -54,7 +56,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def job_of(container: str, device: str) -> SampledJob:
-    """Return *container* as the sampler knows it; its own processes are those that this user may look at."""
+    """Return *container* as the sampler knows it; of its processes it sees the ones that this user may read."""
     identity = ProcessSelector(variable=f"CONTAINER_ID={container}", cgroup=container, uid=os.geteuid())
     return SampledJob(manager=MANAGER, job_id=container, devices=(device,), identity=identity)
 
@@ -87,7 +89,7 @@ def _sampled(folder: UsageSpool, job: SampledJob, percent: int) -> Usage:
 
 
 def read_allocation(share_percent: int, environment: Mapping[str, str]) -> Allocation:
-    """Return what a container with a share of *share_percent* really has.
+    """Return the real limits of a container with a share of *share_percent*.
 
     Args:
         share_percent: As YARN booked it.
@@ -96,6 +98,7 @@ def read_allocation(share_percent: int, environment: Mapping[str, str]) -> Alloc
     """
     if share_percent >= WHOLE_PERCENT:
         return Allocation()
+
     limits = {name: value for name, value in environment.items() if name.startswith("CUDA_")}
     percent = limits.get(PERCENT_VARIABLE, "")
     allocation = Allocation(
@@ -104,6 +107,7 @@ def read_allocation(share_percent: int, environment: Mapping[str, str]) -> Alloc
         thread_percent=int(percent) if percent.isdecimal() else None,
         memory_limit_bytes=limit_bytes(limits.get(LIMIT_VARIABLE)),
     )
+
     if PIPE_VARIABLE not in limits:
         return replace(allocation, trouble=NOT_READ_BACK)
     return with_client_view(allocation, query_client_view(limits), whole_sm_count(limits))

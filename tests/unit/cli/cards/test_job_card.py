@@ -97,7 +97,7 @@ def test_a_damaged_entry_is_no_card(tmp_path: Path, model: Path, expected: str) 
 
 
 def test_a_saved_card_is_read_and_kept_for_nobody_else_to_see(tmp_path: Path) -> None:
-    from gpusage.graphs.card.file import write_file  # only this test writes one
+    from gpusage.graphs.card.text import write_file  # only this test writes one
 
     saved = tmp_path / "tiny.card.json"
     write_file(GRAPH, saved)
@@ -148,7 +148,7 @@ def test_the_cache_lies_where_the_user_keeps_caches(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_site_may_keep_cards_for_all_of_its_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpusage.graphs.card.file import write_file
+    from gpusage.graphs.card.text import write_file
 
     saved = tmp_path / "tiny.card.json"
     write_file(GRAPH, saved)
@@ -177,7 +177,7 @@ def test_a_site_may_keep_cards_for_all_of_its_users(tmp_path: Path, monkeypatch:
 def test_a_card_that_cannot_be_kept_for_all_is_told_in_a_sentence(
     tmp_path: Path, model: str, folder: str, expected: str
 ) -> None:
-    from gpusage.graphs.card.file import write_file
+    from gpusage.graphs.card.text import write_file
 
     saved = tmp_path / "tiny.card.json"
     write_file(GRAPH, saved)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.graphs.card.file import read_model, write_file
+from gpusage.graphs.card.text import read_model, write_file
 from gpusage_hooks.errors import GraphError
 from unit.graphs.card.test_text import GRAPH
 
@@ -29,10 +29,6 @@ def test_a_saved_card_is_readable(tmp_path: Path) -> None:
         "par": [[4, 3, 1, 1], [4]],
     }
     assert (document["nodes"], document["producers"]) == ([0, 1, 1], [[-1], [1], [1]])
-
-
-def test_a_card_is_left_to_others_where_the_name_is_not_a_cards() -> None:
-    assert read_model("small.onnx", {}) is None
 
 
 def test_a_card_that_cannot_be_written_is_said_in_one_sentence(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gpusage.graphs.named.reader import read_model
+from gpusage.graphs.reader import read_model
 from gpusage_hooks.errors import GraphError
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.graphs.card.file import to_document
+from gpusage.graphs.card.text import to_document
 from gpusage.graphs.named.huggingface import build_name
 from gpusage.graphs.named.image_libraries import build
-from gpusage.graphs.named.reader import read_model
+from gpusage.graphs.reader import read_model
 from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
@@ -206,7 +206,7 @@ def test_a_configuration_of_an_earlier_download_is_found(tmp_path: Path, monkeyp
     assert read("hf:someone/secret").name == "someone/secret"
 
 
-@pytest.mark.parametrize("source", ["model.onnx", "other:resnet50", "/nowhere/at/all", "card.card.json", "/tmp"])
+@pytest.mark.parametrize("source", ["other:resnet50", "/nowhere/at/all", "/tmp"])
 def test_what_is_no_name_is_left_to_other_readers(source: str) -> None:
     assert read_model(source, {}) is None
 

@@ -85,10 +85,6 @@ def op_types(graph: ModelGraph) -> list[str]:
     return [one.op_type for one in graph.nodes]
 
 
-def test_what_is_no_onnx_file_by_name_is_left_to_others() -> None:
-    assert read_model("timm:resnet50", {}) is None
-
-
 def test_a_convolution_is_said_with_its_weights_and_what_changes_its_cost(read: Maker) -> None:
     conv = node("Conv", "x w b", "y", strides=[2, 2], pads=[1, 1, 1, 1], kernel_shape=[3, 3], group=1)
     graph = read({"x": ["batch", 3, 32, 32]}, [conv], weights(w=[8, 3, 3, 3], b=[8]))

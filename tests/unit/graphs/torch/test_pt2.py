@@ -329,13 +329,6 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
             read_model(str(tmp_path / f"{name}.pt2"), {})
 
 
-def test_files_of_weights_are_refused_and_not_read(tmp_path: Path) -> None:
-    (tmp_path / "model.pth").write_bytes(b"weights")
-    with pytest.raises(GraphError, match="got weights, which gpusage never loads"):
-        read_model(str(tmp_path / "model.pth"), {})
-    assert read_model("model.onnx", {}) is None
-
-
 @pytest.mark.torch
 def test_a_file_that_pytorch_saved_is_the_same_graph_as_the_live_module(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
@@ -355,10 +348,3 @@ def test_a_file_that_pytorch_saved_is_the_same_graph_as_the_live_module(tmp_path
     assert ours.parameter_count == theirs.parameter_count
     counted = [Counter((node.op_type, node.outputs) for node in graph.nodes) for graph in (ours, theirs)]
     assert counted[0] == counted[1]
-
-
-def test_a_file_of_another_program_is_told_what_to_give_instead(tmp_path: Path) -> None:
-    path = tmp_path / "llama.gguf"
-    path.write_bytes(b"GGUF")
-    with pytest.raises(GraphError, match=r"got \.gguf\. Export it to ONNX, or give the Hugging Face folder"):
-        read_model(str(path), {})

@@ -12,7 +12,7 @@ pytest.importorskip("pandas")
 pytest.importorskip("scipy")
 pytest.importorskip("sklearn")
 
-from gpusage.graphs.card.file import to_document
+from gpusage.graphs.card.text import to_document
 from gpusage.predictors.analysis import WorkloadAnalysis
 from gpusage.predictors.artifacts import MemoryParameters
 from gpusage.predictors.memory.liveness import TRAINING_TERMS, terms, walk

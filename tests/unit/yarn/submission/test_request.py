@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from gpusage.devices.catalogue import builtin_catalogue
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.managers import Context
 from gpusage_hooks.types import DecisionRequest, GpuRequest, Job
 from gpusage_hooks.units import MIB
+from gpusage_yarn import plugin
+from gpusage_yarn.settings import YarnSettings
 from gpusage_yarn.share_plan import Plan
 from gpusage_yarn.submission.request import parse_submission, read_request
 
@@ -18,7 +22,8 @@ def job_of(**fields: str) -> Job:
 
 
 def test_another_manager_s_submission_is_not_ours() -> None:
-    assert parse_submission(DecisionRequest(manager="slurm")) is None
+    context = Context(settings=YarnSettings(), catalogue=builtin_catalogue())
+    assert plugin.parse_submission(DecisionRequest(manager="slurm"), context) is None
 
 
 def test_a_container_asks_for_one_gpu() -> None:
