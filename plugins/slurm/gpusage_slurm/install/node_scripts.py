@@ -23,7 +23,7 @@ from pathlib import Path
 
 from gpusage.boundary.edits import Edit, read_text
 from gpusage.capture import ON_START
-from gpusage.node.dividing.copies import node_programs, plain_python
+from gpusage.node.dividing.programs import node_programs, plain_python
 from gpusage_slurm.install import lua_scripts
 from gpusage_slurm.scontrol import Line
 
@@ -171,11 +171,6 @@ def plan_removal(folder: Path) -> tuple[Edit, ...]:
     return tuple(
         Edit(path=path, before=read_text(path), after=None, summary="is removed") for path, _, _ in _copies(folder)
     )
-
-
-def names_packaged_file(text: str) -> bool:
-    """Return whether *text* names a file of these inside a Python package, as early versions wrote it."""
-    return re.search(r"/gpusage_slurm/(node|lua)/[\w?]+\.(sh|lua)", text) is not None
 
 
 def _copies(folder: Path) -> Iterator[tuple[Path, str, int]]:

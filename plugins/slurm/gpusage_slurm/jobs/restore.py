@@ -109,7 +109,7 @@ def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
     rows = squeue_rows(_ANY_STATE, columns=_RESTART_COLUMNS)
     requeued = [row["JobArrayID"] for row in rows if row["RestartCnt"] not in ("", "0")]
 
-    found = []
+    starved = []
     for row in _marked_rows(failed):
         ran_out = OUT_OF_MEMORY in row["Comment"]
         if ran_out or not is_interrupted(row["exit_code"], row["Comment"]):
@@ -120,15 +120,15 @@ def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
                 final=_why_not_requeued(row),
                 outcome="out_of_memory" if ran_out else "failed",
             )
-            found.append(job)
+            starved.append(job)
     for row in _marked_rows(requeued):
         # A start that is still the job's own: the epilog is about to requeue it.
         note = REQUEUED.search(row["Comment"])
         if note and note[1] != row["StartTime"]:
             ended_at_s = _seconds(row["SubmitTime"])  # slurmctld counts it as submitted when its first run ended
             started_at_s = _seconds(note[1]) or ended_at_s
-            found.append(OutOfMemoryJob(job=annotated_job(row), started_at_s=started_at_s, ended_at_s=ended_at_s))
-    return tuple(found)
+            starved.append(OutOfMemoryJob(job=annotated_job(row), started_at_s=started_at_s, ended_at_s=ended_at_s))
+    return tuple(starved)
 
 
 def _marked_rows(job_ids: Sequence[str]) -> Iterator[Row]:
