@@ -11,8 +11,8 @@ from gpusage.boundary.printable_text import visible
 from gpusage.cli import documents, tables
 from gpusage.decisions.advisor import advisor
 from gpusage.devices.nvml import LocalGpu, local_gpus
+from gpusage.plugins.hooks import Plugin
 from gpusage.plugins.loading import load_hooks
-from gpusage.plugins.plugin import Plugin
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import GB, TERA, gib
 
