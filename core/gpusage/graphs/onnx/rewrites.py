@@ -37,8 +37,8 @@ BLOCKED = "com.microsoft.nchwc"
 _TO_CHANNELS_FIRST = {"perm": (0, 3, 1, 2)}
 _TO_CHANNELS_LAST = {"perm": (0, 2, 3, 1)}
 
+# Inputs of a sum, product or quotient of two activations; with a weight it has one.
 _PAIR = 2
-"""Inputs of a sum, product or quotient of two activations; with a weight it has one."""
 _GATES = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}
 
 
@@ -118,6 +118,7 @@ def split_fused_nodes(graph: OnnxGraph) -> OnnxGraph:
             nodes.append(fused)
         else:
             nodes.extend(split(fused, (*fused.inputs, *("",) * _MAXIMUM_INPUTS)))
+
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -157,6 +158,7 @@ def _attention(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
     if node.op_type == "QAttention":
         mask, past = inputs[5], inputs[8]
         product, domain = "MatMulIntegerToFloat", RUNTIME
+
     out = node.outputs[0]
     packed = f"{out}/packed"
     yield OnnxNode(node.name, product, domain, (data, weight), (f"{out}/product" if bias else packed,), {})
@@ -182,8 +184,8 @@ def _embedding(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
         yield OnnxNode(node.name, "ReduceSum", "", (mask or words,), (lengths,), {"axes": (1,), "keepdims": 0})
 
 
+# Of the operators below; an input that a node leaves out is ``""``.
 _MAXIMUM_INPUTS = 9
-"""Of the operators below; an input that a node leaves out is ``""``."""
 _SPLITS: Mapping[str, Callable[[OnnxNode, tuple[str, ...]], Iterator[OnnxNode]]] = {
     **dict.fromkeys(("FusedConv", "BlockedConv"), _convolution),
     **dict.fromkeys(("NhwcConv", "NhwcFusedConv"), _channels_last),
@@ -233,6 +235,7 @@ def fuse_patterns(run: ModelRun) -> ModelRun:
             if fused is not None:
                 nodes[index], producers[index] = fused.node, fused.producers
                 break
+
     return replace(run, nodes=tuple(nodes), producers=tuple(producers))
 
 
@@ -264,6 +267,7 @@ def _half_gelu(flow: Dataflow, last: int, product: int, *, halved: bool) -> Fuse
         half = flow.producer(product, ("Mul", "Div"), place=other)
         if halved and flow.source(half) == start:
             return _unary_node(flow, last, 0, "Gelu", start)
+
     return None
 
 
@@ -274,6 +278,7 @@ def _layer_normalization(flow: Dataflow, index: int) -> FusedNode | None:
     quotient = flow.producer(scale, ("Div",), input_count=_PAIR)
     if quotient < 0 or len(shift.parameters) != 1 or len(flow.nodes[scale].parameters) != 1:
         return None
+
     centred = flow.producer(quotient, ("Sub",), input_count=_PAIR)
     start = flow.source(centred)
     variance = flow.producer(flow.producer(quotient, ("Sqrt",), place=1), ("Add",))
@@ -285,6 +290,7 @@ def _layer_normalization(flow: Dataflow, index: int) -> FusedNode | None:
     mean = flow.producer(centred, ("ReduceMean",), place=1)
     if start is None or flow.source(again) != start or flow.source(mean) != start:
         return None
+
     parameters = (*flow.nodes[scale].parameters, *shift.parameters)
     node = replace(
         shift,

@@ -31,11 +31,11 @@ DOMAINS = ("", "com.microsoft")
 """The operators of ONNX and of ONNX Runtime, which the rules describe."""
 
 _WEIGHTS = ("float", "int8")
+# Operators that read most of a model's weights.
 _PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
-"""Operators that read most of a model's weights."""
 _PACKED = ("MatMulNBits", "MatMulBnb4")
+# Constant inputs that are not trained: what a layer updates, which PyTorch has as buffers, and zeros to scatter to.
 _UNTRAINED = {"BatchNormalization": slice(3, 5), **dict.fromkeys(("ScatterElements", "ScatterND"), slice(1))}
-"""Constant inputs that are not trained: what a layer updates, which PyTorch has as buffers, and zeros to scatter to."""
 
 
 class InferenceError(Exception):
@@ -123,6 +123,7 @@ class _Interpreter:
         for index, one in enumerate(graph.inputs):
             values[one.name] = Value(inputs[one.name], one.element_type, producer=-1 - index)
             shapes.append((printable(one.name), inputs[one.name]))
+
         self._trace.inputs = tuple(shapes)
         self._trace.outputs = self._run_graph(graph, _Scope(values, graph.declared))
         return self._trace
@@ -250,6 +251,7 @@ class _Interpreter:
                     deeper = self._captured_names(inner, depth + 1)
                     read.update(dict.fromkeys(one for one in deeper if one not in own))
             own.update(node.outputs)
+
         return list(read)
 
     def _body(self, node: OnnxNode, name: str) -> OnnxGraph | None:
@@ -326,6 +328,7 @@ class _Interpreter:
                 sizes = [evaluate_dimension(size, self._symbols) for size in declared.sizes]
             shape = likely if sizes is None or None in sizes else tuple(size for size in sizes if size is not None)
             results.append(Result(shape, declared.element_type if declared is not None else "float"))
+
         return results
 
     def _count_weights(self, node: OnnxNode, inputs: tuple[Value | None, ...]) -> None:
@@ -334,6 +337,7 @@ class _Interpreter:
         if packed and len(inputs) > 1 and inputs[1] is not None and inputs[1].constant:
             self._trace.weight_counts[node.inputs[1]] = prod(packed)
             return
+
         for place, (name, value) in enumerate(zip(node.inputs, inputs, strict=True)):
             if value is not None and place in untrained:
                 self._trace.weight_counts.pop(f"{value.producer}", None)  # of a Constant node
@@ -350,6 +354,7 @@ class _Interpreter:
                 f"got {quoted(name)}, which does not exist. Export the model again."
             )
             raise GraphError(message)
+
         return value
 
 
