@@ -22,9 +22,16 @@ from rich.console import Console
 from rich.table import Table
 
 from gpusage_hooks.types import Cluster
-from gpusage_planning.simulator.contract import Colocation, Jobs, Kind, Order, Tenant
+from gpusage_planning.simulator.contract import Colocation, Jobs, Kind, Tenant
 from gpusage_planning.simulator.fleet import Fleet, GpuType
-from gpusage_planning.simulator.orders import ByAge, LeastAttainedService, Ordering, ShortestJob, ShortestRemainingTime
+from gpusage_planning.simulator.orders import (
+    ByAge,
+    LeastAttainedService,
+    Order,
+    Ordering,
+    ShortestJob,
+    ShortestRemainingTime,
+)
 from gpusage_planning.simulator.policies import Slots
 from gpusage_planning.simulator.rounds import simulate_ordered
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpusage.devices.catalogue import Catalogue, describe_gpus
-from gpusage.experience.history_file import write_history
+from gpusage.experience.history import write_history
 from gpusage.store.opening import open_store
 from gpusage_hooks.types import DecisionRecord, Usage
 from gpusage_lab.history.training import fit_history

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -21,8 +20,8 @@ from gpusage_planning.simulator.contract import (
     IntArray,
     JobRequest,
     Jobs,
-    Order,
-    QueueState,
+    Policy,
+    QueuedJob,
     Tenant,
 )
 from gpusage_planning.simulator.engine import simulate
@@ -32,7 +31,9 @@ from gpusage_planning.simulator.orders import (
     ByAge,
     LeastAttainedService,
     Multifactor,
+    Order,
     Ordering,
+    Queue,
     ShortestJob,
     ShortestRemainingTime,
 )
@@ -64,7 +65,7 @@ ORDERS: dict[str, Callable[[], Order]] = {
 
 
 @dataclass(frozen=True)
-class Shares:
+class Shares(Policy):
     """Shares of a half for the third kind, whole GPUs for the others; no order of its own."""
 
     backfill: Backfill = "reserve"
@@ -191,14 +192,17 @@ class OneGpu(Shares):
         return Demand(types=(0,))
 
 
-class RankAlone(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankAlone(Order):
     """An order of which nobody knows how its ranks change."""
 
-    rank: Callable[..., float]
-    period_s: float
+    order: Order
     name: str = "rank"
-    backfill: Backfill = "none"
     preempts: bool = True
+
+    def rank(self, job: QueuedJob, now_s: float, queue: Queue, /) -> float:
+        """Return that of the order."""
+        return self.order.rank(job, now_s, queue)
 
 
 @pytest.mark.parametrize("name", ["srtf", "las", "max-min"])
@@ -206,7 +210,8 @@ class RankAlone(NamedTuple):
 @given(jobs=TRACES, shares=st.booleans())
 def test_what_an_order_says_of_its_ranks_saves_time_and_changes_nothing(name: str, jobs: Jobs, shares: bool) -> None:
     order = ORDERS[name]()
-    plain = Ordering(order=RankAlone(order.rank, order.period_s), predicted_s=jobs.limit_s, preemption_s=PREEMPTION_S)
+    alone = RankAlone(order=order, period_s=order.period_s)
+    plain = Ordering(order=alone, predicted_s=jobs.limit_s, preemption_s=PREEMPTION_S)
     expected = simulate_ordered(jobs, FLEET, Shares(shares=shares), Truth(), plain)
     result = outcome(jobs, name, Shares(shares=shares))
     assert np.array_equal(result.end_s, expected.end_s)
@@ -217,13 +222,13 @@ def test_what_an_order_says_of_its_ranks_saves_time_and_changes_nothing(name: st
 class JobByJob(MaxMinSpeeds):
     """The same, compared each time with fair parts of which each job has its own."""
 
-    def ranks(self, numbers: IntArray, now_s: float, state: QueueState, /) -> FloatArray:
+    def ranks(self, numbers: IntArray, now_s: float, queue: Queue, /) -> FloatArray:
         """Return the ranks; fail if a job's throughput differs."""
         before = self.fair.numbers
-        ranks = MaxMinSpeeds.ranks(self, numbers, now_s, state)
+        ranks = MaxMinSpeeds.ranks(self, numbers, now_s, queue)
         if self.fair.numbers is before:
             return ranks
-        jobs = [*state.jobs.values()]
+        jobs = [*queue.jobs.values()]
         speeds = np.zeros((len(jobs), 2))
         for row, job in enumerate(jobs):
             speeds[row, list(job.types)] = SPEEDS[job.kind, list(job.types)]

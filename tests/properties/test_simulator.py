@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusage_hooks.types import Cluster
-from gpusage_planning.simulator.contract import Backfill, Colocation, Demand, JobRequest, Jobs, Tenant
+from gpusage_planning.simulator.contract import Backfill, Colocation, Demand, JobRequest, Jobs, Policy, Tenant
 from gpusage_planning.simulator.engine import OUT_OF_MEMORY_S, simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
 from gpusage_planning.simulator.waiting import Scheduling
@@ -22,8 +22,8 @@ MEMORY = (0.2, 0.5, 0.9)
 PROFILING_S = 7.0
 
 
-@dataclass(frozen=True)
-class Packing:
+@dataclass(frozen=True, kw_only=True)
+class Packing(Policy):
     """Packs by the kinds' numbers; the memory that it believes is half of the true one."""
 
     backfill: Backfill

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from gpusage.decisions.outcome import Outcome
 from gpusage.decisions.prediction import Predictor, require_answer, settled_request
 from gpusage.devices.catalogue import Catalogue
-from gpusage.experience.failures import why_whole
 from gpusage.experience.identity import job_identity
+from gpusage.experience.learned import why_whole
 from gpusage.experience.unnamed_jobs import BY_HISTORY, NO_GRAPH, estimates_by_gpu, reasons_of
 from gpusage.experience.unnamed_jobs import policy_input as input_by_history
 from gpusage.graphs.reader import folder_rejection

@@ -7,7 +7,11 @@ Invariants:
 2. On a share that was idle at times the host decided, and the GPU's own time follows from how much longer the share
    makes it. A share that was full shows only how busy the job is at least: unless more is known, it may be so busy that
    it gets a whole GPU once, which shows the rest.
-3. Other users' runs never move a figure beyond the interval that the graph predicts (`other_users`).
+3. Other users' runs show nothing that two of them could forge, nor what the graph rules out
+   (docs/decisions/experience.md): fewer than `LEAST_USERS` show nothing, and each counts once. The point and both ends
+   stay within the interval that the graph alone predicts. Two dishonest users move the point no further than the graph
+   and an honest one, and the upper end not below an honest one's. They show how busy a GPU is, and nothing else: the
+   memory that a job dies without is that of its user's own runs.
 4. Observed runs make shares more expensive, never cheaper than predicted: a slow host makes them cheap by itself.
 """
 
@@ -16,11 +20,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
+from statistics import median
 
 from gpusage.devices.shares import shares_of
 from gpusage.experience.history import GpuLookup
+from gpusage.experience.identity import LEAST_USERS
 from gpusage.experience.learned import Experience, FamilyRatio, Finding, run_count
-from gpusage.experience.other_users import narrowed
 from gpusage.experience.trust import PARTNERS, WAITS_FOR_HOST
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.intervals import clip_to_one, interval_around, product, ratio, scaled
@@ -84,20 +89,48 @@ def other_users_figures(
     return tuple(known)
 
 
+def narrowed(predicted: Interval, observed: Sequence[Interval]) -> Interval | None:
+    """Return *predicted*, narrowed by several users' runs and with its point moved; ``None`` where users are too few.
+
+    Args:
+        predicted: By the graph alone.
+        observed: What each user's runs showed; one for each user.
+    """
+    if len(observed) < LEAST_USERS:
+        return None
+
+    low, high = min(each.low for each in observed), max(each.high for each in observed)
+
+    # The median of the users, but no further from the graph's point than `LEAST_USERS` of them are.
+    values = sorted(each.value for each in observed)
+    point, middle = predicted.value, median(values)
+    if middle < point:
+        point = min(point, max(middle, values[LEAST_USERS - 1]))
+    else:
+        point = max(point, min(middle, values[-LEAST_USERS]))
+    low, point, high = (min(max(end, predicted.low), predicted.high) for end in (low, point, high))
+    return Interval(value=point, low=low, high=high)
+
+
 def raise_prices(experience: Experience, prices: tuple[Price, ...]) -> tuple[Price, ...]:
     """Return *prices*, of shares of one GPU, raised by what the job's own runs there, beside partners, showed."""
     shares = {each.share_percent: each for each in prices if each.share_percent < WHOLE_PERCENT}
     factor = 1.0
     for (gpu, percent), value in experience.slowdown.items():
         if shares and gpu == prices[0].gpu:
+            # Partners slowed the observed runs down, too.
             nearest = shares[min(shares, key=lambda share: abs(share - percent))]
             factor = max(factor, value / PARTNERS / nearest.slowdown_under_contention.value)
-    return tuple(_raised(each, factor) if each.share_percent in shares else each for each in prices)
-
-
-def _raised(price: Price, factor: float) -> Price:
-    contended = scaled(price.slowdown_under_contention, factor)
-    return replace(price, slowdown=scaled(price.slowdown, factor), contended_slowdown=contended)
+    return tuple(
+        replace(
+            each,
+            slowdown=scaled(each.slowdown, factor),
+            contended_slowdown=scaled(each.slowdown_under_contention, factor),
+        )
+        if each.share_percent in shares
+        else each
+        for each in prices
+    )
 
 
 def _by_experience(

@@ -1,4 +1,4 @@
-"""What a site's runs show of jobs that name no model: the user, name, script and request predict what a job does.
+"""A site's runs of jobs that name no model: the user, name, script and request predict what a job does.
 
 `gpusage train --history` fits a `History` and writes it to a file: JSON that is checked against its types; no pickle.
 
@@ -18,15 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Literal
 
-from gpusage.experience.identity import LEVELS, NEAR_LEVELS, OTHERS, Level, similarity_keys, user_key
-from gpusage.experience.other_users import LEAST_USERS
+import msgspec
+
+from gpusage.boundary.atomic_file import atomic_write
+from gpusage.experience.identity import LEAST_USERS, LEVELS, NEAR_LEVELS, OTHERS, Level, similarity_keys, user_key
 from gpusage.experience.runs import WINDOW_RUNS
-from gpusage_hooks.errors import DeviceError
+from gpusage_hooks.errors import DeviceError, RequestError
 from gpusage_hooks.types import Figure, Gpu, Interval, JobIdentity, ObservedFigures
 
+LARGEST_BYTES = 256 * 2**20
+"""Of the file."""
 LEAST_RUNS: Mapping[Level, int] = {level: 1 if level in NEAR_LEVELS else 3 for level in LEVELS} | {OTHERS: LEAST_USERS}
 PROPORTIONAL_MEMORY = 0.7
 """A job that holds so much of a GPU's memory is assumed to hold as much of any: some libraries take what there is."""
@@ -120,6 +125,7 @@ class History:
         level, window = next(self.matching_windows(identity, quantity, gpu, find_gpu), (None, None))
         if level is None or window is None:
             return None
+
         margin = OTHERS_MARGIN if level == OTHERS else self._margin(user_key(identity.user), quantity, level, window)
         most = 1.0 if quantity == "utilization" else float("inf")
         ends = (window.low / margin.down, window.middle, window.high * margin.up)
@@ -146,6 +152,7 @@ class History:
         near = nearness(level)
         default = next(factor for count, factor in DEFAULT_MARGINS if window.count >= count)
         default *= FAR_FACTOR if near == "far" else 1.0
+
         own = self.margins.get(user, {}).get(quantity, {}).get(near)
         if own is None:
             own = Margin(up=default, down=default)
@@ -181,6 +188,7 @@ def window_on(gpu: Gpu, windows: Mapping[str, Window], quantity: Quantity, find_
     """Return the runs of *windows*, by GPU, as they would be on *gpu*; ``None`` where there are none."""
     if gpu.name in windows:
         return windows[gpu.name]
+
     scaled = []
     for name, window in windows.items():
         try:
@@ -212,3 +220,40 @@ def _figure(estimate: HistoryEstimate | None) -> Figure | None:
         runs = "1 run" if count == 1 else f"{count} runs"
         source = f"{runs} of yours" + ("" if level == "user" else f" with this {level}")
     return Figure(interval=estimate.interval, source=source)
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    schema: Literal["gpusage.history/1"]
+    history: History
+
+
+def write_history(history: History, path: Path) -> None:
+    """Write *history* to *path*.
+
+    Raises:
+        RequestError: The file cannot be written.
+    """
+    content = msgspec.json.encode(_Document(schema="gpusage.history/1", history=history))
+    try:
+        atomic_write(path, content.decode())
+    except OSError as error:
+        message = f"History {str(path)!r} must be a file that you may write; got: {error}. Name another one with -o."
+        raise RequestError(message) from error
+
+
+def read_history(path: Path) -> History | None:
+    """Return what is at *path*; ``None`` where there is no file.
+
+    Raises:
+        RequestError: It is no history, or of another version, or cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_BYTES + 1)
+        document = msgspec.json.decode(content, type=_Document)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        message = f"History {str(path)!r} must be what gpusage train --history writes; got: {error}. Train it again."
+        raise RequestError(message) from error
+    return document.history

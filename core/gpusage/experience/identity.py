@@ -1,4 +1,4 @@
-"""By what a job is recognized as an earlier one: its model, its step settings, who submits it, its name and its script.
+"""How a job is recognized as an earlier one: its model, its step settings, who submits it, its name and its script.
 
 Invariants:
 
@@ -24,6 +24,10 @@ Level = Literal["script and name", "name", "script", "script of others", "reques
 NEAR_LEVELS: tuple[Level, ...] = ("script and name", "name", "script")
 OTHERS: Level = "script of others"
 LEVELS: tuple[Level, ...] = (*NEAR_LEVELS, OTHERS, "request", "user")
+LEAST_USERS = 3
+"""A median of three users withstands one who lies; two can always agree (docs/decisions/experience.md)."""
+MOST_USERS = 12
+"""The newest of them; bounds what a decision takes."""
 
 
 def fingerprint(graph: ModelGraph) -> str:
@@ -31,6 +35,7 @@ def fingerprint(graph: ModelGraph) -> str:
     known = graph.derived.get(__name__)
     if isinstance(known, str):
         return known
+
     operators = sorted(Counter(node.op_type for node in graph.nodes).items())
     shapes = sorted(Counter(shape for node in graph.nodes for shape in node.outputs).items())
     digits = _digest((graph.parameter_count, graph.fixed_batch_size, graph.inputs, operators, shapes))
@@ -83,6 +88,8 @@ def similarity_keys(identity: JobIdentity) -> dict[Level, str]:
     user, script = identity.user, identity.script_digest
     if not user:
         return {}
+
+    # Jobs of one series differ by a number: sweep-17, sweep-18.
     name = _NUMBER.sub("0", identity.job_name)
     parts: dict[Level, tuple[str, ...]] = {
         "script and name": (user, script, name) if script and name else (),

@@ -1,32 +1,46 @@
 """What a site has learned of jobs that name a model, and how a job finds its part of it.
 
-What learns stands in `learning`, so that this is imported quickly.
+`learning` makes it, so that this is imported quickly.
 
 Invariants:
 
 1. The nearest experience counts: of this job by its name, of this user with this model, of others with this model.
    Of these `LEAST_USERS` are needed, each of whom counts once.
-2. The submitter's fields are read only where the model, or another job at all, has been seen.
+2. The submitter's fields are read only where the model, or another job at all, has been seen or has failed: a response
+   that rests on fewer fields holds for more jobs.
+3. A job that failed in a share for a reason that nobody knows gets a whole GPU the next time: the share may have been
+   the reason, and a client that submits a failed job again soon must not get the same share. A user's failures concern
+   that user's jobs alone. A later run lifts them that completed on a share, or showed how much memory the job takes:
+   from then on that decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from gpusage.experience.failures import Failures, why_whole
-from gpusage.experience.identity import family, fingerprint, settings_key
-from gpusage.experience.other_users import LEAST_USERS, MOST_USERS
+from gpusage.experience.finished_jobs import SOUND
+from gpusage.experience.identity import LEAST_USERS, MOST_USERS, family, fingerprint, settings_key
 from gpusage.experience.trust import NO_TRUST, HistoryTrust
-from gpusage_hooks.types import Interval, ModelGraph, ModelRequest, Submitter, Workload
+from gpusage_hooks.types import Code, Interval, JobIdentity, ModelGraph, ModelRequest, Outcome, Submitter, Workload
 from gpusage_hooks.units import WHOLE_PERCENT, gib
 
 if TYPE_CHECKING:
     from gpusage.experience.history import History
+    from gpusage.store.rows import Observation  # what decides has no store
 
 CONTRADICTING_RUNS = 5
 """So many runs alone on one whole GPU outweigh the utilization that a user gives."""
+
+FAILED: tuple[Outcome, ...] = ("failed", "out_of_memory")
+REASON = "the last job like it failed in its share of a GPU, so this one has the whole GPU"
+
+Likeness = tuple[str, ...]
+"""What makes two jobs of one model alike: their user, and their name or their script."""
+Failures = Mapping[str, frozenset[Likeness]]
+"""By the model's fingerprint; ``""`` stands for jobs that name no model."""
+NO_FAILURES: Failures = {}
 
 GpuShare = tuple[str, int]
 """A GPU, and the percentage of it."""
@@ -99,22 +113,23 @@ class Finding:
 
     def describe(self, gpu: str) -> str:
         """Return what is known of the job on *gpu*, one clause; empty where nothing is."""
-        if self.experience is not None:
-            return self._describe_experience(self.experience, gpu)
         if self.others:
             return f"{self.source} of {len(self.others)} other users count, within the prediction from the graph"
-        if self.family_ratio is None:
-            return ""
-        ratio = self.family_ratio.ratio
-        factor = f"{ratio.value:.2f} times ({ratio.low:.2f}-{ratio.high:.2f}) as busy as predicted"
-        return f"{self.family_ratio.job_count} other jobs of this kind were {factor}"
+        if self.experience is None:
+            if self.family_ratio is None:
+                return ""
+            ratio = self.family_ratio.ratio
+            factor = f"{ratio.value:.2f} times ({ratio.low:.2f}-{ratio.high:.2f}) as busy as predicted"
+            return f"{self.family_ratio.job_count} other jobs of this kind were {factor}"
 
-    def _describe_experience(self, experience: Experience, gpu: str) -> str:
-        memory, counts = experience.memory_bytes, experience.utilization_runs
+        # Runs on this GPU come first, then runs on any other.
+        experience, counts = self.experience, self.experience.utilization_runs
         shares = [share for share in experience.utilization if share[0] == gpu] or [*experience.utilization]
         if not shares:
+            memory = experience.memory_bytes
             counted = run_count(experience.run_count, self.source)
             return f"{counted} needed {gib(memory.value)} (up to {gib(memory.high)})" if memory else ""
+
         gpu, percent = share = max(shares, key=lambda share: (share[1], counts[share]))
         utilization, count = experience.utilization[share], counts[share]
         ends = f"{100 * utilization.low:.0f}-{100 * utilization.high:.0f}"
@@ -183,6 +198,8 @@ class Learned:
             others = _other_users(self.model_users.get(model, ()), submitter)
             if others:
                 return Finding(others=others, source="runs of this model")
+
+        # A job that never ran: how busy others of its family were, then any others.
         if not self.family_ratios and not self.family_users:
             return NO_FINDING
         for kind, jobs in ((family(graph.name), "jobs of this kind"), ("", "jobs")):
@@ -206,3 +223,54 @@ def _other_users(by_user: ByUser[T], submitter: Submitter) -> tuple[T, ...]:
     """Return what the users but *submitter* showed; nothing where they are too few."""
     others = tuple(showed for user, showed in by_user if user != submitter.user) if by_user else ()
     return others[:MOST_USERS] if len(others) >= LEAST_USERS else ()
+
+
+def likenesses(model: str, job: JobIdentity | Submitter) -> frozenset[Likeness]:
+    """Return by what another job of *model*, a fingerprint, is like *job*; without one, name and script must agree."""
+    user, name, digest = job.user, job.job_name, job.script_digest
+    if not model:
+        return frozenset({(user, name, digest)} if digest else ())
+    return frozenset({(user, "name", name), *([(user, "script", digest)] if digest else [])})
+
+
+def with_failures(failures: Failures, identities: Iterable[JobIdentity]) -> Failures:
+    """Return *failures* and those of jobs of *identities*."""
+    more = dict(failures)
+    for identity in identities:
+        model = identity.fingerprint
+        more[model] = more.get(model, frozenset()) | likenesses(model, identity)
+    return more
+
+
+def failures_of(observations: Iterable[Observation], least_sampled_s: float) -> Failures:
+    """Return the failures that *observations*, in any order, show, and that no later one lifts.
+
+    Args:
+        observations: With their decisions, as far as the store still has these.
+        least_sampled_s: A run that was sampled for less does not show its memory.
+    """
+    failures: Failures = NO_FAILURES
+    for each in sorted(observations, key=lambda each: each.usage.ended_at_s):
+        usage, identity = each.usage, each.decision.identity if each.decision else None
+        if each.decision is None or identity is None or each.decision.mode != "enforce":
+            continue
+        on_share = each.decision.decision.code is Code.REWRITE and usage.granted.share_percent < WHOLE_PERCENT
+        if on_share and usage.outcome in FAILED:
+            failures = with_failures(failures, [identity])
+        elif usage.outcome in SOUND and identity.fingerprint in failures:
+            shows_memory = usage.memory_bytes is not None and usage.sampled_s >= least_sampled_s
+            if on_share or shows_memory:
+                model = identity.fingerprint
+                failures = {**failures, model: failures[model] - likenesses(model, identity)}
+    return {model: alike for model, alike in failures.items() if alike}
+
+
+def why_whole(failures: Failures, model: str, submitter: Submitter) -> str:
+    """Return why a job of *submitter* gets no share, one clause; empty where no failure is known.
+
+    The submitter's fields are read only where a job of the *model*, by its fingerprint, has failed.
+    """
+    alike = failures.get(model)
+    if not alike:
+        return ""
+    return REASON if alike & likenesses(model, submitter) else ""

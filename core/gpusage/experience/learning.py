@@ -3,7 +3,7 @@
 Invariants:
 
 1. The order in which runs come in changes nothing; when they ended does.
-2. What one user's runs showed never mixes with what another's did; `other_users` combines what others' runs show.
+2. One user's runs never mix with another's; `estimates.narrowed` combines the experience of others.
 3. Only the newest runs count, and of each GPU and percentage as many, so that none drives another out: what is decided
    by the experience of one share does not take that experience away.
 4. Experience is absolute, observed on a GPU; nothing depends on what was predicted, so nothing feeds back. A family's
@@ -19,8 +19,8 @@ from statistics import median
 from typing import TypeVar
 
 from gpusage.experience.finished_jobs import LEAST_UTILIZATION, own_utilization
+from gpusage.experience.identity import LEAST_USERS, MOST_USERS
 from gpusage.experience.learned import ByUser, Experience, FamilyRatio, GpuShare, Key, Learned
-from gpusage.experience.other_users import LEAST_USERS, MOST_USERS
 from gpusage.experience.runs import OUT_OF_MEMORY_MARGIN, WINDOW_RUNS, Run, slowdown
 from gpusage.experience.trust import suspensions
 from gpusage.predictors.intervals import NINETY_PERCENT, clip_to_one
@@ -147,6 +147,8 @@ def family_ratio(jobs: Sequence[Sequence[Run]]) -> FamilyRatio | None:
         ratios += [min(max(median(of_job), least), most)] if of_job else []
     if not ratios:
         return None
+
+    # The median of the logarithms, shrunk towards 1 by as many jobs that were just as predicted.
     value = exp(len(ratios) / (len(ratios) + PRIOR_JOBS) * median(map(log, ratios)))
     high, low = max(*ratios, value), min(*ratios, value)
     return FamilyRatio(job_count=len(ratios), ratio=Interval(value=value, low=low, high=high))
@@ -214,6 +216,8 @@ def _slowdowns(runs: Iterable[Run]) -> Mapping[GpuShare, float]:
         if last in worst and current == whole:
             left.add(last)
         durations_s[current].append(run.duration_s)
+
+        # A whole run changes how every share of this GPU compares with it.
         for share in [share for share in durations_s if share[0] == run.gpu and share[1] < WHOLE_PERCENT]:
             shared_s, whole_s = (durations_s[each][-WINDOW_RUNS:] for each in (share, whole))
             observed = slowdown(median(shared_s), shared_s, whole_s)
@@ -230,6 +234,7 @@ def _memory(runs: Sequence[Run]) -> Interval | None:
     least = OUT_OF_MEMORY_MARGIN * max(lacking, default=0.0)
     if not served:
         return Interval(value=least, low=least, high=OUT_OF_MEMORY_MARGIN * least) if least else None
+
     peaks = [float(run.memory_bytes or 0) for run in served]
     margin = MEMORY_MARGINS[len(peaks) > 1]
     ends = (min(margin * peak, run.memory_limit_bytes or inf) for run, peak in zip(served, peaks, strict=True))
@@ -237,9 +242,9 @@ def _memory(runs: Sequence[Run]) -> Interval | None:
 
 
 def median_interval(values: Sequence[float]) -> Interval:
-    """Return the median of *values*, each above 0, with the ends between which the next run's should lie.
+    """Return the median of *values*, each above 0, with a 90 % prediction interval for the next run, in logarithms.
 
-    One outlier moves it little, and few runs leave a wide interval.
+    The scatter is the median absolute deviation: one outlier moves it little, and few runs leave a wide interval.
     """
     logs = [log(value) for value in values]
     center = median(logs)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gpusage.experience.other_users import LEAST_USERS
+from gpusage.experience.identity import LEAST_USERS
 from gpusage.experience.runs import Run, history_runs, slowdown_of
 from gpusage_hooks.types import ObservedFigures
 from gpusage_hooks.units import WHOLE_PERCENT

@@ -41,7 +41,8 @@ from gpusage.predictors.times.step_time import (
 from gpusage.predictors.work.checkpoints import Checkpoints
 from gpusage.predictors.work.lowering import with_adapters
 from gpusage.predictors.work.operators import OperatorClass
-from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, SoloRun, Workload
+from gpusage_hooks.job_keys import step_settings_of
+from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, Workload
 
 
 class GpuAnalysis:
@@ -171,7 +172,7 @@ _AnalysisKey = tuple[Pretrained, Workload]
 
 
 class WorkloadAnalysis(StepWork):
-    """A model that is run in one way; of its workload, what `_relevant_settings` leaves counts.
+    """A model that is run in one way; of its workload, what `step_settings_of` leaves counts.
 
     Attributes:
         in_flight: Micro-batches whose activations a stage of a pipeline keeps, of all nodes or of each; else 1.
@@ -267,7 +268,7 @@ class _GraphCache(NamedTuple):
 def analyze(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
     """Return what *workload* of *graph* needs, the same object as before while *graph* caches it."""
     return _cache_of(graph).analyses.find(
-        (pretrained(), _relevant_settings(workload)), lambda: _analysis(graph, workload)
+        (pretrained(), step_settings_of(workload)), lambda: _analysis(graph, workload)
     )
 
 
@@ -285,11 +286,6 @@ def _analysis(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
     analysis.first_stage = WorkloadAnalysis(first.graph, workload, first.blocks, of_first)
     analysis.whole = _cache_of(graph).structures.graph
     return analysis
-
-
-def _relevant_settings(workload: Workload) -> Workload:
-    """Return of *workload* what counts here; its shape is the graph's already."""
-    return replace(workload, shape=(), steps=None, slo=None, slowdown=None, alone=SoloRun())
 
 
 def _cache_of(graph: ModelGraph) -> _GraphCache:

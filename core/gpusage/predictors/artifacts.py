@@ -55,7 +55,7 @@ class Card:
 class StepTimeDeviations:
     """How far 90 % of the truths lie from a predicted step time, on the logarithmic scale.
 
-    Each campaign of measurements counts alike.
+    They are conformal quantiles: of the misses on families and GPUs that a fit did not see, each campaign alike.
 
     Attributes:
         known: On a measured GPU, of known models.
@@ -100,7 +100,7 @@ class StepTimeParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForestParameters:
-    """Regression trees, one entry per node but for *roots*; all trees one after the other.
+    """Gradient-boosted regression trees, one entry per node but for *roots*; all trees one after the other.
 
     Nodes are in depth-first order, left ones first, and a leaf is its own left child.
 
@@ -142,7 +142,7 @@ class ActivityParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MemoryParameters:
-    """What weighs the terms of the memory walk.
+    """Weights of the memory walk's terms: non-negative quantile regressions.
 
     Attributes:
         terms: Names of the columns of *weights*.

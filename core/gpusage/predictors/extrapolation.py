@@ -16,9 +16,8 @@ from typing import Any
 
 from gpusage.devices.precisions import QUANTISED_BYTES, has_narrow_units, missing_units
 from gpusage.predictors.artifacts import Card
-from gpusage.predictors.times.kernels import is_autocast
 from gpusage.predictors.times.step_time import engine_of, replays_graph
-from gpusage.predictors.work.lowering import Lowering, is_fused, is_fusion_measured, step_flop
+from gpusage.predictors.work.lowering import Lowering, is_autocast, is_fused, is_fusion_measured, step_flop
 from gpusage.predictors.work.sequences import FRAMES_RANK, is_language_model, is_speech_model
 from gpusage_hooks.types import Decoding, Gpu, ModelGraph, Precision, Workload
 

@@ -20,11 +20,11 @@ from gpusage.predictors.times.efficiency import (
     with_compiler,
     with_streaming_limits,
 )
-from gpusage.predictors.times.kernels import Kernels, answer_kernels, is_autocast, kernels_of
+from gpusage.predictors.times.kernels import Kernels, answer_kernels, kernels_of
 from gpusage.predictors.times.step_time import cache_bytes, engine_of, replays_graph, with_engine
 from gpusage.predictors.work.checkpoints import Checkpoints, checkpoints_of
 from gpusage.predictors.work.decoding import CacheSizes, DecodingWork, decoding_work
-from gpusage.predictors.work.lowering import Lowering, fused, is_fused, is_fusion_measured, lower
+from gpusage.predictors.work.lowering import Lowering, fused, is_autocast, is_fused, is_fusion_measured, lower
 from gpusage.predictors.work.sequences import SequenceModel, sequence_model
 from gpusage.predictors.work.structure import Structure, analyze_structure, with_autocast
 from gpusage_hooks.types import ModelGraph, Workload

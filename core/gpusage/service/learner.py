@@ -18,10 +18,8 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from gpusage.experience.failures import failures_of
-from gpusage.experience.history import History
-from gpusage.experience.history_file import read_history
-from gpusage.experience.learned import NOTHING_LEARNED, Learned
+from gpusage.experience.history import History, read_history
+from gpusage.experience.learned import NOTHING_LEARNED, Learned, failures_of
 from gpusage.experience.learning import first_run_utilizations, learn
 from gpusage.experience.runs import model_runs
 from gpusage.experience.trust import history_checks, history_trust

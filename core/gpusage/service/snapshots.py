@@ -20,8 +20,7 @@ from typing import Any
 import msgspec
 
 from gpusage.decisions.advisor import Advisor
-from gpusage.experience.failures import with_failures
-from gpusage.experience.learned import NOTHING_LEARNED, Learned
+from gpusage.experience.learned import NOTHING_LEARNED, Learned, with_failures
 from gpusage.plugins.error_text import sentence
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage.service.caches import DecisionCache

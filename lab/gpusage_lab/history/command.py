@@ -11,8 +11,7 @@ import msgspec
 
 from gpusage.cli import tables
 from gpusage.decisions.advisor import make_advisor
-from gpusage.experience.history import QUANTITIES, GpuLookup, History
-from gpusage.experience.history_file import write_history
+from gpusage.experience.history import QUANTITIES, GpuLookup, History, write_history
 from gpusage.experience.runs import Run, history_runs
 from gpusage.settings.configuration import Configuration
 from gpusage.settings.configuration_file import load_configuration

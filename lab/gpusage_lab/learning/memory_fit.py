@@ -63,9 +63,9 @@ def fit_memory(terms: FloatArray, measured: FloatArray, families: npt.NDArray[np
 
 
 def quantile_fit(columns: FloatArray, measured: FloatArray, share: float) -> FloatArray:
-    """Return weights, none negative, of the sum that *share* of the rows lie below, by relative distance.
+    """Return the weights of a quantile regression of relative distances, none negative: *share* of the rows lie below.
 
-    Absolute distances are minimised as squares that are weighted anew each round by what they missed by.
+    The absolute distances are minimised by iteratively reweighted least squares, each round of them non-negative.
     """
     scale = 1.0 / np.maximum(columns.max(axis=0), 1e-9)
     scaled = columns * scale / measured[:, None]

@@ -1,8 +1,8 @@
 """Fits the correction of `gpusage.predictors.times.efficiency` to what whole steps took beyond the fitted roofline.
 
-It is a Gaussian process with anchors for inducing points, one for each GPU on which many models were measured. Rows of
-one model share an error of their own, so that each GPU's part is learned from what GPUs differ in; large misses count
-less. Nothing here is random.
+It is a sparse Gaussian process with anchors for inducing points, one for each GPU on which many models were measured.
+Each model has a random intercept (a mixed-effects model), so that each GPU's part is learned from what GPUs differ in.
+Iteratively reweighted least squares make large misses count less. Nothing here is drawn at random.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def fit_residual(rows: ResidualRows) -> Residual:
     anchors = _anchors(near, min(ANCHORS, len(near)))
     gram = rbf_kernel(anchors, anchors) + RIDGE * np.eye(len(anchors))
     whitener = np.linalg.inv(np.linalg.cholesky(gram)).T
-    weights = _solved(_design(rbf_kernel(near, anchors) @ whitener, rows.gpus, own), rows)
+    weights = _reweighted_least_squares(_design(rbf_kernel(near, anchors) @ whitener, rows.gpus, own), rows)
     coefficients = [np.append(whitener @ part[:-1], part[-1]) for part in weights.reshape(len(own), -1)]
     return Residual(
         means=means,
@@ -93,20 +93,29 @@ def _design(columns: Array, gpus: Sequence[str], own: Sequence[str]) -> Array:
     return np.hstack([block * OWN * (names == name)[:, np.newaxis] for name in own])
 
 
-def _solved(design: Array, rows: ResidualRows) -> Array:
-    """Return the weights by least squares, what rows of one model share taken out, large misses weakened."""
+def _reweighted_least_squares(design: Array, rows: ResidualRows) -> Array:
+    """Return the weights of a ridge regression with a random intercept for each model, robust to large misses.
+
+    The intercepts are projected out by partial centering (generalised least squares of a random-intercept model): of
+    each column, a share of its model's mean is subtracted. Large misses are weighed down anew in each round
+    (iteratively reweighted least squares with the weights of the pseudo-Huber loss).
+    """
     sizes = Counter(rows.families)
     first = np.array([sizes[name] ** -0.5 for name in rows.families])
     first /= first.mean()
     model = np.unique(np.array(rows.models), return_inverse=True)[1]
+
     weight, solution = first, np.zeros(design.shape[1])
     for _ in range(ROUNDS):
         totals = np.bincount(model, weight)
+        # The share of a model's mean that its random intercept explains, as in Swamy and Arora's transformation.
         share = 1.0 - 1.0 / np.sqrt(1.0 + totals * MODEL**2 / ROW**2)
         left = _centered_columns(design, model, weight, share)
         right = _centered_columns(rows.misses[:, np.newaxis], model, weight, share)[:, 0]
+
         precision = left.T @ left / ROW**2 + np.eye(design.shape[1])
         solution = np.linalg.solve(precision, left.T @ right / ROW**2)
+
         missed = rows.misses - design @ solution
         shared = np.bincount(model, weight * missed) / totals * share * (2.0 - share)
         weight = first / np.sqrt(1.0 + np.square((missed - shared[model]) / (FAR * ROW)))

@@ -18,7 +18,7 @@ from gpusage_hooks.units import HOUR_S
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.seeds.takayama import FloatArray, measured, predicted
 from gpusage_planning.named_jobs import JOBS
-from gpusage_planning.simulator.contract import Backfill, Colocation, Demand, JobRequest, Jobs, Kind, Tenant
+from gpusage_planning.simulator.contract import Backfill, Colocation, Demand, JobRequest, Jobs, Kind, Policy, Tenant
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
 from gpusage_planning.simulator.source import range_ids
@@ -47,7 +47,7 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ByGain:
+class ByGain(Policy):
     """Jobs go to the generation that suits them best among those that are free; the queue is in order of the gain.
 
     Attributes:
@@ -55,12 +55,9 @@ class ByGain:
         ordered: Whether the queue is put in order, or only GPUs are preferred.
     """
 
-    name: str
     gains: FloatArray
     ordered: bool = True
     backfill: Backfill = "any"
-    most_per_gpu: int = 1
-    remembers: bool = False
 
     def demand(self, ask: JobRequest) -> Demand:
         """Return both generations, the one that suits first."""
@@ -79,10 +76,6 @@ class ByGain:
     def gain(self, ask: JobRequest) -> float:
         """Return what the policy believes that the job gains."""
         return float(self.gains[ask.kind])
-
-    def cost(self, _: int, __: Sequence[JobRequest], ___: JobRequest, /) -> float | None:
-        """Return nothing: any empty GPU will do."""
-        return 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

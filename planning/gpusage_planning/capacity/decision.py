@@ -120,7 +120,12 @@ class _Event:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.jobs = _window(state)
+
+        free = sum(node.free_count for node in state.active) + sum(
+            len(state.off[group.name]) * max(kind.gpu_count for kind in group.types) for group in state.groups
+        )
+        self.jobs = state.in_order(_by_urgency)[: max(LEAST_WINDOW, WINDOW_PER_GPU * free)]
+
         self.gpus = list(dict.fromkeys(kind.pool for group in state.groups for kind in group.types))
         self.edges_s = edges(state, self.jobs)
         self.lengths_s = np.diff(self.edges_s)
@@ -181,10 +186,7 @@ class _Event:
         yield from self._owned(on_s)
         yield from self._there()
         yield from self._sizes()
-        yield from self._opened()
 
-    def _opened(self) -> Iterator[Row]:
-        """Yield rows of nodes that open: no more than are off, and one where none is active."""
         for name, off in self.state.off.items():
             columns = [self.first_opening + place for place, (group, _) in enumerate(self.closed) if group.name == name]
             if columns:
@@ -299,14 +301,6 @@ def decide(state: State, limits: Limits) -> Choice:
 
 def _by_urgency(each: Waiting) -> tuple[float, ...]:
     return each.latest_start_s, each.job.submitted_s
-
-
-def _window(state: State) -> Sequence[Waiting]:
-    """Return the most urgent jobs."""
-    free = sum(node.free_count for node in state.active) + sum(
-        len(state.off[group.name]) * max(kind.gpu_count for kind in group.types) for group in state.groups
-    )
-    return state.in_order(_by_urgency)[: max(LEAST_WINDOW, WINDOW_PER_GPU * free)]
 
 
 def _supplies(group: NodeGroup) -> Iterator[Supply]:

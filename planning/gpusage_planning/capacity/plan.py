@@ -234,11 +234,24 @@ def make_plan(
     """
     run = _begin(jobs, groups)
     while run.coming or run.state.waiting:
-        _admit(run)
+        while run.coming and run.coming[-1].job.submitted_s <= run.state.now_s:
+            run.state.admit(run.coming.pop())
         if run.state.waiting and run.state.has_room():
             choice = choose(run.state)
             _start(run, choice, lasts_s)
-        _advance(run, tick_s)
+
+        arrival_s = run.coming[-1].job.submitted_s if run.coming else float("inf")
+        tick = run.state.now_s + tick_s if run.state.waiting else float("inf")
+        now_s = min(arrival_s, run.ends[0][0] if run.ends else float("inf"), tick)
+        if now_s < float("inf"):
+            run.state.now_s = now_s
+
+            # Take off what has ended by now_s; a node without a job is off.
+            while run.ends and run.ends[0][0] <= now_s:
+                _, _, node, ended = heappop(run.ends)
+                node.end(ended)
+                if not node.running:
+                    _close(run, node)
     return plan_of(run.done, least_cost(jobs, groups))
 
 
@@ -260,30 +273,6 @@ def _begin(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup]) -> _Run:
     now_s = coming[0].job.submitted_s if coming else 0.0
     state = State(now_s=now_s, groups=tuple(groups), waiting=[], active=[], off=off)
     return _Run(state=state, coming=coming[::-1])
-
-
-def _admit(run: _Run) -> None:
-    while run.coming and run.coming[-1].job.submitted_s <= run.state.now_s:
-        run.state.admit(run.coming.pop())
-
-
-def _advance(run: _Run, tick_s: float) -> None:
-    """Go to the next event, and free what has ended by then."""
-    arrival_s = run.coming[-1].job.submitted_s if run.coming else float("inf")
-    tick = run.state.now_s + tick_s if run.state.waiting else float("inf")
-    now_s = min(arrival_s, run.ends[0][0] if run.ends else float("inf"), tick)
-    if now_s < float("inf"):
-        run.state.now_s = now_s
-        _finish_until(run, now_s)
-
-
-def _finish_until(run: _Run, now_s: float) -> None:
-    """Take off what has ended by *now_s*; a node without a job is off."""
-    while run.ends and run.ends[0][0] <= now_s:
-        _, _, node, ended = heappop(run.ends)
-        node.end(ended)
-        if not node.running:
-            _close(run, node)
 
 
 def _close(run: _Run, node: ActiveNode) -> None:

@@ -54,7 +54,15 @@ def planned(lines: Sequence[Line], groups: Sequence[NodeGroup], advisor: Advisor
         jobs.append(line.job(_times(line, *memory.get(line.model, ({}, None)))))
         if not any(map(stays, ways(jobs[-1], types))):
             _refuse(line, types, is_draining=bool(ways(jobs[-1], types)))
-        _require_short(line, jobs[-1].times_s)
+
+        (gpu, count), time_s = min(jobs[-1].times_s.items(), key=lambda item: item[1])
+        if time_s > LONGEST_S:
+            column = f"{gpu}:{count}" if (gpu, count) in line.step_times_s else "steps"
+            message = (
+                f"Column {column!r} on {line.where} must be such that the job ends within {LONGEST_DAYS} days; got "
+                f"{time_s / DAY_S:,.0f} days. Step times are in seconds: divide milliseconds by 1,000."
+            )
+            raise RequestError(message)
     return jobs
 
 
@@ -83,18 +91,6 @@ def _refuse(line: Line, types: Sequence[NodeType], *, is_draining: bool) -> None
         f"{got}. Add a type of node, or leave the job out."
     )
     raise RequestError(message)
-
-
-def _require_short(line: Line, times_s: Times) -> None:
-    """Refuse a job that runs for years: a column is in another unit."""
-    (gpu, count), time_s = min(times_s.items(), key=lambda item: item[1])
-    if time_s > LONGEST_S:
-        column = f"{gpu}:{count}" if (gpu, count) in line.step_times_s else "steps"
-        message = (
-            f"Column {column!r} on {line.where} must be such that the job ends within {LONGEST_DAYS} days; got "
-            f"{time_s / DAY_S:,.0f} days. Step times are in seconds: divide milliseconds by 1,000."
-        )
-        raise RequestError(message)
 
 
 def _times(line: Line, predicted_s: Times, model_steps: int | None) -> Times:

@@ -101,7 +101,8 @@ class VirtualGpus:
     def arrive(self, job: int, seat: Seat, now_s: float) -> None:
         """Put *job* on a GPU; it starves if there is not enough memory for it."""
         here = self._here[seat.node, seat.device]
-        starves = self._starves(job, seat, here)
+        own, *others = (self._truth.memory_bytes(self._kinds[one], seat.gpu_type) for one in (job, *here))
+        starves = own > seat.memory_cap_bytes or own + sum(others) > self._memory_bytes[seat.gpu_type]
         work_s = OUT_OF_MEMORY_S if starves else self._work_s[job]
         self._runs[job] = _Run(seat=seat, start_s=now_s, left_s=work_s, since_s=now_s, starves=starves)
         here.append(job)
@@ -125,10 +126,6 @@ class VirtualGpus:
 
     def __contains__(self, job: object) -> bool:
         return job in self._runs
-
-    def _starves(self, job: int, seat: Seat, here: Sequence[int]) -> bool:
-        own, *others = (self._truth.memory_bytes(self._kinds[one], seat.gpu_type) for one in (job, *here))
-        return own > seat.memory_cap_bytes or own + sum(others) > self._memory_bytes[seat.gpu_type]
 
     def _retime(self, seat: Seat, now_s: float) -> None:
         """Compute the speed of each job on one GPU from now on."""

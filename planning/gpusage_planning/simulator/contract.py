@@ -8,17 +8,16 @@ Kinds and GPU types are given by their numbers. Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from gpusage_hooks.types import Workload
 from gpusage_hooks.units import WHOLE_PERCENT
-from gpusage_planning.simulator.fleet import Fleet
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
@@ -89,7 +88,7 @@ class JobRequest(NamedTuple):
 
     Attributes:
         above_bytes: Whole GPUs of this memory were too small for it.
-        first: The GPU type that an `Online` policy has it try first; -1 for the order of its demand.
+        first: The GPU type that the policy has it try first when it comes; -1 for the order of its demand.
     """
 
     kind: int
@@ -137,41 +136,36 @@ class Colocation(NamedTuple):
     utilization: float
 
 
-class Policy(Protocol):
-    """Decides where jobs go. Every answer depends on the arguments alone, so the engine asks once."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Decides where jobs go. Every answer depends on the arguments alone, so the engine asks once.
 
-    @property
-    def name(self) -> str:
-        """Return its name."""
+    Attributes:
+        backfill: Who may overtake.
+        remembers: Whether a kind of which one job ran out of memory beside others is no longer put beside others.
+        most_per_gpu: How many jobs may stand on one GPU.
+    """
 
-    @property
-    def backfill(self) -> Backfill:
-        """Return who may overtake."""
-
-    @property
-    def most_per_gpu(self) -> int:
-        """Return how many jobs may stand on one GPU."""
-
-    @property
-    def remembers(self) -> bool:
-        """Return whether a kind of which one job ran out of memory beside others is no longer put beside others."""
+    name: str
+    backfill: Backfill = "reserve"
+    remembers: bool = False
+    most_per_gpu: int = 1
 
     def demand(self, ask: JobRequest, /) -> Demand:
         """Return the demand of a job that asks for whole GPUs."""
+        raise NotImplementedError
 
     def rank(self, ask: JobRequest, gpu_type: int, /) -> float:
         """Return the place in the queue for GPUs of *gpu_type*, the least first; the older job among equals."""
+        return 0.0
 
     def cost(self, gpu_type: int, tenants: Sequence[JobRequest], newcomer: JobRequest, /) -> float | None:
         """Return what it costs to put *newcomer* beside *tenants* (at least none), ``None`` if it must not be."""
-
-
-@runtime_checkable
-class Online(Protocol):
-    """What a policy has, beside, that looks at the cluster when a job comes."""
+        return 0.0
 
     def arriving(self, ask: JobRequest, free_counts: Sequence[int], /) -> JobRequest:
         """Return *ask* as it is to wait, given the GPUs of each type that are empty and held for nobody."""
+        return ask
 
 
 class QueuedJob(NamedTuple):
@@ -201,88 +195,6 @@ class Columns(NamedTuple):
     user: IntArray
     role: IntArray
     gpus: FloatArray
-
-
-class QueueState(Protocol):
-    """What an order may look at, at one moment."""
-
-    @property
-    def fleet(self) -> Fleet:
-        """Return the GPUs."""
-
-    @property
-    def jobs(self) -> Mapping[int, QueuedJob]:
-        """Return all jobs that wait or run, by number; the newest last."""
-
-    @property
-    def user_count(self) -> int:
-        """Return how many users the trace has."""
-
-    @property
-    def columns(self) -> Columns:
-        """Return columns of all jobs of the trace."""
-
-    def left_s(self, job: QueuedJob, /) -> float:
-        """Return the rest of its predicted run time, and the time that its next start costs if it was suspended."""
-
-    def service_s(self, job: QueuedJob, /) -> float:
-        """Return its attained service: seconds times the GPUs that it held."""
-
-    def run_s(self, job: QueuedJob, gpu_type: int, /) -> float:
-        """Return for how long it has been on GPUs of the type."""
-
-    def run_times_s(self, numbers: IntArray, /) -> FloatArray:
-        """Return for how long each job has been on GPUs, a row for each and a column for each type."""
-
-    def usage_share(self, user: int, /) -> float:
-        """Return the user's part of the GPU time that all users had, where older time counts less."""
-
-
-class Order(Protocol):
-    """Decides which job goes first; a policy decides where it goes."""
-
-    @property
-    def name(self) -> str:
-        """Return its name."""
-
-    @property
-    def backfill(self) -> Backfill:
-        """Return who may overtake, where it suspends nobody."""
-
-    @property
-    def preempts(self) -> bool:
-        """Return whether a running job is suspended for one that goes first."""
-
-    @property
-    def period_s(self) -> float:
-        """Return the seconds from one ranking to the next.
-
-        With 0, jobs are ranked each time that one comes or ends. Where nobody is suspended, infinity means that a job
-        is ranked when it comes, and never again. Where jobs are suspended, they start and stop at multiples of it.
-        """
-
-    def rank(self, job: QueuedJob, now_s: float, state: QueueState, /) -> float:
-        """Return the place in the queue, the least first; the older job among equals."""
-
-
-@runtime_checkable
-class Steady(Protocol):
-    """What an order has, beside, for which a job keeps its rank as long as it waits."""
-
-    def next_change_s(self, job: QueuedJob, now_s: float, state: QueueState, /) -> float:
-        """Return when *job*, if it runs from now on, falls behind in the queue; infinite where it never does."""
-
-
-@runtime_checkable
-class AtOnce(Protocol):
-    """What an order has, beside, that ranks many jobs at once; used in place of `rank`."""
-
-    @property
-    def is_by_gpu_type(self) -> bool:
-        """Return whether a job's place depends on the GPU type."""
-
-    def ranks(self, numbers: IntArray, now_s: float, state: QueueState, /) -> FloatArray:
-        """Return the places of jobs, a row for each; one column, or one for each GPU type."""
 
 
 class Truth(Protocol):

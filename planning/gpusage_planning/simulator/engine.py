@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any
 
-from gpusage_planning.simulator.contract import JobRequest, Jobs, Online, Policy, Stage, Truth
+from gpusage_planning.simulator.contract import JobRequest, Jobs, Policy, Stage, Truth
 from gpusage_planning.simulator.fleet import Fleet, earliest
 from gpusage_planning.simulator.gpus import Gpus, Run, Runs, Way
 from gpusage_planning.simulator.result import Record, Result
@@ -64,7 +64,6 @@ class Engine:
 
     def __init__(self, jobs: Jobs, fleet: Fleet, policy: Policy, truth: Truth, progress: Callable[[int], None]) -> None:
         self.jobs, self.fleet, self.policy, self.progress = jobs, fleet, policy, progress
-        self.online = policy if isinstance(policy, Online) else None
         self.roles = Roles(fleet, policy, truth)
         self.gpus = Gpus(fleet, self.roles, policy.most_per_gpu)
         self.runs = Runs(self.gpus, self.roles)
@@ -94,9 +93,7 @@ class Engine:
         for job in arrivals:
             stage: Stage = "rescued" if int(kind[job]) in self.missed else "first"
             ask = JobRequest(int(kind[job]), int(count[job]), stage)
-            if self.online is not None:
-                ask = self.online.arriving(ask, self.gpus.free_count)
-            role = self.roles.number(ask)
+            role = self.roles.number(self.policy.arriving(ask, self.gpus.free_count))
             if self.waiting.add(role, job):
                 fresh.add(role)
         self._start_where_possible(fresh, now_s)

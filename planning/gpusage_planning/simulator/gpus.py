@@ -81,7 +81,12 @@ class Nodes:
     def allocate(self, count: int) -> list[int]:
         """Remove the GPUs of a job on *count* that has room."""
         if self._spreads:
-            return self._allocate_spread(count)
+            order = sorted(range(len(self._empty_counts)), key=lambda node: -self._empty_counts[node])
+            gpus: list[int] = []
+            while len(gpus) < count:
+                left = [node for node in order if self._empty_counts[node]][: count - len(gpus)]
+                gpus += [gpu for node in left for gpu in self.allocate_on(node, 1)]
+            return gpus
         whole, rest = divmod(count, self._gpus_per_node)
         parts = [self._gpus_per_node] * whole + [rest] * (rest > 0)
         return [gpu for part in parts for gpu in self.allocate_on(self._fullest(part), part)]
@@ -92,15 +97,6 @@ class Nodes:
         for _ in range(count):
             gpus.append(self._first_of(node))
             self.remove(gpus[-1])
-        return gpus
-
-    def _allocate_spread(self, count: int) -> list[int]:
-        """Remove one GPU of each node, the emptiest first, and begin again until there are *count*."""
-        order = sorted(range(len(self._empty_counts)), key=lambda node: -self._empty_counts[node])
-        gpus: list[int] = []
-        while len(gpus) < count:
-            left = [node for node in order if self._empty_counts[node]][: count - len(gpus)]
-            gpus += [gpu for node in left for gpu in self.allocate_on(node, 1)]
         return gpus
 
     def _fullest(self, count: int) -> int:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpusage_hooks.errors import RequestError
-from gpusage_planning.simulator.contract import Backfill, FloatArray, IntArray, QueuedJob, QueueState
+from gpusage_planning.simulator.contract import FloatArray, IntArray, QueuedJob
+from gpusage_planning.simulator.orders import Order, Queue
 
 LEAST_PRICE = 1e-9
 """Below it, a price is 0 but for rounding."""
@@ -167,20 +168,20 @@ class _Parts:
     parts: FloatArray = field(default_factory=lambda: np.zeros((0, 1)))
     due_s: FloatArray = field(default_factory=lambda: np.zeros((0, 1)))
 
-    def update(self, now_s: float, state: QueueState, speeds: FloatArray | None) -> None:
+    def update(self, now_s: float, queue: Queue, speeds: FloatArray | None) -> None:
         """Let the time pass up to *now_s*, and divide the GPUs among the jobs that are there now."""
         if self.now_s == now_s:
             return
         self.due_s[self.numbers] += self.parts[self.numbers] * (now_s - self.now_s)
         self.now_s = now_s
-        numbers = np.fromiter(state.jobs, dtype=np.int32, count=len(state.jobs))
-        roles = state.columns.role[numbers]
+        numbers = np.fromiter(queue.jobs, dtype=np.int32, count=len(queue.jobs))
+        roles = queue.columns.role[numbers]
         if np.array_equal(numbers, self.numbers) and np.array_equal(roles, self.roles):
             return
         self.numbers, self.roles = numbers, roles
-        parts = _even(numbers, state) if speeds is None else _by_speed(numbers, state, speeds)
+        parts = _even(numbers, queue) if speeds is None else _by_speed(numbers, queue, speeds)
         if not len(self.due_s):
-            self.parts, self.due_s = (np.zeros((len(state.columns.user), parts.shape[1])) for _ in range(2))
+            self.parts, self.due_s = (np.zeros((len(queue.columns.user), parts.shape[1])) for _ in range(2))
         self.parts[numbers] = parts
 
     def due_by_s(self, numbers: IntArray, round_s: float) -> FloatArray:
@@ -189,29 +190,29 @@ class _Parts:
         return due_s
 
 
-def _even(numbers: IntArray, state: QueueState) -> FloatArray:
+def _even(numbers: IntArray, queue: Queue) -> FloatArray:
     """Return the part of the time of each job, in one column."""
-    ones, columns = np.ones(len(numbers), dtype=np.int32), state.columns
+    ones, columns = np.ones(len(numbers), dtype=np.int32), queue.columns
     claims = Claims(
         users=columns.user[numbers], jobs=ones, gpus=columns.gpus[numbers], speeds=np.ones((len(numbers), 1))
     )
-    return even_shares(claims, state.fleet.gpu_count)[:, None]
+    return even_shares(claims, queue.fleet.gpu_count)[:, None]
 
 
-def _by_speed(numbers: IntArray, state: QueueState, speeds: FloatArray) -> FloatArray:
+def _by_speed(numbers: IntArray, queue: Queue, speeds: FloatArray) -> FloatArray:
     """Return the part of the time of each job on each GPU type.
 
     A user's jobs of one role are alike, and so are users with as many jobs of each role: they count once.
     """
     if speeds.shape[1] == 1:  # a job's throughput over its usual one is then its part of the time
-        return _even(numbers, state)
-    users, user_of = np.unique(state.columns.user[numbers], return_inverse=True)
-    roles, examples, role_of = np.unique(state.columns.role[numbers], return_index=True, return_inverse=True)
+        return _even(numbers, queue)
+    users, user_of = np.unique(queue.columns.user[numbers], return_inverse=True)
+    roles, examples, role_of = np.unique(queue.columns.role[numbers], return_index=True, return_inverse=True)
     jobs = np.zeros((len(users), len(roles)), dtype=np.int32)
     np.add.at(jobs, (user_of, role_of), 1)
     jobs, class_of, alike = np.unique(jobs, axis=0, return_inverse=True, return_counts=True)
     owners, places = np.nonzero(jobs)
-    queued = [state.jobs[number] for number in numbers[examples[places]].tolist()]
+    queued = [queue.jobs[number] for number in numbers[examples[places]].tolist()]
     claims = Claims(
         users=owners.astype(np.int32),
         alike=alike[owners].astype(np.int32),
@@ -220,7 +221,7 @@ def _by_speed(numbers: IntArray, state: QueueState, speeds: FloatArray) -> Float
         speeds=_allowed(speeds, queued),
     )
     parts = np.zeros((*jobs.shape, speeds.shape[1]))
-    parts[owners, places] = throughput_shares(claims, [one.gpu_count for one in state.fleet.types])
+    parts[owners, places] = throughput_shares(claims, [one.gpu_count for one in queue.fleet.types])
     of_jobs: FloatArray = parts[class_of.ravel()[user_of], role_of]  # numpy 2.0 gives the inverse two axes
     return of_jobs
 
@@ -234,29 +235,28 @@ def _allowed(speeds: FloatArray, jobs: list[QueuedJob]) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaxMin:
+class MaxMin(Order):
     """The job first that is most behind its fair part of the time; any GPU counts as any other."""
 
     name: str = "max-min"
-    backfill: Backfill = "none"
     preempts: bool = True
     period_s: float = ROUND_S
-    is_by_gpu_type: bool = False
     fair: _Parts = field(default_factory=_Parts)
 
-    def rank(self, job: QueuedJob, now_s: float, state: QueueState, /) -> float:
+    def rank(self, job: QueuedJob, now_s: float, queue: Queue, /) -> float:
         """Return how far the job is ahead, in seconds, at the end of a round in which it does not run."""
-        return float(self.ranks(np.array([job.number], dtype=np.int32), now_s, state)[0, 0])
+        ranks = self.ranks(np.array([job.number], dtype=np.int32), now_s, queue)[0]
+        return float(ranks[list(job.types)].min() if self.is_by_gpu_type else ranks[0])
 
-    def ranks(self, numbers: IntArray, now_s: float, state: QueueState, /) -> FloatArray:
+    def ranks(self, numbers: IntArray, now_s: float, queue: Queue, /) -> FloatArray:
         """Return the same of each job."""
-        self.fair.update(now_s, state, None)
-        run_s: FloatArray = state.run_times_s(numbers).sum(axis=1, keepdims=True)
+        self.fair.update(now_s, queue, None)
+        run_s: FloatArray = queue.run_times_s(numbers).sum(axis=1, keepdims=True)
         return np.round(run_s - self.fair.due_by_s(numbers, self.period_s), DIGITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MaxMinSpeeds:
+class MaxMinSpeeds(MaxMin):
     """The same for each GPU type, where fair is that nobody's throughput can rise at the cost of a lower one.
 
     Attributes:
@@ -265,17 +265,9 @@ class MaxMinSpeeds:
 
     speeds: FloatArray
     name: str = "max-min-speeds"
-    backfill: Backfill = "none"
-    preempts: bool = True
-    period_s: float = ROUND_S
     is_by_gpu_type: bool = True
-    fair: _Parts = field(default_factory=_Parts)
 
-    def rank(self, job: QueuedJob, now_s: float, state: QueueState, /) -> float:
-        """Return the least over the job's GPU types of how far it is ahead there."""
-        return float(self.ranks(np.array([job.number], dtype=np.int32), now_s, state)[0, list(job.types)].min())
-
-    def ranks(self, numbers: IntArray, now_s: float, state: QueueState, /) -> FloatArray:
+    def ranks(self, numbers: IntArray, now_s: float, queue: Queue, /) -> FloatArray:
         """Return how far each job is ahead on GPUs of each type, in seconds, as above."""
-        self.fair.update(now_s, state, self.speeds)
-        return np.round(state.run_times_s(numbers) - self.fair.due_by_s(numbers, self.period_s), DIGITS)
+        self.fair.update(now_s, queue, self.speeds)
+        return np.round(queue.run_times_s(numbers) - self.fair.due_by_s(numbers, self.period_s), DIGITS)

@@ -14,9 +14,7 @@ from gpusage_planning.simulator.contract import (
     FloatArray,
     IntArray,
     Jobs,
-    Order,
     QueuedJob,
-    QueueState,
 )
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.gpus import Run, Runs
@@ -29,58 +27,82 @@ LAS_ROUND_S = 60.0
 DAY_S = 86400.0
 
 
+PREEMPTION_S = 62.0
+"""From a suspended job's next start to its work: Tiresias' mean (13,724 s for 221 preemptions, section 5.2.4), as
+Lucid's simulator quotes it (simulation/policy/policy.py); Lucid itself counts 40 s, and 60 s above 8 GPUs."""
+HALF_LIFE_S = 14 * 86400.0
+"""Of a user's usage: PriorityDecayHalfLife in the example of Slurm's page on its multifactor plugin."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ByAge:
+class Order:
+    """Decides which job goes first; a policy decides where it goes.
+
+    Attributes:
+        backfill: Who may overtake, where it suspends nobody.
+        preempts: Whether a running job is suspended for one that goes first.
+        period_s: From one ranking to the next. With 0, jobs are ranked each time that one comes or ends. Where nobody
+            is suspended, infinity means that a job is ranked when it comes, and never again. Where jobs are suspended,
+            they start and stop at multiples of it.
+        is_steady: Whether a job keeps its rank as long as it waits; then `next_change_s` says when one that runs falls.
+        is_by_gpu_type: Whether a job's place depends on the GPU type; then `ranks` has a column for each.
+    """
+
+    name: str
+    backfill: Backfill = "none"
+    preempts: bool = False
+    period_s: float = inf
+    is_steady: bool = False
+    is_by_gpu_type: bool = False
+
+    def rank(self, job: QueuedJob, now_s: float, queue: Queue, /) -> float:
+        """Return the place in the queue, the least first; the older job among equals."""
+        return 0.0
+
+    def ranks(self, numbers: IntArray, now_s: float, queue: Queue, /) -> FloatArray:
+        """Return the places of many jobs, a row for each."""
+        return np.array([[self.rank(queue.jobs[number], now_s, queue)] for number in numbers.tolist()])
+
+    def next_change_s(self, job: QueuedJob, now_s: float, queue: Queue, /) -> float:
+        """Return when *job*, if it runs from now on, falls behind in the queue; infinite where it never does."""
+        return inf
+
+
+class ByAge(Order):
     """The oldest job first: FIFO where nobody overtakes, EASY where younger jobs do that do not delay the oldest.
 
     Source:
         Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995 (EASY backfill).
     """
 
-    name: str
-    backfill: Backfill
-    preempts: bool = False
-    period_s: float = inf
-
-    def rank(self, _: QueuedJob, __: float, ___: QueueState, /) -> float:
-        """Return the same for all: the older job is first."""
-        return 0.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShortestJob:
+class ShortestJob(Order):
     """The job with the shortest predicted run time first; nobody overtakes it, as in Lucid's simulator."""
 
     name: str = "sjf"
-    backfill: Backfill = "none"
-    preempts: bool = False
-    period_s: float = inf
 
-    def rank(self, job: QueuedJob, _: float, __: QueueState, /) -> float:
+    def rank(self, job: QueuedJob, _: float, __: Queue, /) -> float:
         """Return the predicted run time."""
         return job.predicted_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShortestRemainingTime:
+class ShortestRemainingTime(Order):
     """The job with the least left of its predicted run time first, also before those that run."""
 
     name: str = "srtf"
-    backfill: Backfill = "none"
     preempts: bool = True
     period_s: float = 0.0
+    is_steady: bool = True  # a job that runs only comes closer to its end
 
-    def rank(self, job: QueuedJob, _: float, state: QueueState, /) -> float:
+    def rank(self, job: QueuedJob, _: float, queue: Queue, /) -> float:
         """Return what is left."""
-        return state.left_s(job)
-
-    def next_change_s(self, _: QueuedJob, __: float, ___: QueueState, /) -> float:
-        """Return that a job that runs only comes closer to its end."""
-        return inf
+        return queue.left_s(job)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeastAttainedService:
+class LeastAttainedService(Order):
     """Tiresias' two queues: jobs that have had little GPU time before all others, the older job first in each queue.
 
     Source:
@@ -88,22 +110,22 @@ class LeastAttainedService:
     """
 
     name: str = "las"
-    backfill: Backfill = "none"
     preempts: bool = True
     period_s: float = LAS_ROUND_S
+    is_steady: bool = True
 
-    def rank(self, job: QueuedJob, _: float, state: QueueState, /) -> float:
+    def rank(self, job: QueuedJob, _: float, queue: Queue, /) -> float:
         """Return the queue."""
-        return float(state.service_s(job) > LOW_QUEUE_S)
+        return float(queue.service_s(job) > LOW_QUEUE_S)
 
-    def next_change_s(self, job: QueuedJob, now_s: float, state: QueueState, /) -> float:
+    def next_change_s(self, job: QueuedJob, now_s: float, queue: Queue, /) -> float:
         """Return when the job is in the second queue."""
-        rest_s = LOW_QUEUE_S - state.service_s(job)
+        rest_s = LOW_QUEUE_S - queue.service_s(job)
         return now_s + rest_s / job.gpus if rest_s >= 0 else inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Multifactor:
+class Multifactor(Order):
     """Slurm's priority/multifactor with its factors of age, fair share (classic) and job size.
 
     A trace has no partitions, qualities of service, associations and nice values, so these factors are left out. Each
@@ -120,26 +142,18 @@ class Multifactor:
 
     name: str = "multifactor"
     backfill: Backfill = "reserve"
-    preempts: bool = False
     period_s: float = 300.0
     age: float = 1000.0
     fair_share: float = 10_000.0
     size: float = 1000.0
     longest_age_s: float = 14 * DAY_S
 
-    def rank(self, job: QueuedJob, now_s: float, state: QueueState, /) -> float:
+    def rank(self, job: QueuedJob, now_s: float, queue: Queue, /) -> float:
         """Return the priority, negative."""
         age = min((now_s - job.submit_s) / self.longest_age_s, 1.0)
-        fair_share: float = 0.5 ** (state.usage_share(job.user) * state.user_count)
-        size = job.gpus / state.fleet.gpu_count
+        fair_share: float = 0.5 ** (queue.usage_share(job.user) * queue.user_count)
+        size = job.gpus / queue.fleet.gpu_count
         return -(self.age * age + self.fair_share * fair_share + self.size * size)
-
-
-PREEMPTION_S = 62.0
-"""From a suspended job's next start to its work: Tiresias' mean (13,724 s for 221 preemptions, section 5.2.4), as
-Lucid's simulator quotes it (simulation/policy/policy.py); Lucid itself counts 40 s, and 60 s above 8 GPUs."""
-HALF_LIFE_S = 14 * 86400.0
-"""Of a user's usage: PriorityDecayHalfLife in the example of Slurm's page on its multifactor plugin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

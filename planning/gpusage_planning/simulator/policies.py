@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.policies.candidates import WIDEST_SHARE, is_predictable
@@ -26,7 +25,7 @@ from gpusage_hooks.types import (
     SharingRules,
 )
 from gpusage_hooks.units import WHOLE_PERCENT
-from gpusage_planning.simulator.contract import Backfill, Demand, JobRequest, Kind, Online, Policy
+from gpusage_planning.simulator.contract import Demand, JobRequest, Kind, Policy
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.predictions import (
     MOST_JOBS,
@@ -41,60 +40,60 @@ from gpusage_planning.simulator.predictions import (
 PROFILING_S = 60.0
 """A minute alone, as in Yeung et al."""
 ACCEPTED = SharingRules().maximum_slowdown
+WHOLE = 100
+MOST_PER_GPU = 4
 TypesOf = Mapping[int, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slots:
-    """Whole GPUs: no two jobs on one."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Slots(Policy):
+    """Whole GPUs: no two jobs on one.
+
+    Attributes:
+        types_of: GPU types that a kind insists on; all for the others.
+    """
 
     fleet: Fleet
     types_of: TypesOf = field(default_factory=dict)
     name: str = "slots"
-    backfill: Backfill = "reserve"
-    remembers: bool = False
-    most_per_gpu: int = 1
 
     def demand(self, ask: JobRequest) -> Demand:
         """Return whole GPUs."""
-        return whole_gpu_demand(self.fleet, ask, types(self.fleet, self.types_of, ask.kind))
+        return self.whole_gpus(ask, self.types(ask.kind))
 
-    def rank(self, _: JobRequest, __: int, /) -> float:
-        """Return the same for all: the older job is first."""
-        return 0.0
+    def types(self, kind: int) -> tuple[int, ...]:
+        """Return the GPU types on which jobs of *kind* may run."""
+        return self.types_of.get(kind) or tuple(range(len(self.fleet.types)))
 
-    def cost(self, _: int, __: Sequence[JobRequest], ___: JobRequest, /) -> float | None:
-        """Return nothing: any empty GPU will do."""
-        return 0.0
+    def whole_gpus(self, ask: JobRequest, where: Sequence[int]) -> Demand:
+        """Return whole GPUs of the types of *where*, in their order, that have enough memory and are enough."""
+        types = ((one, self.fleet.types[one]) for one in where)
+        large = ((one, type_) for one, type_ in types if type_.memory_bytes > ask.above_bytes)
+        return Demand(types=tuple(one for one, type_ in large if type_.gpu_count >= ask.gpu_count))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packing:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Packing(Slots):
     """Yeung's: first fit decreasing on utilization and memory; a job that runs out of memory gets a whole GPU.
 
     Attributes:
         foresight: Of kinds that it does not know, jobs get whole GPUs.
-        types_of: GPU types that a kind insists on; all for the others.
         profiles: Whether each job is profiled first, Yeung's reactive way; *foresight* is what that shows.
         profiling_types: GPU types on which jobs are profiled; the others are for work.
     """
 
-    fleet: Fleet
     foresight: Foresight
-    types_of: TypesOf = field(default_factory=dict)
     name: str = "packing"
-    backfill: Backfill = "reserve"
-    remembers: bool = False
     most_per_gpu: int = MOST_JOBS
     profiles: bool = False
     profiling_types: tuple[int, ...] = ()
 
     def demand(self, ask: JobRequest) -> Demand:
         """Return a GPU that others may use as well, a profiling run, or whole GPUs."""
-        where = tuple(one for one in types(self.fleet, self.types_of, ask.kind) if one not in self.profiling_types)
+        where = tuple(one for one in self.types(ask.kind) if one not in self.profiling_types)
         is_known = all((ask.kind, one) in self.foresight.loads for one in where)
         if ask.gpu_count > 1 or ask.stage == "rescued" or not is_known:
-            return whole_gpu_demand(self.fleet, ask, where)
+            return self.whole_gpus(ask, where)
         if self.profiles and ask.stage == "first":
             return Demand(types=self.profiling_types or where, profiling_s=PROFILING_S)
         return Demand(types=where, alone=False, accepted_slowdown=ACCEPTED)
@@ -106,31 +105,15 @@ class Packing:
 
     def cost(self, gpu_type: int, tenants: Sequence[JobRequest], newcomer: JobRequest) -> float | None:
         """Return the same for every GPU that has room: the first one is taken."""
-        if not tenants:
-            return 0.0
-        loads = [self.foresight.loads[one.kind, gpu_type] for one in (*tenants, newcomer)]
+        loads = [self.foresight.loads[one.kind, gpu_type] for one in (*tenants, newcomer)] if tenants else []
         return 0.0 if fits(loads, Room(memory_bytes=self.fleet.types[gpu_type].memory_bytes)) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sets:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sets(Packing):
     """Ours: a job joins the set to whose throughput it adds most, where nobody becomes slower than promised."""
 
-    fleet: Fleet
-    foresight: Foresight
-    types_of: TypesOf = field(default_factory=dict)
     name: str = "sets"
-    backfill: Backfill = "reserve"
-    remembers: bool = False
-    most_per_gpu: int = MOST_JOBS
-
-    def demand(self, ask: JobRequest) -> Demand:
-        """Return a GPU that others may use as well, or whole GPUs."""
-        where = types(self.fleet, self.types_of, ask.kind)
-        is_known = all((ask.kind, one) in self.foresight.loads for one in where)
-        if ask.gpu_count > 1 or ask.stage == "rescued" or not is_known:
-            return whole_gpu_demand(self.fleet, ask, where)
-        return Demand(types=where, alone=False, accepted_slowdown=ACCEPTED)
 
     def rank(self, _: JobRequest, __: int, /) -> float:
         """Return the same for all: the older job is first."""
@@ -138,43 +121,22 @@ class Sets:
 
     def cost(self, gpu_type: int, tenants: Sequence[JobRequest], newcomer: JobRequest) -> float | None:
         """Return less, the more the job adds; an empty GPU comes first, on which it adds a whole one."""
+        if not tenants:
+            return -1.0
+
         kinds = [one.kind for one in tenants]
-        loads = [self.foresight.loads[one, gpu_type] for one in (*kinds, newcomer.kind)] if tenants else []
+        loads = (self.foresight.loads[one, gpu_type] for one in (*kinds, newcomer.kind))
         if sum(load.memory_bytes for load in loads) > self.fleet.types[gpu_type].memory_bytes:
             return None
+
         matrix = self.foresight.pair_throughputs[gpu_type]
-        gain = (
-            added(
-                colocated_throughputs(matrix, kinds), colocated_throughputs(matrix, [*kinds, newcomer.kind]), ACCEPTED
-            )
-            if tenants
-            else 1.0
-        )
+        before, after = (colocated_throughputs(matrix, some) for some in (kinds, [*kinds, newcomer.kind]))
+        gain = added(before, after, ACCEPTED)
         return None if gain is None else -gain
 
 
-def types(fleet: Fleet, types_of: TypesOf, kind: int) -> tuple[int, ...]:
-    """Return the GPU types on which jobs of *kind* may run: those that it insists on, else all."""
-    return types_of.get(kind) or tuple(range(len(fleet.types)))
-
-
-def whole_gpu_demand(fleet: Fleet, ask: JobRequest, where: Sequence[int]) -> Demand:
-    """Return whole GPUs of the types of *where*, in their order, that have enough memory and are enough."""
-    return Demand(
-        types=tuple(
-            one
-            for one in where
-            if fleet.types[one].memory_bytes > ask.above_bytes and fleet.types[one].gpu_count >= ask.gpu_count
-        )
-    )
-
-
-WHOLE = 100
-MOST_PER_GPU = 4
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Production:
+class Production(Slots):
     """The policies of production with one rule for shares.
 
     Attributes:
@@ -182,13 +144,10 @@ class Production:
         late: Of each recent job, how long a step takes on each GPU type; the newest last.
     """
 
-    fleet: Fleet
     kinds: tuple[Kind, ...]
     models: Models
     advisor: Advisor
-    name: str
-    types_of: TypesOf = field(default_factory=dict)
-    backfill: Backfill = "reserve"
+    name: str = "price"
     remembers: bool = True
     most_per_gpu: int = MOST_PER_GPU
     online: bool = False
@@ -202,10 +161,6 @@ class Production:
             self.demands[ask] = self._decided(ask)
         return self.demands[ask]
 
-    def rank(self, _: JobRequest, __: int, /) -> float:
-        """Return the same for all: the older job is first."""
-        return 0.0
-
     def cost(self, _: int, tenants: Sequence[JobRequest], newcomer: JobRequest) -> float | None:
         """Return what is left of the GPU: the fullest one that has room is taken, as workload managers do."""
         booked = sum(self.demand(one).share_percent for one in (*tenants, newcomer))
@@ -213,9 +168,9 @@ class Production:
 
     def _decided(self, ask: JobRequest) -> Demand:
         graph, kind = self.models.graphs.get(ask.kind), self.kinds[ask.kind]
-        where = types(self.fleet, self.types_of, ask.kind)
+        where = self.types(ask.kind)
         if graph is None or ask.stage == "rescued":
-            return whole_gpu_demand(self.fleet, ask, where)
+            return self.whole_gpus(ask, where)
         request = GpuRequest(gpu_count=ask.gpu_count, gpu_type=kind.gpu_type)
         job = Job(
             submission=DecisionRequest(manager=self.fleet.cluster.manager),
@@ -228,8 +183,19 @@ class Production:
         others = [] if decided.bound_types else [one for one in where if one not in ordered]
         wished = [ask.first] if ask.first >= 0 and not decided.bound_types else []
         ordered = [*wished, *(one for one in (*ordered, *others) if one not in wished)]
-        demand = whole_gpu_demand(self.fleet, ask, [one for one in ordered if one in where])
-        return _with_share(demand, decided, self.advisor.rules.sharing)
+        demand = self.whole_gpus(ask, [one for one in ordered if one in where])
+
+        percent = decided.mps_thread_percent
+        if percent is None:
+            return demand
+        return replace(
+            demand,
+            share_percent=percent,
+            thread_percent=percent if decided.thread_cap_percent is None else decided.thread_cap_percent,
+            alone=False,
+            memory_cap_bytes=None if decided.memory_cap_bytes is None else float(decided.memory_cap_bytes),
+            accepted_slowdown=self.advisor.rules.sharing.maximum_slowdown,
+        )
 
     def arriving(self, ask: JobRequest, free_counts: Sequence[int]) -> JobRequest:
         """Return *ask* with the GPU type that it prefers among the recent jobs."""
@@ -245,7 +211,7 @@ class Production:
     def _places_of(self, ask: JobRequest) -> tuple[Candidate, ...]:
         """Return where jobs of the kind may run, as the advisor would see it."""
         if ask.kind not in self.places:
-            candidates = (self._candidate(ask.kind, one) for one in types(self.fleet, self.types_of, ask.kind))
+            candidates = (self._candidate(ask.kind, one) for one in self.types(ask.kind))
             fitting = (place for place in candidates if place is not None and place.need.fits)
             self.places[ask.kind] = tuple(
                 place
@@ -265,63 +231,55 @@ class Production:
 
 def production(fleet: Fleet, kinds: tuple[Kind, ...], models: Models, advisor: Advisor) -> Production:
     """Return the policy with the usual settings."""
-    return Production(fleet=fleet, kinds=kinds, models=models, advisor=replace(advisor, rules=Rules()), name="price")
-
-
-def _with_share(demand: Demand, decided: GpuRequest, rules: SharingRules) -> Demand:
-    """Return *demand* with the share that was decided, where one was."""
-    percent = decided.mps_thread_percent
-    if percent is None:
-        return demand
-    return replace(
-        demand,
-        share_percent=percent,
-        thread_percent=percent if decided.thread_cap_percent is None else decided.thread_cap_percent,
-        alone=False,
-        memory_cap_bytes=None if decided.memory_cap_bytes is None else float(decided.memory_cap_bytes),
-        accepted_slowdown=rules.maximum_slowdown,
-    )
+    return Production(fleet=fleet, kinds=kinds, models=models, advisor=replace(advisor, rules=Rules()))
 
 
 def with_requested_shares(policy: Policy, kinds: Sequence[Kind]) -> Policy:
-    """Return *policy*, which decides for all jobs of *kinds* but those that ask for a part of a GPU."""
+    """Return *policy*, which decides for all jobs of *kinds* but those that ask for a part of a GPU.
+
+    They get it under every policy, as gpusage keeps such requests. The part is booked as a workload manager books it:
+    nothing limits the job's threads or its memory.
+    """
     shares = [kind.share_percent for kind in kinds]
     if min(shares) == WHOLE_PERCENT:
         return policy
-    wrapper = _OnlineRequestedShares if isinstance(policy, Online) else _RequestedShares
-    return cast("Policy", wrapper(policy, shares))  # the rest of a policy is found by __getattr__
+    return _RequestedShares(
+        name=policy.name,
+        backfill=policy.backfill,
+        remembers=policy.remembers,
+        most_per_gpu=max(policy.most_per_gpu, WHOLE_PERCENT // min(shares)),
+        policy=policy,
+        shares=shares,
+    )
 
 
-class _RequestedShares:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _RequestedShares(Policy):
     """A policy with shares that it does not decide."""
 
-    def __init__(self, policy: Policy, shares: Sequence[int]) -> None:
-        self._policy, self._shares = policy, shares
-        self.most_per_gpu = max(policy.most_per_gpu, WHOLE_PERCENT // min(shares))
-
-    def __getattr__(self, name: str) -> Any:  # the policy's own
-        return getattr(self._policy, name)
+    policy: Policy
+    shares: Sequence[int]
 
     def demand(self, ask: JobRequest) -> Demand:
         """Return the part that the job asks for, on the policy's GPU types; a whole GPU once its memory did not do."""
-        decided, percent = self._policy.demand(ask), self._shares[ask.kind]
+        decided, percent = self.policy.demand(ask), self.shares[ask.kind]
         if percent == WHOLE_PERCENT or ask.stage == "rescued":
             return decided
         return Demand(types=decided.types, share_percent=percent, alone=False)
 
-    def cost(self, gpu_type: int, tenants: Sequence[JobRequest], newcomer: JobRequest) -> float | None:
-        """Return what is left of the GPU where one of the jobs asks for a part: the fullest that has room is taken."""
-        together = (*tenants, newcomer)
-        if all(self._shares[one.kind] == WHOLE_PERCENT for one in together):
-            is_full = len(tenants) >= self._policy.most_per_gpu
-            return None if is_full else self._policy.cost(gpu_type, tenants, newcomer)
-        booked = sum(self.demand(one).share_percent for one in together)
-        return None if booked > WHOLE_PERCENT else float(WHOLE_PERCENT - booked)
-
-
-class _OnlineRequestedShares(_RequestedShares):
-    """The same of a policy that looks at the cluster when a job comes."""
+    def rank(self, ask: JobRequest, gpu_type: int) -> float:
+        """Return the policy's."""
+        return self.policy.rank(ask, gpu_type)
 
     def arriving(self, ask: JobRequest, free_counts: Sequence[int]) -> JobRequest:
         """Return the job as the policy would have it wait."""
-        return cast("Online", self._policy).arriving(ask, free_counts)
+        return self.policy.arriving(ask, free_counts)
+
+    def cost(self, gpu_type: int, tenants: Sequence[JobRequest], newcomer: JobRequest) -> float | None:
+        """Return what is left of the GPU where one of the jobs asks for a part: the fullest that has room is taken."""
+        together = (*tenants, newcomer)
+        if all(self.shares[one.kind] == WHOLE_PERCENT for one in together):
+            is_full = len(tenants) >= self.policy.most_per_gpu
+            return None if is_full else self.policy.cost(gpu_type, tenants, newcomer)
+        booked = sum(self.demand(one).share_percent for one in together)
+        return None if booked > WHOLE_PERCENT else float(WHOLE_PERCENT - booked)

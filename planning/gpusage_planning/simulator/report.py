@@ -14,7 +14,6 @@ from gpusage_planning.capacity.problem import LONGEST_DAYS
 from gpusage_planning.simulator.fleet import SHARES
 from gpusage_planning.simulator.formats import OWN
 from gpusage_planning.simulator.result import Figures, Result
-from gpusage_planning.simulator.scenario import Scenario
 from gpusage_planning.simulator.source import Files, Source, files_of, scenario
 from gpusage_planning.simulator.sweep import Repeated
 from gpusage_planning.simulator.truth import Measured
@@ -28,8 +27,22 @@ def notes(source: Source, seed: int) -> Iterator[str]:
     files, drawn = files_of(source), scenario(source, seed)
     yield from _job_notes(source, files, seed)
     yield from _cluster_notes(source, files)
-    yield from _model_notes(source, drawn)
-    yield "What happens is predicted, with errors as large as the intervals; docs/simulator.md has all assumptions."
+
+    if source.draws_models and (source.jobs_file or source.month):
+        yield "Jobs without a model have one drawn by chance: one for each user, GPU type and number of GPUs."
+    unreadable = [*drawn.models.unreadable.values()]
+    if unreadable:
+        named = len(unreadable) + len(drawn.models.graphs)
+        first = f"The first: {unreadable[0]}"
+        yield f"{len(unreadable)} of {named} models cannot be read: their jobs count as without a model. {first}"
+    if any(kind.model is None for kind in drawn.jobs.kinds):
+        yield "Jobs without a model run alike on all GPU types and get what they ask for, as in production."
+    if all(kind.model is None for kind in drawn.jobs.kinds):
+        yield "No job has a model, so policies have nothing to decide; --draw-models draws models by chance."
+    if drawn.measured_pairs is not None:
+        yield _pairs_note(drawn.measured_pairs)
+
+    yield "What happens is predicted, with errors as large as the intervals; lab/docs/simulator.md has all assumptions."
     unmeasured = [one.name for one in files.fleet.types if one.power_w is None]
     if unmeasured:
         yield f"No energy: the cluster file has no measured power_w and idle_power_w of {', '.join(unmeasured)}."
@@ -66,22 +79,6 @@ def _cluster_notes(source: Source, files: Files) -> Iterator[str]:
             counts = " or ".join(map(str, one.node_gpu_counts))
             size = f"each has {one.gpus_per_node}" if one.gpus_per_node else "all GPUs are in one node"
             yield f"Nodes of {one.name} have {counts} GPUs; here {size}."
-
-
-def _model_notes(source: Source, drawn: Scenario) -> Iterator[str]:
-    if source.draws_models and (source.jobs_file or source.month):
-        yield "Jobs without a model have one drawn by chance: one for each user, GPU type and number of GPUs."
-    unreadable = [*drawn.models.unreadable.values()]
-    if unreadable:
-        named = len(unreadable) + len(drawn.models.graphs)
-        first = f"The first: {unreadable[0]}"
-        yield f"{len(unreadable)} of {named} models cannot be read: their jobs count as without a model. {first}"
-    if any(kind.model is None for kind in drawn.jobs.kinds):
-        yield "Jobs without a model run alike on all GPU types and get what they ask for, as in production."
-    if all(kind.model is None for kind in drawn.jobs.kinds):
-        yield "No job has a model, so policies have nothing to decide; --draw-models draws models by chance."
-    if drawn.measured_pairs is not None:
-        yield _pairs_note(drawn.measured_pairs)
 
 
 def _pairs_note(measured: Measured) -> str:

@@ -15,7 +15,7 @@ from math import ceil, floor, inf
 
 import numpy as np
 
-from gpusage_planning.simulator.contract import AtOnce, Jobs, Policy, Steady, Truth
+from gpusage_planning.simulator.contract import Jobs, Policy, Truth
 from gpusage_planning.simulator.engine import Engine
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.gpus import Run, Runs
@@ -52,10 +52,7 @@ class Rounds:
     def __init__(self, queue: Queue, runs: Runs, waiting: Pool, type_of: Sequence[int]) -> None:
         self.next_s = inf
         self._queue, self._runs, self._waiting, self._type_of = queue, runs, waiting, type_of
-        self._order = order = queue.ordering.order
-        self._steady = order if isinstance(order, Steady) else None
-        self._at_once = order if isinstance(order, AtOnce) else None
-        self._is_by_gpu_type = self._at_once is not None and self._at_once.is_by_gpu_type
+        self._order = queue.ordering.order
 
     def request(self, now_s: float) -> None:
         """Have a round as soon as there may be one."""
@@ -67,7 +64,7 @@ class Rounds:
         """Return what changes now; where somebody still waits and ranks change with time, another round follows."""
         selection = Selection()
         self.next_s = inf
-        if not self._waiting and not self._is_by_gpu_type:
+        if not self._waiting and not self._order.is_by_gpu_type:
             return selection
         placed, running = self._placed(), dict(self._runs.items())
         for number, gpu_type in placed.items():
@@ -88,10 +85,8 @@ class Rounds:
         period_s, queue = self._order.period_s, self._queue
         if period_s == 0:
             return inf
-        change_s = now_s
-        if self._steady is not None:
-            changes = (self._steady.next_change_s(queue.jobs[number], now_s, queue) for number in placed)
-            change_s = min(changes, default=inf)
+        changes = (self._order.next_change_s(queue.jobs[number], now_s, queue) for number in placed)
+        change_s = min(changes, default=inf) if self._order.is_steady else now_s
         if change_s == inf:
             return inf
         next_s = max(floor(change_s / period_s), floor(now_s / period_s) + 1) * period_s
@@ -112,7 +107,7 @@ class Rounds:
             [*(jobs[number].gpus for number in running), *(gpus for gpus, _ in self._waiting.lanes)], default=inf
         )
         closed: set[Lane] = set()
-        entries = self._entries(running) if self._steady is None else self._steady_entries(running, closed)
+        entries = self._steady_entries(running, closed) if self._order.is_steady else self._entries(running)
         for _, number, types in entries:
             gpus = jobs[number].gpus
             if number in placed or (gpus, types) in closed:
@@ -144,16 +139,13 @@ class Rounds:
         numbers = [*(number for number, _ in self._waiting.jobs()), *running]
         if not numbers:
             return
-        if self._at_once is not None:
-            ranks = self._at_once.ranks(np.array(numbers, dtype=np.int32), queue.now_s, queue)
-        else:
-            ranks = np.array([[order.rank(queue.jobs[number], queue.now_s, queue)] for number in numbers])
+        ranks = order.ranks(np.array(numbers, dtype=np.int32), queue.now_s, queue)
         columns = ranks.shape[1]
         for place in np.lexsort((np.repeat(numbers, columns), ranks.ravel())).tolist():
             row, gpu_type = divmod(place, columns)
             number = numbers[row]
             types = queue.jobs[number].types
-            if not self._is_by_gpu_type:
+            if not self._order.is_by_gpu_type:
                 yield ranks[row, 0], number, _first(running.get(number), types)
             elif gpu_type in types:
                 yield ranks[row, gpu_type], number, (gpu_type,)

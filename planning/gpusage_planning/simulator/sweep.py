@@ -16,7 +16,7 @@ from gpusage.predictors import intervals
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Interval
-from gpusage_planning.simulator.contract import FloatArray, Order
+from gpusage_planning.simulator.contract import FloatArray
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.max_min import MaxMin, MaxMinSpeeds
 from gpusage_planning.simulator.orders import (
@@ -24,6 +24,7 @@ from gpusage_planning.simulator.orders import (
     ByAge,
     LeastAttainedService,
     Multifactor,
+    Order,
     Ordering,
     ShortestJob,
     ShortestRemainingTime,

@@ -205,7 +205,22 @@ def trace_of(rows: Iterable[tuple[int, Row]], origin: str, fleet: Fleet, *, is_f
         raise RequestError(message)
     if not is_foreign:
         _require_single(columns, origin)
-    return _ordered(columns, origin)
+
+    submit_s, work_s, limit_s, gpu_count, kind, user = np.array(columns.numbers).T
+    order = np.argsort(submit_s, kind="stable")
+    jobs = Jobs(
+        ids=[columns.ids[place] for place in order],
+        submit_s=submit_s[order],
+        work_s=work_s[order],
+        limit_s=limit_s[order],
+        gpu_count=gpu_count[order].astype(np.int32),
+        kind=kind[order].astype(np.int32),
+        user=user[order].astype(np.int32),
+        kinds=tuple(_kind(*key) for key in columns.kinds),
+        users=tuple(columns.users),
+    )
+    lines = [columns.lines[place] for place in order]
+    return Trace(jobs=jobs, lines=lines, left_out=columns.left_out, origin=origin, elsewhere=columns.elsewhere)
 
 
 class _Limits:
@@ -359,24 +374,6 @@ def _require_single(columns: _Columns, origin: str) -> None:
             )
             raise RequestError(message)
         first[job] = line
-
-
-def _ordered(columns: _Columns, origin: str) -> Trace:
-    submit_s, work_s, limit_s, gpu_count, kind, user = np.array(columns.numbers).T
-    order = np.argsort(submit_s, kind="stable")
-    jobs = Jobs(
-        ids=[columns.ids[place] for place in order],
-        submit_s=submit_s[order],
-        work_s=work_s[order],
-        limit_s=limit_s[order],
-        gpu_count=gpu_count[order].astype(np.int32),
-        kind=kind[order].astype(np.int32),
-        user=user[order].astype(np.int32),
-        kinds=tuple(_kind(*key) for key in columns.kinds),
-        users=tuple(columns.users),
-    )
-    lines = [columns.lines[place] for place in order]
-    return Trace(jobs=jobs, lines=lines, left_out=columns.left_out, origin=origin, elsewhere=columns.elsewhere)
 
 
 def _kind(model: str, gpu_type: str, share_percent: int, workload: Workload | None) -> Kind:

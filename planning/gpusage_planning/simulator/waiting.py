@@ -14,7 +14,6 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any
 
-from gpusage_planning.simulator.contract import Steady
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.gpus import Gpus, Run, Runs
 from gpusage_planning.simulator.orders import Queue
@@ -138,7 +137,7 @@ class Pool(Waiting):
         super().__init__()
         self.lanes: dict[Lane, list[tuple[float, int]]] = {}
         self._queue = queue
-        self._order = order if isinstance(order := queue.ordering.order, Steady) else None
+        self._order = queue.ordering.order
         self._jobs: dict[int, tuple[int, Lane, tuple[float, int]]] = {}
 
     def __bool__(self) -> bool:
@@ -149,7 +148,7 @@ class Pool(Waiting):
         queue, order = self._queue, self._order
         queued = queue.enter(job, role)
         lane = queued.gpus, queued.types
-        entry = order.rank(queued, queue.now_s, queue) if order else 0.0, job
+        entry = order.rank(queued, queue.now_s, queue) if order.is_steady else 0.0, job
         self._jobs[job] = role, lane, entry
         insort(self.lanes.setdefault(lane, []), entry)
         return False
@@ -214,18 +213,15 @@ class Passes:
             event = runs.next_end(min(act_s, before_s))
             if event is not None or act_s > before_s or act_s == inf:
                 return event
-            self._act(act_s, place)
 
-    def _act(self, now_s: float, place: Place) -> None:
-        """Do what is due at *now_s*."""
-        while self._away and self._away[0][0] <= now_s:
-            _, job, role = heappop(self._away)
-            self._waiting.add(role, job)
-        if self._next_pass_s <= now_s:
-            self._next_pass_s = inf
-            self._backfill(now_s, place)
-        else:
-            self.in_order(now_s, place)
+            while self._away and self._away[0][0] <= act_s:
+                _, job, role = heappop(self._away)
+                self._waiting.add(role, job)
+            if self._next_pass_s <= act_s:
+                self._next_pass_s = inf
+                self._backfill(act_s, place)
+            else:
+                self.in_order(act_s, place)
 
     def in_order(self, now_s: float, place: Place) -> None:
         """Start jobs until the first one for which there is no room; the next look is for those behind it."""

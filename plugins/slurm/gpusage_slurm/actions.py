@@ -1,4 +1,4 @@
-"""What the admin's commands of `gpusage slurm` do, a function for each."""
+"""The actions of the admin's commands of `gpusage slurm`."""
 
 from __future__ import annotations
 

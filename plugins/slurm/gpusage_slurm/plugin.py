@@ -1,4 +1,4 @@
-"""What gpusage's Slurm adapter answers when the core asks; nothing slow is imported before it is needed."""
+"""The hooks of gpusage's Slurm adapter; nothing slow is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def describe_manager() -> Manager:
 
 @hookimpl(trylast=True)
 def parse_submission(submission: DecisionRequest, context: Context) -> Job | None:
-    """Understand a job description's fields, or a script.
+    """Parse a job description's fields, or a script.
 
     Raises:
         RequestError: The user's words to us are malformed.
@@ -105,7 +105,7 @@ def read_cluster(path: str, catalogue: GpuCatalogue) -> Cluster | None:
 
 @hookimpl(trylast=True)
 def read_past_jobs(path: str) -> Sequence[PastJob] | None:
-    """Read what `sacct` printed.
+    """Read a file that `sacct` printed.
 
     Raises:
         RequestError: It is sacct's, and a column is missing, or a cell is not what sacct writes.
@@ -131,7 +131,7 @@ def collect_past_jobs(manager: str, since_s: float) -> Sequence[PastJob] | None:
 
 @hookimpl(trylast=True)
 def find_jobs(manager: str, job_id: str, user: str) -> Sequence[AnnotatedJob] | None:
-    """Find jobs by `squeue`, and those that slurmctld has forgotten by `sacct`.
+    """Find jobs by `squeue`, or by `sacct` if slurmctld has forgotten them.
 
     Raises:
         RequestError: slurmctld does not answer.

@@ -1,4 +1,4 @@
-"""What Slurm's own commands say, as text or JSON; every call has a deadline and an error of one sentence."""
+"""The answers of Slurm's own commands, as text or JSON; every call has a deadline and an error of one sentence."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def run_bytes(*arguments: str, deadline_s: float = DEADLINE_S) -> bytes:
 
 
 def environment() -> dict[str, str]:
-    """Return this process's variables, but for those that change what Slurm's commands answer.
+    """Return this process's variables, without any that change the answers of Slurm's commands.
 
     The commands are looked for on the PATH, beside slurm.conf, where sites put their own, and beside Slurm's daemons.
     """
@@ -159,7 +159,7 @@ def reservations() -> tuple[Line, ...]:
 
 
 def parse_lines(text: str, key: str) -> tuple[Line, ...]:
-    """Return what each line of `scontrol show ... --oneliner` says, by Slurm's own names; of lines without *key*, none.
+    """Return the fields of each line of `scontrol show ... --oneliner` that has *key*, by Slurm's own names.
 
     Of a word that stands twice the last one counts; a text with spaces is cut at the first. So this is for what
     administrators write, partitions and reservations, and not for jobs, in whose lines users write.

@@ -11,7 +11,7 @@ from gpusage_hooks.types import Range
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSettings(ManagerSettings):
-    """What the Slurm adapter may do, in the controller and on the login node.
+    """The limits of the Slurm adapter, in the controller and on the login node.
 
     Attributes:
         limit_ms: How long slurmctld waits for one answer of gpusaged, in milliseconds.

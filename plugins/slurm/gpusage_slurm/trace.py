@@ -1,6 +1,6 @@
-"""What `sacct` prints of past jobs -> the jobs that `gpusage simulate` reads.
+"""Output of `sacct` on past jobs -> the jobs that `gpusage simulate` reads.
 
-Assumptions, which docs/simulator.md repeats: a job stays on the GPU type on which it ran; its time there is its time
+Assumptions, also in lab/docs/simulator.md: a job stays on the GPU type on which it ran; its time there is its time
 alone; a job that had a share asked for one GPU; the site's comment names its model where Slurm keeps comments; a time
 limit is what backfill plans by.
 """
@@ -78,7 +78,7 @@ def collect_past_jobs(since_s: float) -> tuple[PastJob, ...]:
 
 
 def render_trace(text: str, origin: str) -> str:
-    """Return the jobs of *text*, what ``sacct --parsable2`` printed, as CSV with a line of names.
+    """Return the jobs of *text*, output of ``sacct --parsable2``, as CSV with a line of names.
 
     Raises:
         RequestError: As `past_jobs`.
@@ -94,7 +94,7 @@ def render_trace(text: str, origin: str) -> str:
 
 
 def past_jobs(text: str, origin: str) -> Iterator[PastJob]:
-    """Yield the jobs of *text*, what ``sacct --parsable2`` printed, that ran on GPUs.
+    """Yield the jobs of *text*, output of ``sacct --parsable2``, that ran on GPUs.
 
     A comment, the last column, may have bars and line breaks of its own. Between bars, such a line may pass for a job.
 

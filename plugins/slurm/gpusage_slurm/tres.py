@@ -1,4 +1,4 @@
-"""One list of trackable resources as Slurm writes it: ``gres:gpu:1``, ``gres/gpu:v100=2``, ``cpu:4,gres/gpu=1``.
+"""A list of trackable resources as Slurm writes it: ``gres:gpu:1``, ``gres/gpu:v100=2``, ``cpu:4,gres/gpu=1``.
 
 Up to 23.02 a generic resource begins with ``gres:``, from 23.11 on with ``gres/``; ``=`` may stand before the count.
 """
@@ -37,7 +37,7 @@ class Tres:
 
 @lru_cache(maxsize=256)
 def parse_tres(text: str) -> tuple[Tres, ...]:
-    """Return the resources in a comma-separated list; never fails, for Slurm itself will say what is wrong.
+    """Return the resources in a comma-separated list; never fails, for Slurm itself reports a wrong list.
 
     One submission's few lists are looked at from many sides.
     """

@@ -1,4 +1,4 @@
-"""What the admin's commands of `gpusage yarn` do, a function for each."""
+"""The actions of the admin's commands of `gpusage yarn`."""
 
 from __future__ import annotations
 

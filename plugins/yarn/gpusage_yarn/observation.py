@@ -1,4 +1,4 @@
-"""What gpusaged and `gpusage decisions` learn from a ResourceManager: the cluster, applications, and their usage.
+"""The ResourceManager as gpusaged and `gpusage decisions` read it: the cluster, applications, and their usage.
 
 YARN keeps no text for us, but ten tags: of `gpusage yarn submit` the number of the decision's record, the share and the
 GPU types; of other clients' applications for which gpusaged was asked, the number.
@@ -29,7 +29,7 @@ _NOT_KNOWN = 404
 
 
 def observe_cluster(addresses: tuple[str, ...], context: Context) -> Cluster:
-    """Ask the ResourceManager at one of *addresses* for its nodes.
+    """Ask the active ResourceManager of *addresses* for its nodes.
 
     Raises:
         UnreachableError: It does not answer.
@@ -42,7 +42,7 @@ def observe_cluster(addresses: tuple[str, ...], context: Context) -> Cluster:
 
 
 def find_jobs(addresses: tuple[str, ...], job_id: str, user: str) -> tuple[AnnotatedJob, ...] | None:
-    """Ask the ResourceManager at one of *addresses* for applications; ``None`` where *job_id* is of another form.
+    """Ask the active ResourceManager of *addresses* for applications; ``None`` where *job_id* is of another form.
 
     Raises:
         UnreachableError: It does not answer.
@@ -55,7 +55,7 @@ def find_jobs(addresses: tuple[str, ...], job_id: str, user: str) -> tuple[Annot
 
 
 def collect_usage(addresses: tuple[str, ...], context: Context) -> tuple[Usage, ...]:
-    """Query the usage reports of all nodes with shares, and the applications that they are of at one of *addresses*.
+    """Query the usage reports of all nodes with shares, and their applications at *addresses*.
 
     Raises:
         UnreachableError: It does not answer.
@@ -74,7 +74,7 @@ def collect_usage(addresses: tuple[str, ...], context: Context) -> tuple[Usage, 
 
 
 def read_accounting(addresses: tuple[str, ...], since_s: float, until_s: float, context: Context) -> tuple[Usage, ...]:
-    """Ask the ResourceManager at one of *addresses* for the applications with GPUs that ended in that time.
+    """Ask the active ResourceManager of *addresses* for the applications with GPUs that ended in that time.
 
     Raises:
         UnreachableError: It does not answer.
@@ -86,7 +86,7 @@ def read_accounting(addresses: tuple[str, ...], since_s: float, until_s: float, 
 
 
 def collect_past_jobs(addresses: tuple[str, ...], since_s: float, context: Context) -> tuple[PastJob, ...]:
-    """Ask the ResourceManager at one of *addresses* for applications that were submitted since *since_s* and ended.
+    """Ask the active ResourceManager of *addresses* for applications that were submitted since *since_s* and ended.
 
     Raises:
         UnreachableError: It does not answer.

@@ -1,4 +1,4 @@
-"""What gpusage's YARN adapter answers when the core asks; nothing slow is imported before it is needed."""
+"""The hooks of gpusage's YARN adapter; nothing slow is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def describe_manager() -> Manager:
 
 @hookimpl(trylast=True)
 def parse_submission(submission: DecisionRequest, context: Context) -> Job | None:
-    """Understand what the placement rule saw, or what a user typed.
+    """Parse the fields of the placement rule, or of `gpusage yarn submit`.
 
     Raises:
         RequestError: The comment is addressed to us and malformed, or a plan is.
@@ -84,7 +84,7 @@ def observe_cluster(manager: str, context: Context) -> Cluster | None:
 
 @hookimpl(trylast=True)
 def read_past_jobs(path: str) -> Sequence[PastJob] | None:
-    """Read what the ResourceManager answered to a question for applications.
+    """Read a ResourceManager's answer to a question for applications.
 
     Raises:
         RequestError: It is the ResourceManager's, and cannot be understood.
@@ -112,7 +112,7 @@ def collect_past_jobs(manager: str, since_s: float, context: Context) -> Sequenc
 
 @hookimpl(trylast=True)
 def find_jobs(manager: str, job_id: str, user: str, context: Context) -> Sequence[AnnotatedJob] | None:
-    """Find applications, those too that ended and that the ResourceManager remembers.
+    """Find applications, also ended ones that the ResourceManager remembers.
 
     Raises:
         UnreachableError: It does not answer.
@@ -130,7 +130,7 @@ def find_jobs(manager: str, job_id: str, user: str, context: Context) -> Sequenc
 
 @hookimpl(trylast=True)
 def collect_usage(manager: str, context: Context) -> Sequence[Usage] | None:
-    """Ask nodes and the ResourceManager what applications that ended really did.
+    """Ask nodes and the ResourceManager for the usage of applications that ended.
 
     Raises:
         UnreachableError: It does not answer.

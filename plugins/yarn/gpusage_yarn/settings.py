@@ -9,7 +9,7 @@ from gpusage_hooks.managers import Manager, ManagerSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YarnSettings(ManagerSettings):
-    """Where the YARN adapter finds its ResourceManager, and what it calls things.
+    """Where the YARN adapter finds its ResourceManager, and the name of its resource type.
 
     Attributes:
         rm_urls: ResourceManagers, for example ``http://rm1:8088``; none means those of Hadoop's own configuration.

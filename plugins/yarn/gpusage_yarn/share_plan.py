@@ -1,4 +1,4 @@
-"""What was decided for an application, as our application master and the ResourceManager read it.
+"""The decision for an application, as our application master and the ResourceManager read it.
 
 A plan travels as base64 of a flat JSON object of texts, in a variable of the application master's environment: bash
 reads environment values once more, and base64 is what it leaves alone. ``Plan.java`` reads the same.
@@ -137,12 +137,12 @@ def plan_of(texts: Mapping[str, str]) -> Plan:
 
 
 def encode_texts(texts: Mapping[str, str]) -> str:
-    """Return *texts* as one of our variables holds them."""
+    """Return *texts* as our variables hold them."""
     return encode(json_of(texts))
 
 
 def json_of(texts: Mapping[str, str]) -> str:
-    """Return *texts* as one flat JSON object."""
+    """Return *texts* as a flat JSON object."""
     return json.dumps(dict(texts), separators=(",", ":"), ensure_ascii=False)
 
 
@@ -152,12 +152,12 @@ def encode(text: str) -> str:
 
 
 def usable_labels(labels: Iterable[str]) -> tuple[str, ...]:
-    """Return those of *labels* that a plan can name, each once."""
+    """Return the *labels* that a plan can name, each once."""
     return tuple(label for label in dict.fromkeys(labels) if LABEL.fullmatch(label))[:MAX_LABELS]
 
 
 def usable_nodes(names: Iterable[str]) -> tuple[str, ...]:
-    """Return those of *names* that a plan can name."""
+    """Return the *names* that a plan can name."""
     return tuple(name for name in names if _NODE.fullmatch(name))[:MAX_NODES]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.experience.failures import NO_FAILURES, REASON, failures_of, why_whole, with_failures
+from gpusage.experience.learned import NO_FAILURES, REASON, failures_of, why_whole, with_failures
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import Allocation, Code, DecisionRecord, JobIdentity, Outcome, Submitter, Usage
 from records import RECORD, USAGE

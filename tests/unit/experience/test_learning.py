@@ -91,3 +91,24 @@ def test_a_share_that_is_full_although_nothing_changed_makes_nobody_forget_again
     again = replace(RUN, utilization=0.31, ended_at_s=2.2e9)
     seen = job_experience([*runs(0.3, 0.3), full(2e9), full(2.1e9), again, full(2.3e9), full(2.4e9)])
     assert seen.utilization[WHOLE].value == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("whole", "share_percent", "utilization", "forgets"),
+    [
+        pytest.param(0.3, 50, 0.95, True, id="just full"),
+        pytest.param(0.3, 50, 0.94, False, id="not quite full"),
+        pytest.param(0.3, 50, None, False, id="not observed"),
+        pytest.param(0.3, 100, 0.99, False, id="no share at all"),
+        pytest.param(0.39, 50, 0.99, True, id="could have been 78 % busy"),
+        pytest.param(0.4, 50, 0.99, False, id="could have been 80 % busy"),
+    ],
+)
+def test_only_shares_that_were_observed_full_and_could_not_have_been_show_a_change(
+    whole: float, share_percent: int, utilization: float | None, *, forgets: bool
+) -> None:
+    """FULL is 0.95 and NOT_FULL 0.8; on half of the SMs a job can be at most twice as busy as on all of them."""
+    later = [replace(RUN, share_percent=share_percent, utilization=utilization, ended_at_s=2e9 + i) for i in range(2)]
+    seen = job_experience([*runs(whole, whole), *later])
+    counted = seen.utilization_runs.get(WHOLE, 0) - 2 * (share_percent == 100)
+    assert counted == (0 if forgets else 2)

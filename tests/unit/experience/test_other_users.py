@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
+from gpusage.experience.estimates import narrowed
 from gpusage.experience.identity import fingerprint
 from gpusage.experience.learning import learn
-from gpusage.experience.other_users import narrowed
 from gpusage.experience.runs import Run
 from gpusage.plugins.loading import make_hooks
 from gpusage.predictors.intervals import exact_interval

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.experience.history import History
-from gpusage.experience.history_file import write_history
+from gpusage.experience.history import History, write_history
 from gpusage.experience.learned import Learned
 from gpusage.service import learner
 from gpusage.settings.configuration import Configuration, LearningSettings, StoreSettings

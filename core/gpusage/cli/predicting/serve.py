@@ -14,6 +14,7 @@ from gpusage.decisions.advisor import advisor
 from gpusage.decisions.prediction import settled_request
 from gpusage.predictors.intervals import interval_around
 from gpusage_hooks.errors import RequestError
+from gpusage_hooks.job_keys import JOB_KEYS
 from gpusage_hooks.types import Gpu, ModelGraph, Workload
 from gpusage_hooks.units import HOUR_S
 
@@ -33,8 +34,8 @@ _OF_STEPS = {
     "utilization": "--utilization",
     "step_time": "--step-time",
 }
-# Keys of a model's text that say something of one step, or of one job on a cluster.
-_KEYS_OF_JOBS = ("batch", "steps", "utilization", "step_time", "first_run", "slowdown", "slo", "forbid")
+# Keys of a model's text for one step, or for one job on a cluster.
+_KEYS_OF_JOBS = ("batch", *(key.name for key in JOB_KEYS.values() if key.affects == "decision"))
 LEGEND = (
     "With as many answers side by side as keys and values fit into 90 % of the GPU's memory, batched continuously; "
     "9 of 10 published figures lie within 1.5 times of what the same rules predict. Longest: what fits alone; the "

@@ -77,6 +77,7 @@ class Walk:
         waiting: FloatArray = np.cumsum(self.saved)
         if self.recomputed is None:
             return waiting
+        # Before this node's block, the forward pass left checkpoints alone.
         saved, start = np.cumsum(self.recomputed.checkpointed), self.recomputed.start
         before = np.where(start > 0, saved[start - 1] - waiting[start - 1], 0.0)
         return waiting + before
@@ -127,35 +128,30 @@ def trained_share(workload: Workload) -> float:
 
 def walk(graph: ModelGraph, lowering: Lowering, batch_size: int) -> Walk:
     """Return the walk over *graph* as *lowering* stores its tensors."""
-    structure = lowering.structure
-    stored = lowering.output_bytes[structure.kind_of_node]
-    inputs = sum([element_count(shape, batch_size) for _, shape in graph.inputs])
+    structure, kinds = lowering.structure, lowering.structure.kind_of_node
+    stored = lowering.output_bytes[kinds]
+
+    # A backward pass reads a node's storage for the node itself, or for one of its readers. A product that reads a
+    # transposed view copies it and keeps the copy instead.
     copying = _copying_products(graph, lowering)
-    saved_bytes = stored * _is_saved(lowering, copying) + lowering.saved_bytes[structure.kind_of_node]
-    saved_bytes[copying] += lowering.read_bytes[structure.kind_of_node[copying]]
+    saves_inputs = (lowering.saves_inputs | _scales_by_weight(structure))[kinds]
+    saves_inputs[copying] = False
+    is_saved = lowering.saves_output[kinds]
+    is_saved[structure.sources[saves_inputs[structure.destinations]]] = True
+    saved = stored * is_saved + lowering.saved_bytes[kinds]
+    saved[copying] += lowering.read_bytes[kinds[copying]]
+
+    # An output lives until its last reader has run.
+    ends = np.bincount(structure.last_reader + 1, weights=stored, minlength=len(stored) + 1)
+
+    inputs = sum([element_count(shape, batch_size) for _, shape in graph.inputs])
     return Walk(
         stored=stored,
-        saved=saved_bytes,
-        live=_live(structure, stored),
+        saved=saved,
+        live=np.cumsum(stored - ends[:-1]),
         gradients=_gradients(lowering),
         input_bytes=float(inputs * FLOAT_BYTES["fp32"]),
     )
-
-
-def _live(structure: Structure, stored: FloatArray) -> FloatArray:
-    ends = np.bincount(structure.last_reader + 1, weights=stored, minlength=len(stored) + 1)
-    live: FloatArray = np.cumsum(stored - ends[:-1])
-    return live
-
-
-def _is_saved(lowering: Lowering, copying: IntArray) -> BoolArray:
-    """Return for each node whether a backward pass reads its storage: its own, or that of one of its readers."""
-    structure = lowering.structure
-    saves_inputs = (lowering.saves_inputs | _scales_by_weight(structure))[structure.kind_of_node]
-    saves_inputs[copying] = False
-    is_saved: BoolArray = lowering.saves_output[structure.kind_of_node]
-    is_saved[structure.sources[saves_inputs[structure.destinations]]] = True
-    return is_saved
 
 
 def _scales_by_weight(structure: Structure) -> BoolArray:
@@ -177,23 +173,24 @@ def _copying_products(graph: ModelGraph, lowering: Lowering) -> IntArray:
     """Return the products with a weight that read a transposed view: they copy it, and keep the copy."""
     operators = lowering.structure.operators
     products = (lowering.operator_class == _PRODUCT_CLASS) & ((operators == _MATMUL) | (operators == _GEMM))
-    nodes = products[lowering.structure.kind_of_node].nonzero()[0].tolist()
-    return np.array([index for index in nodes if _reads_transposed(graph, index)], dtype=np.int64)
-
-
-def _reads_transposed(graph: ModelGraph, index: int) -> bool:
-    producer = graph.producers[index][0] if graph.producers[index] else -1
-    if producer < 0 or graph.nodes[producer].op_type != "Transpose":
-        return False
-    node = graph.nodes[producer]
-    return bool(node.inputs) and bool(node.inputs[0]) and node.inputs[0][-1] != node.outputs[0][-1]
+    copying = []
+    for index in products[lowering.structure.kind_of_node].nonzero()[0].tolist():
+        producer = graph.producers[index][0] if graph.producers[index] else -1
+        if producer < 0 or graph.nodes[producer].op_type != "Transpose":
+            continue
+        node = graph.nodes[producer]
+        if node.inputs and node.inputs[0] and node.inputs[0][-1] != node.outputs[0][-1]:
+            copying.append(index)
+    return np.array(copying, dtype=np.int64)
 
 
 def _gradients(lowering: Lowering) -> FloatArray:
-    """Return for each node the gradients of all weights from this node to the last; a weight used twice counts once."""
+    """Return for each node the gradients of all weights from this node to the last."""
     total = lowering.parameter_count * GRADIENT_BYTES
     own = lowering.parameter_bytes[lowering.structure.kind_of_node]
     after: FloatArray = np.cumsum(own[::-1])[::-1]
+
+    # Scaled to the model's own count: a weight that two nodes read has one gradient.
     read = float(after[0]) if len(after) else 0.0
     return after * (total / read) if read > 0 else np.full(len(own), total)
 
@@ -245,12 +242,39 @@ class TrainingTerms(NamedTuple):
 TRAINING_TERMS = TrainingTerms._fields
 
 
+_CLASS = OperatorClass
+_CONVOLUTION, _PRODUCT_CLASS = int(_CLASS.CONVOLUTION), int(_CLASS.PRODUCT)
+_CONVOLVES = np.array([one in (_CLASS.CONVOLUTION, _CLASS.GROUPED_CONVOLUTION) for one in OperatorClass])
+_SPATIAL, _POINTWISE, _GROUPED, _PRODUCT, _BATCHED = range(5)
+_GROUPS = np.arange(5)[:, np.newaxis]
+_GROUP_OF_CLASS = np.array([
+    {
+        _CLASS.CONVOLUTION: _SPATIAL,
+        _CLASS.GROUPED_CONVOLUTION: _GROUPED,
+        _CLASS.PRODUCT: _PRODUCT,
+        _CLASS.BATCHED_PRODUCT: _BATCHED,
+        _CLASS.ATTENTION: _BATCHED,
+    }.get(one, -1)
+    for one in OperatorClass
+])  # fmt: skip
+"""Which of the terms for convolutions and products a class counts for."""
+
+
 def terms(lowering: Lowering, tensors: Walk) -> TrainingTerms:
     """Return the terms of a training step."""
     structure, classes = lowering.structure, lowering.operator_class
-    most, kinds = _read_and_written(lowering)
-    stored, saved = _counted_bytes(tensors)
+
+    # Of blocks that are computed once more, one counts in full: no two are there at once.
+    stored, saved, again = tensors.stored, tensors.saved, tensors.recomputed
+    if again is not None:
+        stored, saved = stored * again.materialized, np.where(again.materialized, saved, again.checkpointed)
     saved_by_class = np.bincount(classes[structure.kind_of_node], weights=saved, minlength=len(OperatorClass)).tolist()
+
+    # What convolutions and products read and write, by group: of the largest, and of each kind once.
+    group = np.where(_is_pointwise(lowering), _POINTWISE, _GROUP_OF_CLASS[classes])
+    parts = (group == _GROUPS) * (lowering.read_bytes + lowering.written_bytes)
+    most, kinds = parts.max(axis=1, initial=0.0).tolist(), parts.sum(axis=1).tolist()
+
     return TrainingTerms(
         peak=tensors.training_peak(),
         weights=lowering.parameter_count * GRADIENT_BYTES,
@@ -273,41 +297,6 @@ def terms(lowering: Lowering, tensors: Walk) -> TrainingTerms:
         saved_products=saved_by_class[_CLASS.PRODUCT],
         written_convolutions=float(stored @ _CONVOLVES[classes][structure.kind_of_node]),
     )
-
-
-def _counted_bytes(tensors: Walk) -> tuple[FloatArray, FloatArray]:
-    """Return what of each node is stored and kept; of blocks that are computed once more, one counts in full."""
-    recomputed = tensors.recomputed
-    if recomputed is None:
-        return tensors.stored, tensors.saved
-    return tensors.stored * recomputed.materialized, np.where(
-        recomputed.materialized, tensors.saved, recomputed.checkpointed
-    )
-
-
-def _read_and_written(lowering: Lowering) -> tuple[list[float], list[float]]:
-    """Return the bytes that convolutions and products read and write, by group: of the largest, of each kind once."""
-    group = np.where(_is_pointwise(lowering), _POINTWISE, _GROUP_OF_CLASS[lowering.operator_class])
-    parts = (group == _GROUPS) * (lowering.read_bytes + lowering.written_bytes)
-    return parts.max(axis=1, initial=0.0).tolist(), parts.sum(axis=1).tolist()
-
-
-_CLASS = OperatorClass
-_CONVOLUTION, _PRODUCT_CLASS = int(_CLASS.CONVOLUTION), int(_CLASS.PRODUCT)
-_CONVOLVES = np.array([one in (_CLASS.CONVOLUTION, _CLASS.GROUPED_CONVOLUTION) for one in OperatorClass])
-_SPATIAL, _POINTWISE, _GROUPED, _PRODUCT, _BATCHED = range(5)
-_GROUPS = np.arange(5)[:, np.newaxis]
-_GROUP_OF_CLASS = np.array([
-    {
-        _CLASS.CONVOLUTION: _SPATIAL,
-        _CLASS.GROUPED_CONVOLUTION: _GROUPED,
-        _CLASS.PRODUCT: _PRODUCT,
-        _CLASS.BATCHED_PRODUCT: _BATCHED,
-        _CLASS.ATTENTION: _BATCHED,
-    }.get(one, -1)
-    for one in OperatorClass
-])  # fmt: skip
-"""Which of the terms for convolutions and products a class counts for."""
 
 
 def _is_pointwise(lowering: Lowering) -> BoolArray:

@@ -1,8 +1,9 @@
 """Peak bytes of device memory: the tensors that live at the same time, and what allocator and libraries add.
 
 The liveness walk says which tensors there are (`gpusage.predictors.memory.liveness`). What a training step *takes* on a
-free GPU is a sum of the walk's terms with weights that are not negative, learned from measured peaks (`gpusage train`),
-so that more batch never needs less memory. It is never below what the update of the weights takes, nor below inference.
+free GPU is a quantile regression on the walk's terms, learned from measured peaks (`gpusage train`). Its weights are
+not negative, so that more batch never needs less memory. It is never below what the update of the weights takes, nor
+below inference.
 
 What it *requires*, and fails without, is less: cuDNN tries algorithms whose scratch memory is as large as it finds room
 for, and PyTorch's allocator holds what was freed until an allocation fails. Required are the tensors that live at once,
@@ -13,7 +14,6 @@ had no choice: models with hardly any convolution, and models whose tensors fill
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -86,6 +86,17 @@ LOWER_WITHOUT_CONVOLUTIONS = 1.4
 """How many times less a training step without convolutions may take: of the published ones, 90 % take more."""
 LEAST_MARGIN = 0.05
 """The upper end of a training step is at least by this share above the point, and by `BLOCK_BYTES`."""
+INFERENCE_DEVIATION = 0.15
+"""Of the logarithm of measured over predicted, context left out: an estimate, for no public data has such peaks."""
+BLOCK_BYTES = 64 * MIB
+"""What the caching allocator takes for the first tensor of a new size (20 MiB) and cuBLAS as workspace: checked on
+perceptrons, which are smaller than that."""
+_ENDS, _LOW, _POINT = 3, 0, 1
+"""Low end, point and high end; the places of the first two among them."""
+_NEED_ENDS, _NEED_SHARE_HIGH = 4, 3
+"""The same three, and a share's high end, of what a run needs; the place of the last one."""
+_LAST_CONVOLUTION = int(OperatorClass.GROUPED_CONVOLUTION)
+_IS_DENSE_CONVOLUTION = np.array([one is OperatorClass.CONVOLUTION for one in OperatorClass])
 
 
 class Peak(NamedTuple):
@@ -132,30 +143,39 @@ def tensor_peak(
         checkpoints: From which blocks are computed once more.
         in_flight: Batches whose activations wait for the backward pass, of all nodes or of each.
     """
-    learned, division = _learned(parameters), sharding_of(lowering, workload)
+    division = sharding_of(lowering, workload)
     tensors = walk(graph, lowering, workload.batch_size).with_checkpoints(checkpoints, lowering.structure)
     tensors = tensors.with_trainable(trained_share(workload) * division.gradients)
-    convolves = _has_convolutions(lowering)
-    library_bytes = float(learned.constants[_POINT]) if convolves else 0.0
+    convolves = bool((lowering.operator_class <= _LAST_CONVOLUTION).any())
+    _, constants = _learned(parameters)
+    library_bytes = float(constants[_POINT]) if convolves else 0.0
+
+    # A pass without gradients. cuDNN's scratch memory is part of what it takes, not of what it needs.
     weights = weight_memory_bytes(lowering, workload.precision) * division.weights
-    passing = weights + _passing_bytes(tensors)
-    inference = weights + _busiest_bytes(lowering, tensors) + library_bytes
+    passing = weights + _passing_bytes(tensors, tensors.live)
+    at_once = tensors.live + _workspace(lowering) if convolves else tensors.live
+    inference = weights + _passing_bytes(tensors, at_once) + library_bytes
     if not lowering.train:
         return Peak(_inference(graph, inference), inference_need(parameters, graph, passing + library_bytes))
+
+    # A training step: the learned sum of the walk's terms, changed by what the measured runs did not have.
     walked = terms(lowering, tensors)
     peak = tensors.with_stored_gradients(workload).training_peak() + tensors.other_batches_bytes(in_flight)
-    held = max(_step_bytes(lowering, peak, workload, division), _update_bytes(lowering, tensors, workload, division))
-    sums = _weighted_sums(learned, lowering, walked, workload, division)
-    narrower = narrower_bytes(lowering, workload) * division.weights
-    changed = peak - walked.peak - narrower
-    ends = [end + changed + more for end, more in zip(sums, division.buffer_bytes, strict=True)]
+    held = _held_bytes(lowering, tensors, peak, workload, division)
+    changed = peak - walked.peak - narrower_bytes(lowering, workload) * division.weights
+    sums = _weighted_sums(parameters, lowering, walked, workload, division, convolves=convolves)
+    low, value, high = (end + changed + more for end, more in zip(sums, division.buffer_bytes, strict=True))
+
     if workload.lora:
-        ends[_LOW] -= _narrow_adapters_bytes(lowering, workload, division)
-    elif workload.trainable < 1:
-        ends[_LOW] = min(ends[_LOW], inference - weights + _resident_bytes(lowering, workload, division))
+        low -= _narrow_adapters_bytes(lowering, workload, division)
+    elif workload.trainable < 1:  # gradients of activations may stop before all but the last layers
+        low = min(low, inference - weights + _resident_bytes(lowering, workload, division))
     least = max(inference, library_bytes + held)
-    ends[_LOW] = min(ends[_LOW], max(ends[_POINT], least) / (1.0 if convolves else LOWER_WITHOUT_CONVOLUTIONS))
-    taken = _training(graph, ends, least)
+    value_or_least = max(value, least)
+    low = min(low, value_or_least / (1.0 if convolves else LOWER_WITHOUT_CONVOLUTIONS))
+
+    margin, unknown = value_or_least * (1.0 + LEAST_MARGIN) + BLOCK_BYTES, spread(0.0, graph)
+    taken = Interval(value=value_or_least, low=min(low, value_or_least) / unknown, high=max(high, margin) * unknown)
     return Peak(taken, training_need(parameters, graph, max(passing, held), taken, convolves=convolves))
 
 
@@ -172,41 +192,25 @@ def peak_pass(graph: ModelGraph, decoding: DecodingWork, batch_size: int) -> Pas
 
 
 def _present_bytes(graph: ModelGraph, one: Pass, batch_size: int) -> float:
-    return one.kv_cache_bytes + _passing_bytes(walk(graph, one.lowering, batch_size))
+    tensors = walk(graph, one.lowering, batch_size)
+    return one.kv_cache_bytes + _passing_bytes(tensors, tensors.live)
 
 
-def _passing_bytes(tensors: Walk) -> float:
-    """Return the inputs of a pass, and the most outputs that are still to be read."""
-    return ALLOCATOR_FACTOR * (tensors.input_bytes + float(tensors.live.max(initial=0.0)))
+def _passing_bytes(tensors: Walk, at_once: FloatArray) -> float:
+    """Return the inputs of a pass, and the most bytes that are there *at_once*, one entry per node."""
+    return ALLOCATOR_FACTOR * (tensors.input_bytes + float(at_once.max(initial=0.0)))
+
+
+def _workspace(lowering: Lowering) -> FloatArray:
+    """Return for each node the scratch memory of its kernel; convolutions alone have any."""
+    wanted = WORKSPACE_FACTOR * (lowering.read_bytes + lowering.written_bytes + lowering.parameter_bytes)
+    convolves = _IS_DENSE_CONVOLUTION[lowering.operator_class]
+    workspace: FloatArray = np.minimum(wanted, MAXIMUM_WORKSPACE_BYTES) * convolves
+    return workspace[lowering.structure.kind_of_node]
 
 
 def _inference(graph: ModelGraph, value: float) -> Interval:
     return interval_around(value, spread(INFERENCE_DEVIATION, graph))
-
-
-def _training(graph: ModelGraph, ends: Sequence[float], least_value: float) -> Interval:
-    """Return the interval of a training step of *graph*.
-
-    Args:
-        graph: The model.
-        ends: Low end, point and high end, in bytes, as they were learned.
-        least_value: What the point is at least, in bytes.
-    """
-    low, value, high = ends
-    value = max(value, least_value)
-    least, unknown = value * (1.0 + LEAST_MARGIN) + BLOCK_BYTES, spread(0.0, graph)
-    return Interval(value=value, low=min(low, value) / unknown, high=max(high, least) * unknown)
-
-
-def _unmeasured_bytes(workload: Workload, division: Sharding) -> float:
-    """Return bytes per weight that training in fp32 with momentum does not have: autocast's copies, another state.
-
-    Weights count as divided like the state in what was learned; what is not divided is added.
-    """
-    share = trained_share(workload)
-    state = (state_bytes(workload) - FITTED_STATE_BYTES) * share * division.state
-    frozen = (weight_share(workload) - share) * division.weights + share * (division.weights - division.state)
-    return _copy_bytes(workload) * division.copies + state + WEIGHT_BYTES * frozen
 
 
 def weight_share(workload: Workload) -> float:
@@ -223,20 +227,6 @@ def narrower_bytes(lowering: Lowering, workload: Workload) -> float:
     return max(whole - weight_memory_bytes(lowering, workload.precision) - largest, 0.0)
 
 
-def _narrow_adapters_bytes(lowering: Lowering, workload: Workload, division: Sharding) -> float:
-    """Return what adapters and loss take less where a library has both in 2 bytes, as litgpt and Qwen's scripts."""
-    if parameter_share(workload.precision) == 1:
-        return 0.0
-    a_weight = WEIGHT_BYTES * (division.weights + division.gradients) + state_bytes(workload) * division.state
-    adapters = lowering.parameter_count * trained_share(workload) * a_weight
-    return 0.5 * (adapters + LOSS_BYTES * lowering.output_elements_of_model)
-
-
-def _copy_bytes(workload: Workload) -> float:
-    """Return the bytes of each weight's copy in half precision, where there is one."""
-    return float(FLOAT_BYTES[workload.precision]) if workload.precision in AUTOCAST else 0.0
-
-
 def state_bytes(workload: Workload) -> float:
     """Return the optimizer's state for each 4 bytes of weights.
 
@@ -244,6 +234,20 @@ def state_bytes(workload: Workload) -> float:
     """
     state = STATE_BYTES[workload.optimizer]
     return state / number_share(workload) if state == _MOMENTS_OF_8_BITS else state
+
+
+def _copy_bytes(workload: Workload) -> float:
+    """Return the bytes of each weight's copy in half precision, where there is one."""
+    return float(FLOAT_BYTES[workload.precision]) if workload.precision in AUTOCAST else 0.0
+
+
+def _narrow_adapters_bytes(lowering: Lowering, workload: Workload, division: Sharding) -> float:
+    """Return what adapters and loss take less where a library has both in 2 bytes, as litgpt and Qwen's scripts."""
+    if parameter_share(workload.precision) == 1:
+        return 0.0
+    a_weight = WEIGHT_BYTES * (division.weights + division.gradients) + state_bytes(workload) * division.state
+    adapters = lowering.parameter_count * trained_share(workload) * a_weight
+    return 0.5 * (adapters + LOSS_BYTES * lowering.output_elements_of_model)
 
 
 class _Learned(NamedTuple):
@@ -258,11 +262,6 @@ class _Learned(NamedTuple):
     constants: FloatArray
 
 
-_ENDS = 3
-_LOW, _POINT = 0, 1
-"""Low end, point and high end, and the places of the first two among them."""
-
-
 @lru_cache(maxsize=4)
 def _learned(parameters: MemoryParameters) -> _Learned:
     return _Learned(
@@ -272,24 +271,28 @@ def _learned(parameters: MemoryParameters) -> _Learned:
 
 
 def _weighted_sums(
-    learned: _Learned, lowering: Lowering, walked: TrainingTerms, workload: Workload, division: Sharding
+    parameters: MemoryParameters,
+    lowering: Lowering,
+    walked: TrainingTerms,
+    workload: Workload,
+    division: Sharding,
+    *,
+    convolves: bool,
 ) -> list[float]:
     """Return low end, point and high end of a training step in bytes, context left out."""
-    sums = learned.weights @ np.array(
-        walked._replace(weights=walked.weights * trained_share(workload) * division.state)
-    )
-    extra = (
-        lowering.parameter_count * _unmeasured_bytes(workload, division)
-        + LOSS_BYTES * lowering.output_elements_of_model
-    )
-    ends: list[float] = ((sums + learned.constants if _has_convolutions(lowering) else sums) + extra).tolist()
+    weights, constants = _learned(parameters)
+    share = trained_share(workload)
+    sums = weights @ np.array(walked._replace(weights=walked.weights * share * division.state))
+
+    # The measured runs trained in fp32 with momentum: no copies of autocast, another state. They count weights as
+    # divided like the state, so what is not divided is added.
+    state = (state_bytes(workload) - FITTED_STATE_BYTES) * share * division.state
+    frozen = (weight_share(workload) - share) * division.weights + share * (division.weights - division.state)
+    unmeasured = _copy_bytes(workload) * division.copies + state + WEIGHT_BYTES * frozen
+
+    extra = lowering.parameter_count * unmeasured + LOSS_BYTES * lowering.output_elements_of_model
+    ends: list[float] = ((sums + constants if convolves else sums) + extra).tolist()
     return ends
-
-
-def _step_bytes(lowering: Lowering, peak_bytes: float, workload: Workload, division: Sharding) -> float:
-    """Return what the walk says must be there at once: weights, state, kept tensors and gradients."""
-    held = _resident_bytes(lowering, workload, division) + division.bucket_bytes + division.gathered_bytes
-    return held + peak_bytes + LOSS_BYTES * lowering.output_elements_of_model
 
 
 def _resident_bytes(lowering: Lowering, workload: Workload, division: Sharding) -> float:
@@ -300,45 +303,18 @@ def _resident_bytes(lowering: Lowering, workload: Workload, division: Sharding) 
     return whole - narrower_bytes(lowering, workload) * division.weights
 
 
-def _update_bytes(lowering: Lowering, tensors: Walk, workload: Workload, division: Sharding) -> float:
-    """Return what the update takes: weights, gradients, state, and what it computes in addition."""
+def _held_bytes(lowering: Lowering, tensors: Walk, peak_bytes: float, workload: Workload, division: Sharding) -> float:
+    """Return what must be there at once: in the passes, where tensors take *peak_bytes*, or in the update."""
+    resident = _resident_bytes(lowering, workload, division)
+    in_passes = resident + division.bucket_bytes + division.gathered_bytes
+    in_passes = in_passes + peak_bytes + LOSS_BYTES * lowering.output_elements_of_model
     if workload.optimizer == "none":
-        return tensors.input_bytes
+        return max(in_passes, tensors.input_bytes)
+
+    # The update has gradients, and what it computes of them for all weights at once.
     a_weight = GRADIENT_BYTES * division.gradients + UPDATE_COPY_BYTES[workload.optimizer] * division.state
     more = lowering.parameter_count * trained_share(workload) * a_weight
-    return tensors.input_bytes + _resident_bytes(lowering, workload, division) + more + division.bucket_bytes
-
-
-def _busiest_bytes(lowering: Lowering, tensors: Walk) -> float:
-    """Return the inputs of a pass, the most outputs that are yet to be read, and the scratch memory of that moment."""
-    at_once = tensors.live + _workspace(lowering) if _has_convolutions(lowering) else tensors.live
-    return ALLOCATOR_FACTOR * (tensors.input_bytes + float(at_once.max(initial=0.0)))
-
-
-_IS_DENSE_CONVOLUTION = np.array([one is OperatorClass.CONVOLUTION for one in OperatorClass])
-
-
-def _workspace(lowering: Lowering) -> FloatArray:
-    """Return for each node the scratch memory of its kernel."""
-    wanted = WORKSPACE_FACTOR * (lowering.read_bytes + lowering.written_bytes + lowering.parameter_bytes)
-    convolves = _IS_DENSE_CONVOLUTION[lowering.operator_class]
-    workspace: FloatArray = np.minimum(wanted, MAXIMUM_WORKSPACE_BYTES) * convolves
-    return workspace[lowering.structure.kind_of_node]
-
-
-_LAST_CONVOLUTION = int(OperatorClass.GROUPED_CONVOLUTION)
-
-
-def _has_convolutions(lowering: Lowering) -> bool:
-    return bool((lowering.operator_class <= _LAST_CONVOLUTION).any())
-
-
-INFERENCE_DEVIATION = 0.15
-"""Of the logarithm of measured over predicted, context left out: an estimate, for no public data has such peaks."""
-BLOCK_BYTES = 64 * MIB
-"""What the caching allocator takes for the first tensor of a new size (20 MiB) and cuBLAS as workspace: checked on
-perceptrons, which are smaller than that."""
-_NEED_POINT, _NEED_SHARE_HIGH, _NEED_ENDS = 1, 3, 4
+    return max(in_passes, tensors.input_bytes + resident + more + division.bucket_bytes)
 
 
 def training_need(
@@ -356,6 +332,7 @@ def training_need(
     unknown = spread(0.0, graph)
     constants, factors = _need_parameters(parameters)
     low, value, high, share_high = (factors * tensor_peak + (constants if convolves else BLOCK_BYTES)).tolist()
+
     value = min(value, taken.value)
     low = min(low, value if convolves else value / LOWER_WITHOUT_CONVOLUTIONS, taken.low * unknown)
     high = max(min(high * unknown, taken.high), value)
@@ -363,12 +340,10 @@ def training_need(
 
 
 def inference_need(parameters: MemoryParameters, graph: ModelGraph, tensor_peak: float) -> MemoryInterval:
-    """Return what a pass without gradients needs, which is *tensor_peak* with what the allocator adds.
-
-    By rule: a share's end lies as far above as that of training at least.
-    """
+    """Return what a pass without gradients needs, which is *tensor_peak* with what the allocator adds."""
     uncertain, (_, factors) = spread(INFERENCE_DEVIATION, graph), _need_parameters(parameters)
-    farthest = max(uncertain, float(factors[_NEED_SHARE_HIGH] / factors[_NEED_POINT]) * spread(0.0, graph))
+    # Nobody measured it, so a share's end lies as far above as that of training at least.
+    farthest = max(uncertain, float(factors[_NEED_SHARE_HIGH] / factors[_POINT]) * spread(0.0, graph))
     return MemoryInterval(
         value=tensor_peak,
         low=tensor_peak / uncertain,

@@ -1,9 +1,10 @@
 """How much of an observed step the GPU works, and how much it waits for its host.
 
 **From a step time.** A step that takes longer than the GPU's predicted time waits for its host, or the GPU's time is
-predicted too short. The ratio of the host's time to the GPU's is unknown, so each ratio on a grid is weighed by how far
-both times would then lie from what is expected of them. A host is expected to take as long for each kernel as hosts do;
-one that takes far longer does something else, and how long that takes shows nothing.
+predicted too short. The ratio of the host's time to the GPU's is unknown, so its posterior is computed on a grid: a
+ratio is the less likely, the farther both times would then lie from what is expected of them, log-normally. A host is
+expected to take as long for each kernel as hosts do; one that takes far longer does something else, and how long that
+takes shows nothing.
 
 **From a utilization at another batch size.** What a step takes beyond the predicted kernels and gaps, the GPU waited.
 Part of that is the host's work for each step, the same at any batch; the rest is data, so much for each sample. One

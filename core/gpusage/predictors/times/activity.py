@@ -2,7 +2,8 @@
 
 The step time is that of a host which launches kernels as fast as in benchmarks. A usual training job's host takes
 longer, so each kernel is followed by a gap in which nothing runs. All activities are shares of the step and its gaps.
-Trees predict the share of the kernels' time in which SMs have work, from node times, kernel sizes and input data.
+Gradient-boosted trees predict the share of the kernels' time in which SMs have work, from node times, kernel sizes and
+input data. Ends are quantiles of the misses on models that a fit did not see, on the scale of log odds (logits).
 
 Invariants:
 
@@ -91,6 +92,7 @@ def features_of(work: Work, timing: Timing) -> FloatArray:
     rows = np.empty((len(timing.busy_s), len(NAMES)))
     rows[:, _OF_WORK] = work
     columns = ActivityFeatures(*rows.T)
+
     busy_s = np.maximum(timing.busy_s, _LEAST)
     log_busy_s = np.log(busy_s)
     columns.log_busy_s[:] = log_busy_s
@@ -103,12 +105,16 @@ def features_of(work: Work, timing: Timing) -> FloatArray:
 
 def work_of(graph: ModelGraph, lowering: Lowering, batch_size: int, decoding: DecodingWork | None = None) -> Work:
     """Return the features that no GPU changes; *lowering* is that of *graph*, or of the prefill of *decoding*."""
-    kernels, flop, traffic = _sums(lowering)
+    works = [(lowering, 1)]
     if decoding:
-        kernels, flop, traffic = (
-            one + decoding.decode_count * more
-            for one, more in zip((kernels, flop, traffic), _sums(decoding.token), strict=True)
-        )
+        works.append((decoding.token, decoding.decode_count))
+    kernels = flop = traffic = 0.0
+    for one, times in works:
+        counts, passes = one.structure.counts, _PASSES if one.train else 1
+        kernels += times * max(float(counts @ _IS_KERNEL[one.operator_class]), 1.0) * passes
+        flop += times * float(counts @ one.flop) * passes
+        traffic += times * float(counts @ (one.read_bytes + one.parameter_bytes + one.written_bytes)) * passes
+
     inputs = sum(prod(abs(size) for size in shape[1:]) for _, shape in graph.inputs) * batch_size
     return Work(
         log_kernels=log(kernels),
@@ -119,16 +125,6 @@ def work_of(graph: ModelGraph, lowering: Lowering, batch_size: int, decoding: De
         log_outputs=log(max(lowering.output_elements_of_model, 1.0)),
         log_flop_per_kernel=log(max(flop, 1.0) / kernels),
     )
-
-
-def _sums(lowering: Lowering) -> tuple[float, float, float]:
-    """Return kernels, FLOP and bytes moved."""
-    counts = lowering.structure.counts
-    passes = _PASSES if lowering.train else 1
-    kernels = max(float(counts @ _IS_KERNEL[lowering.operator_class]), 1.0) * passes
-    flop = float(counts @ lowering.flop) * passes
-    traffic = float(counts @ (lowering.read_bytes + lowering.parameter_bytes + lowering.written_bytes)) * passes
-    return kernels, flop, traffic
 
 
 DRAM_DEVIATION = 0.50
@@ -186,11 +182,22 @@ def activities(
     sm_s = timing.busy_s * sm_shares(learned.sm_share, features_of(work, timing))
     dram_s = np.minimum(timing.dram_s, timing.busy_s)
     values = np.stack([timing.busy_s, sm_s, dram_s], axis=1) / (timing.step_s + gaps_s)[:, np.newaxis]
+
+    # How far the odds lie off, below and above the point, of utilization, SM and DRAM activity.
+    misses = np.vstack([learned.misses, np.full(_ENDS, NINETY_PERCENT * DRAM_DEVIATION)])
     unknown = NINETY_PERCENT * unknown_deviation(graph)
-    intervals = shares_around(values, *np.exp(np.hypot(_misses(learned), unknown)).T)
+    intervals = shares_around(values, *np.exp(np.hypot(misses, unknown)).T)
+
+    # A host as fast as the step time's leaves no gaps: GPU busy may always be as high.
     without_gaps = np.minimum(timing.busy_s / timing.step_s, 1.0).tolist()
     return [
-        Activity(gpu_utilization=_up_to(busy, most), sm_activity=sm, dram_activity=dram, sm_s=of_sm_s, gaps_s=gaps_s)
+        Activity(
+            gpu_utilization=Interval(value=busy.value, low=busy.low, high=max(busy.high, most)),
+            sm_activity=sm,
+            dram_activity=dram,
+            sm_s=of_sm_s,
+            gaps_s=gaps_s,
+        )
         for (busy, sm, dram), most, of_sm_s in zip(intervals, without_gaps, sm_s.tolist(), strict=True)
     ]
 
@@ -237,16 +244,6 @@ def gaps_of(parameters: ActivityParameters, mode: Mode, kernel_count: float) -> 
         kernel_count: Of one step.
     """
     return parameters.gap_s * kernel_count if mode == "train" else 0.0
-
-
-def _misses(learned: LearnedActivity) -> FloatArray:
-    """Return how far the odds lie off, below and above the point, of utilization, SM and DRAM activity."""
-    return np.vstack([learned.misses, np.full(2, NINETY_PERCENT * DRAM_DEVIATION)])
-
-
-def _up_to(share: Interval, most: float) -> Interval:
-    """Return *share* with an end no lower than *most*: a host as fast as the step time's leaves no gaps."""
-    return Interval(value=share.value, low=share.low, high=max(share.high, most))
 
 
 def shares_around(values: FloatArray, below: FloatArray, above: FloatArray) -> list[list[Interval]]:

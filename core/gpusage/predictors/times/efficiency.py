@@ -10,10 +10,12 @@ the fused kernels itself. Its host launches fewer kernels, each as slowly as bef
 all keep their GPU busy. The factors were fitted on timm's compiled runs, 872 of 52 families on three GPUs.
 
 **Residual.** The roofline's error on graphs of a kind, learned from whole steps, is corrected on the logarithmic scale
-by a sum of radial basis functions around anchors, which are graphs seen in training; far from all of them it fades to a
-constant. Each GPU on which many models were measured has its own coefficients, so that speed-ups between these are
-better than those of the roofline alone; for any other GPU the roofline stands. Coefficients for all GPUs together were
-tried and did not lower the error on families that were held out.
+by a sum of Gaussian radial basis functions around anchors, which are graphs seen in training; far from all of them it
+fades to a constant. It is a sparse Gaussian process with the anchors as inducing points, and a random intercept for
+each model, fitted by iteratively reweighted least squares. Each GPU on which many models were measured has its own
+coefficients, so that speed-ups between these are better than those of the roofline alone; for any other GPU the
+roofline stands. Coefficients for all GPUs together were tried and did not lower the error on families that were held
+out.
 """
 
 from __future__ import annotations
@@ -72,6 +74,8 @@ FADING = log(4.0)
 _TINY = 1e-30
 """Seconds, instead of a division by 0."""
 _CLASSES = np.arange(len(OperatorClass))[:, np.newaxis]
+_MEANS = ("inner", "width", "blocks", "backward")
+"""Fields of `StepFeatures` that are means over the kernels, as the shares of the classes are."""
 
 
 class KernelSeconds(NamedTuple):
@@ -104,20 +108,18 @@ class Residual:
         """Return the logarithms of truth over roofline, *rows* and *gpus* (names) one entry per GPU each."""
         if self.by_gpu.keys().isdisjoint(gpus):
             return np.zeros(len(gpus))
+
+        # A step of fewer kernels than any in training fades to the roofline as it is.
         familiar = np.maximum(np.minimum(1.0 + (rows[:, KERNEL_COUNT] - self.least_count) / FADING, 1.0), 0.0)
-        coefficients = self._coefficients(gpus)
+        coefficients = self._table.take([self._row_of_gpu.get(name, -1) for name in gpus], axis=0)
         near = _rbf_kernel(standardize(rows, self.means, self.scales), self.anchors, self._anchor_norms)
         near *= coefficients[:, :-1]
         factors: FloatArray = (near.sum(axis=1) + coefficients[:, -1]) * familiar
         return factors
 
-    def _coefficients(self, gpus: Sequence[str]) -> FloatArray:
-        """Return the coefficients of the anchors and the constant, one row per GPU."""
-        return self._table.take([self._row_of_gpu.get(name, -1) for name in gpus], axis=0)
-
     @cached_property
     def _table(self) -> FloatArray:
-        """The same, one row for each GPU of `by_gpu`, and zeros as the last one."""
+        """The coefficients and the constant, one row for each GPU of `by_gpu`; zeros, at the end, for any other."""
         return np.array([*self.by_gpu.values(), np.zeros(len(self.anchors) + 1)])
 
     @cached_property
@@ -168,7 +170,18 @@ def features_of(kernels: Kernels, seconds: KernelSeconds, *, is_half: bool) -> F
     """Return the `STEP_FEATURES` of one step, one row per GPU."""
     times = seconds.total_s * kernels.counts[:, np.newaxis]
     totals = np.maximum(times.sum(axis=0), _TINY)
-    means = (_weights(kernels) @ times / totals).T
+
+    # Means over the kernels, weighted by their time, of all GPUs in one product: of three lengths, of whether it is a
+    # backward pass, and of whether it is of each class.
+    own = len(_MEANS)
+    weights = np.empty((own + len(OperatorClass), len(kernels.flop)))
+    weights[0], weights[1] = kernels.inner, kernels.width
+    np.maximum(kernels.blocks, 1.0, out=weights[2])
+    np.log(weights[:3], out=weights[:3])
+    weights[3] = kernels.backward
+    weights[own:] = kernels.operator_class == _CLASSES
+    means = (weights @ times / totals).T
+
     count = max(float(kernels.counts.sum()), 1.0)
     flop, traffic_bytes = float(kernels.counts @ kernels.flop), float(kernels.counts @ kernels.traffic_bytes)
     rows = np.empty((len(totals), len(STEP_FEATURES)))
@@ -176,35 +189,11 @@ def features_of(kernels: Kernels, seconds: KernelSeconds, *, is_half: bool) -> F
     columns.compute_bound[:] = (times * (seconds.compute_s > seconds.traffic_s)).sum(axis=0) / totals
     columns.mean_kernel_s[:] = np.log(totals / count)
     columns.kernel_count[:] = log(count)
-    columns.inner[:], columns.width[:], columns.blocks[:], columns.backward[:] = means.T[: len(_Weighted._fields)]
+    columns.inner[:], columns.width[:], columns.blocks[:], columns.backward[:] = means.T[:own]
     columns.intensity[:] = log(max(flop, 1.0) / max(traffic_bytes, 1.0))
     columns.half[:] = is_half
-    rows[:, len(StepFeatures._fields) :] = means[:, len(_Weighted._fields) :]
+    rows[:, len(StepFeatures._fields) :] = means[:, own:]
     return rows
-
-
-class _Weighted(NamedTuple):
-    """Features that are means over the kernels, lengths first; the shares of the classes are some more."""
-
-    inner: FloatArray
-    width: FloatArray
-    blocks: FloatArray
-    backward: FloatArray
-
-
-_LENGTHS = _Weighted._fields.index("backward")
-
-
-def _weights(kernels: Kernels) -> FloatArray:
-    """Return what the means are taken of: `_Weighted`, and 1 for each kernel's class; shape (means, kernels)."""
-    weights = np.empty((len(_Weighted._fields) + len(OperatorClass), len(kernels.flop)))
-    rows = _Weighted(*weights[: len(_Weighted._fields)])
-    rows.inner[:], rows.width[:] = kernels.inner, kernels.width
-    np.maximum(kernels.blocks, 1.0, out=rows.blocks)
-    np.log(weights[:_LENGTHS], out=weights[:_LENGTHS])
-    rows.backward[:] = kernels.backward
-    weights[len(_Weighted._fields) :] = kernels.operator_class == _CLASSES
-    return weights
 
 
 def residual_of(parameters: ResidualParameters) -> Residual:
@@ -313,8 +302,9 @@ class Efficiency:
         first = np.zeros((classes, hidden + 1, features + 1))
         first[:, :-1, :-1] = self.first.transpose(0, 2, 1)
         first[:, :-1, -1] = self.first_bias
-        first[:, -1, -1] = _SATURATED
+        first[:, -1, -1] = _SATURATED  # a hidden unit that is 1, for the second layer's biases
         second = np.concatenate([self.second, self.second_bias[:, np.newaxis]], axis=1).transpose(0, 2, 1)
+
         precisions = map(np.dtype, (np.float64, np.float32))
         return {each: (first.astype(each), np.ascontiguousarray(second, dtype=each)) for each in precisions}
 

@@ -40,12 +40,8 @@ LEAST_RATIO, MOST_RATIO = 1.5, 2.5
 """Seconds of a backward pass over those of its forward pass, where it has twice the FLOP."""
 _FULL_FLOP_RATIO = 2.0
 _TRAINED_IN_HALF = frozenset({"rtx-3090"})
-"""Calibrations of GPUs on which training in half precision was measured: timm's, see the artifact's card."""
-
-
-def is_sum_measured(gpu: Gpu, precision: Precision) -> bool:
-    """Return whether training in *precision* was measured well on *gpu*; in fp32 it was on GPUs of each kind."""
-    return precision not in HALF or gpu.calibration in _TRAINED_IN_HALF
+"""Calibrations of GPUs on which training in half precision was measured (timm's, see the artifact's card); in fp32 it
+was on GPUs of each kind."""
 
 
 def bound_backward_passes(kernels: Kernels, seconds: FloatArray, keeps_sum: BoolArray) -> FloatArray:
@@ -60,13 +56,18 @@ def bound_backward_passes(kernels: Kernels, seconds: FloatArray, keeps_sum: Bool
     backward = (is_convolution & (kernels.backward > 0)).nonzero()[0]
     if not len(backward):
         return seconds
+
+    # The forward pass of each backward pass: both are of the same kind of node.
     place_of_kind = np.zeros(int(kernels.kind.max()) + 1, dtype=np.int64)
     forwards = (is_convolution & (kernels.backward == 0)).nonzero()[0]
     place_of_kind[kernels.kind[forwards]] = forwards
     forward = place_of_kind[kernels.kind[backward]]
+
+    # A frozen weight has one product backward, not two: half of the FLOP, and of the bounds.
     scale = (kernels.flop[backward] / np.maximum(kernels.flop[forward], 1.0) / _FULL_FLOP_RATIO)[:, np.newaxis]
     before = seconds[backward] / seconds[forward]
     ratio = np.clip(before, LEAST_RATIO * scale, MOST_RATIO * scale)
+
     forward_s = seconds[forward] * np.where(keeps_sum, (1.0 + before) / (1.0 + ratio), 1.0)
     result: FloatArray = seconds.copy()
     result[forward], result[backward] = forward_s, forward_s * ratio
@@ -115,13 +116,9 @@ def min_streaming_s(ideal: Ideal) -> FloatArray:
 
 def max_streaming_s(traffic_s: FloatArray, kernels: Kernels) -> FloatArray:
     """Return the most seconds of kernels, shape (kernels, GPUs): infinite but for batched products of few columns."""
-    return np.where(_few_columns(kernels)[:, np.newaxis], traffic_s / LEAST_SHARE + FILLING_S, np.inf)
-
-
-def _few_columns(kernels: Kernels) -> BoolArray:
-    few = kernels.flop <= _FEW_FLOP_PER_BYTE * kernels.traffic_bytes
-    chosen: BoolArray = (kernels.operator_class == OperatorClass.BATCHED_PRODUCT) & few & (kernels.inner > _SHORT_SUM)
-    return chosen
+    has_few_columns = kernels.flop <= _FEW_FLOP_PER_BYTE * kernels.traffic_bytes
+    has_few_columns &= (kernels.operator_class == OperatorClass.BATCHED_PRODUCT) & (kernels.inner > _SHORT_SUM)
+    return np.where(has_few_columns[:, np.newaxis], traffic_s / LEAST_SHARE + FILLING_S, np.inf)
 
 
 _CUDNN_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.RECURRENT)
@@ -206,10 +203,12 @@ def kernel_times(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> Kern
     times = np.exp(np.negative(log_efficiencies, out=log_efficiencies), out=log_efficiencies)
     compute_s, traffic_s = times[:, 0] * ideal.compute_s, times[:, 1] * ideal.traffic_s
     busy_s: FloatArray = np.sqrt(np.sqrt(np.square(np.square(compute_s)) + np.square(np.square(traffic_s))))
+
     if efficiency.is_streaming:
         busy_s = np.clip(busy_s, min_streaming_s(ideal), max_streaming_s(ideal.traffic_s, kernels))
     launch_s = (efficiency.latency_s * kernels.launches + LOAD_LATENCY_S * kernels.dependent_loads)[:, np.newaxis]
     learned_s = busy_s + launch_s
+
     return KernelTimes(
         total_s=bound_backward_passes(kernels, learned_s, ideal.keeps_sum)
         if efficiency.bounds_gradients
@@ -230,6 +229,7 @@ def ideal_times(
     compute_s = kernels.flop[:, np.newaxis] / rates.flop_per_s.take(path, axis=0)
     traffic_s = kernels.traffic_bytes[:, np.newaxis] / rates.bytes_per_s
     waves = kernels.blocks[:, np.newaxis] / rates.sm_count
+
     features = np.empty((len(FEATURES) + 1, *compute_s.shape), dtype=of_features)
     columns = KernelFeatures(*features[:-1])
     columns.inner[:] = (0.25 * np.log(kernels.inner) - 1.0)[:, np.newaxis]
@@ -247,14 +247,15 @@ def ideal_times(
     lengths = features[_LENGTHS]
     np.log(lengths, out=lengths)
     lengths *= 0.2
-    cache_s = rates.l2_bytes / rates.bytes_per_s
-    if precision == "fp8-mixed":  # no measured kernel was: as large a share of the peak as in two bytes
+
+    # The features are those of two bytes: no kernel of fp8 was measured, and the share of the peak is taken as theirs.
+    if precision == "fp8-mixed":
         speedups = [NARROW_SPEEDUP if has_narrow_units(gpu, precision) else 1.0 for gpu in gpus]
         compute_s /= np.where(kernels.matrix_units[:, np.newaxis] == NARROW_UNITS, speedups, 1.0)
     return Ideal(
         compute_s=compute_s,
         traffic_s=traffic_s,
-        cache_s=cache_s,
+        cache_s=rates.l2_bytes / rates.bytes_per_s,
         streaming_share=np.array([streaming_bytes_per_s(gpu) / gpu.bandwidth_bytes_per_s for gpu in gpus]),
         waves=waves,
         keeps_sum=rates.keeps_sum,
@@ -267,6 +268,8 @@ def _rates(gpus: tuple[Identity[Gpu], ...], precision: Precision) -> _Rates:
     rows = [key.value for key in gpus]
     matrix = [[_matrix_path(gpu, operator_class, precision) for gpu in rows] for operator_class in OperatorClass]
     plain = [[(gpu.peak_flop_per_s["fp32"], 0.0) for gpu in rows] for _ in OperatorClass]
+
+    # Rows of zeros and of ones in `Kernels.matrix_units`, one after the other, so that a kernel's path is one index.
     table = np.array([*plain, *matrix]).reshape(2 * len(OperatorClass), len(rows), 2)
     return _Rates(
         flop_per_s=table[:, :, 0] * [sustained_share(gpu) for gpu in rows],
@@ -275,13 +278,9 @@ def _rates(gpus: tuple[Identity[Gpu], ...], precision: Precision) -> _Rates:
         sm_count=np.array([float(gpu.sm_count) for gpu in rows]),
         l2_bytes=np.array([float(gpu.l2_bytes) for gpu in rows]),
         before_volta=np.array([float(not has_matrix_units(gpu)) for gpu in rows]),
-        ridge=0.5 * np.log([_ridge_flop_per_byte(gpu) / _MIDDLE_RIDGE for gpu in rows]),
-        keeps_sum=np.array([is_sum_measured(gpu, precision) for gpu in rows]),
+        ridge=0.5 * np.log([gpu.peak_flop_per_s["fp32"] / gpu.bandwidth_bytes_per_s / _MIDDLE_RIDGE for gpu in rows]),
+        keeps_sum=np.array([precision not in HALF or gpu.calibration in _TRAINED_IN_HALF for gpu in rows]),
     )
-
-
-def _ridge_flop_per_byte(gpu: Gpu) -> float:
-    return gpu.peak_flop_per_s["fp32"] / gpu.bandwidth_bytes_per_s
 
 
 def _matrix_path(gpu: Gpu, operator_class: OperatorClass, precision: Precision) -> tuple[float, float]:

@@ -7,20 +7,18 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from gpusage.devices.precisions import AUTOCAST, parameter_share
+from gpusage.devices.precisions import AUTOCAST, QUANTISED_BYTES, parameter_share
 from gpusage.predictors.arrays import FloatArray, IntArray
 from gpusage.predictors.parallel.data_parallel import is_megatron
 from gpusage.predictors.parallel.expert_parallel import own_share
 from gpusage.predictors.times.low_precision import (
     CAST_TRAFFIC,
-    DequantizationWork,
     casts_of,
-    dequantization_launches,
     dequantization_work,
     narrow_products,
 )
 from gpusage.predictors.work.checkpoints import Checkpoints
-from gpusage.predictors.work.lowering import WIDE_BYTES, Lowering, is_adapter, is_fused
+from gpusage.predictors.work.lowering import WIDE_BYTES, Lowering, is_adapter, is_autocast, is_fused
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Workload
 
@@ -200,37 +198,58 @@ def answer_kernels(passes: Sequence[Kernels], decode_count: int) -> Kernels:
 def kernels_of(lowering: Lowering, workload: Workload, checkpoints: Checkpoints | None = None) -> Kernels:
     """Return the kernels of one step; the backward pass computes blocks with *checkpoints* once more."""
     count, passes = len(lowering.flop), 2 if lowering.train else 1
-    dequantization = dequantization_work(lowering, workload, checkpoints) if lowering.train else None
-    others = _graph_level_kernels(lowering, workload, dequantization)
+
+    # Kernels of no node: they stand behind those of the nodes in the table.
+    others = _training_kernels(lowering, workload) if lowering.train else []
+    launches = 0.0
+    if workload.precision in QUANTISED_BYTES:
+        work = dequantization_work(lowering, workload, checkpoints)
+        launches = work.launch_count
+        if work.kernel_count:
+            others.append(_single(_C.COPY, 0.0, work.traffic_bytes, work.weight_count, work.kernel_count))
+    casts_per_kind = (lowering.cast_elements > 0) * lowering.structure.counts
+    if is_autocast(workload):
+        others += _cast_kernels(lowering, casts_per_kind)
+    reordered = (lowering.reorder_bytes > 0) * lowering.structure.counts
+    if lowering.reorder_bytes @ lowering.structure.counts > 0:
+        copies = float(reordered.sum())
+        moved = float(lowering.reorder_bytes @ reordered) / copies
+        others.append(_single(_C.COPY, 0.0, moved, moved / WIDE_BYTES, copies * passes))  # gradients go back
     narrow = narrow_products(lowering) if workload.precision == "fp8-mixed" else None
     if narrow is not None:
         casts, elements = casts_of(lowering, narrow, checkpoints)
         others.append(_single(_C.COPY, 0.0, CAST_TRAFFIC * elements, elements, casts))
+
     table = np.empty((_Row.COUNT, passes * count + len(others)))
+    if others:
+        table[:, passes * count :] = np.array(others).T
     forward, backward = table[:, :count], table[:, count : passes * count]
     _write_forward(lowering, forward)
     if narrow is not None:
         forward[_Row.MATRIX_UNITS, narrow] = NARROW_UNITS
-    host_counts = [1.0, _host_launches(lowering, forward) + dequantization_launches(lowering, workload), 0.0, 0.0]
     if lowering.train:
         _write_backward(lowering, forward, backward, workload.trainable)
-        if checkpoints:
+        if checkpoints:  # only now, as the backward pass has the counts of the forward pass without checkpoints
             forward[_Row.COUNTS] += checkpoints.recomputed_counts(lowering.structure)
-        host_counts[1] = _host_launches(lowering, forward) + (dequantization.launch_count if dequantization else 0.0)
-        launches = float(backward[_Row.LAUNCHES] @ backward[_Row.COUNTS]) + others[0][_Row.COUNTS]
+
+    host_counts = [1.0, 0.0, 0.0, 0.0]
+    of_each = forward[_Row.LAUNCHES] + _VIEW_LAUNCHES[lowering.operator_class]
+    host_counts[1] = float(of_each @ forward[_Row.COUNTS]) + launches
+    if lowering.train:
         trained = _trained_tensors(lowering, workload)
-        launches += trained * _added_share(workload)
-        host_counts[2:] = launches + _LOSS_KERNELS, trained / workload.accumulate
+        returned = float(backward[_Row.LAUNCHES] @ backward[_Row.COUNTS]) + others[0][_Row.COUNTS]
+        returned += trained * _added_share(workload)
+        host_counts[2:] = returned + _LOSS_KERNELS, trained / workload.accumulate
     if is_autocast(workload):
-        casts = _host_casts(lowering, workload)
-        host_counts[1] += casts
-        host_counts[2] += casts * lowering.train
-    if others:
-        table[:, passes * count :] = np.array(others).T
-    return _kernels(table, np.array(host_counts))
+        weights = float(lowering.cast_tensor_count)
+        # A compiler has no casts of activations alone.
+        each = weights if is_fused(workload) else _CAST_LAUNCHES * (weights + float(casts_per_kind.sum()))
+        host_counts[1] += each
+        host_counts[2] += each * lowering.train
+    return _working_kernels(table, np.array(host_counts))
 
 
-def _kernels(table: FloatArray, host_counts: FloatArray) -> Kernels:
+def _working_kernels(table: FloatArray, host_counts: FloatArray) -> Kernels:
     """Return the columns of *table* that do any work; *table* has one row for each `_Row`."""
     works = (table[_Row.FLOP] > 0) | (table[_Row.TRAFFIC_BYTES] > 0)
     table = table.take(works.nonzero()[0], axis=1)
@@ -252,24 +271,6 @@ def _kernels(table: FloatArray, host_counts: FloatArray) -> Kernels:
     )
 
 
-def _graph_level_kernels(
-    lowering: Lowering, workload: Workload, dequantization: DequantizationWork | None
-) -> list[_Single]:
-    """Return the kernels that are of no node, the sums of gradients first."""
-    kernels = []
-    if lowering.train:
-        kernels += [_accumulation(lowering, workload), _update(lowering, workload), _loss(lowering)]
-        kernels += _weight_sums(lowering, workload)
-    if dequantization:
-        traffic_bytes, weights = dequantization.traffic_bytes, dequantization.weight_count
-        kernels.append(_single(_C.COPY, 0.0, traffic_bytes, weights, dequantization.kernel_count))
-    if is_autocast(workload):
-        kernels += [_cast(lowering), _input_casts(lowering)]
-    if lowering.reorder_bytes @ lowering.structure.counts > 0:
-        kernels.append(_layout_copies(lowering))
-    return kernels
-
-
 def _write_forward(lowering: Lowering, forward: FloatArray) -> None:
     forward[_Row.OPERATOR_CLASS] = lowering.operator_class
     forward[_Row.FLOP] = lowering.flop
@@ -288,11 +289,6 @@ def _write_forward(lowering: Lowering, forward: FloatArray) -> None:
     forward[_Row.TRIPS] = lowering.dependent_loads
 
 
-def _host_launches(lowering: Lowering, forward: FloatArray) -> float:
-    launches = forward[_Row.LAUNCHES] + _VIEW_LAUNCHES[lowering.operator_class]
-    return float(launches @ forward[_Row.COUNTS])
-
-
 def _write_backward(lowering: Lowering, forward: FloatArray, backward: FloatArray, trainable: float) -> None:
     """Write the backward passes; a sum passes its gradient on, without a kernel, and a frozen weight has none."""
     operator_class = lowering.operator_class
@@ -300,18 +296,22 @@ def _write_backward(lowering: Lowering, forward: FloatArray, backward: FloatArra
     works |= lowering.saved_bytes != 0
     backward[:] = forward
     backward[_WORK] *= _BACKWARD_COLUMNS.take(operator_class, axis=1) * works
-    if trainable < 1:
+
+    if trainable < 1:  # half of a product's backward pass is the gradient of its weight
         frozen = _HAS_TWO_PRODUCTS[operator_class] & (lowering.parameter_bytes > 0) & ~is_adapter(lowering.structure)
         backward[_WORK, frozen] *= (1.0 + trainable) / 2.0
     backward[_Row.BACKWARD] = 1.0
     backward[_Row.TRIPS] = 0.0
 
 
-def _accumulation(lowering: Lowering, workload: Workload) -> _Single:
-    """Return the sums of gradients where a tensor is read more than once: two read, one written, for each reader.
+def _training_kernels(lowering: Lowering, workload: Workload) -> list[_Single]:
+    """Return the kernels of a training step that are of no node, the sums of gradients first."""
+    is_half = workload.precision in AUTOCAST
+    weights = float(lowering.parameter_count) * workload.trainable
+    tensors = _trained_tensors(lowering, workload)
 
-    A compiler makes them parts of the kernels beside them.
-    """
+    # Where a tensor is read more than once, its gradients are added: two read, one written, for each reader. A
+    # compiler makes these sums parts of the kernels beside them.
     structure = lowering.structure
     readers = np.bincount(structure.sources, minlength=len(structure.kind_of_node))
     more = np.bincount(structure.kind_of_node, np.maximum(readers - 1, 0), len(structure.counts))
@@ -319,20 +319,32 @@ def _accumulation(lowering: Lowering, workload: Workload) -> _Single:
     count = float(more.sum())
     mean = 1.0 / max(count, 1.0)
     elements = float(more @ lowering.output_elements) * mean
-    return _single(_C.ELEMENTWISE, elements, 3.0 * float(more @ lowering.output_bytes) * mean, elements, count)
+    summed_bytes = 3.0 * float(more @ lowering.output_bytes) * mean
+    kernels = [_single(_C.ELEMENTWISE, elements, summed_bytes, elements, count)]
 
-
-def _update(lowering: Lowering, workload: Workload) -> _Single:
-    """Return the update of the weights, of which a step that accumulates has a part."""
+    # The update of the weights, of which a step that accumulates has a part.
     moments = _MOMENTS_TRAFFIC.get(workload.optimizer, 0.0)
-    weights = _OPTIMIZER_TRAFFIC[workload.optimizer] - moments
-    traffic = weights * parameter_share(workload.precision) + moments
-    if workload.precision in AUTOCAST:
+    traffic = (_OPTIMIZER_TRAFFIC[workload.optimizer] - moments) * parameter_share(workload.precision) + moments
+    if is_half:
         traffic += _UPDATE_CAST_TRAFFIC
-    kernels = max(_trained_tensors(lowering, workload) / _TENSORS_PER_UPDATE, 1.0)
-    count = float(lowering.parameter_count) * workload.trainable * update_share(lowering, workload)
-    one = 2.0 * count / kernels, traffic * count / kernels, count / kernels
-    return _single(_C.OPTIMIZER, *one, kernels / workload.accumulate)
+    launches = max(tensors / _TENSORS_PER_UPDATE, 1.0)
+    own = weights if workload.strategy == "ddp" else weights * own_share(lowering, workload)
+    one = 2.0 * own / launches, traffic * own / launches, own / launches
+    kernels.append(_single(_C.OPTIMIZER, *one, launches / workload.accumulate))
+
+    outputs, share = lowering.output_elements_of_model, 1.0 / _LOSS_KERNELS
+    kernels.append(_single(_C.LOSS, outputs, _LOSS_TRAFFIC * outputs * share, outputs, _LOSS_KERNELS))
+
+    if workload.accumulate > 1:
+        # Sums of the weights' gradients over steps, and the casts that the update then does not do.
+        traffic = _SUM_TRAFFIC * parameter_share(workload.precision) + (_CAST_TRAFFIC if is_half else 0.0)
+        share = _added_share(workload)
+        if is_half and is_megatron(workload):
+            traffic, share = _FUSED_SUM_TRAFFIC, 1.0
+        launches = max(tensors, 1.0)
+        each = weights / launches
+        kernels.append(_single(_C.ELEMENTWISE, each, traffic * each, each, launches * share))
+    return kernels
 
 
 def _trained_tensors(lowering: Lowering, workload: Workload) -> float:
@@ -346,77 +358,20 @@ def _added_share(workload: Workload) -> float:
     return 1.0 - 1.0 / workload.accumulate
 
 
-def _weight_sums(lowering: Lowering, workload: Workload) -> list[_Single]:
-    """Return the sums of the weights' gradients over steps, and the casts that the update then does not do."""
-    if workload.accumulate == 1:
-        return []
-    is_half = workload.precision in AUTOCAST
-    traffic = _SUM_TRAFFIC * parameter_share(workload.precision) + (_CAST_TRAFFIC if is_half else 0.0)
-    share = _added_share(workload)
-    if is_half and is_megatron(workload):
-        traffic, share = _FUSED_SUM_TRAFFIC, 1.0
-    kernels = max(_trained_tensors(lowering, workload), 1.0)
-    count = float(lowering.parameter_count) * workload.trainable / kernels
-    return [_single(_C.ELEMENTWISE, count, traffic * count, count, kernels * share)]
+def _cast_kernels(lowering: Lowering, casts_per_kind: IntArray) -> list[_Single]:
+    """Return the casts to 2 bytes, which autocast makes anew in every step, and of gradients back to 4."""
+    tensors = max(float(lowering.parameter_tensor_count), 1.0)
+    weights = float(lowering.parameter_count) / tensors
 
-
-def _cast(lowering: Lowering) -> _Single:
-    """Return the casts of the weights to 2 bytes, which autocast makes anew in every step."""
-    kernels = max(float(lowering.parameter_tensor_count), 1.0)
-    count = float(lowering.parameter_count) / kernels
-    return _single(_C.COPY, 0.0, _CAST_TRAFFIC * count, count, kernels)
-
-
-def _input_casts(lowering: Lowering) -> _Single:
-    """Return the casts of activations to 2 bytes, and in training of their gradients back to 4."""
-    cast = _input_cast_counts(lowering)
-    count = float(cast.sum())
-    elements = float(lowering.cast_elements @ cast) / max(count, 1.0)
+    count = float(casts_per_kind.sum())
+    elements = float(lowering.cast_elements @ casts_per_kind) / max(count, 1.0)
     passes = 2.0 if lowering.train else 1.0
-    return _single(_C.COPY, 0.0, _CAST_TRAFFIC * elements, elements, passes * count)
-
-
-def _host_casts(lowering: Lowering, workload: Workload) -> float:
-    """Return what the casts of a pass cost the host, in launches; a compiler has none of activations alone."""
-    weights = float(lowering.cast_tensor_count)
-    return weights if is_fused(workload) else _CAST_LAUNCHES * (weights + float(_input_cast_counts(lowering).sum()))
-
-
-def _input_cast_counts(lowering: Lowering) -> IntArray:
-    """Return how often autocast casts what each kind of node reads."""
-    counts: IntArray = (lowering.cast_elements > 0) * lowering.structure.counts
-    return counts
-
-
-def _layout_copies(lowering: Lowering) -> _Single:
-    """Return the copies of what lies in another order than its reader needs, and in training those of gradients."""
-    counts = (lowering.reorder_bytes > 0) * lowering.structure.counts
-    count = float(counts.sum())
-    moved = float(lowering.reorder_bytes @ counts) / count
-    return _single(_C.COPY, 0.0, moved, moved / WIDE_BYTES, count * (2.0 if lowering.train else 1.0))
-
-
-def _loss(lowering: Lowering) -> _Single:
-    elements = lowering.output_elements_of_model
-    share = 1.0 / _LOSS_KERNELS
-    return _single(_C.LOSS, elements, _LOSS_TRAFFIC * elements * share, elements, _LOSS_KERNELS)
+    return [
+        _single(_C.COPY, 0.0, _CAST_TRAFFIC * weights, weights, tensors),
+        _single(_C.COPY, 0.0, _CAST_TRAFFIC * elements, elements, passes * count),
+    ]
 
 
 def _single(operator_class: OperatorClass, flop: float, traffic_bytes: float, elements: float, count: float) -> _Single:
     """Return one kernel without matrix units and of no node, in the order of `_Row`."""
     return float(operator_class), flop, traffic_bytes, 1.0, elements, count, 0.0, 1.0, 1.0, 0.0, -1.0, 0.0
-
-
-def is_autocast(workload: Workload) -> bool:
-    """Return whether weights of 4 bytes are cast for each product.
-
-    ZeRO and FSDP run the whole module in two bytes, and an engine builds it with weights of two bytes.
-    """
-    is_sharded = workload.gpus > 1 and workload.strategy != "ddp"
-    is_built = workload.engine not in ("eager", "compile")
-    return workload.precision in AUTOCAST and workload.generate is None and not is_sharded and not is_built
-
-
-def update_share(lowering: Lowering, workload: Workload) -> float:
-    """Return the part of the weights on each GPU that it updates."""
-    return 1.0 if workload.strategy == "ddp" else own_share(lowering, workload)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES, QUANTISED_BYTES
-from gpusage.predictors.arrays import BoolArray, FloatArray
+from gpusage.predictors.arrays import BoolArray
 from gpusage.predictors.work.checkpoints import Checkpoints
 from gpusage.predictors.work.lowering import Lowering, bytes_per_weight
 from gpusage_hooks.types import Workload
@@ -63,49 +63,42 @@ class DequantizationWork(NamedTuple):
     """The kernels of a step that widen weights.
 
     Attributes:
-        kernel_count: Of all.
+        launch_count: What the host launches for all.
+        kernel_count: Of all; none where the products' own kernels widen, as in inference.
         weight_count: Weights that one of them widens, the mean.
         traffic_bytes: Of one of them.
-        launch_count: What the host launches for all.
     """
 
-    kernel_count: float
-    weight_count: float
-    traffic_bytes: float
     launch_count: float
+    kernel_count: float = 0.0
+    weight_count: float = 0.0
+    traffic_bytes: float = 0.0
 
 
-def dequantization_launches(lowering: Lowering, workload: Workload) -> float:
-    """Return what the host launches in addition in inference because weights are quantised."""
-    return DEQUANTIZATION_LAUNCHES.get(workload.precision, 0.0) * float(_quantized_counts(lowering, workload).sum())
+def dequantization_work(lowering: Lowering, workload: Workload, checkpoints: Checkpoints | None) -> DequantizationWork:
+    """Return what a step on quantised weights adds to its products."""
+    of_weight = bytes_per_weight(lowering.operator_class, lowering.structure, workload.precision)
+    is_narrow = (lowering.parameter_bytes > 0) & (of_weight < FLOAT_BYTES[workload.precision])
+    narrow = np.where(is_narrow, lowering.structure.counts, 0.0)
+    if not lowering.train:
+        return DequantizationWork(DEQUANTIZATION_LAUNCHES[workload.precision] * float(narrow.sum()))
 
-
-def dequantization_work(
-    lowering: Lowering, workload: Workload, checkpoints: Checkpoints | None
-) -> DequantizationWork | None:
-    """Return what a training step on quantised weights adds to its products, ``None`` where none is quantised."""
-    dequantization, narrow = DEQUANTIZATIONS.get(workload.precision), _quantized_counts(lowering, workload)
+    dequantization = DEQUANTIZATIONS.get(workload.precision)
     if dequantization is None or not narrow.any():
-        return None
+        return DequantizationWork(0.0)
     layers = narrow * (2.0 if dequantization.in_backward else 1.0)
     if checkpoints:
         layers += checkpoints.recomputed_counts(lowering.structure) * (narrow > 0)
+
+    # Layers differ in size; all kernels together move as much as so many of the mean size.
     count = float(layers.sum())
     weights = float(lowering.parameter_bytes @ layers) / FLOAT_BYTES[workload.precision] / count
     return DequantizationWork(
+        launch_count=dequantization.launch_count * count,
         kernel_count=dequantization.kernel_count * count,
         weight_count=weights,
         traffic_bytes=dequantization.traffic_bytes_per_weight * weights / dequantization.kernel_count,
-        launch_count=dequantization.launch_count * count,
     )
-
-
-def _quantized_counts(lowering: Lowering, workload: Workload) -> FloatArray:
-    """Return for each kind how many of its nodes have quantised weights."""
-    narrow = bytes_per_weight(lowering.operator_class, lowering.structure, workload.precision)
-    is_narrow = (lowering.parameter_bytes > 0) & (narrow < FLOAT_BYTES[workload.precision])
-    counts: FloatArray = np.where(is_narrow, lowering.structure.counts, 0.0)
-    return counts
 
 
 CAST_TRAFFIC = 6.0
@@ -142,10 +135,14 @@ def casts_of(lowering: Lowering, narrow: BoolArray, checkpoints: Checkpoints | N
     """
     structure = lowering.structure
     is_narrow = narrow[structure.kind_of_node]
+
+    # What several products read is cast for the first of them: each has its share of that cast.
     reads = is_narrow[structure.destinations]
     source, reader = structure.sources[reads], structure.destinations[reads]
     shares = np.bincount(reader, 1.0 / np.bincount(source)[source], len(is_narrow))
     inputs = np.bincount(structure.kind_of_node, np.where(shares > 0, shares, is_narrow), len(narrow))
+
+    # Inputs and weights are cast in each forward pass, gradients of outputs once.
     counts = structure.counts * narrow
     again = 1.0 + checkpoints.recomputed_counts(structure) / structure.counts if checkpoints else 1.0
     sizes = np.array([lowering.read_bytes, lowering.parameter_bytes]) / FLOAT_BYTES["fp8-mixed"]

@@ -34,7 +34,7 @@ from gpusage.predictors.times.kernel_times import Ideal, KernelTimes, ideal_time
 from gpusage.predictors.times.kernels import Kernels
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Engine, Gpu, Interval, ModelGraph, Precision, Workload
-from gpusage_hooks.types.gpus import Vendor
+from gpusage_hooks.types.needs import Vendor
 
 MATRIX_SHARE = 0.68
 """What products reach of the arithmetic that a GPU holds."""
@@ -158,21 +158,20 @@ def times_on(
     ideal = ideal_times(kernels, gpus, precision, of_features)
     if efficiency.engine == "eager":
         return Times(ideal, kernel_times(efficiency, kernels, ideal))
-    return Times(ideal, _engine_times(efficiency.engine, kernels, ideal, gpus, precision))
 
-
-def _engine_times(
-    engine: Engine, kernels: Kernels, ideal: Ideal, gpus: Sequence[Gpu], precision: Precision
-) -> KernelTimes:
-    rules = ENGINES[engine]
-    is_product = _IS_PRODUCT[kernels.operator_class][:, np.newaxis]
-    traffic_s = ideal.traffic_s / ideal.streaming_share
+    # An engine's kernel takes the longer of its two times, and what the engine adds to each.
+    rules = ENGINES[efficiency.engine]
     is_native = rules.multiplies_int8 or precision == "fp8"
     speedups = [NARROW_SPEEDUP if is_native and has_narrow_units(gpu, precision) else 1.0 for gpu in gpus]
+    is_product = _IS_PRODUCT[kernels.operator_class][:, np.newaxis]
     compute_s = ideal.compute_s / (MATRIX_SHARE * np.where(is_product, speedups, 1.0))
+    traffic_s = ideal.traffic_s / ideal.streaming_share
     launch_s = rules.floor_s * kernels.launches[:, np.newaxis]
     total_s: FloatArray = np.maximum(traffic_s, compute_s) + launch_s
-    return KernelTimes(total_s=total_s, learned_s=total_s, compute_s=compute_s, traffic_s=traffic_s, launch_s=launch_s)
+    as_run = KernelTimes(
+        total_s=total_s, learned_s=total_s, compute_s=compute_s, traffic_s=traffic_s, launch_s=launch_s
+    )
+    return Times(ideal, as_run)
 
 
 _SHORT_S = 50e-6
@@ -208,16 +207,21 @@ def timing_with(efficiency: Efficiency, kernels: Kernels, gpus: Sequence[Gpu], p
     ideal, times = times_on(efficiency, kernels, gpus, precision)
     names = tuple([gpu.calibration for gpu in gpus])
     factors = efficiency.gpu_factors(names)
+
+    # The host launches ahead of the GPU, so that the longer of the two decides.
     alone_s = kernels.counts @ times.total_s
     busy_s = alone_s * factors
     host_s = float(kernels.host_counts @ efficiency.host_s)
     step_s = (busy_s**OVERLAP + host_s**OVERLAP) ** (1.0 / OVERLAP)
+
+    # The residual was fitted on the kernels' times as learned, before bounds; it corrects all that they add up to.
     seconds = KernelSeconds(total_s=times.learned_s, compute_s=ideal.compute_s, traffic_s=ideal.traffic_s)
     rows = features_of(kernels, seconds, is_half=precision in HALF)
     missed = np.exp(efficiency.residual.log_factors(rows, names))
     if efficiency.is_streaming:
         at_least_s = kernels.counts @ min_streaming_s(ideal)
         missed = np.maximum(missed, at_least_s / np.maximum(busy_s, _TINY_S))
+
     return Timing(
         step_s=step_s * missed,
         busy_s=busy_s * missed,
@@ -253,26 +257,16 @@ def step_times_s(
     efficiency: Efficiency, graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], timing: Timing
 ) -> list[Interval]:
     """Return the seconds of one step of *graph* on each of *gpus*, around the points of *timing*."""
-    least = 1.0 if workload.lora else min_trained_share(workload.trainable)
-    unknown = 2.0 * unknown_share(graph)
-    intervals = [
-        interval_around(step_s, exp(_distance(efficiency, gpu, short_share, unknown)))
-        for gpu, step_s, short_share in zip(gpus, timing.step_s.tolist(), timing.short_share.tolist(), strict=True)
-    ]
-    return [replace(interval, low=interval.low * least) for interval in intervals] if least < 1 else intervals
+    deviations, unknown = efficiency.deviations, 2.0 * unknown_share(graph)
+    intervals = []
+    for gpu, step_s, short_share in zip(gpus, timing.step_s.tolist(), timing.short_share.tolist(), strict=True):
+        unseen = 0.0 if gpu.calibration in efficiency.gpu_log_factors else deviations.unseen_gpu
+        distance = hypot(deviations.known, unseen, deviations.short * short_share, unknown)  # independent errors
+        intervals.append(interval_around(step_s, exp(distance)))
+    if workload.lora or workload.trainable == 1:
+        return intervals
 
-
-def min_trained_share(trainable: float) -> float:
-    """Return the least part of the predicted time that a step takes where only a share of the weights is trained.
-
-    The point has a forward pass, gradients of all activations, and of the trained weights: 2 + *trainable* forward
-    passes. Where the trained weights are the model's last, gradients of activations stop there: 1 + 2 *trainable*.
-    """
-    return (1.0 + 2.0 * trainable) / (2.0 + trainable)
-
-
-def _distance(efficiency: Efficiency, gpu: Gpu, short_share: float, unknown: float) -> float:
-    """Return how far 90 % of the truths lie from the point, on the logarithmic scale; *unknown* operators add to it."""
-    deviations = efficiency.deviations
-    unseen = 0.0 if gpu.calibration in efficiency.gpu_log_factors else deviations.unseen_gpu
-    return hypot(deviations.known, unseen, deviations.short * short_share, unknown)
+    # The point has a forward pass, gradients of all activations, and of the trained weights: 2 + trainable forward
+    # passes. Where the trained weights are the model's last, gradients of activations stop there: 1 + 2 trainable.
+    least = (1.0 + 2.0 * workload.trainable) / (2.0 + workload.trainable)
+    return [replace(interval, low=interval.low * least) for interval in intervals]

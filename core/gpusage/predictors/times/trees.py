@@ -1,4 +1,4 @@
-"""Boosted trees as flat arrays: read from JSON, evaluated with numpy for all rows and all trees of several forests.
+"""Gradient-boosted trees as flat arrays: read from JSON, evaluated with numpy for all rows and trees of all forests.
 
 No tree is walked. Every node's condition is evaluated for every row; where a feature is above its threshold, the leaves
 left of the node are ruled out. A walk would end at the leftmost leaf that no condition rules out.
@@ -76,12 +76,16 @@ def read_trees(*forests: ForestParameters) -> Trees:
     roots = _joined([forest.roots for forest in forests], starts)
     left = _joined([forest.left for forest in forests], starts)
     right = _joined([forest.right for forest in forests], starts)
+
+    # Leaves are numbered from left to right within their tree, as nodes stand in depth-first order.
     nodes = np.arange(len(left))
     tree = np.searchsorted(roots, nodes, side="right") - 1
     is_leaf = left == nodes
     leaf = np.cumsum(is_leaf) - is_leaf
     leaf -= leaf[roots][tree]
     leaves, splits = is_leaf.nonzero()[0], (~is_leaf).nonzero()[0]
+
+    # The k-th split of each tree stands in the k-th row: all trees' first splits are evaluated side by side.
     at = (splits - roots[tree[splits]] - leaf[splits], tree[splits])
     feature = np.zeros((_SPLITS, len(roots)), dtype=np.int64)
     threshold = np.full(feature.shape, np.inf)
@@ -91,6 +95,7 @@ def read_trees(*forests: ForestParameters) -> Trees:
     threshold[at] = _column(forests, "threshold")[splits]
     ruled_out[at] = 2 ** leaf[right[splits]] - 2 ** leaf[left[splits]]
     values[tree[leaves], leaf[leaves]] = _column(forests, "value")[leaves]
+
     sets = np.arange(2**MAXIMUM_LEAVES)
     return Trees(
         starts=np.array([forest.start for forest in forests], dtype=np.float64),
@@ -100,7 +105,7 @@ def read_trees(*forests: ForestParameters) -> Trees:
         ruled_out=ruled_out.ravel(),
         values=values.ravel(),
         leaf_offsets=np.arange(len(roots)) * MAXIMUM_LEAVES,
-        leftmost=np.log2(~sets & (sets + 1)).astype(np.uint8),
+        leftmost=np.log2(~sets & (sets + 1)).astype(np.uint8),  # the lowest bit that is not set
     )
 
 

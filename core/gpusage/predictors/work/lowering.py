@@ -257,6 +257,16 @@ MEASURED = (*AUTOCAST, *PURE.values())
 """In inference; no compiled run in fp32 is in public data that we may use, and of training only published figures."""
 
 
+def is_autocast(workload: Workload) -> bool:
+    """Return whether weights of 4 bytes are cast for each product.
+
+    ZeRO and FSDP run the whole module in two bytes, and an engine builds it with weights of two bytes.
+    """
+    is_sharded = workload.gpus > 1 and workload.strategy != "ddp"
+    is_built = workload.engine not in ("eager", "compile")
+    return workload.precision in AUTOCAST and workload.generate is None and not is_sharded and not is_built
+
+
 def is_fusion_measured(workload: Workload) -> bool:
     """Return whether *workload* is compiled and of a kind that was measured compiled."""
     plain = workload.mode == "infer" and workload.generate is None

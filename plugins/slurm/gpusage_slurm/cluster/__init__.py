@@ -1,1 +1,1 @@
-"""What a Slurm cluster has, and what of it can be shared."""
+"""A Slurm cluster: its nodes, their GPUs, and where these are shared."""

@@ -218,7 +218,7 @@ def _units(node: NodeState, site_type: str) -> int:
 
 
 def node_room(node: NodeState, site_type: str) -> Room:
-    """Return what *node* has free for a job on a GPU of *site_type*; nothing where no job could start."""
+    """Return the room on *node* for a job on a GPU of *site_type*; none where no job could start."""
     if not node.open:
         return Room()
     return Room(

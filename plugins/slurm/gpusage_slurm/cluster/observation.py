@@ -89,7 +89,7 @@ def billing_weights(partition: scontrol.Line) -> Mapping[str, float]:
 
 
 def with_billing_weights(cluster: Cluster, partitions: Sequence[scontrol.Line]) -> Cluster:
-    """Return *cluster* with the billing weight of one GPU of each pool, that of its most expensive partition."""
+    """Return *cluster* with the billing weight of a GPU of each pool, by its most expensive partition."""
     weights = {partition["PartitionName"]: billing_weights(partition) for partition in partitions}
     pools = []
     for pool in cluster.pools:
@@ -109,7 +109,7 @@ def ignores_unmet_preference(settings: Mapping[str, str]) -> bool:
 
 
 def without_unsafe_preferences(cluster: Cluster, settings: Mapping[str, str]) -> Cluster:
-    """Return *cluster*, without features if a preference for one could get a job refused."""
+    """Return *cluster*, without features if a preference could get a job refused."""
     if ignores_unmet_preference(settings):
         return cluster
     pools = tuple(replace(pool, feature=None) for pool in cluster.pools)

@@ -1,4 +1,4 @@
-"""The pools of a Slurm cluster: its nodes' GPUs, one pool for each type."""
+"""The pools of a Slurm cluster: its nodes' GPUs, a pool for each type."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read_cluster(partitions: Iterable[scontrol.Line], catalogue: GpuCatalogue) -
 
 
 def pools_of(nodes: Iterable[NodeState], catalogue: GpuCatalogue) -> tuple[GpuPool, ...]:
-    """Return one pool for each GPU type of *nodes*, in order of their first appearance.
+    """Return a pool for each GPU type of *nodes*, in order of their first appearance.
 
     GPUs without a type go by the feature that names them.
     """
@@ -139,5 +139,5 @@ def _catalogue_name(
 
 
 def _names_slices(words: Iterable[str]) -> bool:
-    """Return whether one of *words* names MIG slices but not which."""
+    """Return whether any of *words* names MIG slices but not which."""
     return any(_SOME_SLICE.search(word.lower()) for word in words)

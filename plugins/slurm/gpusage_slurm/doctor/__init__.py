@@ -1,1 +1,1 @@
-"""`gpusage slurm doctor`: what a host shows about an installation, and what is wrong with it."""
+"""`gpusage slurm doctor`: the state of an installation on a host, and its faults."""

@@ -1,4 +1,4 @@
-"""The checks of `gpusage slurm doctor`: each reads the evidence, and says what is wrong and what to do."""
+"""The checks of `gpusage slurm doctor`: each reads the evidence, and names a fault and its remedy."""
 
 from __future__ import annotations
 
@@ -23,15 +23,13 @@ from gpusage.cli.admin import (
 )
 from gpusage_slurm.cluster.observation import may_change_jobs
 from gpusage_slurm.doctor import gpu_checks
-from gpusage_slurm.doctor.evidence import Evidence, dry_run_crashes, is_vulnerable, read_or_empty
+from gpusage_slurm.doctor.evidence import Evidence, dry_run_crashes, is_vulnerable
 from gpusage_slurm.install.lua_scripts import find_block
 from gpusage_slurm.install.node_scripts import (
     EPILOG,
     PROLOG,
-    SCRIPTS,
     TASK_PROLOG,
     missing_scripts,
-    names_packaged_file,
     path_not_owned_by_root,
     prolog_runs_in_job,
     script_path,
@@ -47,7 +45,7 @@ _TOLERATED_LATE = 0.05
 def run_checks(evidence: Evidence) -> tuple[Finding, ...]:
     """Return the finding of each check, in the order in which an admin should fix them.
 
-    Where slurmctld does not answer, what it alone could report is skipped.
+    Checks of slurmctld's own settings are skipped where it does not answer.
     """
     own = evidence.own
     first = _slurmctld(evidence)
@@ -171,23 +169,6 @@ def current_installation(name: str, evidence: Evidence) -> Finding:
     return passed(name, "as this version and these settings have it")
 
 
-def outside_package(name: str, evidence: Evidence) -> Finding:
-    """Check that Slurm runs nothing inside gpusage's Python package, as what early versions wrote does."""
-    texts = {script: evidence.scripts.get(script, "") for script in ("job_submit.lua", "cli_filter.lua")}
-    for path in (script_path(evidence.settings, script) for script in SCRIPTS):
-        if path:
-            texts[path] = f"{path}\n{read_or_empty(Path(path))}"
-    inside = [place for place, text in texts.items() if names_packaged_file(text)]
-    if not inside:
-        return passed(name, "Slurm runs copies, which no upgrade of gpusage takes away")
-    observation = (
-        f"{', '.join(inside)} names a file inside gpusage's Python package: while that is replaced, Slurm drains nodes "
-        "and fails tasks"
-    )
-    todo = "on each node gpusage slurm install --node --yes; then gpusage slurm install --nodes-ready --yes, scontrol "
-    return warned(name, observation, f"{todo}reconfigure")
-
-
 def lua_socket(name: str, evidence: Evidence) -> Finding:
     """Check that slurmctld's Lua has sockets."""
     if evidence.dry_run_arrived or "socket" in evidence.lua_modules:
@@ -296,7 +277,6 @@ _SLURM_CHECKS: Mapping[str, Callable[[str, Evidence], Finding]] = MappingProxyTy
         "job_submit plugin": job_submit,
         "cli_filter plugin": cli_filter,
         "installation": current_installation,
-        "upgrades": outside_package,
         "LuaSocket": lua_socket,
         "luaposix": lua_posix,
         "task prolog": task_prolog,

@@ -80,7 +80,7 @@ def dry_run_crashes(settings: Mapping[str, str]) -> bool:
 
 
 def is_vulnerable(settings: Mapping[str, str]) -> bool:
-    """Return whether this slurmctld's release, as its makers made it, has vulnerabilities that a later one mended."""
+    """Return whether this slurmctld's release, as its makers made it, has vulnerabilities that a later mended."""
     running = _release(settings)
     if running is None:
         return False
@@ -145,7 +145,7 @@ def collect_evidence(slurm_conf: Path | None = None) -> Evidence:
 
 
 def _or_else(read: Callable[[], _T], fallback: _T) -> _T:
-    """Return what *read* returns, *fallback* where it fails."""
+    """Return the result of *read*, *fallback* where it fails."""
     try:
         return read()
     except (GpuUsageError, OSError):

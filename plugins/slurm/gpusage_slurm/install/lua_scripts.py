@@ -96,7 +96,7 @@ def _render_block(settings: LuaSettings, module: str, table: str) -> str:
 
 
 def with_block(text: str, body: str) -> str:
-    """Return the script *text* with *body* as our block, in place of an older one."""
+    """Return the script *text* with *body* as our block, in place of an older block."""
     text = without_block(text)
 
     # A `return` in column 0 that is followed by a top-level `end` or `function` belongs to a function.

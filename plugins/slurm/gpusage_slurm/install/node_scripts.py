@@ -23,7 +23,7 @@ from pathlib import Path
 
 from gpusage.boundary.edits import Edit, read_text
 from gpusage.capture import ON_START
-from gpusage.node.dividing.copies import node_programs, plain_python
+from gpusage.node.dividing.programs import node_programs, plain_python
 from gpusage_slurm.install import lua_scripts
 from gpusage_slurm.scontrol import Line
 
@@ -139,7 +139,7 @@ def unenforced_partitions(settings: Mapping[str, str], partitions: Iterable[Line
 
 
 def prolog_runs_in_job(settings: Mapping[str, str]) -> bool:
-    """Return whether what a prolog starts ends with its job, because by *settings* the prolog runs inside the job."""
+    """Return whether a prolog's processes end with its job, because by *settings* the prolog runs inside the job."""
     return "runinjob" in settings.get("prologflags", "").lower().split(",")
 
 
@@ -156,9 +156,9 @@ def path_not_owned_by_root(path: Path) -> Path | None:
 
 
 def plan_copies(folder: Path) -> tuple[Edit, ...]:
-    """Return the edits that put into *folder* all that Slurm runs on a host.
+    """Return the edits that put all that Slurm runs on a host into *folder*.
 
-    A node needs no Python for it, but to sample what jobs do: for that it must have this one, with gpusage.
+    A node needs no Python for it, but to sample jobs: then it must have the Python of this installation, with gpusage.
     """
     return tuple(
         Edit(path=path, before=read_text(path), after=text, mode=mode, summary="what Slurm runs on this host")
@@ -167,15 +167,10 @@ def plan_copies(folder: Path) -> tuple[Edit, ...]:
 
 
 def plan_removal(folder: Path) -> tuple[Edit, ...]:
-    """Return the edits that take out of *folder* what `plan_copies` puts there."""
+    """Return the edits that take the files of `plan_copies` out of *folder*."""
     return tuple(
         Edit(path=path, before=read_text(path), after=None, summary="is removed") for path, _, _ in _copies(folder)
     )
-
-
-def names_packaged_file(text: str) -> bool:
-    """Return whether *text* names one of these files inside a Python package, as what an early version wrote does."""
-    return re.search(r"/gpusage_slurm/(node|lua)/[\w?]+\.(sh|lua)", text) is not None
 
 
 def _copies(folder: Path) -> Iterator[tuple[Path, str, int]]:

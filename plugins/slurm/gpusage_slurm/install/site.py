@@ -239,9 +239,7 @@ def _add_node_side(texts: dict[Path, str], site: Site, *, across_users: bool) ->
         theirs = slurm_conf.setting(slurm_conf.without_edits(texts[path]), script.key)
         copy = script.copy(site.libexec)
         if theirs and node_scripts.is_ours(Path(theirs), script):
-            if not node_scripts.names_packaged_file(theirs):
-                continue  # the site itself names a copy
-            theirs = None
+            continue  # the site itself names a copy
 
         wrapper = script.copy(site.folder)
         text = node_scripts.render_wrapper(script, theirs, copy, across_users=across_users)

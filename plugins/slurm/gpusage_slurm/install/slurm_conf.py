@@ -30,7 +30,7 @@ _INCLUDE = re.compile(r"^\s*include\s+(\S+)", re.IGNORECASE | re.MULTILINE)
 
 
 def read_files(path: Path) -> dict[Path, str]:
-    """Return the texts of the file at *path* and of those that it includes, each once.
+    """Return the texts of the file at *path* and of the files that it includes, each once.
 
     In a name ``%c`` is the cluster's; one without a folder lies beside the file that includes it.
     """

@@ -1,1 +1,1 @@
-"""Jobs that slurmctld has: found by their marks, judged, given back what they asked for, and run again."""
+"""Jobs in slurmctld's queue: those with shares are found by their marks, checked, restored, and run again."""

@@ -1,4 +1,4 @@
-"""`gpusage slurm drain`: the kill switch that stops new shares, and what happens to the jobs that hold or await one.
+"""`gpusage slurm drain`: the kill switch that stops new shares, and the jobs that hold or await a share.
 
 A job with a share needs cli_filter and the task prolog until it ends: an inner `srun` requests the share through them.
 """
@@ -121,7 +121,7 @@ def _why_unseen(path: str, sockets: Sequence[str]) -> str | None:
 
 
 def _drain_job(job: AnnotatedJob, *, act: bool) -> DrainedJob:
-    """Return what happens to *job*; with *act*, restore its request if it waits."""
+    """Return the fate of *job*; with *act*, restore its request if it waits."""
     what: DrainAction = "let it end"
     why = ""
     if job.state == "waiting" and not act:
@@ -148,7 +148,7 @@ def _drain_job(job: AnnotatedJob, *, act: bool) -> DrainedJob:
 
 
 def lines(jobs: Sequence[DrainedJob], switch: KillSwitch, *, act: bool) -> Iterator[str]:
-    """Yield what `gpusage slurm drain` prints for people."""
+    """Yield the lines that `gpusage slurm drain` prints for people."""
     if switch.trouble:
         yield f"The kill switch {switch.path} is there, but new jobs may still be rewritten: {switch.trouble}."
     elif act:

@@ -1,4 +1,4 @@
-"""Where a pending share may run: the GPU types that bind it, the nodes that its user excludes, and those it avoids.
+"""Where a pending share may run: the GPU types that bind it, the nodes that its user excludes or gpusage avoids.
 
 A share is bound to GPU types that had room when it was decided, and avoids nodes because of the jobs there. Where that
 room or those nodes are gone, it would pend while other GPUs are free; being kept apart is worth no wait.
@@ -89,7 +89,7 @@ def user_constraint(mark: JobAnnotation, features: str) -> str | None:
 
 
 def constraint_without_types(held: str) -> str:
-    """Return the job's own constraint, of one that binds it to GPU types."""
+    """Return the job's own part of a constraint that binds it to GPU types."""
     bound = _BOUND.fullmatch(held)
     return (bound["own"] or "").removeprefix("(").removesuffix(")") if bound else held
 
@@ -118,7 +118,7 @@ def could_run_on_whole_gpu(node: NodeState, job: scontrol.Line, own: str, mark: 
 
 
 def parse_mib(text: str) -> float:
-    """Return the MiB of ``64G``; 0 for what is no amount."""
+    """Return the MiB of ``64G``; 0 for a text that is no amount."""
     match = _AMOUNT.fullmatch(text)
     return float(match["number"]) * _UNITS[match["unit"]] if match else 0.0
 
@@ -152,7 +152,7 @@ def avoided_while_pending(row: Row) -> tuple[str, ...]:
 
 
 def avoided_node_reason(row: Row, avoided: Iterable[NodeState]) -> str:
-    """Return which of the nodes that the job in *row* avoids has room for it, one clause; empty where none has."""
+    """Return which of its *avoided* nodes has room for the job in *row*, as a clause; empty where none has."""
     mark, resources = parse_annotation(row["admin_comment"]), requested_tres(row)
     share = parse_tres(mark.after.partition(", ")[0] if mark else "")
     units = next((resource.count or 0 for resource in share), 0)
@@ -191,7 +191,7 @@ def readmission_settings(job: AnnotatedJob, mark: JobAnnotation) -> tuple[str, .
 
 
 def _names_of(listed: str) -> tuple[str, ...]:
-    """Return the names of ``n[1,3]``, as slurmctld writes a list; one that cannot be taken apart is one name."""
+    """Return the names of ``n[1,3]``, as slurmctld writes a list; a list that cannot be parsed counts as a name."""
     try:
         return expand_hostlist(listed)
     except RequestError:

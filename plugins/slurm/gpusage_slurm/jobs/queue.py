@@ -181,5 +181,5 @@ def base_id(job_id: str) -> str:
 
 
 def requested_tres(row: Row) -> Mapping[str, str]:
-    """Return what the job in *row*, with the column ``tres-alloc``, asks for, by kind: ``cpu``, ``mem``, ..."""
+    """Return the resources that the job in *row* requests, by its column ``tres-alloc``: ``cpu``, ``mem``, ..."""
     return dict(word.split("=", 1) for word in row["tres-alloc"].split(",") if "=" in word)

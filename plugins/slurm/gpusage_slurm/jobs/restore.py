@@ -70,7 +70,7 @@ _ANY_STATE = "--states=all"
 
 
 def restore_request(job: AnnotatedJob, reason: str) -> bool:
-    """Let *job* run on the nodes that it avoids; if it avoids none, give it one whole GPU again; see the hook.
+    """Let *job* run on the nodes that it avoids; if it avoids none, give it a whole GPU again; see the hook.
 
     Raises:
         RequestError: As `_replace_share`.
@@ -83,7 +83,7 @@ def restore_request(job: AnnotatedJob, reason: str) -> bool:
 
 
 def restore_whole_gpu(job: AnnotatedJob, reason: str) -> bool:
-    """Give *job* one whole GPU again, or write into its mark what its user can do.
+    """Give *job* a whole GPU again, or write the remedy for its user into its mark.
 
     Raises:
         RequestError: As `_replace_share`.
@@ -98,7 +98,7 @@ def restore_whole_gpu(job: AnnotatedJob, reason: str) -> bool:
 
 
 def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
-    """Return the jobs that failed in their shares, and those that run again; see the hook.
+    """Return the jobs that failed in their shares, and the requeued ones; see the hook.
 
     Raises:
         RequestError: slurmctld does not answer.
@@ -109,7 +109,7 @@ def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
     rows = squeue_rows(_ANY_STATE, columns=_RESTART_COLUMNS)
     requeued = [row["JobArrayID"] for row in rows if row["RestartCnt"] not in ("", "0")]
 
-    found = []
+    starved = []
     for row in _marked_rows(failed):
         ran_out = OUT_OF_MEMORY in row["Comment"]
         if ran_out or not is_interrupted(row["exit_code"], row["Comment"]):
@@ -120,15 +120,15 @@ def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
                 final=_why_not_requeued(row),
                 outcome="out_of_memory" if ran_out else "failed",
             )
-            found.append(job)
+            starved.append(job)
     for row in _marked_rows(requeued):
         # A start that is still the job's own: the epilog is about to requeue it.
         note = REQUEUED.search(row["Comment"])
         if note and note[1] != row["StartTime"]:
             ended_at_s = _seconds(row["SubmitTime"])  # slurmctld counts it as submitted when its first run ended
             started_at_s = _seconds(note[1]) or ended_at_s
-            found.append(OutOfMemoryJob(job=annotated_job(row), started_at_s=started_at_s, ended_at_s=ended_at_s))
-    return tuple(found)
+            starved.append(OutOfMemoryJob(job=annotated_job(row), started_at_s=started_at_s, ended_at_s=ended_at_s))
+    return tuple(starved)
 
 
 def _marked_rows(job_ids: Sequence[str]) -> Iterator[Row]:
@@ -191,7 +191,7 @@ def complete_requeue(job: AnnotatedJob, reason: str) -> bool:
 
 
 def _replace_share(job: AnnotatedJob, reason: str, *more: str, accept_all_units: bool = False) -> bool:
-    """Return whether *job*, which waits, has one whole GPU again.
+    """Return whether *job*, which waits, has a whole GPU again.
 
     Args:
         job: With its mark.

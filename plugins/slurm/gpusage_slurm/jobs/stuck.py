@@ -59,7 +59,7 @@ _QUEUED = ("Priority", "Resources", "None")
 
 
 def find_shared_jobs(states: Sequence[JobState]) -> tuple[AnnotatedJob, ...]:
-    """Return the jobs in one of *states* that hold or wait for a share in place of a whole GPU; see the hook.
+    """Return the jobs in any of *states* that hold or wait for a share in place of a whole GPU; see the hook.
 
     Raises:
         RequestError: slurmctld does not answer.
@@ -110,7 +110,7 @@ def _idle_node_reason(row: Row, idle: Sequence[NodeState], requests: _PendingReq
 
 
 def stuck_reason(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> str:
-    """Return why the waiting job in *row* seems unable to start, one clause; empty where it does not.
+    """Return why the waiting job in *row* seems unable to start, as a clause; empty where it does not.
 
     Args:
         row: By the columns of `squeue`.
@@ -167,7 +167,7 @@ def node_outside_binding(row: Row, nodes: Iterable[NodeState], job: scontrol.Lin
 
 
 class _PendingRequests:
-    """The requests of waiting jobs, read once, and only where a decision about one depends on them.
+    """The requests of waiting jobs, read once, and only where a decision depends on them.
 
     Args:
         waiting: By the columns ``JobArrayID``, ``Partition``, ``Feature`` and ``tres-alloc`` of `squeue`.
@@ -178,7 +178,7 @@ class _PendingRequests:
         self._requests_by_job: Mapping[str, scontrol.Line] | None = None
 
     def request_of(self, row: Row) -> scontrol.Line:
-        """Return what the job in *row* asks for.
+        """Return the request of the job in *row*.
 
         Raises:
             RequestError: slurmctld does not answer.
@@ -222,22 +222,22 @@ class _ClusterNodes:
 
     @property
     def idle(self) -> tuple[NodeState, ...]:
-        """Those that are idle as a whole, and have shares."""
+        """Nodes that are idle as a whole, and have shares."""
         self._load()
         return tuple(node for node in self._useful if node.idle and node.has_shares)
 
     @property
     def free(self) -> tuple[NodeState, ...]:
-        """Those with a GPU that nobody uses, and that no job was found for."""
+        """Nodes with a GPU that nobody uses, and that no job was found for."""
         self._load()
         return tuple(node for node in self._useful if self._free[node.name] > 0)
 
     def named(self, names: Iterable[str]) -> tuple[NodeState, ...]:
-        """Return those with these *names*."""
+        """Return the nodes with these *names*."""
         return tuple(self._load()[name] for name in names if name in self._load())
 
     def reserve_gpu(self, node: NodeState) -> None:
-        """Count one of the GPUs of *node* as found for a job."""
+        """Count a GPU of *node* as taken by a job."""
         self._free[node.name] -= 1
 
     def _load(self) -> dict[str, NodeState]:

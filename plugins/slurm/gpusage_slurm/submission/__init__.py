@@ -1,1 +1,1 @@
-"""A job on its way into the queue: what it asks for, and what is set in it."""
+"""A job on its way into the queue: its request, and the changes in it."""

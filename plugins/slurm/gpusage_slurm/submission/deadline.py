@@ -46,7 +46,7 @@ def seconds_left(text: str, now: datetime) -> int:
 
 
 def time_of(text: str, now: datetime) -> datetime | None:
-    """Return the time that *text* names; ``None`` where it is none. Of two that may be meant it is the next one."""
+    """Return the time that *text* names, ``None`` where it is none; a time without a date is the next such time."""
     text = _WORDS.get(text.strip().lower(), text.strip())
     relative = _RELATIVE.fullmatch(text.lower())
     since_1970 = _SINCE_1970.fullmatch(text)
@@ -61,7 +61,7 @@ def time_of(text: str, now: datetime) -> datetime | None:
 
 
 def _candidates(text: str, now: datetime) -> Iterator[datetime]:
-    """Yield *text* read as a day's name, as a time of day, and as a date with or without one."""
+    """Yield *text* read as a day's name, as a time of day, and as a date with or without a time."""
     day = {"today": now, "tomorrow": now + _DAY}.get(text.lower())
     if day:
         yield day.replace(hour=0, minute=0, second=0, microsecond=0)

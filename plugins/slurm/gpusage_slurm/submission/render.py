@@ -1,4 +1,4 @@
-"""Decision -> what to set in a Slurm job.
+"""Decision -> the fields and variables to set in a Slurm job.
 
 A share cannot name a GPU type: `mps:v100:40` starts the job, and slurmctld then refuses every step of it (tried on
 22.05 and 24.11). So a feature stands in. A user's constraint is joined with ours if it is plain: names joined all by
@@ -42,7 +42,7 @@ NOTICE_VARIABLE = "GPUSAGE_NOTICE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """What to set, and the request as it then is, for people; or why nothing can be set."""
+    """Fields and variables to set, and the request as it then is, for people; or why nothing can be set."""
 
     fields: Mapping[str, str] = field(default_factory=dict)
     after: str = ""
@@ -135,7 +135,7 @@ def _share(fields: Mapping[str, str], request: GpuRequest, percent: int, cluster
 
 
 def _gpu_replacement(fields: Mapping[str, str], part: str) -> dict[str, str]:
-    """Return the fields that put *part*, of one GPU, in place of the GPUs in all four places."""
+    """Return the fields that put *part*, of a single GPU, in place of the GPUs in all four places."""
     # `gres` puts the prefix before every word: one that had none, and so meant nothing, would come to life.
     others = [item.text for item in parse_tres(fields.get("tres_per_node", "")) if item.generic and not is_gpu(item)]
     changes = {"set.gres": ",".join((part, *others))}
@@ -179,7 +179,7 @@ def _gpu_types(fields: Mapping[str, str], gpu_types: Sequence[str], cluster: Clu
 
 
 def _preference(fields: Mapping[str, str], request: GpuRequest, cluster: Cluster) -> _Change:
-    """Return the change that makes the job prefer the GPUs of *request*, an empty one where it cannot.
+    """Return the change that makes the job prefer the GPUs of *request*, or why it cannot.
 
     slurmctld treats a preference that no node could ever meet as a demand. Without `ignore_prefer_validation` it
     refuses such a job, and with it a job that asks for other resources may wait for good;
@@ -215,7 +215,7 @@ def _exact_feature(gpu_type: str, pools: tuple[GpuPool, ...]) -> str | None:
 
 
 def _join_constraint(expression: str, constraint: str) -> str | None:
-    """Return both as one, ``None`` where *constraint* is not plain or the sum too long."""
+    """Return *expression* joined with *constraint*, ``None`` where that is not plain or the sum too long."""
     constraint = constraint.strip()
     if constraint and not PLAIN_CONSTRAINT.fullmatch(constraint):
         return None

@@ -1,4 +1,4 @@
-"""A Slurm submission -> Job: what it requests of GPUs, what a share would break, and why no card came with it.
+"""A Slurm submission -> Job: its GPU request, the obstacles to a share, and why no card came with it.
 
 A GPU request stands in one of four places: per node (`--gres`, `--gpus-per-node`), per job (`--gpus`), per socket
 (`--gpus-per-socket`) and per task (`--gpus-per-task`, `--tres-per-task`). All four are read. A malformed resource
@@ -144,7 +144,7 @@ def _missing_card_reason(fields: Mapping[str, str]) -> str | None:
 
 
 def decode_missing_card_reason(card: str) -> str | None:
-    """Return the reason that travels in a card's place, as one sentence; ``None`` where none does."""
+    """Return the reason that travels in a card's place, as a sentence; ``None`` where none does."""
     ended = _STATUS.fullmatch(card)
     return _ENDINGS.get(ended[1], _ENDED.format(ended[1])) if ended else decode_error(card)
 
@@ -155,7 +155,7 @@ def _exports_all(fields: Mapping[str, str]) -> bool:
 
 
 def _is_batch(fields: Mapping[str, str]) -> bool:
-    """Return whether the job is a batch job, not one of srun or salloc."""
+    """Return whether the job is a batch job, not of srun or salloc."""
     return fields.get("script", "1") == "1"
 
 
@@ -222,7 +222,7 @@ def describe_request(fields: Mapping[str, str]) -> str:
 
 
 def feature_groups(constraint: str) -> tuple[tuple[str, ...], ...]:
-    """Return groups of features: a node must have all features of one group. Empty if *constraint* is not plain."""
+    """Return groups of features: a node must have all features of a group. Empty if *constraint* is not plain."""
     constraint = constraint.strip()
     plain = len(constraint) <= FIELD_BYTES and PLAIN_CONSTRAINT.fullmatch(constraint)
     return tuple(tuple(group.split("&")) for group in constraint.split("|")) if plain else ()
@@ -240,7 +240,7 @@ def _requested_tres(fields: Mapping[str, str]) -> list[tuple[str, Tres]]:
 
 
 def _gpu_count(fields: Mapping[str, str], gpus: list[tuple[str, Tres]]) -> int:
-    """Return the GPUs of *gpus* over all nodes, sockets or tasks of the job: the most that one of the fields has."""
+    """Return the GPUs of *gpus* over all nodes, sockets or tasks of the job: the most that any of the fields has."""
     nodes = max(_number(fields, "min_nodes") or 1, 1)
     times = {
         "tres_per_node": nodes,
@@ -278,7 +278,7 @@ def _number(fields: Mapping[str, str], name: str) -> int | None:
 
 
 def _obstacles(fields: Mapping[str, str], requested: list[tuple[str, Tres]]) -> Iterator[str]:
-    """Yield what in the job's options needs a whole GPU, or more than one."""
+    """Yield the reasons in the job's options for whole GPUs."""
     if not _is_batch(fields):
         yield _ONLY_BATCH
     if fields.get("het", "0") not in ("", "0"):
@@ -303,7 +303,7 @@ def _obstacles(fields: Mapping[str, str], requested: list[tuple[str, Tres]]) -> 
 
 
 def _request_obstacles(requested: list[tuple[str, Tres]]) -> Iterator[str]:
-    """Yield what in the GPU request itself is no single whole GPU."""
+    """Yield the reasons in the GPU request itself, where it is not a single whole GPU."""
     places, kinds, shares = set(), set(), []
     for field, resource in requested:
         if is_share(resource):

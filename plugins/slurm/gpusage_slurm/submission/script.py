@@ -1,4 +1,4 @@
-"""A batch script: its `#SBATCH` lines as the fields that job_submit would see, and what its commands imply.
+"""A batch script: its `#SBATCH` lines as the fields that job_submit would see, and the obstacles in its commands.
 
 As in sbatch, directives end at the first line that is neither blank nor a comment, and a later one wins.
 """
@@ -118,7 +118,7 @@ def why_unrepeatable(script: str, *, requeue: str = "", output: str = "", errors
 
 
 def read_script(text: str) -> dict[str, str]:
-    """Return the fields that the directives of *text* set, by job_submit's names; what is not ours is left out."""
+    """Return the fields that the directives of *text* set, by job_submit's names; other options are left out."""
     fields = {
         "script": "1",
         "het": "0",
@@ -149,7 +149,7 @@ def read_script(text: str) -> dict[str, str]:
 
 
 def run_record(text: str, folder: str) -> str:
-    """Return the name of what a run of the script *text* shows, as gpusage_cli.lua does; empty if it shows nothing.
+    """Return the name of the record of a run of the script *text*, as gpusage_cli.lua does; empty if it has none.
 
     Args:
         text: Of the script; one that is submitted with arguments of its own has another name.

@@ -1,1 +1,1 @@
-"""What a job really did, on its way from the node to gpusaged."""
+"""The usage of a job, on its way from the node to gpusaged."""

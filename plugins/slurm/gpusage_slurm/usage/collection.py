@@ -1,4 +1,4 @@
-"""Usage of ended jobs, from the reports in nodes' comments, completed by what slurmctld knows of each job.
+"""Usage of ended jobs, from the reports in nodes' comments, completed from slurmctld's record of each job.
 
 A report holds measurements. The job's user, name, exit and mark come from slurmctld, or from slurmdbd if slurmctld has
 forgotten the job. A job without a mark of ours has no number of a decision.
@@ -123,7 +123,7 @@ def _rows_by_job(job_ids: Sequence[str]) -> dict[str, Row]:
 
 
 def _queued_rows(job_ids: Sequence[str], columns: Columns = _COLUMNS) -> Iterator[Row]:
-    """Yield the jobs as slurmctld has them; those that it has forgotten are left out."""
+    """Yield the jobs as slurmctld has them, without any that it has forgotten."""
     try:
         yield from squeue_rows_of(job_ids, "--states=all", columns=columns)
     except RequestError as error:  # where one job alone is asked for, as of the last ones

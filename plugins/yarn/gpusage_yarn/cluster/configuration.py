@@ -53,7 +53,7 @@ _Read = Callable[[Path], str | bytes | None]
 
 
 class _Entry(NamedTuple):
-    """One property as it stands in *file*."""
+    """A property as it stands in *file*."""
 
     name: str
     value: str | None
@@ -62,13 +62,13 @@ class _Entry(NamedTuple):
 
 
 def conf_folder(named: str | Path | None = None) -> Path:
-    """Return the folder of Hadoop's configuration: *named*, else what the environment names, else the usual one."""
+    """Return the folder of Hadoop's configuration: *named*, else the environment's, else the usual folder."""
     chosen = named or os.environ.get("YARN_CONF_DIR") or os.environ.get("HADOOP_CONF_DIR")
     return Path(chosen) if chosen else _USUAL
 
 
 def read_settings(path: Path, read: _Read = Path.read_bytes) -> dict[str, str]:
-    """Return the settings in one file, none where there is no file; the last value of a name is in force.
+    """Return the settings in a file, none where there is no file; the last value of a name is in force.
 
     Args:
         path: The file.
@@ -94,7 +94,7 @@ def read_settings(path: Path, read: _Read = Path.read_bytes) -> dict[str, str]:
 
 
 def final_settings(path: Path) -> dict[str, Path]:
-    """Return the settings that the file at *path*, or one that it includes, declares final, each with that file.
+    """Return the settings that the file at *path*, or a file that it includes, declares final, each with that file.
 
     Raises:
         RequestError: It cannot be read, or is not XML.
@@ -106,7 +106,7 @@ def final_settings(path: Path) -> dict[str, Path]:
 
 
 def _entries(path: Path, read: _Read, above: tuple[Path, ...] = ()) -> Iterator[_Entry]:
-    """Yield each property, in the order in which Hadoop meets them; the files *above* include this one."""
+    """Yield each property, in the order in which Hadoop meets them; the files *above* include this file."""
     try:
         text = read(path)
         root = None if text is None else ET.fromstring(text)  # noqa: S314 - the admin's own file, and expat fetches nothing
@@ -142,7 +142,7 @@ def _below(element: ET.Element, path: Path, read: _Read, above: tuple[Path, ...]
 
 
 def _included(element: ET.Element, path: Path, read: _Read, above: tuple[Path, ...]) -> Iterator[_Entry]:
-    """Yield what an ``xi:include`` names, beside *path* where it is no whole path; else its ``xi:fallback``."""
+    """Yield the properties of an ``xi:include``, a path relative to *path*'s folder; else of its ``xi:fallback``."""
     place = path.parent / element.get("href", "").removeprefix("file://")
     try:
         yield from _entries(place, read, (*above, path))
@@ -178,7 +178,7 @@ _RM = "yarn.resourcemanager"
 
 
 def find_addresses(settings: YarnSettings, named: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the addresses that a user *named*, else those of *settings*, else those of Hadoop; none where none is.
+    """Return the addresses that a user *named*, else the site's by *settings*, else Hadoop's own; there may be none.
 
     Raises:
         RequestError: Hadoop's configuration cannot be read.
@@ -218,7 +218,7 @@ def sockets(configuration: Configuration | None, manager_socket: str | None) -> 
 
 
 def addresses_of(settings: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the addresses that yarn-site.xml's *settings* name, each ResourceManager of a pair where there is one."""
+    """Return the addresses that yarn-site.xml's *settings* name, of both ResourceManagers where there is a pair."""
     is_secure = settings.get("yarn.http.policy", "").strip() == "HTTPS_ONLY"
     kind, scheme, port = (".https", "https", "8090") if is_secure else ("", "http", "8088")  # Hadoop's defaults
     paired = settings.get(f"{_RM}.ha.enabled", "").strip().lower() == "true"

@@ -1,4 +1,4 @@
-"""How the ResourceManager's JSON is read: what is missing is empty."""
+"""How the ResourceManager's JSON is read: a missing part is empty."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def with_repeated_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def as_list(document: object, *path: str) -> list[Any]:
-    """Return the list at *path*; what is missing is empty, and a list of one may come without its brackets."""
+    """Return the list at *path*, empty where it is missing; a list of one item may come without its brackets."""
     for name in path:
         document = document.get(name) if isinstance(document, Mapping) else None
     if document is None:

@@ -75,7 +75,7 @@ class JmxReport:
 def query_nodes(
     nodes: Iterable[NodeState], scheme: str = "http", limit_s: float = LIMIT_S
 ) -> Mapping[str, JmxReport]:  # fmt: skip
-    """Return the reports of those *nodes* that answer in time, by name."""
+    """Return the reports of the *nodes* that answer in time, by name."""
     reports: dict[str, JmxReport] = {}
     waiting = list(nodes)
     deadline_s = time.monotonic() + limit_s
@@ -122,7 +122,7 @@ class _NoRedirectSession(requests.Session):
 
 
 def _fetch_content(url: str, limit_s: float) -> bytes:
-    """Return what is answered at *url* itself.
+    """Return the answer at *url* itself.
 
     Raises:
         requests.RequestException: Nothing of use, or not in time.
@@ -170,7 +170,7 @@ def parse_bean(name: str, bean: Mapping[str, Any]) -> JmxReport:
 def sample_nodes(
     snapshot: ClusterSnapshot, labels: Iterable[str], most: int = MAX_NODES_PER_SUBMISSION
 ) -> tuple[NodeState, ...]:
-    """Return nodes to ask: of each label in turn, those with the largest free shares first."""
+    """Return nodes to ask: of each label in turn, the largest free shares first."""
     ranks: list[tuple[int, NodeState]] = []
     for label in labels:
         sharing = [node for node in snapshot.nodes_with_label(label) if node.usable and node.total.share]
@@ -179,7 +179,7 @@ def sample_nodes(
 
 
 def with_free_gpus(snapshot: ClusterSnapshot, reports: Mapping[str, JmxReport]) -> ClusterSnapshot:
-    """Return *snapshot* with the largest free part of one GPU, for the nodes that report it."""
+    """Return *snapshot* with the largest free part of a single GPU, for the nodes that report it."""
     largest = {name: max(daemon.free, default=0) for name, daemon in reports.items() if daemon.free is not None}
     return replace(snapshot, nodes=tuple(replace(node, largest=largest.get(node.name)) for node in snapshot.nodes))
 

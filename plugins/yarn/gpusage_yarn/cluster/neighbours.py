@@ -24,7 +24,7 @@ _UNKNOWN = Interval(value=0.0, low=0.0, high=0.0)
 
 
 def describe_need(decision: Decision, workload: Workload | None) -> str:
-    """Return what each container of *decision* needs and promises, in small letters, digits and ``.,:=+-``.
+    """Return the need and the promises of each container of *decision*, in small letters, digits and ``.,:=+-``.
 
     It is empty where the decision gives no share, or nothing is predicted.
     """
@@ -68,7 +68,7 @@ def parse_neighbours(text: str) -> tuple[Neighbour, ...]:
 
 
 def _parse_neighbour(node: str, share: str, need: str) -> Neighbour:
-    """Return one neighbour.
+    """Return a neighbour.
 
     Raises:
         ValueError: A figure is none, or out of its range.

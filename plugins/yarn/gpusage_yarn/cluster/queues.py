@@ -1,4 +1,4 @@
-"""The queues of a cluster by their full paths: which node labels each reaches, and what masters may take of them."""
+"""The queues of a cluster by their full paths: the node labels that each reaches, and the limits on masters there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHORT = {"memory-mb": "memory", "vcores": "vcores"}  # as YARN wants them in a 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """One leaf queue.
+    """A leaf queue.
 
     Attributes:
         path: From the root, for example ``root.research.vision``.

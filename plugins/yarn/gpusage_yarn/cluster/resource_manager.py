@@ -66,7 +66,7 @@ class RefusedError(RequestError):
 
 
 class ResourceManager:
-    """A client of one cluster's ResourceManagers.
+    """A client of a cluster's ResourceManagers.
 
     Args:
         addresses: For example ``http://rm1:8088``; the active one is found among them.
@@ -88,7 +88,7 @@ class ResourceManager:
 
     @property
     def address(self) -> str:
-        """The one that answered last."""
+        """The ResourceManager that answered last."""
         return self._active
 
     def get(self, path: str) -> Document:
@@ -101,7 +101,7 @@ class ResourceManager:
         return self._retry_while_unreachable(lambda: self.request_once("GET", path))
 
     def request_once(self, method: str, path: str, document: object = None) -> Document:
-        """Send one request to each address in turn, and return the answer of the first active ResourceManager.
+        """Send a request to each address in turn, and return the answer of the first active ResourceManager.
 
         Raises:
             UnreachableError: None does.
@@ -128,7 +128,7 @@ class ResourceManager:
         raise UnreachableError(message)
 
     def submit(self, make: Callable[[str], Document]) -> str:
-        """Submit one application, once, and return its id as soon as it is in the ResourceManager's keeping.
+        """Submit an application, once, and return its id as soon as the ResourceManager has stored it.
 
         Args:
             make: From the application's new id to what is to be sent.
@@ -174,7 +174,7 @@ class ResourceManager:
             return None
 
     def settings(self, name: str) -> str | None:
-        """Return the value of one of the ResourceManager's settings, ``None`` if it does not report it.
+        """Return the value of a setting of the ResourceManager's, ``None`` if it does not report it.
 
         Raises:
             UnreachableError: None has answered for too long.
@@ -238,7 +238,7 @@ class ResourceManager:
             time.sleep(_PAUSE_S)
 
     def _request(self, address: str, method: str, path: str, document: object) -> tuple[Document, str]:
-        """Return the document of one address, or the reason why there is none."""
+        """Return the document of an address, or the reason why there is none."""
         try:
             return self._exchange(address, method, path, document), ""
         except _CONNECTION_ERRORS as error:
@@ -274,7 +274,7 @@ def _is_active(document: Document) -> bool:
 
 
 def _document(answer: requests.Response, method: str, path: str) -> Document:
-    """Return what an answer holds; no document comes from a ResourceManager that is starting or on standby."""
+    """Return the document of an answer; a ResourceManager that is starting or on standby sends none."""
     try:
         document = answer.json(object_pairs_hook=with_repeated_names) if answer.content else {}
     except ValueError:
@@ -309,7 +309,7 @@ def _refuse(answer: requests.Response, method: str, path: str, cure: str) -> NoR
 
 
 def _error_text(answer: requests.Response) -> str:
-    """Return an error's own words: YARN's, or those of the servlet that guards it."""
+    """Return an error's own words: YARN's, or its servlet filter's."""
     try:
         document = answer.json()
         text = str((document.get("RemoteException") or document)["message"])
@@ -330,7 +330,7 @@ def configured_session(session: S) -> S:
 
 
 def kerberos_authentication() -> Any:  # an optional package's
-    """Return what answers a Negotiate challenge, ``None`` where requests-kerberos is not installed."""
+    """Return the answer to a Negotiate challenge, ``None`` where requests-kerberos is not installed."""
     if importlib.util.find_spec("requests_kerberos") is None:
         return None
     kerberos_authentication = importlib.import_module("requests_kerberos")
@@ -338,7 +338,7 @@ def kerberos_authentication() -> Any:  # an optional package's
 
 
 def authentication_hint() -> str:
-    """Return what to do where a daemon does not know who asks."""
+    """Return the remedy where a daemon does not know who asks."""
     if importlib.util.find_spec("requests_kerberos") is None:
         return "Install requests-kerberos into gpusage's own Python, then run kinit"
     return "Run kinit: there is no valid ticket, or it is of a user who is not known there"

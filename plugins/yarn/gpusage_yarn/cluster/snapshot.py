@@ -1,4 +1,4 @@
-"""What a cluster has: the GPUs of each node label as one pool, read from the ResourceManager.
+"""A YARN cluster: the GPUs of each node label as a pool, read from the ResourceManager.
 
 Invariants:
 
@@ -31,7 +31,7 @@ _SLICE = re.compile(r"(\dg)[-_](\d+gb)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSize:
-    """What one container takes of a node."""
+    """A container's part of a node."""
 
     share: int = 0
     memory_mib: int = 0
@@ -44,7 +44,7 @@ MASTER = ContainerSize(memory_mib=MASTER_MIB, vcores=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """One node; ``share`` counts hundredths of GPUs.
+    """A node; ``share`` counts hundredths of GPUs.
 
     Attributes:
         label: ``""`` where it has none.
@@ -68,7 +68,7 @@ class NodeState:
 
     @property
     def room(self) -> int:
-        """The largest share that one container could have at once."""
+        """The largest share that a container could have at once."""
         return min(self.free.share, WHOLE_GPU if self.largest is None else self.largest, WHOLE_GPU)
 
     def fits(self, size: ContainerSize) -> bool:
@@ -79,7 +79,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSnapshot:
-    """A cluster as a ResourceManager showed it at one moment.
+    """A cluster as a ResourceManager showed it at some moment.
 
     Attributes:
         resource_types: Names and the most that a container can have of each.
@@ -99,7 +99,7 @@ class ClusterSnapshot:
     neighbours: tuple[Neighbour, ...] = ()
 
     def nodes_with_label(self, label: str) -> tuple[NodeState, ...]:
-        """Return the nodes with *label*, ``""`` for those without one."""
+        """Return the nodes with *label*, ``""`` for nodes without any."""
         return tuple(node for node in self.nodes if node.label == label)
 
     def without_nodes(self, names: Iterable[str]) -> ClusterSnapshot:
@@ -108,7 +108,7 @@ class ClusterSnapshot:
         return replace(self, nodes=tuple(node for node in self.nodes if node.name not in left_out))
 
     def room(self, label: str) -> int:
-        """Return the largest share that one container could have at once on a node with *label*."""
+        """Return the largest share that a container could have at once on a node with *label*."""
         return max((node.room for node in self.nodes_with_label(label) if node.usable), default=0)
 
     def fits(self, label: str, size: ContainerSize) -> bool:
@@ -117,7 +117,7 @@ class ClusterSnapshot:
 
 
 def read_snapshot(get: Callable[[str], Document], share: str = SHARE, *, brief: bool = False) -> ClusterSnapshot:
-    """Return what *get*, a function from a path below ``/ws/v1/cluster`` to a document, finds.
+    """Return the cluster by *get*, a function from a path below ``/ws/v1/cluster`` to a document.
 
     Args:
         get: Asks.

@@ -74,7 +74,7 @@ def parse_plan_tags(tags: str) -> tuple[int, tuple[str, ...]]:
 
 
 def read_pending_claims(get: Callable[[str], Document], labels: Iterable[str]) -> tuple[Reservation, ...]:
-    """Return what waiting applications were given of nodes with *labels*; nothing if YARN does not report it.
+    """Return the reservations of waiting applications on nodes with *labels*; none if YARN does not report them.
 
     Args:
         get: Asks for a path below ``/ws/v1/cluster``.
@@ -89,7 +89,7 @@ def read_pending_claims(get: Callable[[str], Document], labels: Iterable[str]) -
 
 
 def parse_claims(document: Document, labels: Iterable[str]) -> Iterator[Reservation]:
-    """Yield what each application in *document* still waits for.
+    """Yield the shares that each application in *document* still waits for.
 
     Args:
         document: As ``apps`` answers.

@@ -42,7 +42,7 @@ _SCHEDULER = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.capacity.C
 
 
 def run_checks(inspection: Inspection) -> tuple[Finding, ...]:
-    """Return one finding a check; where no ResourceManager answers, what it alone could report is skipped."""
+    """Return a finding of each check; where no ResourceManager answers, checks of its own settings are skipped."""
     own = inspection.own
     findings: tuple[Finding, ...]
     if inspection.snapshot is None:
@@ -203,7 +203,7 @@ def shares(name: str, inspection: Inspection) -> Finding:
 
 
 def troubles(name: str, inspection: Inspection) -> Finding:
-    """Tell what daemons say of themselves: MPS, the journal, and exceptions of ours that were kept from them."""
+    """Report the daemons' own troubles: MPS, the journal, and exceptions of ours that were kept from them."""
     daemons = [*([inspection.manager] if inspection.manager else []), *inspection.nodes]
     sentences = [f"{daemon.name}: {line}" for daemon in daemons for line in daemon.troubles]
     if sentences:

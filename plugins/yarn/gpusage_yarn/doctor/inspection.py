@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from gpusage.cli.admin import OwnEvidence, gather_own
 from gpusage.decisions.advisor import advisor
-from gpusage.node.dividing.copies import PYTHON, plan_node_programs
+from gpusage.node.dividing.programs import PYTHON, plan_node_programs
 from gpusage.service.configuration_watch import known_uids
 from gpusage.settings.configuration import Configuration, DaemonSettings
 from gpusage.settings.configuration_file import read_configuration
@@ -84,7 +84,7 @@ class ManagerUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What the checks read.
+    """The input of all checks.
 
     Attributes:
         own: Of gpusage itself.
@@ -150,7 +150,7 @@ def inspect_installation(folder: Path | None = None, addresses: tuple[str, ...] 
 
 
 def _cluster_parts(folder: Path, configuration: Configuration, addresses: tuple[str, ...]) -> dict[str, Any]:
-    """Return what the ResourceManager and its nodes say, by the names of `Inspection`."""
+    """Return the answers of the ResourceManager and its nodes, by the names of `Inspection`."""
     settings = configuration.of_manager(YarnSettings)
     try:
         known = require_addresses(settings, addresses)
@@ -228,7 +228,7 @@ def listener_uid(port: int, tables: Sequence[Path] = _TABLES) -> int | None:
 
 
 def _is_here(host: str) -> bool:
-    """Return whether *host* is this one: only its own addresses can be bound to."""
+    """Return whether *host* is this host: only its own addresses can be bound to."""
     try:
         addresses = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except OSError:

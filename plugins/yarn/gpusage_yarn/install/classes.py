@@ -84,7 +84,7 @@ def load_classes(names: Iterable[str], folder: Path) -> Mapping[str, str]:
 
 
 def _classpath(folder: Path) -> str:
-    """Return what `yarn classpath` prints for the configuration in *folder*."""
+    """Return the output of `yarn classpath` for the configuration in *folder*."""
     homes = [os.environ.get(name) for name in ("HADOOP_YARN_HOME", "HADOOP_HOME")]
     places = os.pathsep.join([*(f"{home}/bin" for home in homes if home), os.environ.get("PATH", "")])
     program = shutil.which("yarn", path=places)

@@ -1,4 +1,4 @@
-"""What installing changes at a site, as a list of edits that can be shown, made, and unmade.
+"""The changes of an installation at a site, as a list of edits that can be shown, made, and undone.
 
 Invariants:
 
@@ -17,7 +17,7 @@ from typing import Literal
 
 from gpusage.boundary.edits import Edit, edit_of, read_text
 from gpusage.node.dividing import libexec_folder
-from gpusage.node.dividing.copies import PYTHON, plan_node_programs
+from gpusage.node.dividing.programs import PYTHON, plan_node_programs
 from gpusage.settings.configuration import Configuration, SiteMode
 from gpusage.settings.configuration_file import configuration_path, default_configuration, load_configuration
 from gpusage_hooks.errors import RequestError
@@ -65,7 +65,7 @@ _STOCK_ALLOCATOR = "org.apache.hadoop.yarn.server.resourcemanager.scheduler.plac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where a site keeps what we change, and which daemons read it.
+    """The files of a site that an installation changes, and the daemons that read them.
 
     Attributes:
         folder: Hadoop's configuration.
@@ -89,7 +89,7 @@ def find_site(
     gpus: int | None = None,
     mps_command: str = "",
 ) -> Site:
-    """Return the site whose Hadoop configuration is *folder*, else the one that the environment names.
+    """Return the site whose Hadoop configuration is *folder*, else the folder that the environment names.
 
     Raises:
         RequestError: There is no yarn-site.xml in it.
@@ -104,7 +104,7 @@ def find_site(
 
 
 def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, ...]:
-    """Return the edits that install us; *mode* is ``observe`` at a new site, and an old one's own, where not given."""
+    """Return the edits of an installation; without *mode*, a new site gets ``observe``, an old site keeps its own."""
     configuration = load_configuration() if site.gpusage_toml.exists() else default_configuration()
     edits = [*plan_node_programs(site.libexec)] if "node" in site.roles else []
     for name in FILES:
@@ -129,7 +129,7 @@ def plan_installation(site: Site, mode: SiteMode | None = None) -> tuple[Edit, .
 
 
 def installation_notes(site: Site) -> tuple[str, ...]:
-    """Return what the admin of *site* should know beside the edits that install us, a sentence each."""
+    """Return notes for the admin of *site* on an installation, a sentence each."""
     if "rm" not in site.roles:
         return ()
     configuration = load_configuration() if site.gpusage_toml.exists() else default_configuration()
@@ -148,7 +148,7 @@ def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
 
 
 def with_item(present: str, item: str, *, default: str = "", first: bool = False) -> str:
-    """Return the comma-separated list *present* with *item* in it; an empty one is *default* first."""
+    """Return the comma-separated list *present* with *item* in it; an empty list is *default* first."""
     items = [word.strip() for word in (present or default).split(",") if word.strip()]
     if item in items:
         return ",".join(items)
@@ -158,7 +158,7 @@ def with_item(present: str, item: str, *, default: str = "", first: bool = False
 def _ours(
     site: Site, name: str, theirs: Mapping[str, str], configuration: Configuration
 ) -> Iterator[tuple[str, str]]:  # fmt: skip
-    """Yield our settings of one file, given what the site has set there itself."""
+    """Yield our settings of the file *name*, with the site's own settings there."""
     share = configuration.of_manager(YarnSettings).share_resource
     if name == RESOURCE_TYPES:
         yield TYPES, with_item(theirs.get(TYPES, ""), share)
@@ -198,7 +198,7 @@ def _of_nodes(site: Site, theirs: Mapping[str, str], share: str) -> Iterator[tup
 
 
 def _own_settings(path: Path) -> dict[str, str]:
-    """Return what the site has set in a file and in those that it includes, our blocks left out."""
+    """Return the site's own settings in a file and in the files that it includes, our blocks left out."""
     return read_settings(path, lambda each: without_block(read_text(each)))
 
 

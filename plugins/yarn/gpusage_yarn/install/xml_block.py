@@ -25,7 +25,7 @@ _TAIL = "</configuration>\n"
 
 
 def with_block(text: str | None, settings: Mapping[str, str], path: str) -> str | None:
-    """Return the file's *text* with *settings* as our block, in place of an older one; ``None`` for no file and none.
+    """Return the file's *text* with *settings* as our block, in place of an older block; ``None`` for no file.
 
     Raises:
         RequestError: The file is not a Hadoop configuration.

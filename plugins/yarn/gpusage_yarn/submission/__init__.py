@@ -1,1 +1,1 @@
-"""From what a user submits to an application that runs."""
+"""From a user's submission to an application that runs."""

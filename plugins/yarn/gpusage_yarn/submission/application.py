@@ -1,4 +1,4 @@
-"""What is sent to YARN for one command: our application master, with everything that it needs in its environment.
+"""The application that YARN gets for a command: our application master, with all that it needs in its environment.
 
 Invariants:
 
@@ -81,7 +81,7 @@ class Application:
     priority: int | None = None
 
     def document(self, identity: str) -> dict[str, Any]:
-        """Return what is sent for it under the id *identity*."""
+        """Return the document that submits it under the id *identity*."""
         document: dict[str, Any] = {
             "application-id": identity,
             "application-name": self.name,
@@ -120,13 +120,13 @@ class Application:
         return variables
 
     def master_command(self) -> str:
-        """Return the master's command line; the outer bash fills in its variables, the quotes are for the inner one."""
+        """Return the master's command line: the outer bash fills in its variables, the inner bash needs the quotes."""
         entries = re.sub(r"\$(\w+)", r"{{\1}}", self.classpath).replace(",", ":")
         return f"{_JAVA} -cp '{entries}' {MASTER} 1><LOG_DIR>/stdout 2><LOG_DIR>/stderr"
 
 
 def command_line(words: Sequence[str]) -> str:
-    """Return what bash is to run: one word as it was typed, several as the words that they are.
+    """Return the command line for bash: a single word as it was typed, several as the words that they are.
 
     Raises:
         RequestError: It is too long, or not text.
@@ -157,14 +157,14 @@ def parse_variables(entries: Iterable[str]) -> tuple[tuple[str, str], ...]:
 
 
 def without_reserved(variables: Iterable[tuple[str, str]]) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """Return *variables* without those that keep a container to its share, and the names of these."""
+    """Return *variables* without any that would lift a container's limits, and the names of these."""
     entries = tuple(variables)
     ours = tuple(name for name, _ in entries if _OURS.fullmatch(name))
     return tuple((name, value) for name, value in entries if name not in ours), ours
 
 
 def require_transportable(command: str, variables: Iterable[tuple[str, str]]) -> None:
-    """Refuse a command that with its variables does not fit where a node hands it to bash, as one word in base64.
+    """Refuse a command that with its variables does not fit where a node hands it to bash, as a word in base64.
 
     Raises:
         RequestError: It is so long.

@@ -59,7 +59,7 @@ SCHEMA = "gpusage.yarn.submit/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitOptions:
-    """What was typed, beside the command and the model."""
+    """The options of a submission, without the command and the model."""
 
     name: str
     queue: str
@@ -138,7 +138,7 @@ def _prepare_application(
     submit_options: SubmitOptions,
     line: str,
 ) -> tuple[PlannedSubmission, Application]:
-    """Return what to ask for, and the application that does; nothing is sent yet."""
+    """Return the planned submission and its application; nothing is sent yet."""
     # What the user wrote is refused before the cluster is asked.
     require_tags(submit_options.tags)
     variables, ours = without_reserved(parse_variables(submit_options.env))
@@ -197,7 +197,7 @@ def _prepare_application(
 def _read_cluster(
     manager: ResourceManager, configuration: Configuration, submit_options: SubmitOptions
 ) -> tuple[ClusterSnapshot, list[str]]:
-    """Return the cluster as far as this application may run in it, and what the user should know of it."""
+    """Return the cluster as far as this application may run in it, and notes on it for the user."""
     share = configuration.of_manager(YarnSettings).share_resource
     size = ContainerSize(memory_mib=submit_options.memory_mib, vcores=submit_options.vcores)
     requirements = Requirements(share=share, queue=submit_options.queue, label=submit_options.gpu, size=size)
@@ -234,7 +234,7 @@ def _decide(
     user: str,
     snapshot: ClusterSnapshot,
 ) -> PlannedSubmission:
-    """Return what to ask for; the model's card is the user's own where it was read before, and so are its needs."""
+    """Return the planned submission; card and needs come from the user's cache where the model was read before."""
     fields = {
         "user": user,
         "queue": submit_options.queue,
@@ -287,7 +287,7 @@ def _explain_failure(outcome: ApplicationOutcome) -> None:
 def print_document(
     planned: PlannedSubmission, application: Application, identity: str, outcome: ApplicationOutcome | None
 ) -> None:
-    """Print one JSON document on a submission."""
+    """Print a JSON document on a submission."""
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "application": identity or None,

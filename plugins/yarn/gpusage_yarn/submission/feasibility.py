@@ -1,4 +1,4 @@
-"""What a cluster must have for a submission; what it cannot run is refused before anything is sent."""
+"""The demands of a submission on a cluster; a submission that cannot run is refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DOCTOR = "See: gpusage yarn doctor."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """Where an application is to run, and what each of its containers takes beside its share.
+    """Where an application is to run, and the size of each of its containers beside its share.
 
     Attributes:
         share: The resource type that counts hundredths of GPUs.
@@ -37,7 +37,7 @@ class Requirements:
 
 
 def wait_for_nodes(read: Callable[[], ClusterSnapshot], share: str, label: str) -> ClusterSnapshot:
-    """Return what *read* shows; again after a while where nodes are missing, for a new ResourceManager has none yet."""
+    """Return the result of *read*; again after a while if nodes are missing: a new ResourceManager has none yet."""
     deadline_s = time.monotonic() + REGISTRATION_TIMEOUT_S
     while True:
         snapshot = read()
@@ -51,7 +51,7 @@ def wait_for_nodes(read: Callable[[], ClusterSnapshot], share: str, label: str) 
 
 
 def require_feasible(snapshot: ClusterSnapshot, requirements: Requirements) -> tuple[str, ...]:
-    """Return the labels on which an application may run; refuse what this cluster cannot run.
+    """Return the labels on which an application may run; refuse an application that this cluster cannot run.
 
     Raises:
         RequestError: It offers no shares, has no labels, or does not have what was named.
@@ -82,7 +82,7 @@ def require_feasible(snapshot: ClusterSnapshot, requirements: Requirements) -> t
 
 
 def _require_labels(snapshot: ClusterSnapshot, requirements: Requirements) -> tuple[str, ...]:
-    """Return the labels that offer shares, or the one that was named."""
+    """Return the labels that offer shares, or the label that was named."""
     if requirements.share not in snapshot.resource_types:
         known = ", ".join(sorted(snapshot.resource_types)) or "none"
         _refuse("Cluster", f"have the resource type {requirements.share!r}", f"it has {known}", _DOCTOR)
@@ -100,7 +100,7 @@ def _require_labels(snapshot: ClusterSnapshot, requirements: Requirements) -> tu
 
 
 def _require_shares(queue: Queue, labels: tuple[str, ...], share: str) -> tuple[str, ...]:
-    """Return those of *labels* of which *queue* has shares; YARN takes an application elsewhere and never starts it."""
+    """Return the *labels* of which *queue* has shares; YARN takes an application elsewhere and never starts it."""
     reached = [label for label in labels if queue.is_accessible(label)]
     if not reached:
         rule = f"be open to the label {' or '.join(labels)}"
@@ -149,7 +149,7 @@ def exclude_unbound_nodes(
 
 
 def require_queue_limit(snapshot: ClusterSnapshot, requirements: Requirements, share: int) -> None:
-    """Refuse a *share* that is more than the queue allows one container, which YARN would refuse later.
+    """Refuse a *share* that is more than the queue allows a container, which YARN would refuse later.
 
     Raises:
         RequestError: It is more.

@@ -1,4 +1,4 @@
-"""A command without a model: what an earlier run of it showed, and the variables by which this one shows its model.
+"""A command without a model: the record of an earlier run, and the variables by which this run shows its model.
 
 The record lies in the user's cache folder, at a path that the nodes must see too.
 """
@@ -25,7 +25,7 @@ _CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_\d+_\d+")
 
 
 def record_of(line: str, files: Sequence[Path], mode: CaptureMode, *, learns: bool | None) -> Path | None:
-    """Return where a run of the command *line* with *files* writes what it shows; ``None`` if it may show nothing.
+    """Return where a run of the command *line* with *files* writes its record; ``None`` if it may write none.
 
     Args:
         line: As bash reads it.
@@ -46,7 +46,7 @@ def record_of(line: str, files: Sequence[Path], mode: CaptureMode, *, learns: bo
 
 
 def request_of(record: Path, files: Sequence[Path], catalogue: GpuCatalogue) -> ModelRequest | None:
-    """Return what an earlier run showed; ``None`` if there was none, or it no longer holds."""
+    """Return the model request by an earlier run's record; ``None`` if there is none, or it no longer holds."""
     comment = comment_of_run(record, catalogue, {path.name: path for path in files})
     if not comment:
         return None
@@ -56,7 +56,7 @@ def request_of(record: Path, files: Sequence[Path], catalogue: GpuCatalogue) -> 
 
 
 def with_observation(variables: Sequence[tuple[str, str]], record: Path) -> tuple[tuple[str, str], ...]:
-    """Return the command's *variables* with those by which its Python shows the model."""
+    """Return the command's *variables* and the ones by which its Python shows the model."""
     own = dict(variables)
     paths = [str(ON_START), *filter(None, [own.get("PYTHONPATH", "")])]
     ours = {"GPUSAGE_LEARN": str(record), "GPUSAGE_LEARN_JOB": "CONTAINER_ID"}

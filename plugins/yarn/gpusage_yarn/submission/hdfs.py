@@ -29,7 +29,7 @@ _MISSING, _FIRST_ERROR = 404, 400
 
 
 class Hdfs:
-    """A client of one HDFS.
+    """A client of an HDFS.
 
     Args:
         url: Its name, for example ``hdfs://cluster``.
@@ -120,7 +120,7 @@ def find_hdfs(folder: Path, user: str) -> tuple[Hdfs | None, str]:
 
 
 def _parse_response(answer: requests.Response, url: str) -> Mapping[str, Any]:
-    """Return what an answer holds."""
+    """Return the document of an answer."""
     if answer.status_code == _MISSING and "FileNotFoundException" in answer.text:
         raise FileNotFoundError(url)
     if answer.status_code >= _FIRST_ERROR:

@@ -1,4 +1,4 @@
-"""An application from its submission to its end: its state, its exit status, and the last of what it wrote."""
+"""An application from its submission to its end: its state, its exit status, and the last lines of its logs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ApplicationOutcome:
 
 
 class Progress:
-    """Tells the state: one line that is written over on a terminal, else a line for each change."""
+    """Shows the state: a single line that is written over on a terminal, else a line for each change."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -138,7 +138,7 @@ def parse_outcome(report: Mapping[str, Any]) -> ApplicationOutcome:
 
 
 def describe_state(report: Mapping[str, Any], *, has_run: bool = False) -> str:
-    """Return one line on an application that goes on; *has_run*: it had a container before."""
+    """Return a line on an application that goes on; *has_run*: it had a container before."""
     state, count = str(report.get("state", "")).lower(), running_container_count(report)
     label = str(report.get("appNodeLabelExpression") or "")
     where = f" on {label}" if label and not label.startswith("<") else ""
@@ -154,7 +154,7 @@ def running_container_count(report: Mapping[str, Any]) -> int:
 
 
 def log_tails(outcome: ApplicationOutcome) -> Iterator[tuple[str, str]]:
-    """Yield titles and texts: the last of what the failed command wrote, or else of what the master did."""
+    """Yield titles and texts: the last lines of the failed command, or else of the master."""
     match = _LOGS.search(str(outcome.report.get("amContainerLogs", "")))
     if not match:
         return
@@ -172,7 +172,7 @@ def log_tails(outcome: ApplicationOutcome) -> Iterator[tuple[str, str]]:
 
 
 def container_log(address: str, container: str, stream: str, size: int = TAIL_BYTES) -> str:
-    """Return the last *size* bytes of what a container wrote, empty where its node no longer has it."""
+    """Return the last *size* bytes of a container's log, empty where its node no longer has it."""
     url = f"{address}/ws/v1/node/containers/{container}/logs/{stream}"
     query = {"size": str(-size), "format": "text"}
     try:
@@ -183,7 +183,7 @@ def container_log(address: str, container: str, stream: str, size: int = TAIL_BY
 
 
 def contents_of(text: str) -> str:
-    """Return the log itself of what a NodeManager shows: it writes its own lines above and below."""
+    """Return the log itself: a NodeManager writes its own lines above and below."""
     match = _CONTENTS.search(text)
     return match[1] if match else text
 

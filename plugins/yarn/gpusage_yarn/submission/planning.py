@@ -42,7 +42,7 @@ class PlannedSubmission:
     plan: Plan
 
     def line(self) -> str:
-        """Return the one line that the user sees."""
+        """Return the line that the user sees."""
         decision, after = self.outcome.decision, self.outcome.rendered.after
         if decision.code is Code.DECLINE:
             return f"{after} | {'; '.join(decision.reasons)}"
@@ -99,7 +99,7 @@ def _plan_for(
     size: ContainerSize,
     catalogue: GpuCatalogue,
 ) -> Plan:
-    """Return the plan that asks for what *decision* does, first where there is room for a container of *size*."""
+    """Return the plan that carries out *decision*, first where there is room for a container of *size*."""
     size = replace(size, share=decision.request.mps_thread_percent or WHOLE_GPU)
     snapshot = snapshot.without_nodes(decision.request.avoided_nodes)
     labels = tuple(sorted(plan_labels(decision, pools, catalogue), key=lambda label: not snapshot.fits(label, size)))
@@ -212,7 +212,7 @@ def application_nodes(get: Callable[[str], Document], identity: str) -> frozense
 
 
 def restrict_to_nodes(plan: Plan, snapshot: ClusterSnapshot, nodes: frozenset[str]) -> tuple[Plan, str]:
-    """Return *plan* so that its containers go to one of *nodes*, and why they do not, one clause; one of them is empty.
+    """Return *plan* so that its containers go to any of *nodes*, and why they do not, a clause; empty where they do.
 
     Args:
         plan: Nodes that it avoids already are avoided still.

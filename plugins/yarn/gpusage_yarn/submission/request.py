@@ -1,4 +1,4 @@
-"""A YARN submission -> Job: what it asks of GPUs.
+"""A YARN submission -> Job: its GPU request.
 
 Two ways in: the fields that our placement rule has read off a submission (who, which queue and label, the model's card
 and comment), and those of `gpusage yarn submit`, which are the same. YARN does not show the rule the containers that
@@ -39,7 +39,7 @@ FALLBACK_AFTER_S = 30
 
 
 def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = MODEL_NAMES) -> Job:
-    """Understand what the placement rule saw, or what a user typed.
+    """Parse the fields of the placement rule, or of `gpusage yarn submit`.
 
     Args:
         submission: Of YARN.
@@ -62,7 +62,7 @@ def parse_submission(submission: DecisionRequest, model_names: Sequence[str] = M
 
 
 def read_request(fields: Mapping[str, str], plan: Plan | None = None) -> GpuRequest:
-    """Return what one container asks for: a whole GPU, or the share of a plan that was made before.
+    """Return the request of a container: a whole GPU, or the share of a plan that was made before.
 
     Only `gpusage yarn submit` says how large a container is; without that, no label is known to have room for it. Its
     master runs a task again that ran out of memory. Other clients' masters see the failure, and end or count it.
@@ -121,12 +121,12 @@ def render_decision(job: Job, decision: Decision, cluster: Cluster, context: Con
 
 
 def describe_plan(percent: int, labels: tuple[str, ...]) -> str:
-    """Return what a container will ask for, for people: ``gpusage.io/share: 40 on a100, then h100``."""
+    """Return the request of a container, for people: ``gpusage.io/share: 40 on a100, then h100``."""
     return f"{SHARE}: {percent} on {', then '.join(labels)}"
 
 
 def plan_labels(decision: Decision, pools: tuple[GpuPool, ...], catalogue: GpuCatalogue) -> tuple[str, ...]:
-    """Return the labels that may run what *decision* asks for, the preferred ones first.
+    """Return the labels that may run a container of *decision*, the preferred labels first.
 
     Args:
         decision: Its need says what memory a whole GPU must have; a share is only given where it fits everywhere.

@@ -1,1 +1,1 @@
-"""What applications really did, on its way from nodes and masters to gpusaged."""
+"""The usage of applications, on its way from nodes and masters to gpusaged."""

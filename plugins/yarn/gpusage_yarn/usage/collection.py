@@ -44,7 +44,7 @@ RECENT_S = 3600.0
 def collect_usage(
     get: Callable[[str], Document], usage_reports: Iterable[str], catalogue: GpuCatalogue
 ) -> tuple[Usage, ...]:  # fmt: skip
-    """Return what applications that ended lately really did, and which of them had too little GPU memory.
+    """Return the usage of applications that ended lately, and which of them had too little GPU memory.
 
     Args:
         get: Asks for a path below ``/ws/v1/cluster``.
@@ -133,7 +133,7 @@ def parse_misses(document: Document) -> Iterator[Usage]:
 
 
 def accounting_path(since_s: float, until_s: float) -> str:
-    """Return what to ask for, below ``/ws/v1/cluster``, of applications that ended in that time."""
+    """Return the path, below ``/ws/v1/cluster``, of applications that ended in that time."""
     times = f"finishedTimeBegin={int(1000 * since_s)}&finishedTimeEnd={int(1000 * until_s)}"
     return f"apps?states={','.join(ENDED)}&{times}&deSelects=resourceRequests"
 

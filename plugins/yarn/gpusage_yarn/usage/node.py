@@ -17,12 +17,19 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from gpusage.node.dividing.client import PIPE_VARIABLE, query_client_view, whole_sm_count
-from gpusage.node.dividing.granted import LIMIT_VARIABLE, NOT_READ_BACK, PERCENT_VARIABLE, limit_bytes, with_client_view
+from gpusage.node.dividing.granted import (
+    LIMIT_VARIABLE,
+    NOT_READ_BACK,
+    PERCENT_VARIABLE,
+    PIPE_VARIABLE,
+    limit_bytes,
+    query_client_view,
+    whole_sm_count,
+    with_client_view,
+)
 from gpusage.node.sampler.processes import ProcessSelector
 from gpusage.node.sampler.sampling import SampledJob, Sampling, Surroundings
-from gpusage.node.sampler.usage_reports import append_usage_reports
-from gpusage.node.sampler.usage_spool import UsageSpool
+from gpusage.node.sampler.usage_reports import UsageSpool, append_usage_reports
 from gpusage.plugins.loading import node_hooks
 from gpusage_hooks.types import Allocation, Usage
 from gpusage_hooks.units import WHOLE_PERCENT
@@ -56,7 +63,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def job_of(container: str, device: str) -> SampledJob:
-    """Return *container* as the sampler knows it; its own processes are those that this user may look at."""
+    """Return *container* as the sampler knows it; of its processes it sees the ones that this user may read."""
     identity = ProcessSelector(variable=f"CONTAINER_ID={container}", cgroup=container, uid=os.geteuid())
     return SampledJob(manager=MANAGER, job_id=container, devices=(device,), identity=identity)
 
@@ -89,7 +96,7 @@ def _sampled(folder: UsageSpool, job: SampledJob, percent: int) -> Usage:
 
 
 def read_allocation(share_percent: int, environment: Mapping[str, str]) -> Allocation:
-    """Return what a container with a share of *share_percent* really has.
+    """Return the real limits of a container with a share of *share_percent*.
 
     Args:
         share_percent: As YARN booked it.

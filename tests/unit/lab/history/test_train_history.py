@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpusage.cli import main
-from gpusage.experience.history_file import read_history
+from gpusage.experience.history import read_history
 from gpusage.store.opening import open_store
 from gpusage_hooks.types import Allocation
 from gpusage_lab.history import command

@@ -15,13 +15,14 @@ from gpusage.decisions.advisor import make_advisor
 from gpusage_hooks.types import Cluster
 from gpusage_planning import commands
 from gpusage_planning.simulator import orders as queue_state
-from gpusage_planning.simulator.contract import Colocation, Jobs, Kind, Order, Tenant
+from gpusage_planning.simulator.contract import Colocation, Jobs, Kind, Tenant
 from gpusage_planning.simulator.fleet import Fleet, GpuType, fleet_of
 from gpusage_planning.simulator.max_min import Claims, MaxMin, MaxMinSpeeds, even_shares, throughput_shares
 from gpusage_planning.simulator.orders import (
     HALF_LIFE_S,
     LeastAttainedService,
     Multifactor,
+    Order,
     Ordering,
     ShortestJob,
     ShortestRemainingTime,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gpusage_hooks.types import Cluster
-from gpusage_planning.simulator.contract import Backfill, Colocation, Demand, JobRequest, Jobs, Kind, Tenant
+from gpusage_planning.simulator.contract import Backfill, Colocation, Demand, JobRequest, Jobs, Kind, Policy, Tenant
 from gpusage_planning.simulator.engine import OUT_OF_MEMORY_S, simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
 from gpusage_planning.simulator.result import Result
@@ -20,7 +20,7 @@ FLEET = Fleet(types=(GpuType(name="t", gpu_count=2),), cluster=Cluster(manager="
 
 
 @dataclass(frozen=True)
-class Shares:
+class Shares(Policy):
     """Halves of GPUs and whole ones."""
 
     name: str = "shares"
