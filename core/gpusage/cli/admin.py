@@ -15,7 +15,7 @@ from typing import Any, Literal
 import click
 
 from gpusage.boundary.edits import Edit, make_edits
-from gpusage.node.dividing.offers import Offers, host_offers
+from gpusage.node.dividing.programs import Offers, host_offers
 from gpusage.plugins.loading import load_hooks
 from gpusage.service.client import in_force, read_status
 from gpusage.settings.configuration import Configuration, DaemonSettings

@@ -169,7 +169,7 @@ def _read(document: object, manager: str, origin: str) -> _Cluster:
         return read_as(_Cluster, _table(document, manager))
     except MismatchError as error:
         place = _place(error, origin)
-        raise refusal(error, f"cluster {place!r}", "docs/simulator.md has its keys.") from error
+        raise refusal(error, f"cluster {place!r}", "docs/planning.md has its keys.") from error
 
 
 def _table(document: object, manager: str) -> Mapping[str, object]:

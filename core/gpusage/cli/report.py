@@ -24,9 +24,9 @@ from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.devices.catalogue import Catalogue
 from gpusage.plugins.managers import installed_managers
 from gpusage.reports import lines, page
-from gpusage.reports.accounted import with_accounting
 from gpusage.reports.amounts import rates_of
 from gpusage.reports.breakdown import Dimension, ReportRules
+from gpusage.reports.jobs import with_accounting
 from gpusage.reports.report import Period, Report, period_of_month, report_of
 from gpusage.reports.user_text import Writing, user_text
 from gpusage.settings.configuration_file import load_configuration

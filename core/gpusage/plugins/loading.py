@@ -25,7 +25,7 @@ from gpusage.plugins.hooks import Hooks, warn
 from gpusage.plugins.implementation import Implementation, is_interrupt, output_aside
 from gpusage.plugins.plugin import Plugin
 from gpusage_hooks import API_VERSION, specs
-from gpusage_hooks.declared import check_api, implemented
+from gpusage_hooks.conformance import check_api, implemented
 
 ENTRY_POINT_GROUP = "gpusage"
 PACKAGE = "gpusage"

@@ -33,7 +33,6 @@ from gpusage_lab.learning.colocation import as_shipped, refit_sums
 from gpusage_lab.learning.pairs import RANKING, Pairs, Policy, gavel, lucid, mean_sums
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.seeds import kace_across
 
 FloatArray = npt.NDArray[np.float64]
 SEARCHES, FOLDS, TREES = 6, 3, 40
@@ -102,8 +101,6 @@ def tables(data: DataFolder) -> list[ScoreTable]:
         policies["ours"] = as_shipped
         named = {name: policy_scores(others, policy, "model") for name, policy in policies.items()}
         shown.append(_table("Lucid, RTX 3090, time slicing; ours was never fitted on it", others, None, named))
-    if all(file in data for file in kace_across.FILES):
-        shown.append(kace_across.table(data))
     return shown
 
 

@@ -1,6 +1,6 @@
 """Output of `sacct` on past jobs -> the jobs that `gpusage simulate` reads.
 
-Assumptions, which docs/simulator.md repeats: a job stays on the GPU type on which it ran; its time there is its time
+Assumptions, also in lab/docs/simulator.md: a job stays on the GPU type on which it ran; its time there is its time
 alone; a job that had a share asked for one GPU; the site's comment names its model where Slurm keeps comments; a time
 limit is what backfill plans by.
 """

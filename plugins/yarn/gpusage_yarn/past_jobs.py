@@ -1,6 +1,6 @@
 """Applications that ended, as the ResourceManager lists them -> the jobs that `gpusage simulate` reads.
 
-Assumptions, which docs/simulator.md repeats: an application held its GPUs from its launch to its end, as many as its
+Assumptions, also in lab/docs/simulator.md: an application held its GPUs from its launch to its end, as many as its
 GPU seconds make over that time, rounded up; it stays on the GPU type whose label it named.
 """
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from gpusage.boundary.edits import Edit, read_text
 from gpusage.capture import ON_START
-from gpusage.node.dividing.copies import node_programs, plain_python
+from gpusage.node.dividing.programs import node_programs, plain_python
 from gpusage_slurm.install import lua_scripts
 from gpusage_slurm.scontrol import Line
 

@@ -20,12 +20,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from gpusage.node.dividing.client import whole_sm_count
-from gpusage.node.dividing.granted import FOLDER, PERCENT_VARIABLE, read_granted
+from gpusage.node.dividing.granted import FOLDER, PERCENT_VARIABLE, read_granted, whole_sm_count
 from gpusage.node.sampler.processes import ProcessSelector
 from gpusage.node.sampler.sampling import SampledJob, Sampling, Surroundings
-from gpusage.node.sampler.usage_reports import append_usage_reports
-from gpusage.node.sampler.usage_spool import UsageSpool
+from gpusage.node.sampler.usage_reports import UsageSpool, append_usage_reports
 from gpusage.plugins.loading import node_hooks
 from gpusage_hooks.errors import RequestError
 from gpusage_slurm import scontrol

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from gpusage.cli.admin import OwnEvidence, gather_own
 from gpusage.decisions.advisor import advisor
-from gpusage.node.dividing.copies import PYTHON, plan_node_programs
+from gpusage.node.dividing.programs import PYTHON, plan_node_programs
 from gpusage.service.configuration_watch import known_uids
 from gpusage.settings.configuration import Configuration, DaemonSettings
 from gpusage.settings.configuration_file import read_configuration

@@ -17,7 +17,7 @@ from typing import Literal
 
 from gpusage.boundary.edits import Edit, edit_of, read_text
 from gpusage.node.dividing import libexec_folder
-from gpusage.node.dividing.copies import PYTHON, plan_node_programs
+from gpusage.node.dividing.programs import PYTHON, plan_node_programs
 from gpusage.settings.configuration import Configuration, SiteMode
 from gpusage.settings.configuration_file import configuration_path, default_configuration, load_configuration
 from gpusage_hooks.errors import RequestError

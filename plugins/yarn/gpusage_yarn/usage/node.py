@@ -17,12 +17,19 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from gpusage.node.dividing.client import PIPE_VARIABLE, query_client_view, whole_sm_count
-from gpusage.node.dividing.granted import LIMIT_VARIABLE, NOT_READ_BACK, PERCENT_VARIABLE, limit_bytes, with_client_view
+from gpusage.node.dividing.granted import (
+    LIMIT_VARIABLE,
+    NOT_READ_BACK,
+    PERCENT_VARIABLE,
+    PIPE_VARIABLE,
+    limit_bytes,
+    query_client_view,
+    whole_sm_count,
+    with_client_view,
+)
 from gpusage.node.sampler.processes import ProcessSelector
 from gpusage.node.sampler.sampling import SampledJob, Sampling, Surroundings
-from gpusage.node.sampler.usage_reports import append_usage_reports
-from gpusage.node.sampler.usage_spool import UsageSpool
+from gpusage.node.sampler.usage_reports import UsageSpool, append_usage_reports
 from gpusage.plugins.loading import node_hooks
 from gpusage_hooks.types import Allocation, Usage
 from gpusage_hooks.units import WHOLE_PERCENT
