@@ -32,7 +32,7 @@ from gpusage.decisions.advisor import advisor
 from gpusage.graphs.card.text import encode
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_sandboxes.slurm.trial import install_plugin, submission_time_ms
+from gpusage_sandboxes.slurm.creation import install_plugin, submission_time_ms
 
 MODEL = Path(__file__).parents[1] / "examples" / "models" / "dlrm.onnx"
 STATES = ("off", "on", "stopped")
