@@ -37,6 +37,7 @@ BAR = "|"
 COLUMNS = ("job_id", "user", "submit_time", "duration", "time_limit", "gpu_num", "gpu_type", "model")
 SECONDS = 60
 MODEL = "model="
+# Of a first line: a large file of another kind is not read whole.
 LONGEST_HEAD = 4096
 MOST_DIGITS = 18
 DEADLINE_S = 600.0
@@ -148,6 +149,7 @@ def _past_job(cells: Mapping[str, str], where: str) -> PastJob | None:
     elapsed, limit = cells["ElapsedRaw"], cells["TimelimitRaw"]
     if not _is_count(elapsed):
         raise _refusal(where, "whole seconds", ElapsedRaw=elapsed)
+    # A step of a job has a dot in its id; its job's own row counts.
     if not count or int(elapsed) == 0 or "." in cells["JobID"]:
         return None
     try:
