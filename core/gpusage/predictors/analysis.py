@@ -171,7 +171,7 @@ _AnalysisKey = tuple[Pretrained, Workload]
 
 
 class WorkloadAnalysis(StepWork):
-    """A model that is run in one way; of its workload, what `_relevant_settings` leaves counts.
+    """A model that is run in one way; of its workload, what `analyze` leaves counts.
 
     Attributes:
         in_flight: Micro-batches whose activations a stage of a pipeline keeps, of all nodes or of each; else 1.
@@ -266,9 +266,9 @@ class _GraphCache(NamedTuple):
 
 def analyze(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
     """Return what *workload* of *graph* needs, the same object as before while *graph* caches it."""
-    return _cache_of(graph).analyses.find(
-        (pretrained(), _relevant_settings(workload)), lambda: _analysis(graph, workload)
-    )
+    # What no figure here depends on; a workload's shape is the graph's already.
+    relevant = replace(workload, shape=(), steps=None, slo=None, slowdown=None, alone=SoloRun())
+    return _cache_of(graph).analyses.find((pretrained(), relevant), lambda: _analysis(graph, workload))
 
 
 def _analysis(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
@@ -277,7 +277,9 @@ def _analysis(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
         workload = replace(workload, trainable=graph.trainable)
     if workload.pipeline == 1:
         return WorkloadAnalysis(graph, workload)
-    undivided = WorkloadAnalysis(graph, Workload(batch_size=workload.batch_size)).lowering  # layers by shape alone
+
+    # Layers are found by their shapes alone. Of a pipeline, the last stage takes longest, and the first may be fullest.
+    undivided = WorkloadAnalysis(graph, Workload(batch_size=workload.batch_size)).lowering
     first, last = stages_of(graph, undivided, workload.pipeline, workload.virtual_pipeline)
     of_first, of_last = micro_batches_in_flight(workload)
     of_nodes = np.where(last.blocks.recomputed_nodes, of_last, 1.0)  # the output's backward pass follows at once
@@ -285,11 +287,6 @@ def _analysis(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
     analysis.first_stage = WorkloadAnalysis(first.graph, workload, first.blocks, of_first)
     analysis.whole = _cache_of(graph).structures.graph
     return analysis
-
-
-def _relevant_settings(workload: Workload) -> Workload:
-    """Return of *workload* what counts here; its shape is the graph's already."""
-    return replace(workload, shape=(), steps=None, slo=None, slowdown=None, alone=SoloRun())
 
 
 def _cache_of(graph: ModelGraph) -> _GraphCache:
