@@ -1,31 +1,26 @@
 """What the gate costs, what its recorder costs, and what it does for requests beside training.
 
-Run: .venv/bin/python bench/gate.py [--device cpu|cuda] [--seconds 20] [--stand-in]
+Run: .venv/bin/python bench/gate.py [--device cpu|cuda] [--seconds 20]
 
 1. Overhead with nobody who serves: steps with the gate and without, alternated in one process. Goal: at most 2 %.
 2. The recorder's overhead in a step against torch.profiler's, its table of operators included. Goal: a tenth.
-3. Requests at random times beside training: each alone, plain, gate; on a GPU (as root) under an MPS daemon that
-   `gpusage-mps` starts for each row, and divided by percentages, by static partitions, and by priorities as well.
-   Herald on a V100: a step takes 1.22 x as long, 2.5 x under plain MPS.
+3. Requests at random times beside training: each alone, then together without the gate and with it. Herald on a V100
+   under MPS: a step takes 1.22 x as long, 2.5 x under plain MPS. On a GPU, start an MPS daemon first.
 
-On the CPU the third part only shows that all of it runs: processes share cores there, not SMs. With --stand-in they
-have the variables that they would have on a GPU, from the tests' stand-in for the daemon.
+On the CPU the third part only shows that all of it runs: processes share cores there, not SMs.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -33,60 +28,11 @@ import torch
 from gpusage.gate.busy_flags import BusyFlags
 from gpusage.gate.recorder import Recorder
 from gpusage.gate.training import Training
-from gpusage.node.dividing import PROGRAM
 
 GOAL_OVERHEAD, GOAL_RECORDER = 0.02, 0.1
 ROUNDS, STEPS = 40, 3
 RATE_PER_S, LIMIT_RATIO = 10.0, 5.0
 """Herald's rate, and a limit in latencies alone."""
-_WHOLE = {"GPUSAGE_SHARE_PERCENT": "100"}
-_LARGE, _SMALL = {"GPUSAGE_SHARE_PERCENT": "60"}, {"GPUSAGE_SHARE_PERCENT": "40"}
-_CUT = {"GPUSAGE_DIVISION": "partition"}
-SETTINGS: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
-    "plain": (_WHOLE, _WHOLE),
-    "percentage": (_LARGE, _SMALL),
-    "partition": (_LARGE | _CUT, _SMALL | _CUT),
-    "priority": (_WHOLE | {"GPUSAGE_PRIORITY": "0"}, _WHOLE | {"GPUSAGE_PRIORITY": "1"}),
-    "gate": (_WHOLE, _WHOLE),
-}
-"""The options of `gpusage-mps` for the job that serves, and for the one that trains, by name."""
-WITHOUT_MPS = ("plain", "gate")
-STANDINS = Path(__file__).resolve().parents[1] / "tests" / "standins"
-
-
-class Node:
-    """One node's MPS, in a folder of its own.
-
-    Args:
-        folder: For pipes, logs and records.
-        environment: Beside this process's own; a stand-in's for example.
-        gpu: The device's UUID.
-    """
-
-    def __init__(self, folder: Path, environment: Mapping[str, str], gpu: str) -> None:
-        self._folder, self._gpu = folder, gpu
-        self._environment = {**os.environ, **environment, "GPUSAGE_MPS_FOLDER": str(folder)}
-
-    def call(self, verb: str, job: int, **settings: str) -> int:
-        """Run `gpusage-mps`, and return its exit status."""
-        named = {"GPUSAGE_GPU": self._gpu, "GPUSAGE_USER": str(os.getuid()), **settings}
-        return subprocess.run([PROGRAM, verb, str(job)], env={**self._environment, **named}, check=False).returncode
-
-    def client(self, job: int, **settings: str) -> dict[str, str]:
-        """Return the environment of a process of *job*, as the task prolog sets it."""
-        lines = (self._folder / "jobs" / str(job)).read_text().splitlines()[1:]
-        variables = dict(line.split("=", 1) for line in lines)
-        limits = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": settings.get("GPUSAGE_SHARE_PERCENT", "100")}
-        if "GPUSAGE_PRIORITY" in settings:
-            limits["CUDA_MPS_CLIENT_PRIORITY"] = settings["GPUSAGE_PRIORITY"]
-        if "CUDA_MPS_SM_PARTITION" in variables:
-            limits["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = "100"
-        return {**self._environment, **limits, **variables, "CUDA_VISIBLE_DEVICES": "0"}
-
-    def trouble(self, job: int) -> str:
-        """Return why *job* has no MPS; nothing where it has."""
-        path = self._folder / "granted" / f"{job}.json"
-        return str(json.loads(path.read_text())["trouble"]) if path.exists() else "no MPS"
 
 
 def main() -> int:
@@ -94,7 +40,6 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--stand-in", action="store_true")
     parser.add_argument("--side", choices=("serve", "train"))
     parser.add_argument("--gate", action="store_true")
     options = parser.parse_args()
@@ -109,8 +54,7 @@ def main() -> int:
     recorder_s, profiler_s = recorders(step)
     print(f"a recorded step takes {recorder_s * 1e3:+.2f} ms more, a profiled one {profiler_s * 1e3:+.2f} ms more")
     print(f"the recorder's overhead over the profiler's: {recorder_s / profiler_s:.3f} (goal: at most {GOAL_RECORDER})")
-    with mps(options.device, stand_in=options.stand_in) as node:
-        measure_together(options.device, options.seconds, node)
+    measure_together(options.device, options.seconds)
     return 0 if over <= GOAL_OVERHEAD else 1
 
 
@@ -187,76 +131,25 @@ def recorders(step: Callable[[], None]) -> tuple[float, float]:
     return recorder_s - plain_s, profiler_s - plain_s
 
 
-@contextmanager
-def mps(device: str, *, stand_in: bool) -> Iterator[Node | None]:
-    """Yield what starts MPS on this host; ``None`` where there is no GPU."""
-    if device == "cpu" and not stand_in:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="gpusage-gate-") as name:
-        folder = Path(name)
-        if not stand_in:
-            command = ["nvidia-smi", "-i", "0", "--query-gpu=uuid", "--format=csv,noheader"]
-            yield Node(folder, {}, subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
-            return
-        control = str(shutil.copy(STANDINS / "nvidia-cuda-mps-control", folder))
-        library = ["cc", "-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(STANDINS / "libcuda.c")]
-        subprocess.run(library, check=True)
-        named = {"GPUSAGE_MPS_CONTROL": control, "STANDIN_VERSION": "13040", "LD_LIBRARY_PATH": name}
-        yield Node(folder, named, "GPU-8932f937-d72c-4106")
-
-
-@contextmanager
-def clients(node: Node | None, name: str) -> Iterator[tuple[Mapping[str, str], Mapping[str, str]] | str]:
-    """Yield the variables of who serves and of who trains, clients of one daemon; why not, where MPS cannot do it."""
-    if node is None:
-        yield ({}, {}) if name in WITHOUT_MPS else "only under MPS"
-        return
-    serving, training = SETTINGS[name]
-    try:
-        for job, settings in ((1, serving), (2, training)):
-            if node.call("enter", job, **settings) != 0 or node.trouble(job):
-                yield node.trouble(job)
-                return
-        yield node.client(1, **serving), node.client(2, **training)
-    finally:
-        for job in (1, 2):
-            node.call("leave", job)
-
-
-def measure_together(device: str, seconds: float, node: Node | None) -> None:
-    """Print latency and training's step time: each alone, then beside each other in each way."""
+def measure_together(device: str, seconds: float) -> None:
+    """Print latency and training's step time: each alone, then beside each other, without the gate and with it."""
     print(f"\n{'':10} {'p50 ms':>8} {'p99 ms':>8} {'within limit':>13} {'step ms':>8} {'step / alone':>13}")
     with tempfile.TemporaryDirectory() as folder:
         alone_s = float(_output_words(_start("train", device, seconds, folder))[0])
         p50_s, p99_s, *latencies = map(float, _output_words(_start("serve", device, seconds, folder)))
         limit_s = LIMIT_RATIO * p50_s
         _print_row("alone", (p50_s, p99_s, *latencies), limit_s, alone_s, alone_s)
-        for name in SETTINGS:
-            is_gated = name == "gate"
-            with clients(node, name) as variables:
-                if isinstance(variables, str):
-                    print(f"{name:10} {variables}")
-                    continue
-                serving, training = variables
-                trains = _start("train", device, seconds, folder, training, is_gated=is_gated)
-                serves = _start("serve", device, seconds, folder, serving, is_gated=is_gated)
-                together_s = float(_output_words(trains)[0])
-                _print_row(name, tuple(map(float, _output_words(serves))), limit_s, together_s, alone_s)
+
+        for name, is_gated in (("plain", False), ("gate", True)):
+            trains, serves = (_start(side, device, seconds, folder, is_gated=is_gated) for side in ("train", "serve"))
+            together_s = float(_output_words(trains)[0])
+            _print_row(name, tuple(map(float, _output_words(serves))), limit_s, together_s, alone_s)
 
 
-def _start(
-    side: str,
-    device: str,
-    seconds: float,
-    folder: str,
-    variables: Mapping[str, str] | None = None,
-    *,
-    is_gated: bool = False,
-) -> subprocess.Popen[str]:
+def _start(side: str, device: str, seconds: float, folder: str, *, is_gated: bool = False) -> subprocess.Popen[str]:
     words = [sys.executable, __file__, "--side", side, "--device", device, "--seconds", str(seconds)]
-    environment = os.environ | {"GPUSAGE_GATE": str(Path(folder) / "gate")} | dict(variables or {})
     words += ["--gate"] if is_gated else []
+    environment = os.environ | {"GPUSAGE_GATE": str(Path(folder) / "gate")}
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
 
 

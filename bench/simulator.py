@@ -7,7 +7,6 @@ Examples:
   python bench/simulator.py --one slots+sjf 10000 1.3
   python bench/simulator.py --one slots+max-min 10000 2 --user-each    # each job has a user of its own
   python bench/simulator.py --against ../clones    # folders gavel and Lucid: orders beside Lucid's own simulator
-  python bench/simulator.py --against ../clones --gavel-python ../venv/bin/python    # and Gavel's
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from gpusage_planning.simulator.rounds import simulate_ordered
 from gpusage_planning.simulator.scenario import POLICIES, scenario_of
 from gpusage_planning.simulator.source import generated
 from gpusage_planning.simulator.sweep import OrderSettings, ordering_of
-from simulating import gavel, lucid
+from simulating import lucid
 
 SIZES = (10_000, 100_000, 1_000_000)
 NAMES = ("slots", "price", "packing", "sets")
@@ -76,17 +75,11 @@ def measure(name: str, count: int, load: float, *, has_user_each: bool = False) 
 @click.command()
 @click.option("--largest", type=int, default=SIZES[1], show_default=True, help="Jobs; the goal is for 1000000.")
 @click.option("--against", type=click.Path(exists=True, path_type=Path), help="Folder of clones of Gavel and Lucid.")
-@click.option(
-    "--gavel-python",
-    type=click.Path(exists=True, path_type=Path),
-    help="Python with cvxpy, ecos, cvxopt and numpy<2.4.",
-)
 @click.option("--one", nargs=3, hidden=True)
 @click.option("--user-each", "has_user_each", is_flag=True, hidden=True)
 def main(
     largest: int,
     against: Path | None,
-    gavel_python: Path | None,
     one: tuple[str, str, str] | None,
     *,
     has_user_each: bool,
@@ -94,8 +87,6 @@ def main(
     """Print a table."""
     if against is not None:
         lucid.compare(against)
-        if gavel_python is not None:
-            gavel.compare(lucid.clone(against, "gavel"), gavel_python)
         return
     if one:
         print(json.dumps(measure(one[0], int(one[1]), float(one[2]), has_user_each=has_user_each)))

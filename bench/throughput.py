@@ -35,7 +35,7 @@ from gpusage.decisions.advisor import advisor
 from gpusage.graphs.card.text import encode
 from gpusage_sandboxes.gpusaged import stop_gpusaged
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_sandboxes.slurm.trial import install_plugin
+from gpusage_sandboxes.slurm.creation import install_plugin
 
 MODEL = Path(__file__).parents[1] / "examples" / "models" / "dlrm.onnx"
 STATES = ("off", "on")

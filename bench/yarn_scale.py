@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from gpusage_sandboxes.cache import cache_folder, lock
+from gpusage_sandboxes.host import cache_folder, lock
 from gpusage_sandboxes.yarn import Hadoop, prepare_hadoop
 from gpusage_sandboxes.yarn.jar import build_jar
 from gpusage_sandboxes.yarn.settings import render_configuration

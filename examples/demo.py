@@ -24,9 +24,9 @@ from rich.table import Table
 from gpusage.capture import ON_START
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_sandboxes import processes
-from gpusage_sandboxes.progress import progress
+from gpusage_sandboxes.host import progress
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_sandboxes.slurm.trial import install_plugin
+from gpusage_sandboxes.slurm.creation import install_plugin
 from gpusage_slurm.install.node_scripts import EPILOG, PROLOG, TASK_PROLOG
 
 MODELS = Path(__file__).parent / "models"

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from gpusage.store.opening import open_store
 from gpusage_hooks.errors import GpuUsageError
-from gpusage_sandboxes.progress import progress
+from gpusage_sandboxes.host import progress
 from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.yarn.jar import build_jar
 from gpusage_sandboxes.yarn.settings import SCHEDULER_SETTINGS, SITE_SETTINGS

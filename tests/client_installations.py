@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_sandboxes.cache import cache_folder, lock
-from gpusage_sandboxes.yarn.java import find_java
+from gpusage_sandboxes.host import cache_folder, lock
+from gpusage_sandboxes.yarn.hadoop import find_java
 
 NEXTFLOW = "24.10.0"
 _LIMIT_S = 600

@@ -10,8 +10,7 @@ from pathlib import Path
 import requests
 
 import yarn_applications as apps
-from gpusage_sandboxes.cache import cache_folder, lock
-from gpusage_sandboxes.host import free_ports
+from gpusage_sandboxes.host import cache_folder, free_ports, lock
 from gpusage_sandboxes.yarn import Sandbox
 from gpusage_sandboxes.yarn.settings import render_configuration
 

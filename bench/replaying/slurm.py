@@ -12,7 +12,7 @@ from gpusage_planning.replay import body
 from gpusage_planning.replay.site import SLURM
 from gpusage_sandboxes.gpusaged import stop_gpusaged
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_sandboxes.slurm.trial import install_plugin
+from gpusage_sandboxes.slurm.creation import install_plugin
 from replaying.request import Request
 
 PLAN = ClusterPlan(nodes=parse_nodes(SLURM.nodes))

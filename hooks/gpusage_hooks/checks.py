@@ -6,49 +6,89 @@ contract. Nothing here needs pytest. `check_plugin` runs what applies to a whole
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
 from gpusage_hooks import samples
 from gpusage_hooks.answers import check_answer, check_decision, check_graph, check_interval
-from gpusage_hooks.asking import ask, call, sound_answer
-from gpusage_hooks.conformance import require
-from gpusage_hooks.declared import Hook, check_api, implemented
-from gpusage_hooks.errors import GraphError
+from gpusage_hooks.conformance import Hook, check_api, implemented, require
+from gpusage_hooks.errors import GpuUsageError, GraphError
 from gpusage_hooks.managers import Context, Manager
 from gpusage_hooks.types import STAGES, Code, Gpu, GpuNeed, GpuRequest, ModelGraph, ObservedFigures, PolicyInput
 
 __all__ = [
     "CHECKS",
-    "check_cluster_reader",
     "check_colocation",
     "check_commands",
     "check_decision",
-    "check_finder",
     "check_gpus",
     "check_graph",
     "check_interval",
-    "check_jobs_reader",
+    "check_left_to_others",
     "check_listener",
     "check_manager",
     "check_observed_figures",
-    "check_observer",
-    "check_out_of_memory_jobs",
-    "check_parser",
     "check_plugin",
     "check_policy",
     "check_predictor",
     "check_reader",
     "check_renderer",
-    "check_requeue",
-    "check_restore_request",
-    "check_shared_jobs",
     "check_slowdown",
     "implemented",
 ]
+
+_MANAGER = {"manager": samples.MANAGER, "context": samples.context()}
+_JOB = {"job": samples.marked_job(), "context": samples.context()}
+_FILE = {"path": samples.NO_FILE}
+_QUESTIONS: Mapping[str, Mapping[str, Any]] = {
+    "parse_submission": {"submission": samples.job().submission, "context": samples.context()},
+    "observe_cluster": _MANAGER,
+    "read_cluster": {**_FILE, "catalogue": samples.catalogue()},
+    "read_past_jobs": _FILE,
+    "collect_past_jobs": {**_MANAGER, "since_s": 0.0},
+    "find_jobs": {**_MANAGER, "job_id": "sample:1", "user": ""},
+    "find_shared_jobs": {**_MANAGER, "states": ("waiting",)},
+    "restore_request": {**_JOB, "reason": "it cannot start"},
+    "find_out_of_memory_jobs": _MANAGER,
+    "requeue_on_whole_gpu": {**_JOB, "reason": "out of memory"},
+    "collect_usage": _MANAGER,
+    "read_accounting": {**_MANAGER, "since_s": 0.0, "until_s": 1.0},
+    "read_gpu": {"device": samples.DEVICE},
+}
+"""Of each hook that answers for one manager, file or GPU, a question about another one."""
+
+
+def sound_answer(hook: str, function: Hook, **question: Any) -> Any:  # whatever the hook answers
+    """Return the answer to *question* after what holds for every hook: soundness, purity, and untouched arguments."""
+    before = repr(question)
+    answer = ask(hook, function, **question)
+    check_answer(hook, question, answer)
+    require(ask(hook, function, **question) == answer, f"{hook} must answer the same question alike; it does not")
+    require(repr(question) == before, f"{hook} must leave its arguments as they are; it changed one")
+    return answer
+
+
+def ask(hook: str, function: Hook, **question: Any) -> Any:  # whatever the hook answers
+    """Return the answer to *question*, which is sound, so that nothing may be raised."""
+    try:
+        return call(function, **question)
+    except GpuUsageError as error:
+        message = f"{hook} must answer sound values; it refused them with {type(error).__name__}: {error}"
+        raise AssertionError(message) from error
+    except Exception as error:
+        message = f"{hook} must raise nothing but GpuUsageError; it raised {type(error).__name__}: {error}"
+        raise AssertionError(message) from error
+
+
+def call(function: Hook, **question: Any) -> Any:  # whatever the hook answers
+    """Call *function* as pluggy does, with the arguments that it names."""
+    taken = inspect.signature(function).parameters
+    return function(**{name: value for name, value in question.items() if name in taken})
 
 
 def check_plugin(
@@ -186,11 +226,15 @@ def check_manager(function: Hook) -> None:
     sound_answer("describe_manager", function)
 
 
-def check_parser(function: Hook) -> None:
-    """Check an adapter's parser: another manager's submission is left to others."""
-    submission = samples.job().submission
-    answer = sound_answer("parse_submission", function, submission=submission, context=samples.context())
-    require(answer is None, f"parse_submission must leave manager {submission.manager!r} to others; got {answer!r:.80}")
+def check_left_to_others(hook: str, function: Hook) -> None:
+    """Check a hook that answers for one manager, file or GPU: another one is left to others."""
+    question = _QUESTIONS[hook]
+    answer = sound_answer(hook, function, **question)
+    if "device" in question:
+        whose = "a GPU that is not there"
+    else:
+        whose = repr(question["path"]) if "path" in question else f"manager {samples.MANAGER!r}"
+    require(answer is None, f"{hook} must leave {whose} to others; got {answer!r:.80}")
 
 
 def check_renderer(function: Hook, *, manager: Hook | None = None) -> None:
@@ -238,89 +282,6 @@ def _check_gpu_types(function: Hook, manager: Manager) -> None:
                 f"render_decision must express each GPU type that a decision requires, or set no fields and say why "
                 f"in 'trouble'; it drops {', '.join(dropped)} of {', '.join(bound.bound_types)}, and sets {fields}",
             )
-
-
-def check_observer(function: Hook) -> None:
-    """Check an adapter's observer: another manager is left to others."""
-    answer = sound_answer("observe_cluster", function, manager=samples.MANAGER, context=samples.context())
-    require(answer is None, f"observe_cluster must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
-
-
-def check_cluster_reader(function: Hook) -> None:
-    """Check a reader of configurations: a file of nobody's is left to others."""
-    answer = sound_answer("read_cluster", function, path=samples.NO_FILE, catalogue=samples.catalogue())
-    require(answer is None, f"read_cluster must leave {samples.NO_FILE!r} to others; got {answer!r:.80}")
-
-
-def check_jobs_reader(function: Hook) -> None:
-    """Check a reader of accounting: a file of nobody's is left to others."""
-    answer = sound_answer("read_past_jobs", function, path=samples.NO_FILE)
-    require(answer is None, f"read_past_jobs must leave {samples.NO_FILE!r} to others; got {answer!r:.80}")
-
-
-def check_past_jobs(function: Hook) -> None:
-    """Check what asks the accounting: another manager is left to others."""
-    question = {"manager": samples.MANAGER, "since_s": 0.0, "context": samples.context()}
-    answer = sound_answer("collect_past_jobs", function, **question)
-    require(answer is None, f"collect_past_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
-
-
-def check_finder(function: Hook) -> None:
-    """Check an adapter's finder: another manager is left to others."""
-    question = {"manager": samples.MANAGER, "job_id": "sample:1", "user": "", "context": samples.context()}
-    answer = sound_answer("find_jobs", function, **question)
-    require(answer is None, f"find_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
-
-
-def check_shared_jobs(function: Hook) -> None:
-    """Check an adapter's list of shared jobs: another manager is left to others."""
-    answer = sound_answer(
-        "find_shared_jobs", function, manager=samples.MANAGER, states=("waiting",), context=samples.context()
-    )
-    require(answer is None, f"find_shared_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
-
-
-def check_restore_request(function: Hook) -> None:
-    """Check an adapter's way back: another manager's job is left to others."""
-    answer = sound_answer(
-        "restore_request", function, job=samples.marked_job(), reason="it cannot start", context=samples.context()
-    )
-    require(answer is None, f"restore_request must leave another manager's job to others; got {answer!r:.80}")
-
-
-def check_out_of_memory_jobs(function: Hook) -> None:
-    """Check an adapter's list of out-of-memory jobs: another manager is left to others."""
-    answer = sound_answer("find_out_of_memory_jobs", function, manager=samples.MANAGER, context=samples.context())
-    require(
-        answer is None, f"find_out_of_memory_jobs must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}"
-    )
-
-
-def check_requeue(function: Hook) -> None:
-    """Check an adapter's requeue_on_whole_gpu: another manager's job is left to others."""
-    answer = sound_answer(
-        "requeue_on_whole_gpu", function, job=samples.marked_job(), reason="out of memory", context=samples.context()
-    )
-    require(answer is None, f"requeue_on_whole_gpu must leave another manager's job to others; got {answer!r:.80}")
-
-
-def check_collector(function: Hook) -> None:
-    """Check an adapter's list of usage: another manager is left to others."""
-    answer = sound_answer("collect_usage", function, manager=samples.MANAGER, context=samples.context())
-    require(answer is None, f"collect_usage must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
-
-
-def check_accounting(function: Hook) -> None:
-    """Check an adapter's accounting: another manager is left to others."""
-    question = {"manager": samples.MANAGER, "since_s": 0.0, "until_s": 1.0, "context": samples.context()}
-    answer = sound_answer("read_accounting", function, **question)
-    require(answer is None, f"read_accounting must leave manager {samples.MANAGER!r} to others; got {answer!r:.80}")
-
-
-def check_gauge(function: Hook) -> None:
-    """Check what reads a GPU: a GPU that no machine has is left to others."""
-    answer = sound_answer("read_gpu", function, device=samples.DEVICE)
-    require(answer is None, f"read_gpu must answer None to a GPU that is not there; got {answer!r:.80}")
 
 
 def check_commands(function: Hook) -> None:
@@ -372,22 +333,10 @@ CHECKS: Mapping[str, Callable[..., None]] = {
     "predict_colocation": check_colocation,
     "decide": check_policy,
     "describe_manager": check_manager,
-    "parse_submission": check_parser,
     "render_decision": check_renderer,
-    "observe_cluster": check_observer,
-    "read_cluster": check_cluster_reader,
-    "read_past_jobs": check_jobs_reader,
-    "collect_past_jobs": check_past_jobs,
-    "find_jobs": check_finder,
-    "find_shared_jobs": check_shared_jobs,
-    "restore_request": check_restore_request,
-    "find_out_of_memory_jobs": check_out_of_memory_jobs,
-    "requeue_on_whole_gpu": check_requeue,
-    "collect_usage": check_collector,
-    "read_accounting": check_accounting,
-    "read_gpu": check_gauge,
     "add_commands": check_commands,
     "decision_made": check_listener,
     "usage_observed": check_usage_listener,
+    **{hook: partial(check_left_to_others, hook) for hook in _QUESTIONS},
 }
 """The check of each hook; a test of gpusage's own fails where a hook has none."""

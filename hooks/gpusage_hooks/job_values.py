@@ -252,6 +252,15 @@ class Bandwidth(Number):
 
 
 @dataclass(frozen=True, slots=True)
+class Rate(Number):
+    """A number of events per second, such as ``5``; the unit may be written, ``5/s``."""
+
+    def parse(self, key: str, text: str) -> float:
+        """Return the number."""
+        return Number.parse(self, key, text.removesuffix("/s").rstrip())
+
+
+@dataclass(frozen=True, slots=True)
 class Duration(Text):
     """A time above 0 such as ``50ms``."""
 

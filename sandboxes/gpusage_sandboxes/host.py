@@ -1,15 +1,75 @@
-"""What a sandbox takes from the machine it runs on: a user, a folder of its own, ports that nobody else has."""
+"""The machine that a sandbox runs on: its cache of downloads, a folder of one's own, free ports, and a progress bar."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import secrets
+import shutil
 import socket
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
 from gpusage_hooks.errors import RequestError
+
+Report = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and of how much: ``report("download", 3_000, 14_000)``."""
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Report nothing."""
+
+
+@contextmanager
+def progress(*, quiet: bool = False) -> Iterator[Report]:
+    """Show on standard error what is done, as a bar a stage, where that is a terminal."""
+    console = Console(stderr=True, quiet=quiet)
+    with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield report
+
+
+def cache_folder() -> Path:
+    """Return where downloads are kept: $GPUSAGE_CACHE, else gpusage in $XDG_CACHE_HOME or ~/.cache."""
+    own = os.environ.get("GPUSAGE_CACHE")
+    if own:
+        return Path(own).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpusage"
+
+
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Let one process at a time build *folder*; the kernel lets go of the lock when its holder dies."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f".{folder.name}.lock").open("w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def build_once(folder: Path, is_complete: Callable[[], bool], build: Callable[[Path], None]) -> None:
+    """Let *build* fill a folder beside *folder*, which is then renamed, unless that is complete already."""
+    if is_complete():
+        return
+    with lock(folder):
+        if not is_complete():  # another process may have built it while this one waited
+            partial = folder.with_name(f".{folder.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            build(partial)
+            shutil.rmtree(folder, ignore_errors=True)
+            partial.rename(folder)
+
 
 _PORTS = range(10_000, 32_000)  # below those that the kernel gives to outgoing connections
 _MOST_TRIES = 1000

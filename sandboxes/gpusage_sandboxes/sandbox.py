@@ -15,21 +15,106 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+import click
+
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes import processes
-from gpusage_sandboxes.guard import dismiss, start_guard
-from gpusage_sandboxes.inside import Inside
+from gpusage_sandboxes.host import Report
 from gpusage_sandboxes.layout import Layout
-from gpusage_sandboxes.progress import Report
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # mypy brings it; at run time nothing needs it
+
+
+_WAIT_FOR_OWNER = 'read -r _; record=$1; shift; [ ! -e "$record" ] || exec "$@"'
+
+
+def start_guard(record: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """Start a process that runs *command* once this one is gone, whatever ended it, if *record* is still there."""
+    return subprocess.Popen(
+        ["/bin/sh", "-c", _WAIT_FOR_OWNER, "guard", str(record), *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def dismiss(guard: subprocess.Popen[bytes]) -> None:
+    """Let the guard go, once the sandbox is down."""
+    if guard.stdin is not None:
+        guard.stdin.close()
+    guard.wait()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """What a command finds around it.
+
+    Attributes:
+        environment: All of it.
+        folder: Where it starts.
+        logs: Where a refusal says to look.
+        complaint_characters: How much of the end of a complaint is shown; all of it where ``None``.
+    """
+
+    environment: Mapping[str, str]
+    folder: Path
+    logs: Path
+    complaint_characters: int | None = None
+
+    def run(self, command: Sequence[str], *, check: bool, timeout_s: float) -> subprocess.CompletedProcess[str]:
+        """Run *command* and return its output.
+
+        Raises:
+            RequestError: It failed, and *check* is true; or it took longer than *timeout_s*.
+        """
+        try:
+            done = subprocess.run(
+                command,
+                check=False,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                cwd=self.folder,
+                env=dict(self.environment),
+                timeout=timeout_s,
+                stdin=subprocess.DEVNULL,
+            )
+        except subprocess.TimeoutExpired as error:
+            message = (
+                f"Command {' '.join(command)!r} must end within {timeout_s:g} s; it did not. Look into {self.logs}."
+            )
+            raise RequestError(message) from error
+        if check and done.returncode != 0:
+            complaint = " ".join((done.stderr or done.stdout).split())
+            shown = complaint[-self.complaint_characters :] if self.complaint_characters else complaint
+            outcome = shown or f"exit status {done.returncode}"
+            message = f"Command {' '.join(command)!r} must succeed; got: {outcome}. Look into {self.logs}."
+            raise RequestError(message)
+        return done
+
+
+def enter(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Put *command*, or the user's own shell where there is none, in this process's place.
+
+    Raises:
+        click.ClickException: It is no program.
+    """
+    arguments = list(command) or [os.environ.get("SHELL") or "/bin/sh"]
+    try:
+        os.execvpe(arguments[0], arguments, environment)  # noqa: S606 - the user's own command, in the user's place
+    except OSError as error:
+        message = f"Command {arguments[0]!r} must be a program; got: {error.strerror}."
+        raise click.ClickException(message) from error
+
 
 START_LIMIT_S = 120.0
 """For what takes seconds on a machine that is not loaded."""

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from gpusage.cli import main
+from gpusage.plugins.loading import ENTRY_POINT_GROUP
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [f"tests/golden/scripts/{name}.sbatch" for name in ("share", "whole", "several", "silent", "typo")]
@@ -32,7 +34,6 @@ COMMANDS = {
     ],
     "validate": ["validate", *SCRIPTS, "--cluster", "tests/golden/cluster.toml"],
     "card": ["card", "examples/models/resnet50.onnx", "examples/models/lstm_lm.onnx"],
-    "gpus": ["gpus"],
     "plugins": ["plugins"],
 }
 STATUS = {"validate": 1}
@@ -40,7 +41,7 @@ STATUS = {"validate": 1}
 
 
 @pytest.fixture(autouse=True)
-def _same_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _same_everywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own_plugins: None) -> None:
     configuration = tmp_path / "gpusage.toml"
     configuration.write_text('mode = "advise"\n')
     monkeypatch.chdir(ROOT)
@@ -64,6 +65,35 @@ def test_predict_fits_a_terminal_of_80_columns(
     result = CliRunner().invoke(main, COMMANDS["predict"])
     assert max(map(len, result.stdout.splitlines())) <= 80
     golden("predict-80.txt", result.stdout)
+
+
+SITE_PLUGIN = """
+from gpusage_hooks import hookimpl
+from gpusage_hooks.samples import gpus
+
+@hookimpl
+def describe_gpus():
+    return gpus()
+
+@hookimpl
+def predict_needs(graph, workload, gpus, known):
+    raise RuntimeError("a golden file rests on this plugin")
+"""
+
+
+def test_a_plugin_that_is_installed_beside_changes_no_golden_file(
+    golden: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As docs/plugins.md says to install one, in the checkout's own .venv."""
+    (tmp_path / "site_of_ours.py").write_text(SITE_PLUGIN)
+    metadata = tmp_path / "site_of_ours-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: site-of-ours\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[gpusage]\nsite = site_of_ours\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "site" in {point.name for point in entry_points(group=ENTRY_POINT_GROUP)}
+    for command in ("plugins", "gpus", "predict"):
+        golden(f"{command}.txt", CliRunner().invoke(main, COMMANDS[command]).stdout)
 
 
 def _without_deflated(text: str) -> str:

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from gpusage_sandboxes.slurm.patchelf import fetch_patchelf
+from gpusage_sandboxes.slurm.installation import fetch_patchelf
 from gpusage_slurm.install import site
 from installations import CHECKOUT, Installation, install_wheel
 

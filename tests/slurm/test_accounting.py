@@ -16,7 +16,7 @@ import pytest
 from gpusage.boundary.operating_system import user_name
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.slurm.accounting import ACCOUNT
-from gpusage_sandboxes.slurm.trial import install_plugin
+from gpusage_sandboxes.slurm.creation import install_plugin
 from slurm_jobs import GENEROUS, gpusaged_status, release, show_job, submit_held, wait_for_state
 from waiting import wait_until
 

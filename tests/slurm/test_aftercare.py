@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_sandboxes.slurm.trial import install_plugin
+from gpusage_sandboxes.slurm.creation import install_plugin
 from slurm_jobs import (
     GENEROUS,
     configure,

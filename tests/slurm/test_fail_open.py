@@ -21,7 +21,7 @@ from gpusage.graphs.card.text import encode
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.gpusaged import start_gpusaged
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_sandboxes.slurm.trial import install_plugin, submission_time_ms
+from gpusage_sandboxes.slurm.creation import install_plugin, submission_time_ms
 from slurm_jobs import configure, gpusaged_status
 from waiting import wait_until
 

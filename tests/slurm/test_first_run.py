@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_sandboxes.slurm.trial import install_plugin
+from gpusage_sandboxes.slurm.creation import install_plugin
 from slurm_jobs import GENEROUS, show_job, submit_until, wait_for_state
 from waiting import wait_until
 

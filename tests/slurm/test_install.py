@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_sandboxes.slurm.trial import install_plugin
+from gpusage_sandboxes.slurm.creation import install_plugin
 from mps import control_in
 from slurm_jobs import GENEROUS, configure, gpusaged_status, submit_held
 from waiting import wait_until

@@ -16,7 +16,7 @@ import pytest
 from gpusage.store.opening import open_store
 from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_sandboxes.slurm.trial import install_plugin
+from gpusage_sandboxes.slurm.creation import install_plugin
 from gpusage_slurm.jobs.queue import PROGRAM_MISSING
 from gpusage_slurm.jobs.restore import OUT_OF_MEMORY
 from slurm_jobs import GENEROUS, configure, gpusaged_status, release, show_job, submit_share, wait_for_state

@@ -14,7 +14,7 @@ import pytest
 
 from gpusage.boundary.operating_system import user_name
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_sandboxes.slurm.trial import install_plugin
+from gpusage_sandboxes.slurm.creation import install_plugin
 from slurm_jobs import (
     GENEROUS,
     HeldJob,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpusage_sandboxes.nodes import SandboxNode
+from gpusage_sandboxes.layout import SandboxNode
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, start_sandbox
-from gpusage_sandboxes.slurm.trial import install_plugin
+from gpusage_sandboxes.slurm.creation import install_plugin
 from slurm_jobs import GENEROUS, configure, gpusaged_status, own_output, release, show_job, submit_until, wait_for_state
 from waiting import wait_until
 

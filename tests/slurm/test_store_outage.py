@@ -15,7 +15,7 @@ import pytest
 
 from gpusage_sandboxes.gpusaged import start_gpusaged, stop_gpusaged
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes
-from gpusage_sandboxes.slurm.trial import install_plugin
+from gpusage_sandboxes.slurm.creation import install_plugin
 from postgresql import Server
 from slurm_jobs import GENEROUS, gpusaged_status, show_job, wait_for_records
 

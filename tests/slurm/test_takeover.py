@@ -14,7 +14,7 @@ import pytest
 
 from gpusage_sandboxes import processes
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_sandboxes.slurm.trial import install_plugin
+from gpusage_sandboxes.slurm.creation import install_plugin
 from slurm_jobs import GENEROUS, own_output, release, show_job, submit_share, wait_for_state
 from waiting import wait_until
 

@@ -1,11 +1,9 @@
-"""gpusage is upgraded, downgraded and removed while jobs run: none fails, no node is drained, each share ends well."""
+"""gpusage is reinstalled and removed while jobs run: none fails, no node is drained, each share ends well."""
 
 from __future__ import annotations
 
-import io
 import shutil
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,8 +19,6 @@ from waiting import wait_until
 
 pytestmark = pytest.mark.slurm
 
-EARLY = "b2635026"
-"""The last revision that let slurm.conf name files inside the Python package."""
 LIGHT = f"model={CHECKOUT / 'examples' / 'models'}/dlrm.onnx,batch=8,mode=infer"
 STEPS = (
     "echo begun; touch begun-$SLURM_JOB_ID; until [ -e {} ]; do sleep .1; done; srun --gres=gpu:1 echo step; echo ended"
@@ -92,19 +88,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def early_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the wheel of an early revision, from this checkout's history."""
-    archive = subprocess.run(["git", "archive", EARLY], check=False, capture_output=True, cwd=CHECKOUT)
-    if archive.returncode:
-        pytest.skip("this checkout has no history to take an early revision from")
-    folder = tmp_path_factory.mktemp("early")
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tree:
-        tree.extractall(folder)  # noqa: S202 - our own
-    build("wheel", folder, checkout=folder)
-    return next(folder.glob("*.whl"))
-
-
-@pytest.fixture(scope="module")
 def site(slurm_release: str | None, wheel: Path) -> Iterator[Site]:
     """Return a site with nothing of ours in its slurm.conf yet."""
     with (
@@ -116,31 +99,6 @@ def site(slurm_release: str | None, wheel: Path) -> Iterator[Site]:
         subprocess.run([uv, "pip", "install", "--quiet", "--python", venv / "bin" / "python", "pip"], check=True)
         write_gpusage_toml(sandbox.layout, "enforce", GENEROUS)
         yield Site(sandbox=sandbox, venv=venv)
-
-
-def test_a_share_crosses_an_upgrade_from_an_early_installation_and_a_downgrade(
-    site: Site, wheel: Path, early_wheel: Path
-) -> None:
-    with tempfile.TemporaryDirectory(prefix="gpusage-early.", dir="/tmp") as folder:
-        early = Site(sandbox=site.sandbox, venv=install_wheel(early_wheel, Path(folder)).folder / "venv")
-        early.install()
-        assert f"TaskProlog={folder}" in site.sandbox.layout.slurm_conf.read_text()
-        job = early.begin_share()
-        assert "names a file inside gpusage's Python package" in site.run("gpusage", "slurm", "doctor", check=False)
-        site.install()
-        assert folder not in site.sandbox.layout.slurm_conf.read_text()
-        # What runs a job's task epilog is what slurmd knew when the job began: the early package stays until then.
-        assert site.end_share(job) == "begun\nstep\nended\n"
-    job = site.begin_share()
-    site.put(early_wheel)
-    site.start_gpusaged()
-    assert site.end_share(job) == "begun\nstep\nended\n"
-    job = site.begin_share()
-    site.put(wheel)
-    site.install()
-    assert site.end_share(job) == "begun\nstep\nended\n"
-    assert "TaskProlog" in site.run("gpusage", "slurm", "uninstall")
-    site.require_whole()
 
 
 def test_amid_jobs_the_package_is_replaced_and_none_fails(site: Site, wheel: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from gpusage.node.sampler.usage_reports import parse_usage_reports
 from gpusage.store.opening import open_store
 from gpusage_sandboxes.slurm import ClusterPlan, Sandbox, parse_nodes, start_sandbox
-from gpusage_sandboxes.slurm.trial import install_plugin
+from gpusage_sandboxes.slurm.creation import install_plugin
 from mps import control_in, driver_in
 from nvml import built_nvml
 from slurm_jobs import (

@@ -10,8 +10,8 @@ import pytest
 
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, parse_nodes, start_sandbox
+from gpusage_sandboxes.yarn.hadoop import prepare_java
 from gpusage_sandboxes.yarn.jar import build_jar
-from gpusage_sandboxes.yarn.java import prepare_java
 
 PLAN = ClusterPlan(nodes=parse_nodes("1xv100:2,1xa100:2,1xh100:2"))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusage_sandboxes.cache import cache_folder
-from gpusage_sandboxes.yarn.java import find_java
+from gpusage_sandboxes.host import cache_folder
+from gpusage_sandboxes.yarn.hadoop import find_java
 
 pytestmark = pytest.mark.yarn
 

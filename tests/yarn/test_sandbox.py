@@ -22,9 +22,9 @@ import pytest
 import yarn_applications as apps
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes import processes
-from gpusage_sandboxes.cache import cache_folder
+from gpusage_sandboxes.host import cache_folder
 from gpusage_sandboxes.yarn import ClusterPlan, Sandbox, open_sandbox, parse_nodes, start_sandbox
-from gpusage_sandboxes.yarn.java import prepare_jdk
+from gpusage_sandboxes.yarn.hadoop import prepare_jdk
 from gpusage_sandboxes.yarn.layout import RESOURCE_MANAGER
 
 pytestmark = pytest.mark.yarn

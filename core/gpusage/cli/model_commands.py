@@ -9,7 +9,8 @@ import click
 from gpusage.cli import options
 from gpusage.cli.program import run_by
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.job_values import Duration, Number, Text
+from gpusage_hooks.job_keys import JOB_KEYS
+from gpusage_hooks.job_values import Duration, Text
 
 PREDICT_EXAMPLES = """\b
 Examples:
@@ -66,8 +67,7 @@ def _read_sizes(context: click.Context, parameter: click.Parameter, text: str | 
 
 def _read_rate(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
     """Return requests a second, written ``5`` or ``5/s``."""
-    kind = Number("requests per second above 0", "5")
-    return None if text is None else _read_value(kind, "rate", text.removesuffix("/s"))
+    return None if text is None else _read_value(JOB_KEYS["rate"].kind, "rate", text)
 
 
 def _read_latency(_: click.Context, __: click.Parameter, text: str | None) -> float | None:

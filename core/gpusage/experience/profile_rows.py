@@ -20,8 +20,7 @@ COLUMNS = (
     *("sharing", "thread_percent"),
     *("steps", "step_time_s", "step_time_p10_s", "step_time_p90_s", "steps_per_s", "samples_per_s"),
     *("allocated_bytes", "reserved_bytes", "process_bytes", "used_bytes", "parameter_count", "prepare_s"),
-    *("gpu_utilization", "memory_utilization", "sm_activity", "sm_occupancy", "tensor_activity", "dram_activity"),
-    *("power_w", "sm_clock_hz", "memory_clock_hz", "temperature_c", "throttle_reasons", "samples"),
+    *("gpu_utilization", "sm_activity", "dram_activity", "power_w", "samples"),
     *("device", "gpu", "driver", "cuda", "cudnn", "torch", "libraries", "python", "gpusage"),
 )
 GPU_BOUND = 0.95

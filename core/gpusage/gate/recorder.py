@@ -16,8 +16,6 @@ import torch
 from torch.nn.modules import module as hooks
 from torch.utils.hooks import RemovableHandle
 
-from gpusage.gate import cuda
-
 Stamp = Any
 """A time in seconds, or a CUDA event."""
 
@@ -108,10 +106,22 @@ def before_backward(output: object, call: Callable[[], None]) -> None:
 
 
 def _stamp() -> Stamp:
-    return cuda.event_now(is_timed=True) if cuda.is_used() else time.perf_counter()
+    return event_now(is_timed=True) if is_used() else time.perf_counter()
 
 
 def _seconds(begun: Stamp, ended: Stamp) -> float:
     if isinstance(begun, float) or isinstance(ended, float):
         return ended - begun if isinstance(begun, float) and isinstance(ended, float) else 0.0
     return float(begun.elapsed_time(ended)) / 1e3
+
+
+def is_used() -> bool:
+    """Return whether this process computes on a GPU; a look that starts nothing there."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def event_now(*, is_timed: bool = False) -> torch.cuda.Event:
+    """Return an event at the end of what is queued now."""
+    event = torch.cuda.Event(enable_timing=is_timed)  # type: ignore[no-untyped-call]
+    event.record()
+    return event

@@ -7,8 +7,8 @@ import threading
 import torch
 from torch.nn.modules import module as modules
 
-from gpusage.gate import cuda
 from gpusage.gate.busy_flags import BusyFlags
+from gpusage.gate.recorder import is_used
 
 
 class Serving:
@@ -35,6 +35,6 @@ class Serving:
         self._calls.depth -= 1
         if self._calls.depth == 0 and getattr(self._calls, "is_request", False):
             self._calls.is_request = False
-            if cuda.is_used():
+            if is_used():
                 torch.cuda.current_stream().synchronize()  # the answer is there when the GPU has it
             self._flags.leave()

@@ -1,16 +1,23 @@
 """Training's side of the gate: holds the heavy parts of a step while a request is in flight; only with PyTorch.
 
+A part is a module that calls no other, forward and backward; it is light where half of the GPU is enough for it. It is
+priced as a job is: by the same prediction from its graph, corrected by the time that it took in one logged step
+(docs/decisions/gate.md).
+
 Invariants:
 
 1. While nobody serves, no module is hooked: a step costs one look at 64 bytes.
 2. No tensor and no graph is changed, so that what is trained is the same, bit for bit.
 3. Hooks are PyTorch's global ones, not the model's: it can be copied, saved and compiled as ever.
+4. One hold ends after ``longest_s``, whatever happens. In any span of time training is held for at most ``1 - share``
+   of it, and ``longest_s`` more: it keeps ``share``.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
@@ -19,18 +26,28 @@ from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 from torch.utils.hooks import RemovableHandle
 
-from gpusage.gate import cuda
+import gpusage
+from gpusage.devices.precisions import PURE
 from gpusage.gate.busy_flags import BusyFlags
-from gpusage.gate.parts import Part
-from gpusage.gate.patience import Patience
-from gpusage.gate.prices import half_price, own_gpu
-from gpusage.gate.recorder import Recorder, before_backward
+from gpusage.gate.recorder import Recorder, before_backward, event_now, is_used
+from gpusage.graphs.torch.recording import SEQUENCES_FIRST_NOTE
+from gpusage_hooks.errors import DeviceError, GraphError, RequestError
+from gpusage_hooks.types import Precision
 
 RECHECK_S = 50e-6
 RECORD_AGAIN_AFTER = 1000
 """Steps after which parts are timed anew: a model may have changed."""
 LONGEST_PRICING_S = 5.0
 """Parts that are not priced by then are rated by their time alone."""
+HALF_PERCENT = 50
+LIGHT_PRICE = 1.25
+"""What half a GPU may cost a light part; as `SharingRules.maximum_slowdown`."""
+SHORT_S = 100e-6
+"""To hold what ends sooner gains an inference job nothing."""
+LONGEST_S = 0.1
+"""Of one hold: longer than most requests take, shorter than a user notices."""
+TRAINING_SHARE = 0.2
+"""The part of the time that training has, if requests never end."""
 
 
 class Training:
@@ -103,7 +120,7 @@ class Training:
 
     def _wait_for_requests(self, *_: object) -> None:
         """Return when no request is in flight, or when patience ends."""
-        if cuda.is_used():
+        if is_used():
             self._stay_close()
         if not self._flags.is_busy():
             return
@@ -119,7 +136,7 @@ class Training:
         """Let the host be at most one heavy part ahead of the GPU: what is queued there cannot be held any more."""
         if torch.cuda.is_current_stream_capturing():
             return
-        earlier, self._last = self._last, cuda.event_now()
+        earlier, self._last = self._last, event_now()
         if earlier is not None:
             earlier.synchronize()
 
@@ -154,3 +171,86 @@ def parts_of(
 ) -> Mapping[torch.nn.Module, Part]:
     """Return a part for each module of *seconds*."""
     return {module: Part(seconds=span_s, half_price=price(module, span_s)) for module, span_s in seconds.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What is known of one part of a step.
+
+    Attributes:
+        seconds: Of one forward and backward run.
+        half_price: The predicted time on half a GPU over that on the whole; ``None`` where nothing predicts it.
+    """
+
+    seconds: float
+    half_price: float | None = None
+
+    @property
+    def is_heavy(self) -> bool:
+        """Return whether inference beside it would wait for it; a long part that nothing predicts is heavy."""
+        return self.seconds >= SHORT_S and (self.half_price is None or self.half_price > LIGHT_PRICE)
+
+
+class Patience:
+    """Time that training may be held, earned while it runs and spent while it is held."""
+
+    def __init__(self, *, longest_s: float = LONGEST_S, share: float = TRAINING_SHARE) -> None:
+        self._longest_s = longest_s
+        self._earned_per_s = (1 - share) / share
+        self._credit_s = longest_s
+        self._since_s: float | None = None
+
+    def allowed_s(self, now_s: float) -> float:
+        """Return how long training may be held from *now_s* on."""
+        run_s = 0.0 if self._since_s is None else max(now_s - self._since_s, 0.0)
+        self._credit_s = min(self._longest_s, self._credit_s + run_s * self._earned_per_s)
+        self._since_s = now_s
+        return self._credit_s
+
+    def spend(self, held_s: float) -> None:
+        """Count a hold of *held_s* that began at the last `allowed_s`."""
+        self._credit_s -= held_s
+        self._since_s = (self._since_s or 0.0) + held_s
+
+
+def own_gpu() -> str | None:
+    """Return the name of PyTorch's GPU, ``None`` where it uses none."""
+    return torch.cuda.get_device_name() if is_used() else None
+
+
+def half_price(module: torch.nn.Module, inputs: tuple[Any, ...], seconds: float, gpu: str) -> float | None:
+    """Return the time of a training step of *module* on half of *gpu* over that on the whole; ``None`` if unknown.
+
+    Only modules of PyTorch itself are asked, for others might change when they are played.
+
+    Args:
+        module: A part of the model.
+        inputs: What it is called with; only the shapes count.
+        seconds: What one run took, forward and backward, which corrects the prediction.
+        gpu: By its name of the catalogue, or PyTorch's.
+    """
+    sizes = [each.shape for each in inputs if isinstance(each, torch.Tensor) and each.dim()]
+    if not type(module).__module__.startswith("torch.nn.") or not sizes:
+        return None
+    try:
+        graph = gpusage.read_model(module, inputs)
+        need = gpusage.predict(
+            graph,
+            gpu=gpu,
+            share=HALF_PERCENT,
+            step_time_s=seconds,
+            batch_size=int(sizes[0][int(SEQUENCES_FIRST_NOTE in graph.notes)]),
+            mode="train",
+            precision=_precision(module),
+            optimizer="none",
+        )
+    except (DeviceError, GraphError, RequestError):
+        return None
+    return need.slowdown.value
+
+
+def _precision(module: torch.nn.Module) -> Precision:
+    if not torch.is_autocast_enabled("cuda"):
+        weight = next(module.parameters(), None)
+        return "fp32" if weight is None else PURE.get(str(weight.dtype), "fp32")
+    return "bf16" if torch.get_autocast_dtype("cuda") is torch.bfloat16 else "fp16"

@@ -41,7 +41,8 @@ from gpusage.predictors.times.step_time import (
 from gpusage.predictors.work.checkpoints import Checkpoints
 from gpusage.predictors.work.lowering import with_adapters
 from gpusage.predictors.work.operators import OperatorClass
-from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, SoloRun, Workload
+from gpusage_hooks.job_keys import step_settings_of
+from gpusage_hooks.types import Gpu, Interval, MemoryInterval, ModelGraph, Workload
 
 
 class GpuAnalysis:
@@ -171,7 +172,7 @@ _AnalysisKey = tuple[Pretrained, Workload]
 
 
 class WorkloadAnalysis(StepWork):
-    """A model that is run in one way; of its workload, what `analyze` leaves counts.
+    """A model that is run in one way; of its workload, what `step_settings_of` leaves counts.
 
     Attributes:
         in_flight: Micro-batches whose activations a stage of a pipeline keeps, of all nodes or of each; else 1.
@@ -266,9 +267,9 @@ class _GraphCache(NamedTuple):
 
 def analyze(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
     """Return what *workload* of *graph* needs, the same object as before while *graph* caches it."""
-    # What no figure here depends on; a workload's shape is the graph's already.
-    relevant = replace(workload, shape=(), steps=None, slo=None, slowdown=None, alone=SoloRun())
-    return _cache_of(graph).analyses.find((pretrained(), relevant), lambda: _analysis(graph, workload))
+    return _cache_of(graph).analyses.find(
+        (pretrained(), step_settings_of(workload)), lambda: _analysis(graph, workload)
+    )
 
 
 def _analysis(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:

@@ -7,52 +7,56 @@ Invariants:
 3. Unknown is ``None``, never 0 or NaN.
 """
 
-from gpusage_hooks.types.clusters import Cluster, GpuPool, GpuRequest, NodeKind, Room
+from gpusage_hooks.types.clusters import Cluster, GpuPool, GpuRequest, Neighbour, NodeKind, Room
 from gpusage_hooks.types.decisions import (
     STAGES,
+    Binding,
     Candidate,
+    Cap,
     Code,
     Decision,
     DecisionRecord,
-    PolicyInput,
-    RenderedDecision,
-    Stage,
-)
-from gpusage_hooks.types.figures import Interval, MemoryInterval
-from gpusage_hooks.types.gpus import Gpu
-from gpusage_hooks.types.graphs import Attribute, Dim, ElementType, ModelGraph, Node, Shape
-from gpusage_hooks.types.jobs import (
-    AnnotatedJob,
-    DecisionRequest,
-    Job,
-    JobIdentity,
-    JobState,
-    OutOfMemoryJob,
-    PastJob,
-    Submitter,
-)
-from gpusage_hooks.types.needs import Colocation, Figure, GpuNeed, ObservedFigures, Price
-from gpusage_hooks.types.neighbours import Neighbour
-from gpusage_hooks.types.rules import (
-    Binding,
-    Cap,
     GenerationRules,
     MoneyRules,
     NetworkRules,
+    PolicyInput,
     Range,
+    RenderedDecision,
     Rules,
     SharingRules,
     SloRules,
+    Stage,
 )
-from gpusage_hooks.types.usage import Allocation, Division, GpuReading, Outcome, Usage
+from gpusage_hooks.types.jobs import (
+    Allocation,
+    AnnotatedJob,
+    DecisionRequest,
+    Division,
+    GpuReading,
+    Job,
+    JobIdentity,
+    JobState,
+    Outcome,
+    OutOfMemoryJob,
+    PastJob,
+    Submitter,
+    Usage,
+)
+from gpusage_hooks.types.needs import Colocation, Figure, Gpu, GpuNeed, Interval, MemoryInterval, ObservedFigures, Price
 from gpusage_hooks.types.workloads import (
+    Attribute,
     Decoding,
+    Dim,
+    ElementType,
     Engine,
     Layout,
     Mode,
+    ModelGraph,
     ModelRequest,
+    Node,
     Optimizer,
     Precision,
+    Shape,
     Slo,
     SoloRun,
     Strategy,

@@ -1,11 +1,31 @@
-"""What a job asks of a cluster, and what the cluster has."""
+"""What a job requests of a cluster, and what the cluster has."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from gpusage_hooks.types.neighbours import Neighbour
+from gpusage_hooks.types.needs import GpuNeed
+from gpusage_hooks.types.workloads import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """A job on a share of a GPU.
+
+    Attributes:
+        nodes: Where it runs, by the manager's own names.
+        share_percent: The part of one GPU that it has.
+        thread_percent: What it may use of that GPU's threads.
+        need: As predicted when its share was decided.
+        workload: How it runs its model; what it promises.
+    """
+
+    nodes: tuple[str, ...]
+    share_percent: int
+    thread_percent: int
+    need: GpuNeed
+    workload: Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,13 +154,7 @@ def refit_sums(pairs: Pairs, train_mask: BoolArray, target: int) -> FloatArray:
 
 
 def _fitted_with_target(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:
-    return fitted_on(pairs)(pairs, _, target)
-
-
-def fitted_on(source: Pairs) -> Policy:
-    """Return what ours says, fitted on all of *source*, whatever the training jobs are."""
-    learned = learned_colocation(_fitted_on_all(source))
-    return lambda pairs, _, target: np.asarray(_sums(learned, pairs)[target])
+    return np.asarray(_sums(learned_colocation(_fitted_on_all(pairs)), pairs)[target])
 
 
 def as_shipped(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:

@@ -222,20 +222,15 @@ def mean_sums(pairs: Pairs, train_mask: BoolArray, _: int) -> FloatArray:
 
 def kace(pairs: Pairs, train_mask: BoolArray, target: int) -> FloatArray:
     """Return what a linear regression on the sums of both jobs' features says."""
-    return kace_fitted_on(pairs, train_mask)(pairs, train_mask, target)
-
-
-def kace_fitted_on(source: Pairs, train_mask: BoolArray) -> Policy:
-    """Return the regression fitted on the training jobs of *source*, whatever the training jobs are later."""
-    first, second = np.nonzero(np.triu(~np.isnan(source.sums) & train_mask[:, np.newaxis] & train_mask))
+    first, second = np.nonzero(np.triu(~np.isnan(pairs.sums) & train_mask[:, np.newaxis] & train_mask))
 
     def design(rows: FloatArray) -> FloatArray:
         return np.concatenate([rows, np.ones((len(rows), 1))], axis=1)
 
     weights, *_ = np.linalg.lstsq(
-        design(source.features[first] + source.features[second]), source.sums[first, second], rcond=None
+        design(pairs.features[first] + pairs.features[second]), pairs.sums[first, second], rcond=None
     )
-    return lambda pairs, _, target: np.asarray(design(pairs.features[target] + pairs.features) @ weights)
+    return np.asarray(design(pairs.features[target] + pairs.features) @ weights)
 
 
 def activities(pairs: Pairs, _: BoolArray, target: int) -> FloatArray:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 PERIOD_S = 0.05
 SETTLED_S = 0.7
 """NVML's utilization is a mean over up to this long: earlier readings of a window still see what was before it."""
-GPM_METRICS = {"sm_activity": 2, "sm_occupancy": 3, "tensor_activity": 5, "dram_activity": 10}
+GPM_METRICS = {"sm_activity": 2, "dram_activity": 10}
 """Numbers of nvmlGpmMetricId_t; hardware counters that Hopper and later GPUs give to everybody."""
 
 Readings = dict[str, Any]
@@ -80,19 +80,11 @@ class NvmlGauges:
         nvml, handle = self._nvml, self._handle
         reading: Readings = {}
         with suppress(nvml.NVMLError):
-            rates = nvml.nvmlDeviceGetUtilizationRates(handle)
-            reading |= {"gpu_utilization": rates.gpu / 100, "memory_utilization": rates.memory / 100}
+            reading["gpu_utilization"] = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
         with suppress(nvml.NVMLError):
             reading["used_bytes"] = int(nvml.nvmlDeviceGetMemoryInfo(handle).used) - self._idle_bytes
         with suppress(nvml.NVMLError):
             reading["power_w"] = nvml.nvmlDeviceGetPowerUsage(handle) / 1e3
-        with suppress(nvml.NVMLError):
-            reading["sm_clock_hz"] = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6
-            reading["memory_clock_hz"] = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM) * 1e6
-        with suppress(nvml.NVMLError):
-            reading["temperature_c"] = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-        with suppress(nvml.NVMLError):
-            reading["throttle_reasons"] = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
         with suppress(nvml.NVMLError):
             running = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
             reading["process_bytes"] = {
@@ -151,18 +143,15 @@ def open_gauges(index: int) -> NvmlGauges | None:
 
 
 def _summary(readings: Sequence[Readings]) -> Readings:
-    """Return the mean of what varies, the highest of memory, every reason for which clocks were lowered."""
+    """Return the mean of what varies, the highest of memory."""
     summary: Readings = {"samples": len(readings)}
     settled = [reading for reading in readings if reading["is_settled"]]
-    for name in ("gpu_utilization", "memory_utilization", "power_w", "sm_clock_hz", "memory_clock_hz"):
+    for name in ("gpu_utilization", "power_w"):
         values = [reading[name] for reading in settled if name in reading]
         summary[name] = statistics.fmean(values) if values else None
-    for name in ("used_bytes", "temperature_c"):
-        summary[name] = max((reading[name] for reading in readings if name in reading), default=None)
-    reasons = 0
-    for reading in readings:
-        reasons |= reading.get("throttle_reasons", 0)
-    summary["throttle_reasons"] = reasons
+    summary["used_bytes"] = max(
+        (reading["used_bytes"] for reading in readings if "used_bytes" in reading), default=None
+    )
     held: dict[int, int] = {}
     for reading in readings:
         for pid, size in reading.get("process_bytes", {}).items():

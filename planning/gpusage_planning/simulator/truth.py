@@ -198,7 +198,7 @@ def _names(names: Sequence[str], origin: str) -> Sequence[str]:
     missing = next((name for name in needed if name not in names), None)
     if missing is not None:
         got = ", ".join(names)[:LONGEST_TEXT] or "an empty file"
-        message = f"{WHAT} {origin!r} must have a column {missing!r}; got {got}. docs/simulator.md has the columns."
+        message = f"{WHAT} {origin!r} must have a column {missing!r}; got {got}. lab/docs/simulator.md has the columns."
         raise RequestError(message)
     return names
 

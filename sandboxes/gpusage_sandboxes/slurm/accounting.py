@@ -5,8 +5,7 @@ from __future__ import annotations
 from gpusage.boundary.operating_system import user_name
 from gpusage_sandboxes.sandbox import Sandbox
 from gpusage_sandboxes.slurm.installation import Installation
-from gpusage_sandboxes.slurm.layout import Layout
-from gpusage_sandboxes.slurm.slurm_conf import Host
+from gpusage_sandboxes.slurm.layout import Host, Layout
 
 ACCOUNT = "sandbox"
 _SLURMDBD = """\

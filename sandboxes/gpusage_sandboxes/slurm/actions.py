@@ -6,10 +6,10 @@ from pathlib import Path
 
 from gpusage.settings.configuration import SiteMode
 from gpusage_sandboxes.actions import mode_line, show_up, shut_down
-from gpusage_sandboxes.inside import enter
-from gpusage_sandboxes.progress import progress
+from gpusage_sandboxes.host import progress
+from gpusage_sandboxes.sandbox import enter
 from gpusage_sandboxes.slurm import ClusterPlan, open_sandbox, parse_nodes, start_sandbox
-from gpusage_sandboxes.slurm.trial import install_plugin
+from gpusage_sandboxes.slurm.creation import install_plugin
 
 
 def up(  # noqa: PLR0913 - one for each option

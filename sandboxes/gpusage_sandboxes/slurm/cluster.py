@@ -17,7 +17,7 @@ import msgspec
 from gpusage.boundary.operating_system import user_name
 from gpusage_hooks.errors import RequestError
 from gpusage_sandboxes import processes
-from gpusage_sandboxes.record import no_sandbox, read_record
+from gpusage_sandboxes.layout import no_sandbox, read_record
 from gpusage_sandboxes.sandbox import START_LIMIT_S
 from gpusage_sandboxes.sandbox import Sandbox as AnySandbox
 from gpusage_sandboxes.slurm.accounting import start_accounting

@@ -1,23 +1,30 @@
-"""How a sandbox of Slurm comes into being."""
+"""How a Slurm sandbox comes into being, and gpusage in it, by its own installer."""
 
 from __future__ import annotations
 
+import re
 import secrets
 import shutil
 import socket
 from pathlib import Path
 
 from gpusage.boundary.operating_system import user_name
-from gpusage_sandboxes.gpusaged import write_gpusage_toml
-from gpusage_sandboxes.host import free_ports, private_folder
-from gpusage_sandboxes.progress import Report, silent
-from gpusage_sandboxes.record import write_record
+from gpusage.settings.configuration import SiteMode
+from gpusage_sandboxes.gpusaged import start_gpusaged, write_gpusage_toml
+from gpusage_sandboxes.host import Report, free_ports, private_folder, silent
+from gpusage_sandboxes.layout import write_record
 from gpusage_sandboxes.sandbox import down_on_failure
 from gpusage_sandboxes.slurm.accounting import lay_out_accounting
 from gpusage_sandboxes.slurm.cluster import Record, Sandbox
 from gpusage_sandboxes.slurm.installation import prepare_installation
-from gpusage_sandboxes.slurm.layout import ClusterPlan, Layout, render_cgroup_conf, render_gres_conf
-from gpusage_sandboxes.slurm.slurm_conf import Host, render_slurm_conf
+from gpusage_sandboxes.slurm.layout import (
+    ClusterPlan,
+    Host,
+    Layout,
+    render_cgroup_conf,
+    render_gres_conf,
+    render_slurm_conf,
+)
 
 _DEVICE = "/dev/null"  # a character device that every Linux has; the sandbox's GPUs are links to it
 
@@ -66,3 +73,35 @@ def _lay_out(plan: ClusterPlan, sandbox: Sandbox) -> None:
     (layout.etc / "gres.conf").write_text(render_gres_conf(plan, layout), encoding="utf-8")
     (layout.etc / "cgroup.conf").write_text(render_cgroup_conf(installation.major_minor), encoding="utf-8")
     write_gpusage_toml(layout, "observe")
+
+
+_SUBMISSIONS = re.compile(r"REQUEST_SUBMIT_BATCH_JOB .*total_time:(\d+)")
+
+
+def install_plugin(sandbox: Sandbox, mode: SiteMode = "enforce", settings: str = "") -> None:
+    """Install gpusage as an admin would, start gpusaged, and wait until it has seen the cluster.
+
+    Args:
+        sandbox: Running.
+        mode: What gpusage may do.
+        settings: Further lines of gpusage.toml; without any, the product's own defaults hold.
+
+    Raises:
+        RequestError: The installer refuses, or the daemon does not come up.
+    """
+    write_gpusage_toml(sandbox.layout, mode, settings)
+    sandbox.run("gpusage", "slurm", "install", "--nodes-ready", "--yes")
+    sandbox.reconfigure()
+    if sandbox.layout.slurmdbd_conf.exists():
+        sandbox.restart_controller()  # before 23.11, only that makes it count what is new in AccountingStorageTRES
+        sandbox.wait_for_nodes()
+    start_gpusaged(sandbox)
+
+
+def submission_time_ms(sandbox: Sandbox) -> float:
+    """Return what slurmctld has spent on batch submissions so far, in all, by its own count.
+
+    The time that its log shows for a submission begins only after job_submit has run.
+    """
+    count = _SUBMISSIONS.search(sandbox.run("sdiag").stdout)
+    return int(count[1]) / 1000 if count else 0.0

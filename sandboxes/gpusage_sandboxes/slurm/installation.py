@@ -10,9 +10,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +22,46 @@ from pathlib import Path
 import msgspec
 
 from gpusage_hooks.errors import RequestError
-from gpusage_sandboxes.cache import cache_folder, lock
-from gpusage_sandboxes.packages import download, require_apt, unpack
-from gpusage_sandboxes.progress import Report, silent
-from gpusage_sandboxes.slurm.patchelf import prepare_patchelf
-from gpusage_sandboxes.sources import choose_source, read_host_sources, read_os_release
+from gpusage_sandboxes.host import Report, build_once, cache_folder, silent
+from gpusage_sandboxes.packages import choose_source, download, read_host_sources, read_os_release, require_apt, unpack
 from gpusage_slurm.scontrol import SANDBOX_RECORD
+
+_NAME = "patchelf"
+
+
+def prepare_patchelf(*, cache: Path | None = None, report: Report = silent) -> Path:
+    """Return the host's patchelf; where it has none, the one of its own release from the cache.
+
+    Raises:
+        RequestError: The host has none, and its apt mirror neither.
+    """
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    program = shutil.which(_NAME, path=places)
+    return Path(program) if program else fetch_patchelf((cache or cache_folder()).absolute(), report)
+
+
+def fetch_patchelf(cache: Path, report: Report = silent) -> Path:
+    """Return the patchelf of the host's own release, fetched into *cache* on first use.
+
+    Raises:
+        RequestError: The host's apt mirror has none.
+    """
+    source = choose_source(read_host_sources(), read_os_release(), None)
+    folder = cache / _NAME / source.suite
+    program = folder / "usr" / "bin" / _NAME
+
+    def build(partial: Path) -> None:
+        fetched = folder.with_name(f".{source.suite}.apt")
+        archives = download((_NAME,), source, fetched, report)
+        unpack([path for path in archives if path.name.startswith(f"{_NAME}_")], partial)
+        shutil.rmtree(fetched)
+
+    build_once(folder, program.is_file, build)
+    if not program.is_file():
+        message = f"Package {_NAME} must bring {program}; it does not. Install patchelf on the host."
+        raise RequestError(message)
+    return program
+
 
 _CACHE = "slurm-3"  # another number for another way of building: sandboxes may still run from what was built before
 _PACKAGES = (
@@ -127,18 +163,39 @@ def prepare_installation(
     source = choose_source(read_host_sources(), read_os_release(), release)
     name = f"{source.suite}-accounting" if accounting else source.suite
     folder = (cache or cache_folder()).absolute() / _CACHE / name
-    ready = read_installation(folder)
-    if ready:
-        return ready
-    with lock(folder):
-        ready = read_installation(folder)  # another process may have built it while this one waited
-        if ready:
-            return ready
+
+    def build(partial: Path) -> None:
         fetched = folder.with_name(f".{name}.apt")
         archives = download((*_PACKAGES, *(_WITH_ACCOUNTING if accounting else ())), source, fetched, report)
-        _build(folder, source.suite, archives, report)
+        version = slurm_version(archives)
+        unpack(archives, partial / "root", report)
+
+        root = partial / "root"
+        programs = [path for path in sorted(root.glob("usr/*bin/*")) if _PROGRAM.match(path.name) and _is_elf(path)]
+        (partial / "bin").mkdir()
+        libraries = [path for path in [*root.glob("lib/*-linux-*"), *root.glob("usr/lib/*-linux-*")] if path.is_dir()]
+        libraries += root.glob("usr/lib/*/slurm-wlm")
+        search_path = ":".join(str(folder / path.relative_to(partial)) for path in libraries)
+        loader = folder / _loader(root, programs[0]).relative_to(partial)
+        for number, program in enumerate(programs):
+            report("patch", number, len(programs))
+            _patchelf("--set-interpreter", str(loader), "--force-rpath", "--set-rpath", search_path, str(program))
+            plain = program.name.removesuffix("-wlm")
+            (partial / "bin" / plain).symlink_to(folder / program.relative_to(partial))
+        report("patch", len(programs), len(programs))
+
+        if _major_minor(version) >= _HOLDS_WITHOUT_LOGIN:
+            leave_login_alone(partial / (partial / "bin" / "slurmd").readlink().relative_to(folder))
+        record = _Record(release=source.suite, version=version, folder=str(folder))
+        (partial / SANDBOX_RECORD).write_bytes(msgspec.json.encode(record))
         shutil.rmtree(fetched)
-    return _existing(folder)
+
+    build_once(folder, lambda: read_installation(folder) is not None, build)
+    ready = read_installation(folder)
+    if ready is None:
+        message = f"Folder {folder} must hold the installation that was just built; got none. Try again."
+        raise RequestError(message)
+    return ready
 
 
 def read_installation(folder: Path) -> Installation | None:
@@ -169,46 +226,6 @@ def slurm_version(archives: Sequence[Path]) -> str:
 def _major_minor(version: str) -> tuple[int, int]:
     major, minor = version.split(".")[:2]
     return int(major), int(minor)
-
-
-def _existing(folder: Path) -> Installation:
-    ready = read_installation(folder)
-    if ready is None:
-        message = f"Folder {folder} must hold the installation that was just built; got none. Try again."
-        raise RequestError(message)
-    return ready
-
-
-def _build(folder: Path, release: str, archives: Sequence[Path], report: Report) -> None:
-    """Build the installation beside its place and rename it into it."""
-    version = slurm_version(archives)
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    unpack(archives, partial / "root", report)
-    _patch(partial, folder, report)
-    if _major_minor(version) >= _HOLDS_WITHOUT_LOGIN:
-        leave_login_alone(partial / (partial / "bin" / "slurmd").readlink().relative_to(folder))
-    record = _Record(release=release, version=version, folder=str(folder))
-    (partial / SANDBOX_RECORD).write_bytes(msgspec.json.encode(record))
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
-
-
-def _patch(partial: Path, folder: Path, report: Report) -> None:
-    """Tie each program to the libraries that will lie in *folder*, and give it its plain name in ``bin``."""
-    root = partial / "root"
-    programs = [path for path in sorted(root.glob("usr/*bin/*")) if _PROGRAM.match(path.name) and _is_elf(path)]
-    (partial / "bin").mkdir()
-    libraries = [path for path in [*root.glob("lib/*-linux-*"), *root.glob("usr/lib/*-linux-*")] if path.is_dir()]
-    libraries += root.glob("usr/lib/*/slurm-wlm")
-    search_path = ":".join(str(folder / path.relative_to(partial)) for path in libraries)
-    loader = folder / _loader(root, programs[0]).relative_to(partial)
-    for number, program in enumerate(programs):
-        report("patch", number, len(programs))
-        _patchelf("--set-interpreter", str(loader), "--force-rpath", "--set-rpath", search_path, str(program))
-        plain = program.name.removesuffix("-wlm")
-        (partial / "bin" / plain).symlink_to(folder / program.relative_to(partial))
-    report("patch", len(programs), len(programs))
 
 
 def leave_login_alone(slurmd: Path) -> None:

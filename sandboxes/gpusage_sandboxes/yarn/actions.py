@@ -10,8 +10,8 @@ import click
 from gpusage.settings.configuration import SiteMode
 from gpusage_sandboxes.actions import mode_line, show_up, shut_down
 from gpusage_sandboxes.gpusaged import DAEMON, start_gpusaged, stop_gpusaged
-from gpusage_sandboxes.inside import enter
-from gpusage_sandboxes.progress import progress
+from gpusage_sandboxes.host import progress
+from gpusage_sandboxes.sandbox import enter
 from gpusage_sandboxes.yarn import ClusterPlan, open_sandbox, parse_nodes, start_sandbox
 from gpusage_sandboxes.yarn.jar import find_jar
 from gpusage_sandboxes.yarn.settings import with_gpusage

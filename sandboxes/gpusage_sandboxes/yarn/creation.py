@@ -7,11 +7,9 @@ import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gpusage_sandboxes.cache import lock
 from gpusage_sandboxes.gpusaged import write_gpusage_toml
-from gpusage_sandboxes.host import free_ports, private_folder
-from gpusage_sandboxes.progress import Report, silent
-from gpusage_sandboxes.record import write_record
+from gpusage_sandboxes.host import Report, free_ports, lock, private_folder, silent
+from gpusage_sandboxes.layout import write_record
 from gpusage_sandboxes.sandbox import down_on_failure
 from gpusage_sandboxes.yarn.cluster import Sandbox
 from gpusage_sandboxes.yarn.hadoop import Hadoop, listing_options, make_archive, prepare_hadoop

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from gpusage_hooks.errors import RequestError
-from gpusage_sandboxes.cache import cache_folder, lock
-from gpusage_sandboxes.yarn.java import prepare_java
+from gpusage_sandboxes.host import cache_folder, lock
+from gpusage_sandboxes.yarn.hadoop import prepare_java
 from gpusage_yarn.jar import SOURCES, in_checkout, jar_instructions, packaged_jar
 
 

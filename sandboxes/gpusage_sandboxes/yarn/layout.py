@@ -10,9 +10,8 @@ import msgspec
 
 from gpusage.settings.configuration import SiteMode
 from gpusage_sandboxes.layout import Layout as AnyLayout
-from gpusage_sandboxes.nodes import SandboxNode, read_nodes
-from gpusage_sandboxes.yarn.hadoop import Hadoop
-from gpusage_sandboxes.yarn.java import Java
+from gpusage_sandboxes.layout import SandboxNode, read_nodes
+from gpusage_sandboxes.yarn.hadoop import Hadoop, Java
 
 _MAX_NODES = 32
 

@@ -12,7 +12,7 @@ from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.settings.configuration import SiteMode
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.units import MIB
-from gpusage_sandboxes.nodes import SandboxNode
+from gpusage_sandboxes.layout import SandboxNode
 from gpusage_sandboxes.yarn.layout import CLIENT, ClusterPlan, Layout
 from gpusage_yarn.cluster.configuration import (
     ALLOCATOR,

@@ -8,7 +8,7 @@ import pytest
 
 from gpusage.cli import admin
 from gpusage.cli.admin import OwnEvidence
-from gpusage.node.dividing.offers import Offers, host_offers, parse_offers
+from gpusage.node.dividing.programs import Offers, host_offers, parse_offers
 from gpusage.settings.configuration import Configuration
 from mps import control_in
 

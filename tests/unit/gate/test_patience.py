@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.gate.patience import Patience
+from gpusage.gate.training import Patience
 
 RUNS = st.lists(st.floats(0.0, 0.05), min_size=1, max_size=60)
 

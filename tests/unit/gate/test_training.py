@@ -16,16 +16,14 @@ import pytest
 
 from gpusage.gate import give_way
 from gpusage.gate.busy_flags import BusyFlags
-from gpusage.gate.parts import Part
-from gpusage.gate.patience import Patience
+from gpusage.gate.training import Part, Patience
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from gpusage.gate import training
-from gpusage.gate.prices import half_price
 from gpusage.gate.recorder import Recorder
-from gpusage.gate.training import Training, price_parts
+from gpusage.gate.training import Training, half_price, price_parts
 
 SERVER = """
 import sys, time

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.job_keys import JOB_KEYS, JobKey, make_workload
+from gpusage_hooks.job_keys import JOB_KEYS, JobKey, make_workload, step_settings_of
 from gpusage_hooks.job_values import MAXIMUM_NAMES
 from gpusage_hooks.types import Workload
 
@@ -52,3 +52,18 @@ def test_so_many_names_as_nobody_writes_are_refused() -> None:
     assert len(JOB_KEYS["forbid"].kind.parse("forbid", "+".join([*names[2:], *names[2:]]))) == MAXIMUM_NAMES
     with pytest.raises(RequestError, match=r"must be at most 64 names; got 't0\+t1\+.*Remove 2 of them"):
         JOB_KEYS["forbid"].kind.parse("forbid", "+".join(names))
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.targets and row.name != "shape"], ids=lambda row: row.name)
+def test_only_a_key_that_affects_the_step_changes_its_settings(row: JobKey) -> None:
+    """So that the analysis of a graph, and a cached prediction, are the same for all others."""
+    rows = [JOB_KEYS["slo"], row] if row.requires == "slo" else [row]
+    workload = make_workload({each.name: each.kind.parse(each.name, each.example) for each in rows})
+    assert (step_settings_of(workload) == Workload()) == (row.affects != "step")
+
+
+def test_a_rate_may_have_its_unit() -> None:
+    kind = JOB_KEYS["rate"].kind
+    assert kind.parse("rate", "5/s") == kind.parse("rate", "5") == 5.0
+    with pytest.raises(RequestError, match="requests per second above 0"):
+        kind.parse("rate", "/s")

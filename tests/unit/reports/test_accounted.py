@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpusage.reports.accounted import with_accounting
 from gpusage.reports.amounts import Amounts, amounts_of, total
+from gpusage.reports.jobs import with_accounting
 from gpusage.store.rows import Observation
 from gpusage_hooks.types import DecisionRecord, GpuRequest, Usage
 from observed import HALF, HOUR_S, record, usage

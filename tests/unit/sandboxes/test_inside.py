@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpusage_sandboxes.inside import Inside
+from gpusage_sandboxes.sandbox import Inside
 
 
 def test_bytes_that_are_no_text_do_not_stop_a_sandbox(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_sandboxes.layout import Layout
-from gpusage_sandboxes.record import read_record, write_record
+from gpusage_sandboxes.layout import Layout, read_record, write_record
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag="test/1", tag_field="schema"):

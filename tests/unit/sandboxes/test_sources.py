@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_sandboxes.sources import PackageSource, choose_source, parse_deb822, parse_one_line, render_deb822
+from gpusage_sandboxes.packages import PackageSource, choose_source, parse_deb822, parse_one_line, render_deb822
 
 DEBIAN = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
 MAIN = PackageSource(uri="http://mirror/debian", suite="bookworm", components=("main", "contrib"))

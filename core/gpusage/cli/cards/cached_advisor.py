@@ -20,6 +20,7 @@ import msgspec
 
 from gpusage.cli.cards.cache import read_own, source_files, user_cache, write_atomically
 from gpusage.decisions.advisor import Advisor
+from gpusage_hooks.job_keys import step_settings_of
 from gpusage_hooks.types import Gpu, GpuNeed, ModelGraph, Workload
 
 MAXIMUM_BYTES = 1024 * 1024
@@ -52,7 +53,8 @@ class CachedAdvisor(Advisor):
         return needs
 
     def _key(self, workload: Workload, gpus: Sequence[Gpu]) -> str:
-        identity = (_FORMAT, self.card, workload, tuple(gpus), tuple(source_files(_SOURCES)))
+        settings = (step_settings_of(workload), workload.alone)
+        identity = (_FORMAT, self.card, settings, tuple(gpus), tuple(source_files(_SOURCES)))
         return hashlib.sha256(repr(identity).encode("utf-8", "replace")).hexdigest()
 
 

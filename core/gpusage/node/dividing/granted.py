@@ -1,5 +1,9 @@
 """What a job was given of a GPU, as `gpusage-mps` wrote it on the node, and as the job's own client read it back.
 
+A client of the CUDA driver reports what it sees under given limits. The same client asks once more where no MPS daemon
+listens, and so sees the whole GPU: the driver ignores a percentage that no daemon enforces, and only a comparison shows
+that. No client makes a CUDA context, which would take a job's memory.
+
 Invariants:
 
 1. A file that is missing, too large, or not ours is never an error: nothing was read back then.
@@ -11,6 +15,9 @@ from __future__ import annotations
 import math
 import os
 import re
+import subprocess
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -18,6 +25,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from gpusage.boundary.printable_text import ascii_line, shortened
+from gpusage.node.dividing import PROBE
 from gpusage_hooks.types import Allocation
 from gpusage_hooks.units import GIB, MIB, WHOLE_PERCENT
 
@@ -36,6 +44,11 @@ _JOB = re.compile(r"[A-Za-z0-9_]{1,80}")
 _LIMIT = re.compile(r"0=([0-9]{1,9})([MG])B?")
 _UNITS = {"M": MIB, "G": GIB}
 _File = TypeVar("_File")
+PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
+"""In a client's environment: where its MPS daemon listens."""
+_NOWHERE = "/nonexistent"
+_LIMIT_S = 8.0
+"""For one client: a GPU may hang."""
 
 
 class ClientView(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,3 +130,30 @@ def _read(path: Path, kind: type[_File]) -> _File | None:
         return msgspec.json.decode(content, type=kind)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def query_client_view(limits: Mapping[str, str]) -> ClientView | None:
+    """Return what a client sees whose variables ``CUDA_*`` are *limits*; ``None`` where none could be asked in time."""
+    library = os.environ.get("GPUSAGE_CUDA_LIBRARY")
+    command = [sys.executable, "-I", "-S", str(PROBE), *([library] if library else [])]
+    environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), **limits}
+    try:
+        done = subprocess.run(
+            command,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            timeout=_LIMIT_S,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return parse_client_view(done.stdout)
+
+
+def whole_sm_count(variables: Mapping[str, str]) -> int | None:
+    """Return the SMs of the whole GPU that ``CUDA_*`` in *variables* name; ``None`` where the driver reports none."""
+    device = {name: value for name, value in variables.items() if "_MPS_" not in name}
+    seen = query_client_view({**device, PIPE_VARIABLE: _NOWHERE})
+    return seen.sm_count if seen else None

@@ -34,7 +34,7 @@ from gpusage.predictors.times.kernel_times import Ideal, KernelTimes, ideal_time
 from gpusage.predictors.times.kernels import Kernels
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Engine, Gpu, Interval, ModelGraph, Precision, Workload
-from gpusage_hooks.types.gpus import Vendor
+from gpusage_hooks.types.needs import Vendor
 
 MATRIX_SHARE = 0.68
 """What products reach of the arithmetic that a GPU holds."""

@@ -93,8 +93,10 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
         free_by_kind[kind] += free_here if node.open else 0
         rooms.setdefault(kind, []).append(node_room(node, site_type))
 
+    # Only a feature of all nodes leads to this type and leaves none of them out.
     common = set.intersection(*(set(node.features) for node, _ in members))
     other_types = set.intersection(*(set(counts(node.gres, "gpu")) for node, _ in members)) - {site_type, ""}
+    # Sites write a feature a100_sxm4 for the type a100-sxm4.
     plain = site_type.lower().replace("-", "_")
     return GpuPool(
         gpu=_catalogue_name(site_type, sorted(common), sorted(other_types), catalogue),

@@ -23,15 +23,13 @@ from gpusage.cli.admin import (
 )
 from gpusage_slurm.cluster.observation import may_change_jobs
 from gpusage_slurm.doctor import gpu_checks
-from gpusage_slurm.doctor.evidence import Evidence, dry_run_crashes, is_vulnerable, read_or_empty
+from gpusage_slurm.doctor.evidence import Evidence, dry_run_crashes, is_vulnerable
 from gpusage_slurm.install.lua_scripts import find_block
 from gpusage_slurm.install.node_scripts import (
     EPILOG,
     PROLOG,
-    SCRIPTS,
     TASK_PROLOG,
     missing_scripts,
-    names_packaged_file,
     path_not_owned_by_root,
     prolog_runs_in_job,
     script_path,
@@ -111,6 +109,7 @@ def _rewritten_jobs(evidence: Evidence) -> Finding:
     monitor = (evidence.own.status or {}).get("job_monitor", {})
     if monitor.get("error"):
         return warned(name, f"they cannot be checked: {monitor['error']}", "let gpusaged's user call squeue")
+    # Shares are only bound and restored where gpusaged may change other users' jobs.
     helpless = evidence.own.configuration.mode == "enforce" and _may_change_no_job(evidence)
     if monitor.get("stuck"):
         todo = "cancel them, and submit them with gpusage=off in the comment"
@@ -171,25 +170,9 @@ def current_installation(name: str, evidence: Evidence) -> Finding:
     return passed(name, "as this version and these settings have it")
 
 
-def outside_package(name: str, evidence: Evidence) -> Finding:
-    """Check that Slurm runs nothing inside gpusage's Python package, as early versions had it do."""
-    texts = {script: evidence.scripts.get(script, "") for script in ("job_submit.lua", "cli_filter.lua")}
-    for path in (script_path(evidence.settings, script) for script in SCRIPTS):
-        if path:
-            texts[path] = f"{path}\n{read_or_empty(Path(path))}"
-    inside = [place for place, text in texts.items() if names_packaged_file(text)]
-    if not inside:
-        return passed(name, "Slurm runs copies, which no upgrade of gpusage takes away")
-    observation = (
-        f"{', '.join(inside)} names a file inside gpusage's Python package: while that is replaced, Slurm drains nodes "
-        "and fails tasks"
-    )
-    todo = "on each node gpusage slurm install --node --yes; then gpusage slurm install --nodes-ready --yes, scontrol "
-    return warned(name, observation, f"{todo}reconfigure")
-
-
 def lua_socket(name: str, evidence: Evidence) -> Finding:
     """Check that slurmctld's Lua has sockets."""
+    # A dry run that reached gpusaged is a proof; the search of folders may miss a site's own path.
     if evidence.dry_run_arrived or "socket" in evidence.lua_modules:
         return passed(name, "slurmctld's Lua can ask the daemon")
     return failed(name, "no module 'socket' where Lua looks", "apt install lua-socket (on the controller)")
@@ -226,6 +209,8 @@ def node_prolog(name: str, evidence: Evidence) -> Finding:
     runnable = _executable(name, *scripts)
     if runnable.verdict == "fail" or not evidence.settings.get("slurmduser", "").startswith("root"):
         return runnable
+
+    # slurmd runs them as root, so nobody else may write them.
     others = next(filter(None, (path_not_owned_by_root(Path(script).resolve()) for script in scripts)), None)
     if others is None:
         return runnable
@@ -296,7 +281,6 @@ _SLURM_CHECKS: Mapping[str, Callable[[str, Evidence], Finding]] = MappingProxyTy
         "job_submit plugin": job_submit,
         "cli_filter plugin": cli_filter,
         "installation": current_installation,
-        "upgrades": outside_package,
         "LuaSocket": lua_socket,
         "luaposix": lua_posix,
         "task prolog": task_prolog,

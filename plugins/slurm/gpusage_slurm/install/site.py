@@ -123,6 +123,7 @@ def socket_candidates(configuration: Configuration | None, job_submit: str) -> t
 
 def local_socket_candidates() -> tuple[str, ...]:
     """Return the sockets where gpusaged may listen by this host's files."""
+    # The configuration may be broken while gpusaged runs on with the last good one.
     configuration, script = None, ""
     with suppress(GpuUsageError):
         configuration = load_configuration()
@@ -190,6 +191,7 @@ def plan_uninstallation(site: Site, *, in_use: bool = False) -> tuple[Edit, ...]
         edits += node_scripts.plan_removal(site.libexec)
 
     own = read_text(site.gpusage_toml)
+    # A file that differs from ours in its mode alone has nothing of the site's in it.
     is_unchanged = own is not None and _MODE.sub("", own) == _MODE.sub("", _toml(None, None))
     edits.append(edit_of(site.gpusage_toml, None if is_unchanged else own))
     if read_text(site.backup) == restored:
@@ -224,6 +226,7 @@ def tracks_or_bills_mps(text: str) -> bool:
 
 def _add_lists(texts: dict[Path, str], site: Site) -> None:
     """Add our items to the lists in *texts*."""
+    # A generic resource in AccountingStorageTRES keeps a slurmctld without slurmdbd from starting.
     counted = uses_slurmdbd(texts[_file_of("AccountingStorageType", texts, site)])
     for key, items in slurm_conf.ADDED_ITEMS.items():
         if key != "AccountingStorageTRES" or counted:
@@ -239,9 +242,7 @@ def _add_node_side(texts: dict[Path, str], site: Site, *, across_users: bool) ->
         theirs = slurm_conf.setting(slurm_conf.without_edits(texts[path]), script.key)
         copy = script.copy(site.libexec)
         if theirs and node_scripts.is_ours(Path(theirs), script):
-            if not node_scripts.names_packaged_file(theirs):
-                continue  # the site itself names a copy
-            theirs = None
+            continue  # the site itself names a copy
 
         wrapper = script.copy(site.folder)
         text = node_scripts.render_wrapper(script, theirs, copy, across_users=across_users)

@@ -109,7 +109,7 @@ def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
     rows = squeue_rows(_ANY_STATE, columns=_RESTART_COLUMNS)
     requeued = [row["JobArrayID"] for row in rows if row["RestartCnt"] not in ("", "0")]
 
-    found = []
+    starved = []
     for row in _marked_rows(failed):
         ran_out = OUT_OF_MEMORY in row["Comment"]
         if ran_out or not is_interrupted(row["exit_code"], row["Comment"]):
@@ -120,19 +120,20 @@ def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
                 final=_why_not_requeued(row),
                 outcome="out_of_memory" if ran_out else "failed",
             )
-            found.append(job)
+            starved.append(job)
     for row in _marked_rows(requeued):
         # A start that is still the job's own: the epilog is about to requeue it.
         note = REQUEUED.search(row["Comment"])
         if note and note[1] != row["StartTime"]:
             ended_at_s = _seconds(row["SubmitTime"])  # slurmctld counts it as submitted when its first run ended
             started_at_s = _seconds(note[1]) or ended_at_s
-            found.append(OutOfMemoryJob(job=annotated_job(row), started_at_s=started_at_s, ended_at_s=ended_at_s))
-    return tuple(found)
+            starved.append(OutOfMemoryJob(job=annotated_job(row), started_at_s=started_at_s, ended_at_s=ended_at_s))
+    return tuple(starved)
 
 
 def _marked_rows(job_ids: Sequence[str]) -> Iterator[Row]:
     """Yield the jobs with *job_ids*, as far as they are marked as shares of ours."""
+    # squeue is asked for whole arrays: a task that waits has no number of its own yet.
     bases = list(dict.fromkeys(map(base_id, job_ids)))
     for row in squeue_rows_of(bases, _ANY_STATE, columns=_END_COLUMNS):
         mark = parse_annotation(row["admin_comment"])
@@ -215,6 +216,7 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, accept_all_units:
         message = f"Job {job.job_id} must wait for a share; it waits no more, or was changed. It is left as it is."
         raise RequestError(message)
 
+    # Slurm writes the prefix of its version, and takes a request without any.
     others = [_PREFIX.sub("", each.text) for each in resources if not _is_own_share(each, mark)]
     freed = _placement_settings(job, mark, row["Feature"])
 

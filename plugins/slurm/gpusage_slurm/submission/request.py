@@ -167,6 +167,7 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
     gpu_count = _gpu_count(fields, gpus)
 
     cpu_count = max(_number(fields, name) or 1 for name in ("min_cpus", "pn_min_cpus", "cpus_per_task"))
+    # job_submit has the memory in MiB, of the node or of each core.
     node_mib, cpu_mib = _number(fields, "min_mem_per_node") or 0, _number(fields, "min_mem_per_cpu") or 0
     deadline = fields.get("deadline", "")
 
@@ -242,6 +243,7 @@ def _requested_tres(fields: Mapping[str, str]) -> list[tuple[str, Tres]]:
 def _gpu_count(fields: Mapping[str, str], gpus: list[tuple[str, Tres]]) -> int:
     """Return the GPUs of *gpus* over all nodes, sockets or tasks of the job: the most that any of the fields has."""
     nodes = max(_number(fields, "min_nodes") or 1, 1)
+    # A request counts per node, job, socket or task; GPUs are those of the whole job.
     times = {
         "tres_per_node": nodes,
         "tres_per_job": 1,

@@ -96,6 +96,7 @@ def _share(resources: Sequence[Tres], units: Mapping[str, int]) -> Allocation:
     of_type = [each for each in mps if each.kind is not None] or mps
     count = sum(each.count or 0 for each in of_type)
     whole = units.get(of_type[0].kind or "", max(units.values(), default=WHOLE_PERCENT))
+    # GPUs may have had other units when the job ran.
     percent = min(max(round(WHOLE_PERCENT * count / whole), 1), WHOLE_PERCENT)
     return Allocation(division="percentage", share_percent=percent)
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from gpusage.cli.admin import OwnEvidence, gather_own
 from gpusage.decisions.advisor import advisor
-from gpusage.node.dividing.copies import PYTHON, plan_node_programs
+from gpusage.node.dividing.programs import PYTHON, plan_node_programs
 from gpusage.service.configuration_watch import known_uids
 from gpusage.settings.configuration import Configuration, DaemonSettings
 from gpusage.settings.configuration_file import read_configuration
@@ -154,6 +154,7 @@ def _cluster_parts(folder: Path, configuration: Configuration, addresses: tuple[
     settings = configuration.of_manager(YarnSettings)
     try:
         known = require_addresses(settings, addresses)
+        # A diagnosis waits for nobody.
         manager = ResourceManager(known, patience_s=0)
         snapshot = read_snapshot(lambda path: manager.request_once("GET", path), settings.share_resource)
         # The ResourceManager's /conf leaves out capacity-scheduler.xml; on its own host the file is here.
@@ -199,6 +200,7 @@ def manager_user(address: str, daemon: DaemonSettings) -> ManagerUser | None:
     """Return the user of the ResourceManager at *address*, ``None`` if it runs elsewhere."""
     parts = urlsplit(address)
     port = parts.port or _PORTS.get(parts.scheme, 0)
+    # The kernel knows whose process listens; the port belongs to a ResourceManager only if its host is this one.
     uid = listener_uid(port) if _is_here(parts.hostname or "") else None
     if uid is None:
         return None

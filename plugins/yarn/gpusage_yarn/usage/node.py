@@ -17,12 +17,19 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from gpusage.node.dividing.client import PIPE_VARIABLE, query_client_view, whole_sm_count
-from gpusage.node.dividing.granted import LIMIT_VARIABLE, NOT_READ_BACK, PERCENT_VARIABLE, limit_bytes, with_client_view
+from gpusage.node.dividing.granted import (
+    LIMIT_VARIABLE,
+    NOT_READ_BACK,
+    PERCENT_VARIABLE,
+    PIPE_VARIABLE,
+    limit_bytes,
+    query_client_view,
+    whole_sm_count,
+    with_client_view,
+)
 from gpusage.node.sampler.processes import ProcessSelector
 from gpusage.node.sampler.sampling import SampledJob, Sampling, Surroundings
-from gpusage.node.sampler.usage_reports import append_usage_reports
-from gpusage.node.sampler.usage_spool import UsageSpool
+from gpusage.node.sampler.usage_reports import UsageSpool, append_usage_reports
 from gpusage.plugins.loading import node_hooks
 from gpusage_hooks.types import Allocation, Usage
 from gpusage_hooks.units import WHOLE_PERCENT
@@ -65,6 +72,7 @@ def append_report(folder: UsageSpool, usage: Usage) -> None:
     """Append *usage* to the node's reports; whoever reads them meanwhile sees the old ones or all."""
     reports = folder.path / REPORT_FILE
     with folder.lock():
+        # A rename: the NodeManager reads the file at any moment.
         fresh = reports.with_suffix(".new")
         fresh.write_text(append_usage_reports(reports.read_text() if reports.exists() else "", [usage], time.time()))
         fresh.replace(reports)
@@ -110,6 +118,7 @@ def read_allocation(share_percent: int, environment: Mapping[str, str]) -> Alloc
 
     if PIPE_VARIABLE not in limits:
         return replace(allocation, trouble=NOT_READ_BACK)
+    # A client of this MPS daemon sees the limits that a container's processes have.
     return with_client_view(allocation, query_client_view(limits), whole_sm_count(limits))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,8 @@ from gpusage.decisions.advisor import Advisor
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.plugins.loading import make_hooks
 from gpusage_hooks.types import Workload
-from gpusage_lab.learning.pairs import lucid as lucid_pairs
 from gpusage_lab.measurements.tables import COLUMNS, DataFolder
-from gpusage_lab.seeds import kace, kace_across, yeung
+from gpusage_lab.seeds import kace, yeung
 from gpusage_lab.seeds.ardagna_runs import ours, runs
 from gpusage_planning.zoo import load_zoo
 
@@ -100,32 +98,3 @@ def test_each_of_kaces_learners_prefers_the_lighter_partner(name: str) -> None:
     pairs = Pairs(jobs=jobs, needs=(), features=features, sums=sums, parts=sums / 2, failed=(), gpu=gpu)
     output = kace.learners()[f"KACE: {name}"](pairs, np.arange(10) != 4, 4)
     assert output[0] > output[9]
-
-
-def test_both_campaigns_are_scored_beside_the_oracle_by_what_is_known_of_their_jobs(tmp_path: Path) -> None:
-    gavel = [("ResNet-18", 16), ("ResNet-50", 32), ("LM", 20), ("Transformer", 64), ("A3C", "")]
-    lucid = [("ResNet18", 32), ("DCGAN", 64), ("TD3", 32), ("VGG", 64), ("MobileNetV2", 32)]
-    gavel_rows = [
-        {"source_file_tag": "simulation_2020", "gpu": "V100", "usable": 1, "norm_a": 0.5 + place / 20, "norm_b": 0.8}
-        | {"model_a": one, "batch_size_a": batch, "solo_a_steps_per_s": 5.0}
-        | {"model_b": other, "batch_size_b": size, "solo_b_steps_per_s": 5.0}
-        for place, ((one, batch), (other, size)) in enumerate(combinations(gavel, 2))
-    ]
-    lucid_rows = [
-        {"model1": one, "batch_size_1": batch, "amp1": 0, "gpu_num1": 1, "norm_speed_1": 0.7 + place / 20}
-        | {"model2": other, "batch_size_2": size, "amp2": 0, "gpu_num2": 1, "norm_speed_2": 0.9}
-        for place, ((one, batch), (other, size)) in enumerate(combinations(lucid, 2))
-    ]
-    alone = [
-        {"model": model, "batch_size": batch, "amp": 0, "speed_samples_per_s": 100.0, "gpu_util_pct": 50.0}
-        for model, batch in lucid
-    ]
-    written(tmp_path, "gavel_pairs.csv", gavel_rows)
-    written(tmp_path, "lucid_pairs.csv", lucid_rows)
-    table = kace_across.table(written(tmp_path, "lucid_solo.csv", alone))
-    lines = {(row[0], row[1]): row[2:] for row in table.rows}
-    for known in (kace_across.GRAPHS, kace_across.STEP_TIMES, kace_across.UTILIZATIONS):
-        cells = lines[kace_across.OURS, known]
-        assert all(0 < cell <= 100 for cell in cells[: 4 if known == kace_across.UTILIZATIONS else 6])
-    assert lines["Oracle", "all pairs"] == (100.0,) * 6
-    assert max(kace_across.at_most_alone(lucid_pairs(DataFolder(tmp_path))).parts[~np.eye(5, dtype=bool)]) == 1.0

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.node.dividing.client import query_client_view, whole_sm_count
-from gpusage.node.dividing.granted import ClientView
+from gpusage.node.dividing.granted import ClientView, query_client_view, whole_sm_count
 from mps import driver_in
 
 
@@ -41,6 +40,6 @@ def test_without_a_driver_the_whole_gpu_is_not_known(limits: dict[str, str], mon
 
 
 def test_a_gpu_that_hangs_keeps_nobody_waiting(limits: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpusage.node.dividing.client._LIMIT_S", 0.0)
+    monkeypatch.setattr("gpusage.node.dividing.granted._LIMIT_S", 0.0)
     assert query_client_view(limits) is None
     assert whole_sm_count(limits) is None

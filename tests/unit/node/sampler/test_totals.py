@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusage.node.sampler.totals import Sample, Totals, add_sample, job_memory_bytes
+from gpusage.node.sampler.sampling import Sample, Totals, add_sample, job_memory_bytes
 from gpusage_hooks.types import GpuReading
 
 

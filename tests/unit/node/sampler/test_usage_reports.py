@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpusage.node.sampler.usage_reports import (
     LIMIT_BYTES,
     LIMIT_JOBS,
-    RETENTION_S,
+    REPORTED_S,
     append_usage_reports,
     parse_usage_reports,
 )
@@ -54,8 +54,8 @@ def test_any_text_is_read_without_an_error(text: str) -> None:
 
 def test_what_is_too_old_goes_with_the_next_letter() -> None:
     comment = append_usage_reports("", [ANONYMOUS], NOW_S)
-    newer = replace(ANONYMOUS, job_id="8", ended_at_s=NOW_S + RETENTION_S)
-    assert parse_usage_reports(append_usage_reports(comment, [newer], NOW_S + RETENTION_S)) == (newer,)
+    newer = replace(ANONYMOUS, job_id="8", ended_at_s=NOW_S + REPORTED_S)
+    assert parse_usage_reports(append_usage_reports(comment, [newer], NOW_S + REPORTED_S)) == (newer,)
 
 
 def test_late_usage_goes_however_old_it_is() -> None:

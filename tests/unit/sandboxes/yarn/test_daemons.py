@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpusage_sandboxes.yarn.daemons import last_exception
+from gpusage_sandboxes.yarn.cluster import last_exception
 
 
 def test_the_last_exception_of_a_log_is_what_it_died_of() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_sandboxes.yarn.java import find_java, java_version
+from gpusage_sandboxes.yarn.hadoop import find_java, java_version
 
 
 @pytest.mark.parametrize(("text", "version"), [('JAVA_VERSION="17.0.15"\n', 17), ('JAVA_VERSION="1.8.0_402"\n', 8)])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_sandboxes.yarn.java import prepare_java, tie_links
+from gpusage_sandboxes.yarn.hadoop import prepare_java, tie_links
 
 
 def test_a_host_without_java_and_without_apt_gets_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

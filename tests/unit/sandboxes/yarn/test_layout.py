@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_sandboxes.nodes import SandboxNode
+from gpusage_sandboxes.layout import SandboxNode
 from gpusage_sandboxes.yarn.layout import ClusterPlan, parse_nodes
 
 

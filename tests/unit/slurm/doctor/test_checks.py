@@ -244,19 +244,6 @@ def test_a_node_that_samples_nothing_is_warned_of(healthy: Evidence) -> None:
     assert (result.verdict, "install --node" in result.todo) == ("warn", True)
 
 
-def test_a_line_of_an_early_installation_that_an_upgrade_would_break_is_warned_of(healthy: Evidence) -> None:
-    assert finding(healthy, "upgrades").verdict == "pass"
-    inside = "/opt/gpusage/lib/python3.11/site-packages/gpusage_slurm"
-    epilog = replace(healthy, settings={**healthy.settings, "epilog": f"{inside}/node/epilog.sh"})
-    block = with_block("", f"package.path = '{inside}/lua/?.lua;' .. package.path")
-    lua = replace(healthy, scripts={**healthy.scripts, "job_submit.lua": block})
-    Path(healthy.settings["prolog[1]"]).write_text(f"#!/bin/sh\n[ ! -x {inside}/node/prolog.sh ] || exit 0\n")
-    for evidence, place in ((epilog, "node/epilog.sh"), (lua, "job_submit.lua"), (healthy, "gpusage_prolog.sh")):
-        result = finding(evidence, "upgrades")
-        assert (result.verdict, place in result.observation) == ("warn", True)
-        assert "gpusage slurm install --nodes-ready --yes" in result.todo
-
-
 def test_the_script_itself_says_which_python_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the prolog that slurm.conf names, or where a wrapper's own prolog lies."""
     copies = tmp_path / "libexec"

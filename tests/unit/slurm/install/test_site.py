@@ -273,18 +273,6 @@ def test_a_copy_that_fails_fails_no_job(site: Site, tmp_path: Path) -> None:
         assert run(wrapper) == (0, ["site"])
 
 
-def test_an_early_installation_that_named_files_inside_the_package_is_upgraded_and_taken_out(site: Site) -> None:
-    package = "/old/lib/python3.11/site-packages/gpusage_slurm/node"
-    prolog, epilog = f"{package}/prolog.sh  # gpusage: added", f"{package}/epilog.sh  # gpusage: was Epilog=/e"
-    site.slurm_conf.write_text(f"{SLURM_CONF}Prolog={prolog}\nEpilog={epilog}\n")
-    make_edits(plan_installation(site))
-    assert package not in site.slurm_conf.read_text()
-    assert setting(site.slurm_conf.read_text(), "Prolog") == str(site.libexec / "gpusage_prolog.sh")
-    assert "/e || exit" in (site.folder / "gpusage_epilog.sh").read_text()
-    make_edits(plan_uninstallation(site))
-    assert site.slurm_conf.read_text() == f"{SLURM_CONF}Epilog=/e\n"
-
-
 def test_scripts_go_beside_a_linked_slurm_conf(site: Site, tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "slurm.conf").symlink_to(site.slurm_conf)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpusage_hooks.errors import RequestError
-from gpusage_sandboxes.cache import lock
+from gpusage_sandboxes.host import lock
 from gpusage_slurm.install.lua_scripts import LUA_FOLDER
 from waiting import LIMIT_S
 
@@ -97,10 +97,10 @@ def _unpacked(version: str, root: Path) -> Lua:
 
 def _fetch(folder: Path) -> None:
     """Unpack the interpreters and what only they need; the C library stays the host's."""
-    from gpusage_sandboxes import packages, sources  # most hosts need none of it
+    from gpusage_sandboxes import packages  # most hosts need none of it
 
     packages.require_apt()
-    source = sources.choose_source(sources.read_host_sources(), sources.read_os_release(), None)
+    source = packages.choose_source(packages.read_host_sources(), packages.read_os_release(), None)
     folder.mkdir(parents=True, exist_ok=True)
     options = packages._prepare(source, folder)
     packages._apt([*options, "update"], source)

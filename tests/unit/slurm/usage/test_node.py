@@ -13,8 +13,7 @@ import msgspec
 import pytest
 
 import gpusage_slurm
-from gpusage.node.sampler.usage_reports import parse_usage_reports
-from gpusage.node.sampler.usage_spool import RETENTION_S, UsageSpool
+from gpusage.node.sampler.usage_reports import RETENTION_S, UsageSpool, parse_usage_reports
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Allocation, Usage
 from gpusage_slurm import scontrol

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusage.node.sampler.usage_reports import parse_usage_reports
-from gpusage.node.sampler.usage_spool import UsageSpool
+from gpusage.node.sampler.usage_reports import UsageSpool, parse_usage_reports
 from gpusage_hooks.types import Usage
 from gpusage_yarn.usage.node import REPORT_FILE, append_report, job_of, main
 

@@ -1,10 +1,12 @@
-"""What every workload manager runs of gpusage on a host: copies in one folder, which no package manager replaces."""
+"""The programs of gpusage that hosts run: copies in one folder, out of reach of package managers, and their offers."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpusage.boundary.edits import Edit, read_text
@@ -23,6 +25,8 @@ cd / || exit 0 # Python looks for modules where it starts
 [ -x "$python" ] && "$python" -c 'import gpusage' 2>/dev/null || exit 0
 exec "$python" -m "$@"
 """
+_LIMIT_S = 12
+"""`gpusage-mps` gives up earlier, where a GPU hangs."""
 
 
 def plain_python() -> str:
@@ -43,3 +47,34 @@ def plan_node_programs(folder: Path) -> tuple[Edit, ...]:
         Edit(path=path, before=read_text(path), after=text, mode=mode, summary="what nodes run")
         for path, text, mode in node_programs(folder)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """What a host offers.
+
+    Attributes:
+        version: The control daemon's, ``13010`` for example; empty where it names none.
+        divisions: Of `Division`; ``whole`` alone where the host has no MPS.
+    """
+
+    version: str = ""
+    divisions: tuple[str, ...] = ("whole",)
+
+
+def host_offers() -> Offers:
+    """Return what this host offers; a host that cannot be asked has no MPS."""
+    try:
+        done = subprocess.run([PROGRAM, "offers"], capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return Offers()
+    return parse_offers(done.stdout)
+
+
+def parse_offers(text: str) -> Offers:
+    """Return what the lines of `gpusage-mps offers` say; other lines are left out."""
+    words = [line.split() for line in text.splitlines()]
+    pairs = [(pair[0], pair[1]) for pair in words if len(pair) == len(("name", "value"))]
+    version = next((value for name, value in pairs if name == "version"), "")
+    divisions = tuple(value for name, value in pairs if name == "division")
+    return Offers(version=version, divisions=divisions or ("whole",))
