@@ -89,7 +89,7 @@ def plan() -> None:
     "--format",
     "format_name",
     type=click.Choice(FORMATS),
-    help="Of --jobs; docs/simulator.md describes each.  [default: the one by which the file is recognised]",
+    help="Of --jobs; lab/docs/simulator.md describes each.  [default: the one by which the file is recognised]",
 )
 @click.option(
     "--last-month",
@@ -166,7 +166,7 @@ def simulate() -> None:
     Policies: 'slots', whole GPUs; 'price', what gpusage decides; 'price-online', where each job also prefers a
     GPU type when it comes; 'packing', first fit decreasing on predicted
     utilization, 'packing-observed' on true ones, 'reactive' after a minute of profiling; 'sets', where a job
-    joins those to whose throughput it adds most. The formats of --jobs are in docs/simulator.md.
+    joins those to whose throughput it adds most. The formats of --jobs are in lab/docs/simulator.md.
 
     Orders: 'fifo', the oldest job; 'easy', where others overtake that do not delay it; 'sjf', the shortest; 'srtf',
     the one with the least left; 'las', Tiresias' two queues; 'max-min', fair shares by user;

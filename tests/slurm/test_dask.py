@@ -1,4 +1,4 @@
-"""Simulations on workers that dask-jobqueue starts as jobs of a real Slurm, as docs/simulator.md has it."""
+"""Simulations on workers that dask-jobqueue starts as jobs of a real Slurm, as lab/docs/simulator.md has it."""
 
 from __future__ import annotations
 

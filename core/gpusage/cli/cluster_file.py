@@ -83,6 +83,7 @@ def find_cluster(advisor: Advisor, manager: Manager, path: Path | None) -> tuple
     """
     if path is not None:
         return any_cluster(path, manager.name, advisor), "file"
+
     try:
         cluster = advisor.hooks.observe_cluster(manager.name, advisor.context(manager.name))
         trouble = f"There is no {manager.title} on this host."
@@ -145,6 +146,7 @@ def measured_power_w(path: Path, manager: str) -> Mapping[str, tuple[float, floa
                 f"'idle_power_w', {row.idle_power_w:g} W; got {row.power_w:g}. Swap them, or measure again."
             )
             raise RequestError(message)
+
     return {
         row.site_type: (row.power_w, row.idle_power_w)
         for row in read.pools
@@ -169,7 +171,7 @@ def _read(document: object, manager: str, origin: str) -> _Cluster:
         return read_as(_Cluster, _table(document, manager))
     except MismatchError as error:
         place = _place(error, origin)
-        raise refusal(error, f"cluster {place!r}", "docs/simulator.md has its keys.") from error
+        raise refusal(error, f"cluster {place!r}", "docs/planning.md has its keys.") from error
 
 
 def _table(document: object, manager: str) -> Mapping[str, object]:

@@ -42,7 +42,7 @@ def notes(source: Source, seed: int) -> Iterator[str]:
     if drawn.measured_pairs is not None:
         yield _pairs_note(drawn.measured_pairs)
 
-    yield "What happens is predicted, with errors as large as the intervals; docs/simulator.md has all assumptions."
+    yield "What happens is predicted, with errors as large as the intervals; lab/docs/simulator.md has all assumptions."
     unmeasured = [one.name for one in files.fleet.types if one.power_w is None]
     if unmeasured:
         yield f"No energy: the cluster file has no measured power_w and idle_power_w of {', '.join(unmeasured)}."

@@ -14,6 +14,7 @@ from typing import Any
 
 from gpusage_hooks.errors import RequestError
 
+# slurmctld may be busy for seconds; its own MessageTimeout is 10 s by default.
 DEADLINE_S = 20.0
 _MOST_JOBS = 500
 """That one question names: a command line has its limit."""
@@ -77,6 +78,8 @@ def environment() -> dict[str, str]:
     The commands are looked for on the PATH, beside slurm.conf, where sites put their own, and beside Slurm's daemons.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_CALLER_VARIABLES)}
+
+    # A site's own Slurm has etc/slurm.conf and bin side by side.
     conf = inherited.get("SLURM_CONF", "")
     configured_folder = [str(Path(conf).parent.parent / "bin")] if conf.startswith("/") and conf.count("/") > 1 else []
     path = ":".join(
@@ -176,6 +179,8 @@ def quality_of_service(settings: Mapping[str, str]) -> str:
     """
     if not settings.get("accountingstoragetype", "").endswith("slurmdbd"):
         return ""
+
+    # This user may not be allowed to read it; then no limit of a QOS is known.
     with suppress(RequestError):
         return run("scontrol", "show", "assoc_mgr", "flags=qos")
     return ""

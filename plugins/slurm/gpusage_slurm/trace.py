@@ -1,6 +1,6 @@
 """Output of `sacct` on past jobs -> the jobs that `gpusage simulate` reads.
 
-Assumptions, which docs/simulator.md repeats: a job stays on the GPU type on which it ran; its time there is its time
+Assumptions, also in lab/docs/simulator.md: a job stays on the GPU type on which it ran; its time there is its time
 alone; a job that had a share asked for one GPU; the site's comment names its model where Slurm keeps comments; a time
 limit is what backfill plans by.
 """
@@ -37,6 +37,7 @@ BAR = "|"
 COLUMNS = ("job_id", "user", "submit_time", "duration", "time_limit", "gpu_num", "gpu_type", "model")
 SECONDS = 60
 MODEL = "model="
+# Of a first line: a large file of another kind is not read whole.
 LONGEST_HEAD = 4096
 MOST_DIGITS = 18
 DEADLINE_S = 600.0
@@ -86,6 +87,7 @@ def render_trace(text: str, origin: str) -> str:
     page = io.StringIO(newline="")
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(COLUMNS)
+
     for job in past_jobs(text, origin):
         limit = "" if job.time_limit_s is None else f"{job.time_limit_s:.0f}"
         times = (f"{job.submitted_at_s:.0f}", f"{job.duration_s:.0f}", limit)
@@ -148,6 +150,8 @@ def _past_job(cells: Mapping[str, str], where: str) -> PastJob | None:
     elapsed, limit = cells["ElapsedRaw"], cells["TimelimitRaw"]
     if not _is_count(elapsed):
         raise _refusal(where, "whole seconds", ElapsedRaw=elapsed)
+
+    # A step of a job has a dot in its id; its job's own row counts.
     if not count or int(elapsed) == 0 or "." in cells["JobID"]:
         return None
     try:

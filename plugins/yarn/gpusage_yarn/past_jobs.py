@@ -1,6 +1,6 @@
 """Applications that ended, as the ResourceManager lists them -> the jobs that `gpusage simulate` reads.
 
-Assumptions, which docs/simulator.md repeats: an application held its GPUs from its launch to its end, as many as its
+Assumptions, also in lab/docs/simulator.md: an application held its GPUs from its launch to its end, as many as its
 GPU seconds make over that time, rounded up; it stays on the GPU type whose label it named.
 """
 
@@ -61,6 +61,7 @@ def past_jobs(document: Document, origin: str, share: str = SHARE) -> Iterator[P
         try:
             job = _past_job(application, share)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            # The file may be anyone's, so any of its values may be of another type.
             name = application.get("id") if isinstance(application, Mapping) else application
             rule = f"be as a ResourceManager writes it; got: {type(error).__name__} {error}"
             message = f"Application {str(name)[:80]!r} of {origin!r} must {rule}. Write it again from {QUESTION}."
@@ -72,6 +73,8 @@ def past_jobs(document: Document, origin: str, share: str = SHARE) -> Iterator[P
 def _past_job(application: Mapping[str, Any], share: str) -> PastJob | None:
     """Return the job; ``None`` where it had no GPU, was never launched, or has not ended."""
     seconds = resource_seconds(application)
+
+    # GPUs that were requested whole, and shares, which count hundredths.
     gpu_s = seconds.get(GPUS, 0) + seconds.get(share, 0) / WHOLE_GPU
 
     # Older releases report no time of launch.

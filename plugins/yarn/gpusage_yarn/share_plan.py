@@ -27,6 +27,7 @@ MAX_NODES = 64
 APPLICATION_ID = re.compile(r"application_[0-9]{1,20}_[0-9]{4,10}")
 LABEL = re.compile(r"[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}")
 
+# The limits below are Plan.java's as well.
 _MAX_CHARACTERS = 16 * 1024
 _VERSION = "1"
 _NUMBER = re.compile(r"[0-9]{1,9}")

@@ -82,7 +82,7 @@ def test_toml_is_read_by_its_suffix(tmp_path: Path) -> None:
         ({"pools": [{**POOL, "\ud800": 1}]}, "must be Unicode"),
         ({"pools": [{**POOL, "feature": 1}]}, "'feature' .*pool 1' must be a text; got 1"),
         ({"pools": [POOL], "unshared": ["gpu"]}, "a table of partitions"),
-        ({"pools": [{**POOL, "power_w": "280"}]}, "watts, .*docs/simulator.md has its keys"),
+        ({"pools": [{**POOL, "power_w": "280"}]}, "watts, .*docs/planning.md has its keys"),
     ],
 )
 def test_a_malformed_cluster_is_refused_with_its_rule(document: Any, rule: str) -> None:  # any JSON

@@ -94,6 +94,8 @@ def _nodes(lines: list[Settings], partitions: list[Settings]) -> Iterator[NodeSt
         if "cpus" not in line and "procs" not in line:
             cpu_count = prod(_number(line, each) or 1 for each in _CORES)
         features = _features(line)
+
+        # No Slurm answers here, so every node counts as idle, with all its GPUs free.
         yield NodeState(
             name=name,
             gres=line.get("gres", ""),

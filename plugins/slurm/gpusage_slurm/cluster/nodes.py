@@ -17,10 +17,12 @@ from gpusage_slurm.tres import SHARES, parse_tres
 
 _log = logging.getLogger(__name__)
 _BRACKETS = re.compile(r"\([^()]*\)")
+# A share in GresUsed, with what stands in its brackets: the indices of GPUs, or a part for each GPU.
 _SHARED = re.compile(r"\bmps(?::([^:(,]+))?:(\d+)(?:\(([^()]*)\))?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _PARTS = re.compile(r"(\d+)/(\d+)")
 
+# By their beginnings: DRAIN stands for DRAINED and DRAINING.
 _UNAVAILABLE_STATES = ("MAINT", "RESERVED", "PLANNED", "REBOOT", "BLOCKED", "POWERING", "NO_RESPOND")
 _UNUSABLE_STATES = ("DOWN", "DRAIN", "FAIL", "FUTURE", "NOT_RESPONDING", "POWERED_DOWN", "POWER_DOWN", "UNKNOWN")
 _SHARE_WORDS = re.compile(r"(?:^|,)(?:mps|shard)(?=[:,]|$)[^,(]*(?:\([^()]*\))?")
@@ -87,6 +89,7 @@ def free_share_percent(gres_used: str, site_type: str, units_per_gpu: int) -> in
     free = [0]
     for kind, count, inside in _SHARED.findall(gres_used):
         if kind in ("", site_type) and units_per_gpu:
+            # Of GPUs that are listed with their parts each counts by itself; else the mean is all that is known.
             gpus = shared_gpus(f"mps:{count}({inside})", "", units_per_gpu)
             free += [100 - 100 * int(used) // int(units) for used, units in _PARTS.findall(inside) if int(used)]
             free += [100 - 100 * int(count) // (gpus * units_per_gpu)] if gpus and not _PARTS.search(inside) else []
@@ -171,6 +174,7 @@ def read_nodes(version: tuple[int, int]) -> Iterable[NodeState]:
     Raises:
         RequestError: slurmctld does not answer.
     """
+    # PySlurm must equal Slurm's major.minor: it is built against that libslurm.
     return (_pyslurm_nodes() if pyslurm_version() == version else None) or map(parse_node, scontrol.nodes())
 
 
@@ -207,6 +211,7 @@ def free_whole_gpus(node: NodeState) -> int:
 
 def free_units(node: NodeState) -> int:
     """Return the largest free part of a GPU of *node*, in its MPS units."""
+    # A share lies on one GPU, so the sum of free parts is of no use.
     kinds = counts(node.gres, "gpu")
     return max((_units(node, kind) * node_room(node, kind).share_percent // 100 for kind in kinds), default=0)
 

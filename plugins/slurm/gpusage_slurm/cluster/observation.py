@@ -36,6 +36,7 @@ _NO_RELEASE = (
 )
 
 _GPU_TRES = "gres/gpu"
+# A weight with a unit, 0.25G, is of memory.
 _NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{0,15})?")
 
 SETTING = "ignore_prefer_validation"
@@ -124,6 +125,7 @@ def may_change_jobs(uid: int, settings: Mapping[str, str]) -> bool:
 
 def gpusaged_may_change_jobs(settings: Mapping[str, str], sockets: Iterable[str]) -> bool:
     """Return whether gpusaged may change jobs: it is this process or the owner of one of its *sockets*."""
+    # `gpusage slurm doctor` may run as another user than gpusaged, which owns its socket.
     uids = {os.geteuid()}
     for socket in sockets:
         with suppress(OSError):

@@ -24,6 +24,7 @@ _WHOLE_NODES = (("OverSubscribe", "EXCLUSIVE"), ("ExclusiveTopo", "YES"), ("Excl
 """26.05 writes ``Exclusive=NODE`` where earlier ones write ``OverSubscribe=EXCLUSIVE``."""
 
 _RELEASE = re.compile(r"(\d+)\.(\d+)")
+# Tried: 22.05.8 and 24.11.5 lose the shares at a takeover, 26.05.5 keeps them.
 _KEEPS_UNITS = (26, 5)
 
 _GPUS = re.compile(r"gres/gpu(?::[^=,]+)?=[1-9]\d*")
@@ -123,6 +124,7 @@ def per_gpu_default_partitions(settings: Mapping[str, str], partitions: Iterable
         settings: slurmctld's, by their names in lower case.
         partitions: As `scontrol.partitions` returns them.
     """
+    # A partition's own defaults replace slurm.conf's key by key.
     everywhere = _defaults(settings.get("jobdefaults", ""))
     reasons = {}
     for partition in partitions:

@@ -59,6 +59,7 @@ def run_checks(evidence: Evidence) -> tuple[Finding, ...]:
         kill_switch(own),
         *divisions(own),
     )
+
     if first.verdict == "fail":
         unknown = [skipped(name, "slurmctld does not answer", "fix slurmctld first") for name in _SLURM_CHECKS]
         return (first, *ours, *unknown)
@@ -109,6 +110,8 @@ def _rewritten_jobs(evidence: Evidence) -> Finding:
     monitor = (evidence.own.status or {}).get("job_monitor", {})
     if monitor.get("error"):
         return warned(name, f"they cannot be checked: {monitor['error']}", "let gpusaged's user call squeue")
+
+    # Shares are only bound and restored where gpusaged may change other users' jobs.
     helpless = evidence.own.configuration.mode == "enforce" and _may_change_no_job(evidence)
     if monitor.get("stuck"):
         todo = "cancel them, and submit them with gpusage=off in the comment"
@@ -171,6 +174,7 @@ def current_installation(name: str, evidence: Evidence) -> Finding:
 
 def lua_socket(name: str, evidence: Evidence) -> Finding:
     """Check that slurmctld's Lua has sockets."""
+    # A dry run that reached gpusaged is a proof; the search of folders may miss a site's own path.
     if evidence.dry_run_arrived or "socket" in evidence.lua_modules:
         return passed(name, "slurmctld's Lua can ask the daemon")
     return failed(name, "no module 'socket' where Lua looks", "apt install lua-socket (on the controller)")
@@ -207,6 +211,8 @@ def node_prolog(name: str, evidence: Evidence) -> Finding:
     runnable = _executable(name, *scripts)
     if runnable.verdict == "fail" or not evidence.settings.get("slurmduser", "").startswith("root"):
         return runnable
+
+    # slurmd runs them as root, so nobody else may write them.
     others = next(filter(None, (path_not_owned_by_root(Path(script).resolve()) for script in scripts)), None)
     if others is None:
         return runnable

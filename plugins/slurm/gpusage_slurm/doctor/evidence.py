@@ -31,6 +31,7 @@ from gpusage_slurm.install.node_scripts import PROLOG, SAMPLER, script_path
 from gpusage_slurm.install.site import Site, find_site, plan_installation, socket_candidates
 
 _PARTS = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+# In these slurmctld may crash at `sbatch --test-only`.
 _DRY_RUN_CRASHES = ((26, 5, 0), (26, 5, 1))
 _MENDED = ((25, 5, 9), (25, 11, 8), (26, 5, 4))
 """The first of each series without the six vulnerabilities that these three mended; older series have no such one."""
@@ -159,9 +160,11 @@ def read_or_empty(path: Path) -> str:
 
 def sampler_python(prolog: str) -> str:
     """Return the Python that samples jobs where slurm.conf names *prolog* or a wrapper of it; empty for none."""
+    # A wrapper names the prolog's copy, beside which the sampler lies; any other prolog has it beside itself.
     copies = libexec_folder()
     is_wrapper = str(PROLOG.copy(copies)) in read_or_empty(Path(prolog))
     script = (copies if is_wrapper else Path(prolog).resolve().parent) / SAMPLER
+
     try:
         done = subprocess.run([script, "python"], capture_output=True, timeout=scontrol.DEADLINE_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -175,6 +178,8 @@ def _dry_run(socket: str) -> bool:
     environment = scontrol.environment() | {"SLURM_GPUSAGE_DRY_RUN": "1"}
     for pause_s in (0, LONGEST_PAUSE_S):
         time.sleep(pause_s)
+
+        # gpusaged counts the questions that reach it: one more after the dry run means that ours did.
         before = _request_count(socket)
         try:
             subprocess.run(
@@ -202,6 +207,7 @@ def _lua_modules() -> frozenset[str]:
     for key, value in os.environ.items():
         if key.startswith("LUA_PATH"):
             folders += [Path(entry.partition("?")[0]) for entry in value.split(";") if entry]
+
     return frozenset(
         module
         for module, name in (("socket", "socket.lua"), ("posix", "posix"))

@@ -81,6 +81,7 @@ def socket_in(job_submit: str) -> str | None:
 
 
 def _render_block(settings: LuaSettings, module: str, table: str) -> str:
+    # Where our module cannot be loaded, the functions that Slurm demands must be there all the same.
     path = quoted(f"{settings.folder}/?.lua")
     log = "slurm.log_info" if module == "gpusage" else "slurm.log_debug"  # a user's terminal stays clean
     stand_ins = "".join(f"  {name} = {name} or nothing\n" for name in REQUIRED[module])

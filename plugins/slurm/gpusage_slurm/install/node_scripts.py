@@ -90,6 +90,8 @@ def render_wrapper(script: NodeScript, theirs: str | None, copy: Path, *, across
     ours = shlex.quote(str(copy))
     export = "export GPUSAGE_ACROSS_USERS=yes\n" if is_multiuser else ""
     site = _call(theirs, '"$@" ' if script in (TASK_PROLOG, TASK_EPILOG) else "") if theirs else ""
+
+    # A missing copy of ours must fail no job: an epilog or prolog with a status other than 0 drains the node.
     if script is EPILOG:
         return f"#!/bin/sh\n# gpusage's epilog, then the site's own.\n[ ! -x {ours} ] || {ours}\n{site}exit 0\n"
     head = f"#!/bin/sh\n# The site's own {script.what}, then gpusage's.\n"
@@ -100,6 +102,8 @@ def _call(theirs: str, arguments: str) -> str:
     """Return the lines that run a site's script, or all that a pattern finds, as Slurm does: the last name first."""
     if arguments or not _GLOB.search(theirs):
         return f"{shlex.quote(theirs)} {arguments}|| exit $?\n"
+
+    # Everything but the pattern itself is quoted, so that the shell expands it and nothing else.
     pattern = re.sub(r"[^\w/.*?\[\]-]", r"\\\g<0>", theirs)
     return f'set --\nfor each in {pattern}; do set -- "$each" "$@"; done\nfor each; do "$each" || exit $?; done\n'
 
@@ -148,6 +152,7 @@ def path_not_owned_by_root(path: Path) -> Path | None:
 
     A folder with the sticky bit lets others add to it, and change nothing of root's.
     """
+    # Whoever may rename a parent may replace what lies in it.
     for part in (path, *path.parents):
         status = part.stat()
         if status.st_uid != 0 or (status.st_mode & _OTHERS_WRITE and not status.st_mode & stat.S_ISVTX):

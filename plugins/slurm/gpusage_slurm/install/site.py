@@ -123,6 +123,7 @@ def socket_candidates(configuration: Configuration | None, job_submit: str) -> t
 
 def local_socket_candidates() -> tuple[str, ...]:
     """Return the sockets where gpusaged may listen by this host's files."""
+    # The configuration may be broken while gpusaged runs on with the last good one.
     configuration, script = None, ""
     with suppress(GpuUsageError):
         configuration = load_configuration()
@@ -190,6 +191,8 @@ def plan_uninstallation(site: Site, *, in_use: bool = False) -> tuple[Edit, ...]
         edits += node_scripts.plan_removal(site.libexec)
 
     own = read_text(site.gpusage_toml)
+
+    # A file that differs from ours in its mode alone has nothing of the site's in it.
     is_unchanged = own is not None and _MODE.sub("", own) == _MODE.sub("", _toml(None, None))
     edits.append(edit_of(site.gpusage_toml, None if is_unchanged else own))
     if read_text(site.backup) == restored:
@@ -224,6 +227,7 @@ def tracks_or_bills_mps(text: str) -> bool:
 
 def _add_lists(texts: dict[Path, str], site: Site) -> None:
     """Add our items to the lists in *texts*."""
+    # A generic resource in AccountingStorageTRES keeps a slurmctld without slurmdbd from starting.
     counted = uses_slurmdbd(texts[_file_of("AccountingStorageType", texts, site)])
     for key, items in slurm_conf.ADDED_ITEMS.items():
         if key != "AccountingStorageTRES" or counted:
@@ -275,5 +279,6 @@ def _toml(present: str | None, mode: SiteMode | None) -> str:
         )
     if mode is None:
         return present
+
     line = f'mode = "{mode}"'
     return _MODE.sub(line, present, count=1) if _MODE.search(present) else f"{line}\n{present}"

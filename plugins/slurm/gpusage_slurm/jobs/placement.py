@@ -36,6 +36,7 @@ WAITS_FOR_NODES = (
 
 _AVOIDED = re.compile(r"avoid (?P<nodes>[^, ]+(?:,[^, ]+)*)(?:, |$)")
 _CONSTRAINT = "constraint "
+# ``(v100|a100)&(ib|opa)`` or ``v100&ib``: the types come first, as `render.py` joins them.
 _BOUND = re.compile(r"(?:\([^()]*\)|[^&()]+)(?:&(?P<own>.+))?")
 _SLICE = re.compile(r"gres/gpu:([A-Za-z0-9_.-]+):1")
 _UNTYPED = re.compile(r"gres/gpu(?::1)?")
@@ -43,6 +44,7 @@ _AMOUNT = re.compile(r"(?P<number>[0-9.]+)(?P<unit>[KMGTP]?)")
 _UNITS = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}  # MiB
 
 NULL = "(null)"
+# The widest column that `squeue --format` is asked for; a list that fills it may be cut.
 _WIDTH = 65536
 
 
@@ -83,6 +85,7 @@ def user_constraint(mark: JobAnnotation, features: str) -> str | None:
     if mig_type_of(mark):
         return "" if features == NULL else features
 
+    # A mark at Slurm's limit ends in dots; what stands before them must agree.
     held = placement_in(mark).removeprefix(_CONSTRAINT)
     same = features.startswith(held[:-3]) if held.endswith("...") else features == held
     return constraint_without_types(features) if same else None
@@ -157,6 +160,7 @@ def avoided_node_reason(row: Row, avoided: Iterable[NodeState]) -> str:
     share = parse_tres(mark.after.partition(", ")[0] if mark else "")
     units = next((resource.count or 0 for resource in share), 0)
     cpu_count, mib = int(resources.get("cpu", "1")), parse_mib(resources.get("mem", "0"))
+
     for node in avoided:
         has_host = cpu_count <= node.cpu_count - node.used_cpu_count and mib <= node.memory_mib - node.used_memory_mib
         if has_host and node.open and free_units(node) >= units:

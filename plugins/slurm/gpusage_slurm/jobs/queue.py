@@ -18,6 +18,7 @@ from gpusage_slurm.settings import MANAGER
 
 JOB_ID = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
 _LISTED_ID = re.compile(r"[0-9]+(_[0-9]+|_\[.*|\+[0-9]+)?")
+# An AdminComment has 1,024 bytes at most, so its column never cuts it.
 _COLUMNS = (("JobArrayID", 64), ("UserName", 64), ("StateCompact", 4), ("Reason", 64), ("admin_comment", 1100))
 PROGRAM_MISSING = "[its program is missing, says gpusage]"
 """What the task epilog (node/task_epilog.sh) appends to a job's comment."""

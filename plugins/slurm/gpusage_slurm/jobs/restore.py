@@ -133,6 +133,7 @@ def find_out_of_memory_jobs() -> tuple[OutOfMemoryJob, ...]:
 
 def _marked_rows(job_ids: Sequence[str]) -> Iterator[Row]:
     """Yield the jobs with *job_ids*, as far as they are marked as shares of ours."""
+    # squeue is asked for whole arrays: a task that waits has no number of its own yet.
     bases = list(dict.fromkeys(map(base_id, job_ids)))
     for row in squeue_rows_of(bases, _ANY_STATE, columns=_END_COLUMNS):
         mark = parse_annotation(row["admin_comment"])
@@ -215,6 +216,7 @@ def _replace_share(job: AnnotatedJob, reason: str, *more: str, accept_all_units:
         message = f"Job {job.job_id} must wait for a share; it waits no more, or was changed. It is left as it is."
         raise RequestError(message)
 
+    # Slurm writes the prefix of its version, and takes a request without any.
     others = [_PREFIX.sub("", each.text) for each in resources if not _is_own_share(each, mark)]
     freed = _placement_settings(job, mark, row["Feature"])
 

@@ -91,6 +91,7 @@ def _with_stuck_reasons(job_rows: Sequence[Row]) -> Iterator[AnnotatedJob]:
     for row in job_rows:
         reason = ""
         if row["StateCompact"] == "PD":
+            # The nodes are read for the first job that needs them, if any does.
             if idle is None and row["Reason"] in _QUEUED:
                 idle = nodes.idle
             reason = (
@@ -127,6 +128,7 @@ def stuck_reason(row: Row, nodes: Iterable[NodeState], job: scontrol.Line) -> st
 
 def _could_run(row: Row, node: NodeState, job: scontrol.Line) -> bool:
     """Return whether *node* is idle as a whole, and large and close enough for the job; where in doubt, it is not."""
+    # Slurm keeps a planned node free for another job, unless it planned this one there.
     if not node.idle or (node.planned and node.name != row["SchedNodes"]):
         return False
     resources = requested_tres(row)
@@ -149,6 +151,8 @@ def _binding_reason(row: Row, nodes: _ClusterNodes, requests: _PendingRequests) 
     node = node_outside_binding(row, free, requests.request_of(row)) if free else None
     if node is None:
         return ""
+
+    # The next job of this pass must not be let go for the same GPU.
     nodes.reserve_gpu(node)
     return f"node {node.name} has a GPU free for it, and yet it waits for the GPU types of its share ({row['Reason']})"
 
@@ -196,6 +200,7 @@ class _PendingRequests:
                 row = self._waiting.get(pending["JobArrayID"])
                 if row is None:
                     continue
+
                 # Of a job that says nothing of memory, tres-alloc has all of a node's. Nothing shows whether MinMemory
                 # is of a core or of a node; tres-alloc has the sum of either.
                 wants_memory = pending["MinMemory"].strip("0KMGTP") != ""

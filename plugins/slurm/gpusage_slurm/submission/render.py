@@ -99,6 +99,7 @@ def mps_units(percent: int, pools: tuple[GpuPool, ...], gpu_types: tuple[str, ..
 
 def _share(fields: Mapping[str, str], request: GpuRequest, percent: int, cluster: Cluster) -> _Change:
     """Return the change that puts a share of *percent* in the place of the job's GPU."""
+    # Units are counted for the GPUs on which the job may land.
     named = (request.gpu_type,) if request.gpu_type else request.required_gpus
     units = mps_units(percent, cluster.pools, named)
     if units is None:
@@ -143,6 +144,8 @@ def _gpu_replacement(fields: Mapping[str, str], part: str) -> dict[str, str]:
         left = without_gpus(fields.get(name, ""))
         if left != fields.get(name, ""):
             changes[f"set.{name}"] = left
+
+    # A binding to GPUs would hide the share's device.
     if fields.get("tres_bind"):
         changes["set.tres_bind"] = ""
     return changes
@@ -216,6 +219,7 @@ def _exact_feature(gpu_type: str, pools: tuple[GpuPool, ...]) -> str | None:
 
 def _join_constraint(expression: str, constraint: str) -> str | None:
     """Return *expression* joined with *constraint*, ``None`` where that is not plain or the sum too long."""
+    # Two plain parts join by &, each in brackets where it has an |: parts of slurmctld read from left to right.
     constraint = constraint.strip()
     if constraint and not PLAIN_CONSTRAINT.fullmatch(constraint):
         return None

@@ -29,9 +29,11 @@ _DIRECTIVE = re.compile(r"#SBATCH[ \t]+(.*)")
 _WORDS = re.compile(r"#GPUSAGE[ \t]+(.*)")
 _AMOUNT = re.compile(r"([0-9]{1,9})([KMGT]?)", re.IGNORECASE)
 _COUNT = re.compile(r"[0-9]{1,9}")
+# A directive may end in a comma, since the texts of several are joined by commas.
 _TAIL = f"{string.whitespace},"
 _HEAD_CHARACTERS = 16 * 1024
 """Of a script: where its lines `#GPUSAGE` stand. gpusage.lua reads as much."""
+# Slurm takes an option by any beginning that is unique.
 _CPUS_PER_GPU = re.compile(r"--cpus-per-g|SLURM_CPUS_PER_GPU")
 _HET = ("hetjob", "packjob")
 _REQUEUE = MappingProxyType({"requeue": "1", "no-requeue": "0"})
@@ -108,8 +110,11 @@ def why_unrepeatable(script: str, *, requeue: str = "", output: str = "", errors
         output: Where its output goes; ``""`` for Slurm's own choice.
         errors: The same of its standard error; ``""`` for its output.
     """
+    # The same order as in gpusage.lua, whose reason gpusaged sees of a job that is submitted.
     if requeue == "0":
         return "no-requeue"
+
+    # The task epilog finds CUDA's error in what the job wrote.
     if output == DEV_NULL and errors in ("", DEV_NULL):
         return "output"
     if len(script.encode("utf-8", "replace")) > MAXIMUM_BYTES:

@@ -37,6 +37,7 @@ CHECK_INTERVAL_S = 900.0
 """When slurmctld is asked whether the job still runs: an epilog may never come, or before this process can hear it."""
 JITTER_S = 3.0
 """Jobs that end together do not all ask slurmctld in the same second."""
+# slurmctld may be away for minutes; the usage stays on the node and goes with the next post.
 PAUSES_S = (5.0, 20.0, 60.0, 180.0)
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _DEVICES = re.compile(r"[A-Za-z0-9,/-]+")
@@ -77,6 +78,8 @@ def main() -> None:
     job, node = job_of(os.environ), os.environ.get("SLURMD_NODENAME", "")
     if job is None or not _NAME.fullmatch(node):
         return
+
+    # The job's own processes come first.
     os.nice(5)
 
     # Root's usage is in /run; a sandbox's user has no place there.
@@ -98,6 +101,8 @@ def job_of(environment: Mapping[str, str]) -> SampledJob | None:
     devices = environment.get("CUDA_VISIBLE_DEVICES", "") or environment.get("SLURM_JOB_GPUS", "")
     if not (job_id.isdecimal() and uid.isdecimal() and _DEVICES.fullmatch(devices)):
         return None
+
+    # ``16(x2)`` on several nodes; a share is on one.
     cpus = re.match(r"\d+", environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
     return SampledJob(
         manager=MANAGER,
@@ -146,6 +151,8 @@ class _EndOfJob:
         """Wait for *pause_s* seconds at most; return whether the job has ended."""
         if signal.sigtimedwait(END_SIGNALS, pause_s) is not None:
             return True
+
+        # A job whose epilog never ran must not be sampled for ever.
         if time.monotonic() < self._next_check_s:
             return False
         self._next_check_s = time.monotonic() + CHECK_INTERVAL_S

@@ -164,6 +164,7 @@ def expanded(value: str, settings: Mapping[str, str]) -> str:
             return settings.get(match[1], match[0])
         return os.environ.get(variable[1]) or (match[0] if variable[2] is None else variable[2])
 
+    # A setting may name another, and that a third.
     for _ in range(_DEEPEST):
         filled = _VARIABLE.sub(value_of, value)
         if filled == value:

@@ -35,6 +35,7 @@ MAX_NODES = 100
 """So many do `doctor` and `status` ask: they are no load test."""
 NODES_LIMIT_S = 15.0
 _AT_ONCE = 16
+# 500 lines of neighbours, the processor's limit, fit in.
 _ANSWER_LIMIT_BYTES, _CHUNK_BYTES = 256 * 1024, 1024
 _WHOLE_GPU = 100
 _BEAN = "/jmx?qry=org.gpusage:type=Metrics"
@@ -131,6 +132,7 @@ def _fetch_content(url: str, limit_s: float) -> bytes:
     content = b""
     with (
         configured_session(_NoRedirectSession()) as session,
+        # A compressed answer could be longer than its bytes.
         session.get(url, timeout=limit_s, headers={"Accept-Encoding": "identity"}, stream=True) as answer,
     ):
         if answer.status_code != requests.codes.ok:
@@ -180,6 +182,7 @@ def sample_nodes(
 
 def with_free_gpus(snapshot: ClusterSnapshot, reports: Mapping[str, JmxReport]) -> ClusterSnapshot:
     """Return *snapshot* with the largest free part of a single GPU, for the nodes that report it."""
+    # A node with an older jar reports sums alone, and keeps what they allow.
     largest = {name: max(daemon.free, default=0) for name, daemon in reports.items() if daemon.free is not None}
     return replace(snapshot, nodes=tuple(replace(node, largest=largest.get(node.name)) for node in snapshot.nodes))
 
@@ -189,6 +192,7 @@ def read_neighbours(snapshot: ClusterSnapshot, address: str) -> tuple[Neighbour,
 
     It is queried only if a node has allocated part of its GPUs, and for no longer than a submission may wait.
     """
+    # Only a share on a partly used GPU has neighbours.
     in_use = any(0 < node.free.share < node.total.share for node in snapshot.nodes)
     return parse_neighbours(query_daemon("ResourceManager", address, LIMIT_S).running) if in_use else ()
 

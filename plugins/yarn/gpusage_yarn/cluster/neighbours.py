@@ -74,6 +74,7 @@ def _parse_neighbour(node: str, share: str, need: str) -> Neighbour:
         ValueError: A figure is none, or out of its range.
         KeyError: One is missing.
     """
+    # A word without a value, or with two, is a ValueError, too.
     fields = dict(word.split("=") for word in need.split(","))
     gpu_need = GpuNeed(
         gpu="",

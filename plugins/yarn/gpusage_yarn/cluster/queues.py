@@ -36,7 +36,6 @@ class Queue:
     path: str
     labels: frozenset[str]
     closed: frozenset[str] = frozenset()
-    default_label: str = ""
     capacity: Mapping[str, float] = field(default_factory=dict)
     masters: Mapping[str, float] = field(default_factory=dict)
     am_limit_reached: frozenset[str] = frozenset()
@@ -66,6 +65,8 @@ def parse_queues(root: Mapping[str, Any], above: str = "", *, share: str = SHARE
         share: The resource type that counts hundredths of GPUs.
     """
     path = f"{above}.{root.get('queueName', '')}".lstrip(".")
+
+    # A parent queue takes no application, also one that has no child yet.
     children = as_list(root, "queues", "queue")
     if children:
         return tuple(queue for child in children for queue in parse_queues(child, path, share=share))
@@ -74,6 +75,7 @@ def parse_queues(root: Mapping[str, Any], above: str = "", *, share: str = SHARE
 
 def creates_queues(root: Mapping[str, Any]) -> bool:
     """Return whether YARN makes queues of itself somewhere at or below *root*, when they are first named."""
+    # A parent that may create queues makes any name below it a queue.
     eligible = str(root.get("autoCreationEligibility") or "off") != "off"
     return eligible or any(creates_queues(child) for child in as_list(root, "queues", "queue"))
 
@@ -127,7 +129,6 @@ def _leaf(queue: Mapping[str, Any], path: str, share: str) -> Queue:
         path=path,
         labels=frozenset(map(str, queue.get("nodeLabels") or ())),
         closed=frozenset(closed),
-        default_label=str(queue.get("defaultNodeLabelExpression") or ""),
         capacity={label: float(part.get("absoluteCapacity", 0)) for label, part in parts.items()},
         largest=resource_amounts(queue.get("maximumAllocation")),
         masters={label: float(percent) for label, percent in limits.items()},
@@ -145,6 +146,8 @@ def _missing(path: str, label: str, part: Mapping[str, Any], share: str) -> Iter
         vector = resource_amounts(part.get(key))
         if not vector.get("memory-mb") or vector.get(share):  # it is all 0 where the queue has percentages
             continue
+
+        # Where the queue names no GPUs, its admin must know how many it has.
         gpus = vector.get(GPUS, 0)
         resources = {**vector, share: str(WHOLE_GPU * gpus) if gpus else "N"}
         shown = ",".join(

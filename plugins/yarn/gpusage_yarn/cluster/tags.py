@@ -54,6 +54,7 @@ def make_tags(plan: Plan, number: str = "", own: Iterable[str] = ()) -> list[str
         number: Of its decision's record; empty where none is kept.
         own: Its user's.
     """
+    # Labels come last: YARN takes ten tags, and a plan may have sixteen labels.
     numbers = [f"gpusage-number-{number}"] if number else []
     labels = (f"gpusage-label-{label}" for label in plan.labels)
     tags = [f"gpusage-share-{plan.share}", f"gpusage-containers-{plan.containers}", *numbers, *own, *labels]
@@ -95,6 +96,7 @@ def parse_claims(document: Document, labels: Iterable[str]) -> Iterator[Reservat
         document: As ``apps`` answers.
         labels: The cluster's, by which the tags' are known whatever their case.
     """
+    # YARN may write tags in small letters.
     known = {label.casefold(): label for label in labels}
     for application in as_list(document, "apps", "app"):
         tags = [match.groups() for match in _TAG.finditer(str(application.get("applicationTags") or ""))]

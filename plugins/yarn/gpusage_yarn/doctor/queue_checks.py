@@ -95,6 +95,7 @@ def masters(name: str, inspection: Inspection) -> Finding:
 
 def masters_at_once(snapshot: ClusterSnapshot, queue: Queue, label: str, memory_mib: int) -> int:
     """Return how many masters of applications *queue* is sure to run at once on nodes with *label*; at least one."""
+    # A queue is sure of its own capacity; what it may borrow is nobody's promise.
     part = queue.capacity.get(label, 0) / 100 * queue.masters.get(label, 100) / 100
     nodes = snapshot.nodes_with_label(label)
     memory = sum(node.total.memory_mib for node in nodes) * part / memory_mib

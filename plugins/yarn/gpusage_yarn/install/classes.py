@@ -19,6 +19,7 @@ from gpusage_hooks.errors import RequestError
 from gpusage_yarn.cluster.configuration import FILES, PACKAGE, read_settings
 from gpusage_yarn.jar import jar_instructions
 
+# A JVM starts in a second, and in many on a busy host.
 _LIMIT_S = 60.0
 _CLASS = re.compile(rf"{re.escape(PACKAGE)}\.\w+")
 _FINDER = "org.apache.hadoop.util.FindClass"
@@ -41,6 +42,7 @@ def require_classes(edits: Iterable[Edit], folder: Path) -> None:
     new = {name for edit in edits for name in _CLASS.findall(edit.after or "")}
     try:
         loaded = load_classes(sorted(new), folder)
+    # This host may be an admin's desk without Hadoop.
     except RequestError:
         return
 

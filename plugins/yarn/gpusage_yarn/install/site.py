@@ -149,6 +149,7 @@ def plan_uninstallation(site: Site) -> tuple[Edit, ...]:
 
 def with_item(present: str, item: str, *, default: str = "", first: bool = False) -> str:
     """Return the comma-separated list *present* with *item* in it; an empty list is *default* first."""
+    # An empty list stands for YARN's default, which ours must not replace.
     items = [word.strip() for word in (present or default).split(",") if word.strip()]
     if item in items:
         return ",".join(items)
@@ -164,6 +165,7 @@ def _ours(
         yield TYPES, with_item(theirs.get(TYPES, ""), share)
         yield f"{TYPES}.{share}.maximum-allocation", str(MAX_GPUS * _WHOLE)
     elif name == SCHEDULER and "rm" in site.roles:
+        # A calculator of the site's own stays; only YARN's two are replaced.
         ours = CALCULATORS.get(theirs.get(CALCULATOR, "").strip())
         if ours:
             yield CALCULATOR, ours
@@ -173,8 +175,11 @@ def _ours(
             if share != SHARE:
                 yield "gpusage.share.resource", share
         if "rm" in site.roles:
+            # Ours comes first and decides nothing about queues: it returns no placement, so the next rule is asked.
             yield RULES, with_item(theirs.get(RULES, ""), CLASSES[RULES], default="user-group", first=True)
             yield PROCESSORS, with_item(theirs.get(PROCESSORS, ""), CLASSES[PROCESSORS])
+
+            # A site's own allocator stays; Hadoop before 3.4 has no such key, and ignores it.
             if theirs.get(ALLOCATOR, "").strip() in ("", _STOCK_ALLOCATOR):
                 yield ALLOCATOR, CLASSES[ALLOCATOR]
             yield "gpusage.daemon.socket", configuration.daemon.socket

@@ -59,12 +59,6 @@ def without_block(text: str | None) -> str | None:
     return None if bare != text and bare == _HEAD + _TAIL else bare
 
 
-def block_of(text: str) -> str | None:
-    """Return our block as it stands in *text*, ``None`` where there is none."""
-    match = _BLOCK.search(text)
-    return match.group() if match else None
-
-
 def _block(settings: Mapping[str, str]) -> str:
     entries = "".join(
         f"  <property>\n    <name>{escape(name)}</name>\n    <value>{escape(value)}</value>\n  </property>\n"

@@ -126,6 +126,7 @@ def exclude_unbound_nodes(
     Raises:
         RequestError: That is so on each of *labels*.
     """
+    # A label is left out only if every node of it that answered binds nothing; silence proves nothing.
     notes, lacking, silent = [], [], []
     for label in labels:
         names = {node.name for node in snapshot.nodes_with_label(label)}

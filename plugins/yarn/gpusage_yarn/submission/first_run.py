@@ -37,6 +37,7 @@ def record_of(line: str, files: Sequence[Path], mode: CaptureMode, *, learns: bo
     if mode == "off" or not wanted:
         return None
 
+    # A changed script is another command, and may build another model.
     digest = hashlib.sha256(line.encode("utf-8", "replace"))
     for path in files:
         digest.update(f"\0{path.name}\0".encode("utf-8", "replace"))
@@ -59,5 +60,7 @@ def with_observation(variables: Sequence[tuple[str, str]], record: Path) -> tupl
     """Return the command's *variables* and the ones by which its Python shows the model."""
     own = dict(variables)
     paths = [str(ON_START), *filter(None, [own.get("PYTHONPATH", "")])]
+
+    # Python runs the sitecustomize of the first folder on its path.
     ours = {"GPUSAGE_LEARN": str(record), "GPUSAGE_LEARN_JOB": "CONTAINER_ID"}
     return tuple({**own, "PYTHONPATH": os.pathsep.join(paths), **ours}.items())

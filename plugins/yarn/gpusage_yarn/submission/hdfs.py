@@ -56,11 +56,14 @@ class Hdfs:
             message = f"File {str(path)!r} must be readable; got: {error.strerror}. Check --file."
             raise RequestError(message) from error
 
+        # The content's digest is in the path, so that a name never stands for another content.
         home = self._request("GET", "/", "GETHOMEDIRECTORY")["Path"]
         place = f"{home}/{FOLDER}/{digest.hexdigest()}/{path.name}"
         status = self._status(place)
         if status is None:
             partial = f"{place}.{secrets.token_hex(8)}"
+
+            # Without a redirect the DataNode's address comes in the answer, and the content is sent once.
             target = self._request("PUT", partial, "CREATE", noredirect="true", permission="600")["Location"]
             with path.open("rb") as content:
                 _parse_response(self._session.put(target, data=content, timeout=_TIMEOUT_S), target)
@@ -121,6 +124,7 @@ def find_hdfs(folder: Path, user: str) -> tuple[Hdfs | None, str]:
 
 def _parse_response(answer: requests.Response, url: str) -> Mapping[str, Any]:
     """Return the document of an answer."""
+    # A standby NameNode answers with an error, too, and the next address is tried.
     if answer.status_code == _MISSING and "FileNotFoundException" in answer.text:
         raise FileNotFoundError(url)
     if answer.status_code >= _FIRST_ERROR:

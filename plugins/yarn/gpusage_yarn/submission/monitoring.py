@@ -100,6 +100,7 @@ def follow(manager: ResourceManager, identity: str, show: Callable[[str], None])
     while True:
         try:
             report = manager.application(identity)
+        # The application does not need the ResourceManager while its containers run.
         except UnreachableError:
             show(f"{identity} goes on, the ResourceManager is silent")
         else:
@@ -131,6 +132,8 @@ def parse_outcome(report: Mapping[str, Any]) -> ApplicationOutcome:
         status = 0
     elif state == "KILLED":
         status = KILLED_STATUS
+
+    # An application that failed never ends with 0, whatever its command did.
     status = status or int(state != "SUCCEEDED")
     return ApplicationOutcome(
         identity=str(report["id"]), state=state, status=status, diagnostics=diagnostics, report=report
@@ -155,6 +158,7 @@ def running_container_count(report: Mapping[str, Any]) -> int:
 
 def log_tails(outcome: ApplicationOutcome) -> Iterator[tuple[str, str]]:
     """Yield titles and texts: the last lines of the failed command, or else of the master."""
+    # The master's own log names the containers, their nodes and how each of them ended.
     match = _LOGS.search(str(outcome.report.get("amContainerLogs", "")))
     if not match:
         return

@@ -110,6 +110,7 @@ def collect_misses(get: Callable[[str], Document]) -> tuple[Usage, ...]:
     Raises:
         GpuUsageError: The ResourceManager does not answer, or refuses.
     """
+    # An application whose share was too small ends well after all: its command ran again with a whole GPU.
     since_ms = int(1000 * (time.time() - RECENT_S))
     query = f"applicationTypes={TYPE}&states=FINISHED&finishedTimeBegin={since_ms}&deSelects=resourceRequests"
     return tuple(parse_misses(get(f"apps?{query}")))
@@ -170,6 +171,7 @@ def _usage(
     tags, label = str(application.get("applicationTags") or ""), str(application.get("appNodeLabelExpression") or "")
     _, labels = parse_plan_tags(tags)
     types = [label] if label else [*labels]
+
     return Usage(
         number=find_decision_number(tags),
         manager=MANAGER,

@@ -72,6 +72,7 @@ def append_report(folder: UsageSpool, usage: Usage) -> None:
     """Append *usage* to the node's reports; whoever reads them meanwhile sees the old ones or all."""
     reports = folder.path / REPORT_FILE
     with folder.lock():
+        # A rename: the NodeManager reads the file at any moment.
         fresh = reports.with_suffix(".new")
         fresh.write_text(append_usage_reports(reports.read_text() if reports.exists() else "", [usage], time.time()))
         fresh.replace(reports)
@@ -117,6 +118,8 @@ def read_allocation(share_percent: int, environment: Mapping[str, str]) -> Alloc
 
     if PIPE_VARIABLE not in limits:
         return replace(allocation, trouble=NOT_READ_BACK)
+
+    # A client of this MPS daemon sees the limits that a container's processes have.
     return with_client_view(allocation, query_client_view(limits), whole_sm_count(limits))
 
 

@@ -33,7 +33,7 @@ from gpusage_yarn.install.site import (
     plan_uninstallation,
     with_item,
 )
-from gpusage_yarn.install.xml_block import block_of, with_block, without_block
+from gpusage_yarn.install.xml_block import with_block, without_block
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -148,7 +148,9 @@ def test_a_new_installation_follows_what_the_site_changed(site: Site) -> None:
 def test_each_host_gets_what_its_daemons_read(site: Site) -> None:
     node = find_site(site.folder, frozenset({"node"}))
     make_edits(plan_installation(node))
-    assert RULES not in block_of((site.folder / "yarn-site.xml").read_text() or "")  # type: ignore[operator]
+    _, mark, block = (site.folder / "yarn-site.xml").read_text().partition(">>> gpusage")
+    assert mark
+    assert RULES not in block
     assert CALCULATOR not in settings(site, "capacity-scheduler.xml")
     assert not site.gpusage_toml.exists()
 
