@@ -66,6 +66,7 @@ def check_record(record: Mapping[str, Any]) -> Captured:
         keys = {str(name): (str(value), str(mark)) for name, (value, mark) in dict(record["keys"]).items()}
         if not all(name in KEYS and _VALUE.fullmatch(value) and mark in MARKS for name, (value, mark) in keys.items()):
             raise ValueError("other keys or values")  # noqa: EM101, TRY003, TRY301 - worded below
+
         captured = Captured(
             graph=_graph(record.get("graph")),
             keys=keys,
@@ -80,6 +81,7 @@ def check_record(record: Mapping[str, Any]) -> Captured:
     except (KeyError, TypeError, ValueError, GraphError, RequestError) as error:
         message = f"Record of the program must be one that 'gpusage capture' sends; got {_text(error)}. Run it again."
         raise RequestError(message) from error
+
     return captured
 
 

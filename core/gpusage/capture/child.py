@@ -30,6 +30,7 @@ _PAUSE_S = 0.2
 _TAIL_LINES = 15
 _STAGE_LENGTH = 60
 _PACKAGES = ("gpusage", "gpusage_hooks", "pluggy")
+# Gives the user's Python our packages and nothing else of our Python's folders.
 _BOOTSTRAP = """
 import importlib.util, json, os, sys
 folders = json.loads(sys.argv.pop(1))
@@ -48,7 +49,6 @@ except ImportError:
 from gpusage.capture.inside.session import main
 main()
 """
-"""Gives the user's Python our packages and nothing else of our Python's folders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +100,7 @@ def run_program(program: Program, limits: Limits, progress: Callable[[str], None
             f"Folder {str(folder)!r} must be there for the program to run in; got none. Start in the job's folder."
         )
         raise RequestError(message)
+
     receiver, sender = os.pipe()
     with tempfile.TemporaryFile() as output, os.fdopen(receiver, "rb", buffering=0) as pipe:
         try:
@@ -119,12 +120,14 @@ def run_program(program: Program, limits: Limits, progress: Callable[[str], None
         finally:
             _end(child)
         text = _tail(output)
+
     if child.returncode == scratch_files.NO_SCRATCH_STATUS and not record:
         message = (
             f"What the program writes must stay in an overlay, which this host does not let users have; got: {text}. "
             "With --run-here it runs without one: what it does before its first step is done for real."
         )
         raise RequestError(message)
+
     return Outcome(record=record, limit=limit, output=text, elapsed_s=time.monotonic() - begun_s)
 
 
@@ -139,6 +142,7 @@ def _command(program: Program, limits: Limits, folder: Path, sender: int) -> lis
     }
     packages = {name: str(Path(spec.origin).parent) for name in _PACKAGES if (spec := find_spec(name)) and spec.origin}
     session = {"pipe": sender, "gpu_count": program.gpu_count}
+
     # Isolated: neither the program's folder nor its variables have a say before it is kept apart.
     return [
         *(sys.executable, "-I", scratch_files.__file__, json.dumps(options)),
@@ -191,6 +195,7 @@ def _receive(
                     return {}, limit
                 limit, until_s = "its time", until_s + GRACE_S
                 child.terminate()
+
     return {}, "the bytes that it may send"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from gpusage_hooks.errors import RequestError
 
 _PYTHON = re.compile(r"python[0-9.]*")
+# Programs that start Python programs, each with its options that have no value.
 _LAUNCHERS = {
     "torchrun": frozenset({"--standalone", "--no-python", "--no_python", "--run-path", "--run_path"}),
     "accelerate": frozenset(
@@ -22,15 +23,14 @@ _LAUNCHERS = {
         | {"--bind_cores_to_rank", "--elastic_training"}
     ),
 }
-"""Programs that start Python programs, each with its options that have no value."""
+# Programs that start Python of another environment than that of the command line.
 _ENVIRONMENTS = frozenset(
     {"conda", "mamba", "micromamba", "apptainer", "singularity", "docker", "podman", "pixi", "poetry"}
 )
-"""Programs that start Python of another environment than that of the command line."""
 _WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 _HOSTS = ("--nnodes", "--num_nodes")
+# Of one host; accelerate's are of all, and its number of hosts has another name.
 _PROCESSES = ("--nproc_per_node", "--nproc-per-node", "--num_processes", "--num_gpus", "--num_accelerators")
-"""Of one host; accelerate's are of all, and its number of hosts has another name."""
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 
@@ -74,6 +74,7 @@ def program_of(command: Sequence[str]) -> Program:
             return _python_program(command[place:], variables)
         if name in _LAUNCHERS:
             return _launcher_program(command[place:], variables)
+
         if assigned is not None:
             variables[assigned[1]] = assigned[2]
     raise _refusal(shlex.join(command))
@@ -88,10 +89,12 @@ def program_in_script(text: str) -> Program:
     variables: dict[str, str] = {}
     folder = "."
     program: Program | None = None
+
     for line in text.replace("\\\n", " ").splitlines():
         words = _words(line)
         if not words:
             continue
+
         words = [_expand_variables(word, variables) for word in words]
         assigned = [_ASSIGNMENT.fullmatch(word) for word in words if word != "export"]
         if all(assigned):
@@ -116,6 +119,7 @@ def program_in_script(text: str) -> Program:
             )
     if program is None:
         raise no_job_script()
+
     return program
 
 
@@ -146,6 +150,7 @@ def _words(line: str) -> list[str]:
             words.append(word)
     except ValueError:  # a quotation that another line ends
         return []
+
     return words[:-1] if words and line.rstrip().endswith("\\") else words
 
 
@@ -165,6 +170,7 @@ def _python_program(command: Sequence[str], variables: Mapping[str, str]) -> Pro
         if command[place] in ("-", "-c"):
             raise _refusal(shlex.join(command))
         place += 2 if command[place] in _WITH_VALUE else 1
+
     python, words = tuple(command[:place]), tuple(command[place:])
     if words[:2] in (("-m", "torch.distributed.run"), ("-m", "torch.distributed.launch")):
         return _launcher_program(("torchrun", *words[2:]), variables, python)
@@ -189,6 +195,7 @@ def _launcher_program(
         is_one_word = bool(equals) or name in switches or following.endswith(".py")
         options[name] = value if is_one_word else following
         place += 1 if is_one_word else 2
+
     words = list(command[place:])
     if words[:1] == ["--module"]:
         words[0] = "-m"
@@ -198,6 +205,7 @@ def _launcher_program(
         return replace(program, variables={**variables, **program.variables}, gpu_count=gpu_count)
     if len(words) < (2 if words[:1] == ["-m"] else 1):
         raise _refusal(shlex.join(command))
+
     return Program(python=python, words=tuple(words), variables=dict(variables), gpu_count=gpu_count)
 
 

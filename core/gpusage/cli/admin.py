@@ -69,9 +69,11 @@ def show_findings(findings: Sequence[Finding], configuration: Configuration, *, 
             findings, lambda one: (one.verdict, one.observation, one.todo)
         ):
             click.echo(_described(verdict, ", ".join(each.check for each in same), observation, todo))
+
         click.echo("\nSettings (key = value, origin):")
         for key, value, origin in settings:
             click.echo(f"  {key} = {value!r}  ({origin})")
+
     return int(any(finding.verdict == "fail" for finding in findings))
 
 
@@ -199,6 +201,7 @@ def show_and_make(edits: Iterable[Edit], *, schema: str, yes: bool, as_json: boo
         files = [{"path": str(edit.path), "diff": edit.diff()} for edit in changing]
         click.echo(json.dumps({"schema": schema, "applied": yes, "files": files}, indent=1))
         return
+
     for edit in changing:
         click.echo(_with_colours(edit.diff()), nl=False)
     if not changing:

@@ -27,7 +27,7 @@ from gpusage.cli.cards.card import summarize
 from gpusage.cli.scripts import manager_of, read_script, read_scripts
 from gpusage.graphs.card.text import encode, to_document, write_file
 from gpusage.graphs.reader import CARD_SUFFIX
-from gpusage.plugins.managers import installed_managers
+from gpusage.plugins.loading import installed_managers
 from gpusage_hooks.errors import GraphError, RequestError
 
 SCHEMA = "gpusage.capture/1"
@@ -74,6 +74,7 @@ def capture(  # noqa: PLR0913 - an option each
     if bool(command) == bool(line):
         message = "Capture must have one program: a job script, a command line after '--', or --shell; got none or two."
         raise click.UsageError(message, context)
+
     job = _job(command) if submits else None
     _check_place(output or user_cache() / f"captured{CARD_SUFFIX}", is_whole=submits)
     program = _program(command, line)
@@ -91,10 +92,12 @@ def capture(  # noqa: PLR0913 - an option each
         write_file(captured.graph, card)
         if output is None:
             _remove_oldest(card.parent)
+
     if as_json:
         tables.print_json(_document(captured, card, outcome))
     else:
         _show(captured, card, outcome)
+
     if captured.graph is None:
         context.exit(1)
     if job is not None:
@@ -125,6 +128,7 @@ def _job(command: tuple[str, ...]) -> list[str]:
     if len(command) != 1:
         message = f"Job of --submit must be one job script; got {' '.join(command) or 'none'!r}. Name its file."
         raise RequestError(message)
+
     scripts = read_scripts([Path(command[0])])
     manager = manager_of(scripts, installed_managers())
     if not manager.submit or shutil.which(manager.submit[0]) is None:
@@ -150,6 +154,7 @@ def _submit(job: list[str], captured: Captured, card: Path) -> NoReturn:
             "Check it, and submit the script with the comment above."
         )
         raise RequestError(message)
+
     has_own_words = re.search(r"^#GPUSAGE\s", read_script(job[-1]), re.MULTILINE) is not None
     if not has_own_words:
         os.environ.setdefault("GPUSAGE_COMMENT", captured.comment(str(card.resolve())))
@@ -172,6 +177,7 @@ def _captured(outcome: Outcome) -> Captured:
     record = outcome.record
     if "keys" in record:
         return check_record(record)
+
     tail = "\n".join(visible(each) for each in outcome.output.splitlines())
     if tail:
         click.echo(f"The program's last lines:\n{tail}", err=True)
@@ -226,6 +232,7 @@ def _show(captured: Captured, card: Path, outcome: Outcome) -> None:
     if captured.graph is None:
         tables.show(f"Its graph cannot be read: {captured.graph_failure}")
         return
+
     for note in captured.graph.notes:
         tables.show(note)
     click.echo(f"Card: {card}\n--comment={shlex.quote(captured.comment(str(card)))}")
@@ -238,6 +245,7 @@ def _document(captured: Captured, card: Path, outcome: Outcome) -> dict[str, Any
             text = encode(captured.graph)
         except GraphError:  # too long to travel with a job; the file holds it
             text = None
+
     return {
         "schema": SCHEMA,
         "comment": captured.comment(str(card)) if captured.graph is not None else None,

@@ -83,6 +83,7 @@ def find_cluster(advisor: Advisor, manager: Manager, path: Path | None) -> tuple
     """
     if path is not None:
         return any_cluster(path, manager.name, advisor), "file"
+
     try:
         cluster = advisor.hooks.observe_cluster(manager.name, advisor.context(manager.name))
         trouble = f"There is no {manager.title} on this host."
@@ -145,6 +146,7 @@ def measured_power_w(path: Path, manager: str) -> Mapping[str, tuple[float, floa
                 f"'idle_power_w', {row.idle_power_w:g} W; got {row.power_w:g}. Swap them, or measure again."
             )
             raise RequestError(message)
+
     return {
         row.site_type: (row.power_w, row.idle_power_w)
         for row in read.pools

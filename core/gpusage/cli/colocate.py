@@ -59,6 +59,7 @@ def colocate(
     if len(models) < MINIMUM_JOBS:
         message = f"Models must be at least {MINIMUM_JOBS}, they share one GPU; got {len(models)}. Name another one."
         raise click.UsageError(message, context)
+
     if is_fair:
         _require_limits(context, gpu)
     jobs = [_job(request) for request in options.read_requests(models, run)]
@@ -70,6 +71,7 @@ def colocate(
         tables.print_json({"schema": SCHEMA, **documents.colocation(names, colocation)})
     else:
         _show(jobs, needs, colocation)
+
     context.exit(0 if colocation.recommended else 1)
 
 
@@ -113,6 +115,7 @@ def _with_fair_threads(jobs: Sequence[Job], together: Colocation) -> Colocation:
         prices.append(
             {each.share_percent: slowdown_with_partners(each.slowdown_under_contention, others) for each in priced}
         )
+
     parts = max_min_percents([{part: price.value for part, price in each.items()} for each in prices])
     throughputs = tuple(inverse(each[part]) for each, part in zip(prices, parts, strict=True))
     total = Interval(
@@ -120,6 +123,7 @@ def _with_fair_threads(jobs: Sequence[Job], together: Colocation) -> Colocation:
         low=sum(each.low for each in throughputs),
         high=sum(each.high for each in throughputs),
     )
+
     return replace(
         together,
         normalised_throughput=throughputs,
@@ -152,6 +156,7 @@ def _show(jobs: Sequence[Job], needs: Sequence[GpuNeed], colocation: Colocation)
             )
         ],
     )
+
     tables.show("", *_verdict(colocation))
 
 

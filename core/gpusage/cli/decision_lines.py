@@ -52,6 +52,7 @@ def usage_line(usage: Usage, record: DecisionRecord | None, before: str) -> str:
         f"used {_usage_text(usage)}",
         f"{_ENDS[usage.outcome]} after {duration(usage.ended_at_s - usage.started_at_s)}",
     ]
+
     verdict = describe_waiting(usage)
     return "; ".join(
         [
@@ -134,6 +135,7 @@ def _body(fields: dict[str, Any], record: DecisionRecord | None) -> Iterator[str
             " silent, or another revision of gpusage decided it."
         )
         return
+
     change = fields["before"] or "its request"
     if fields["after"] != fields["before"]:
         change = describe_change(change, fields["after"])

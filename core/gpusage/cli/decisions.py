@@ -46,12 +46,14 @@ def write_profiles(folder: Path) -> None:
         row = profile_row(each.usage, each.decision, least_s) if each.decision else None
         if row is not None:
             by_gpu[str(row["gpu"])].append(row)
+
     try:
         for gpu, rows in by_gpu.items():
             _write(folder / "profile" / f"site-{_file_name(gpu)}.csv", rows)
     except OSError as error:
         message = f"Folder {str(folder)!r} must be one that you may write; got: {error}. Name another one."
         raise RequestError(message) from error
+
     count = sum(map(len, by_gpu.values()))
     tables.show(f"{count} of {len(observations)} runs were alone on a whole GPU: {count} rows in {folder / 'profile'}.")
 
@@ -92,11 +94,13 @@ def decisions(job_id: str, count: int | None, user: str, profile_folder: Path | 
     if job_id and (count or user):
         message = "JOBID names one job; leave out --last and --user."
         raise click.UsageError(message)
+
     entries = of_job(job_id) if job_id else latest(count or USUAL_COUNT, user)
     if as_json:
         documents = [{**document(job, record, runs), "job_ids": ids} for job, record, runs, ids in entries]
         tables.print_json({"schema": SCHEMA, "decisions": documents})
         return
+
     if not entries:
         where = "" if job_id or user else f" {describe_location(load_configuration().store.url)}"
         tables.show(f"No decision yet.{where}")
@@ -122,6 +126,7 @@ def of_job(job_id: str) -> tuple[JobHistory, ...]:
             "long ago, look into the store: gpusage decisions --last 1000."
         )
         raise RequestError(message)
+
     return tuple(_with_records(jobs))
 
 
@@ -142,6 +147,7 @@ def present(state: JobState) -> tuple[tuple[AnnotatedJob, DecisionRecord | None]
             "Run this as root or as the daemon's user."
         )
         raise RequestError(message)
+
     return known
 
 
@@ -164,6 +170,7 @@ def latest(count: int, user: str) -> tuple[JobHistory, ...]:
             )
             raise RequestError(message) from error
         return tuple((job, None, (), ()) for job in jobs[-count:][::-1])
+
     by_number = _jobs_by_number(user) if any(not runs for _, runs in entries) else {}
     return tuple(_entry(record, runs, by_number.get(record.number, [])) for record, runs in entries)
 
@@ -204,6 +211,7 @@ def _managed_jobs(*, job_id: str, user: str) -> list[AnnotatedJob]:
             failures.append(error)
     if failures and not jobs:
         raise failures[0]
+
     for failure in failures:  # a host may have two managers, and one of them may be down
         click.echo(one_line(f"gpusage: warning: {failure}"), err=True)
     return jobs
@@ -221,6 +229,7 @@ def _with_records(jobs: Iterable[AnnotatedJob]) -> Iterator[JobHistory]:
                 record = store.find(mark.number)
                 runs = _runs(store, mark.number)
         yield job, record, tuple(run for run in runs if run.job_id == job.job_id), (job.job_id,)
+
     if store is not None:
         store.close()
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 FP32_BYTES = 4
 ALONE = Interval(value=1.0, low=1.0, high=1.0)
+# Of settings whose key is not their name: it has the value's unit.
 _JSON_KEYS = {"network": "network_bytes_per_s"}
-"""Of settings whose key is not their name: it has the value's unit."""
 
 
 def interval(figure: Interval) -> dict[str, float]:
@@ -70,6 +70,7 @@ def workload(graph: ModelGraph, run: Workload) -> dict[str, Any]:
         "shape": {name: list(sample_shape(shape)) for name, shape in graph.inputs},
         **{_JSON_KEYS.get(key, key): value for key, value in unusual_settings(run).items()},
     }
+
     if run.steps is not None:
         document["steps"] = run.steps
     if run.slo is not None:
@@ -105,9 +106,11 @@ def need(
         "familiar": predicted.familiar,
         "notes": list(predicted.notes),
     }
+
     if predicted.source == "history":  # of a job without a model nothing else is known
         unknown = ("step_time_s", "throughput_samples_per_s", "sm_activity", "dram_activity")
         document |= {"source": predicted.source, **dict.fromkeys(unknown)}
+
     if new_tokens is not None:
         document["throughput_tokens_per_s"] = interval(scaled(predicted.throughput_samples_per_s, new_tokens))
     if steps is not None:

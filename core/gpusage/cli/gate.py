@@ -19,6 +19,7 @@ def gate(command: tuple[str, ...], gpu: str | None, *, serve: bool) -> None:
     if not _has_gate(words[0]):
         click.echo(f"gpusage gate: not used: {words[0]} cannot import gpusage. Install it there.", err=True)
         words = command
+
     variables = {SERVE_VARIABLE: "1" if serve else "", GPU_VARIABLE: gpu or ""}
     environment = {name: value for name, value in os.environ.items() if name not in variables}
     environment |= {name: value for name, value in variables.items() if value}
@@ -39,4 +40,5 @@ def _has_gate(python: str) -> bool:
         return False
     except OSError:
         return True
+
     return answer.returncode == 0

@@ -11,8 +11,8 @@ from gpusage.boundary.printable_text import visible
 from gpusage.cli import documents, tables
 from gpusage.decisions.advisor import advisor
 from gpusage.devices.nvml import LocalGpu, local_gpus
+from gpusage.plugins.hooks import Plugin
 from gpusage.plugins.loading import load_hooks
-from gpusage.plugins.plugin import Plugin
 from gpusage_hooks.types import Gpu
 from gpusage_hooks.units import GB, TERA, gib
 
@@ -42,6 +42,7 @@ def gpus(*, names: Sequence[str], local: bool, as_json: bool) -> None:
     if names and local:
         message = "'--local' lists this machine's GPUs. Leave out the names."
         raise click.UsageError(message)
+
     catalogue = advisor().catalogue
     named = {row.name: row for row in map(catalogue.find, names)}  # once, however often and by whatever name
     rows = [*named.values()] or [*catalogue]
@@ -70,6 +71,7 @@ def show_local(present: Sequence[LocalGpu], *, as_json: bool) -> None:
         ]
         tables.print_json({"schema": GPUS_SCHEMA, "local": rows})
         return
+
     cells = [
         [gpu.gpu.name if gpu.gpu else "not in the catalogue", str(gpu.index), gib(gpu.memory_bytes), gpu.nvml_name]
         for gpu in present
@@ -88,6 +90,7 @@ def _gpu_cells(row: Gpu) -> Iterator[str]:
     for precision in PRECISIONS:
         rate = row.peak_flop_per_s.get(precision)
         yield f"{rate / TERA:.4g}" if rate else ""
+
     yield str(row.sm_count)
     yield str(row.launch_year)
 

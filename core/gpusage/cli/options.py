@@ -25,8 +25,8 @@ _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 MAXIMUM_DURATION_S = 100 * 365 * 86400.0
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+) ?([a-z]*)")
+# Keys without an option of their own: the model is an argument, and the others are about a job that is submitted.
 _COMMENT_ONLY = ("model", "gpusage", "learn", "first_run")
-"""Keys without an option of their own: the model is an argument, and the others are about a job that is submitted."""
 _STEP_KEYS = ("mode", "precision", "optimizer", "shape", *(row.name for row in STEP_SETTINGS))
 
 
@@ -67,6 +67,7 @@ def _job_option(row: JobKey) -> Callable[[Function], Function]:
         return click.option(name, row.name, type=WordsType(row.kind.choices), help=text)
     if isinstance(row.kind, Count):
         return click.option(name, row.name, type=click.IntRange(1, MAXIMUM_COUNT), metavar=row.form, help=text)
+
     is_multiple = isinstance(row.kind, Sizes)
     check = partial(_checked, row)
     return click.option(name, row.name, metavar=row.form, multiple=is_multiple, callback=check, help=text)
@@ -102,6 +103,7 @@ def duration_s(text: str) -> float:
     if not match or match[2] not in _SECONDS:
         message = f"a time such as 90s, 25m, 8h or 2d; got {text!r}"
         raise ValueError(message)
+
     seconds = float(match[1]) * _SECONDS[match[2]]
     if seconds > MAXIMUM_DURATION_S:
         message = f"a time of at most 100 years; got {text!r}"

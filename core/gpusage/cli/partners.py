@@ -121,6 +121,7 @@ def rank(
     if len(models) != 1:
         message = f"Models with --among, --running or --queue must be one, the target; got {len(models)}. Name one."
         raise click.UsageError(message, context)
+
     row = advisor().catalogue.find(gpu)
     (target,) = options.read_requests(models, run)
     own = _need(target, row, Path())
@@ -204,6 +205,7 @@ def _show(target: ModelRequest, ranked: Sequence[Partner], gpu: Gpu, missed: str
     if not ranked:
         tables.show(missed or NOBODY)
         return
+
     tables.show_rows(
         COLUMNS,
         [
@@ -218,6 +220,7 @@ def _show(target: ModelRequest, ranked: Sequence[Partner], gpu: Gpu, missed: str
             for each in ranked
         ],
     )
+
     tables.show("", LEGEND)
     if missed:
         tables.show("", missed)

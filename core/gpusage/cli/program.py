@@ -48,8 +48,8 @@ Shell completion (zsh_source, fish_source likewise):
   eval "$(_GPUSAGE_COMPLETE=bash_source gpusage)"
 """
 _OF_AN_EXTRA = re.compile(r"([\w.-]+)[^;]*;\s*extra == ['\"]([\w-]+)['\"]")
+# Where the two have different names.
 _EXTRA_OF_COMMAND = {"evaluate": "train"}
-"""Where the two have different names."""
 
 
 class BuiltIn(NamedTuple):
@@ -208,6 +208,7 @@ def plugin_commands(ctx: click.Context) -> Mapping[str, click.Command]:
         for command in _commands(_hooks().add_commands()):
             by_name.setdefault(command.name or "", []).append(command)
         memory[key] = {name: _merged(namesakes) for name, namesakes in by_name.items()}
+
     commands: Mapping[str, click.Command] = memory[key]
     return commands
 
@@ -276,6 +277,7 @@ def exit_status(command: Callable[[], Any], arguments: Sequence[str]) -> int:
         return _report_missing_module(error, arguments)
     except Exception as error:  # the last one to hear of it
         return _report_bug(error, arguments)
+
     return status if isinstance(status, int) else 0
 
 

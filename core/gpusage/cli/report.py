@@ -22,7 +22,7 @@ from gpusage.cli.predicting.money import site_prices
 from gpusage.cli.user_file import page_origin, write_output
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.devices.catalogue import Catalogue
-from gpusage.plugins.managers import installed_managers
+from gpusage.plugins.loading import installed_managers
 from gpusage.reports import lines, page
 from gpusage.reports.amounts import rates_of
 from gpusage.reports.breakdown import Dimension, ReportRules
@@ -52,6 +52,7 @@ def report(
         raise click.UsageError(message)
     else:
         period = replace(_read_month(month, now_s), user=user)
+
     if "text" in forms:
         if not user or output is not None or by or "json" in forms:
             message = (
@@ -92,6 +93,7 @@ def show_report(period: Period, output: Path | None, *, by: Sequence[Dimension] 
     if as_json:
         tables.print_json(document(made))
         return
+
     show(made, by)
     if not made.decisions and not made.run_count:
         tables.show(describe_location(load_configuration().store.url))
@@ -114,6 +116,7 @@ def read_report(period: Period) -> tuple[Report, Sequence[Observation]]:
         sharing=configuration.sharing,
         find_gpu=partial(_find_gpu, advisor.catalogue),
     )
+
     made = msgspec.structs.replace(report_of(records, observations, rates, period, rules), unaccounted=troubles)
     return made, [each for each in observations if each.usage.ended_at_s >= period.since_s]
 
@@ -127,6 +130,7 @@ def _read_accounting(period: Period, advisor: Advisor) -> tuple[Sequence[Usage],
             accounted += advisor.hooks.read_accounting(manager, period.previous_since_s, period.until_s, context) or ()
         except GpuUsageError as error:
             troubles.append(str(error))
+
     name = user_name(period.user)
     return [usage for usage in accounted if not name or usage.user == name], tuple(troubles)
 
@@ -149,6 +153,7 @@ def _read_runs(
             "own jobs, gpusage decisions --user NAME asks the workload manager."
         )
         raise RequestError(message) from error
+
     until_s = period.until_s
     return (
         [record for record in records if record.decided_at_s <= until_s],
@@ -190,4 +195,5 @@ def show(made: Report, by: Sequence[Dimension] = ()) -> None:
             first, *rest = section.columns
             rows = [[visible(cell) for cell in row] for row in section.rows]
             tables.show_rows([tables.Column(first, is_left=True), *map(tables.Column, rest)], rows)
+
         tables.show(*section.notes)

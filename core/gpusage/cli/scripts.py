@@ -41,6 +41,7 @@ def read_script(path: str) -> str:
     if len(content) > MAXIMUM_SCRIPT_BYTES:
         message = f"Script {path!r} must be at most 4 MiB; it is longer. Is it a job script?"
         raise RequestError(message)
+
     return content.decode("utf-8", "replace")
 
 
@@ -59,6 +60,7 @@ def manager_of(scripts: Sequence[Script], managers: Mapping[str, Manager], name:
     possible = {manager.name: manager for manager in managers.values() if manager.directive}
     if name is not None:
         return _manager_by_name(name, possible)
+
     meant = [manager for manager in possible.values() if any(manager.has_lines_in(each.text) for each in scripts)]
     chosen = meant or list(possible.values())
     if len(chosen) == 1:
@@ -84,4 +86,5 @@ def _manager_by_name(name: str, possible: Mapping[str, Manager]) -> Manager:
             "or install its plugin."
         )
         raise RequestError(message)
+
     return possible[name]

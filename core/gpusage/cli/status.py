@@ -9,7 +9,7 @@ import click
 
 from gpusage.boundary.printable_text import visible_lines
 from gpusage.cli import tables
-from gpusage.plugins.managers import installed_managers
+from gpusage.plugins.loading import installed_managers
 from gpusage.service.client import find_status
 from gpusage.settings.configuration import DaemonSettings
 from gpusage.settings.configuration_file import read_configuration
@@ -22,6 +22,7 @@ def show_status(*, as_json: bool) -> None:
     if as_json:
         tables.print_json(status)
         return
+
     managers = installed_managers().values()
     clusters = (line for manager in managers for line in cluster_lines(status, manager.name, manager.title))
     for line in (*daemon_lines(status), *clusters):
@@ -72,6 +73,7 @@ def cluster_lines(
         yield f"{title}: {trouble}"
     if cluster is None:
         return
+
     yield f"{title} {cluster['version']}, seen {cluster['age_s']} s ago:"
     for pool in cluster["pools"]:
         share = f"shared in {pool['mps_per_gpu']} units" if pool["mps_per_gpu"] else "not shared"

@@ -84,6 +84,7 @@ def show_rows(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
             show(table, least_width=width)
             show(*([f"Not shown, the terminal is too narrow: {', '.join(missing)}."] if missing else []))
             return
+
     show("\n\n".join(_paragraph(columns, row) for row in rows))
 
 
@@ -111,11 +112,13 @@ def _forms(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Iterator
             ]
             for row in rows
         ]
+
         narrow = [column._replace(title=column.title.replace(" ", "\n")) for column in wide]
         yield wide, _table(narrow, folded, gap=1)
         optional = [column for column in wide if column.is_optional]
         if not optional:
             return
+
         wide.remove(optional[-1])
 
 

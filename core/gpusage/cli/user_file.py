@@ -110,6 +110,7 @@ def _content(path: Path, name: str, maximum_bytes: int) -> bytes:
     if len(content) > maximum_bytes:
         message = f"{name} {str(path)!r} must be at most {maximum_bytes // MIB} MiB; got more. Split it."
         raise RequestError(message)
+
     return content
 
 
@@ -134,6 +135,7 @@ def page_origin() -> Origin:
     if epoch.isdecimal():
         with suppress(OverflowError, ValueError):  # no year has so many digits
             now = datetime.fromtimestamp(int(epoch), tz=timezone.utc)
+
     program, *arguments = sys.argv or [""]
     return Origin(
         version=version("gpusage"),

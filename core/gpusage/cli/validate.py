@@ -21,7 +21,7 @@ from gpusage.cli.scripts import Script, manager_of, read_scripts
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.decisions.outcome import Outcome, describe_change, describe_need, hold_reason
 from gpusage.experience.learned import NOTHING_LEARNED, Learned
-from gpusage.plugins.managers import installed_managers
+from gpusage.plugins.loading import installed_managers
 from gpusage.policies.share_price import cost
 from gpusage.policies.sharing import SharePrice
 from gpusage.service.configuration_watch import kill_reason
@@ -94,11 +94,13 @@ def validate_scripts(
         tables.print_json(_document(validations, cluster, origin, configuration.mode))
     else:
         _show_premises(cluster, origin, hold_reason(configuration.mode, kill_reason(configuration.kill_switch)))
+
     for validation in validations:
         if validation.error is not None:
             click.echo(visible_lines(f"gpusage: error: {validation.script}: {validation.error}"), err=True)
         elif not as_json:
             _show(validation)
+
     if not as_json and any(validation.prices for validation in validations):
         tables.show("", COSTS_NOTE)
     context.exit(1 if any(validation.error for validation in validations) else 0)
@@ -108,6 +110,7 @@ def validate(script: Script, cluster: Cluster, advisor: Advisor, capture: Captur
     """Return what becomes of *script* on *cluster*; *capture* tells which jobs show their models there."""
     if script.error:
         return Validation(script=script.path, error=script.error)
+
     try:
         submission = DecisionRequest(manager=cluster.manager, script=script.text, origin=script.path)
         job = advisor.parse(submission)
@@ -191,9 +194,11 @@ def _document(validations: Sequence[Validation], cluster: Cluster, origin: str, 
             if each.error
         ],
     }
+
     if document["errors"]:
         first = document["errors"][0]
         document["error"] = {"code": first["code"], "message": f"{first['script']}: {first['message']}"}
+
     return document
 
 
@@ -212,6 +217,7 @@ def _show(validation: Validation) -> None:
         tables.show_title(validation.script)
         notes = (f"  note: {text}" for text in validation.notes)
         tables.show(*_lines(outcome.decision, outcome.rendered), *notes)
+
         if validation.prices:
             tables.show("")
             several = sum(price.taken for price in validation.prices) > 1

@@ -18,12 +18,12 @@ from gpusage_hooks.types import ModelGraph, Node, Shape
 Batches = tuple[int, int]
 """Two batch sizes, the smaller one first. Not 1: at 1 some models skip operators, such as a squeeze or a loop."""
 
+# A whole word, as in ``edge_index``, ``edgeIndex``, ``adj_t``: in ``knowledge_ids``, two rows are a batch of two.
 _EDGE_NAME = re.compile(r"(?i)(?:^|[^a-z])(?:edges?|adj|adjacency)(?:$|[^a-z]|ind|idx|list|attr)")
-"""A whole word, as in ``edge_index``, ``edgeIndex``, ``adj_t``: in ``knowledge_ids``, two rows are a batch of two."""
+# Pairs of inputs in DGL, e3nn and Jraph. Not ``row`` and ``col``, which may be a batch of pairs.
 _ENDPOINT_NAMES = (("src", "dst"), ("edge_src", "edge_dst"), ("senders", "receivers"))
-"""Pairs of inputs in DGL, e3nn and Jraph. Not ``row`` and ``col``, which may be a batch of pairs."""
+# Of an edge: its source and its target node.
 _ENDPOINTS = 2
-"""Of an edge: its source and its target node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +91,7 @@ def _merged_node(small: Node, large: Node, batches: Batches) -> Node | None:
     """Return the node of any batch size; ``None`` if the two are different operators, or have different ranks."""
     if small.op_type != large.op_type:
         return None
+
     merged: list[tuple[Shape, ...]] = []
     for shapes, others in ((small.inputs, large.inputs), (small.outputs, large.outputs)):
         if [*map(len, shapes)] != [*map(len, others)]:
@@ -125,6 +126,7 @@ def _irregular_sizes(merged: Node, small: Node, large: Node, batches: Batches) -
         for size, other in zip(small_shape, large_shape, strict=True):
             uneven += size != other and (size % first != 0 or size // first * second != other)
         squared += sum(size < 0 for size in shape) > 1
+
     return uneven, squared
 
 
@@ -148,6 +150,7 @@ def scale_one_batch(run: ModelRun, batch_size: int) -> ModelRun | None:
         nodes.append(node)
     if any(shape[:1] != (batch_size,) for _, shape in run.inputs):
         return None
+
     return replace(run, nodes=tuple(nodes), inputs=tuple((name, _free(shape)) for name, shape in run.inputs))
 
 
@@ -159,6 +162,7 @@ def without_dead_nodes(run: ModelRun) -> ModelRun:
     """Return *run* with only the nodes that its results need, with all of them if it has no results."""
     if not run.results:
         return run
+
     pending, needed = list(run.results), set[int]()
     while pending:
         index = pending.pop()
@@ -191,6 +195,7 @@ def to_graph(
     if not run.nodes:
         message = f"Model {quoted(source)} must have at least one operation on its inputs; got none. Check the model."
         raise GraphError(message)
+
     return ModelGraph(
         name=name,
         source=source,

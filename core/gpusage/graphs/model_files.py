@@ -57,6 +57,7 @@ def open_regular_file(path: str) -> Iterator[int]:
             f"Model {quoted(path)} must be a file that you can read; got: {reason.lower()}{start}. Check the path."
         )
         raise GraphError(message) from error
+
     try:
         file_type = stat.S_IFMT(os.fstat(descriptor).st_mode)
         if file_type != stat.S_IFREG:
@@ -81,6 +82,7 @@ def read_bounded_file(path: str, limit_bytes: int) -> bytes:
             f"Model {quoted(path)} must be at most {limit_bytes} bytes; got more. Check that it is the right file."
         )
         raise GraphError(message)
+
     return content
 
 
@@ -95,6 +97,7 @@ def check_shape(shape: Sequence[int], subject: str) -> Shape:
     if len(shape) > MAXIMUM_RANK:
         message = f"{subject} must have at most {MAXIMUM_RANK} dimensions; got {len(shape)}. Check the model."
         raise GraphError(message)
+
     sizes = "x".join(str(size) if abs(size) <= MAXIMUM_ELEMENTS else "huge" for size in shape)
     message = f"{subject} must have at most 2^48 elements; got {sizes}. Check the model's shapes."
     raise GraphError(message)

@@ -9,13 +9,13 @@ from dataclasses import replace
 from gpusage.graphs.model_files import printable
 from gpusage_hooks.types import ModelGraph, Precision
 
+# The keys with the bits of a weight in AWQ, GPTQ, HQQ, compressed-tensors, Quanto and others.
 _BITS_KEYS = ("bits", "w_bit", "nbits", "num_bits", "weights", "quant_type", "quant_method")
-"""The keys with the bits of a weight in AWQ, GPTQ, HQQ, compressed-tensors, Quanto and others."""
+# The flags of bitsandbytes, and the bits that they mean.
 _FLAGS = {"load_in_4bit": 4, "_load_in_4bit": 4, "load_in_8bit": 8, "_load_in_8bit": 8}
-"""The flags of bitsandbytes, and the bits that they mean."""
 _WIDTH = re.compile(r"(?:^|int|fp|float)(\d)(?!\d)")
+# In keys of other bits: of activations, of the KV cache, of HQQ's scales and zero points.
 _NOT_WEIGHTS = re.compile("activation|kv_cache|scale|zero")
-"""In keys of other bits: of activations, of the KV cache, of HQQ's scales and zero points."""
 _EIGHT, _FOUR = 8, 4
 
 
@@ -23,6 +23,7 @@ def with_quantized_weights(graph: ModelGraph, configuration: object) -> ModelGra
     """Return *graph* with the precision in its ``quantization_config``, and a note; unchanged without one."""
     if not isinstance(configuration, dict):
         return graph
+
     method = printable(str(configuration.get("quant_method", "unknown")))[:20]
     precision = weight_precision(configuration)
     if precision is None:

@@ -24,6 +24,7 @@ FOREIGN = frozenset({".engine", ".gguf", ".ggml", ".h5", ".joblib", ".keras", ".
 LIBRARIES = ("timm", "torchvision", "hf")
 _BARE_NAME = re.compile(r"[\w.-]{1,80}")
 
+# What a folder without a config.json is, by the first pattern that a file in it matches, and what to do instead.
 _FOLDER_KINDS = {
     "adapter_config.json": (
         "adapters alone",
@@ -43,7 +44,6 @@ _FOLDER_KINDS = {
         ("weights alone, {}", "Put the model's config.json beside them, or name the model: hf:NAME, timm:NAME."),
     ),
 }
-"""What a folder without a config.json is, by the first pattern that a file in it matches, and what to do instead."""
 
 
 @hookimpl(trylast=True)
@@ -117,6 +117,7 @@ def folder_rejection(source: str) -> str | None:
     """Return why the folder *source* is no model and what to do, ``None`` if it is not a folder."""
     if not os.path.isdir(source):  # noqa: PTH112 - Path raises for a text that cannot be a path
         return None
+
     rule = f"Folder {quoted(source)} must hold a model's config.json"
     try:
         names = sorted(os.listdir(source))  # noqa: PTH208 - as above

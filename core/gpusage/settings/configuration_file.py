@@ -23,8 +23,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gpusage.boundary.typed_documents import MismatchError, nearest_key, read_as
-from gpusage.plugins.loading import load_hooks
-from gpusage.plugins.managers import installed_managers
+from gpusage.plugins.loading import installed_managers, load_hooks
 from gpusage.settings.configuration import SECTIONS, Configuration
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import Manager

@@ -20,7 +20,7 @@ import numpy as np
 from gpusage.cli.cluster_file import any_cluster, example_cluster, measured_power_w
 from gpusage.cli.user_file import require_readable
 from gpusage.decisions.advisor import Advisor, make_advisor
-from gpusage.plugins.managers import managers_of
+from gpusage.plugins.loading import managers_of
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster, PastJob
 from gpusage_planning.simulator.contract import Jobs, Kind

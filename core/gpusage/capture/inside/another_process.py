@@ -29,6 +29,7 @@ def in_another_process(function: Callable[[], None]) -> None:
     process = os.getpid()
     if any(action == "error" for action, *_ in warnings.filters):
         return  # Python 3.12 warns of a fork beside threads
+
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         child = os.fork()
@@ -38,6 +39,7 @@ def in_another_process(function: Callable[[], None]) -> None:
     finally:
         if os.getpid() == process:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
     try:
         if os.fork():
             os._exit(0)
@@ -72,8 +74,8 @@ def forget_handlers() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+# What this process must not free: it cannot use the GPU.
 _HELD: list[Any] = []
-"""What this process must not free: it cannot use the GPU."""
 
 
 def undivide(modules: list[nn.Module], sharded: list[nn.Module]) -> list[Any]:
@@ -91,6 +93,7 @@ def undivide(modules: list[nn.Module], sharded: list[nn.Module]) -> list[Any]:
         if is_fsdp(part):
             policies.append(vars(part)["mixed_precision"])
             _undivide_rows(part)
+
         for name, inner in part._modules.items():
             if inner is not None and is_fsdp(inner):
                 part._modules[name] = inner._modules["_fsdp_wrapped_module"]
@@ -103,6 +106,7 @@ def undivide(modules: list[nn.Module], sharded: list[nn.Module]) -> list[Any]:
             for key, hook in list(hooks.items()):
                 if str(getattr(hook, "__module__", "")).startswith(("torch.distributed.", "deepspeed.")):
                     del hooks[key]
+
     return policies
 
 
@@ -112,6 +116,7 @@ def _undivide_rows(wrapper: Any) -> None:
     wrapper._fsdp_wrapped_module._parameters.pop("_flat_param", None)
     if wrapper._handle is None:
         return
+
     row = wrapper._handle.flat_param
     weights = row._params or [row] * len(row._shapes)  # the former with `use_orig_params`
     for place, shape, weight in zip(row._param_infos, row._shapes, weights, strict=True):
@@ -133,6 +138,7 @@ def forget_values(modules: list[nn.Module], optimizers: list[Any]) -> None:
     def shadow(value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or value.device.type == "meta":
             return value
+
         if id(value) not in shadows:
             _HELD.append(value)
             if hasattr(value, "ds_shape"):  # DeepSpeed's, of the whole weight

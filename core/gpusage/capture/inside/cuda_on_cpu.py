@@ -22,8 +22,8 @@ _NOTHING = (
     "set_per_process_memory_fraction"
 )
 _TENSOR_TYPES = "Float Double Half BFloat16 Byte Char Short Int Long Bool"
+# Functions that take a device by position.
 _MOVES = frozenset({"to", "type", "empty_like", "zeros_like", "ones_like", "rand_like", "randn_like"})
-"""Functions that take a device by position."""
 
 
 def on_cpu(value: Any) -> Any:
@@ -52,12 +52,14 @@ class CudaOnCpu(TorchFunctionMode):
             return True
         if func is torch.device:
             return func(*args, **keywords)
+
         if "device" in keywords:
             keywords["device"] = CPU if _is_index(keywords["device"]) else on_cpu(keywords["device"])
         if name in _MOVES:
             args = tuple(on_cpu(value) for value in args)
             if name == "to" and len(args) > 1 and _is_index(args[1]):
                 args = (args[0], CPU, *args[2:])
+
         if keywords.get("pin_memory"):
             keywords["pin_memory"] = False
         return func(*args, **keywords)
@@ -118,6 +120,7 @@ def _pretend_accelerator(count: int) -> None:
     accelerator: Any = getattr(torch, "accelerator", None)  # PyTorch 2.6 and later
     if accelerator is None:
         return
+
     accelerator.is_available = lambda: True
     accelerator.device_count = lambda: count
     accelerator.current_accelerator = lambda *_, **__: torch.device("cuda")

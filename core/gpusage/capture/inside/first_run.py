@@ -76,6 +76,7 @@ class _PassiveObserver(Observer):
         """Note a call of *outer*; ``None`` if it is not one of a model, or computes activations once more."""
         if torch.compiler.is_compiling():
             return None
+
         try:
             if torch._C._current_graph_task_id() != NO_BACKWARD_PASS:
                 self.is_checkpointed = True
@@ -151,6 +152,7 @@ class FirstRun:
         """Observe no more, and leave nothing in this process or in the environment of those that it starts."""
         if self._has_ended:
             return
+
         self._stop()
         autograd: Any = torch.autograd
         if autograd.backward is self._counted:
@@ -213,6 +215,7 @@ class FirstRun:
             self.end()
         if first is not optimizer:
             return
+
         if self._has_written and not self._passes:  # it was taken for inference, and trains after all
             self.observer.install()
         if len(self._passes) > CYCLES:
@@ -220,6 +223,7 @@ class FirstRun:
             if len(self._updated_at_s) > TIMED_UPDATES:
                 self.end()
             return
+
         # The first cycle has no beginning: what came before its update may have been an evaluation.
         self._passes.append(self._cycle_passes())
         if len(self._passes) > CYCLES:
@@ -313,6 +317,7 @@ class FirstRun:
             }
             # At exit Python 3.12 can start neither process nor thread.
             write_json(self._record.with_name(f"{self._record.name}.measured.json"), document)
+
         self._finish()
 
 

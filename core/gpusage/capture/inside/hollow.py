@@ -64,6 +64,7 @@ class HollowCalls:
             if key is None or any(hasattr(leaf, "__dict__") and _is_other(leaf) for leaf in tree_leaves(returned)):
                 return self._filled(module, returned, (args, kwargs))
             self._outputs[key] = module, returned  # alive, or another module may get its id
+
         return self._filled(module, self._outputs[key][1], (args, kwargs))
 
     def _filled(self, module: nn.Module, returned: Any, inputs: Any) -> Any:

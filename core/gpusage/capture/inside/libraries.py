@@ -203,11 +203,13 @@ def _run_deepspeed_alone(deepspeed: Any, left_out: LeftOut) -> None:
             optimizer = optimizer(weights)
         elif optimizer is None and named:
             optimizer = _inert(named["type"])(weights, **named.get("params", {}))
+
         engine = DeepSpeedEngine(model, optimizer, settings, deepspeed.DeepSpeedEngine)
         loader = None
         if training_data is not None:
             batch, collate = engine.train_micro_batch_size_per_gpu(), words.get("collate_fn")
             loader = torch.utils.data.DataLoader(training_data, batch_size=batch, collate_fn=collate)
+
         if lr_scheduler is None and "scheduler" in settings and optimizer is not None:
             lr_scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
         elif callable(lr_scheduler) and not hasattr(lr_scheduler, "step"):

@@ -18,8 +18,8 @@ LARGE_ELEMENTS = 1 << 16
 """Elements of a weight whose initial values are left out: memory that nobody touches takes none."""
 _FILLS = ("normal_", "uniform_", "trunc_normal_", "copy_", "zero_", "fill_")
 _LOADER_WORDS = ("prefetch_factor", "multiprocessing_context", "pin_memory_device")
+# Of `num_workers` in DataLoader's arguments.
 _WORKERS_PLACE = 5
-"""Of `num_workers` in DataLoader's arguments."""
 _CHECKPOINT_WORDS = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 
 

@@ -20,16 +20,16 @@ from torch import nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 MAXIMUM_CALLS = 64
+# How the model is divided, by the class that wraps it; for DeepSpeed its stage is added, and a compiler's divides
+# nothing.
 _WRAPPERS = {
     **dict.fromkeys(("DistributedDataParallel", "DataParallel"), "ddp"),
     "FullyShardedDataParallel": "fsdp",
     "DeepSpeedEngine": "zero",
     "OptimizedModule": None,
 }
-"""How the model is divided, by the class that wraps it; for DeepSpeed its stage is added, and a compiler's divides
-nothing."""
+# Whose classes of these names wrap a model: a user's own may do anything.
 _LIBRARIES = frozenset({"torch", "deepspeed", "apex", "fairscale", "gpusage"})
-"""Whose classes of these names wrap a model: a user's own may do anything."""
 AUTOCAST = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
@@ -130,6 +130,7 @@ class Observer:
         jit: Any = torch.jit
         if jit.is_tracing():
             return None
+
         module = unwrapped(outer)
         if _has_other_forward(module) or next(weights_of(module), None) is None:
             return None
@@ -144,6 +145,7 @@ class Observer:
         # A tracer such as torch.fx puts its own call there for a while, and must see each call within.
         if module_class.__call__ is not self._observed:
             return self.original(outer, *args, **kwargs)
+
         call = self.note(outer, args, kwargs)
         if call is None:
             return self.original(outer, *args, **kwargs)
@@ -163,6 +165,7 @@ class Observer:
                 self.strategy = f"zero{module.zero_optimization_stage()}".replace("zero0", "ddp")
                 casts = {"bf16": module.bfloat16_enabled(), "fp16": module.fp16_enabled()}
                 self.precision = next((word for word, is_on in casts.items() if is_on), None)
+
             if is_fsdp(module):
                 self.sharded[id(module)] = self._refer_to(module)
             module = inner
@@ -192,9 +195,11 @@ class Observer:
             if known.key() == key:
                 known.count += 1
                 return known
+
         if not call.has_gradient:
             with torch._C.DisableTorchFunction():
                 call.generated = _generated()
+
         if len(self.calls) < MAXIMUM_CALLS:
             self.calls.append(call)
         return call
@@ -275,6 +280,7 @@ def _generated() -> tuple[int, int] | None:
         frame = frame.f_back  # type: ignore[assignment]  # the last one has none
     if frame is None:
         return None
+
     settings, tokens = frame.f_locals["generation_config"], frame.f_locals.get("input_ids")
     if tokens is None:
         tokens = frame.f_locals.get("inputs_tensor")

@@ -20,6 +20,7 @@ def record_of(known: Mapping[str, Any], seen: Mapping[str, Any]) -> Mapping[str,
     """
     if not known:
         return seen
+
     is_same_job = known["job"] == seen["job"] != ""
     if is_same_job and _trains(known) != _trains(seen):
         return known if _trains(known) else seen

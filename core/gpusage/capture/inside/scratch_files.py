@@ -54,6 +54,7 @@ def main() -> None:
         os.chdir(folder)  # into the overlay
         _drop_capabilities()
         _become_first_process()
+
     os.nice(19)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
@@ -80,6 +81,7 @@ def _enter_namespaces(*, has_network: bool) -> None:
     Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1", encoding="ascii")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1", encoding="ascii")
+
     if not has_network:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:  # programs listen on their own host
             fcntl.ioctl(control, _SET_FLAGS, struct.pack("16sH14x", b"lo", _UP))
@@ -94,6 +96,7 @@ def _overlay(folders: Iterable[Path]) -> None:
     _check(_libc.syscall(_MOUNT_SETATTR, -1, b"/", _AT_RECURSIVE, attributes, len(attributes)))
     _mount("none", scratch, "tmpfs", 0, f"size={SCRATCH_BYTES},mode=700")
     work = os.open(scratch, os.O_PATH)  # the overlay on /tmp hides its name
+
     for number, target in enumerate(targets):
         upper = f"/proc/self/fd/{work}/{number}"
         for name in ("", "upper", "work"):
@@ -102,6 +105,7 @@ def _overlay(folders: Iterable[Path]) -> None:
         words = f"lowerdir=/proc/self/fd/{lower},upperdir={upper}/upper,workdir={upper}/work,userxattr"
         _mount("overlay", str(target), "overlay", 0, words)
         os.close(lower)
+
     _mount("none", "/dev/shm", "tmpfs", 0, f"size={SCRATCH_BYTES}")  # noqa: S108 - one of its own
     os.close(work)
 

@@ -64,6 +64,7 @@ class Session:
         make_libraries_light(self.left_out, self._after_other_step)
         self._hook()
         self.send({"stage": "the program's imports and data"})
+
         try:
             with CudaOnCpu():
                 if program[0] == "-m":
@@ -79,6 +80,7 @@ class Session:
         except BaseException as error:  # whatever the program raises is its end
             traceback.print_exc()
             self.finish("failed", f"{type(error).__name__}: {error}")
+
         self.finish("end")
 
     def send(self, message: dict[str, Any]) -> None:
@@ -101,6 +103,7 @@ class Session:
             "failure": failure[:MAXIMUM_FAILURE_CHARACTERS],
             "frameworks": frameworks,
         }
+
         try:
             if self.observer.calls:
                 self.send({"stage": "the card"})
@@ -109,6 +112,7 @@ class Session:
         except BaseException as error:  # what a module raises on shapes is said, not raised
             traceback.print_exc()
             record["graph_failure"] = str(error)[:MAXIMUM_FAILURE_CHARACTERS] or type(error).__name__
+
         if self._called_at_s is not None:
             record["busy_s"] = time.process_time() - self._called_at_s
         self.send({"record": record})
@@ -126,9 +130,11 @@ class Session:
             is_full=self._is_full,
             left_out=self.left_out,
         )
+
         self.left_out.strategy = self.left_out.strategy or self.observer.strategy
         self.left_out.precision = self.left_out.precision or self.observer.precision
         record, graph = record_of_step(observation)
+
         return {
             **record,
             "real_calls": dict(list(self.real_calls.items())[:3]),
@@ -191,6 +197,7 @@ class Session:
         self._backward_counts.append(self._backward_count - sum(self._backward_counts))
         if optimizer is not self._optimizers[0]:
             return
+
         if self._accumulate is not None:
             self._accumulate, self._is_full = self._passes(), True
             self.finish("cycle")

@@ -21,18 +21,18 @@ from gpusage_hooks.types import ModelGraph
 
 SEEN, MAPPED, GUESSED = "seen", "mapped", "guessed"
 """How a key is known: as the program has it; as the nearest word that gpusage knows; or by what is usual."""
+# By class: the word for an optimizer that keeps as many numbers for each weight.
 _OPTIMIZERS: Mapping[str, str] = {
     **{name: name.lower() for name in ("SGD", "Adam", "AdamW", "Adafactor", "Adam8bit", "AdamW8bit")},
     **dict.fromkeys(("NAdam", "Nadam", "RAdam", "Adadelta", "Adamax", "Lamb"), "adam"),
     **dict.fromkeys(("RMSprop", "Adagrad", "Lion"), "momentum"),
     **dict.fromkeys(("FusedAdam", "DeepSpeedCPUAdam"), "adamw"),
 }
-"""By class: the word for an optimizer that keeps as many numbers for each weight."""
+# What a generating model hands itself from call to call: played anew, it would be filled twice.
 _CACHES = frozenset({"past_key_values", "cache_position", "use_cache"})
-"""What a generating model hands itself from call to call: played anew, it would be filled twice."""
 _CHECKPOINTS = ("gradient_checkpointing", "grad_checkpointing")
+# Of the weights: Keras counts moving averages as weights that are not trained.
 _ALMOST_ALL = 0.995
-"""Of the weights: Keras counts moving averages as weights that are not trained."""
 _MOST_INFERENCE_CALLS = 8
 MAXIMUM_FAILURE_CHARACTERS = 300
 
@@ -89,6 +89,7 @@ def step_calls(observation: Observation) -> tuple[bool, list[Call]]:
             return True, by_hand
         most = max(call.count for call in calls)
         return False, [call for call in calls if call.count == most][:_MOST_INFERENCE_CALLS]
+
     trained = {id(p) for each in observation.optimizers for group in each.param_groups for p in group["params"]}
     main = [c for c in calls if c.has_gradient and any(id(p) in trained for p in weights_of(c.module))]
     main = [call for call in main if call.is_training] or main  # an evaluation may forget to switch gradients off
@@ -136,6 +137,7 @@ def record_of_step(observation: Observation) -> tuple[dict[str, Any], ModelGraph
             graph = step_graph(observation)
         except Exception as error:  # the keys are worth recording without a graph
             failure = str(error)[:MAXIMUM_FAILURE_CHARACTERS]
+
     keys = job_keys(observation, graph, next(iter(inside), None))
     record = {
         "keys": {name: [key.value, key.mark] for name, key in keys.items()},
@@ -157,6 +159,7 @@ def job_keys(observation: Observation, graph: ModelGraph | None, autocast: str |
     elif calls[0].generated:
         prompt, new = calls[0].generated
         keys["generate"] = Key(value=f"{prompt}+{new}")
+
     if observation.left_out.is_compiled:
         keys["compile"] = Key(value="on")
     if any(has_channels_last(module) for module in modules_of(calls)):
@@ -177,6 +180,7 @@ def step_graph(observation: Observation) -> ModelGraph:
         inputs.append((args, {name: each for name, each in kwargs.items() if not _is_cache(name, each)}))
     if len(calls) == 1:
         return graph_from_module(calls[0].module, inputs[0][0], keywords=inputs[0][1])
+
     names = dict.fromkeys(type(call.module).__name__ for call in calls)
     return graph_from_module(_Step(calls), tuple(inputs), name="+".join(names))
 
@@ -207,12 +211,14 @@ def _batch(call: Call, graph: ModelGraph | None) -> Key:
         return Key(value=str(sample_count(inputs, lead)), mark=GUESSED)
     if graph.fixed_batch_size is not None:
         return Key(value=str(graph.fixed_batch_size), mark=GUESSED)
+
     return Key(value=str(leads[0][SEQUENCES_FIRST_NOTE in graph.notes]))
 
 
 def _precision(calls: Sequence[Call], autocast: str | None, divided: str | None) -> Key:
     if divided:
         return Key(value=divided)
+
     counts: Counter[str] = Counter()
     for weight in weights_of(max(modules_of(calls), key=lambda module: weight_count([module]))):
         counts[str(weight.dtype)] += weight.numel()
@@ -244,6 +250,7 @@ def _training(observation: Observation, calls: Sequence[Call]) -> dict[str, Key]
         keys["gpus"] = Key(value=str(observation.left_out.gpu_count))
         strategy = observation.left_out.strategy
         keys["strategy"] = Key(value=strategy or "ddp", mark=SEEN if strategy else GUESSED)
+
     return keys
 
 

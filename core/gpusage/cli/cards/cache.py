@@ -48,6 +48,7 @@ def _write(path: Path, content: bytes, *, mode: int) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             os.fchmod(file.fileno(), mode)
+
         Path(name).replace(path)
     except OSError:
         Path(name).unlink(missing_ok=True)
@@ -88,6 +89,7 @@ def open_own(path: Path, flags: int, owners: Collection[int]) -> int:
     """
     if not _is_owned(path.parent.stat(), (0, os.geteuid())):
         raise PermissionError(errno.EPERM, "not a folder of one's own", str(path.parent))
+
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     status = os.fstat(file)
     if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1 and _is_owned(status, owners):

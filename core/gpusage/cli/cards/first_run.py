@@ -49,6 +49,7 @@ def comment_of_run(
     card = record.with_name(f"{record.name}{CARD_SUFFIX}")
     if not document or document.get("varies") or not _is_program(document, files) or not card.is_file():
         return None
+
     try:
         words = [check_record(document).comment(str(card)), *_step_time_key(record, document, catalogue)]
         words += [f"first_run={document['job']}"] if document.get("job") else []
@@ -73,6 +74,7 @@ def _step_time_key(record: Path, document: Mapping[str, Any], catalogue: GpuCata
     measured = _read(record, ".measured.json")
     if measured.get("program_digest") != document["program_digest"]:
         return []
+
     step_time_s, name = measured.get("step_time_s"), measured.get("gpu")
     gpu = known_gpu(catalogue, name) if isinstance(name, str) else None
     if gpu is None or not isinstance(step_time_s, float) or not 1e-6 < step_time_s < 1e4:

@@ -46,6 +46,7 @@ def read_graph(advisor: Advisor, source: str, shape: Mapping[str, Sequence[int]]
     path = _cache_path(source, shape) if advisor.hooks.are_ours("read_model") else None
     if path is None:
         return advisor.read(source, shape)
+
     try:
         return parse_graph(read_own(path, MAXIMUM_GRAPH_BYTES) or b"", "Graph")
     except GraphError:  # none is cached, or another version wrote it
@@ -69,6 +70,7 @@ def _cache_path(source: str, shape: Mapping[str, Sequence[int]]) -> Path | None:
         return None  # its reader raises the error
     if configuration is None:
         return None
+
     identity = (
         _FORMAT,
         str(Path(path).absolute()) if path else "",

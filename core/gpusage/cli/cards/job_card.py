@@ -69,9 +69,11 @@ def read_within(limit_s: float, place: Path, read: Callable[[], str], *, spent_s
     note_file = _open_note(note_path)
     if not _try_lock(note_file):
         return _wait_for_card(limit_s, note_file, place, until_s)
+
     remembered = _remembered_error(note_file)
     if remembered:
         return remembered
+
     _write_note(note_file, encode_error(_ENDED))
     background = _open_note(place.with_name("background.lock"))
     child, pipe = _fork_reader(lambda: card_or_error(read), note_file, note_path, keep_open=background)
@@ -141,6 +143,7 @@ def _fork_reader(outcome: Callable[[], str], note_file: int, note_path: Path, *,
     if child:
         os.close(theirs)
         return child, ours
+
     try:
         os.close(ours)
         _detach({note_file, theirs, keep_open})
@@ -214,6 +217,7 @@ def job_card(comment: str | None, record: Path | None, limit_s: float | None, ke
     if keep_in is not None:
         click.echo(_write_site_card(comment, keep_in))
         return
+
     try:
         request = parse_comment(comment) or _of_plugin(comment)
     except RequestError:
@@ -253,6 +257,7 @@ def _write_site_card(comment: str, folder: Path) -> str:
     if not open_to_all:
         message = f"Folder '{folder}' must be readable by all users; it is not. Run: chmod 755 '{folder}'"
         raise RequestError(message)
+
     return card
 
 
@@ -311,6 +316,7 @@ def cache_key(request: ModelRequest) -> str:
         identity: tuple[object, ...] = (str(path.absolute()), status.st_size, status.st_mtime_ns, status.st_ino)
     except OSError:
         identity = (request.model,)
+
     return hashlib.sha256(repr((_FORMAT, identity, request.workload.shape)).encode("utf-8", "replace")).hexdigest()
 
 

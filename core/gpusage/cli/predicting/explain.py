@@ -115,6 +115,7 @@ def observed_sentences(explanation: Explanation) -> str:
     known = explanation.known
     if known.gpu_utilization is None:
         return ""
+
     source, busy = known.gpu_utilization.source, f"{100 * known.gpu_utilization.interval.value:.0f} %"
     waits_s = observed_wait_s(explanation)
     if known.step_time_s:

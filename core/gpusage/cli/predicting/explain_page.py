@@ -99,6 +99,7 @@ def section(explanation: Explanation, anchor: str = "explanation") -> str:
         )
         for layer in explanation.layers
     ]
+
     rows = [explain.layer_row(layer, explanation.step_time_s) for layer in explain.merge_layers(explanation.layers)]
     memory = figures.size(explain.memory_bytes(explanation))
     predicted = " as predicted" if explanation.known.step_time_s or explanation.known.memory_bytes else ""
@@ -114,6 +115,7 @@ def section(explanation: Explanation, anchor: str = "explanation") -> str:
         html.table([column.title for column in explain.class_columns(explanation)], explain.class_rows(explanation)),
         f"<details><summary>All layers</summary>{html.table(columns, rows)}</details>",
     ]
+
     return "".join(parts)
 
 

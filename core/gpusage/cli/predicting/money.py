@@ -99,6 +99,7 @@ def site_prices(catalogue: Catalogue) -> Mapping[str, float]:
         except DeviceError as error:
             message = f"Key 'money.price_per_hour.{name}' must name a GPU of the catalogue. {error}"
             raise RequestError(message) from error
+
     return prices
 
 
@@ -115,5 +116,6 @@ def in_site_network(gpus: Sequence[Gpu]) -> list[Gpu]:
         if not 0 < rate < float("inf"):
             message = f"Key 'network.gbit_per_s.{name}' must be Gb/s above 0; got {rate!r}. Change it."
             raise RequestError(message)
+
     catalogue = advisor().catalogue.with_networks(rates)
     return [catalogue.find(gpu.name) for gpu in gpus]

@@ -90,11 +90,13 @@ def cells(
         figures.share(need.dram_activity),
         figures.plain(need.throughput_samples_per_s),
     ]
+
     if run and run.generate:
         row.append(figures.plain(scaled(need.throughput_samples_per_s, run.generate.new_tokens)))
     row.append(figures.plain(documents.speedup(need, first), "x"))
     if run and run.steps:
         row.append(figures.time(scaled(need.step_time_s, run.steps)))
+
     return row
 
 

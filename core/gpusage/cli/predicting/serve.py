@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "gpusage.serve/1"
 MILLION = 1e6
+# Options of one step, which is not what a server does.
 _OF_STEPS = {
     "shares": "--share",
     "batches": "--batch",
@@ -33,9 +34,8 @@ _OF_STEPS = {
     "utilization": "--utilization",
     "step_time": "--step-time",
 }
-"""Options of one step, which is not what a server does."""
+# Keys of a model's text for one step, or for one job on a cluster.
 _KEYS_OF_JOBS = ("batch", *(key.name for key in JOB_KEYS.values() if key.affects == "decision"))
-"""Keys of a model's text for one step, or for one job on a cluster."""
 LEGEND = (
     "With as many answers side by side as keys and values fit into 90 % of the GPU's memory, batched continuously; "
     "9 of 10 published figures lie within 1.5 times of what the same rules predict. Longest: what fits alone; the "
@@ -54,6 +54,7 @@ def serve(models: Sequence[str], names: Sequence[str], run: Mapping[str, Any], *
         if run.get(name):
             message = f"Option {option} must stand without --serve; got both. Remove one of them."
             raise RequestError(message)
+
     written = []
     for request in options.read_requests(models, run):
         for key in _KEYS_OF_JOBS:
@@ -62,6 +63,7 @@ def serve(models: Sequence[str], names: Sequence[str], run: Mapping[str, Any], *
                     f"Key {key!r} of model {request.model!r} must stand without --serve; got both. Remove one of them."
                 )
                 raise RequestError(message)
+
         graph = read_graph(advisor(), request.model, dict(request.workload.shape))
         workload = settled_request(request, graph).workload
         if workload.generate is None:
@@ -77,6 +79,7 @@ def serve(models: Sequence[str], names: Sequence[str], run: Mapping[str, Any], *
             )
         else:
             _show(graph, workload, rows, run)
+
     if as_json:
         tables.print_json({"schema": SCHEMA, "models": written})
 
@@ -124,11 +127,13 @@ def _figures(serving: Serving, price_per_hour: float | None) -> dict[str, Any]:
     }
     if not serving.answers:
         return document
+
     values = {
         "first_token_s": serving.first_token_s,
         "tokens_per_s_per_user": serving.user_tokens_per_s,
         "tokens_per_s": serving.tokens_per_s,
     }
+
     if price_per_hour is not None:
         values["cost_per_million_tokens"] = price_per_hour / HOUR_S / serving.tokens_per_s * MILLION
     return {
@@ -149,12 +154,14 @@ def _show(graph: ModelGraph, workload: Workload, rows: Sequence[Mapping[str, Any
     columns = [tables.Column("GPU", is_left=True), *map(tables.Column, names)]
     tables.show_rows(columns, [_cells(row, len(columns), run) for row in rows])
     too_small = [row["gpu"] for row in rows if not row["answers"]]
+
     if too_small:
         bits = "" if workload.precision == "int4" else ", fewer bits for each weight (--precision int4)"
         tables.show(
             f"\nNo answer fits beside the weights on {', '.join(too_small)}. Use a GPU with more memory{bits} or more "
             f"GPUs (--gpus {2 * workload.gpus})."
         )
+
     tables.show(f"\n{LEGEND}")
 
 
@@ -163,6 +170,7 @@ def _cells(row: Mapping[str, Any], width: int, run: Mapping[str, Any]) -> list[s
     if "first_token_s" in row:
         cells.append(figures.seconds(row["first_token_s"]["value"]))
         cells += [figures.number(row[name]["value"]) for name in ("tokens_per_s_per_user", "tokens_per_s")]
+
     if "cost_per_million_tokens" in row:
         cells.append(figures.number(row["cost_per_million_tokens"]["value"]))
     is_rated = run["requests_per_s"] is not None

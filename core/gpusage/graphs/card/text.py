@@ -38,10 +38,10 @@ MAXIMUM_VALUES = 200_000
 MAXIMUM_KINDS = 2_000
 """Of a card that came from a user; DenseNet-121 has 5,700 values and 261 kinds."""
 
+# Characters of a model's source in a card.
 _SHORT = 80
-"""Characters of a model's source in a card."""
+# Notes of a model in a card.
 _NOTES = 6
-"""Notes of a model in a card."""
 _LZMA_MARK = b"\x5d"  # literal context 3, literal position 0, position 2: what the filter below always writes
 _DICTIONARY_BYTES = 1024 * 1024
 _MEMORY_BYTES = 8 * 1024 * 1024
@@ -55,6 +55,7 @@ def to_document(graph: ModelGraph) -> dict[str, Any]:
         is_implied = _has_implied_inputs(graph, index)
         kind = (replace(node, inputs=()) if is_implied else node, is_implied)
         sequence.append(kind_numbers.setdefault(kind, len(kind_numbers)))
+
     return {
         "gpusage_card": VERSION,
         "name": printable(graph.name),
@@ -112,6 +113,7 @@ def _kind_document(node: Node, *, has_inputs: bool) -> dict[str, Any]:
         fields["attr"] = dict(node.attributes)
     if node.element_type != "float":
         fields["type"] = node.element_type
+
     return fields
 
 
@@ -167,6 +169,7 @@ def encode(graph: ModelGraph) -> str:
             "Export a simpler graph; without a card a job stays as it is."
         )
         raise GraphError(message)
+
     return text
 
 
@@ -188,6 +191,7 @@ def decode_document(text: str) -> bytes:
     if len(text) > MAXIMUM_TEXT_BYTES:
         message = f"Card must be at most {MAXIMUM_TEXT_BYTES} bytes of base64; got {len(text)}. Make it again."
         raise GraphError(message)
+
     try:
         packed = base64.b64decode(text.encode("ascii"), validate=True)
         content = decompress(packed, MAXIMUM_UNPACKED_BYTES)
@@ -234,6 +238,7 @@ def decompress(packed: bytes, limit_bytes: int) -> bytes | None:
     """
     if packed.startswith(_LZMA_MARK):
         return _decompress_lzma(packed, limit_bytes)
+
     try:
         inflater = zlib.decompressobj()
         content = inflater.decompress(packed, limit_bytes + 1)
@@ -245,6 +250,7 @@ def decompress(packed: bytes, limit_bytes: int) -> bytes | None:
 def _decompress_lzma(packed: bytes, limit_bytes: int) -> bytes | None:
     if lzma is None:
         raise ValueError
+
     try:
         decompressor = lzma.LZMADecompressor(lzma.FORMAT_ALONE, memlimit=_MEMORY_BYTES)
         content = decompressor.decompress(packed, limit_bytes + 1)

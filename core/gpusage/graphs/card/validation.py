@@ -21,8 +21,8 @@ MAXIMUM_ATTRIBUTES = 64
 
 _LONGEST_WORD, _LONGEST_ATTRIBUTE = 80, 160
 _WORD = re.compile(rf"[A-Za-z0-9_.:/-]{{1,{_LONGEST_WORD}}}")
+# A word, or an equation of Einsum: ``nhw,ixh->nixw``.
 _ATTRIBUTE = re.compile(rf"[A-Za-z0-9_.:/>, -]{{1,{_LONGEST_ATTRIBUTE}}}")
-"""A word, or an equation of Einsum: ``nhw,ixh->nixw``."""
 _ELEMENT_TYPES: tuple[ElementType, ...] = get_args(ElementType)
 
 
@@ -61,6 +61,7 @@ def _graph(document: dict[str, Any], subject: str, maximum_kinds: int) -> ModelG
     )
     producers = _producers(document.get("producers"), len(sequence), len(inputs))
     fixed = document.get("fixed_batch_size")
+
     return ModelGraph(
         name=_text(document.get("name"), "name"),
         source=_text(document.get("source"), "source"),
@@ -114,6 +115,7 @@ def _node_fields(kind: dict[str, Any], shapes: _Shapes) -> dict[str, Any]:
         "attributes": tuple(sorted([(_word(key, "attr"), _attribute(value)) for key, value in attributes.items()])),
         "element_type": _element_type(kind["type"]) if "type" in kind else "float",
     }
+
     return {**fields, "inputs": shapes.validated_list(kind["in"], "in")} if "in" in kind else fields
 
 
@@ -131,12 +133,14 @@ def _nodes(
             shapes = [outputs_by_node[producer] if producer >= 0 else () for producer in row]
             _require(() not in shapes, "a kind without 'in' reads what nothing writes")
             inputs = tuple([shape[0] for shape in shapes])
+
         _require(len(row) == len(inputs), "'producers' do not match the nodes' inputs")
         node = unique.get((kind, inputs))
         if node is None:
             node = unique[kind, inputs] = Node(**{**fields, "inputs": inputs})
         nodes.append(node)
         outputs_by_node.append(node.outputs)
+
     return tuple(nodes)
 
 
@@ -148,6 +152,7 @@ def _producers(rows: object, node_count: int, input_count: int) -> tuple[tuple[i
         steps = _integers(row, "producers", -input_count, index, MAXIMUM_LIST)
         _require(0 not in steps, "'producers' has a node that feeds itself")
         producers.append(tuple([index - step if step > 0 else step for step in steps]))
+
     return tuple(producers)
 
 
@@ -183,6 +188,7 @@ def _attribute(value: object) -> Attribute:
     if isinstance(value, float):
         _require(math.isfinite(value), "'attr' is not a finite number")
         return value
+
     return _integer(value, "attr", -MAXIMUM_COUNT, MAXIMUM_COUNT)
 
 

@@ -56,6 +56,7 @@ def find(source: str, shape: str) -> ModelGraph | None:
     block = _index()["blocks"].get(key)
     if block is None:
         return None
+
     lines = _archive().read(str(block)).decode("ascii").splitlines()
     text = next(line.partition("\t")[2] for line in lines if line.startswith(f"{key}\t"))
     graph = graph_from_document(json.loads(text), f"Card {key}")

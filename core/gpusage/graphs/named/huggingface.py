@@ -30,8 +30,8 @@ _SEQUENCE_RANK = 2
 _REPEATS = re.compile(r"layer|depth|block|expert|stage|stack|group")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _SAME_SIZES = re.compile(r"(-chat|-instruct)?(-v0\.\d)?(-hf)?$")
+# Keys that would load code or weights, or that name the origin of the file.
 _IGNORED_KEYS = ("auto_map", "quantization_config", "transformers_version", "_name_or_path", "_commit_hash")
-"""Keys that would load code or weights, or that name the origin of the file."""
 
 
 def read_name(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
@@ -72,6 +72,7 @@ def build_name(name: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
             f"got another name. {hint}Give the model's folder or its config.json instead."
         )
         raise GraphError(message)
+
     return _build_graph(configuration, name, source, shape)
 
 
@@ -135,6 +136,7 @@ def _read_configuration_file(path: str, source: str) -> dict[str, Any]:
         instead = f"Write timm:{printable(timm)}." if isinstance(timm, str) else "Give that of a transformers model."
         message = f"Configuration of model {quoted(source)} must name its model_type; got none. {instead}"
         raise GraphError(message)
+
     return configuration
 
 
@@ -203,6 +205,7 @@ def build_model(configuration: dict[str, Any], source: str) -> Any:  # a torch.n
             f"got {quoted(model_type)}. {hint}"
         )
         raise GraphError(message)
+
     arguments = {key: value for key, value in configuration.items() if key not in _IGNORED_KEYS}
     config = mapping[model_type].from_dict(arguments)
     config.use_cache = False
@@ -210,7 +213,9 @@ def build_model(configuration: dict[str, Any], source: str) -> Any:  # a torch.n
         architecture = getattr(transformers, str(name), None)
         if isinstance(architecture, type) and issubclass(architecture, transformers.PreTrainedModel):
             return _without_padding_warning(architecture(config), transformers)
-    return _without_padding_warning(transformers.AutoModel.from_config(config, trust_remote_code=False), transformers)
+
+    model = transformers.AutoModel.from_config(config, trust_remote_code=False)
+    return _without_padding_warning(model, transformers)
 
 
 def _without_padding_warning(model: Any, transformers: Any) -> Any:  # libraries without types
@@ -226,6 +231,7 @@ def example_inputs(model: Any, shape: Mapping[str, Sequence[int]]) -> dict[str, 
     torch = import_library("torch")
     main = str(model.main_input_name)
     sizes, kinds = _input_sizes(model.config, main)
+
     for name, wanted in shape.items():
         target = {"seq": main, "sequence": main, "decoder_seq": "decoder_input_ids"}.get(name, name)
         if target not in sizes or len(wanted) != len(sizes[target]) or min(wanted) < 1:
@@ -238,6 +244,7 @@ def example_inputs(model: Any, shape: Mapping[str, Sequence[int]]) -> dict[str, 
         sizes[target] = check_shape(wanted, "Option shape")
         if name == "seq" and "decoder_input_ids" in sizes and "decoder_seq" not in shape:
             sizes["decoder_input_ids"] = sizes[target][:1]
+
     _check_sizes(sizes)
     dtype = next((weight.dtype for weight in model.parameters() if weight.is_floating_point()), torch.float32)
     return {
@@ -274,6 +281,7 @@ def _input_sizes(config: Any, main: str) -> tuple[dict[str, tuple[int, ...]], di
             False,
         ),
     }
+
     sizes, whole = known.get(main, (sequence, True))
     inputs = {main: sizes}
     kinds = {main: whole}
@@ -283,4 +291,5 @@ def _input_sizes(config: Any, main: str) -> tuple[dict[str, tuple[int, ...]], di
         inputs["input_ids"], kinds["input_ids"] = (16,), True
     if getattr(config, "is_encoder_decoder", False):
         inputs["decoder_input_ids"], kinds["decoder_input_ids"] = sequence, True
+
     return inputs, kinds

@@ -18,8 +18,8 @@ from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 
 _NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)?")
+# Of a clip in torchvision's accuracy tables of video models.
 _VIDEO_FRAMES = 16
-"""Of a clip in torchvision's accuracy tables of video models."""
 Size = tuple[int, ...]
 
 
@@ -38,6 +38,7 @@ def read(library: str, name: str, shape: Mapping[str, Sequence[int]]) -> ModelGr
             return card
     elif not _is_in_sources(library, name):
         _refuse_unknown(source, library)
+
     return build(library, name, shape)
 
 
@@ -60,6 +61,7 @@ def _refuse_unknown(source: str, library: str) -> None:
     near = difflib.get_close_matches(source[:80], cards.names(), n=3)
     if not near:
         return
+
     rule = f"one that {library} defines; got an unknown name"
     if importlib.util.find_spec(library) is None:
         rule = f"one that gpusage has a card of, or {library} must be installed; got neither"
@@ -80,6 +82,7 @@ def build(library: str, name: str, shape: Mapping[str, Sequence[int]]) -> ModelG
     make = _timm_model if library == "timm" else _torchvision_model
     source = f"{library}:{name}"
     module = build_on_meta(lambda: make(name, wanted, default), source)
+
     return graph_from_module(module, (_example_images(wanted),), name=name, origin=source)
 
 
@@ -101,6 +104,7 @@ def _image_size(default: Size, shape: Mapping[str, Sequence[int]]) -> Size:
             f"Write input={'x'.join(map(str, default))}."
         )
         raise GraphError(message)
+
     for name, sizes in shape.items():
         if name == "size" and len(sizes) == 1:
             sizes = (*default[:-2], sizes[0], sizes[0])  # noqa: PLW2901 - the same request, in full
@@ -112,6 +116,7 @@ def _image_size(default: Size, shape: Mapping[str, Sequence[int]]) -> Size:
             )
             raise GraphError(message)
         return check_shape(sizes, "Option shape")
+
     return default
 
 
@@ -140,6 +145,7 @@ def _timm_model(name: str, wanted: Size, default: Size) -> Any:  # a torch.nn.Mo
             return timm.create_model(name, pretrained=False, img_size=wanted[1:], **options)
         except TypeError:
             pass
+
     return timm.create_model(name, pretrained=False, **options)
 
 
@@ -157,6 +163,7 @@ def torchvision_size(name: str) -> Size:
         if not published:
             return (3, 224, 224)
         preparation = published[0].transforms()
+
     sides = getattr(preparation, "crop_size", None) or getattr(preparation, "resize_size", None) or [224]
     height, width = (sides[0], sides[-1])
     frames = (_VIDEO_FRAMES,) if "Video" in type(preparation).__name__ else ()
@@ -171,4 +178,5 @@ def _torchvision_model(name: str, wanted: Size, default: Size) -> Any:  # a torc
         options["weights_backbone"] = None
     if name.startswith("vit_") and wanted != default:
         options["image_size"] = wanted[-1]
+
     return builder(**options)

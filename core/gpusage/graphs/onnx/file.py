@@ -41,8 +41,8 @@ Size = int | str | None
 _FLOAT, _UINT8, _INT8, _INT32, _INT64, _STRING, _BOOL, _DOUBLE = 1, 2, 3, 6, 7, 8, 9, 11
 _UINT16, _INT16, _UINT32, _UINT64, _UINT4, _INT4 = 4, 5, 12, 13, 21, 22
 _STRUCT_CODES = {_FLOAT: "f", _DOUBLE: "d", _INT64: "q", _INT32: "i", _BOOL: "?"}
+# Up to how many elements a constant is decoded, by type: shapes are computed from few, most of them int64.
 _DECODED_ELEMENTS = {_INT64: MAXIMUM_VALUES, _INT32: 64, _BOOL: 64, _FLOAT: 16, _DOUBLE: 16}
-"""Up to how many elements a constant is decoded, by type: shapes are computed from few, most of them int64."""
 ELEMENT_TYPES: Mapping[int, ElementType] = {
     **dict.fromkeys((_INT64, _UINT64, _STRING), "int64"),
     **dict.fromkeys((_INT32, _UINT32, _UINT16, _INT16), "int32"),
@@ -161,6 +161,7 @@ def _read_model(reader: Reader, message: Message) -> OnnxModel:
     graph: Message | None = None
     functions = {}
     opset = 0
+
     for number, value in reader.fields(message):
         match number:
             case 7:
@@ -174,6 +175,7 @@ def _read_model(reader: Reader, message: Message) -> OnnxModel:
                 functions[key] = body
     if graph is None or not opset:
         raise WireError
+
     return OnnxModel(_read_graph(reader, graph), functions, opset, reader)
 
 
@@ -193,6 +195,7 @@ def _read_graph(reader: Reader, message: Message) -> OnnxGraph:
     inputs: list[ValueInfo] = []
     outputs: list[ValueInfo] = []
     declared: list[ValueInfo] = []
+
     for number, value in reader.fields(message):
         match number:
             case 1:
@@ -209,9 +212,11 @@ def _read_graph(reader: Reader, message: Message) -> OnnxGraph:
                 declared.append(_read_value_info(reader, as_message(value)))
             case 15:
                 tensors.append(_read_sparse_tensor(reader, as_message(value)))
+
     if len(nodes) > MAXIMUM_NODES:
         text = f"Model must have at most {MAXIMUM_NODES} nodes; got {len(nodes)}. Simplify the graph."
         raise GraphError(text)
+
     initializers = {tensor.name: tensor for tensor in tensors}
     # Before IR version 4 a graph's inputs listed its initializers, too.
     free_inputs = tuple(one for one in inputs if one.name not in initializers)
@@ -242,6 +247,7 @@ def _read_attribute(reader: Reader, message: Message) -> tuple[str, Attribute | 
     name = ""
     attribute: Attribute | None = None
     elements: list[Number] = []
+
     for number, value in reader.fields(message):
         match number:
             case 1:
@@ -262,6 +268,7 @@ def _read_attribute(reader: Reader, message: Message) -> tuple[str, Attribute | 
                 elements.extend(reader.integers(value))
             case 21:
                 attribute = Reference(as_text(value))
+
     return name, tuple(elements) if attribute is None and elements else attribute
 
 
@@ -281,6 +288,7 @@ def _read_tensor(reader: Reader, message: Message) -> OnnxTensor:
     values = None
     if not fields[13] and count <= _DECODED_ELEMENTS.get(data_type, 0):
         values = _decode_elements(reader, data_type, fields)
+
     return OnnxTensor(
         name,
         shape,
@@ -315,6 +323,7 @@ def _decode_elements(reader: Reader, data_type: int, fields: Fields) -> tuple[Nu
         if data_type not in {_FLOAT, _DOUBLE}:
             return tuple(element for value in repeated for element in reader.integers(value))
         content = b"".join(value for value in repeated if isinstance(value, bytes))
+
     code = _STRUCT_CODES[data_type]
     if not isinstance(content, bytes) or len(content) % struct.calcsize(code):
         return None
@@ -331,6 +340,7 @@ def _check_external_data(reader: Reader, message: Message) -> None:
     """
     if isinstance(message, bytes) and b"location" not in message:
         return  # an offset, length or checksum
+
     entry = Fields(reader, message)
     location = entry.text(2)
     parts = location.replace("\\", "/").split("/")
@@ -361,6 +371,7 @@ def _read_value_info(reader: Reader, message: Message) -> ValueInfo:
                 sizes = tuple(_read_size(reader, as_message(size)) for _, size in reader.fields(shape))
     if sizes is not None and len(sizes) > MAXIMUM_RANK:
         raise WireError
+
     return ValueInfo(fields.text(1), sizes, element_type)
 
 
@@ -372,6 +383,7 @@ def _read_size(reader: Reader, message: Message) -> Size:
                 return size if size >= 0 else None
             case 2:
                 return as_text(value) or None
+
     return None
 
 

@@ -12,14 +12,14 @@ from gpusage.graphs.onnx.file import Size, ValueInfo
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Shape
 
+# Characters of a dimension's expression; a longer one counts as one name.
 _MAXIMUM_LENGTH = 200
-"""Characters of a dimension's expression; a longer one counts as one name."""
 _TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_.][\w.]*)|(//|[-+*/]))")
 _BATCH_NAME = re.compile(r"(?i)(.*batch.*|bs|b|n)")
+# tf2onnx gives each free dimension of each input a name of its own.
 _GENERATED_NAME = re.compile(r"unk__\d+")
-"""tf2onnx gives each free dimension of each input a name of its own."""
+# Our name of a free dimension without one: its input's name and its index.
 _UNNAMED = "{}.{}"
-"""Our name of a free dimension without one: its input's name and its index."""
 
 
 def evaluate_dimension(size: Size, symbols: Mapping[str, int]) -> int | None:
@@ -73,6 +73,7 @@ def _tokens(text: str) -> list[str] | None:
             return None
         tokens.append(match.group().strip())
         position = match.end()
+
     return tokens or None
 
 
@@ -114,6 +115,7 @@ class InputBinding:
                 message = f"Input {quoted(one.name)} must have sizes of at least 0; got {min(sizes)}. Check --shape."
                 raise GraphError(message)
             shapes[one.name] = check_shape(sizes, f"Input {quoted(one.name)}")
+
         return shapes
 
 
@@ -166,6 +168,7 @@ def _batch_names(inputs: Sequence[ValueInfo], symbols: Sequence[str], shape: Map
     for name in symbols:
         if _BATCH_NAME.fullmatch(name) and name not in shape:
             explicit.add(name)
+
     for one in inputs:
         first = one.sizes[0] if one.sizes else None
         if isinstance(first, str) and dimension_names(first) == (first,) and first not in shape:
@@ -238,6 +241,7 @@ def _check_free(inputs: Sequence[ValueInfo], known: set[str], model: str) -> Non
                 continue
             if evaluate_dimension(term, dict.fromkeys(known, 1)) is None:
                 free.update(name for name in dimension_names(term) or (term,) if name not in known)
+
     if free:
         listed = sorted(free)
         shapes = " ".join(f"--shape {name}=128" for name in listed[:4])

@@ -59,11 +59,13 @@ def plan_scan(node: OnnxNode, inputs: Sequence[Value | None], body: OnnxGraph) -
         return None  # in operator set 8 a Scan had a batch axis and another signature
     if isinstance(output_axes, tuple) and any(output_axes):
         return None
+
     values = [value for value in inputs if value is not None]
     input_axes = node.attributes.get("scan_input_axes")
     axes = [int(axis) for axis in input_axes] if isinstance(input_axes, tuple) else [0] * count
     if len(values) != len(inputs) or len(axes) != count:
         return None
+
     rows = [_row(value, axis) for value, axis in zip(values[-count:], axes, strict=True)]
     known = [row for row in rows if row is not None]
     lengths = {length for length, _ in known}

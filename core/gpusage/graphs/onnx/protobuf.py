@@ -76,6 +76,7 @@ class Reader:
             return [signed(value)]
         if isinstance(value, Span):
             raise WireError
+
         elements = []
         position = 0
         while position < len(value):
@@ -123,10 +124,12 @@ class Reader:
                 value, position = varint(message, position)
                 yield key >> 3, value
                 continue
+
             length, position = varint(message, position) if kind == _LENGTH else (_WIDTHS[kind], position)
             stop = position + length
             if stop > end:
                 raise WireError
+
             yield key >> 3, message[position:stop]
             position = stop
 
@@ -143,10 +146,12 @@ class Reader:
                 yield key >> 3, value
                 position = base + offset
                 continue
+
             length, offset = varint(window, offset) if kind == _LENGTH else (_WIDTHS[kind], offset)
             start, position = base + offset, base + offset + length
             if position > message.end:
                 raise WireError
+
             if length > INLINE_BYTES:
                 yield key >> 3, Span(start, position)
             elif offset + length <= len(window):
@@ -207,6 +212,7 @@ def varint(message: bytes, position: int) -> tuple[int, int]:
         value = message[position]
         if value <= _SEVEN_BITS:
             return value, position + 1
+
         value &= _SEVEN_BITS
         for index in range(1, _VARINT_BYTES):
             byte = message[position + index]

@@ -37,21 +37,22 @@ BATCHES = (8, 12)
 """The batch sizes at which a model runs. Both divide by 2 and 4: some models split the batch."""
 
 _RECURRENT = ("LSTM", "GRU", "RNN")
+# Of the input of a convolution of images: batch, channels, height and width.
 _IMAGE_RANK = 4
-"""Of the input of a convolution of images: batch, channels, height and width."""
+# Operators that a note names.
 _MAXIMUM_LISTED = 6
-"""Operators that a note names."""
+# Operators of ONNX and ONNX Runtime on numbers of 8 bits or fewer.
 _QUANTIZED = re.compile(r"^(Dynamic)?(Quantize|Dequantize)|^Q(Linear|Gemm|Attention|MoE)|Integer|NBits$|Bnb4$")
-"""Operators of ONNX and ONNX Runtime on numbers of 8 bits or fewer."""
+# Of a quantized file's weights; with more floats, a share sized for int8 would be too small.
 _MAXIMUM_FLOAT_PART = 0.1
-"""Of a quantized file's weights; with more floats, a share sized for int8 would be too small."""
+# Its weights are packed, and no attribute has their number.
 _UNCOUNTED = "QMoE"
-"""Its weights are packed, and no attribute has their number."""
+# Operators with packed weights whose attributes have their number.
 _PACKED = re.compile(r"NBits$|Bnb4$")
-"""Operators with packed weights whose attributes have their number."""
+# Weights of at most so many bits count as int4.
 _INT4_BITS = 4
-"""Weights of at most so many bits count as int4."""
 
+# The attributes that change a node's cost.
 _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "FusedConv"),
@@ -69,9 +70,9 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "Resize": ("mode",),
     "Einsum": ("equation",),
 }
-"""The attributes that change a node's cost."""
 
 _FREE = frozenset({"Identity", "StopGradient"})
+# Operators that cost the same as another one; most are ONNX Runtime's.
 _SAME_WORK: Mapping[str, str] = {
     **dict.fromkeys(("MatMulIntegerToFloat", "DynamicQuantizeMatMul", "GemmFastGelu"), "MatMul"),
     **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), "MatMul"),
@@ -88,7 +89,6 @@ _SAME_WORK: Mapping[str, str] = {
     "CumProd": "CumSum",
     "Erfc": "Erf",
 }
-"""Operators that cost the same as another one; most are ONNX Runtime's."""
 _ATTENTIONS = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
 
 
@@ -133,6 +133,7 @@ def _tied_count(trace: Trace, initializers: Mapping[str, OnnxTensor]) -> int:
         if (weight.shape[::-1], weight.corners) in seen:
             tied += count
         seen.add((weight.shape, weight.corners))
+
     return tied
 
 
@@ -211,11 +212,13 @@ def _notes(merged: MergedRun, fixed: int | None, binding: InputBinding, folded_c
         notes.append(f"The file works only at batch size {fixed}. {DYNAMIC_BATCH} to use another.")
     elif binding.fixed_batch_size is not None:
         notes.append(scaled_note(binding.fixed_batch_size))
+
     if folded_count:
         notes.append(
             f"The exporter folded {folded_count} batch normalizations into convolutions; "
             "they are counted as in training."
         )
+
     if merged.run.unknown:
         unknown = _join_counts(merged.run.unknown)
         notes.append(f"Counted by their shapes alone, because no rule describes them: {unknown}.")
@@ -255,6 +258,7 @@ def merge_traces(first: Trace, second: Trace) -> MergedRun | None:
     """Return the nodes of the runs at `BATCHES` for any batch size, ``None`` if the runs have different operators."""
     if len(first.steps) != len(second.steps):
         return None
+
     free = []
     for one, other in zip(first.steps, second.steps, strict=True):
         if one.op_type != other.op_type or len(one.outputs) != len(other.outputs):
@@ -329,6 +333,7 @@ def _forwarded_value(trace: Trace, step: Step) -> Value | None:
     first = step.inputs[0] if step.inputs else None
     if step.op_type in _FREE and first is not None:
         return first
+
     if step.op_type == "Where" and first is not None and first.producer is not None and first.producer >= 0:
         test = trace.steps[first.producer]
         last = step.inputs[2]
@@ -351,6 +356,7 @@ def _attention_inputs(step: Step, read: Sequence[tuple[Shape, int]]) -> list[tup
         others = [(query, producer), (query, producer), *others]
     elif together:
         others = [*others[:1], *others]
+
     caches = [value.shape for value in step.outputs[1:] if value.shape is not None]
     caches = [caches[0][1:]] * 2 if packed and len(caches) == 1 else caches
     past = sum(value is not None for value in step.inputs[3:])

@@ -2,19 +2,22 @@
 
 The job trains the model as PyTorch defines it, and the predictors were fitted on those operators.
 
-1. Before the run: batch normalizations that were folded into convolutions, and nodes that ONNX Runtime fused.
+1. Before the run: the order of the nodes, batch normalizations that were folded into convolutions, and nodes that
+   ONNX Runtime fused.
 2. After it: operators that were split because older ONNX operator sets lack them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from gpusage.graphs.batch_sizes import ModelRun
+from gpusage.graphs.model_files import quoted
 from gpusage.graphs.onnx.file import Attribute, OnnxGraph, OnnxNode, OnnxTensor
+from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Node
 
 # In evaluation a batch normalization is a factor and an offset per channel, which exporters multiply into the weights
@@ -27,37 +30,6 @@ _NORMALIZED = re.compile(r"(?:getitem|batch_norm|_native_batch_norm\w*)(?:_\d+)?
 _WEIGHT, _BIAS = 1, 2
 _STATISTICS = ("scale", "shift", "mean", "variance")
 
-
-def restore_batch_normalizations(graph: OnnxGraph) -> tuple[OnnxGraph, int]:
-    """Return *graph* with its folded batch normalizations as nodes, and their number."""
-    nodes: list[OnnxNode] = []
-    statistics: dict[str, OnnxTensor] = {}
-    for node in graph.nodes:
-        if not _is_folded(node, graph):
-            nodes.append(node)
-            continue
-        before = f"{node.outputs[0]}/before_normalization"
-        names = [f"{node.outputs[0]}/{name}" for name in _STATISTICS]
-        channels = graph.initializers[node.inputs[_WEIGHT]].shape[:1]
-        statistics.update((name, OnnxTensor(name, channels, "float")) for name in names)
-        nodes.append(replace(node, inputs=node.inputs[:_BIAS], outputs=(before,)))
-        nodes.append(OnnxNode(node.name, "BatchNormalization", "", (before, *names), node.outputs, {}))
-    restored = replace(graph, nodes=tuple(nodes), initializers={**graph.initializers, **statistics})
-    return restored, len(statistics) // len(_STATISTICS)
-
-
-def _is_folded(node: OnnxNode, graph: OnnxGraph) -> bool:
-    if node.op_type != "Conv" or node.domain or len(node.outputs) != 1:
-        return False
-    weight = graph.initializers.get(node.inputs[_WEIGHT]) if len(node.inputs) > _WEIGHT else None
-    if weight is None or not weight.shape:
-        return False
-    if _MERGED.fullmatch(weight.name):
-        return True
-    numbered = len(node.inputs) > _BIAS and all(_NUMBERED.fullmatch(name) for name in node.inputs[_WEIGHT:])
-    return numbered or _NORMALIZED.fullmatch(node.outputs[0]) is not None
-
-
 RUNTIME = "com.microsoft"
 BLOCKED = "com.microsoft.nchwc"
 """Operators on channels in blocks (NCHWc), which ONNX Runtime uses on CPUs."""
@@ -65,20 +37,89 @@ BLOCKED = "com.microsoft.nchwc"
 _TO_CHANNELS_FIRST = {"perm": (0, 3, 1, 2)}
 _TO_CHANNELS_LAST = {"perm": (0, 2, 3, 1)}
 
+# Inputs of a sum, product or quotient of two activations; with a weight it has one.
+_PAIR = 2
+_GATES = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}
+
+
+def sorted_nodes(graph: OnnxGraph) -> Iterable[OnnxNode]:
+    """Return the nodes in topological order: as in the file, which ONNX requires, else as each becomes ready.
+
+    Raises:
+        GraphError: They have a cycle.
+    """
+    producers = {name: index for index, node in enumerate(graph.nodes) for name in node.outputs if name}
+    if all(producers.get(name, -1) < index for index, node in enumerate(graph.nodes) for name in node.inputs):
+        return graph.nodes
+
+    # Kahn's algorithm: a node is ready when all that it reads has been written.
+    waiting = [len({producers[name] for name in node.inputs if name in producers}) for node in graph.nodes]
+    readers: dict[int, set[int]] = {}
+    for index, node in enumerate(graph.nodes):
+        for name in node.inputs:
+            if name in producers:
+                readers.setdefault(producers[name], set()).add(index)
+    ready = [index for index, count in enumerate(waiting) if not count]
+    for index in ready:
+        for reader in sorted(readers.get(index, ())):
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                ready.append(reader)  # extends the loop over `ready`
+
+    if len(ready) < len(graph.nodes):
+        stuck = next(node for node, count in zip(graph.nodes, waiting, strict=True) if count)
+        message = (
+            f"Model must have no cycle; got one through node {quoted(stuck.name or stuck.op_type)}. "
+            "Export the model again."
+        )
+        raise GraphError(message)
+    return [graph.nodes[index] for index in ready]
+
+
+def restore_batch_normalizations(graph: OnnxGraph) -> tuple[OnnxGraph, int]:
+    """Return *graph* with its folded batch normalizations as nodes, and their number."""
+    nodes: list[OnnxNode] = []
+    statistics: dict[str, OnnxTensor] = {}
+    for node in graph.nodes:
+        is_convolution = node.op_type == "Conv" and not node.domain and len(node.outputs) == 1
+        weight = None
+        if is_convolution and len(node.inputs) > _WEIGHT:
+            weight = graph.initializers.get(node.inputs[_WEIGHT])
+        if weight is None or not weight.shape or not _is_folded(node, weight):
+            nodes.append(node)
+            continue
+
+        before = f"{node.outputs[0]}/before_normalization"
+        names = [f"{node.outputs[0]}/{name}" for name in _STATISTICS]
+        for name in names:
+            statistics[name] = OnnxTensor(name, weight.shape[:1], "float")
+        nodes.append(replace(node, inputs=node.inputs[:_BIAS], outputs=(before,)))
+        nodes.append(OnnxNode(node.name, "BatchNormalization", "", (before, *names), node.outputs, {}))
+    restored = replace(graph, nodes=tuple(nodes), initializers={**graph.initializers, **statistics})
+    return restored, len(statistics) // len(_STATISTICS)
+
+
+def _is_folded(convolution: OnnxNode, weight: OnnxTensor) -> bool:
+    """Return whether the names show that an exporter multiplied a batch normalization into *weight*."""
+    if _MERGED.fullmatch(weight.name) or _NORMALIZED.fullmatch(convolution.outputs[0]):
+        return True
+    return len(convolution.inputs) > _BIAS and all(map(_NUMBERED.fullmatch, convolution.inputs[_WEIGHT:]))
+
 
 def split_fused_nodes(graph: OnnxGraph) -> OnnxGraph:
     """Return *graph* with each fused node of ONNX Runtime as the operators that it fuses."""
-    return replace(graph, nodes=tuple(part for node in graph.nodes for part in _split(node)))
+    nodes: list[OnnxNode] = []
+    for node in graph.nodes:
+        fused = node
+        if node.domain == BLOCKED:
+            fused = replace(node, domain=RUNTIME, op_type="BlockedConv" if node.op_type == "Conv" else node.op_type)
+        split = _SPLITS.get(fused.op_type) if fused.domain == RUNTIME and fused.outputs else None
+        if split is None:
+            nodes.append(fused)
+        else:
+            nodes.extend(split(fused, (*fused.inputs, *("",) * _MAXIMUM_INPUTS)))
 
-
-def _split(node: OnnxNode) -> Iterator[OnnxNode]:
-    if node.domain == BLOCKED:
-        node = replace(node, domain=RUNTIME, op_type="BlockedConv" if node.op_type == "Conv" else node.op_type)
-    split = _SPLITS.get(node.op_type) if node.domain == RUNTIME and node.outputs else None
-    if split is None:
-        yield node
-    else:
-        yield from split(node, (*node.inputs, *("",) * _MAXIMUM_INPUTS))
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _convolution(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
@@ -117,6 +158,7 @@ def _attention(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
     if node.op_type == "QAttention":
         mask, past = inputs[5], inputs[8]
         product, domain = "MatMulIntegerToFloat", RUNTIME
+
     out = node.outputs[0]
     packed = f"{out}/packed"
     yield OnnxNode(node.name, product, domain, (data, weight), (f"{out}/product" if bias else packed,), {})
@@ -142,19 +184,14 @@ def _embedding(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
         yield OnnxNode(node.name, "ReduceSum", "", (mask or words,), (lengths,), {"axes": (1,), "keepdims": 0})
 
 
+# Of the operators below; an input that a node leaves out is ``""``.
 _MAXIMUM_INPUTS = 9
-"""Of the operators below; an input that a node leaves out is ``""``."""
 _SPLITS: Mapping[str, Callable[[OnnxNode, tuple[str, ...]], Iterator[OnnxNode]]] = {
     **dict.fromkeys(("FusedConv", "BlockedConv"), _convolution),
     **dict.fromkeys(("NhwcConv", "NhwcFusedConv"), _channels_last),
     **dict.fromkeys(("Attention", "QAttention"), _attention),
     "EmbedLayerNormalization": _embedding,
 }
-
-
-_PAIR = 2
-"""Inputs of a sum, product or quotient of two activations; with a weight it has one."""
-_GATES = {"Sigmoid": "Swish", "HardSigmoid": "HardSwish"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +235,7 @@ def fuse_patterns(run: ModelRun) -> ModelRun:
             if fused is not None:
                 nodes[index], producers[index] = fused.node, fused.producers
                 break
+
     return replace(run, nodes=tuple(nodes), producers=tuple(producers))
 
 
@@ -229,6 +267,7 @@ def _half_gelu(flow: Dataflow, last: int, product: int, *, halved: bool) -> Fuse
         half = flow.producer(product, ("Mul", "Div"), place=other)
         if halved and flow.source(half) == start:
             return _unary_node(flow, last, 0, "Gelu", start)
+
     return None
 
 
@@ -239,6 +278,7 @@ def _layer_normalization(flow: Dataflow, index: int) -> FusedNode | None:
     quotient = flow.producer(scale, ("Div",), input_count=_PAIR)
     if quotient < 0 or len(shift.parameters) != 1 or len(flow.nodes[scale].parameters) != 1:
         return None
+
     centred = flow.producer(quotient, ("Sub",), input_count=_PAIR)
     start = flow.source(centred)
     variance = flow.producer(flow.producer(quotient, ("Sqrt",), place=1), ("Add",))
@@ -250,6 +290,7 @@ def _layer_normalization(flow: Dataflow, index: int) -> FusedNode | None:
     mean = flow.producer(centred, ("ReduceMean",), place=1)
     if start is None or flow.source(again) != start or flow.source(mean) != start:
         return None
+
     parameters = (*flow.nodes[scale].parameters, *shift.parameters)
     node = replace(
         shift,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -13,7 +13,6 @@ from gpusage.graphs.onnx.file import (
     OnnxGraph,
     OnnxModel,
     OnnxNode,
-    OnnxTensor,
     Reference,
     ValueInfo,
     read_subgraph,
@@ -21,7 +20,7 @@ from gpusage.graphs.onnx.file import (
 from gpusage.graphs.onnx.inputs import evaluate_dimension
 from gpusage.graphs.onnx.loops import LoopPlan, plan_loop, plan_scan
 from gpusage.graphs.onnx.protobuf import Message, Span
-from gpusage.graphs.onnx.rewrites import split_fused_nodes
+from gpusage.graphs.onnx.rewrites import sorted_nodes, split_fused_nodes
 from gpusage.graphs.onnx.shapes import RULES, Call, MismatchError, Result, UnresolvedError, Value
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Shape
@@ -32,11 +31,11 @@ DOMAINS = ("", "com.microsoft")
 """The operators of ONNX and of ONNX Runtime, which the rules describe."""
 
 _WEIGHTS = ("float", "int8")
+# Operators that read most of a model's weights.
 _PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
-"""Operators that read most of a model's weights."""
 _PACKED = ("MatMulNBits", "MatMulBnb4")
+# Constant inputs that are not trained: what a layer updates, which PyTorch has as buffers, and zeros to scatter to.
 _UNTRAINED = {"BatchNormalization": slice(3, 5), **dict.fromkeys(("ScatterElements", "ScatterND"), slice(1))}
-"""Constant inputs that are not trained: what a layer updates, which PyTorch has as buffers, and zeros to scatter to."""
 
 
 class InferenceError(Exception):
@@ -84,9 +83,13 @@ class _Scope:
     depth: int = 0
 
     def find(self, name: str) -> Value | None:
-        if name in self.values or self.parent is None:
-            return self.values.get(name)
-        return self.parent.find(name)
+        """Return the value of this name, of the innermost graph that has one."""
+        scope: _Scope | None = self
+        while scope is not None:
+            if name in scope.values:
+                return scope.values[name]
+            scope = scope.parent
+        return None
 
 
 def infer(model: OnnxModel, inputs: Mapping[str, Shape], symbols: Mapping[str, int]) -> Trace:
@@ -116,17 +119,23 @@ class _Interpreter:
 
     def run(self, inputs: Mapping[str, Shape]) -> Trace:
         graph = self._model.graph
-        values = {
-            one.name: Value(inputs[one.name], one.element_type, producer=-1 - index)
-            for index, one in enumerate(graph.inputs)
-        }
-        self._trace.inputs = tuple((printable(one.name), inputs[one.name]) for one in graph.inputs)
+        values, shapes = {}, []
+        for index, one in enumerate(graph.inputs):
+            values[one.name] = Value(inputs[one.name], one.element_type, producer=-1 - index)
+            shapes.append((printable(one.name), inputs[one.name]))
+
+        self._trace.inputs = tuple(shapes)
         self._trace.outputs = self._run_graph(graph, _Scope(values, graph.declared))
         return self._trace
 
     def _run_graph(self, graph: OnnxGraph, scope: _Scope) -> tuple[Value, ...]:
         for name, tensor in graph.initializers.items():
-            scope.values.setdefault(name, _constant(tensor))
+            if name not in scope.values:  # a loop's body is run several times, and may read what it is called with
+                is_weight = tensor.element_type in _WEIGHTS and prod(tensor.shape) > 1
+                scope.values[name] = Value(
+                    tensor.shape, tensor.element_type, tensor.values, constant=True, is_weight=is_weight
+                )
+
         for node in sorted_nodes(graph):
             outputs = self._run_node(node, scope)
             scope.values.update(zip(node.outputs, outputs, strict=False))
@@ -141,6 +150,7 @@ class _Interpreter:
                 f"node {quoted(node.name or node.op_type)} goes further. Simplify the graph."
             )
             raise GraphError(message)
+
         if function is not None:
             return self._run_function(function, node, inputs, scope)
         if node.op_type == "If" and not node.domain:
@@ -166,6 +176,7 @@ class _Interpreter:
         graphs = [branch for branch in branches if branch is not None]
         if len(graphs) != len(branches):
             raise _mismatch(node, inputs)
+
         branch = graphs[0 if condition[0] else 1] if condition else max(graphs, key=lambda graph: len(graph.nodes))
         return list(self._run_graph(branch, _Scope({}, branch.declared, scope, scope.depth + 1)))
 
@@ -178,12 +189,14 @@ class _Interpreter:
         plan = plan_loop(node, inputs) if node.op_type == "Loop" else plan_scan(node, inputs, body)
         if plan is not None and len(body.outputs) < len(plan.state):
             raise _mismatch(node, inputs)
+
         results = None if plan is None else self._run_iterations(body, plan, scope)
-        if results is None:
+        if results is None:  # what it ran until then does not count
             del self._trace.steps[start:]
             outer = (scope.find(name) for name in self._captured_names(body))
             read = (*inputs, *(value for value in outer if value is not None))
             return self._record(node, read, self._declared_results(node, inputs, scope), known=False)
+
         state, rows = results
         if node.op_type == "Loop":
             state = state[1:]  # the condition
@@ -202,13 +215,15 @@ class _Interpreter:
                 return None
             if not continues:
                 return state, rows
+
             inputs = plan.body_inputs(number, state)
             if len(inputs) != len(body.inputs):
                 return None
             values = dict(zip((one.name for one in body.inputs), inputs, strict=True))
             before = len(self._trace.steps)
             outputs = list(self._run_graph(body, _Scope(values, body.declared, scope, scope.depth + 1)))
-            self._loop_steps += 1 + max(0, len(self._trace.steps) - before)
+            self._loop_steps += 1 + max(0, len(self._trace.steps) - before)  # an inner loop may have removed steps
+
             state = outputs[: len(state)]
             for row, value in zip(rows, outputs[len(state) :], strict=True):
                 row.append(value)
@@ -236,6 +251,7 @@ class _Interpreter:
                     deeper = self._captured_names(inner, depth + 1)
                     read.update(dict.fromkeys(one for one in deeper if one not in own))
             own.update(node.outputs)
+
         return list(read)
 
     def _body(self, node: OnnxNode, name: str) -> OnnxGraph | None:
@@ -259,35 +275,47 @@ class _Interpreter:
                 results = None
             except (MismatchError, ArithmeticError, ValueError, IndexError, TypeError) as error:
                 if not is_estimated:
-                    raise _mismatch(node, inputs) from error
+                    raise _mismatch(node, inputs) from error  # a guess may be at fault, the file is not
+
         known = results is not None and not is_estimated
         return self._record(node, inputs, results or self._declared_results(node, inputs, scope), known=known)
 
     def _record(
         self, node: OnnxNode, inputs: tuple[Value | None, ...], results: list[Result], *, known: bool
     ) -> list[Value]:
-        present = [value for value in inputs if value is not None]
-        constant = all(value.constant for value in present) and not node.op_type.startswith("Random")
-        is_weight = any(value.is_weight for value in present) or _holds_weights(node, results)
-        outputs = [
-            Value(
-                result.shape if is_allowed_shape(result.shape) else check_shape(result.shape, f"Output {quoted(name)}"),
-                result.element_type,
-                result.elements,
-                constant=constant,
-                is_weight=constant and is_weight and result.element_type in _WEIGHTS,
+        is_constant, is_weight = not node.op_type.startswith("Random"), False
+        for value in inputs:
+            if value is not None:
+                is_constant = is_constant and value.constant
+                is_weight = is_weight or value.is_weight
+
+        # Some exporters write weights as Constant nodes with several floats or int8s.
+        count = prod(results[0].shape) if node.op_type == "Constant" and not node.inputs else 0
+        if count > 1 and results[0].element_type in _WEIGHTS:
+            is_weight = True
+            self._trace.weight_counts[f"{len(self._trace.steps)}"] = count
+
+        outputs: list[Value] = []
+        values: list[Value] = []
+        for place, name in enumerate(node.outputs):
+            if place >= len(results) or not (name or len(node.outputs) == 1):
+                values.append(Value(None))
+                continue
+            shape, element_type, elements = results[place].shape, results[place].element_type, results[place].elements
+            output = Value(
+                shape if is_allowed_shape(shape) else check_shape(shape, f"Output {quoted(name)}"),
+                element_type,
+                elements,
+                constant=is_constant,
+                is_weight=is_constant and is_weight and element_type in _WEIGHTS,
                 is_estimated=not known,
                 producer=len(self._trace.steps),
             )
-            for name, result in zip(node.outputs, results, strict=False)
-            if name or len(node.outputs) == 1
-        ]
-        if _holds_weights(node, results):
-            self._trace.weight_counts[f"{len(self._trace.steps)}"] = prod(results[0].shape)
+            outputs.append(output)
+            values.append(output if name else Value(None))
         op_type = printable(node.op_type if node.domain in DOMAINS else f"{node.domain}.{node.op_type}")
         self._trace.steps.append(Step(op_type, node.attributes, inputs, tuple(outputs), known))
-        rest = iter(outputs)
-        return [next(rest) if name and place < len(results) else Value(None) for place, name in enumerate(node.outputs)]
+        return values
 
     def _declared_results(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Result]:
         """Return the declared shapes of the outputs; of one without, the first input's shape, which is most likely."""
@@ -300,6 +328,7 @@ class _Interpreter:
                 sizes = [evaluate_dimension(size, self._symbols) for size in declared.sizes]
             shape = likely if sizes is None or None in sizes else tuple(size for size in sizes if size is not None)
             results.append(Result(shape, declared.element_type if declared is not None else "float"))
+
         return results
 
     def _count_weights(self, node: OnnxNode, inputs: tuple[Value | None, ...]) -> None:
@@ -308,6 +337,7 @@ class _Interpreter:
         if packed and len(inputs) > 1 and inputs[1] is not None and inputs[1].constant:
             self._trace.weight_counts[node.inputs[1]] = prod(packed)
             return
+
         for place, (name, value) in enumerate(zip(node.inputs, inputs, strict=True)):
             if value is not None and place in untrained:
                 self._trace.weight_counts.pop(f"{value.producer}", None)  # of a Constant node
@@ -324,61 +354,16 @@ class _Interpreter:
                 f"got {quoted(name)}, which does not exist. Export the model again."
             )
             raise GraphError(message)
+
         return value
 
 
 def packed_weight(op_type: str, attributes: Mapping[str, Attribute]) -> Shape:
     """Return the unpacked shape of a product's weight that has several elements in a byte, ``()`` for other weights."""
-    sizes = tuple(attributes.get(name) for name in ("K", "N"))
-    if op_type not in _PACKED or not all(isinstance(size, int) and size > 0 for size in sizes):
+    rows, columns = attributes.get("K"), attributes.get("N")
+    if op_type not in _PACKED or not isinstance(rows, int) or not isinstance(columns, int) or min(rows, columns) <= 0:
         return ()
-    return check_shape([size for size in sizes if isinstance(size, int)], f"Weight of {op_type}")
-
-
-def sorted_nodes(graph: OnnxGraph) -> Iterable[OnnxNode]:
-    """Return the nodes in topological order: as in the file, which ONNX requires, else as each becomes ready.
-
-    Raises:
-        GraphError: They have a cycle.
-    """
-    producers = {name: index for index, node in enumerate(graph.nodes) for name in node.outputs if name}
-    if all(producers.get(name, -1) < index for index, node in enumerate(graph.nodes) for name in node.inputs):
-        return graph.nodes
-    waiting = [len({producers[name] for name in node.inputs if name in producers}) for node in graph.nodes]
-    readers: dict[int, set[int]] = {}
-    for index, node in enumerate(graph.nodes):
-        for name in node.inputs:
-            if name in producers:
-                readers.setdefault(producers[name], set()).add(index)
-    ready = [index for index, count in enumerate(waiting) if not count]
-    for index in ready:
-        for reader in sorted(readers.get(index, ())):
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)  # extends the loop over `ready`
-    if len(ready) < len(graph.nodes):
-        stuck = next(node for node, count in zip(graph.nodes, waiting, strict=True) if count)
-        message = (
-            f"Model must have no cycle; got one through node {quoted(stuck.name or stuck.op_type)}. "
-            "Export the model again."
-        )
-        raise GraphError(message)
-    return [graph.nodes[index] for index in ready]
-
-
-def _constant(tensor: OnnxTensor) -> Value:
-    is_weight = tensor.element_type in _WEIGHTS and prod(tensor.shape) > 1
-    return Value(tensor.shape, tensor.element_type, tensor.values, constant=True, is_weight=is_weight)
-
-
-def _holds_weights(node: OnnxNode, results: list[Result]) -> bool:
-    """Return whether *node* is a Constant with several floats or int8s: some exporters write weights so."""
-    return (
-        node.op_type == "Constant"
-        and not node.inputs
-        and results[0].element_type in _WEIGHTS
-        and prod(results[0].shape) > 1
-    )
+    return check_shape([rows, columns], f"Weight of {op_type}")
 
 
 def _bind_attributes(node: OnnxNode, attributes: Mapping[str, Attribute]) -> OnnxNode:

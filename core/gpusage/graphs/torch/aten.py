@@ -16,8 +16,8 @@ from gpusage_hooks.types import Attribute
 
 NAMES = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 _MATRIX_RANK = 2
+# Directions of a bidirectional layer.
 _BOTH = 2
-"""Directions of a bidirectional layer."""
 
 
 def recurrent_layer(recording: Recording, call: AtenCall) -> None:
@@ -28,6 +28,7 @@ def recurrent_layer(recording: Recording, call: AtenCall) -> None:
         "direction": "bidirectional" if directions == _BOTH else "forward",
         "layout": int(call.arguments.get("batch_first") is True),
     }
+
     for layer, (kernel, inner, *projections) in enumerate(_weights(call, directions)):
         shape = (*source.shape[:-1], directions * inner.shape[1])
         output = Tensor(key=(call.outputs[0].key, layer), shape=shape, element_type=call.outputs[0].element_type)
@@ -40,6 +41,7 @@ def recurrent_layer(recording: Recording, call: AtenCall) -> None:
             narrow = replace(output, shape=(*shape[:-1], weight.shape[0]))
             recording.add("MatMul", (states, replace(weight, shape=weight.shape[::-1])), (narrow,))
         source = output
+
     for tensor in call.outputs:
         recording.alias(source, tensor)
 
@@ -55,6 +57,7 @@ def recurrent_cell(recording: Recording, call: AtenCall) -> None:
         "hidden_size": call.outputs[0].shape[-1],
         "layout": 0,
     }
+
     recording.add(call.name.split("_")[0].upper(), (step, *others), call.outputs, attributes)
 
 
@@ -101,6 +104,7 @@ def record(recording: Recording, call: AtenCall) -> None:
     """Add the nodes of *call* to *recording*; an operator without a rule is one unknown node."""
     if not call.outputs:
         return
+
     name = functional_name(call.name)
     if name in _RULES:
         _RULES[name](recording, call)
@@ -149,6 +153,7 @@ def _convolution(recording: Recording, call: AtenCall) -> None:
         "kernel_shape": weight.shape[2:],
         "strides": call.sizes("stride", spatial, 1),
     }
+
     if not isinstance(call.arguments.get("padding"), str):
         attributes["pads"] = call.sizes("padding", spatial, 0) * 2
     recording.add("ConvTranspose" if transposed else "Conv", call.tensors(), call.outputs, attributes)
@@ -255,6 +260,7 @@ def _pool(recording: Recording, call: AtenCall) -> None:
         "pads": call.sizes("padding", spatial, 0) * 2,
         "strides": stride,
     }
+
     recording.add(op_type, call.tensors(), call.outputs, attributes)
 
 
@@ -270,6 +276,7 @@ def _adaptive_pool(recording: Recording, call: AtenCall) -> None:
     if prod(output.shape[-spatial:]) == 1:
         recording.add(f"Global{op_type}", (source,), call.outputs)
         return
+
     kernel = tuple(-(-size // out) for size, out in zip(source.shape[-spatial:], output.shape[-spatial:], strict=True))
     recording.add(op_type, (source,), call.outputs, {"kernel_shape": kernel, "strides": kernel})
 
@@ -286,6 +293,7 @@ def _attention(recording: Recording, call: AtenCall) -> None:
         shape=(*key.shape[:-2], key.shape[-1], key.shape[-2]),
         element_type=key.element_type,
     )
+
     recording.add("Transpose", (key,), (transposed,))
     _product_and_sum(recording, (query, transposed), () if mask is None else (mask,), (scores,))
     recording.add("Softmax", (scores,), (scores,), {"axis": -1})

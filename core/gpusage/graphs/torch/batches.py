@@ -15,12 +15,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from gpusage_hooks.types import Shape
 
 _META = torch.device("meta")
+# The types between which autocast changes what a layer reads.
 _AUTOCAST = {torch.float32, torch.float16, torch.bfloat16}
-"""The types between which autocast changes what a layer reads."""
+# Channels, height and width of one image.
 _IMAGE_RANK = 3
-"""Channels, height and width of one image."""
+# Steps, samples and width.
 _SEQUENCES_RANK = 3
-"""Steps, samples and width."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +76,7 @@ def resize_batch(inputs: Any, batch: Batch, size: int, *, as_ones: bool = False)
     def resize(leaf: Any) -> Any:  # a leaf may be anything
         if not isinstance(leaf, torch.Tensor):
             return leaf
+
         sizes = list(leaf.shape)
         axes = [axis for axis in range(batch.axis, -1, -1) if sizes[axis : axis + 1] == [batch.size]]
         for axis in axes[:1]:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from gpusage.graphs.model_files import printable, quoted
 from gpusage_hooks.errors import GraphError
 
+# Their loggers have levels of their own.
 _LIBRARIES = ("transformers", "timm", "torchvision")
-"""Their loggers have levels of their own."""
 
 
 def import_library(name: str) -> Any:  # a module
@@ -101,6 +101,7 @@ def model_error(label: str, rule: str, error: Exception) -> GraphError:
     while isinstance(error, ImportError) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # the real failure, in a package that the library imports
         rule, advice = "be one whose packages can be imported", "Install or update that package."
+
     line = str(error).split("\n")[0] or type(error).__name__
     for known in _KNOWN_FAILURES:
         if known.pattern.search(line):

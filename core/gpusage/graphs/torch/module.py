@@ -23,12 +23,12 @@ from gpusage.graphs.torch.recording import SEQUENCES_FIRST_NOTE, at_any_batch, f
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph
 
+# A module with a cache of its own runs other operators the first time.
 _ATTEMPTS = 2
-"""A module with a cache of its own runs other operators the first time."""
+# Of the weights of a convolution of images: channels written, channels read, rows and columns.
 _FILTER_RANK = 4
-"""Of the weights of a convolution of images: channels written, channels read, rows and columns."""
+# Attributes by which transformers and timm mark modules whose activations are computed again.
 _CHECKPOINTING = ("gradient_checkpointing", "grad_checkpointing")
-"""Attributes by which transformers and timm mark modules whose activations are computed again."""
 _SCAN = re.compile(r"(Mamba|Bamba)\w*(Mixer|Layer)$|RwkvSelfAttention$|^Mamba2?$")
 SCAN_NOTE = (
     "Its scans over the sequence are counted as PyTorch's own loops; with kernels of their own (mamba_ssm, rwkv) they "
@@ -82,6 +82,7 @@ def graph_from_module(
         result = _run_module(module, arguments, keywords, label, is_graph=bool(edges))
     run = result.run
     scans = sum(_SCAN.search(type(part).__name__) is not None for part in module.modules())
+
     return to_graph(
         replace(run, unknown=run.unknown + Counter({"selective_scan": scans})),
         name=label,
@@ -115,6 +116,7 @@ def with_settings_of(graph: ModelGraph, module: Any) -> ModelGraph:  # torch may
         return graph
     if not trained:
         return replace(graph, notes=(*graph.notes, NOTHING_TRAINED_NOTE))
+
     note = f"The module trains {100 * trained / total:.3g} % of its parameters; the others have requires_grad=False."
     return replace(graph, trainable=trained / total, notes=(*graph.notes, note))
 
@@ -155,6 +157,7 @@ def _callable(
         with without_warnings():
             module = source.module()
         return (module, *own_inputs) if own_inputs else (module, arguments, keywords)
+
     while isinstance(source, (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)):
         source = source.module  # what each GPU runs
     if isinstance(source, torch.nn.Module) and not isinstance(source, torch.jit.ScriptModule):
@@ -222,6 +225,7 @@ def _run_at_any_batch(module: Any, inputs: tuple[Any, Any], *, as_ones: bool) ->
     run, steps_vary = _run_with_batch_axis(module, inputs, 0, as_ones=as_ones)
     if run is None or not steps_vary:
         return None if run is None else _ModuleRun(run=run)
+
     try:
         second_axis_run, steps_vary = _run_with_batch_axis(module, inputs, 1, as_ones=as_ones)
     except Exception:  # the second axis is no batch either
@@ -278,6 +282,7 @@ def unchanged(module: Any) -> Iterator[None]:  # torch may not be installed
         for each in attributes.values()
         if type(each) in (dict, OrderedDict, list)
     ]
+
     try:
         yield
     finally:

@@ -26,9 +26,10 @@ MAXIMUM_PROGRAM_BYTES = 16 * 1024 * 1024
 MAXIMUM_LIST_BYTES = 4 * 1024 * 1024
 MAXIMUM_DIRECTORY_BYTES = 4 * 1024 * 1024
 """For some 40,000 members, one per weight; parsed, it takes up to 15 times as much memory."""
+# Methods that zipfile decompresses in bounded pieces; one piece of bz2 or LZMA can become two gigabytes.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Methods that zipfile decompresses in bounded pieces; one piece of bz2 or LZMA can become two gigabytes."""
 _ENCRYPTED = 0x1
+# What `zipfile`, `json` and the walk through the document raise for a damaged or hostile file.
 _MALFORMED = (
     LookupError,
     TypeError,
@@ -45,7 +46,6 @@ _MALFORMED = (
     EOFError,
     struct.error,
 )
-"""What `zipfile`, `json` and the walk through the document raise for a damaged or hostile file."""
 
 
 def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
@@ -119,6 +119,7 @@ def _read(archive: zipfile.ZipFile, member: str, source: str, limit_bytes: int) 
             "Export it again."
         )
         raise GraphError(message)
+
     with archive.open(about) as opened:
         text = opened.read(limit_bytes + 1)
     if len(text) > limit_bytes:
@@ -138,6 +139,7 @@ def _program_member(members: Sequence[str], source: str) -> str:
         inside = len(parts) > 1 and parts[-2] == "models" and parts[-1].endswith(".json")
         if parts and (inside or parts[-1] == "serialized_exported_program.json"):
             return member
+
     message = (
         f"Model {quoted(source)} must hold a program of torch.export.save; got a zip without one. "
         "Compiled packages and TorchScript cannot be read; export the model with torch.export.save."

@@ -37,8 +37,8 @@ from gpusage_hooks.types import ElementType, ModelGraph
 
 _RECURRENT = re.compile(r"torch\.ops\.aten\.(lstm|gru|rnn_\w+)\.input$")
 _ATTENTION = ",torch.nn.modules.activation.MultiheadAttention"
+# Only the first or the second axis of an input may be the batch.
 _BATCH_AXES = 2
-"""Only the first or the second axis of an input may be the batch."""
 
 Json = Any
 
@@ -67,6 +67,7 @@ def batch_axis(graph: Json, first: str) -> int:
             samples = _sizes(graph, read)[1]
             axes = [place for place, size in enumerate(sizes[:_BATCH_AXES]) if size == samples]
             return 1 if axes == [1] else 0
+
     return 0
 
 
@@ -75,8 +76,8 @@ def _sizes(graph: Json, name: str) -> list[int | str]:
     return [size["as_int"] if "as_int" in size else size["as_expr"]["expr_str"] for size in sizes]
 
 
+# By the number that `torch._export.serde.schema.ScalarType` has in the file; all others are floating.
 _ELEMENT_TYPES: dict[int, ElementType] = {1: "int8", 2: "int8", 3: "int32", 4: "int32", 5: "int64", 12: "bool"}
-"""By the number that `torch._export.serde.schema.ScalarType` has in the file; all others are floating."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.:/-]")
 _MAXIMUM_DEPTH = 8
 _MAXIMUM_SIZE = 2**48
@@ -116,18 +117,21 @@ def program_graph(program: Program, *, name: str, source: str, shape: Mapping[st
     if not program.user_inputs:
         message = f"Model {quoted(name)} must have an input tensor; got none. Export it again."
         raise GraphError(message)
+
     free, notes = _free_symbols(program, shape)
     edges = _edge_list_inputs(program)
     batch = None if edges else _batch_symbol(program)
     count = sum(prod(_shape(program.graph, parameter, free)) for parameter in program.parameters.values())
     run = None if batch is None else at_any_batch(lambda size: _run(program, {**free, batch: size}))
     fixed = example = None
+
     if run is None:
         run = _run(program, free)
         fixed = _one_batch_size(program, run, edges)
         scaled = None if edges or is_one_sample(run) or program.batch_axis else scale_one_batch(run, fixed)
         if scaled is not None:
             run, fixed, example = scaled, None, fixed
+
     return to_graph(
         run,
         name=name,
@@ -178,6 +182,7 @@ class _Interpreter:
         if len(nodes) > 4 * MAXIMUM_NODES or depth > _MAXIMUM_DEPTH:
             message = f"at most {4 * MAXIMUM_NODES} calls, {_MAXIMUM_DEPTH} deep"
             raise ValueError(message)
+
         for node in nodes:
             inner = [item["arg"]["as_graph"]["graph"] for item in node["inputs"] if "as_graph" in item["arg"]]
             if len(inner) == 1 and ".wrap" in node["target"]:
@@ -217,6 +222,7 @@ class _Interpreter:
         self.run(inner, inside, depth=depth + 1)
         results = [name for item in inner["outputs"] for name in _names(item)]
         outputs = [name for item in node["outputs"] for name in _names(item)]
+
         for own, outer in zip(results, outputs, strict=False):
             inner_key, outer_key = inside.get(own, own), names.get(outer, outer)
             self.recording.alias(Tensor(key=inner_key, shape=()), Tensor(key=outer_key, shape=()))
@@ -243,6 +249,7 @@ class _Interpreter:
             return self._size(graph, value)
         if kind == "as_sym_ints":
             return [self._size(graph, item) for item in value]
+
         return None
 
     def _size(self, graph: Json, value: Json) -> int | None:
@@ -314,6 +321,7 @@ def _free_symbols(program: Program, shape: Mapping[str, Sequence[int]]) -> tuple
     for value in program.graph["tensor_values"].values():
         for size in value["sizes"]:
             _note_example(size, examples)
+
     symbols = dict(examples)
     explicit: set[str] = set()
     for name, sizes in shape.items():
@@ -351,6 +359,7 @@ def _set_symbols(
             f"Option shape must name an input or a free size of the model, {known}; got {quoted(name)}. Use these."
         )
         raise GraphError(message)
+
     own = [size for place, size in enumerate(program.sizes(name)) if place != program.batch_axis]
     if len(own) != len(sizes):
         message = (
@@ -358,6 +367,7 @@ def _set_symbols(
             "Give them all."
         )
         raise GraphError(message)
+
     for size, wanted in zip(own, sizes, strict=True):
         if "as_expr" in size:
             symbol = next(iter(symbols_in(size["as_expr"]["expr_str"])))

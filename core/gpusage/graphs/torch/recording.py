@@ -74,9 +74,11 @@ class Recording:
             attributes=tuple(sorted((attributes or {}).items())),
             element_type=outputs[0].element_type,
         )
+
         if len(self.nodes) == MAXIMUM_NODES:
             message = f"Model must have at most {MAXIMUM_NODES} operations; got more. Choose a smaller part of it."
             raise GraphError(message)
+
         self.producers.append(tuple(self.producers_by_key[tensor.key] for tensor in activations))
         self.nodes.append(node)
         for tensor in outputs:

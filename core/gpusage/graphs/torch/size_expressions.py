@@ -62,6 +62,7 @@ def parse_expression(text: str) -> ast.expr:
     """
     if len(text) > MAXIMUM_TEXT:
         raise ExpressionError(text[:40])
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

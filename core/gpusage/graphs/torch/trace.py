@@ -71,8 +71,6 @@ SHAPE_FUNCTIONS: Mapping[str, Callable[[Arguments], Any]] = {
 MAXIMUM_ELEMENTS = 2**21
 """Of a tensor with known values: twice a mask of 1024 by 1024 tokens."""
 
-_CPU = torch.device("cpu")
-
 
 class ConstantValues:
     """The values of those meta tensors that depend on no weight and no input, computed on the CPU."""
@@ -90,6 +88,7 @@ class ConstantValues:
         leaves = [leaf for leaf in tree_leaves((args, keywords)) if isinstance(leaf, torch.Tensor)]
         if any(id(leaf) not in self._values for leaf in leaves):
             return None
+
         real, real_words = tree_map(self._real, (args, keywords))
         try:
             return func(*real, **real_words)
@@ -136,6 +135,7 @@ def run_on_meta(module: torch.nn.Module, arguments: tuple[Any, ...], keywords: d
         recording.add_input(name, tracer.tensor(tensor))
     returned = _call(tracer, module, arguments, keywords)
     outputs = [tracer.tensor(leaf) for leaf in _leaves(returned)]
+
     return recording.run(outputs)
 
 
@@ -146,8 +146,8 @@ def outputs_on_meta(module: torch.nn.Module, arguments: tuple[Any, ...], keyword
     return _call(tracer, module, arguments, keywords)
 
 
+# transformers' method that reads tokens, only to warn.
 _WARNS_OF_PADDING = "warn_if_padding_and_no_attention_mask"
-"""transformers' method that reads tokens, only to warn."""
 
 
 def _call(tracer: _Tracer, module: torch.nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -159,6 +159,7 @@ def _call(tracer: _Tracer, module: torch.nn.Module, arguments: tuple[Any, ...], 
     for part in module.modules():
         if hasattr(part, _WARNS_OF_PADDING):
             vars(part)[_WARNS_OF_PADDING] = lambda *_: None
+
     with torch.inference_mode(), _META, tracer, _all_elements_selected(), _autocast_of_any_device():
         return torch.func.functional_call(module, state, arguments, keywords)
 
@@ -194,6 +195,7 @@ class _Tracer(TorchDispatchMode):
                 parts = func.decompose(*args, **keywords)
             if parts is not NotImplemented:
                 return parts
+
         returned = self._returned(name, func, args, keywords)
         outputs = tuple(self.tensor(leaf) for leaf in tree_leaves(returned) if isinstance(leaf, torch.Tensor))
         record(self.recording, AtenCall(name=name, arguments=self._arguments(func, args, keywords), outputs=outputs))
@@ -206,6 +208,7 @@ class _Tracer(TorchDispatchMode):
         if func.overloadpacket.__name__ in _READ_VALUES:
             value = self.values.compute(func, args, keywords)
             return func(*args, **keywords) if value is None else value
+
         returned = func(*args, **keywords)
         self.values.propagate(returned, self.values.compute(func, args, keywords) if is_small(returned) else None)
         return returned
@@ -216,6 +219,7 @@ class _Tracer(TorchDispatchMode):
             return _META
         if not isinstance(value, torch.Tensor) or value.device == _META:
             return value
+
         if id(value) not in self.moved:
             meta = torch.empty(value.shape, dtype=value.dtype, device=_META)
             self.moved[id(value)] = (value, meta)
@@ -287,6 +291,7 @@ def _named_tensors(
         names = list(inspect.signature(module.forward).parameters)
     except (TypeError, ValueError):
         names = []
+
     pairs = [*zip([*names, *("input" for _ in arguments)], arguments, strict=False), *keywords.items()]
     for name, value in pairs:
         leaves = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]

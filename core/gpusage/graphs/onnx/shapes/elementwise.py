@@ -66,7 +66,7 @@ _REDUCE: Mapping[str, Callable[[tuple[Number, ...]], Number]] = {
     *("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", "LRN", "MeanVarianceNormalization", "CumSum", "CumProd"),
     *("InstanceNormalization", "GroupNormalization", "RMSNormalization", "Clip", "Trilu", "ReverseSequence"),
     *("RandomNormalLike", "RandomUniformLike", "Bernoulli", "RotaryEmbedding", "Scatter"),
-    *("ScatterElements", "ScatterND", "TensorScatter", "BiasAdd", "BiasSoftmax", "GroupNorm"),
+    *("ScatterElements", "ScatterND", "TensorScatter", "BiasAdd", "BiasSoftmax", "GroupNorm", "ReorderInput"),
 )
 def same_as_first(call: Call) -> list[Result]:
     """Return the first input's shape and type."""
@@ -125,6 +125,7 @@ def reduction(call: Call) -> list[Result]:
     reduce = _REDUCE.get(call.op_type)
     if elements and reduce and len(axes) == len(shape):
         return [Result(sizes, call.type(), (reduce(elements),))]
+
     return [Result(sizes, call.type())]
 
 
@@ -168,6 +169,7 @@ def _columns(call: Call, shape: tuple[int, ...]) -> list[tuple[Number, ...]] | N
     """Return the inputs' elements, each broadcast to *shape*, ``None`` if some are unknown."""
     if not is_small(shape):
         return None
+
     columns = []
     for index in range(len(call.inputs)):
         elements = call.value(index).elements
@@ -213,6 +215,7 @@ def constant(call: Call) -> list[Result]:
     if "value_ints" in call.attributes:
         elements = call.ints_attribute("value_ints")
         return [Result((len(elements),), "int64", elements)]
+
     floats = call.attributes.get("value_floats")
     if isinstance(floats, tuple):
         return [Result((len(floats),), "float", floats)]

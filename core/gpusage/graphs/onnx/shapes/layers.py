@@ -10,29 +10,21 @@ from gpusage.graphs.onnx.shapes.rule import Call, MismatchError, Result, broadca
 from gpusage_hooks.types import ElementType, Shape
 
 _MATRIX = 2
+# The index of the input with the keys of earlier steps.
 _PAST = {"Attention": 4, "MultiHeadAttention": 6, "GroupQueryAttention": 3}
-"""The index of the input with the keys of earlier steps."""
 
 
-@rule("Conv", "ConvInteger", "FusedConv")
+@rule("Conv", "ConvInteger", "FusedConv", "QLinearConv", "BlockedConv")
 def convolution(call: Call) -> list[Result]:
     """Return the output of a convolution; its weight has the output channels first."""
-    weight = call.shape(1)
-    data = call.shape()
-    if len(weight) != len(data) or data[1] != weight[1] * call.int_attribute("group", 1):
+    data, weight = call.shape(), call.shape(3 if call.op_type == "QLinearConv" else 1)
+    # The channels of blocked and quantized layouts are padded, so they need not fit.
+    is_plain = call.op_type not in {"QLinearConv", "BlockedConv"}
+    if is_plain and (len(weight) != len(data) or data[1] != weight[1] * call.int_attribute("group", 1)):
         raise MismatchError
     kernel = call.ints_attribute("kernel_shape") or weight[2:]
-    element_type = "int32" if call.op_type == "ConvInteger" else call.type()
-    return [Result((data[0], weight[0], *count_windows(call, kernel)), element_type)]
-
-
-@rule("QLinearConv")
-def quantized_convolution(call: Call) -> list[Result]:
-    """Return the output of a convolution on quantized values."""
-    data, weight = call.shape(), call.shape(3)
-    return [
-        Result((data[0], weight[0], *count_windows(call, call.ints_attribute("kernel_shape") or weight[2:])), "int8")
-    ]
+    kinds: dict[str, ElementType] = {"ConvInteger": "int32", "QLinearConv": "int8"}
+    return [Result((data[0], weight[0], *count_windows(call, kernel)), kinds.get(call.op_type, call.type()))]
 
 
 @rule("ConvTranspose")
@@ -42,9 +34,11 @@ def transposed_convolution(call: Call) -> list[Result]:
     rank = len(data) - 2
     if len(weight) != len(data) or data[1] != weight[0]:
         raise MismatchError
+
     channels = weight[1] * call.int_attribute("group", 1)
     if call.ints_attribute("output_shape"):
         return [Result((data[0], channels, *call.ints_attribute("output_shape")), call.type())]
+
     kernel = call.ints_attribute("kernel_shape") or weight[2:]
     strides, dilations = _spatial_attribute(call, "strides", rank), _spatial_attribute(call, "dilations", rank)
     extra = call.ints_attribute("output_padding") or (0,) * rank
@@ -92,20 +86,19 @@ def region_pooling(call: Call) -> list[Result]:
     return [Result((call.shape(1)[0], call.shape()[1], height, width), call.type())]
 
 
-@rule("MatMul", "MatMulInteger", "FusedMatMul", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "GemmFastGelu")
+@rule(
+    *("MatMul", "MatMulInteger", "FusedMatMul", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "GemmFastGelu"),
+    "QLinearMatMul",
+)
 def product(call: Call) -> list[Result]:
     """Return the product of stacks of matrices."""
-    element_type: ElementType = "int32" if call.op_type == "MatMulInteger" else call.type()
-    element_type = "float" if call.op_type == "MatMulIntegerToFloat" else element_type
+    kinds: dict[str, ElementType] = {"MatMulInteger": "int32", "MatMulIntegerToFloat": "float", "QLinearMatMul": "int8"}
     first = _transposed_shape(call.shape(0), swap=call.int_attribute("transA", 0))
-    second = _transposed_shape(call.shape(1), swap=call.int_attribute("transB", 0))
-    return [Result(_product_shape(first, second), element_type)]
-
-
-@rule("QLinearMatMul")
-def quantized_product(call: Call) -> list[Result]:
-    """Return the product of quantized matrices."""
-    return [Result(_product_shape(call.shape(0), call.shape(3)), "int8")]
+    # A quantized matrix has its scale and its zero point behind it.
+    second = _transposed_shape(
+        call.shape(3 if call.op_type == "QLinearMatMul" else 1), swap=call.int_attribute("transB", 0)
+    )
+    return [Result(_product_shape(first, second), kinds.get(call.op_type, call.type()))]
 
 
 @rule("Gemm", "FusedGemm")
@@ -132,6 +125,7 @@ def einsum(call: Call) -> list[Result]:
     terms = left.split(",")
     if len(terms) != len(call.inputs):
         raise MismatchError
+
     sizes: dict[str, int] = {}
     dots: list[Shape] = []
     for index, term in enumerate(terms):
@@ -145,6 +139,7 @@ def einsum(call: Call) -> list[Result]:
         for label, size in zip(leading + trailing, named, strict=True):
             if sizes.setdefault(label, size) in {1, size}:
                 sizes[label] = size
+
     if not arrow:
         right = "..." * ("..." in left) + "".join(sorted(label for label in sizes if left.count(label) == 1))
     leading, ellipsis, trailing = right.partition("...")
@@ -179,12 +174,13 @@ def skip_layer_normalization(call: Call) -> list[Result]:
     return [Result(shape, call.type()), Result(row), Result(row), Result(shape, call.type())]
 
 
-@rule("LSTM", "GRU", "RNN")
+@rule("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")
 def recurrence(call: Call) -> list[Result]:
     """Return the state of every step, and the last ones."""
     data = call.shape()
     if len(data) != 3:  # sequence, batch, features
         raise MismatchError
+
     hidden = call.int_attribute("hidden_size", call.shape(2)[-1])
     directions = 2 if call.text_attribute("direction", "forward") == "bidirectional" else 1
     if call.int_attribute("layout", 0):
@@ -213,6 +209,7 @@ def attention(call: Call) -> list[Result]:
         out: Shape = (*query[:3], value[3])
         present = [(*key[:2], key[2] + past, key[3]), (*value[:2], value[2] + past, value[3])]
         return [Result(out, call.type()), *(Result(shape, call.type()) for shape in present)]
+
     if not call.has_input(1):
         widths = call.ints_attribute("qkv_hidden_sizes") or (query[-1] * kv_heads // max(1, heads + 2 * kv_heads),)
         size = query[-1] if len(query) == 5 else widths[-1] // max(1, kv_heads)  # ..., heads, 3, size
@@ -223,6 +220,7 @@ def attention(call: Call) -> list[Result]:
         key_size = key[-1] if len(key) > 3 else key[-1] // max(1, kv_heads)  # heads are an axis
         value = call.shape(2) if call.has_input(2) else key
         size = value[-1] if len(value) > 3 else value[-1] // max(1, kv_heads)
+
     caches: list[Shape] = [(batch, kv_heads, length + past, one) for one in (key_size, size)]
     if call.op_type == "Attention" and not call.has_input(1):
         caches = [(2, *caches[0])]  # one tensor holds both
@@ -239,6 +237,7 @@ def count_windows(call: Call, kernel: tuple[int, ...]) -> list[int]:
     rank = len(sizes)
     if len(kernel) != rank:
         raise MismatchError
+
     strides, dilations = _spatial_attribute(call, "strides", rank), _spatial_attribute(call, "dilations", rank)
     pads = call.ints_attribute("pads") or (0,) * (2 * rank)
     mode = call.text_attribute("auto_pad", "NOTSET")
@@ -246,6 +245,7 @@ def count_windows(call: Call, kernel: tuple[int, ...]) -> list[int]:
         return [ceil(size / stride) for size, stride in zip(sizes, strides, strict=True)]
     if len(pads) != 2 * rank:
         raise MismatchError
+
     int_attribute = ceil if call.int_attribute("ceil_mode", 0) else floor
     counts = []
     for axis, size in enumerate(sizes):
@@ -277,6 +277,7 @@ def _transposed_shape(shape: Shape, *, swap: int) -> Shape:
 def _product_shape(first: Shape, second: Shape) -> Shape:
     if not first or not second:
         raise MismatchError
+
     left = first if len(first) > 1 else (1, *first)
     right = second if len(second) > 1 else (*second, 1)
     if left[-1] != right[-2]:
@@ -287,8 +288,8 @@ def _product_shape(first: Shape, second: Shape) -> Shape:
     return (*stack, *rows, *columns)
 
 
+# Inputs for each quantized tensor: the tensor, its scale and its zero point.
 _TRIPLE = 3
-"""Inputs for each quantized tensor: the tensor, its scale and its zero point."""
 
 
 @rule("QLinearAdd", "QLinearMul")
@@ -314,30 +315,6 @@ def quantized_gemm(call: Call) -> list[Result]:
     """Return the product of two quantized matrices; without an output scale it is of floats."""
     (result,) = gemm(replace(call, inputs=call.inputs[: 2 * _TRIPLE : _TRIPLE]))
     return [Result(result.shape, "int8" if call.has_input(7) else "float")]
-
-
-@rule("DynamicQuantizeLSTM")
-def quantized_recurrence(call: Call) -> list[Result]:
-    """Return the state of every step; the hidden size is an attribute."""
-    return recurrence(call)
-
-
-@rule("BlockedConv")
-def blocked_convolution(call: Call) -> list[Result]:
-    """Return the output of a convolution whose channels are padded to whole blocks."""
-    weight = call.shape(1)
-    return [
-        Result(
-            (call.shape()[0], weight[0], *count_windows(call, call.ints_attribute("kernel_shape") or weight[2:])),
-            call.type(),
-        )
-    ]
-
-
-@rule("ReorderInput")
-def reorder_input(call: Call) -> list[Result]:
-    """Return the input with its channels in blocks."""
-    return [Result(call.shape(), call.type())]
 
 
 @rule("ReorderOutput")

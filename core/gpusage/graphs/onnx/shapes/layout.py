@@ -67,6 +67,7 @@ def squeeze(call: Call) -> list[Result]:
         axes = {normalize_axis(axis, len(shape)) for axis in wanted}
     if any(shape[axis] != 1 for axis in axes):
         raise MismatchError
+
     sizes = tuple(size for axis, size in enumerate(shape) if axis not in axes)
     return [Result(sizes, call.type(), call.value(0).elements)]
 
@@ -79,6 +80,7 @@ def unsqueeze(call: Call) -> list[Result]:
     axes = {normalize_axis(axis, rank) for axis in wanted}
     if len(axes) != len(wanted):
         raise MismatchError
+
     rest = iter(call.shape())
     sizes = tuple(1 if axis in axes else next(rest) for axis in range(rank))
     return [Result(sizes, call.type(), call.value(0).elements)]
@@ -104,6 +106,7 @@ def concat(call: Call) -> list[Result]:
     others = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
     if len(others) != 1:
         raise MismatchError
+
     total = sum(shape[axis] for shape in shapes)
     sizes = (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
     parts = [call.value(index).elements for index in range(len(shapes))]
@@ -123,6 +126,7 @@ def split(call: Call) -> list[Result]:
     )
     if sum(parts) != shape[axis] or min(parts) < 0:
         raise MismatchError
+
     results, start = [], 0
     for part in parts[: call.output_count]:
         results.append(_slice_along(call, axis, range(start, start + part)))
@@ -139,6 +143,7 @@ def slice_(call: Call) -> list[Result]:
     steps = (call.integers(4) if call.has_input(4) else ()) or (1,) * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         raise MismatchError
+
     indices: list[range] = [range(size) for size in shape]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         place = normalize_axis(axis, len(shape))
@@ -159,6 +164,7 @@ def gather(call: Call) -> list[Result]:
     elements, wanted = call.value(0).elements, call.value(1).elements
     if elements is None or wanted is None or not is_small(sizes):
         return [Result(sizes, call.type())]
+
     places = [normalize_axis(int(index), shape[axis]) for index in wanted]
     axis_indices = [places if place == axis else range(size) for place, size in enumerate(shape)]
     return [Result(sizes, call.type(), select_elements(elements, shape, axis_indices))]
@@ -214,6 +220,7 @@ def pad(call: Call) -> list[Result]:
     axes = call.integers(3) if call.has_input(3) else tuple(range(len(shape)))
     if len(pads) != 2 * len(axes):
         raise MismatchError
+
     sizes = list(shape)
     for place, axis in enumerate(axes):
         sizes[normalize_axis(axis, len(shape))] += pads[place] + pads[place + len(axes)]
@@ -244,6 +251,7 @@ def infer_reshape(shape: Shape, wanted: list[int]) -> Shape:
     """Return *wanted* with its -1 replaced; both shapes have the same number of elements."""
     if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
         raise MismatchError
+
     rest = prod(size for size in wanted if size != -1)
     if -1 in wanted:
         if not rest or prod(shape) % rest:
@@ -302,6 +310,7 @@ def resize(call: Call) -> list[Result]:
         wanted = [shape[axis] * scale for axis, scale in zip(axes, scales, strict=False)]
     if len(wanted) != len(axes):
         raise MismatchError
+
     for axis, size in zip(axes, wanted, strict=True):
         sizes[normalize_axis(axis, len(shape))] = floor(size + 1e-6)  # the scale may be the nearest real below a ratio
     return [Result(tuple(sizes), call.type())]

@@ -157,6 +157,7 @@ def broadcast(*shapes: Shape) -> Shape:
     """Return the shape that *shapes* broadcast to."""
     if shapes.count(shapes[0]) == len(shapes):
         return shapes[0]
+
     rank = max(map(len, shapes), default=0)
     sizes = []
     for column in zip(*((1,) * (rank - len(shape)) + tuple(shape) for shape in shapes), strict=True):
@@ -178,6 +179,7 @@ def broadcast_elements(elements: tuple[Number, ...], shape: Shape, target: Shape
         return elements
     if len(elements) == 1:
         return elements * prod(target)
+
     positions = [0]
     padded = (1,) * (len(target) - len(shape)) + tuple(shape)
     step = len(elements)
