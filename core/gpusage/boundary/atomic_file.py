@@ -29,15 +29,22 @@ def atomic_write(path: Path, text: str) -> None:
     if path.exists() and any(path.parent.resolve() == folder.resolve() for folder in _OWN_OUTPUT):
         path.write_text(text, encoding="utf-8")
         return
-    present = _present(path)
+
+    present: os.stat_result | None = None
+    with contextlib.suppress(OSError):  # whoever writes the draft says what is wrong
+        present = path.lstat()
     if present is not None and not stat.S_ISREG(present.st_mode) and not stat.S_ISLNK(present.st_mode):
         _write_to(path, text)
         return
+
     draft = path.with_name(f".{path.name}.{secrets.token_hex(_RANDOM_BYTES)}")
     try:
         with draft.open("x", encoding="utf-8") as file:
             if present is not None and _is_to_keep(path.parent, present):
-                _keep_rights(file.fileno(), present)
+                # Only root gives a file away; the mode is kept in any case.
+                with contextlib.suppress(PermissionError):
+                    os.fchown(file.fileno(), present.st_uid, present.st_gid)
+                os.fchmod(file.fileno(), stat.S_IMODE(present.st_mode))
             file.write(text)
         draft.replace(path)
     except BaseException:
@@ -46,24 +53,21 @@ def atomic_write(path: Path, text: str) -> None:
         raise
 
 
-def _present(path: Path) -> os.stat_result | None:
-    try:
-        return path.lstat()
-    except OSError:  # whoever writes the draft says what is wrong
-        return None
-
-
 def _write_to(path: Path, text: str) -> None:
     """Write to a device or a pipe, which must be our own or root's: another user's would take what is private."""
     if path.lstat().st_uid not in (0, os.geteuid()):
         raise PermissionError(errno.EPERM, "It is another user's pipe or device", str(path))
+
     try:
+        # Without O_NONBLOCK, opening a pipe that nobody reads would wait for ever.
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
         raise OSError(errno.ENXIO, "It is a pipe that nobody reads, or no file", str(path)) from error
-    os.set_blocking(descriptor, True)  # a reader may be slow; to open it would have waited for one for ever
+
+    # A reader may be slow.
+    os.set_blocking(descriptor, True)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
 
@@ -72,9 +76,3 @@ def _is_to_keep(folder: Path, present: os.stat_result) -> bool:
     """Return whether the rights of the file *present* in *folder* are those that its writer wants."""
     is_own = present.st_uid == os.geteuid() or not folder.stat().st_mode & stat.S_IWOTH
     return stat.S_ISREG(present.st_mode) and is_own
-
-
-def _keep_rights(draft: int, present: os.stat_result) -> None:
-    with contextlib.suppress(PermissionError):
-        os.fchown(draft, present.st_uid, present.st_gid)
-    os.fchmod(draft, stat.S_IMODE(present.st_mode))

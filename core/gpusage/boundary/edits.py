@@ -61,9 +61,11 @@ def make_edits(edits: Iterable[Edit]) -> None:
                 _require_unchanged(edit)
                 _write(edit.path, edit.after, edit.mode)
     except BaseException as error:
+        # In reverse, as the edits were made; one that cannot be undone is named.
         left = [str(each.path) for each in reversed(begun) if not _undo(each)]
         if not left and not isinstance(error, (OSError, RequestError)):
             raise
+
         step = "Run it as root, or as its owner in its group" if isinstance(error, OSError) else "Run it again"
         outcome = f"these stay changed: {', '.join(left)}" if left else "nothing was changed"
         message = (
@@ -117,11 +119,13 @@ def _write(path: Path, text: str | None, mode: int) -> None:
         path.unlink(missing_ok=True)
         _sync_folder(path.parent)
         return
+
     _make_folder(path.parent)
     target = path.resolve()
     # Always the same name: what an installer that was killed has left is taken away by the next one.
     fresh = target.with_name(f".{target.name}.gpusage-new")
     fresh.unlink(missing_ok=True)
+
     try:
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
@@ -129,6 +133,7 @@ def _write(path: Path, text: str | None, mode: int) -> None:
             present = target.stat() if target.exists() else None
             if present and (present.st_uid, present.st_gid) != (os.geteuid(), os.getegid()):
                 _copy_owner(file.fileno(), present.st_uid, present.st_gid)
+            # After fchown, which takes setuid away.
             os.fchmod(file.fileno(), present.st_mode & 0o7777 if present else mode)
             file.flush()
             os.fsync(file.fileno())

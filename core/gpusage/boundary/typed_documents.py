@@ -82,8 +82,10 @@ def nearest_key(key: str, known: Sequence[str], prefix: str = "") -> str:
 
 def _mismatch(kind: type, document: object, complaint: str, prefix: str) -> MismatchError:
     """Return what msgspec's *complaint* about a *document* says, in our words."""
+    # msgspec's errors have no fields: the place is in their text alone.
     way, unknown = _path_steps(complaint)
     value = reduce(_value, way, document)
+
     if unknown:
         known = [field.encode_name for field in _fields(reduce(_type, way[:-1], inspect.type_info(kind)))]
         return MismatchError(way, "a known one", value, nearest_key(str(way[-1]), known, prefix))
@@ -98,6 +100,8 @@ def _path_steps(complaint: str) -> tuple[tuple[Step, ...], bool]:
     ]
     if field:
         return (*steps, field[2]), field[1] == "unknown"
+
+    # A sentence is about a named list, not about one of its entries.
     while steps and (isinstance(steps[-1], int) or steps[-1] == "..."):
         steps.pop()
     return tuple(steps), False

@@ -131,15 +131,20 @@ class Configuration:
 
     def effective(self) -> Iterator[tuple[str, Any, str]]:
         """Yield each key, its value, and where it came from."""
-        for key, value in self._flattened():
-            yield key, value, self.origins.get(key, "default")
+        settings: dict[str, Any] = {
+            "mode": self.mode,
+            "enforce_in": self.enforce_in,
+            "kill_switch": self.kill_switch,
+        }
 
-    def _flattened(self) -> Iterator[tuple[str, object]]:
-        yield from (("mode", self.mode), ("enforce_in", self.enforce_in), ("kill_switch", self.kill_switch))
-        for name in SECTIONS:
-            yield from _flattened(getattr(self, name), f"{name}.")
-        for name, settings in self.managers.items():
-            yield from _flattened(settings, f"{name}.")
+        # A manager's plugin may have settings that are no dataclass; it shows none of them.
+        sections = {name: getattr(self, name) for name in SECTIONS} | {**self.managers}
+        for name, section in sections.items():
+            for item in dataclasses.fields(section) if dataclasses.is_dataclass(section) else ():
+                settings[f"{name}.{item.name}"] = getattr(section, item.name)
+
+        for key, value in settings.items():
+            yield key, value, self.origins.get(key, "default")
 
 
 SECTIONS: Mapping[str, type[Any]] = {
@@ -148,9 +153,3 @@ SECTIONS: Mapping[str, type[Any]] = {
     if dataclasses.is_dataclass(item.default)
 }
 """Core's own sections; the others are the workload managers'."""
-
-
-def _flattened(value: object, prefix: str) -> Iterator[tuple[str, object]]:
-    """Yield each setting of the dataclass *value* by its key, with *prefix* before it."""
-    if dataclasses.is_dataclass(value):
-        yield from ((prefix + item.name, getattr(value, item.name)) for item in dataclasses.fields(value))

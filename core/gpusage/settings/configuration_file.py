@@ -101,14 +101,32 @@ def parse_configuration(text: str, *, origin: str, managers: Managers | None = N
 def _configuration(document: Mapping[str, object], source: Source, managers: Managers) -> Configuration:
     kinds = {**SECTIONS, **{name: manager.settings for name, manager in managers.items()}}
     known = (*_PLAIN, *kinds)
-    document = _without_those_set_aside(document, known)
-    _require_installed(document, known, source)
+
+    # The sections of plugins that cannot be used are set aside; `doctor` reports the plugins.
+    strange = {name for name, value in document.items() if isinstance(value, dict)} - {*known}
+    aside = strange & load_hooks().troubles().keys() if strange else strange
+    document = {name: value for name, value in document.items() if name not in aside}
+
+    # No plugin describes the manager of a section; a name like a known one is a slip instead.
+    for name, value in document.items():
+        if isinstance(value, dict) and name not in known and not difflib.get_close_matches(name, known, n=1):
+            listed = ", ".join(each for each in known if each not in _PLAIN)
+            message = (
+                f"Section [{name}] of configuration {source.origin!r} must be gpusage's own or that of an installed "
+                f"workload manager; got one that no plugin describes. Known are {listed}. Install the manager's "
+                "plugin, or remove the section."
+            )
+            raise RequestError(message)
     require_known(document, known, source)
+
     tables = {name: require_table(name, value, source) for name, value in document.items() if name in kinds}
     sections = {name: read_section(kind, tables.get(name, {}), source.below(name)) for name, kind in kinds.items()}
+
+    # Root may ask, and so may the daemons of the installed managers.
     if "allowed_users" not in tables.get("daemon", {}):
         users = dict.fromkeys(user for manager in managers.values() for user in manager.users)
         sections["daemon"] = replace(sections["daemon"], allowed_users=("root", *users))
+
     plain = {name: value for name, value in document.items() if name not in kinds}
     return replace(
         read_section(Configuration, plain, source),
@@ -116,26 +134,6 @@ def _configuration(document: Mapping[str, object], source: Source, managers: Man
         managers={name: sections[name] for name in managers},
         origins=dict.fromkeys(_keys(document), source.origin),
     )
-
-
-def _without_those_set_aside(document: Mapping[str, object], known: tuple[str, ...]) -> Mapping[str, object]:
-    """Return *document* without the sections of plugins that cannot be used; these are reported elsewhere."""
-    strange = {name for name, value in document.items() if isinstance(value, dict)} - {*known}
-    aside = strange & load_hooks().troubles().keys() if strange else strange
-    return {name: value for name, value in document.items() if name not in aside}
-
-
-def _require_installed(document: Mapping[str, object], known: tuple[str, ...], source: Source) -> None:
-    """Refuse the section of a workload manager that no plugin describes; a name like a known one is a slip instead."""
-    for name, value in document.items():
-        if isinstance(value, dict) and name not in known and not difflib.get_close_matches(name, known, n=1):
-            sections = ", ".join(each for each in known if each not in _PLAIN)
-            message = (
-                f"Section [{name}] of configuration {source.origin!r} must be gpusage's own or that of an installed "
-                f"workload manager; got one that no plugin describes. Known are {sections}. Install the manager's "
-                "plugin, or remove the section."
-            )
-            raise RequestError(message)
 
 
 def _keys(table: Mapping[str, object], prefix: str = "") -> Iterator[str]:
@@ -207,8 +205,13 @@ def _struct(kind: type) -> type[Struct]:
 
 def _checked(hint: Hint) -> Hint:
     """Return the annotation of a setting with its limits and its words as msgspec has them."""
-    plain, limits = _limits(hint)
-    origin: Hint = get_origin(plain)  # typeshed's own type of it leaves out the special forms
+    plain, limits = hint, None
+    annotated: Hint = get_origin(hint)  # typeshed's own type of it leaves out the special forms
+    if annotated is Annotated:
+        plain, *metadata = get_args(hint)
+        limits = next((item for item in metadata if isinstance(item, Range)), None)
+
+    origin: Hint = get_origin(plain)
     if origin is Literal:
         return Annotated[plain, Meta(description=f"one of {', '.join(get_args(plain))}")]
     if plain == tuple[str, ...]:
@@ -224,16 +227,8 @@ def _number(kind: type[float], limits: Range | None) -> Hint:
     """Return the annotation of a number, which is at least 0 if no other limit is given."""
     what = "a whole number" if kind is int else "a number"
     if limits is None:
-        most = None if kind is int else sys.float_info.max  # `inf` is TOML
+        # TOML has inf, which no setting means.
+        most = None if kind is int else sys.float_info.max
         return Annotated[kind, Meta(ge=0, le=most, description=f"{what} of at least 0")]
     within = f"a number from {limits.low:g} to {limits.high:g}"
     return Annotated[kind, Meta(ge=kind(limits.low), le=kind(limits.high), description=within)]
-
-
-def _limits(hint: Hint) -> tuple[Hint, Range | None]:
-    """Return an annotation without its metadata, and the range that this has."""
-    origin: Hint = get_origin(hint)
-    if origin is not Annotated:
-        return hint, None
-    plain, *metadata = get_args(hint)
-    return plain, next((item for item in metadata if isinstance(item, Range)), None)
