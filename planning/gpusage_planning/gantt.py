@@ -24,15 +24,14 @@ class Bar:
     height: int = 1
 
 
-def chart(bars: Sequence[Bar], line_counts: Mapping[str, int], until_s: float = 0.0) -> str:
+def chart(bars: Sequence[Bar], line_counts: Mapping[str, int]) -> str:
     """Return the chart.
 
     Args:
         bars: In any order.
         line_counts: How many lines each band needs, in the order in which they are drawn.
-        until_s: Where the time ends at the earliest, so that two charts have one scale.
     """
-    end_s = max((*(bar.end_s for bar in bars), until_s)) or 1.0
+    end_s = max(bar.end_s for bar in bars) or 1.0
     tops, foot = {}, TOP
     for row, height in line_counts.items():
         tops[row] = foot

@@ -64,7 +64,7 @@ class Rounds:
         """Return what changes now; where somebody still waits and ranks change with time, another round follows."""
         selection = Selection()
         self.next_s = inf
-        if not self._waiting and not self._order.is_by_gpu_type:
+        if not self._waiting:
             return selection
         placed, running = self._placed(), dict(self._runs.items())
         for number, gpu_type in placed.items():
@@ -134,21 +134,15 @@ class Rounds:
         return merge(sorted(now), *(_open_entries(lane, lanes[lane], closed) for lane in lanes))
 
     def _entries(self, running: Mapping[int, int]) -> Iterator[Entry]:
-        """Yield the same, each job ranked anew; for each of its GPU types where its place depends on the type."""
+        """Yield the same, each job ranked anew."""
         queue, order = self._queue, self._order
         numbers = [*(number for number, _ in self._waiting.jobs()), *running]
         if not numbers:
             return
         ranks = order.ranks(np.array(numbers, dtype=np.int32), queue.now_s, queue)
-        columns = ranks.shape[1]
-        for place in np.lexsort((np.repeat(numbers, columns), ranks.ravel())).tolist():
-            row, gpu_type = divmod(place, columns)
-            number = numbers[row]
-            types = queue.jobs[number].types
-            if not self._order.is_by_gpu_type:
-                yield ranks[row, 0], number, _first(running.get(number), types)
-            elif gpu_type in types:
-                yield ranks[row, gpu_type], number, (gpu_type,)
+        for place in np.lexsort((np.array(numbers), ranks)).tolist():
+            number = numbers[place]
+            yield ranks[place], number, _first(running.get(number), queue.jobs[number].types)
 
 
 def _first(current_type: int | None, types: tuple[int, ...]) -> tuple[int, ...]:

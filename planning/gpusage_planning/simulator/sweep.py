@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpusage.predictors import intervals
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Interval
-from gpusage_planning.simulator.contract import FloatArray
 from gpusage_planning.simulator.engine import simulate
-from gpusage_planning.simulator.max_min import MaxMin, MaxMinSpeeds
+from gpusage_planning.simulator.max_min import MaxMin
 from gpusage_planning.simulator.orders import (
     PREEMPTION_S,
     ByAge,
@@ -35,19 +33,18 @@ from gpusage_planning.simulator.rounds import simulate_ordered
 from gpusage_planning.simulator.scenario import POLICIES, Scenario
 from gpusage_planning.simulator.source import Source, scenario
 
-ORDERS: Mapping[str, Callable[[Scenario], Order]] = {
-    "fifo": lambda _: ByAge(name="fifo", backfill="none"),
-    "easy": lambda _: ByAge(name="easy", backfill="reserve"),
-    "sjf": lambda _: ShortestJob(),
-    "srtf": lambda _: ShortestRemainingTime(),
-    "las": lambda _: LeastAttainedService(),
-    "max-min": lambda _: MaxMin(),
-    "max-min-speeds": lambda scenario: MaxMinSpeeds(speeds=predicted_speeds(scenario)),
-    "multifactor": lambda _: Multifactor(),
+ORDERS: Mapping[str, Callable[[], Order]] = {
+    "fifo": lambda: ByAge(name="fifo"),
+    "easy": lambda: ByAge(name="easy", backfill="reserve"),
+    "sjf": ShortestJob,
+    "srtf": ShortestRemainingTime,
+    "las": LeastAttainedService,
+    "max-min": MaxMin,
+    "multifactor": Multifactor,
 }
-PREEMPTIVE = ("srtf", "las", "max-min", "max-min-speeds")
+PREEMPTIVE = ("srtf", "las", "max-min")
 PREDICTED = ("sjf", "srtf")
-ROUNDS = ("las", "max-min", "max-min-speeds")
+ROUNDS = ("las", "max-min")
 """Orders that suspend running jobs, those that go by predicted run times, and those that suspend in rounds."""
 PACKING = ("packing", "packing-observed", "reactive", "sets")
 """Policies that know how much of a GPU a job takes only from who stands there, so that no room can be counted."""
@@ -73,7 +70,7 @@ class OrderSettings:
 
 def ordering_of(settings: OrderSettings, scenario: Scenario, seed: int) -> Ordering:
     """Return the order with what it rests on; *seed* draws the errors of run times."""
-    order: Any = ORDERS[settings.name](scenario)
+    order = ORDERS[settings.name]()
     if settings.round_s is not None and settings.name in ROUNDS:
         order = replace(order, period_s=settings.round_s)
     predicted_s = scenario.jobs.limit_s
@@ -81,19 +78,6 @@ def ordering_of(settings: OrderSettings, scenario: Scenario, seed: int) -> Order
         deviates = np.random.default_rng([seed, DURATION_STREAM]).standard_normal(len(scenario.jobs))
         predicted_s = scenario.jobs.work_s * np.exp(settings.duration_error * deviates)
     return Ordering(order=order, predicted_s=predicted_s, preemption_s=settings.preemption_s)
-
-
-def predicted_speeds(scenario: Scenario) -> FloatArray:
-    """Return the predicted speed of each kind on each GPU type; 1 on its first type, and where nothing is known."""
-    needs, kinds = scenario.models.needs, range(len(scenario.jobs.kinds))
-    speeds = np.ones((len(kinds), len(scenario.fleet.types)))
-    for kind in kinds:
-        first = needs.get((kind, scenario.truth.first_type(kind)))
-        for gpu_type in range(speeds.shape[1]):
-            need = needs.get((kind, gpu_type))
-            if first is not None and need is not None:
-                speeds[kind, gpu_type] = intervals.speedup(need, first).value
-    return speeds
 
 
 def order_notes(orders: Sequence[OrderSettings]) -> Iterator[str]:
