@@ -103,8 +103,8 @@ def _decision_sections(report: Report) -> Iterator[Section]:
 
     if report.reasons:
         reasons = [(each.reason, each.code, f"{each.count:,}") for each in report.reasons]
-        columns = ("reason", "decision", "jobs")
-        yield Section(title="First reasons, most frequent first", columns=columns, rows=reasons)
+        title_of_reasons = "First reasons, most frequent first"
+        yield Section(title=title_of_reasons, columns=("reason", "decision", "jobs"), rows=reasons)
 
     unnamed = report.unnamed
     # Without such jobs in this period, runs of earlier ones may still have been checked.

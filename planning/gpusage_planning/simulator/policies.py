@@ -2,7 +2,7 @@
 
 `Production` asks `Advisor.decide` once for each kind of jobs. Every decision is that on the empty cluster, so it rests
 on no queue; a job that ran out of memory gets a whole GPU. The generation alone may be chosen when the job comes, by
-`gpusage.policies.generation`, as gpusaged does.
+`gpusage.policies.preference`, as gpusaged does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.policies.candidates import WIDEST_SHARE, is_predictable
-from gpusage.policies.generation import JobSpeeds, preferred_among_jobs
+from gpusage.policies.preference import JobSpeeds, preferred_among_jobs
 from gpusage.service.reservations import REMEMBERED_JOBS
 from gpusage_hooks.types import (
     Candidate,
