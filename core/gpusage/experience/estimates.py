@@ -86,6 +86,7 @@ def other_users_figures(
         known.append(
             ObservedFigures(gpu_utilization=Figure(interval=utilization, source=source) if utilization else None)
         )
+
     return tuple(known)
 
 
@@ -121,6 +122,7 @@ def raise_prices(experience: Experience, prices: tuple[Price, ...]) -> tuple[Pri
             # Partners slowed the observed runs down, too.
             nearest = shares[min(shares, key=lambda share: abs(share - percent))]
             factor = max(factor, value / PARTNERS / nearest.slowdown_under_contention.value)
+
     return tuple(
         replace(
             each,
@@ -150,6 +152,7 @@ def _by_experience(
                 memory_bytes=None if gpu.parent_gpu else figure,
             )
         )
+
     return tuple(known)
 
 
@@ -163,6 +166,7 @@ def _host_floors(experience: Experience, analysis: WorkloadAnalysis, find_gpu: G
             gpu = find_gpu(name)
         except DeviceError:  # the catalogue does not know it
             continue
+
         if percent == WHOLE_PERCENT:
             floors.append((gpu, utilization))
         elif utilization.value < WAITS_FOR_HOST:
@@ -171,6 +175,7 @@ def _host_floors(experience: Experience, analysis: WorkloadAnalysis, find_gpu: G
         elif not floors:
             least = utilization.value / _growth(gpu, percent, analysis)
             floors.append((gpu, Interval(value=sqrt(least), low=least, high=1.0)))
+
     return floors
 
 
@@ -179,6 +184,7 @@ def _utilization_on(gpu: Gpu, floors: Sequence[tuple[Gpu, Interval]], analysis: 
     for floor_gpu, utilization in floors:
         if floor_gpu.name == gpu.name:
             return clip_to_one(utilization)
+
     floor_gpu, utilization = floors[0]
     if utilization.value >= WAITS_FOR_HOST:
         return None

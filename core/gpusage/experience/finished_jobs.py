@@ -81,6 +81,7 @@ def suggest_next_request(usage: Usage, record: DecisionRecord | None, least_s: f
         return ""
     if utilization < UNUSED_BELOW:
         return "no GPU: it hardly used one"
+
     requests = ["more processors"] if lacks_processors(usage, least_s) else []
     if record is None or record.model is None:
         requests.append("a line that names its model")
@@ -97,6 +98,7 @@ def utilization_key(usage: Usage, record: DecisionRecord, least_s: float = LEAST
     is_known = run is not None and run.alone.utilization is not None and is_same_batch_size(run)
     if utilization is None or is_known or not is_whole:
         return ""
+
     batch = f"@{run.batch_size}" if run else ""
     return f"utilization={max(1, round(100 * utilization))}{batch}"
 

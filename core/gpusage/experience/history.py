@@ -144,6 +144,7 @@ class History:
                 window = _combine_users([window for window in by_user if window is not None])
             else:
                 window = window_on(gpu, self.windows.get(key, {}).get(quantity, {}), quantity, find_gpu)
+
             if window is not None and window.count >= LEAST_RUNS[level]:
                 yield level, window
 
@@ -176,6 +177,7 @@ def _combine_users(windows: Sequence[Window]) -> Window | None:
     """Return what several users' *windows* show together: each counts once, and the highest end is that of all."""
     if not windows:
         return None
+
     return Window(
         count=len(windows),
         low=min(window.low for window in windows),
@@ -213,6 +215,7 @@ def _scale(window: Window, quantity: Quantity, source: Gpu, gpu: Gpu) -> float:
 def _figure(estimate: HistoryEstimate | None) -> Figure | None:
     if estimate is None:
         return None
+
     count, level = estimate.window.count, estimate.level
     if level == OTHERS:
         source = f"the same script of {count} other users"
@@ -256,4 +259,5 @@ def read_history(path: Path) -> History | None:
     except (OSError, ValueError) as error:
         message = f"History {str(path)!r} must be what gpusage train --history writes; got: {error}. Train it again."
         raise RequestError(message) from error
+
     return document.history

@@ -181,6 +181,7 @@ class Learned:
         alone = request.workload.alone
         if not (self.first_runs and request.first_run) or alone.utilization is not None:
             return request
+
         utilization = self.first_runs.get((submitter.user, request.first_run))
         if utilization is None:
             return request
@@ -262,6 +263,7 @@ def failures_of(observations: Iterable[Observation], least_sampled_s: float) -> 
             if on_share or shows_memory:
                 model = identity.fingerprint
                 failures = {**failures, model: failures[model] - likenesses(model, identity)}
+
     return {model: alike for model, alike in failures.items() if alike}
 
 

@@ -62,6 +62,7 @@ def learn(runs: Iterable[Run]) -> Learned:
     experiences = {key: job_experience(of_key) for groups in (users, jobs) for key, of_key in groups.items()}
     families = _families(jobs.values())
     ratios = {key: ratio for key, of_family in families.items() if (ratio := family_ratio(of_family)) is not None}
+
     return Learned(
         models=frozenset((run.identity.fingerprint, run.settings) for run in runs),
         experiences=experiences,
@@ -161,6 +162,7 @@ def job_experience(runs: Sequence[Run]) -> Experience:
     for run in runs:
         if run.utilization is not None:
             by_share[run.gpu, run.share_percent].append(run.utilization)
+
     newest = {share: values[-WINDOW_RUNS:] for share, values in by_share.items()}
     return Experience(
         run_count=min(len(runs), WINDOW_RUNS),
@@ -190,6 +192,7 @@ def _since_change(runs: Sequence[Run]) -> Sequence[Run]:
             if later is not None and abs(later / usual - 1) < CHANGED:
                 return runs
             return [*(run for run in runs[: full[0]] if run.share_percent < WHOLE_PERCENT), *runs[full[0] :]]
+
     return runs
 
 

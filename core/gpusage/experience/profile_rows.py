@@ -41,6 +41,7 @@ def profile_row(usage: Usage, record: DecisionRecord, least_sampled_s: float) ->
     sound = usage.outcome == "completed" and usage.sampled_s >= least_sampled_s
     if record.model is None or workload is None or not (alone and sound and not unusual_settings(workload)):
         return None
+
     row = _workload_cells(record.model, workload)
     row |= {"seconds": usage.sampled_s, "gpu": usage.gpu, "process_bytes": usage.memory_bytes}
     if (usage.gpu_utilization or 0.0) >= GPU_BOUND:

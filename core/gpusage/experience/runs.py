@@ -102,6 +102,7 @@ def runs_of(observations: Iterable[Observation], least_sampled_s: float) -> Iter
         job = by_job[each.usage.manager, each.usage.job_id, each.usage.number]
         if each.usage.gpu_count is None or not any(is_same_run(each.usage, other.usage) for other in job):
             job.append(each)
+
     for observation in chain.from_iterable(by_job.values()):
         run = run_of(observation.usage, observation.decision, least_sampled_s) if observation.decision else None
         if run is not None:
@@ -132,9 +133,11 @@ def run_of(usage: Usage, record: DecisionRecord, least_sampled_s: float) -> Run 
     out_of_memory = usage.outcome == "out_of_memory"
     if record.identity is None or not (is_sound or out_of_memory):
         return None
+
     need = record.decision.need
     is_predicted = need is not None and need.gpu == usage.gpu
     is_shared = record.decision.code is Code.REWRITE and need is not None and need.share_percent < WHOLE_PERCENT
+
     return Run(
         identity=record.identity,
         gpu=usage.gpu,
@@ -193,6 +196,7 @@ def _peak_utilization(usage: Usage, record: DecisionRecord) -> float | None:
         return None
     if usage.granted.division == "whole":
         return _at_least(LEAST_UTILIZATION, min(peak, 1.0))
+
     # A share makes the GPU's own time at most as many times as long as it has fewer SMs.
     least = peak * _usable_percent(usage.granted) / WHOLE_PERCENT
     estimate = record.history_estimates.get(usage.gpu, ObservedFigures()).gpu_utilization

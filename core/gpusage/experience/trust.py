@@ -81,6 +81,7 @@ def promise_held(run: Run, runs: Sequence[Run]) -> bool | None:
         if run.utilization is None or run.utilization_high is None:
             return None
         return run.utilization <= run.utilization_high
+
     observed = slowdown_of(run, runs)
     if observed is not None:
         return observed <= run.promised_slowdown * PARTNERS * TIMING
@@ -99,6 +100,7 @@ def suspensions(jobs: Iterable[Sequence[Run]]) -> Mapping[tuple[str, ...], str]:
             held = promise_held(run, runs)
             if held is not None:
                 checks[run.identity.family, run.identity.user].append((run.ended_at_s, held))
+
     reasons: dict[tuple[str, ...], str] = {}
     for (family, user), of_kind in checks.items():
         newest_last = [held for _, held in sorted(of_kind)]
@@ -119,6 +121,7 @@ def is_suspended(held: Iterable[bool]) -> bool:
         if (is_full and misses <= RESUME_MISSES) if suspended else misses >= SUSPEND_MISSES:
             suspended = not suspended
             window.clear()
+
     return suspended
 
 
@@ -151,6 +154,7 @@ class HistoryTrust:
         """Return why the jobs of *user* are observed only, one clause; empty where history may decide them."""
         if self.site.checked < LEAST_CHECKED:
             return f"history is observed only: {self.site.checked} of {LEAST_CHECKED} runs of this site are checked yet"
+
         known = [tally for tally in self.users.values() if tally.checked >= LEAST_OWN]
         missed = sum(tally.share < LEAST_HELD for tally in known)
         if missed >= LEAST_USERS and 2 * missed > len(known):
@@ -192,6 +196,7 @@ def history_trust(checks: Iterable[Check]) -> HistoryTrust:
         if check.out_of_memory:
             by_user[check.user].clear()
         by_user[check.user].append(check.held)
+
     newest = {user: held[-MOST_OF_A_USER:] for user, held in by_user.items()}
     users = {user: Tally(checked=len(held), held=sum(held)) for user, held in newest.items()}
     checked, held = (sum(getattr(tally, name) for tally in users.values()) for name in ("checked", "held"))

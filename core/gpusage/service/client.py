@@ -89,6 +89,7 @@ def ask(socket_path: str | Path, message: Mapping[str, Any], timeout_s: float = 
     if not isinstance(answer, dict):
         reason = f"Daemon at {str(socket_path)!r} must answer with an object; got {line[:40]!r}. Update gpusage."
         raise RequestError(reason)
+
     return answer
 
 
@@ -113,4 +114,5 @@ def _line(connection: socket.socket, deadline_s: float) -> bytes:
             message = "the connection ended before a whole line" if not chunk else "an answer above 1 MiB"
             raise ConnectionError(message)
         line += chunk
+
     return bytes(line)

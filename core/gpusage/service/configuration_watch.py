@@ -120,6 +120,7 @@ def known_uids(users: Iterable[str]) -> tuple[frozenset[int], tuple[str, ...]]:
             uids.add(pwd.getpwnam(user).pw_uid)
         except (KeyError, ValueError):
             unknown.append(user)
+
     return frozenset(uids), tuple(unknown)
 
 
@@ -127,6 +128,7 @@ def kill_reason(path: str) -> str | None:
     """Return why nothing may be rewritten: *path* exists, or cannot be checked; ``None`` where it does not exist."""
     if not path:
         return None
+
     try:
         Path(path).lstat()
     except (FileNotFoundError, NotADirectoryError):

@@ -109,6 +109,7 @@ class Dispatcher:
             self._request_handler.counts.refused += 1
             self._warn(uid, f"uid {uid} asks where only the status is given")
             return UNCHANGED.line()
+
         return self._query(question, uid)
 
     def refuse(self, uid: int) -> None:

@@ -44,8 +44,8 @@ FREE_S = 0.02
 LIMIT_S, WINDOW_S = 0.2, 10.0
 """An honest card takes a few milliseconds, which are free; a card that was forged to be slow uses up its user's
 budget, which comes back within the window."""
+# More users than submit within a window.
 _BUDGET_USERS = 10_000
-"""More users than submit within a window."""
 SPENT = (
     f"models of this user took more than {LIMIT_S:g} s of gpusaged's time, which comes back within {WINDOW_S:g} s; "
     "it considers jobs submitted after that"

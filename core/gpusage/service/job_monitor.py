@@ -194,6 +194,7 @@ def make_neighbour(job: AnnotatedJob, record: DecisionRecord) -> Neighbour | Non
     share_percent = decision.request.mps_thread_percent
     if not share_percent or decision.need is None or record.workload is None:
         return None
+
     return Neighbour(
         nodes=job.nodes,
         share_percent=share_percent,

@@ -60,12 +60,14 @@ def learn_from_store(store: DecisionStore, settings: LearningSettings, now_s: fl
     failures = failures_of(observations, settings.least_sampled_s)
     if not settings.enabled:
         return replace(NOTHING_LEARNED, failures=failures)
+
     learned = learn([run for _, run in model_runs(observations, settings.least_sampled_s)])
     if settings.history != "off":
         trust = history_trust(history_checks(observations, settings.least_sampled_s))
         learned = replace(
             learned, history=_cached_history(Path(settings.history_file), _modified_ns(settings)), trust=trust
         )
+
     return replace(learned, failures=failures, suspended=learned.suspended if settings.back_off else {})
 
 
@@ -137,6 +139,7 @@ class Learner(PeriodicTask):
             unnamed_key = settings, store.usage(count=1)
             if (key, unnamed_key) == (self._learned_key, self._unnamed_key):
                 return
+
             self._learned, self._learned_key, self._unnamed_key = learned, key, unnamed_key
             self._publish(replace(learned, first_runs=first_runs_in_store(store, settings, now_s)))
 

@@ -167,6 +167,7 @@ class Recorder:
                 batch = self._queue.get_nowait()
         except queue.Empty:
             return records, True
+
         return records, False
 
     def _write_one_by_one(self, records: list[DecisionRecord]) -> tuple[list[DecisionRecord], list[DecisionRecord]]:
@@ -197,6 +198,7 @@ class Recorder:
                 if str(error) != self.counts.error:
                     _log.warning("decisions wait to be written: %s", error)
                 return records[begin:], str(error)
+
         return [], None
 
 

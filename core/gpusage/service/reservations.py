@@ -115,6 +115,7 @@ class RecentJobs:
         """
         if outcome is None or outcome.job is None or outcome.is_dry_run or not outcome.decision.step_times_s:
             return
+
         user = replace(outcome.job.submitter, fields=fields).user
         with self._lock:
             jobs = self._jobs.setdefault(outcome.submission.manager, {})
@@ -146,6 +147,7 @@ def reservation_of(outcome: Outcome, cluster: Cluster) -> Reservation | None:
     part = request.mps_thread_percent or (WHOLE_PERCENT if request.bound_types else None)
     if outcome.applied_code is not Code.REWRITE or part is None:
         return None
+
     reached = cluster.within(request.partitions, request.scopes, request.node_features).pools
     anywhere = (pool.site_type for pool in reached if pool.mps_per_gpu and admits(pool, request))
     return Reservation(

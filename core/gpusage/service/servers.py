@@ -202,6 +202,7 @@ class Connection(asyncio.Protocol):
         if end < 0:
             self._searched_bytes = len(self._buffer)
             return None
+
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         self._searched_bytes = 0
@@ -271,6 +272,7 @@ class StatusServer:
             ):
                 self._keep_reference(self._loop.create_task(self._serve(connection, uid)))
                 return
+
         connection.close()
 
     async def _serve(self, connection: socket.socket, uid: int) -> None:

@@ -168,6 +168,7 @@ class State:
             for each in [*lately][: max(len(lately) + 1 - FAILURES_LIMIT, 0)]:
                 del lately[each]
             self._recent_failures = {**lately, identity: now_s}
+
         if not is_known:
             self._publish()
 
@@ -312,6 +313,7 @@ def _small_model() -> ModelGraph:
         parameters=((8, 3, 3, 3),),
         attributes=(("kernel_shape", (3, 3)), ("pads", (1, 1, 1, 1)), ("strides", (1, 1))),
     )
+
     relu = Node(op_type="Relu", inputs=((-1, 8, 32, 32),), outputs=((-1, 8, 32, 32),))
     product = Node(op_type="Gemm", inputs=((-1, 8192),), outputs=((-1, 10),), parameters=((8192, 10),))
     return ModelGraph(

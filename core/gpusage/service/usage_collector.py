@@ -105,6 +105,7 @@ class UsageCollector(PeriodicTask):
     def _record(self, usages: list[Usage]) -> None:
         if not usages:
             return
+
         self._store = self._store or self._open_store()
         are_new = [self._tally is not None and is_new(self._store, usage) for usage in usages]
         recorded = record_usage(usages, self._store, self._state.snapshot.advisor.hooks)

@@ -117,6 +117,7 @@ def parse_annotation(text: str) -> JobAnnotation | None:
     match = _MARK.search(text)
     if match is None:
         return None
+
     request, _, reasons = match["rest"].partition(" | ")
     before, _, after = request.strip().partition(" -> ")
     return JobAnnotation(

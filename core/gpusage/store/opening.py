@@ -41,4 +41,5 @@ def sqlite_path(url: str) -> Path:
             "Write 'sqlite:////var/lib/gpusage/decisions.db'."
         )
         raise RequestError(message)
+
     return Path(path)

@@ -42,8 +42,8 @@ Connection = Any
 """pg8000's, which has no types."""
 _TIMEOUT_S = 5.0
 _CHUNK_ROWS = 500
+# Of PostgreSQL's advisory locks; any number that no other program takes: "gpus" in ASCII.
 _LOCK = 0x67707573
-"""Of PostgreSQL's advisory locks; any number that no other program takes: "gpus" in ASCII."""
 _ID = "id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
 _VERSION_TABLE = (
     "CREATE SCHEMA IF NOT EXISTS gpusage",
@@ -184,6 +184,7 @@ def parse_address(url: str) -> Address:
         port, options = parts.port or PORT, dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
     except ValueError as error:
         raise _url_error(str(error)) from error
+
     unknown = sorted(set(options) - {"host", "sslmode"})
     mode = options.get("sslmode", "prefer")
     trouble = ""
@@ -195,6 +196,7 @@ def parse_address(url: str) -> Address:
         trouble = f"sslmode={mode} ({', '.join(SSL_MODES)} are known)"
     if trouble:
         raise _url_error(trouble)
+
     user = unquote(parts.username or "") or getpass.getuser()
     return Address(
         host=options.get("host") or parts.hostname or SOCKETS,
@@ -230,6 +232,7 @@ def _password(at: Address) -> str | None:
             "Add ?sslmode=verify-full to [store] url, or use the host's own socket."
         )
         raise StoreError(message)
+
     return password
 
 
@@ -273,4 +276,5 @@ def _client() -> Any:  # a module without types
             "Install gpusage with its extra [postgresql]."
         )
         raise RequestError(message) from error
+
     return pg8000.native

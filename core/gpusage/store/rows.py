@@ -50,8 +50,8 @@ Values = dict[str, float | str]
 """By the names of a statement's parameters."""
 Record = TypeVar("Record", DecisionRecord, Usage)
 
+# What no two runs share: a requeued job starts again, and several clusters may write into one store.
 _RUN = "manager, job_id, started_at_s, number"
-"""What no two runs share: a requeued job starts again, and several clusters may write into one store."""
 _JOINED = (
     "SELECT u.record, (SELECT d.record FROM {schema}decisions d WHERE d.number = u.number AND u.number <> ''"
     " ORDER BY d.id DESC LIMIT 1) FROM {schema}usage u"

@@ -39,8 +39,8 @@ CHUNK_ROWS = 90
 SQLite before 3.32 takes 999 parameters, ten a row."""
 
 _log = logging.getLogger(__name__)
+# The second is what CPython makes of SQLite's message where it quotes a damaged schema.
 _ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""The second is what CPython makes of SQLite's message where it quotes a damaged schema."""
 
 
 class SqliteStore(DecisionStore):
@@ -152,6 +152,7 @@ class SqliteStore(DecisionStore):
                     Path(f"{self.path}{suffix}").rename(f"{self.path}.corrupt-{aside}{suffix}")
         except OSError as failure:
             raise self._failure(failure, "moved aside") from failure
+
         _log.warning("store %s is damaged (%s): moved aside to %s.corrupt-%s", self.path, error, self.path, aside)
 
 
