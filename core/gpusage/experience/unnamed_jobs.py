@@ -94,6 +94,7 @@ def policy_input(
         shares = share_prices(need, priced_percents(rules.sharing))
         candidates.append(Candidate(pool=pool, gpu=gpu, need=need, shares=shares, known=known))
 
+    # History does not show how fast the job is on which GPU, so no type is required.
     unbound = replace(rules, sharing=replace(rules.sharing, bind="never"))
     return PolicyInput(
         request=job.request, workload=Workload(), candidates=tuple(candidates), cluster=cluster, rules=unbound
@@ -106,6 +107,8 @@ def gpu_need(known: ObservedFigures, gpu: Gpu) -> GpuNeed | None:
         return None
 
     utilization, memory_bytes = known.gpu_utilization.interval, known.memory_bytes.interval
+
+    # SMs and memory are active at most while a kernel runs.
     activity = Interval(value=utilization.value, low=0.0, high=utilization.high)
     return GpuNeed(
         gpu=gpu.name,
@@ -141,6 +144,7 @@ def largest_slowdown(utilization: float, share_percent: int) -> float:
         utilization: Alone on the whole GPU, 0 to 1.
         share_percent: Of the SMs, 1 to 100.
     """
+    # The same norm of the GPU's time and the host's as for a job with a graph; together 1 on the whole GPU.
     busy = utilization * WHOLE_PERCENT / share_percent
     waiting = 1.0 - utilization**SHARPNESS
     return float((busy**SHARPNESS + waiting) ** (1 / SHARPNESS))

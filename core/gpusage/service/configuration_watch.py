@@ -113,6 +113,7 @@ def known_uids(users: Iterable[str]) -> tuple[frozenset[int], tuple[str, ...]]:
     uids: set[int] = set()
     unknown = []
     for user in users:
+        # Other scripts' digits are digits to Python, too.
         if user.isascii() and user.isdigit():
             uids.add(int(user))
             continue
@@ -130,6 +131,7 @@ def kill_reason(path: str) -> str | None:
         return None
 
     try:
+        # A link that leads nowhere is a switch as well.
         Path(path).lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -150,8 +152,10 @@ def _read_text(path: Path) -> str:
 
 def _signature(path: Path) -> object:
     """Return something that changes when the file does; files may be replaced within one tick of the clock."""
+    # A file that is gone or cannot be read is a state as well.
     try:
         status = path.stat()
     except OSError as error:
         return error.errno
+
     return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size

@@ -155,6 +155,7 @@ class Dispatcher:
 
     def _warn(self, uid: int, message: str) -> None:
         """Log *message*, unless one about *uid* was logged in this minute."""
+        # A user who asks a thousand times a second must not fill the log.
         minute = int(time.monotonic() / LOG_INTERVAL_S)
         if self._logged_minutes.get(uid) != minute:
             self._logged_minutes.put(uid, minute)

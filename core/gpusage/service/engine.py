@@ -129,6 +129,7 @@ class DecisionWorker:
         engine = DecisionEngine()
         late: deque[Exchange] = deque()
         while True:
+            # While nobody waits, late jobs are decided; otherwise this waits for the next request.
             exchange: Exchange | None = None
             try:
                 exchange = self._waiting.get(block=not late)
@@ -180,6 +181,7 @@ class DecisionEngine:
             outcome = advisor.keep_unchanged(request, advisor.kill_reason)
             return DecidedResponse(code=Code.KEEP, outcome=outcome, fields_read=fields.fields_read())
 
+        # Processor time: a user must not pay for the threads of others.
         begun_s = time.thread_time()
         job: Job | None = None
         try:
@@ -232,6 +234,7 @@ class DecisionEngine:
 
         graph = self._graphs.get(card)
         if graph is None:
+            # A user can forge a card: it is checked whole, and a large one is not kept.
             content = decode_document(card)
             graph = parse_document(content)
             if len(content) <= LARGEST_REMEMBERED_BYTES:

@@ -92,6 +92,7 @@ def _cached_history(path: Path, modified_ns: int) -> History | None:  # a part o
 
     Its many small objects are left out of garbage collection, which would delay each answer.
     """
+    # The collector would visit each new object several times while they are made.
     gc.disable()
     try:
         return read_history(path)
@@ -132,6 +133,7 @@ class Learner(PeriodicTask):
         configuration = self._configuration()
         settings, now_s = configuration.learning, time.time()
         with closing(open_store(configuration.store.url)) as store:
+            # Nothing is learned twice from the same runs: one row is read instead of 20,000.
             modified_ns = _modified_ns(settings)
             newest = store.observations(UsageQuery(count=1, only_decided=True))
             key = settings, newest, int(now_s / RELEARN_S), modified_ns

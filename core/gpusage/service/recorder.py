@@ -112,6 +112,7 @@ class Recorder:
                 self.counts.lost += 1
                 _log.error("a decision could not be recorded: %s", describe_error(error))
 
+        # Beyond the limit memory counts for more than records, whose jobs carry the decision in their annotations.
         if self.counts.waiting > WAITING_LIMIT:
             self.counts.waiting -= len(records)
             self.counts.lost += len(records)
@@ -160,6 +161,7 @@ class Recorder:
         records: list[DecisionRecord] = []
         try:
             batch = self._queue.get(timeout=limit_s)
+            # All that has come meanwhile is written together.
             while batch is not None:
                 records += batch
                 if len(records) >= TRANSACTION_LIMIT:

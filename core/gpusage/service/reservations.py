@@ -118,6 +118,7 @@ class RecentJobs:
 
         user = replace(outcome.job.submitter, fields=fields).user
         with self._lock:
+            # A dict keeps the order of insertion: the user's newest job is the last.
             jobs = self._jobs.setdefault(outcome.submission.manager, {})
             jobs.pop(user, None)
             jobs[user] = outcome.decision.step_times_s
@@ -160,6 +161,7 @@ def reservation_of(outcome: Outcome, cluster: Cluster) -> Reservation | None:
 
 
 def _left_of_pool(pool: GpuPool, reservations: Mapping[Reservation, int]) -> GpuPool:
+    # An array's tasks, and a share that may start on several types, are reserved on each of them.
     here = {
         reservation: count for reservation, count in reservations.items() if pool.site_type in reservation.site_types
     }

@@ -224,7 +224,7 @@ class State:
             self._errors.pop(manager, None)
         self._publish(refreshed=True)
 
-        # What began before the observation is in it, or will not start.
+        # The observation shows the shares that were given well before it began.
         if manager in self._observations:
             self._reservations.forget(manager, self._observations[manager].begun_at_s)
 

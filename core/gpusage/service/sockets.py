@@ -90,6 +90,7 @@ class ServerSocket:
             self._reported = present
             return
 
+        # The old socket serves on until the new one does.
         old = self._socket
         try:
             self._bind()
@@ -183,6 +184,7 @@ def allow_only(path: Path, uids: Collection[int]) -> None:
     strangers can too.
     """
     named = sorted({*uids} - {0, os.geteuid()})
+    # Nobody else may connect while the list is being written.
     path.chmod(_OWNER)
     try:
         os.setxattr(path, _ATTRIBUTE, encode_access_list(named))

@@ -99,6 +99,7 @@ class _Server(ThreadingMixIn, HTTPServer):
         """Answer in a thread, then pause."""
         with self._lock:
             self._requests[id(request)] = request
+            # A slow client that holds a thread makes room for a new one.
             if len(self._requests) > MAXIMUM_REQUESTS:
                 _close(next(iter(self._requests.values())))
         super().process_request(request, client_address)
