@@ -202,6 +202,7 @@ class Production(Slots):
         where = self._places_of(ask) if self.online and ask.stage == "first" and ask.gpu_count == 1 else ()
         if len(where) < 2:  # nothing to choose
             return ask
+
         free = {one.name: count for one, count in zip(self.fleet.types, free_counts, strict=True)}
         seen = [replace(place, pool=replace(place.pool, free_gpu_count=free[place.name])) for place in where]
         chosen = preferred_among_jobs(seen, self.late)
@@ -243,6 +244,7 @@ def with_requested_shares(policy: Policy, kinds: Sequence[Kind]) -> Policy:
     shares = [kind.share_percent for kind in kinds]
     if min(shares) == WHOLE_PERCENT:
         return policy
+
     return _RequestedShares(
         name=policy.name,
         backfill=policy.backfill,
