@@ -56,16 +56,19 @@ class BusyFlags:
     def enter(self) -> None:
         """Begin a request; requests of several threads may overlap."""
         with self._lock:
-            self._claim_place()
+            # Without a free byte training does not see this process.
+            if self._place is None:
+                self._place = next((place for place in range(PLACES) if self._locked(place)), None)
             self._in_flight += 1
-            self._set_state(BUSY)
+            if self._place is not None:
+                self._memory[self._place] = BUSY
 
     def leave(self) -> None:
         """End a request that `enter` began."""
         with self._lock:
             self._in_flight -= 1
-            if not self._in_flight:
-                self._set_state(PRESENT)
+            if not self._in_flight and self._place is not None:
+                self._memory[self._place] = PRESENT
 
     def is_busy(self) -> bool:
         """Return whether a request of another living process is in flight."""
@@ -88,15 +91,6 @@ class BusyFlags:
         self._lock = threading.Lock()
         self._place: int | None = None
         self._in_flight = 0
-
-    def _claim_place(self) -> None:
-        """Claim the first free byte; without a free one training does not see this process."""
-        if self._place is None:
-            self._place = next((place for place in range(PLACES) if self._locked(place)), None)
-
-    def _set_state(self, state: int) -> None:
-        if self._place is not None:
-            self._memory[self._place] = state
 
     def _alive(self, place: int, least: int) -> bool:
         """Return whether another process is at *place*; clear the byte of an ended process."""

@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -162,14 +162,9 @@ def price_parts(recorder: Recorder, gpu: str | None) -> Mapping[torch.nn.Module,
             known[likeness] = half_price(module, inputs, span_s, gpu)
         return known.get(likeness)
 
-    return parts_of(recorder.seconds(), price)
-
-
-def parts_of(
-    seconds: Mapping[torch.nn.Module, float], price: Callable[[Any, float], float | None]
-) -> Mapping[torch.nn.Module, Part]:
-    """Return a part for each module in *seconds*."""
-    return {module: Part(seconds=span_s, half_price=price(module, span_s)) for module, span_s in seconds.items()}
+    return {
+        module: Part(seconds=span_s, half_price=price(module, span_s)) for module, span_s in recorder.seconds().items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,8 +88,8 @@ class Hooks:
 
     def are_ours(self, *hooks: str) -> bool:
         """Return whether nobody but gpusage itself implements *hooks*."""
-        asked = (implementation for hook in hooks for implementation in self._implementations.get(hook, ()))
-        return all(implementation.is_ours for implementation in asked)
+        implementations = (implementation for hook in hooks for implementation in self._implementations.get(hook, ()))
+        return all(implementation.is_ours for implementation in implementations)
 
     def read_model(self, source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
         """Read a model's graph from a path or a name."""

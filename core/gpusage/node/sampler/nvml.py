@@ -60,9 +60,7 @@ class Gauge:
             dram_activity=activities.get("dram_activity"),
             # NVML counts millijoules.
             energy_j=None if energy_mj is None else energy_mj / 1000,
-            process_memory_bytes={
-                int(item.pid): item.usedGpuMemory for kind in _PROCESS_KINDS for item in self._running(kind)
-            },
+            process_memory_bytes=self._processes(),
         )
 
     def _value_or_none(self, ask: Callable[[], T]) -> T | None:
@@ -89,13 +87,18 @@ class Gauge:
         self._newest_us = max((sample.timeStamp for sample in fresh), default=self._newest_us)
         return [float(getattr(sample.sampleValue, _TYPES[kind])) for sample in fresh] if kind in _TYPES else []
 
-    def _running(self, kind: str) -> Sequence[Any]:
-        """Return the processes of *kind*, by the newest call that driver and package have in common."""
-        for version in ("_v3", "_v2"):
-            running = self._value_or_none(partial(self._call, f"nvmlDeviceGet{kind}RunningProcesses{version}"))
-            if running is not None:
-                return running
-        return ()
+    def _processes(self) -> dict[int, int | None]:
+        """Return the memory of each process on the GPU, clients of MPS included."""
+        memory_bytes: dict[int, int | None] = {}
+        for kind in _PROCESS_KINDS:
+            # The newest call that driver and package have in common; older ones fill other structures.
+            for version in ("_v3", "_v2"):
+                name = f"nvmlDeviceGet{kind}RunningProcesses{version}"
+                running = self._value_or_none(partial(self._call, name))
+                if running is not None:
+                    memory_bytes |= {int(item.pid): item.usedGpuMemory for item in running}
+                    break
+        return memory_bytes
 
     def _call(self, name: str) -> Sequence[Any]:
         running: Sequence[Any] = getattr(self._nvml, name)(self._handle)

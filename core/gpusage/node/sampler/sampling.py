@@ -147,23 +147,23 @@ class Sampling:
         limit = limit or limit_bytes(self._processes.variable(LIMIT_VARIABLE))
         self._granted = replace(granted, memory_limit_bytes=limit)
 
+        readings: list[GpuReading] = []
+        for device in self._job.devices:
+            with suppress(Exception):  # a plugin or a driver may fail in any way
+                reading = self._hooks.read_gpu(device)
+                readings += [reading] if reading else []
+
         # A server of MPS shows on the GPU as well, and is no other job.
-        readings = tuple(filter(None, map(self._reading, self._job.devices)))
         others = {pid for reading in readings for pid in reading.process_memory_bytes if pid not in own}
         has_others = any(not self._processes.is_server(pid) for pid in others)
         self._name = readings[0].name if readings else self._name
         return Sample(
             at_s=time.monotonic(),
-            readings=readings,
+            readings=tuple(readings),
             memory_bytes=job_memory_bytes(readings, own),
             # A partner may be idle, so that no process of it shows.
             alone=not has_others and not self._surroundings.has_partners(),
         )
-
-    def _reading(self, device: str) -> GpuReading | None:
-        with suppress(Exception):  # a plugin or a driver may fail in any way
-            return self._hooks.read_gpu(device)
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,8 +213,12 @@ def add_sample(totals: Totals, before: Sample, now: Sample) -> Totals:
     elapsed_s = max(0.0, now.at_s - before.at_s)
 
     # NVML's utilization is a mean over the time before a reading, so the later sample's shares hold for the interval.
-    shares = {name: _mean([getattr(reading, name) for reading in now.readings]) for name in SHARES}
-    known = {name: share for name, share in shares.items() if share is not None}
+    # A mean over the job's GPUs is known where each of them has the counter.
+    known: dict[str, float] = {}
+    for name in SHARES:
+        values = [getattr(reading, name) for reading in now.readings]
+        if values and None not in values:
+            known[name] = sum(values) / len(values)
 
     # The peak is of whole minutes: a share must be enough for the busiest of them, not for a burst of a second.
     minute, peak, share = totals.minute, totals.peak_utilization, known.get("gpu_utilization")
@@ -255,11 +259,6 @@ def _energy_j(before: Sample, now: Sample) -> float | None:
     ]
     known_j = [joules for joules in spent_j if joules is not None and joules >= 0]
     return sum(known_j) if known_j and len(known_j) == len(spent_j) else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _combine_known(join: Callable[[T, T], T], one: T | None, other: T | None) -> T | None:
