@@ -143,6 +143,7 @@ def _field_fault(field: Field[Any], hint: Any) -> str | None:  # any annotation
     default: Any = field.default
     if default is MISSING:
         return f"setting {field.name!r} must have a default; got none"
+
     plain, *limits = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if plain not in _PLAIN and get_origin(plain) is not Literal:
         return f"setting {field.name!r} must be one of {_PLAIN_NAMES} or a Literal; got {plain}"

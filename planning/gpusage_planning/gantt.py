@@ -36,6 +36,7 @@ def chart(bars: Sequence[Bar], line_counts: Mapping[str, int]) -> str:
     for row, height in line_counts.items():
         tops[row] = foot
         foot += height * LINE + GAP
+
     drawn = [*_bands(tops, line_counts), *_ticks(end_s, foot)]
     for number, (bar, lines) in enumerate(_placed(bars, line_counts)):
         drawn.append(_bar(bar, lines, tops[bar.row], end_s, COLOURS[number % len(COLOURS)]))
@@ -65,6 +66,7 @@ def _bar(bar: Bar, lines: Sequence[int], top: float, end_s: float, colour: str) 
     )
     label = f"<text x='{left + 3:.1f}' y='{top + lines[0] * LINE + 11:.1f}' font-size='10' fill='#fff'>"
     fits = (right - left) > 7.0 * len(bar.label)
+
     return f"<g><title>{escape(words)}</title>{boxes}{f'{label}{escape(bar.label)}</text>' if fits else ''}</g>"
 
 

@@ -1,6 +1,6 @@
 """`python -m gpusage.gate.run SCRIPT`: runs a Python program as `python SCRIPT` does, with its side of the gate.
 
-Whatever keeps the gate from working, the program runs: the trouble is one line on standard error.
+Without a working gate the program runs all the same: the reason is one line on standard error.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ def main(arguments: list[str]) -> None:
         begin()
     except Exception as error:  # the program counts for more than the gate
         sys.stderr.write(f"gpusage gate: not used: {error}\n")
+
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as python -m does
@@ -30,7 +31,7 @@ def main(arguments: list[str]) -> None:
 
 
 def begin() -> None:
-    """Take this process's side of the gate, as the launcher wrote it into the environment."""
+    """Begin this process's side of the gate, which the launcher wrote into the environment."""
     from gpusage.gate import give_way  # what fails here must not end the program
 
     if os.environ.get(SERVE_VARIABLE):

@@ -58,34 +58,17 @@ class Line:
     """One job as it is written down, with where it stands.
 
     Attributes:
+        job: Without its run times.
         step_times_s: By GPU and number of GPUs.
         max_gpus: How many GPUs it may have at most; for a model.
-        checkpoint_s: It saves after each so much work; infinity where it does not.
     """
 
     where: str
-    job_id: str
+    job: PlannedJob
     model: str
     steps: float | None
-    submitted_s: float
-    deadline_s: float | None
-    late_price_per_hour: float
-    priority: float
     max_gpus: int
-    checkpoint_s: float
     step_times_s: Mapping[tuple[str, int], float]
-
-    def job(self, times_s: Mapping[tuple[str, int], float]) -> PlannedJob:
-        """Return the job that takes *times_s*."""
-        return PlannedJob(
-            name=self.job_id,
-            times_s=times_s,
-            submitted_s=self.submitted_s,
-            deadline_s=self.deadline_s,
-            late_price_per_hour=self.late_price_per_hour,
-            priority=self.priority,
-            checkpoint_s=self.checkpoint_s,
-        )
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -106,10 +89,12 @@ def parse_lines(text: str, origin: str) -> list[Line]:
     except csv.Error as error:
         message = f"Jobs file {origin!r} must be CSV; got, on line {reader.line_num}: {error}. Fix it."
         raise RequestError(message) from error
+
     _require_columns(names, origin)
     if not rows:
         message = f"Jobs file {origin!r} must have at least one job below its line of names; got none. Add one."
         raise RequestError(message)
+
     lines = [_Cells(row, f"{origin}, line {number}").line() for number, row in rows]
     _require_different_ids(lines)
     return lines
@@ -121,6 +106,7 @@ def _require_columns(names: Sequence[str], origin: str) -> None:
         hint = nearest_key(strays[0], (*COLUMNS, "GPU:COUNT"))
         message = f"Column {strays[0]!r} of jobs file {origin!r} must be one that gpusage knows. {hint}"
         raise RequestError(message)
+
     several = list(filter(_OF_SEVERAL_PARTS.fullmatch, names))
     if several:
         part, _, count = several[0].rpartition(":")
@@ -129,6 +115,7 @@ def _require_columns(names: Sequence[str], origin: str) -> None:
             f"{count}. Write '{part}:1'."
         )
         raise RequestError(message)
+
     uneven = [name for name in names if (match := _MEASURED.fullmatch(name)) and int(match[2]).bit_count() > 1]
     if uneven:
         message = (
@@ -149,12 +136,12 @@ def _require_columns(names: Sequence[str], origin: str) -> None:
 def _require_different_ids(lines: Iterable[Line]) -> None:
     places: dict[str, str] = {}
     for line in lines:
-        if line.job_id in places:
+        if line.job.name in places:
             message = (
-                f"Column 'job_id' on {line.where} must differ from job to job; got {line.job_id!r} again. Rename it."
+                f"Column 'job_id' on {line.where} must differ from job to job; got {line.job.name!r} again. Rename it."
             )
             raise RequestError(message)
-        places[line.job_id] = line.where
+        places[line.job.name] = line.where
 
 
 class _Cells:
@@ -169,20 +156,24 @@ class _Cells:
 
     def line(self) -> Line:
         """Return what the cells say."""
-        line = Line(
-            where=self.where,
-            job_id=self.cells["job_id"] or self._refuse("job_id", "a name"),
-            model=self.cells.get("model", ""),
-            steps=self._number("steps", above=0.0),
+        job = PlannedJob(
+            name=self.cells["job_id"] or self._refuse("job_id", "a name"),
+            times_s={},
             submitted_s=self._time("submitted") or 0.0,
             deadline_s=self._time("deadline"),
             late_price_per_hour=self._number("late_price_per_hour") or 0.0,
             priority=self._number("priority") or 0.0,
-            max_gpus=self._gpus(),
             checkpoint_s=self._time("checkpoint") or math.inf,
+        )
+        line = Line(
+            where=self.where,
+            job=job,
+            model=self.cells.get("model", ""),
+            steps=self._number("steps", above=0.0),
+            max_gpus=self._gpus(),
             step_times_s=self._step_times(),
         )
-        if line.deadline_s is not None and line.deadline_s <= line.submitted_s:
+        if job.latest_end_s <= job.submitted_s:
             self._refuse("deadline", "after the job's submission")
         if not line.model and not line.step_times_s:
             self._refuse("model", "a model, or the line must have a step time")
@@ -208,12 +199,14 @@ class _Cells:
         text = self.cells.get(name, "")
         if not text:
             return None
+
         least = "of at least 0" if above is None else f"above {above:g}"
         rule = f"a number {least}, and at most {MOST:g}"
         try:
             number = float(text)
         except ValueError:
             self._refuse(name, rule)
+
         if not 0 <= number <= MOST or (above is not None and number <= above):
             self._refuse(name, rule)
         return number
@@ -224,6 +217,7 @@ class _Cells:
             time_s = duration_s(text) if text else None
         except ValueError:
             time_s = -1.0
+
         if time_s is not None and not 0 <= time_s <= MOST:
             self._refuse(name, f"a time of at least 0, in seconds or such as 8h, and at most {MOST:g} s")
         return time_s
@@ -299,6 +293,7 @@ def parse_nodes(document: object, origin: str) -> tuple[NodeGroup, ...]:
     except MismatchError as error:
         where = "".join(f" {step + 1}" if isinstance(step, int) else f", {step}" for step in error.above)
         raise refusal(error, f"cluster {origin!r}{where}", "docs/planning.md has an example.") from error
+
     _require_single("name", "kind to kind", [group.name for group in read.nodes], origin)
     groups = tuple(_node_group(group, read.energy_price_per_kwh, origin) for group in read.nodes)
     _require_single("names", "node to node", [name for group in groups for name in group.node_names], origin)
@@ -311,12 +306,14 @@ def _node_group(group: _Group, energy_price_per_kwh: float | None, origin: str) 
         got = "neither" if group.count is None else "both"
         message = f"Kind {group.name!r} of cluster {origin!r} must have 'count' or 'names'; got {got}. Write one."
         raise RequestError(message)
+
     types = tuple(
         replace(kind, until_s=math.inf if group.until is None else _seconds("until", group.until, origin))
         for written in group.types
         for kind in _types(written, energy_price_per_kwh, origin)
     )
     _require_single("name", f"type to type of kind {group.name!r}", [kind.name for kind in types], origin)
+
     return NodeGroup(name=group.name, node_count=group.count or len(names), types=types, names=names)
 
 
@@ -325,6 +322,7 @@ def _seconds(key: str, text: str, origin: str) -> float:
         seconds = duration_s(text)
     except ValueError:  # longer than any
         seconds = math.inf
+
     if seconds > LONGEST_S:
         message = f"Key {key!r} of cluster {origin!r} must be at most {LONGEST_DAYS} days; got {text!r}. Fix it."
         raise RequestError(message)
@@ -346,6 +344,7 @@ def _types(kind: _Type, energy_price_per_kwh: float | None, origin: str) -> Iter
             "together; got one of them. Write both, or neither."
         )
         raise RequestError(message)
+
     bought = _type(kind, energy_price_per_kwh, origin)
     yield bought
     if kind.spot_price_per_hour is not None and kind.interruptions_per_hour is not None:
@@ -367,6 +366,7 @@ def _type(kind: _Type, energy_price_per_kwh: float | None, origin: str) -> NodeT
             "'energy_price_per_kwh'; got neither. Add one."
         )
         raise RequestError(message)
+
     return NodeType(
         name=kind.name,
         gpu=kind.gpu,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ def planned(lines: Sequence[Line], groups: Sequence[NodeGroup], advisor: Advisor
     for line in lines:
         if line.model and line.model not in memory:
             memory[line.model] = _step_times_s(line.model, names, shares, advisor, folder)
-        jobs.append(line.job(_times(line, *memory.get(line.model, ({}, None)))))
+        jobs.append(replace(line.job, times_s=_times(line, *memory.get(line.model, ({}, None)))))
         if not any(map(stays, ways(jobs[-1], types))):
             _refuse(line, types, is_draining=bool(ways(jobs[-1], types)))
 
@@ -69,25 +70,27 @@ def planned(lines: Sequence[Line], groups: Sequence[NodeGroup], advisor: Advisor
 def _refuse(line: Line, types: Sequence[NodeType], *, is_draining: bool) -> None:
     if is_draining:
         message = (
-            f"Job {line.job_id!r} on {line.where} must be able to run on a node that stays; got only nodes that have "
+            f"Job {line.job.name!r} on {line.where} must be able to run on a node that stays; got only nodes that have "
             "'until'. Add a type of node without it, or leave the job out."
         )
         raise RequestError(message)
+
     most: dict[str, int] = {}
     for kind in types:
         most[kind.gpu] = max(most.get(kind.gpu, 0), kind.gpu_count)
     measured = [f"{gpu}:{count}" for gpu, count in line.step_times_s if gpu in most]
     if not line.model and measured:
         message = (
-            f"Job {line.job_id!r} on {line.where} must have a step time for no more GPUs than a node has; got "
+            f"Job {line.job.name!r} on {line.where} must have a step time for no more GPUs than a node has; got "
             f"{', '.join(measured)}, and nodes of at most "
             f"{', '.join(f'{gpu}:{count}' for gpu, count in most.items())}. Add a step time or a larger node, or leave "
             "the job out."
         )
         raise RequestError(message)
+
     got = "none that it fits on" if line.model else f"step times of {', '.join(name for name, _ in line.step_times_s)}"
     message = (
-        f"Job {line.job_id!r} on {line.where} must be able to run on a GPU of the cluster ({', '.join(most)}); got "
+        f"Job {line.job.name!r} on {line.where} must be able to run on a GPU of the cluster ({', '.join(most)}); got "
         f"{got}. Add a type of node, or leave the job out."
     )
     raise RequestError(message)
@@ -108,6 +111,7 @@ def _times(line: Line, predicted_s: Times, model_steps: int | None) -> Times:
         if count <= most
     }
     measured = {key: steps * step_s for key, step_s in line.step_times_s.items()}
+
     return {**predicted, **measured}
 
 
@@ -122,6 +126,7 @@ def _share(match: re.Match[str], advisor: Advisor) -> tuple[Gpu, int]:
             f"are Nvidia's since Volta; got {got}. Change it."
         )
         raise RequestError(message)
+
     return gpu, int(percent)
 
 
@@ -142,11 +147,13 @@ def _step_times_s(
         for (name, gpu), need in zip(gpus.items(), needs, strict=True)
         if need.fits
     }
+
     for name, (gpu, percent) in shares.items():
         (need,) = advisor.predict_shares(graph, run, [gpu], [percent])
         ((price,),) = advisor.price(graph, run, [gpu], [percent])
         if need.fits:
             fitting[name, 1] = _with_partners_s(need, price)
+
     return fitting, run.steps
 
 

@@ -120,6 +120,7 @@ def _occupied(stays: Sequence[Stay]) -> Mapping[tuple[str, int], list[tuple[floa
             here[-1] = (here[-1][0], max(here[-1][1], stay.end_s))
         else:
             here.append((stay.start_s, stay.end_s))
+
     return spans
 
 
@@ -168,11 +169,13 @@ def sentences(repetitions: Sequence[Repetition]) -> Iterator[str]:
         far = relative_difference(parts["real"], parts[AT_ONCE], figure)
         single = _ratios_text(repetitions, "at_once", figure)
         yield f"the same where the simulator starts jobs at once: {100 * far:+.1f} %; single repetitions: {single}"
+
     for state in STATES:
         yield f"gpusage {state}: {', '.join(_delay_words([each.delays[state] for each in repetitions]))}"
         starts = [f"{each.backfilled[state]} of {len(each.stays[state])}" for each in repetitions if each.backfilled]
         if starts:
             yield f"gpusage {state}: starts by backfill: {', '.join(starts)}"
+
     yield f"jobs whose share the simulator has otherwise: {', '.join(str(each.differing) for each in repetitions)}"
 
 

@@ -263,6 +263,7 @@ class Queue:
         else:
             way, rest_s = self._runs.left(job.number, self.now_s)
             left_s, restart_s = (rest_s, 0.0) if way == "work" else (left_s, rest_s)
+
         done_s = self._work_s(job.number) - left_s
         return max(job.predicted_s - done_s, 0.0) + restart_s
 

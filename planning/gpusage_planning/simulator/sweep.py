@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from math import sqrt
@@ -77,6 +77,7 @@ def ordering_of(settings: OrderSettings, scenario: Scenario, seed: int) -> Order
     if settings.duration_error is not None:
         deviates = np.random.default_rng([seed, DURATION_STREAM]).standard_normal(len(scenario.jobs))
         predicted_s = scenario.jobs.work_s * np.exp(settings.duration_error * deviates)
+
     return Ordering(order=order, predicted_s=predicted_s, preemption_s=settings.preemption_s)
 
 
@@ -89,6 +90,7 @@ def order_notes(orders: Sequence[OrderSettings]) -> Iterator[str]:
             yield "Run times are predicted by time limits; a job without one is predicted exactly."
         else:
             yield f"Run times are predicted with an error: its logarithm has a standard deviation of {error:g}."
+
     if {*PREEMPTIVE} & {*names}:
         yield (
             f"A job that was suspended takes {orders[0].preemption_s:g} s to go on where it stopped. Waits are those "
@@ -123,7 +125,12 @@ class Repeated:
     @property
     def figures(self) -> Figures:
         """Return the median of each figure; of broken promises, those of all seeds together."""
-        medians = {item.name: self._median(item.name) for item in fields(Figures)}
+        medians: dict[str, Any] = {}
+        for item in fields(Figures):
+            values = [getattr(one.figures, item.name) for one in self.results]
+            known = [value for value in values if value is not None]
+            medians[item.name] = median(known) if known else None
+
         broken = None if self.broken is None else self.broken.value
         return replace(self.results[0].figures, **{**medians, "broken": broken})
 
@@ -140,11 +147,6 @@ class Repeated:
         count = sum(one.promised for one in figures)
         share = sum(one.promised * (one.broken or 0.0) for one in figures) / count
         return wilson_interval(share, sum(one.promised_kinds for one in figures))
-
-    def _median(self, figure: str) -> Any:  # as the figure has it
-        values = [getattr(one.figures, figure) for one in self.results]
-        known = [value for value in values if value is not None]
-        return median(known) if known else None
 
     def ratios(self, other: Repeated, figure: str) -> list[float]:
         """Return *figure* over that of *other*, by seed."""
@@ -180,13 +182,6 @@ def repeated(count: int, results: Sequence[Result]) -> list[Repeated]:
 
 
 @contextmanager
-def processes(count: int) -> Iterator[Executor]:
-    """Yield what runs tasks in *count* processes of this machine."""
-    with ProcessPoolExecutor(count) as pool:
-        yield pool
-
-
-@contextmanager
 def dask(address: str) -> Iterator[Executor]:
     """Yield what runs tasks on the Dask cluster whose scheduler has this address.
 
@@ -198,10 +193,12 @@ def dask(address: str) -> Iterator[Executor]:
     except ImportError as error:
         message = "Library distributed must be there for --dask; got: not installed. Install gpusage's extra [dask]."
         raise RequestError(message) from error
+
     try:
         client = Client(address, timeout=ANSWER_S)  # type: ignore[no-untyped-call, unused-ignore]
     except (OSError, ValueError) as error:
         message = f"Dask's scheduler must answer at {address!r}; got: {error}. Start it, or name another address."
         raise RequestError(message) from error
+
     with client, client.get_executor() as pool:  # type: ignore[no-untyped-call, unused-ignore]
         yield pool

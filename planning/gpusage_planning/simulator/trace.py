@@ -72,23 +72,6 @@ def opened_text(path: Path, what: str) -> Iterator[IO[str]]:
         raise RequestError(message) from error
 
 
-def refuse_cell(name: str, where: str, rule: str, text: str) -> NoReturn:
-    """Refuse the cell of the column *name* that holds *text*.
-
-    Args:
-        name: Of the column.
-        where: Its file and line.
-        rule: The rule that it must keep.
-        text: Empty where there is nothing.
-
-    Raises:
-        RequestError: Always.
-    """
-    got = repr(text[:LONGEST_TEXT]) if text else "nothing"
-    message = f"Column {name!r} of {where} must be {rule}; got {got}. Fix it, or take the line out."
-    raise RequestError(message)
-
-
 class Cells:
     """The cells of one line; *where* is its file and line."""
 
@@ -108,13 +91,21 @@ class Cells:
             number = float(self.text(name))
         except ValueError:
             self.refuse(name, rule)
+
         if not 0 <= number <= most or number == math.inf or (above is not None and number <= above):
             self.refuse(name, rule)
         return number
 
     def refuse(self, name: str, rule: str) -> NoReturn:
-        """Refuse the cell of the column *name*; see `refuse_cell`."""
-        refuse_cell(name, self.where, rule, self.text(name))
+        """Refuse the cell of the column *name*, which must be *rule*.
+
+        Raises:
+            RequestError: Always.
+        """
+        text = self.text(name)
+        got = repr(text[:LONGEST_TEXT]) if text else "nothing"
+        message = f"Column {name!r} of {self.where} must be {rule}; got {got}. Fix it, or take the line out."
+        raise RequestError(message)
 
 
 def csv_rows(lines: Iterable[str], what: str, origin: str, columns: Names | Sequence[str]) -> Iterator[tuple[int, Row]]:
@@ -147,12 +138,14 @@ def _parquet_rows(path: Path, what: str, names_of: Names) -> Iterator[tuple[int,
             f"Library pyarrow must be there to read {str(path)!r}; got: not installed. Install the extra [parquet]."
         )
         raise RequestError(message) from error
+
     try:
         table = parquet.read_table(path)
         columns = [column.to_pylist() for column in table.columns]
     except (pa.ArrowException, OSError, ArithmeticError) as error:  # a damaged page, a date that Python does not have
         message = f"{what} {str(path)!r} must be Parquet; got: {error}. Write it again."
         raise RequestError(message) from error
+
     names = names_of(table.column_names, str(path))
     for line, cells in enumerate(zip(*columns, strict=True), start=1):
         yield line, dict(zip(names, cells, strict=True))
@@ -259,6 +252,7 @@ class _Limits:
         self.names = [one.name for one in fleet.types]
         self.counts: dict[str, int] = {"": max((one.gpu_count for one in fleet.types), default=0)}
         self.canonical: dict[str, str] = {"": ""}
+
         for one in fleet.types:
             for name in {one.name, one.gpu.name if one.gpu else one.name}:
                 self.counts[name.casefold()] = max(one.gpu_count, self.counts.get(name.casefold(), 0))
@@ -289,6 +283,7 @@ class _Job(Cells):
         if self.limits.is_foreign and (missing := self._not_there(gpu_count)):
             columns.elsewhere[missing] += 1
             return
+
         workload = self.row.get("workload")
         run = workload if isinstance(workload, Workload) else None
         kind = (self.text("model"), self._gpu_type(gpu_count), share_percent, run)
@@ -371,12 +366,14 @@ def usual_names(names: Sequence[str], origin: str) -> list[str]:
             got = ", ".join(names) or "an empty file"
             message = f"{WHAT} {origin!r} must have a column {name!r}; got {got}. Add it."
             raise RequestError(message)
+
     return known
 
 
 def _require_single(columns: _Columns, origin: str) -> None:
     if len(set(columns.ids)) == len(columns.ids):
         return
+
     first: dict[str, int] = {}
     for job, line in zip(columns.ids, columns.lines, strict=True):
         if job in first:

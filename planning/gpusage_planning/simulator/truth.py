@@ -27,9 +27,9 @@ from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import Interval, ModelRequest, Price, Workload
-from gpusage_planning.simulator.contract import Colocation, Kind, Tenant
+from gpusage_planning.simulator.contract import Colocation, FloatArray, Kind, Tenant
 from gpusage_planning.simulator.fleet import Fleet, GpuType
-from gpusage_planning.simulator.predictions import FloatArray, Foresight, Models, colocated_throughputs
+from gpusage_planning.simulator.predictions import Foresight, Models, colocated_throughputs
 from gpusage_planning.simulator.trace import LONGEST_TEXT, Cells, read_rows
 from gpusage_planning.zoo import load_zoo
 
@@ -102,6 +102,7 @@ def measured_of(pairs: Sequence[Pair], kinds: Sequence[Kind], models: Models, fl
         for key in _places(pair, requests, fleet.types):
             values.setdefault(key, []).append(pair.slowdown)
             used.add(number)
+
     pair_throughputs = tuple(np.full((len(kinds), len(kinds)), np.nan) for _ in fleet.types)
     for (place, job, other), slowdowns in values.items():
         pair_throughputs[place][job, other] = min(1.0, 1.0 / geometric_mean(slowdowns))
@@ -245,6 +246,7 @@ class PredictedTruth:
             for place, (tenant, speed) in enumerate(zip(tenants, pairs, strict=True))
         )
         idle = np.prod([1 - self.utilization(kind, gpu_type) for kind in kinds])
+
         return Colocation(speeds, float(1 - idle))
 
     def first_type(self, kind: int) -> int:
@@ -294,6 +296,7 @@ def predicted_truth(
     known = tuple(~np.isnan(matrix) for matrix in measured)
     if measured:
         pairs = tuple(np.where(one, own, other) for one, own, other in zip(known, measured, pairs, strict=True))
+
     return PredictedTruth(
         fleet=fleet, kinds=kinds, models=models, errors=errors, pair_throughputs=pairs, measured=known
     )
