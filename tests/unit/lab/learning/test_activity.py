@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from gpusage.devices.catalogue import builtin_catalogue
 from gpusage.predictors.analysis import WorkloadAnalysis, analyze
 from gpusage.predictors.artifacts import pretrained
-from gpusage.predictors.times.activity import GREATEST_SHARE, NAMES, features_of, gaps_of, shares_around
-from gpusage.predictors.times.trees import read_trees
+from gpusage.predictors.times.activity import GREATEST_SHARE, NAMES, features_of, gaps_of, read_trees, shares_around
 from gpusage.predictors.work.lowering import forward_flop
 from gpusage_hooks.types import Mode, Precision, Workload
 from gpusage_lab.learning import boosting
