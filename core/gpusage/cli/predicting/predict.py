@@ -90,6 +90,7 @@ def predict(
         for answers_of_model in answers:
             _show(answers_of_model, explains=explains)
         tables.show(LEGEND)
+    # By the upper end of the memory, as `fits` is.
     all_fit = all(need.fits for group in groups for one in group for need in one.needs)
     context.exit(1 if run["must_fit"] and not all_fit else 0)
 
@@ -193,6 +194,7 @@ def _response(prediction: Prediction, run: Mapping[str, Any], *, is_named: bool,
     from gpusage.cli.predicting import explain
     from gpusage.predictors.explanation import explanation_of
 
+    # A GPU has one need for each share, and one explanation.
     names = dict.fromkeys(need.gpu for need in (needs if is_named else needs[-1:]))
     gpus = [advisor().catalogue.find(name) for name in names]
     if workload.gpus > GPUS_PER_HOST:
@@ -215,6 +217,7 @@ def _page(answers: Sequence[Response]) -> str:
     from gpusage.cli.user_file import page_origin
     from gpusage.reports.pages import curves
 
+    # Two batches of one model need different titles.
     names = [answer.prediction.graph.name for answer in answers]
     models = []
     for prediction, explanations, _ in answers:

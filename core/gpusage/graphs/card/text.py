@@ -51,6 +51,7 @@ def to_document(graph: ModelGraph) -> dict[str, Any]:
     """Return *graph* as the JSON of a card; `parse_graph` is the inverse."""
     kind_numbers: dict[tuple[Node, bool], int] = {}
     sequence = []
+    # Nodes that differ only in inputs which their producers imply are one kind: there are far fewer kinds so.
     for index, node in enumerate(graph.nodes):
         is_implied = _has_implied_inputs(graph, index)
         kind = (replace(node, inputs=()) if is_implied else node, is_implied)
@@ -143,6 +144,7 @@ def _readable(document: Mapping[str, Any]) -> str:
     """Return *document* as JSON with one kind of node per line, for people and for diffs."""
     lines = [f" {json.dumps(key)}: {compact_json(value)}" for key, value in document.items() if key != "kinds"]
     kinds = ",\n  ".join(json.dumps(kind, ensure_ascii=False) for kind in document["kinds"])
+    # Nodes and producers stay last: they are long, and say little to people.
     lines.insert(-2, f' "kinds": [\n  {kinds}]')
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -155,6 +157,7 @@ def encode(graph: ModelGraph) -> str:
     Raises:
         GraphError: The graph is too irregular for so few bytes.
     """
+    # A path of a user may be long, and says nothing that a prediction needs.
     document = to_document(replace(graph, source=_tail(graph.source), notes=graph.notes[:_NOTES]))
     text = base64.b64encode(compress(compact_json(document).encode())).decode()
     if len(text) > MAXIMUM_CARD_BYTES:
@@ -188,6 +191,7 @@ def decode_document(text: str) -> bytes:
     Raises:
         GraphError: As `decode`.
     """
+    # The lengths are checked before the work that they cause: the text is a stranger's.
     if len(text) > MAXIMUM_TEXT_BYTES:
         message = f"Card must be at most {MAXIMUM_TEXT_BYTES} bytes of base64; got {len(text)}. Make it again."
         raise GraphError(message)
@@ -201,6 +205,7 @@ def decode_document(text: str) -> bytes:
     if content is None:
         message = f"Card must be whole and unpack to at most {MAXIMUM_UNPACKED_BYTES} bytes; it is not. Make it again."
         raise GraphError(message)
+    # Each figure becomes an object: their number bounds the memory before json parses them.
     if (values := content.count(b",") + content.count(b"[")) > MAXIMUM_VALUES:
         message = f"Card must hold at most {MAXIMUM_VALUES} figures; got up to {values}. Make it again."
         raise GraphError(message)
@@ -223,9 +228,11 @@ def _tail(source: str) -> str:
 
 def compress(content: bytes) -> bytes:
     """Return *content* compressed by zlib or LZMA, whichever is shorter; the first byte names the method."""
+    # For a small graph zlib is shorter: LZMA's header alone has 13 bytes.
     deflated = zlib.compress(content, 9)
     if lzma is None:
         return deflated
+    # nice_len 273 is the longest match of LZMA: repeated blocks of a model are long matches.
     way = {"id": lzma.FILTER_LZMA1, "dict_size": _DICTIONARY_BYTES, "lc": 3, "lp": 0, "pb": 2, "nice_len": 273}
     return min(lzma.compress(content, lzma.FORMAT_ALONE, filters=[way]), deflated, key=len)
 

@@ -162,6 +162,7 @@ def torchvision_size(name: str) -> Size:
         published = list(models.get_model_weights(name))
         if not published:
             return (3, 224, 224)
+        # The preparation of the published weights has the size of their images.
         preparation = published[0].transforms()
 
     sides = getattr(preparation, "crop_size", None) or getattr(preparation, "resize_size", None) or [224]
@@ -172,6 +173,7 @@ def torchvision_size(name: str) -> Size:
 
 def _torchvision_model(name: str, wanted: Size, default: Size) -> Any:  # a torch.nn.Module
     models = import_library("torchvision").models
+    # No download of weights, of the backbone either.
     options: dict[str, Any] = {"weights": None}
     builder = models.get_model_builder(name)
     if "weights_backbone" in builder.__annotations__:

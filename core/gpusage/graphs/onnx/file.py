@@ -18,6 +18,7 @@ from gpusage.graphs.onnx.protobuf import (
     Fields,
     Message,
     Reader,
+    Span,
     WireError,
     as_float,
     as_message,
@@ -136,8 +137,9 @@ def read_file(path: str, descriptor: int) -> OnnxModel:
         GraphError: The file is not an ONNX model, is cut off, or exceeds a limit.
     """
     reader = Reader(descriptor)
+    whole_file = Span(0, os.fstat(descriptor).st_size)
     try:
-        return _read_model(reader, reader.whole_file())
+        return _read_model(reader, whole_file)
     except (WireError, UnicodeDecodeError) as error:
         actual = _describe_content(descriptor)
         message = f"Model {quoted(path)} must be a whole ONNX file; got {actual}. Export it again."
@@ -161,13 +163,13 @@ def _read_model(reader: Reader, message: Message) -> OnnxModel:
     graph: Message | None = None
     functions = {}
     opset = 0
-
     for number, value in reader.fields(message):
         match number:
             case 7:
                 graph = as_message(value)
             case 8:
                 opset_import = Fields(reader, as_message(value))
+                # An operator of another domain needs no operator set of ONNX, but the file must have one.
                 is_default = opset_import.text(1) in {"", "ai.onnx"}
                 opset = max(opset, opset_import.unsigned(2) if is_default else 1)
             case 25:
@@ -180,11 +182,13 @@ def _read_model(reader: Reader, message: Message) -> OnnxModel:
 
 
 def _read_function(reader: Reader, message: Message) -> tuple[tuple[str, str], OnnxGraph]:
+    """Return a function's domain and name, and its body."""
     fields = Fields(reader, message)
-    name = fields.text(1)
+    name, overload = fields.text(1), fields.text(13)
     inputs, outputs = (tuple(ValueInfo(text, None, "float") for text in fields.texts(number)) for number in (4, 5))
     nodes = tuple(_read_node(reader, node) for node in fields.messages(7))
-    return (fields.text(10), _overloaded(name, fields.text(13))), OnnxGraph(name, nodes, {}, inputs, outputs, {})
+    body = OnnxGraph(name, nodes, {}, inputs, outputs, {})
+    return (fields.text(10), f"{name}:{overload}" if overload else name), body
 
 
 def _read_graph(reader: Reader, message: Message) -> OnnxGraph:
@@ -219,35 +223,35 @@ def _read_graph(reader: Reader, message: Message) -> OnnxGraph:
 
     initializers = {tensor.name: tensor for tensor in tensors}
     # Before IR version 4 a graph's inputs listed its initializers, too.
-    free_inputs = tuple(one for one in inputs if one.name not in initializers)
+    free_inputs = [one for one in inputs if one.name not in initializers]
     known = {one.name: one for one in (*declared, *outputs)}
-    return OnnxGraph(name, tuple(nodes), initializers, free_inputs, tuple(outputs), known)
+    return OnnxGraph(name, tuple(nodes), initializers, tuple(free_inputs), tuple(outputs), known)
 
 
 def _read_node(reader: Reader, message: Message) -> OnnxNode:
     fields = Fields(reader, message)
-    attributes = [_read_attribute(reader, attribute) for attribute in fields.messages(5)]
-    domain = fields.text(7)
+    attributes = {}
+    for message_of_attribute in fields.messages(5):
+        name, attribute = _read_attribute(reader, message_of_attribute)
+        if attribute is not None:
+            attributes[name] = attribute
+
+    # Since IR version 10 several functions may have one name, and differ in their overload.
+    op_type, overload, domain = fields.text(4), fields.text(8), fields.text(7)
     return OnnxNode(
         name=fields.text(3),
-        op_type=_overloaded(fields.text(4), fields.text(8)),
+        op_type=f"{op_type}:{overload}" if overload else op_type,
         domain="" if domain == "ai.onnx" else domain,
         inputs=fields.texts(1),
         outputs=fields.texts(2),
-        attributes={name: attribute for name, attribute in attributes if attribute is not None},
+        attributes=attributes,
     )
-
-
-def _overloaded(name: str, overload: str) -> str:
-    """Return the name of one of several functions that differ in *overload* alone (IR version 10)."""
-    return f"{name}:{overload}" if overload else name
 
 
 def _read_attribute(reader: Reader, message: Message) -> tuple[str, Attribute | None]:
     name = ""
     attribute: Attribute | None = None
     elements: list[Number] = []
-
     for number, value in reader.fields(message):
         match number:
             case 1:
@@ -282,6 +286,7 @@ def _read_tensor(reader: Reader, message: Message) -> OnnxTensor:
     name = fields.text(8)
     data_type = fields.unsigned(2, default=_FLOAT)
     shape = _check_tensor_shape(fields.integers(1), name)
+    # Weights beside the file are not opened, but a path out of its folder is a sign of an attack.
     for entry in fields.messages(13):
         _check_external_data(reader, entry)
     count = prod(shape)
@@ -289,22 +294,18 @@ def _read_tensor(reader: Reader, message: Message) -> OnnxTensor:
     if not fields[13] and count <= _DECODED_ELEMENTS.get(data_type, 0):
         values = _decode_elements(reader, data_type, fields)
 
+    # Of a large matrix the first and the last element, where they are in raw_data: its transpose has them, too.
+    corners, content = b"", fields[9][-1] if fields[9] else b""
+    if len(shape) == _MATRIX_RANK and values is None and content and count and not isinstance(content, int):
+        length = len(content) if isinstance(content, bytes) else content.end - content.start
+        corners = b"" if length % count else reader.ends(content, length // count)
     return OnnxTensor(
         name,
         shape,
         ELEMENT_TYPES.get(data_type, "float"),
         values if values is not None and len(values) == count else None,
-        _corners(reader, fields, count) if len(shape) == _MATRIX_RANK and values is None else b"",
+        corners,
     )
-
-
-def _corners(reader: Reader, fields: Fields, count: int) -> bytes:
-    """Return the bytes of the first and the last of *count* elements, nothing where they are not in ``raw_data``."""
-    content = fields[9][-1] if fields[9] else b""
-    if isinstance(content, int) or not content or not count:
-        return b""
-    length = len(content) if isinstance(content, bytes) else content.end - content.start
-    return b"" if length % count else reader.ends(content, length // count)
 
 
 def _check_tensor_shape(sizes: list[int], name: str) -> Shape:
@@ -318,6 +319,7 @@ def _check_tensor_shape(sizes: list[int], name: str) -> Shape:
 def _decode_elements(reader: Reader, data_type: int, fields: Fields) -> tuple[Number, ...] | None:
     """Return the elements of a small constant, from ``raw_data`` or from the field of its type."""
     content = fields[9][-1] if fields[9] else b""
+    # Elements stand in raw_data, or in the field of their type.
     repeated = [value for number in (4, 5, 7, 10) for value in fields[number]]
     if not content:
         if data_type not in {_FLOAT, _DOUBLE}:
@@ -368,7 +370,7 @@ def _read_value_info(reader: Reader, message: Message) -> ValueInfo:
             tensor = Fields(reader, tensor_type)
             element_type = ELEMENT_TYPES.get(tensor.unsigned(1), "float")
             for shape in tensor.messages(2):
-                sizes = tuple(_read_size(reader, as_message(size)) for _, size in reader.fields(shape))
+                sizes = tuple([_read_size(reader, as_message(size)) for _, size in reader.fields(shape)])
     if sizes is not None and len(sizes) > MAXIMUM_RANK:
         raise WireError
 
@@ -376,14 +378,13 @@ def _read_value_info(reader: Reader, message: Message) -> ValueInfo:
 
 
 def _read_size(reader: Reader, message: Message) -> Size:
+    """Return one dimension: a number, a name or an expression, or ``None`` where it is free."""
     for number, value in reader.fields(message):
-        match number:
-            case 1:
-                size = signed(as_unsigned(value))
-                return size if size >= 0 else None
-            case 2:
-                return as_text(value) or None
-
+        if number == 1:
+            size = signed(as_unsigned(value))
+            return size if size >= 0 else None
+        if number == 2:  # dim_param
+            return as_text(value) or None
     return None
 
 

@@ -164,6 +164,7 @@ class _Interpreter:
         self, function: OnnxGraph, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope
     ) -> list[Value]:
         """Run a function of the file as if its nodes stood in place of the call."""
+        # A call may leave out inputs at the end.
         names = (one.name for one in function.inputs)
         values = {name: value for name, value in zip(names, inputs, strict=False) if value is not None}
         bound = replace(function, nodes=tuple(_bind_attributes(inner, node.attributes) for inner in function.nodes))
@@ -172,6 +173,7 @@ class _Interpreter:
     def _run_branch(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
         """Run the branch that the condition selects; if that depends on a user's data, the longer one."""
         branches = [self._body(node, name) for name in ("then_branch", "else_branch")]
+        # The longer branch is the pessimistic one, for time and for memory.
         condition = inputs[0].elements if inputs and inputs[0] else None
         graphs = [branch for branch in branches if branch is not None]
         if len(graphs) != len(branches):
@@ -234,6 +236,7 @@ class _Interpreter:
         shape = row[0].shape if row else None
         if shape is None or any(value.shape != shape for value in row):
             return Value(None, is_estimated=True)
+        # The rows of all iterations are written into one tensor, which costs what a Concat costs.
         node = OnnxNode(name, "Concat", "", (), (name,), {"axis": 0})
         result = Result((len(row), *shape), row[0].element_type)
         known = not any(value.is_estimated for value in row)
@@ -241,6 +244,7 @@ class _Interpreter:
 
     def _captured_names(self, graph: OnnxGraph, depth: int = 0) -> list[str]:
         """Return the names that *graph*, or a graph in it, reads from the graphs around it."""
+        # What a body reads from outside counts as read by the loop.
         own = {*graph.initializers, *(one.name for one in graph.inputs)}
         read: dict[str, None] = {}
         for node in graph.nodes:
@@ -259,6 +263,7 @@ class _Interpreter:
         message = node.attributes.get(name)
         if not isinstance(message, (bytes, Span)):
             return None
+        # Two nodes with equal bodies share the parsed graph: a body is never changed.
         if message not in self._bodies:
             self._bodies[message] = split_fused_nodes(read_subgraph(self._model.reader, message))
         return self._bodies[message]
@@ -319,6 +324,7 @@ class _Interpreter:
 
     def _declared_results(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Result]:
         """Return the declared shapes of the outputs; of one without, the first input's shape, which is most likely."""
+        # Most operators without a rule work element by element.
         likely = next((value.shape for value in inputs if value is not None and value.shape is not None), ())
         results = []
         for name in node.outputs:
@@ -332,6 +338,7 @@ class _Interpreter:
         return results
 
     def _count_weights(self, node: OnnxNode, inputs: tuple[Value | None, ...]) -> None:
+        # A slice names the inputs of an operator by their places, from its signature.
         untrained = range(*_UNTRAINED.get(node.op_type, slice(0)).indices(len(inputs)))
         packed = packed_weight(node.op_type, node.attributes)
         if packed and len(inputs) > 1 and inputs[1] is not None and inputs[1].constant:

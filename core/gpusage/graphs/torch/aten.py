@@ -71,6 +71,7 @@ def _unpacked(recording: Recording, call: AtenCall) -> Tensor:
     source, steps = call.tensors()[0], call.tensor("batch_sizes")
     if steps is None:
         return source
+    # batch_sizes has one entry a step.
     count = steps.shape[0]
     sequence = replace(source, key=("unpacked", source.key), shape=(count, source.shape[0] // count, source.shape[1]))
     recording.add("Reshape", (source,), (sequence,))
@@ -115,6 +116,7 @@ def record(recording: Recording, call: AtenCall) -> None:
     else:
         if name not in OP_TYPES:
             recording.unknown[name] += 1
+        # Written in place, some activations keep their result for the backward pass.
         op_type = IN_PLACE.get(call.name) or OP_TYPES.get(name, name)
         recording.add(op_type, call.tensors(), call.outputs, _axis(call))
     if name != call.name:
@@ -146,6 +148,7 @@ def _view(recording: Recording, call: AtenCall) -> None:
 def _convolution(recording: Recording, call: AtenCall) -> None:
     weight = call.tensors()[1]
     spatial = len(weight.shape) - 2
+    # aten.convolution says it by an argument, the others by their name.
     transposed = "transpose" in call.name or call.arguments.get("transposed") is True
     attributes: dict[str, Attribute] = {
         "dilations": call.sizes("dilation", spatial, 1),
@@ -182,15 +185,6 @@ def _addmm(recording: Recording, call: AtenCall) -> None:
         recording.add("Gemm", (*factors, summand), call.outputs)
     else:
         _product_and_sum(recording, tuple(factors), (summand,), call.outputs)
-
-
-def _matmul(recording: Recording, call: AtenCall) -> None:
-    recording.add("MatMul", call.tensors(), call.outputs)
-
-
-def _grouped_product(recording: Recording, call: AtenCall) -> None:
-    """Record a product whose rows are sorted by the matrix that they multiply: a mixture of experts."""
-    recording.add("GroupedMatMul", call.tensors(), call.outputs)
 
 
 def _einsum(recording: Recording, call: AtenCall) -> None:
@@ -304,8 +298,6 @@ _GROUPS: dict[str, Rule] = {
     "conv1d conv2d conv3d convolution _convolution conv_transpose1d conv_transpose2d conv_transpose3d": _convolution,
     "linear": _linear,
     "addmm baddbmm addmv addbmm": _addmm,
-    "matmul mm bmm mv dot vdot _euclidean_dist _cdist_forward __matmul__ linalg_matmul chain_matmul": _matmul,
-    "_grouped_mm grouped_mm transformers.grouped_mm_fallback": _grouped_product,
     "einsum bilinear tensordot": _einsum,
     "embedding": _embedding,
     "embedding_bag _embedding_bag _embedding_bag_forward_only": _embedding_bag,

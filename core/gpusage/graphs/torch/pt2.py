@@ -83,6 +83,7 @@ def _texts(source: str) -> tuple[bytes, bytes]:
         _BoundedReader(os.dup(descriptor), source) as file,
         zipfile.ZipFile(cast("IO[bytes]", file)) as archive,
     ):
+        # The table of contents has been read: from here on members are.
         file.limit_bytes = MAXIMUM_PROGRAM_BYTES
         members = sorted(archive.namelist())
         weights = [name for name in members if name.endswith("model_weights_config.json")]
@@ -103,6 +104,7 @@ class _BoundedReader(io.BufferedReader):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return up to *size* bytes, all of the rest if it is negative."""
+        # One byte more tells a full read from one that was cut.
         most = self.limit_bytes + 1
         content = super().read(most if size is None or size < 0 else min(size, most))
         if len(content) == most:
@@ -111,6 +113,7 @@ class _BoundedReader(io.BufferedReader):
 
 
 def _read(archive: zipfile.ZipFile, member: str, source: str, limit_bytes: int) -> bytes:
+    # zipfile would ask for a password, or unpack without a bound.
     about = archive.getinfo(member)
     if about.compress_type not in _METHODS or about.flag_bits & _ENCRYPTED:
         message = (

@@ -117,6 +117,7 @@ def where(call: Call) -> list[Result]:
 def reduction(call: Call) -> list[Result]:
     """Return the shape with the reduced axes of size 1, or without them."""
     shape = call.shape()
+    # Without axes all are reduced, unless the node says that none is.
     default = () if call.int_attribute("noop_with_empty_axes", 0) else tuple(range(len(shape)))
     axes = {normalize_axis(axis, len(shape)) for axis in call.attribute_or_input("axes", 1) or default}
     keep = call.int_attribute("keepdims", 1)
@@ -184,6 +185,7 @@ def _apply(
 ) -> tuple[Number, ...] | None:
     """Return the value of *operation* for each row, ``None`` if one is undefined or beyond 64 bits."""
     try:
+        # All or nothing: a size that is partly known is of no use.
         elements = tuple(operation(*row) for row in zip(*columns, strict=True))
         return elements if all(-_MAXIMUM_NUMBER <= number < _MAXIMUM_NUMBER for number in elements) else None
     except (ArithmeticError, ValueError, TypeError):
@@ -195,6 +197,7 @@ def shape_of(call: Call) -> list[Result]:
     """Return the sizes of the input."""
     shape = call.shape()
     start, end = call.int_attribute("start", 0), call.attributes.get("end")
+    # start and end came with operator set 15.
     part = shape[slice(start, end if isinstance(end, int) else None)]
     return [Result((len(part),), "int64", part)]
 
@@ -241,6 +244,7 @@ def range_(call: Call) -> list[Result]:
     start, limit, delta = (call.elements(index)[0] for index in range(3))
     if not delta:
         raise MismatchError
+    # Rounded up, as the last step may be shorter (ONNX: Range).
     count = max(0, -int((start - limit) // delta))
     elements = tuple(start + delta * index for index in range(count)) if is_small((count,)) else None
     return [Result((count,), call.type(), elements)]

@@ -98,7 +98,7 @@ class Call:
 
     def integers(self, index: int) -> tuple[int, ...]:
         """Return the elements of input *index* as whole numbers."""
-        return tuple(int(number) for number in self.elements(index))
+        return tuple(map(int, self.elements(index)))
 
     def int_attribute(self, name: str, default: int) -> int:
         """Return the attribute *name*."""
@@ -112,7 +112,7 @@ class Call:
         value = self.attributes.get(name, tuple(default))
         if not isinstance(value, tuple):
             raise MismatchError
-        return tuple(int(number) for number in value)
+        return tuple(map(int, value))
 
     def text_attribute(self, name: str, default: str) -> str:
         """Return the attribute *name*, a text."""
@@ -155,11 +155,13 @@ def normalize_axis(axis: int, rank: int) -> int:
 
 def broadcast(*shapes: Shape) -> Shape:
     """Return the shape that *shapes* broadcast to."""
+    # The usual case: nothing to broadcast.
     if shapes.count(shapes[0]) == len(shapes):
         return shapes[0]
 
     rank = max(map(len, shapes), default=0)
     sizes = []
+    # Aligned at the last axis, as numpy does it.
     for column in zip(*((1,) * (rank - len(shape)) + tuple(shape) for shape in shapes), strict=True):
         large = {size for size in column if size != 1}
         if len(large) > 1:
@@ -181,6 +183,7 @@ def broadcast_elements(elements: tuple[Number, ...], shape: Shape, target: Shape
         return elements * prod(target)
 
     positions = [0]
+    # A stride of 0 repeats an axis of size 1.
     padded = (1,) * (len(target) - len(shape)) + tuple(shape)
     step = len(elements)
     for size, wanted in zip(padded, target, strict=True):
