@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 RELEASES ?= bookworm trixie forky
-MARKS ?= slurm and not clients and not one_release
+MARKS ?= slurm and not (clients or one_release or nightly)
 # So many test files run at a time. The tests on YARN run alone: they keep two processors busy.
 WORKERS ?= 2
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadfile
@@ -20,7 +20,7 @@ export UV_SYSTEM_CERTS ?= 1
 # The system Python that the deb and rpm are for: Debian 12 and Enterprise Linux 9 have 3.11 (make packages PACKAGE_PYTHON=3.13 is for Debian 13).
 PACKAGE_PYTHON ?= $(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 
-.PHONY: help demo demo-yarn extras test test-all test-versions lint format bench numbers wheel man packages docs clean
+.PHONY: help demo demo-yarn extras test test-all test-versions test-nightly lint format bench numbers wheel man packages docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -35,16 +35,20 @@ EXTRAS ?= torch,train
 extras: .venv/base  ## more of gpusage into .venv: make extras EXTRAS=torch,train (PyTorch takes 5 GB)
 	$(call install,.[$(EXTRAS)])
 
-test: .venv/test  ## what a change needs: unit, contract, property and golden tests, a short round on a real Slurm and YARN (8 minutes)
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not (slurm or yarn or release or browser)"
+test: .venv/test  ## what a change needs: unit, contract, property and golden tests, a short round on a real Slurm and YARN (6 minutes)
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not (slurm or yarn or release or browser or nightly)"
 	$(BIN)/pytest $(ON_CLUSTERS) -m "short and (slurm or yarn)"
 
-test-all: test packages  ## the same, and then every other test: on the host's Slurm, a real YARN, and what is released (15 minutes more)
-	$(BIN)/pytest $(ON_CLUSTERS) $(SIDE_BY_SIDE) -m "slurm and not short"
-	$(BIN)/pytest $(ON_CLUSTERS) -m "(yarn or release or browser) and not short"
+test-all: test packages  ## the same, and then the other tests: on the host's Slurm, a real YARN, and what is released (15 minutes more)
+	$(BIN)/pytest $(ON_CLUSTERS) $(SIDE_BY_SIDE) -m "slurm and not (short or nightly)"
+	$(BIN)/pytest $(ON_CLUSTERS) -m "(yarn or release or browser) and not (short or nightly)"
 
 test-versions: .venv/test  ## the Slurm tests on Slurm 22.05, 24.11 and 26.05 (4 minutes each); MARKS="slurm and short" for a short round
 	for release in $(RELEASES); do echo "== $$release"; $(BIN)/pytest $(ON_CLUSTERS) $(SIDE_BY_SIDE) -m "$(MARKS)" --slurm-release $$release || exit 1; done
+
+test-nightly: test-all  ## everything: also the long rounds, other programs as clients, and every Slurm release (an hour)
+	$(BIN)/pytest $(ON_CLUSTERS) -m nightly
+	$(MAKE) test-versions
 
 lint: .venv/test  ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/mypy bench examples release

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import selectors
 import shutil
@@ -19,23 +18,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 import gpusage
-from gpusage.decisions.advisor import make_advisor
-from gpusage.graphs.card.text import decode, encode
+from gpusage.graphs.card.text import encode
 from gpusage.service import client
 from gpusage.service.protocol import json_line
-from gpusage.service.snapshots import warm_up_predictors
 from gpusage_hooks.errors import RequestError
-from gpusage_hooks.types import Cluster, GpuPool, Workload
 
 MODELS = Path(__file__).parent.parent / "examples" / "models"
 GOAL_PER_S, GOAL_BYTES = 10_000, 100e6
@@ -82,46 +77,25 @@ class Run:
 
 
 def main() -> None:
-    """Run, and print a table or JSON."""
+    """Run, and print the table and what the goals are."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--seconds", type=float, default=4.0, help="length of each run (default 4)")
     options = parser.parse_args()
     cards = [encode(gpusage.read_model(str(path))) for path in sorted(MODELS.glob("*.onnx"))]
-    new_us, warm_us = predicted(cards)
     with started() as (folder, process):
         runs = list(measured(folder, process.pid, cards, options.seconds))
-        status = client.status(folder / "s.sock", 5.0)
-        memory_bytes = highest_memory_bytes(process.pid)
-    document = {
-        "schema": "gpusage.bench.daemon/1",
-        "load_average": os.getloadavg()[0],
-        "runs": [asdict(run) for run in runs],
-        "prediction_new_us": new_us,
-        "prediction_warm_us": warm_us,
-        "memory_bytes": memory_bytes,
-        "records": status["records"],
-        "asks": status["asks"],
-    }
-    print(json.dumps(document, indent=1)) if options.json else show(runs, document)
-
-
-def predicted(cards: Sequence[str]) -> tuple[float, float]:
-    """Return the median microseconds of a prediction on ten GPU types: of a card never seen before, and seen before."""
-    advisor = make_advisor()
-    gpus = [advisor.catalogue.find(name) for name in TYPES]
-    pools = tuple(GpuPool(gpu=name, site_type=name, gpu_count=1, free_gpu_count=1) for name in TYPES)
-    warm_up_predictors(advisor, Cluster(manager="slurm", version="", pools=pools))
-    graphs = [decode(card) for card in cards]
-    new_s, warm_s = ([timed(partial(advisor.predict, graph, Workload(), gpus)) for graph in graphs] for _ in range(2))
-    return statistics.median(new_s) * 1e6, statistics.median(warm_s) * 1e6
-
-
-def timed(action: Callable[[], object]) -> float:
-    """Return the seconds that *action* takes."""
-    begun_s = time.perf_counter()
-    action()
-    return time.perf_counter() - begun_s
+        records = client.status(folder / "s.sock", 5.0)["records"]
+        status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    memory_bytes = next(int(text.split()[1]) * 1024 for text in status if text.startswith("VmHWM:"))
+    show(runs)
+    best_per_s = max(one.decisions_per_s for one in runs if one.questions == "new")
+    least_us = min(one.cpu_us for one in runs if one.questions == "new")
+    print(f"records: {records}")
+    print(
+        f"goal {GOAL_PER_S:,} decisions/s with cached cards: {best_per_s:,.0f} here, at a load average of "
+        f"{os.getloadavg()[0]:.1f}; {1e6 / least_us:,.0f} for each second of processor time"
+    )
+    print(f"goal {GOAL_BYTES / 1e6:.0f} MB of memory: {memory_bytes / 1e6:.0f} MB")
 
 
 def measured(folder: Path, pid: int, cards: Sequence[str], duration_s: float) -> Iterator[Run]:
@@ -293,49 +267,16 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def highest_memory_bytes(pid: int) -> int:
-    """Return the most memory that a process ever held."""
-    status = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(text.split()[1]) * 1024 for text in status if text.startswith("VmHWM:"))
-
-
-def show(runs: Sequence[Run], document: dict[str, object]) -> None:
+def show(runs: Sequence[Run]) -> None:
     """Print the table."""
     table = Table(title="gpusaged: decisions, each recorded in SQLite before its answer leaves")
     for heading in ("questions", "connections", "clients", "decisions/s", "p50 us", "p99 us", "CPU us", "rewritten"):
         table.add_column(heading, justify="left" if heading in ("questions", "connections") else "right")
     for one in runs:
-        latency = (f"{one.p50_us:,.0f}", f"{one.p99_us:,.0f}", f"{one.cpu_us:,.0f}")
-        table.add_row(
-            one.questions,
-            one.connections,
-            str(one.clients),
-            f"{one.decisions_per_s:,.0f}",
-            *latency,
-            f"{one.rewritten:.0%}",
-        )
-    best_per_s = max(one.decisions_per_s for one in runs if one.questions == "new")
-    memory_bytes = highest_memory_bytes_of(document)
-    console = Console()
-    console.print(table)
-    console.print(f"records: {document['records']}")
-    console.print(
-        f"prediction on {len(TYPES)} GPU types, median: new card {document['prediction_new_us']:,.0f} us (goal 1,000), "
-        f"card seen before {document['prediction_warm_us']:,.0f} us (goal 200)"
-    )
-    least_us = min(one.cpu_us for one in runs if one.questions == "new")
-    console.print(
-        f"goal {GOAL_PER_S:,} decisions/s with cached cards: {best_per_s:,.0f} here, at a load average of "
-        f"{document['load_average']:.1f}; {1e6 / least_us:,.0f} for each second of processor time"
-    )
-    console.print(f"goal {GOAL_BYTES / 1e6:.0f} MB of memory: {memory_bytes / 1e6:.0f} MB")
-
-
-def highest_memory_bytes_of(document: dict[str, object]) -> int:
-    """Return the figure in *document*."""
-    memory_bytes = document["memory_bytes"]
-    assert isinstance(memory_bytes, int)  # noqa: S101 - `main` put it there
-    return memory_bytes
+        figures = (one.decisions_per_s, one.p50_us, one.p99_us, one.cpu_us)
+        cells = (f"{figure:,.0f}" for figure in figures)
+        table.add_row(one.questions, one.connections, str(one.clients), *cells, f"{one.rewritten:.0%}")
+    Console().print(table)
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "examples" / "models" / "resnet50.onnx"
 TRACED = str(Path(__file__).with_name("traced.py"))
 LUA = ("plugins/slurm/gpusage_slurm/lua/gpusage_cli.lua", "plugins/slurm/gpusage_slurm/lua/gpusage.lua")
-RECORD_WAIT_S = 1.0
-"""gpusaged records a decision after its answer has left."""
+RECORD_WAIT_S = 0.2
+"""gpusaged records a decision after its answer has left, within a batch of 0.05 s; its periodic tasks come later."""
 
 
 Passed = dict[str, set[str]]
@@ -63,7 +63,8 @@ def trace_decision(folder: Path, model: Path) -> Passed:
         time.sleep(RECORD_WAIT_S)
         process.send_signal(signal.SIGUSR2)
         wait_until(path.exists)
-    return read_trace(path)
+        # Here, because at its end the program writes once more, with what closes it.
+        return read_trace(path)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -1,9 +1,7 @@
 """How long `gpusage plan` takes and how good its plans are: 100 jobs on 20 nodes, and 1,000 on 200.
 
 The jobs are random (seeded): 10 min to 4 h on one K80, on up to four GPUs, with deadlines that not all can be met. All
-are there at once, which is the hardest case. With ``--exact``, plans of 4 to 6 jobs on 2 or 3 nodes are compared with
-the optimum, or with a bound below it where it is not proven in time; with ``--billing`` as well, nodes take 3 min to
-boot, and are billed for at least an hour.
+are there at once, which is the hardest case.
 
 Example: python bench/plan.py --json
 """
@@ -12,28 +10,18 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import click
 
 from gpusage.cli import tables
 from gpusage_planning.capacity.decision import decide
 from gpusage_planning.capacity.mixed_integer import Limits
-from gpusage_planning.capacity.plan import Plan
 from gpusage_planning.capacity.problem import NodeGroup, NodeType, PlannedJob
-from gpusage_planning.capacity.whole import RULES, Watch, whole_plan
+from gpusage_planning.capacity.whole import Watch, whole_plan
 
 SIZES = ((100, 20, 10.0), (1000, 200, 60.0))
 LARGE = (20_000, 2000, 600.0)
 """Jobs, nodes, and the seconds that the whole plan may take."""
-INSTANCES, BILLING_INSTANCES = 32, 12
-BOOT_S, MINIMUM_BILLING_S = 180.0, 3600.0
-"""Of every type with ``--billing``."""
-EXACT_LIMIT_S = 120.0
-ARRIVALS_S = (0, 300, 1800)
-"""Mean times between the jobs of a small problem."""
-PLAN, RULE, PROGRAM = "plan dearer, %", "best rule dearer, %", "program dearer, %"
 EFFICIENCY = {1: 1.0, 2: 0.9, 4: 0.75}
 TYPES = tuple(
     NodeType(name=name, gpu=gpu, gpu_count=count, price_per_hour=price)
@@ -46,27 +34,16 @@ TYPES = tuple(
 
 
 @click.command()
-@click.option("--exact", is_flag=True, help="Compare small plans with the optimum that CP-SAT proves.")
-@click.option("--billing", is_flag=True, help="With --exact: nodes boot, and are billed for at least an hour.")
 @click.option("--large", is_flag=True, help="Plan 20,000 jobs on 2,000 nodes as well: minutes.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def main(*, exact: bool, billing: bool, large: bool, as_json: bool) -> None:
+def main(*, large: bool, as_json: bool) -> None:
     """Plan each size, and print how long it took, the gap, and what the plain rules cost."""
-    types = TYPES
-    if billing:
-        types = tuple(replace(kind, boot_s=BOOT_S, minimum_billing_s=MINIMUM_BILLING_S) for kind in TYPES)
-    if exact:
-        rows = [compared(number, types) for number in range(BILLING_INSTANCES if billing else INSTANCES)]
-    else:
-        rows = [measured(*size) for size in (*SIZES, *([LARGE] if large else []))]
-    summary = _summary(rows) if exact else {}
+    rows = [measured(*size) for size in (*SIZES, *([LARGE] if large else []))]
     if as_json:
-        tables.print_json({"schema": "gpusage.bench/1", "plan": rows, **summary})
+        tables.print_json({"schema": "gpusage.bench/1", "plan": rows})
         return
     columns = [tables.Column(name, is_left=index == 0) for index, name in enumerate(rows[0])]
     tables.show_rows(columns, [[f"{value:.4g}" for value in row.values()] for row in rows])
-    for name, figures in summary.items():
-        tables.show(f"{name}: mean {figures['mean']:.2f} %, worst {figures['worst']:.2f} %")
 
 
 def measured(job_count: int, node_count: int, limit_s: float) -> dict[str, float]:
@@ -74,7 +51,7 @@ def measured(job_count: int, node_count: int, limit_s: float) -> dict[str, float
     jobs = random_jobs(job_count)
     groups = [NodeGroup(name="cloud", node_count=node_count, types=TYPES)]
     start_s = time.process_time()
-    plan, starts = planned(jobs, groups)
+    plan, starts = whole_plan(jobs, groups, lambda state: decide(state, Limits()), Watch())
     return {
         "jobs": job_count,
         "nodes": node_count,
@@ -85,50 +62,6 @@ def measured(job_count: int, node_count: int, limit_s: float) -> dict[str, float
         "gap, %": 100.0 * (plan.gap or 0.0),
         **{name: start.cost for name, start in starts.items()},
     }
-
-
-def planned(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup]) -> tuple[Plan, Mapping[str, Plan]]:
-    """Return the plan as `gpusage plan` makes it, and those that it starts from."""
-    return whole_plan(jobs, groups, lambda state: decide(state, Limits()), Watch())
-
-
-def compared(number: int, types: Sequence[NodeType]) -> dict[str, float]:
-    """Return how much dearer than the optimum a small problem's plan is, in percent, and what it starts from."""
-    from plan_exact import least_cost  # OR-Tools, of the extra [test]
-
-    jobs, groups = small_problem(number, types)
-    plan, starts = planned(jobs, groups)
-    optimum, is_proven = least_cost(jobs, groups, plan.cost, EXACT_LIMIT_S)
-    return {
-        "instance": number,
-        "jobs": len(jobs),
-        "nodes": groups[0].node_count,
-        "optimum": optimum,
-        "proven": is_proven,
-        PLAN: round(100.0 * (plan.cost / optimum - 1.0), 6) + 0.0,
-        RULE: round(100.0 * (min(starts[name].cost for name in RULES) / optimum - 1.0), 6) + 0.0,
-        PROGRAM: round(100.0 * (starts["program"].cost / optimum - 1.0), 6) + 0.0,
-    }
-
-
-def _summary(rows: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    shares = {name: [row[name] for row in rows] for name in (PLAN, RULE, PROGRAM)}
-    return {name: {"mean": sum(own) / len(own), "worst": max(own)} for name, own in shares.items()}
-
-
-def small_problem(number: int, types: Sequence[NodeType] = TYPES) -> tuple[list[PlannedJob], list[NodeGroup]]:
-    """Return four to six jobs that come at once or one after the other, and two or three nodes."""
-    chance = random.Random(f"exact {number}")  # a seed, no secret
-    job_count, node_count = chance.randint(4, 6), chance.randint(2, 3)
-    between_s, submitted_s, jobs = chance.choice(ARRIVALS_S), 0, []
-    for place in range(job_count):
-        job = _job(place, chance)
-        times_s = {key: float(round(time_s)) for key, time_s in job.times_s.items()}
-        job = replace(job, times_s=times_s, late_price_per_hour=round(job.late_price_per_hour, 2))
-        deadline_s = float(submitted_s + round(job.latest_end_s))
-        jobs.append(replace(job, submitted_s=float(submitted_s), deadline_s=deadline_s))
-        submitted_s += round(chance.expovariate(1.0 / between_s)) if between_s else 0
-    return jobs, [NodeGroup(name="cloud", node_count=node_count, types=tuple(types))]
 
 
 def random_jobs(count: int) -> list[PlannedJob]:

@@ -1,6 +1,6 @@
 """The public record beside what gpusage predicts, as Markdown: the summaries of ``evaluate --target published``.
 
-Nothing is fitted on it. ``--rows`` prints every row as well.
+Nothing is fitted on it.
 
 Example: python bench/published.py --data ../shared/data
 """
@@ -15,7 +15,7 @@ import click
 from gpusage_lab.learning.report import cell
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
-from gpusage_lab.published.comparison import compare, rows_table, summaries
+from gpusage_lab.published.comparison import compare, summaries
 from gpusage_lab.published.rows import LANGUAGE, VISION
 from gpusage_planning.zoo import load_zoo
 
@@ -41,16 +41,14 @@ def lines_of(table: ScoreTable) -> Iterator[str]:
 
 @click.command(help=__doc__)
 @click.option("--data", "folder", type=click.Path(path_type=Path), default=USUAL)
-@click.option("--rows", is_flag=True, help="Print every row as well.")
-def main(*, folder: Path, rows: bool) -> None:
+def main(*, folder: Path) -> None:
     """Print the tables; without the published rows, say so and end well."""
     data = DataFolder(folder)
     if VISION not in data or LANGUAGE not in data:
         click.echo(f"Folder '{folder}' must have {VISION} and {LANGUAGE}; got others. Name it with --data.", err=True)
         return
     record = compare(data, load_zoo())
-    tables = [*summaries(record), *([rows_table(record.compared)] if rows else [])]
-    click.echo("\n".join(line for table in tables for line in lines_of(table)))
+    click.echo("\n".join(line for table in summaries(record) for line in lines_of(table)))
 
 
 if __name__ == "__main__":

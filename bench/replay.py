@@ -5,7 +5,7 @@ and for whoever stands beside it; too little memory ends it. The time is compres
 may start (on Slurm by plain sbatch, through cli_filter, job_submit.lua and gpusaged; on YARN by `gpusage yarn submit`),
 and released at once. `off` and `on` alternate in one run.
 
-Example: python bench/replay.py --data ../shared/data --jobs 12 --repetitions 1 -o replay.html
+Example: python bench/replay.py --data ../shared/data --jobs 12 --repetitions 1
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from pathlib import Path
 
 import click
 
-from gpusage.boundary.atomic_file import atomic_write
 from gpusage.decisions.advisor import make_advisor
-from gpusage_lab.learning.report import cell, show_scores
+from gpusage_lab.learning.report import show_scores
 from gpusage_lab.learning.targets import ScoreTable
 from gpusage_lab.measurements.tables import DataFolder
 from gpusage_lab.seeds.replay_truth import FILES, lucid
 from gpusage_lab.seeds.yeung_cluster import draw_jobs
 from gpusage_planning.replay import comparison
-from gpusage_planning.replay.comparison import STATES, Outcome, Repetition, page, simulated_stays
+from gpusage_planning.replay.comparison import STATES, Outcome, Repetition
 from gpusage_planning.replay.site import Predictor, fleet
 from gpusage_planning.replay.virtual_gpus import Coordinator, Stay, VirtualGpus
 from gpusage_planning.simulator.contract import Jobs
@@ -41,8 +40,6 @@ MANAGERS: Mapping[str, Callable[[], AbstractContextManager[Manager]]] = {
     "slurm": SlurmManager.started,
     "yarn": YarnManager.started,
 }
-Charts = Mapping[str, Mapping[str, Sequence[Stay]]]
-"""What is drawn, by title and state."""
 SLACK_S = 300.0
 
 
@@ -71,11 +68,8 @@ class Replayed:
 @click.option("--compression", default=60.0, show_default=True, help="Emulated seconds in one.")
 @click.option("--repetitions", default=3, show_default=True, help="Each with jobs of its own.")
 @click.option("--seed", default=0, show_default=True)
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with Gantt charts.")
 @click.option("--json", "as_json", is_flag=True)
-def main(
-    folder: Path, manager_name: str, repetitions: int, seed: int, output: Path | None, *, as_json: bool, **draw: float
-) -> None:
+def main(folder: Path, manager_name: str, repetitions: int, seed: int, *, as_json: bool, **draw: float) -> None:
     """Replay, and print one table."""
     data = DataFolder(folder)
     if missing := [file for file in FILES if file not in data]:
@@ -83,7 +77,6 @@ def main(
         return
     advisor = make_advisor()
     done: list[Repetition] = []
-    charts: Charts = {}
     latest_s = 0.0
     with MANAGERS[manager_name]() as manager:
         for number in range(seed, seed + repetitions):
@@ -97,19 +90,15 @@ def main(
             jobs = draw_jobs(predictor.truth.pairs, number, int(draw["count"]), 60 * draw["longest_min"])
             runs = {state: replay(manager, state, jobs, predictor) for state in STATES}
             done.append(repetition(runs, jobs, predictor))
-            charts = charts or _charts(manager.name, runs, predictor.predicted(jobs), predictor)
             latest_s = max(latest_s, *(run.latest_s for run in runs.values()))
-    name, gpus = manager.name, manager.site.gpus
-    sizes = f"{draw['count']:g} jobs on {len(gpus)} GPUs of a real {name}, {draw['compression']:g} times as fast"
+    where = f"on {len(manager.site.gpus)} GPUs of a real {manager.name}"
+    sizes = f"{draw['count']:g} jobs {where}, {draw['compression']:g} times as fast"
     table = ScoreTable(
         title=f"{sizes}, mean of {repetitions} repetitions",
         columns=comparison.COLUMNS,
         rows=tuple(comparison.rows(done)),
         notes=tuple(comparison.sentences(done)),
     )
-    if output is not None:
-        rows = [[cell(value) for value in row] for row in table.rows]
-        atomic_write(output, page(table.title, rows, table.notes, charts, gpus))
     if as_json:
         figures = comparison.document(done)
         click.echo(json.dumps({"schema": "gpusage.bench.replay/1", **draw, "latest_s": latest_s, **figures}, indent=1))
@@ -160,13 +149,6 @@ def repetition(runs: Mapping[str, Replayed], jobs: Jobs, predictor: Predictor) -
 
 def _outcomes(results: Mapping[str, Result]) -> Mapping[str, Outcome]:
     return {state: comparison.outcome_simulated(result) for state, result in results.items()}
-
-
-def _charts(name: str, runs: Mapping[str, Replayed], simulated: Mapping[str, Result], predictor: Predictor) -> Charts:
-    return {
-        name: {state: run.stays for state, run in runs.items()},
-        "Simulated": {state: simulated_stays(result, predictor.site.gpus) for state, result in simulated.items()},
-    }
 
 
 if __name__ == "__main__":

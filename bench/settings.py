@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 
-from gpusage.plugins.managers import installed_managers
+from gpusage.plugins.loading import installed_managers
 from gpusage.settings.configuration import SECTIONS, Configuration
 from gpusage_hooks.job_keys import JOB_KEYS, Group, JobKey
 from gpusage_hooks.job_values import Words

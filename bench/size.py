@@ -26,7 +26,7 @@ from pathlib import Path
 import click
 
 from gpusage.cli import main as cli
-from gpusage.plugins.managers import installed_managers
+from gpusage.plugins.loading import installed_managers
 from gpusage.settings.configuration import SECTIONS
 from gpusage_hooks.job_keys import JOB_KEYS
 

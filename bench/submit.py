@@ -2,10 +2,9 @@
 
 The goals: at most 1 ms more in the mean and 3 ms at the 99th percentile with one submitter, 2 ms more in the mean with
 ten; and with the daemon stopped a mean of at most 5 ms over 40 jobs of ten. The states alternate in one run, so that a
-busy machine slows all of them. gpusaged's memory is what it holds at the end. `--against FOLDER` measures a checkout of
-another revision too, in turns, by its own modules and this bench.
+busy machine slows all of them. gpusaged's memory is what it holds at the end.
 
-Example: python bench/submit.py --submitters 1 --submitters 10 --rounds 4 --against ../older
+Example: python bench/submit.py --submitters 1 --submitters 10 --rounds 4
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ import json
 import os
 import signal
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -36,16 +33,13 @@ from gpusage_sandboxes.slurm.creation import install_plugin, submission_time_ms
 
 MODEL = Path(__file__).parents[1] / "examples" / "models" / "dlrm.onnx"
 STATES = ("off", "on", "stopped")
-ROOTS = ("core", "hooks", "plugins/slurm", "plugins/yarn", "planning", "sandboxes", "lab")
 LIMIT_MS = 40
-HERE = "here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """Milliseconds of slurmctld's submissions in one state and one round, and gpusaged's memory at its end."""
 
-    revision: str
     submitters: int
     state: str
     times_ms: tuple[float, ...]
@@ -56,29 +50,14 @@ class Sample:
 @click.option("--submitters", multiple=True, type=int, default=(1, 10), show_default=True)
 @click.option("--rounds", default=6, show_default=True, help="Of each state, alternating.")
 @click.option("--jobs", default=40, show_default=True, help="Submitted a round.")
-@click.option("--against", type=click.Path(exists=True, path_type=Path), help="A checkout of another revision.")
 @click.option("--json", "as_json", is_flag=True, help="Print every time of every round.")
-def main(submitters: tuple[int, ...], rounds: int, jobs: int, against: Path | None, *, as_json: bool) -> None:
+def main(submitters: tuple[int, ...], rounds: int, jobs: int, *, as_json: bool) -> None:
     """Measure and print one table."""
-    if against is None:
-        samples = measured(submitters, rounds, jobs)
-    else:
-        folders = {HERE: Path(__file__).parents[1], against.name: against}
-        turns = [(name, folder) for _ in range(rounds) for name, folder in folders.items()]
-        samples = [sample for name, folder in turns for sample in measured_of(name, folder, submitters, jobs)]
+    samples = measured(submitters, rounds, jobs)
     if as_json:
         click.echo(json.dumps({"schema": "gpusage.bench.submit/2", "samples": [*map(asdict, samples)]}))
     else:
         show(samples)
-
-
-def measured_of(revision: str, folder: Path, submitters: Sequence[int], jobs: int) -> list[Sample]:
-    """Return one round of the checkout in *folder*, by this file in a process of its own."""
-    counts = [word for count in submitters for word in ("--submitters", str(count))]
-    command = [sys.executable, __file__, "--rounds", "1", "--jobs", str(jobs), "--json", *counts]
-    path = os.pathsep.join(str(folder.resolve() / root) for root in ROOTS)
-    run = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, check=True)
-    return [Sample(**{**sample, "revision": revision}) for sample in json.loads(run.stdout)["samples"]]
 
 
 def measured(submitters: Sequence[int], rounds: int, jobs: int) -> list[Sample]:
@@ -92,11 +71,7 @@ def measured(submitters: Sequence[int], rounds: int, jobs: int) -> list[Sample]:
                 for state in STATES:
                     with state_of(cluster, state, pid):
                         times_ms = tuple(submit(cluster, count, jobs))
-                    samples.append(
-                        Sample(
-                            revision=HERE, submitters=count, state=state, times_ms=times_ms, memory_mb=memory_mb(pid)
-                        )
-                    )
+                    samples.append(Sample(submitters=count, state=state, times_ms=times_ms, memory_mb=memory_mb(pid)))
     return samples
 
 
@@ -154,7 +129,6 @@ def row(samples: Sequence[Sample], off: Sequence[Sample]) -> dict[str, Any]:
     times_ms, off_ms = ([ms for sample in each for ms in sample.times_ms] for each in (samples, off))
     mean_ms = statistics.fmean(times_ms)
     cells: dict[str, Any] = {
-        "revision": samples[0].revision,
         "submitters": samples[0].submitters,
         "gpusage": samples[0].state,
         "mean ms": f"{mean_ms:.2f}",
@@ -172,10 +146,10 @@ def row(samples: Sequence[Sample], off: Sequence[Sample]) -> dict[str, Any]:
 
 def show(samples: Sequence[Sample]) -> None:
     """Print the table."""
-    kinds: dict[tuple[str, int, str], list[Sample]] = {}
+    kinds: dict[tuple[int, str], list[Sample]] = {}
     for sample in samples:
-        kinds.setdefault((sample.revision, sample.submitters, sample.state), []).append(sample)
-    rows = [row(alike, kinds[revision, count, "off"]) for (revision, count, _), alike in sorted(kinds.items())]
+        kinds.setdefault((sample.submitters, sample.state), []).append(sample)
+    rows = [row(alike, kinds[count, "off"]) for (count, _), alike in sorted(kinds.items())]
     jobs = sum(len(sample.times_ms) for sample in next(iter(kinds.values())))
     table = Table(*rows[0], title=f"slurmctld, one submission ({jobs} of each); limit {LIMIT_MS} ms")
     for each in rows:

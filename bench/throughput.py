@@ -16,14 +16,13 @@ Example: python bench/throughput.py --nodes 64 --jobs 1000 --rounds 2 --rate 240
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -89,8 +88,7 @@ class Pace:
 @click.option("--rounds", default=2, show_default=True, help="Of each state, alternating.")
 @click.option("--clients", default=2, show_default=True, help="That submit at once.")
 @click.option("--rate", type=float, help="Jobs a minute that come; as many as the clients can by default.")
-@click.option("--json", "as_json", is_flag=True)
-def main(nodes: int, jobs: int, rounds: int, clients: int, rate: float | None, *, as_json: bool) -> None:
+def main(nodes: int, jobs: int, rounds: int, clients: int, rate: float | None) -> None:
     """Measure and print one table."""
     plan = ClusterPlan(nodes=parse_nodes(f"{nodes}xv100:2"), settings=_QUIET)
     measured = []
@@ -101,15 +99,6 @@ def main(nodes: int, jobs: int, rounds: int, clients: int, rate: float | None, *
                     sbatch_ms = whole_way_ms(cluster)  # slurmctld, the page cache and the user's cards are warm then
                     pace = Pace(jobs=jobs, clients=clients, interval_s=60 / rate if rate else 0.0)
                     measured.append(run(cluster, state, pace, sbatch_ms))
-    if as_json:
-        document = {
-            "schema": "gpusage.bench.throughput/1",
-            "nodes": nodes,
-            "jobs": jobs,
-            "rounds": [asdict(each) for each in measured],
-        }
-        click.echo(json.dumps(document, indent=1))
-        return
     show(measured)
 
 

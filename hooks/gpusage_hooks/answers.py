@@ -7,9 +7,9 @@ Each function raises `AssertionError` with one sentence where an answer breaks t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import chain
+from itertools import chain, product
 from typing import Any, get_type_hints
 
 from gpusage_hooks import specs
@@ -21,7 +21,6 @@ from gpusage_hooks.types import (
     Decision,
     Gpu,
     GpuNeed,
-    GpuRequest,
     Interval,
     ModelGraph,
     ObservedFigures,
@@ -30,6 +29,8 @@ from gpusage_hooks.types import (
 )
 
 Question = Mapping[str, Any]
+_FIGURES = (("step_time_s", math.inf), ("gpu_utilization", 1.0), ("memory_bytes", math.inf))
+"""The figures that may be observed, and the most that each may be."""
 
 
 def check_answer(hook: str, question: Question, answer: object) -> None:
@@ -46,6 +47,7 @@ def check_graph(graph: ModelGraph) -> None:
     require(graph.parameter_count >= 0, f"parameter_count must be 0 or more; got {graph.parameter_count}")
     count = len(graph.producers)
     require(count == len(graph.nodes), f"producers must have one entry per node; got {count} for {len(graph.nodes)}")
+
     for index, (node, makers) in enumerate(zip(graph.nodes, graph.producers, strict=True)):
         where = f"node {index} ({node.op_type})"
         require(len(makers) == len(node.inputs), f"{where} must have one producer an input; got {makers}")
@@ -62,6 +64,8 @@ def check_gpu(row: Gpu) -> None:
     require(row.name == row.name.strip().lower() != "", f"a GPU's name must be lower-case; got {row.name!r}")
     require(bool(row.source.strip()), f"GPU {row.name!r} must have a source; got none")
     require("fp32" in row.peak_flop_per_s, f"GPU {row.name!r} must have a peak for fp32; got none")
+
+    # What divides by a figure, or takes its logarithm, must not fail on a site's own row.
     figures = chain(
         row.peak_flop_per_s.values(),
         (row.sm_count, row.clock_hz, row.memory_bytes, row.bandwidth_bytes_per_s, row.l2_bytes, row.power_limit_w),
@@ -90,21 +94,20 @@ def check_decision(decision: Decision, policy_input: PolicyInput, draft: Decisio
         require(explained, f"a decision that changes or ends something must have reasons; got {decision.reasons}")
     if decision.code is not Code.REWRITE and decision.final:
         require(wanted == original, f"a final {decision.code.name} must leave the request as it is; got {wanted}")
+
+    # GPUs: no more and no others than the user named, and none that the cluster lacks.
     require(original.gpu_type in (None, wanted.gpu_type), f"a named GPU type must be kept; got {wanted.gpu_type!r}")
     require(wanted.gpu_count <= original.gpu_count, f"no more GPUs than asked for may be given; got {wanted.gpu_count}")
     known = {pool.site_type for pool in policy_input.cluster.pools}
     stray = [name for name in (*wanted.preferred_gpus, *wanted.bound_types) if name not in known]
     require(not stray, f"preferred and required GPUs must be in the cluster; got {stray}")
-    is_one_slice = wanted.slice_type is None or (wanted.mps_thread_percent is None and not wanted.required_gpus)
+
+    # A share or a slice takes the place of the whole GPU, and neither stands beside the other.
+    share, threads, cap_bytes = wanted.mps_thread_percent, wanted.thread_cap_percent, wanted.memory_cap_bytes
+    is_one_slice = wanted.slice_type is None or (share is None and not wanted.required_gpus)
     require(is_one_slice, f"a slice must have no share and no required GPUs beside it; got {wanted}")
-    _check_share(wanted)
-
-
-def _check_share(wanted: GpuRequest) -> None:
-    share, cap_bytes = wanted.mps_thread_percent, wanted.memory_cap_bytes
     require(share is None or 1 <= share <= 100, f"a share must be 1 to 100 percent; got {share}")
     require(share is None or wanted.gpu_count == 0, f"a share must replace the whole GPU; got {wanted.gpu_count} too")
-    threads = wanted.thread_cap_percent
     sound = threads is None or (share is not None and share <= threads <= 100)
     require(sound, f"a share's threads must be from its percentage to 100; got {threads} for {share}")
     require(cap_bytes is None or cap_bytes > 0, f"a memory cap must be above 0 bytes; got {cap_bytes}")
@@ -126,6 +129,8 @@ def check_need(need: GpuNeed, workload: Workload, gpu: Gpu) -> None:
     check_interval(need.required_bytes, "required_memory_bytes", least=math.ulp(0.0))
     for name in ("gpu_utilization", "sm_activity", "dram_activity"):
         check_interval(getattr(need, name), name, least=0.0, most=1.0)
+
+    # Policies read these without computing them again.
     expected = workload.batch_size / need.step_time_s.value
     throughput = need.throughput_samples_per_s.value
     follows = math.isclose(expected, throughput, rel_tol=1e-6)
@@ -134,25 +139,19 @@ def check_need(need: GpuNeed, workload: Workload, gpu: Gpu) -> None:
     require(need.fits == fits, f"fits must follow from the required memory's high end, {fits}; got {need.fits}")
 
 
-def check_known(known: ObservedFigures) -> None:
-    """Check that what is *known* are sound figures, each with its source."""
-    for name, most in (("step_time_s", math.inf), ("gpu_utilization", 1.0), ("memory_bytes", math.inf)):
-        figure = getattr(known, name)
-        if figure is not None:
-            check_interval(figure.interval, name, least=math.ulp(0.0), most=most)
-            require(bool(figure.source.strip()), f"{name} must name its source; got ''")
-
-
 def _check_needs(question: Question, answer: Sequence[GpuNeed]) -> None:
     _check_count(answer, question["gpus"])
     for need, gpu in zip(answer, question["gpus"], strict=True):
         check_need(need, question["workload"], gpu)
 
 
-def _check_knowledge(question: Question, answer: Sequence[ObservedFigures]) -> None:
+def _check_observed_figures(question: Question, answer: Sequence[ObservedFigures]) -> None:
     _check_count(answer, question["gpus"])
-    for known in answer:
-        check_known(known)
+    for known, (name, most) in product(answer, _FIGURES):
+        figure = getattr(known, name)
+        if figure is not None:
+            check_interval(figure.interval, name, least=math.ulp(0.0), most=most)
+            require(bool(figure.source.strip()), f"{name} must name its source; got ''")
 
 
 def _check_count(answer: Sequence[object], gpus: Sequence[Gpu]) -> None:
@@ -163,15 +162,12 @@ def _check_slowdowns(question: Question, answer: Sequence[Sequence[Interval]]) -
     parts: Sequence[Sequence[Gpu]] = question["parts"]
     expected, counts = [len(of_gpu) for of_gpu in parts], [len(of_gpu) for of_gpu in answer]
     require(counts == expected, f"the answer must have one entry for each part; got {counts} for {expected}")
-    for gpu, part, entry in zip(_repeated(question["gpus"], parts), chain(*parts), chain(*answer), strict=True):
-        check_interval(entry, "slowdown", least=1.0)
-        sound = part != gpu or entry.low == entry.high == 1.0
-        require(sound, f"slowdown must be exactly 1 on a whole GPU; got {entry}")
 
-
-def _repeated(gpus: Sequence[Gpu], parts: Sequence[Sequence[Gpu]]) -> Iterator[Gpu]:
-    for gpu, of_gpu in zip(gpus, parts, strict=True):
-        yield from [gpu] * len(of_gpu)
+    for gpu, of_gpu, entries in zip(question["gpus"], parts, answer, strict=True):
+        for part, entry in zip(of_gpu, entries, strict=True):
+            check_interval(entry, "slowdown", least=1.0)
+            sound = part != gpu or entry.low == entry.high == 1.0
+            require(sound, f"slowdown must be exactly 1 on a whole GPU; got {entry}")
 
 
 def _check_manager(question: Question, manager: Manager) -> None:
@@ -186,6 +182,7 @@ def _check_colocation(question: Question, answer: Colocation) -> None:
     require(answer.gpu == gpu.name, f"the answer must name GPU {gpu.name!r}; got {answer.gpu!r}")
     lengths = [len(row) for row in rows]
     require({*lengths} == {count}, f"the answer must have one entry per job; got {lengths} for {count}")
+
     for throughput in answer.normalised_throughput:
         check_interval(throughput, "normalised_throughput", least=0.0, most=1.0)
     check_interval(answer.throughput_sum, "throughput_sum", least=0.0, most=float(count))
@@ -216,7 +213,7 @@ _MORE: Mapping[str, Callable[[Question, Any], None]] = {
     "read_model": lambda _, graph: check_graph(graph),
     "describe_model_names": _check_model_names,
     "describe_gpus": _check_rows,
-    "find_observed_figures": _check_knowledge,
+    "find_observed_figures": _check_observed_figures,
     "predict_needs": _check_needs,
     "predict_slowdown": _check_slowdowns,
     "predict_colocation": _check_colocation,

@@ -106,6 +106,8 @@ def check_plugin(
     """
     check_api(plugin)
     hooks = implemented(plugin)
+
+    # A renderer is tried with jobs of the manager that the same plugin describes.
     more: Mapping[str, Mapping[str, Any]] = {
         "read_model": {"sources": sources},
         "decide": {"policy_inputs": policy_inputs},
@@ -121,6 +123,7 @@ def check_reader(function: Hook, *, sources: Iterable[str] = (), broken: Iterabl
     for foreign in ("", "no-such-prefix:model", "/no/such/folder/model.no-such-suffix", "a\0b.no-such-suffix"):
         answer = sound_answer("read_model", function, source=foreign, shape={})
         require(answer is None, f"read_model must answer None to {foreign!r}, which is no format; got {answer!r:.80}")
+
     for source in sources:
         graph = sound_answer("read_model", function, source=source, shape={})
         require(graph is not None, f"read_model must read {source!r}; got None")

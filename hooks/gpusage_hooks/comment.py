@@ -56,10 +56,24 @@ def parse_comment(text: str, names: Sequence[str] = MODEL_NAMES) -> ModelRequest
     marked = _OURS.search(text)
     if marked:
         return parse_model(_clause(text[marked.end() :]), names)
-    stripped = text.strip()
-    if _is_ours(stripped, names):
-        return parse_model(_clause(stripped), names)
-    _refuse_slips(stripped, names)
+
+    # Without the mark, it must begin with a model or a key of ours, and name a model.
+    text = text.strip()
+    first, _, rest = re.sub(r"[,;]", ",", text).partition(",")
+    names_model = is_model_name(first, names) and (not rest or _key(rest) in JOB_KEYS)
+    names_model = names_model or (_key(first) in JOB_KEYS and re.search(r"(?:^|,)\s*model=", rest) is not None)
+    if names_model or text.startswith(("model=", "gpusage=")):
+        return parse_model(_clause(text), names)
+
+    # A slip of a letter would be left to somebody else in silence.
+    key, _, value = first.partition("=")
+    is_close = difflib.SequenceMatcher(None, key.lower(), "model").ratio() >= _SLIP_RATIO
+    if is_close and len(key) <= len("model") + 1 and is_model_name(value, names):
+        message = f"Key {key!r} of comment {text!r} must be one that gpusage knows; got {key!r}. Did you mean 'model'?"
+        raise RequestError(message)
+    if _ALMOST_OURS.search(text):
+        message = f"Comment {text!r} must have a ':' after 'gpusage'; got none. Write 'gpusage: model=PATH,batch=N'."
+        raise RequestError(message)
     return None
 
 
@@ -76,14 +90,6 @@ def parse_learn(text: str) -> bool | None:
     return bool(JOB_KEYS["learn"].kind.parse("learn", only_learn[1].lower()))
 
 
-def _is_ours(text: str, names: Sequence[str]) -> bool:
-    """Return whether a comment without `gpusage:` begins with a model or a key of ours, and names a model."""
-    first, _, rest = re.sub(r"[,;]", ",", text).partition(",")
-    model_later = re.search(r"(?:^|,)\s*model=", rest)
-    begins = is_model_name(first, names) and (not rest or _key(rest) in JOB_KEYS)
-    return text.startswith(("model=", "gpusage=")) or begins or (_key(first) in JOB_KEYS and model_later is not None)
-
-
 def _key(text: str) -> str | None:
     """Return the key that *text* begins with."""
     key, separator, _ = text.strip().partition("=")
@@ -98,6 +104,7 @@ def _clause(text: str) -> str:
     """
     match = _CLAUSE.match(text)
     clause = match[0] if match else ""
+
     for part in text[len(clause) + 1 :].split(";"):
         if _key(part) in JOB_KEYS:
             whole = f"{clause.strip()},{part.strip()}"
@@ -106,18 +113,6 @@ def _clause(text: str) -> str:
             )
             raise RequestError(message)
     return clause
-
-
-def _refuse_slips(text: str, names: Sequence[str]) -> None:
-    """Refuse a comment that misses our form by a letter."""
-    key, _, value = re.split(r"[,;]", text, maxsplit=1)[0].partition("=")
-    close = difflib.SequenceMatcher(None, key.lower(), "model").ratio() >= _SLIP_RATIO
-    if close and len(key) <= len("model") + 1 and is_model_name(value, names):
-        message = f"Key {key!r} of comment {text!r} must be one that gpusage knows; got {key!r}. Did you mean 'model'?"
-        raise RequestError(message)
-    if _ALMOST_OURS.search(text):
-        message = f"Comment {text!r} must have a ':' after 'gpusage'; got none. Write 'gpusage: model=PATH,batch=N'."
-        raise RequestError(message)
 
 
 def is_model_name(word: str, names: Sequence[str] = MODEL_NAMES) -> bool:
@@ -146,6 +141,7 @@ def parse_model(text: str, names: Sequence[str] = MODEL_NAMES) -> ModelRequest:
             refuse(key, "must be given once", value, "Remove one of the two")
         else:
             texts[key] = value
+
     values = _read_values(texts)
     model, enabled = values.pop("model", ""), values.pop("gpusage", True)
     values.pop("learn", None)  # a job that names its model need not show it
@@ -153,6 +149,7 @@ def parse_model(text: str, names: Sequence[str] = MODEL_NAMES) -> ModelRequest:
     if enabled and not model:
         message = f"Comment {text!r} must name a model; got none. Write 'model=PATH,batch=N'."
         raise RequestError(message)
+
     workload = make_workload({**values, "shape": tuple(shapes)})
     chosen = {"batch": workload.batch_size, "mode": workload.mode, "precision": workload.precision}
     return ModelRequest(
@@ -170,6 +167,7 @@ def _pairs(text: str, names: Sequence[str]) -> Iterator[tuple[str, str]]:
     if re.search("[\"']", _QUOTED.sub("", text)):
         message = f"Comment {text!r} must close every quote; got an open one. Add the missing quote."
         raise RequestError(message)
+
     for index, word in enumerate(match.group().strip() for match in _WORD.finditer(text)):
         key, separator, value = word.partition("=")
         if not word:
@@ -194,6 +192,8 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
     if "generate" in values:  # only a model that answers has tokens to generate, so the mode need not be written
         values.setdefault("mode", "infer")
     mode: Mode = values.get("mode", Workload().mode)
+
+    # Each key by itself: its mode, and the key without which it means nothing.
     why_infer = "'mode=infer'" if "mode" in texts else "'generate'"
     for key, text in texts.items():
         row = JOB_KEYS[key]
@@ -204,12 +204,16 @@ def _read_values(texts: Mapping[str, str]) -> dict[str, Any]:
             of_copy = prod(values.get(name, 1) for name in ("tensor", "context", "pipeline", "expert"))
             count = of_copy if row.requires == "gpus" and of_copy > 1 else JOB_KEYS[row.requires].example
             refuse(key, f"must stand beside {row.requires!r}", text, f"Add '{row.requires}={count}' or remove {key!r}")
+
+    # Several GPUs.
     if values.get("gpus", 1) > 1 and mode == "infer" and "generate" not in values:
         refuse("gpus", "must stand beside 'generate' in inference", texts["gpus"], "Add 'generate=512+128'")
     if "strategy" in values and (values["strategy"] == "pipeline") != (mode == "infer"):
         rule, cure = _STRATEGIES[mode]
         refuse("strategy", rule, texts["strategy"], cure)
     _require_divisible_gpus(values, texts)
+
+    # What is trained, and in which precision.
     divides = next((key for key in ("tensor", "expert") if values.get(key, 1) > 1), None)
     if "lora" in values and divides:
         rule = f"must not stand beside {divides!r}, which divides no adapters"
@@ -231,6 +235,8 @@ def _require_divisible_gpus(values: Mapping[str, Any], texts: Mapping[str, str])
     if values.get("gpus", 1) % of_a_batch:
         cure = f"Write 'gpus={of_a_batch}' or a multiple of it"
         refuse("gpus", f"must be a multiple of tensor x context x pipeline, {of_a_batch}", texts["gpus"], cure)
+
+    # Context parallelism divides no weights, so its GPUs train the same ones.
     alike = values.get("gpus", 1) // (values.get("tensor", 1) * values.get("pipeline", 1))
     if alike % values.get("expert", 1):
         rule = f"must divide the number of GPUs that train the same weights, gpus / (tensor x pipeline) = {alike}"

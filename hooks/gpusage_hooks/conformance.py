@@ -14,6 +14,8 @@ from gpusage_hooks import API_VERSION, specs
 Hook = Callable[..., Any]
 Hint = Any
 """An annotation: a class, or one of the forms of `typing`."""
+Part = tuple[object, Hint, str]
+"""A value with its annotation and its path."""
 
 
 def conforms(value: object, hint: Hint, path: str) -> None:
@@ -33,90 +35,73 @@ def mismatch(value: object, hint: Hint, path: str) -> str | None:
     origin: Any = get_origin(hint)  # typeshed's own type of it leaves out the special forms
     if hint in (Any, object):
         return None
-    if origin in (Union, types.UnionType):
-        return _of_union(value, hint, path)
     if origin is Literal:
         return None if value in get_args(hint) else _clause(path, f"one of {get_args(hint)}", value)
-    if origin is tuple:
-        return _of_tuple(value, hint, path)
-    if origin is Sequence:
-        return _of_sequence(value, hint, path)
-    if origin in (Mapping, MutableMapping):
-        return _of_mapping(value, hint, path)
-    if origin is type:
-        return _of_type(value, hint, path)
-    return _of_class(value, hint, path)
+
+    if origin in (Union, types.UnionType):
+        choices = get_args(hint)
+        mismatches = [mismatch(value, choice, path) for choice in choices]
+        if None in mismatches:
+            return None
+        # A value of the right class with a wrong field deserves that field's clause.
+        for choice, clause in zip(choices, mismatches, strict=True):
+            kind = get_origin(choice) or choice
+            if isinstance(kind, type) and isinstance(value, kind):
+                return clause
+        return _clause(path, " or ".join(_name(choice) for choice in choices), value)
+
+    parts = _parts_of_class(value, hint, path) if origin is None else _parts(value, hint, path)
+    if isinstance(parts, str):
+        return parts
+    return next((clause for part in parts if (clause := mismatch(*part)) is not None), None)
 
 
-def _of_union(value: object, hint: Hint, path: str) -> str | None:
-    mismatches = [mismatch(value, choice, path) for choice in get_args(hint)]
-    if None in mismatches:
-        return None
-    # A value of the right class with a wrong field deserves that field's clause.
-    pairs = zip(get_args(hint), mismatches, strict=True)
-    nearer = [clause for choice, clause in pairs if _is_of(value, get_origin(choice) or choice)]
-    return nearer[0] if nearer else _clause(path, " or ".join(_name(choice) for choice in get_args(hint)), value)
-
-
-def _is_of(value: object, kind: Hint) -> bool:
-    return isinstance(kind, type) and isinstance(value, kind)
-
-
-def _of_tuple(value: object, hint: Hint, path: str) -> str | None:
-    if type(value) is not tuple:
-        return _clause(path, "a tuple", value)
+def _parts(value: object, hint: Hint, path: str) -> str | Iterable[Part]:
+    """Return the parts of *value* with the hint and the path of each, or a clause where it is no such container."""
+    origin: Any = get_origin(hint)
     inner = get_args(hint)
-    hints = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
-    if len(hints) != len(value):
-        return f"{path} must have {len(hints)} entries; got {len(value)}"
-    pairs = enumerate(zip(value, hints, strict=True))
-    return _first(mismatch(entry, kind, f"{path}[{index}]") for index, (entry, kind) in pairs)
+    if origin is tuple:
+        if type(value) is not tuple:
+            return _clause(path, "a tuple", value)
+        hints = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
+        if len(hints) != len(value):
+            return f"{path} must have {len(hints)} entries; got {len(value)}"
+        return [(entry, hints[index], f"{path}[{index}]") for index, entry in enumerate(value)]
+
+    if origin is Sequence:
+        if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+            return _clause(path, "a sequence", value)
+        return [(entry, inner[0], f"{path}[{index}]") for index, entry in enumerate(value)]
+
+    if origin in (Mapping, MutableMapping):
+        if not isinstance(value, Mapping):
+            return _clause(path, "a mapping", value)
+        keys = [(key, inner[0], f"a key of {path}") for key in value]
+        return [*keys, *((entry, inner[1], f"{path}[{key!r}]") for key, entry in value.items())]
+
+    is_type = isinstance(value, type) and issubclass(value, inner[0])  # the contract's only other form is a type
+    return () if is_type else _clause(path, f"a type of {_name(inner[0])}", value)
 
 
-def _of_sequence(value: object, hint: Hint, path: str) -> str | None:
-    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
-        return _clause(path, "a sequence", value)
-    return _first(mismatch(entry, get_args(hint)[0], f"{path}[{i}]") for i, entry in enumerate(value))
-
-
-def _of_mapping(value: object, hint: Hint, path: str) -> str | None:
-    if not isinstance(value, Mapping):
-        return _clause(path, "a mapping", value)
-    key_hint, entry_hint = get_args(hint)
-    clauses = (
-        mismatch(key, key_hint, f"a key of {path}") or mismatch(entry, entry_hint, f"{path}[{key!r}]")
-        for key, entry in value.items()
-    )
-    return _first(clauses)
-
-
-def _of_type(value: object, hint: Hint, path: str) -> str | None:
-    (base,) = get_args(hint)
-    fits = isinstance(value, type) and issubclass(value, base)
-    return None if fits else _clause(path, f"a type of {_name(base)}", value)
-
-
-def _of_class(value: object, hint: Hint, path: str) -> str | None:
+def _parts_of_class(value: object, hint: Hint, path: str) -> str | Iterable[Part]:
+    """Return the fields of *value* with the hint and the path of each, or a clause where it is not of the class."""
     if hint is None or hint is type(None):
-        return None if value is None else _clause(path, "None", value)
+        return () if value is None else _clause(path, "None", value)
+
+    # An int is a float to people and to type checkers; a bool, which Python counts as an int, is neither.
     wanted = (int, float) if hint is float else hint
     if not isinstance(value, wanted) or (isinstance(value, bool) and hint in (int, float)):
         return _clause(path, f"of type {_name(hint)}", value)
+
     if not is_dataclass(value) or isinstance(value, type):
-        return None
+        return ()
     hints = _hints(type(value))
-    return _first(
-        mismatch(getattr(value, item.name), hints[item.name], f"{path}.{item.name}") for item in fields(value)
-    )
+    return [(getattr(value, item.name), hints[item.name], f"{path}.{item.name}") for item in fields(value)]
 
 
 @cache
 def _hints(kind: type) -> dict[str, Hint]:
     return get_type_hints(kind)
-
-
-def _first(clauses: Iterable[str | None]) -> str | None:
-    return next((clause for clause in clauses if clause is not None), None)
 
 
 def _name(hint: Hint) -> str:
@@ -148,18 +133,18 @@ def implemented(plugin: object) -> dict[str, Hook]:
     for attribute in dir(plugin):
         function = getattr(plugin, attribute, None)
         marks = getattr(function, "gpusage_impl", None)
-        if callable(function) and isinstance(marks, Mapping):
-            name = marks.get("specname") or attribute
-            _check_function(name, attribute, function, marks)
-            functions[name] = function
+        if not (callable(function) and isinstance(marks, Mapping)):
+            continue
+
+        name = marks.get("specname") or attribute
+        specification: Any = getattr(specs, name, None)
+        require(hasattr(specification, "gpusage_spec"), f"{attribute!r} must implement a hook; got no hook {name!r}")
+        known, taken = inspect.signature(specification).parameters, inspect.signature(function).parameters
+        surplus = [word for word in taken if word not in known]
+        require(not surplus, f"hook {name!r} must take no arguments but {list(known)}; got {surplus}")
+        is_wrapper = marks.get("wrapper") or marks.get("hookwrapper")
+        require(
+            not is_wrapper, f"hook {name!r} must be answered by the plugin itself; got a wrapper of others' answers"
+        )
+        functions[name] = function
     return functions
-
-
-def _check_function(name: str, attribute: str, function: Hook, marks: Mapping[str, Any]) -> None:
-    specification: Any = getattr(specs, name, None)
-    require(hasattr(specification, "gpusage_spec"), f"{attribute!r} must implement a hook; got no hook {name!r}")
-    known, taken = inspect.signature(specification).parameters, inspect.signature(function).parameters
-    surplus = [word for word in taken if word not in known]
-    require(not surplus, f"hook {name!r} must take no arguments but {list(known)}; got {surplus}")
-    wraps = marks.get("wrapper") or marks.get("hookwrapper")
-    require(not wraps, f"hook {name!r} must be answered by the plugin itself; got a wrapper of others' answers")

@@ -361,12 +361,14 @@ STEP_SETTINGS: tuple[JobKey, ...] = tuple(row for row in _ROWS if row.group == "
 
 def make_workload(values: Mapping[str, Any]) -> Workload:
     """Return the workload that *values* describe: parsed values by the names of their keys."""
+    # A target such as slo.latency_s is a field of a value within the workload.
     tables: dict[str, dict[str, Any]] = {"": {}, "slo": {}, "alone": {}}
     for name, value in values.items():
         targets = JOB_KEYS[name].targets
         for target, part in zip(targets, value if len(targets) > 1 else (value,), strict=True):
             table, _, field = target.rpartition(".")
             tables[table][field] = part
+
     slo = Slo(**tables["slo"]) if tables["slo"] else None
     return Workload(**tables[""], slo=slo, alone=SoloRun(**tables["alone"]))
 

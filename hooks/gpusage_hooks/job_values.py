@@ -193,14 +193,16 @@ class Words(Text):
     def parse(self, key: str, text: str) -> Any:  # one of the literals of `choices`
         """Return the usual word."""
         word = usual_word(text, self.choices)
-        if word not in self.choices:
-            small = text.lower()
-            near = difflib.get_close_matches(small, self.choices, n=1, cutoff=_ALMOST)
-            near = near or [name for name in self.choices if small.startswith(name)]
-            near = near or difflib.get_close_matches(small, self.choices, n=1)
-            cure = f"Write '{key}={near[0]}'" if near else "Choose one of them"
-            refuse(key, f"must be one of {', '.join(self.choices)}", text, cure)
-        return word
+        if word in self.choices:
+            return word
+
+        # 'adamwx' is a slip of 'adamw', not 'adam' with something behind it; 'fp16_scaled' begins with what is meant.
+        small = text.lower()
+        near = difflib.get_close_matches(small, self.choices, n=1, cutoff=_ALMOST)
+        near = near or [name for name in self.choices if small.startswith(name)]
+        near = near or difflib.get_close_matches(small, self.choices, n=1)
+        cure = f"Write '{key}={near[0]}'" if near else "Choose one of them"
+        refuse(key, f"must be one of {', '.join(self.choices)}", text, cure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +315,8 @@ class Utilization(Text):
         shown, at, batch = (part.strip() for part in text.partition("@"))
         number = shown.removesuffix("%").rstrip()
         percent = float(number) if _DECIMAL.fullmatch(number) else math.nan
+
+        # 0.6 is 60 % to PyTorch's users and 0.6 % as nvidia-smi shows it: a wrong guess would be off by a hundred.
         if number == shown and "." in number and 0 < percent <= 1:
             hint = f"Write '{key}={100 * percent:g}', or '{number}%' if that is meant"
             refuse(key, "must be percent, and have a '%' where it could be a share of 1", text, hint)

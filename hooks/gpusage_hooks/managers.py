@@ -10,7 +10,6 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
@@ -120,38 +119,35 @@ class Context:
 
 def manager_fault(manager: Manager) -> str | None:
     """Return what is wrong with the description of a manager, one clause, or ``None``."""
-    return next(_faults(manager), None)
-
-
-def _faults(manager: Manager) -> Iterator[str]:
-    """Yield what is wrong; what comes later rests on what came before."""
     kind, name = manager.settings, manager.name
     if not NAME.fullmatch(name):
-        yield f"its name must be lower-case letters, digits, '-' and '_'; got {name!r:.80}"
+        return f"its name must be lower-case letters, digits, '-' and '_'; got {name!r:.80}"
     if name in TAKEN:
-        yield f"its name must not be one of gpusage.toml's own keys, {', '.join(TAKEN)}; got {name!r}"
-    if kind is not ManagerSettings:
-        yield from _settings_faults(kind)
+        return f"its name must not be one of gpusage.toml's own keys, {', '.join(TAKEN)}; got {name!r}"
+    if kind is ManagerSettings:
+        return None
 
-
-def _settings_faults(kind: type[ManagerSettings]) -> Iterator[str]:
-    if not (is_dataclass(kind) and "__setattr__" in vars(kind)):  # which dataclass() writes where it is frozen
-        yield f"its settings must be a frozen dataclass; got {kind.__name__}"
+    # dataclass() writes __setattr__ where it is frozen, and there alone.
+    if not (is_dataclass(kind) and "__setattr__" in vars(kind)):
+        return f"its settings must be a frozen dataclass; got {kind.__name__}"
     hints = get_type_hints(kind, include_extras=True)
-    for item in fields(kind):  # type: ignore[arg-type]  # it is a dataclass
-        yield from _field_faults(item, hints[item.name])
+    for item in fields(kind):
+        fault = _field_fault(item, hints[item.name])
+        if fault:
+            return fault
     limit_s = kind().answer_limit_s
-    if not limit_s > 0:
-        yield f"answer_limit_s of its settings must be above 0; got {limit_s!r}"
+    return None if limit_s > 0 else f"answer_limit_s of its settings must be above 0; got {limit_s!r}"
 
 
-def _field_faults(field: Field[Any], hint: Any) -> Iterator[str]:  # any annotation
+def _field_fault(field: Field[Any], hint: Any) -> str | None:  # any annotation
     default: Any = field.default
     if default is MISSING:
-        yield f"setting {field.name!r} must have a default; got none"
+        return f"setting {field.name!r} must have a default; got none"
+
     plain, *limits = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if plain not in _PLAIN and get_origin(plain) is not Literal:
-        yield f"setting {field.name!r} must be one of {_PLAIN_NAMES} or a Literal; got {plain}"
+        return f"setting {field.name!r} must be one of {_PLAIN_NAMES} or a Literal; got {plain}"
     for limit in limits:
         if isinstance(limit, Range) and not limit.low <= default <= limit.high:
-            yield f"setting {field.name!r} must have a default from {limit.low:g} to {limit.high:g}; got {default}"
+            return f"setting {field.name!r} must have a default from {limit.low:g} to {limit.high:g}; got {default}"
+    return None

@@ -146,9 +146,11 @@ def figure(value: float) -> Figure:
 
 def need(of: Gpu, *, memory_gib: float = 4.0, sm_activity: float = 0.3, step_time_s: float = 0.1) -> GpuNeed:
     """Return what a job needs on the GPU *of*, each figure with 10 % on either side."""
+    # The step is given for 15 TFLOP/s, the old GPU's.
     activity = around(sm_activity)
     step = around(step_time_s * 15 * TERA / of.peak_flop_per_s["fp32"])
     memory = around(memory_gib * GIB)
+
     return GpuNeed(
         gpu=of.name,
         step_time_s=step,
@@ -192,6 +194,7 @@ def policy_input(
         )
         for row in rows
     )
+
     return PolicyInput(
         request=request or GpuRequest(gpu_count=1),
         workload=workload or Workload(),
@@ -217,6 +220,8 @@ def policy_inputs() -> Iterator[PolicyInput]:
     yield policy_input(GpuRequest(gpu_count=0))
     yield policy_input(GpuRequest(gpu_count=4))
     yield policy_input(GpuRequest(gpu_count=0, mps_thread_percent=50))
+
+    # Promises that any GPU keeps, that some keep, that none keeps, and whose rate none can serve.
     for slo in (Slo(latency_s=10.0), Slo(latency_s=0.15), Slo(latency_s=0.001), Slo(latency_s=1.0, rate_per_s=1e4)):
         yield policy_input(workload=Workload(mode="infer", slo=slo), memory_gib=2.0)
     strange = (replace(candidate, need=replace(candidate.need, familiar=False)) for candidate in plain.candidates)
@@ -235,6 +240,7 @@ def draft(of: PolicyInput) -> Decision:
 def drafts(of: PolicyInput) -> Iterator[Decision]:
     """Yield what a policy may find when its turn comes: nothing changed yet, and a share with a preference."""
     yield draft(of)
+
     if of.request.gpu_count == 1 and of.request.gpu_type is None:
         share = replace(
             of.request,

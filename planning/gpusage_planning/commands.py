@@ -13,7 +13,7 @@ POLICIES = ("slots", "price", "price-online", "packing", "packing-observed", "re
 """As in `gpusage_planning.simulator.scenario`, which needs numpy."""
 FORMATS = ("philly", "yarn", "sacct", "alibaba-2020", "alibaba-2023", "gavel", "lucid", "helios", "table")
 """As in `gpusage_planning.simulator.formats`."""
-ORDERS = ("fifo", "easy", "sjf", "srtf", "las", "max-min", "max-min-speeds", "multifactor")
+ORDERS = ("fifo", "easy", "sjf", "srtf", "las", "max-min", "multifactor")
 """As in `gpusage_planning.simulator.sweep`."""
 PREEMPTION_S = 62.0
 """As in `gpusage_planning.simulator.orders`."""
@@ -169,6 +169,6 @@ def simulate() -> None:
     joins those to whose throughput it adds most. The formats of --jobs are in lab/docs/simulator.md.
 
     Orders: 'fifo', the oldest job; 'easy', where others overtake that do not delay it; 'sjf', the shortest; 'srtf',
-    the one with the least left; 'las', Tiresias' two queues; 'max-min', fair shares by user, 'max-min-speeds' of
-    throughput; 'multifactor', Slurm's. 'srtf', 'las' and 'max-min' suspend running jobs.
+    the one with the least left; 'las', Tiresias' two queues; 'max-min', fair shares by user;
+    'multifactor', Slurm's. 'srtf', 'las' and 'max-min' suspend running jobs.
     """

@@ -24,19 +24,19 @@ class Bar:
     height: int = 1
 
 
-def chart(bars: Sequence[Bar], line_counts: Mapping[str, int], until_s: float = 0.0) -> str:
+def chart(bars: Sequence[Bar], line_counts: Mapping[str, int]) -> str:
     """Return the chart.
 
     Args:
         bars: In any order.
         line_counts: How many lines each band needs, in the order in which they are drawn.
-        until_s: Where the time ends at the earliest, so that two charts have one scale.
     """
-    end_s = max((*(bar.end_s for bar in bars), until_s)) or 1.0
+    end_s = max(bar.end_s for bar in bars) or 1.0
     tops, foot = {}, TOP
     for row, height in line_counts.items():
         tops[row] = foot
         foot += height * LINE + GAP
+
     drawn = [*_bands(tops, line_counts), *_ticks(end_s, foot)]
     for number, (bar, lines) in enumerate(_placed(bars, line_counts)):
         drawn.append(_bar(bar, lines, tops[bar.row], end_s, COLOURS[number % len(COLOURS)]))
@@ -66,6 +66,7 @@ def _bar(bar: Bar, lines: Sequence[int], top: float, end_s: float, colour: str) 
     )
     label = f"<text x='{left + 3:.1f}' y='{top + lines[0] * LINE + 11:.1f}' font-size='10' fill='#fff'>"
     fits = (right - left) > 7.0 * len(bar.label)
+
     return f"<g><title>{escape(words)}</title>{boxes}{f'{label}{escape(bar.label)}</text>' if fits else ''}</g>"
 
 

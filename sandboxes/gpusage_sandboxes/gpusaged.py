@@ -56,10 +56,12 @@ def start_gpusaged(sandbox: Sandbox, *prefix: str) -> int:
     pid = int(started.stdout)
     sandbox.layout.pid_file(DAEMON).write_text(str(pid), encoding="ascii")
     deadline_s = time.monotonic() + _START_LIMIT_S
+
     while time.monotonic() < deadline_s and processes.is_alive(pid):
         if _has_seen_the_cluster(sandbox):
             return pid
         time.sleep(_POLL_S)
+
     last_line = log.read_text(encoding="utf-8", errors="replace").rstrip().rpartition("\n")[2]
     message = (
         f"Daemon {DAEMON} must see the cluster within {_START_LIMIT_S:g} s; it did not: {last_line}. Look into {log}."

@@ -93,6 +93,7 @@ def private_folder(folder: Path | None, longest: int) -> Path:
     if not re.fullmatch(r"[\w/.+@:~-]+", str(absolute)):
         message = f"Folder of a sandbox must be a plain word; got {str(absolute)!r}. Name another one with --folder."
         raise RequestError(message)
+
     try:
         absolute.mkdir(mode=0o700, parents=True, exist_ok=True)
         require_own(absolute)
@@ -101,11 +102,13 @@ def private_folder(folder: Path | None, longest: int) -> Path:
     except OSError as error:
         message = f"Folder {str(absolute)!r} must be writable; got: {error}. Name another one with --folder."
         raise RequestError(message) from error
+
     if occupied:
         message = (
             f"Folder {str(absolute)!r} must be empty; it is not. Take the sandbox in it down, or name another one."
         )
         raise RequestError(message)
+
     return absolute
 
 
@@ -140,6 +143,7 @@ def free_ports(count: int) -> list[int]:
     else:
         message = f"Machine must have {count} free ports below {_PORTS.stop}; got {len(ports)}. Ask for fewer nodes."
         raise RequestError(message)
+
     return sorted(ports)
 
 

@@ -39,6 +39,7 @@ def read_nodes(text: str, *, most_nodes: int, fewest_gpus: int, example: str) ->
     """
     nodes: list[SandboxNode] = []
     numbers: dict[str, int] = {}
+
     for group in text.split(","):
         match = _GROUP.fullmatch(group.strip())
         count, gpus = (int(match["count"] or 1), int(match["gpus"])) if match else (0, 0)
@@ -52,9 +53,11 @@ def read_nodes(text: str, *, most_nodes: int, fewest_gpus: int, example: str) ->
         for _ in range(count):
             numbers[gpu_type] = numbers.get(gpu_type, 0) + 1
             nodes.append(SandboxNode(name=f"{gpu_type}-{numbers[gpu_type]}", gpu_type=gpu_type, gpu_count=gpus))
+
     if len(nodes) > most_nodes:
         message = f"A sandbox must have at most {most_nodes} nodes; got {len(nodes)}. Ask for fewer."
         raise RequestError(message)
+
     return tuple(nodes)
 
 
@@ -146,12 +149,14 @@ def read_record(layout: Layout, kind: type[_R], manager: str) -> _R:
         record = msgspec.json.decode(content, type=kind)
     except (OSError, msgspec.MsgspecError):
         raise no_sandbox(layout, manager) from None
+
     if place and place != str(layout.folder.resolve()):
         message = (
             f"Folder {str(layout.folder)!r} must be where its sandbox was started; its record is of {place!r}. "
             "Remove the folder by hand, if nothing in it is of use."
         )
         raise RequestError(message)
+
     return record
 
 

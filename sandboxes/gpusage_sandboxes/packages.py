@@ -99,6 +99,7 @@ def choose_source(
             f"got {len(sources)} sources, none such. Add one, or use a Debian or Ubuntu host."
         )
         raise RequestError(message)
+
     families = f"{os_release.get('ID', '')} {os_release.get('ID_LIKE', '')}".split()
     return PackageSource(
         uri=own[0].uri,
@@ -117,6 +118,7 @@ def _fields(paragraph: str) -> dict[str, str]:
     """Return a deb822 paragraph's fields; a value keeps its continuation lines."""
     fields: dict[str, str] = {}
     name = ""
+
     for line in paragraph.splitlines():
         if line.startswith("#"):
             continue
@@ -126,6 +128,7 @@ def _fields(paragraph: str) -> dict[str, str]:
             key, value = line.split(":", 1)
             name = _canonical(key.strip())
             fields[name] = value.strip()
+
     return fields
 
 
@@ -176,15 +179,18 @@ def download(packages: Sequence[str], source: PackageSource, folder: Path, repor
     archives = folder / "cache" / "archives"
     total = sum(wanted.values())
     command = ["apt-get", *options, "install", "--download-only", "--yes", *packages]
+
     with (folder / "download.log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment())
         with process:
             while process.poll() is None:
                 report("download", _fetched(archives), total)
                 time.sleep(_POLL_S)
+
     if process.returncode != 0:
         raise _apt_error(source, (folder / "download.log").read_text(encoding="utf-8", errors="replace"))
     report("download", total, total)
+
     return tuple(sorted(archives.glob("*.deb")))
 
 
@@ -224,6 +230,7 @@ def _prepare(source: PackageSource, folder: Path) -> list[str]:
         "Acquire::Languages": "none",
         "Debug::NoLocking": "true",
     }
+
     return ["--quiet=2", *(f"--option={name}={value}" for name, value in settings.items())]
 
 

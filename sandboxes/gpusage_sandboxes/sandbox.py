@@ -93,12 +93,14 @@ class Inside:
                 f"Command {' '.join(command)!r} must end within {timeout_s:g} s; it did not. Look into {self.logs}."
             )
             raise RequestError(message) from error
+
         if check and done.returncode != 0:
             complaint = " ".join((done.stderr or done.stdout).split())
             shown = complaint[-self.complaint_characters :] if self.complaint_characters else complaint
             outcome = shown or f"exit status {done.returncode}"
             message = f"Command {' '.join(command)!r} must succeed; got: {outcome}. Look into {self.logs}."
             raise RequestError(message)
+
         return done
 
 
@@ -224,6 +226,7 @@ class Sandbox(ABC):
         """
         needed = list(daemons)
         deadline_s = time.monotonic() + timeout_s
+
         while not condition():
             trouble = self.last_words(needed)
             if trouble or time.monotonic() > deadline_s:

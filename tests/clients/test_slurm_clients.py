@@ -11,7 +11,7 @@ from slurm_clients import CLIENTS, RETRYING, Client, SlurmPair, run_client
 pytestmark = [pytest.mark.slurm, pytest.mark.clients]
 SHORT = ("submitit", "snakemake")
 PARAMETERS = [
-    pytest.param(client, id=client.name, marks=[pytest.mark.short] if client.name in SHORT else [])
+    pytest.param(client, id=client.name, marks=pytest.mark.short if client.name in SHORT else pytest.mark.nightly)
     for client in CLIENTS
 ]
 
@@ -30,6 +30,7 @@ def test_a_client_ends_as_it_does_without_gpusage(slurm_pair: SlurmPair, client:
     assert len(missed) == client.repeats
 
 
+@pytest.mark.nightly
 def test_a_retry_gets_a_whole_gpu(slurm_pair: SlurmPair) -> None:
     RETRYING.install()
     with ThreadPoolExecutor() as threads:

@@ -10,8 +10,7 @@ import pytest
 
 from gpusage.decisions.advisor import advisor
 from gpusage.plugins import loading
-from gpusage.plugins.loading import PACKAGE
-from gpusage.plugins.managers import installed_managers
+from gpusage.plugins.loading import PACKAGE, installed_managers
 
 HERE = Path(__file__).parent
 

@@ -34,7 +34,6 @@ COMMANDS = {
     ],
     "validate": ["validate", *SCRIPTS, "--cluster", "tests/golden/cluster.toml"],
     "card": ["card", "examples/models/resnet50.onnx", "examples/models/lstm_lm.onnx"],
-    "gpus": ["gpus"],
     "plugins": ["plugins"],
 }
 STATUS = {"validate": 1}

@@ -16,8 +16,6 @@ from gpusage_planning.simulator.contract import (
     Backfill,
     Colocation,
     Demand,
-    FloatArray,
-    IntArray,
     JobRequest,
     Jobs,
     Policy,
@@ -26,7 +24,7 @@ from gpusage_planning.simulator.contract import (
 )
 from gpusage_planning.simulator.engine import simulate
 from gpusage_planning.simulator.fleet import Fleet, GpuType
-from gpusage_planning.simulator.max_min import Claims, MaxMin, MaxMinSpeeds, even_shares, fill, throughput_shares
+from gpusage_planning.simulator.max_min import MaxMin, even_shares, fill
 from gpusage_planning.simulator.orders import (
     ByAge,
     LeastAttainedService,
@@ -60,7 +58,6 @@ ORDERS: dict[str, Callable[[], Order]] = {
     "srtf": ShortestRemainingTime,
     "las": lambda: LeastAttainedService(period_s=6.0),
     "max-min": lambda: MaxMin(period_s=10.0),
-    "max-min-speeds": lambda: MaxMinSpeeds(speeds=SPEEDS, period_s=10.0),
 }
 
 
@@ -218,115 +215,41 @@ def test_what_an_order_says_of_its_ranks_saves_time_and_changes_nothing(name: st
     assert result.figures == expected.figures
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class JobByJob(MaxMinSpeeds):
-    """The same, compared each time with fair parts of which each job has its own."""
-
-    def ranks(self, numbers: IntArray, now_s: float, queue: Queue, /) -> FloatArray:
-        """Return the ranks; fail if a job's throughput differs."""
-        before = self.fair.numbers
-        ranks = MaxMinSpeeds.ranks(self, numbers, now_s, queue)
-        if self.fair.numbers is before:
-            return ranks
-        jobs = [*queue.jobs.values()]
-        speeds = np.zeros((len(jobs), 2))
-        for row, job in enumerate(jobs):
-            speeds[row, list(job.types)] = SPEEDS[job.kind, list(job.types)]
-        claims = claims_of([(job.user, 1, job.gpus) for job in jobs], speeds)
-        expected = throughput_shares(claims, [one.gpu_count for one in FLEET.types])
-        parts = self.fair.parts[[job.number for job in jobs]]
-        assert np.allclose((parts * speeds).sum(axis=1), (expected * speeds).sum(axis=1), rtol=1e-3)
-        return ranks
-
-
-@settings(deadline=None, max_examples=3)
-@given(jobs=traces(most_jobs=5, users=3), shares=st.booleans())
-def test_alike_jobs_and_users_that_count_once_have_what_each_has_by_itself(jobs: Jobs, shares: bool) -> None:
-    ordering = Ordering(order=JobByJob(speeds=SPEEDS, period_s=10.0), predicted_s=jobs.limit_s)
-    simulate_ordered(jobs, FLEET, Shares(shares=shares), Truth(), ordering)
-
-
-CLAIMS = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(1, 5), st.sampled_from([0.25, 1.0, 2.0, 4.0])), min_size=1, max_size=12
-)
-
-
-def claims_of(rows: list[tuple[int, int, float]], speeds: np.ndarray) -> Claims:
-    """Return the claims of groups: user, jobs and GPUs."""
-    users, jobs, gpus = (np.array(column) for column in zip(*rows, strict=True))
-    return Claims(users=users.astype(np.int32), jobs=jobs.astype(np.int32), gpus=gpus.astype(float), speeds=speeds)
+CLAIMS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0.25, 1.0, 2.0, 4.0])), min_size=1, max_size=12)
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20), st.floats(0.01, 300))
 def test_water_is_all_spent_and_rises_evenly(most: list[float], capacity: float) -> None:
     together = np.zeros(len(most), dtype=np.int32)
-    shares = fill(np.array([capacity]), together, np.array(most), np.ones_like(together))
+    shares = fill(np.array([capacity]), together, np.array(most))
     assert np.isclose(shares.sum(), min(capacity, sum(most)))
     level = shares.max()
     assert all(np.isclose(share, one) or np.isclose(share, level) for share, one in zip(shares, most, strict=True))
 
 
-@given(
-    st.lists(st.tuples(st.floats(0.01, 300), st.lists(st.tuples(st.floats(0.01, 100), st.integers(1, 3)), min_size=1)))
-)
+@given(st.lists(st.tuples(st.floats(0.01, 300), st.lists(st.floats(0.01, 100), min_size=1))))
 def test_each_owner_s_water_rises_as_it_would_alone_poured_claim_by_claim(
-    owners: list[tuple[float, list[tuple[float, int]]]],
+    owners: list[tuple[float, list[float]]],
 ) -> None:
     """The smallest claims first, each has its part of what is left for it and those behind it."""
-    rows = [(owner, most, count) for owner, (_, claims) in enumerate(owners) for most, count in claims]
+    rows = [(owner, most) for owner, (_, claims) in enumerate(owners) for most in claims]
     assume(rows)
     expected = {}
     for owner, (capacity, claims) in enumerate(owners):
         rest = capacity
-        singles = sorted(most for most, count in claims for _ in range(count))
-        for place, most in enumerate(singles):
-            expected[owner, most] = min(most, rest / (len(singles) - place))
+        for place, most in enumerate(sorted(claims)):
+            expected[owner, most] = min(most, rest / (len(claims) - place))
             rest -= expected[owner, most]
-    of, most, counts = (np.array(column) for column in zip(*rows, strict=True))
-    shares = fill(np.array([capacity for capacity, _ in owners]), of, most, counts)
-    assert shares.tolist() == pytest.approx([expected[owner, most] for owner, most, _ in rows], rel=1e-6, abs=1e-6)
+    of, most = (np.array(column) for column in zip(*rows, strict=True))
+    shares = fill(np.array([capacity for capacity, _ in owners]), of, most)
+    assert shares.tolist() == pytest.approx([expected[row] for row in rows], rel=1e-6, abs=1e-6)
 
 
 @settings(deadline=None)
 @given(CLAIMS, st.integers(1, 40))
-def test_with_one_type_both_ways_of_filling_agree(rows: list[tuple[int, int, float]], gpu_count: int) -> None:
-    claims = claims_of(rows, np.ones((len(rows), 1)))
-    even = even_shares(claims, gpu_count)
-    assert np.allclose(throughput_shares(claims, [gpu_count])[:, 0], even, atol=1e-4)
-    assert (even * claims.jobs * claims.gpus).sum() <= gpu_count * (1 + 1e-9)
-    assert (even <= 1 + 1e-9).all()
-
-
-@settings(deadline=None)
-@given(CLAIMS, st.lists(st.integers(1, 9), min_size=2, max_size=3), st.integers(2, 5))
-def test_alike_users_may_be_counted_together(rows: list[tuple[int, int, float]], counts: list[int], users: int) -> None:
-    """Each of so many users has the same as all others; together or one by one, throughputs are equal."""
-    speeds = np.array([[1.0 + (row + place) % 3 for place in range(len(counts))] for row in range(len(rows))])
-    claims = claims_of(rows, speeds)
-    alike = replace(claims, alike=np.full(len(rows), users))
-    together = throughput_shares(alike, counts)
-    copies = Claims(
-        users=np.concatenate([claims.users + 10 * copy for copy in range(users)]).astype(np.int32),
-        jobs=np.tile(claims.jobs, users),
-        gpus=np.tile(claims.gpus, users),
-        speeds=np.tile(speeds, (users, 1)),
-    )
-    single = (throughput_shares(copies, counts) * copies.speeds).sum(axis=1)
-    assert np.allclose(np.tile((together * speeds).sum(axis=1), users), single, rtol=1e-3)
-
-
-@settings(deadline=None)
-@given(CLAIMS, st.lists(st.integers(1, 9), min_size=2, max_size=3), st.randoms(use_true_random=False))
-def test_fair_throughputs_keep_within_the_gpus_and_nobody_starves(
-    rows: list[tuple[int, int, float]], counts: list[int], random: object
-) -> None:
-    speeds = np.array([[random.choice([0.5, 1.0, 3.0]) for _ in counts] for _ in rows])  # type: ignore[attr-defined]
-    claims = claims_of(rows, speeds)
-    parts = throughput_shares(claims, counts)
-    used = (parts * (claims.jobs * claims.gpus)[:, None]).sum(axis=0)
-    assert (used <= np.array(counts) * (1 + 1e-6)).all()
-    assert (parts.sum(axis=1) <= 1 + 1e-6).all()
-    throughput = (parts * speeds).sum(axis=1)
-    assert (throughput > 0).all()
+def test_even_shares_keep_within_the_gpus_and_nobody_starves(rows: list[tuple[int, float]], gpu_count: int) -> None:
+    users, gpus = (np.array(column) for column in zip(*rows, strict=True))
+    parts = even_shares(users.astype(np.int32), gpus, gpu_count)
+    assert ((parts > 0) & (parts <= 1 + 1e-9)).all()
     # Either every job runs all the time, or all GPUs are used.
-    assert np.isclose(parts.sum(axis=1), 1, atol=1e-4).all() or np.isclose(used.sum(), sum(counts), rtol=1e-4)
+    assert np.isclose(parts, 1).all() or np.isclose((parts * gpus).sum(), gpu_count)

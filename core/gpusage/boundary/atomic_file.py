@@ -11,70 +11,67 @@ from pathlib import Path
 
 _RANDOM_BYTES = 8
 _OWN_OUTPUT = (Path("/dev"), Path("/dev/fd"), Path("/proc/self/fd"))
-"""``/dev/stdout`` leads to a file where a shell sent it to one, ``/dev/fd/63`` to a pipe; more may be printed there."""
+"""``/dev/stdout`` may lead to a redirected file, ``/dev/fd/63`` to a pipe; other output may follow there."""
 
 
 def atomic_write(path: Path, text: str) -> None:
     """Write *text* to *path* through a temporary file, so that no reader sees a part of it.
 
-    No link is followed: one that stands at *path* is replaced, for whoever may write to the folder may have put it
-    there. A file that was there keeps its mode, so that what was private stays private, and its owner where we may give
-    it away; but not a file that another user put into a folder in which everybody may write. A device or a pipe of
-    one's own is written to, never replaced. Nobody can foresee the draft's name.
+    A link at *path* is replaced, never followed. A present file keeps its mode, and its owner where this process may
+    set it. A device or a pipe of one's own is written to, never replaced.
 
     Raises:
-        OSError: *path* cannot be written; nothing is left beside it.
+        OSError: *path* cannot be written; no draft is left beside it.
         UnicodeEncodeError: *text* has half of a character.
     """
     if path.exists() and any(path.parent.resolve() == folder.resolve() for folder in _OWN_OUTPUT):
         path.write_text(text, encoding="utf-8")
         return
-    present = _present(path)
+
+    # The link itself, not its target: whoever may write to the folder may have put it there.
+    present = None
+    with contextlib.suppress(OSError):  # opening the draft raises the same error, with the draft's name
+        present = path.lstat()
     if present is not None and not stat.S_ISREG(present.st_mode) and not stat.S_ISLNK(present.st_mode):
         _write_to(path, text)
         return
+
+    # Nobody can foresee this name, and "x" never opens a file or a link that is there already.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(_RANDOM_BYTES)}")
     try:
         with draft.open("x", encoding="utf-8") as file:
-            if present is not None and _is_to_keep(path.parent, present):
-                _keep_rights(file.fileno(), present)
+            if present is not None and stat.S_ISREG(present.st_mode):
+                # In a folder such as /tmp another user may have put the file there, with rights of that user's choice.
+                is_own = present.st_uid == os.geteuid() or not path.parent.stat().st_mode & stat.S_IWOTH
+                if is_own:
+                    # Owner before mode: fchown clears the set-user-ID bits. Rights before text: a private text is
+                    # never readable, not even in the draft.
+                    with contextlib.suppress(PermissionError):
+                        os.fchown(file.fileno(), present.st_uid, present.st_gid)
+                    os.fchmod(file.fileno(), stat.S_IMODE(present.st_mode))
             file.write(text)
         draft.replace(path)
-    except BaseException:
+    except BaseException:  # an interrupt leaves no draft either
         with contextlib.suppress(OSError):
             draft.unlink()
         raise
 
 
-def _present(path: Path) -> os.stat_result | None:
-    try:
-        return path.lstat()
-    except OSError:  # whoever writes the draft says what is wrong
-        return None
-
-
 def _write_to(path: Path, text: str) -> None:
-    """Write to a device or a pipe, which must be our own or root's: another user's would take what is private."""
+    """Write to a device or a pipe of our own or of root."""
+    # Another user's pipe would hand a private text to that user.
     if path.lstat().st_uid not in (0, os.geteuid()):
         raise PermissionError(errno.EPERM, "It is another user's pipe or device", str(path))
+
+    # Non-blocking, because opening a pipe without a reader would wait for good; ENXIO reports it instead.
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
         raise OSError(errno.ENXIO, "It is a pipe that nobody reads, or no file", str(path)) from error
-    os.set_blocking(descriptor, True)  # a reader may be slow; to open it would have waited for one for ever
+
+    # Blocking again, because a reader may be slow.
+    os.set_blocking(descriptor, True)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
-
-
-def _is_to_keep(folder: Path, present: os.stat_result) -> bool:
-    """Return whether the rights of the file *present* in *folder* are those that its writer wants."""
-    is_own = present.st_uid == os.geteuid() or not folder.stat().st_mode & stat.S_IWOTH
-    return stat.S_ISREG(present.st_mode) and is_own
-
-
-def _keep_rights(draft: int, present: os.stat_result) -> None:
-    with contextlib.suppress(PermissionError):
-        os.fchown(draft, present.st_uid, present.st_gid)
-    os.fchmod(draft, stat.S_IMODE(present.st_mode))

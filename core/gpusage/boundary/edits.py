@@ -1,4 +1,4 @@
-"""Changes to an admin's files: shown as a diff, made all or not at all."""
+"""Changes to an admin's files: printed as a diff, and made all or not at all."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Edit:
     """One file before and after; ``None`` is a file that does not exist.
 
     Attributes:
-        mode: Of a new file; one that is there keeps its own.
-        summary: What is shown in place of the difference.
+        mode: Mode of a new file; a present file keeps its own.
+        summary: Text in place of the diff.
     """
 
     path: Path
@@ -31,24 +31,26 @@ class Edit:
 
     @property
     def changes(self) -> bool:
-        """Whether anything would be written."""
+        """Whether the edit changes the file."""
         return self.before != self.after
 
     def diff(self) -> str:
         """Return the change as `diff -u` shows it, or its summary."""
         if self.summary:
             return f"{self.path}: {self.summary}\n"
+
         lines = difflib.unified_diff(
             (self.before or "").splitlines(keepends=True),
             (self.after or "").splitlines(keepends=True),
             str(self.path) if self.before is not None else os.devnull,
             str(self.path) if self.after is not None else os.devnull,
         )
+        # difflib leaves a last line without its line end, so that two lines would run together.
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def make_edits(edits: Iterable[Edit]) -> None:
-    """Write every edit that changes something; where one fails, or the user interrupts, undo those before it.
+    """Write all edits that change a file; on a failure or an interrupt, undo the edits before it.
 
     Raises:
         RequestError: A file cannot be written, or is no longer what it was when the edit was planned.
@@ -57,13 +59,16 @@ def make_edits(edits: Iterable[Edit]) -> None:
     try:
         for edit in edits:
             if edit.changes:
+                # Before the write: an interrupt in the middle of it is undone, too.
                 begun.append(edit)
                 _require_unchanged(edit)
                 _write(edit.path, edit.after, edit.mode)
     except BaseException as error:
         left = [str(each.path) for each in reversed(begun) if not _undo(each)]
+        # An interrupt passes on as it is, unless a file is still changed: then the user must know its name.
         if not left and not isinstance(error, (OSError, RequestError)):
             raise
+
         step = "Run it as root, or as its owner in its group" if isinstance(error, OSError) else "Run it again"
         outcome = f"these stay changed: {', '.join(left)}" if left else "nothing was changed"
         message = (
@@ -73,7 +78,7 @@ def make_edits(edits: Iterable[Edit]) -> None:
 
 
 def edit_of(path: Path, after: str | None, *, mode: int = 0o644) -> Edit:
-    """Return the edit that makes *after* of the file at *path*; it may change nothing."""
+    """Return the edit of the file at *path* to the text *after*; the two may be equal."""
     return Edit(path=path, before=read_text(path), after=after, mode=mode)
 
 
@@ -84,6 +89,7 @@ def read_text(path: Path) -> str | None:
         RequestError: It cannot be read, or is not UTF-8.
     """
     try:
+        # newline="" keeps an admin's CRLF, so that an edit changes no other line.
         with path.open(encoding="utf-8", newline="") as file:
             return file.read()
     except FileNotFoundError:
@@ -100,26 +106,28 @@ def _require_unchanged(edit: Edit) -> None:
 
 
 def _undo(edit: Edit) -> bool:
-    """Restore the file unless somebody else has written to it since; return whether it is as it was before."""
+    """Restore the file unless somebody else has written to it since; return whether our change is gone."""
     try:
         text = read_text(edit.path)
         if text == edit.after:
             _write(edit.path, edit.before, edit.mode)
             text = edit.before
-    except BaseException:  # an interrupt as well: the others are undone first, and this one is named
+    except BaseException:  # an interrupt, too: the other edits are undone first, and the error names this file
         return False
     return text == edit.before or text != edit.after
 
 
 def _write(path: Path, text: str | None, mode: int) -> None:
-    """Put *text* in the place of *path* at once, its owner and mode kept; a power cut leaves the old or the new."""
+    """Replace the text of *path* at once, with owner and mode kept; a power cut leaves the old or the new text."""
     if text is None:
         path.unlink(missing_ok=True)
         _sync_folder(path.parent)
         return
+
     _make_folder(path.parent)
+    # Through a link: an admin may keep a configuration in another folder.
     target = path.resolve()
-    # Always the same name: what an installer that was killed has left is taken away by the next one.
+    # Always the same name, so that the next installer removes the draft of a killed one.
     fresh = target.with_name(f".{target.name}.gpusage-new")
     fresh.unlink(missing_ok=True)
     try:
@@ -128,8 +136,16 @@ def _write(path: Path, text: str | None, mode: int) -> None:
             file.write(text)
             present = target.stat() if target.exists() else None
             if present and (present.st_uid, present.st_gid) != (os.geteuid(), os.getegid()):
-                _copy_owner(file.fileno(), present.st_uid, present.st_gid)
+                # Only root gives a file to other users, or to a group without being in it.
+                try:
+                    os.fchown(file.fileno(), present.st_uid, present.st_gid)
+                except PermissionError as error:
+                    owner = f"user {present.st_uid} and group {present.st_gid}"
+                    message = f"it belongs to {owner}, to whom this user may not give a file"
+                    raise PermissionError(message) from error
+            # After fchown, which clears the set-user-ID bits.
             os.fchmod(file.fileno(), present.st_mode & 0o7777 if present else mode)
+            # Without fsync a power cut may leave the new name with an empty file.
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(target)
@@ -140,28 +156,16 @@ def _write(path: Path, text: str | None, mode: int) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make *folder* and what it lies in, open to everyone, whatever the umask: jobs' users run files there."""
+    """Make *folder* and its parents, open to everyone whatever the umask, because jobs' users run files there."""
     if not folder.is_dir():
         _make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
         folder.chmod(_FOLDER_MODE)
 
 
-def _copy_owner(handle: int, uid: int, gid: int) -> None:
-    """Give a new file the owner and group of the one that it replaces.
-
-    Raises:
-        PermissionError: This user may not; only root gives a file to others, or to a group without being in it.
-    """
-    try:
-        os.fchown(handle, uid, gid)
-    except PermissionError as error:
-        message = f"it belongs to user {uid} and group {gid}, to whom this user may not give a file"
-        raise PermissionError(message) from error
-
-
 def _sync_folder(folder: Path) -> None:
-    with suppress(OSError):  # some network file systems know no such thing
+    # A name lives in its folder, which has an fsync of its own; some network file systems refuse it.
+    with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)

@@ -9,14 +9,14 @@ import signal
 from gpusage_hooks.errors import RequestError
 
 _STATUS_OF_SIGNALS = 128
-"""A shell adds a signal's number to it, where a signal ended the shell's last command (POSIX, 2.8.2)."""
+"""A shell's status is this plus the number of the signal that ended its last command (POSIX, 2.8.2)."""
 _FROM_OUTSIDE = frozenset(
     {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGUSR1, signal.SIGUSR2}
     | {signal.SIGTERM, signal.SIGXCPU, signal.SIGXFSZ}
 )
 """A person, a workload manager or the kernel sends these; a program that lacks GPU memory gets SIGABRT at most."""
 _NOT_STARTED = frozenset({126, 127})
-"""A shell ends so where its last command cannot be run, or does not exist."""
+"""A shell's status where its last command cannot run, or does not exist."""
 
 
 def user_name() -> str:
@@ -25,6 +25,7 @@ def user_name() -> str:
     Raises:
         RequestError: The user has no name; daemons run nothing for such a user.
     """
+    # Not $USER or $LOGNAME: anybody can set them.
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError as error:
@@ -33,10 +34,10 @@ def user_name() -> str:
 
 
 def is_interrupted(status: int, number: int = 0) -> bool:
-    """Return whether a failed script ended for a reason from outside, so surely not because it lacked GPU memory.
+    """Return whether a failed script ended for a reason from outside, surely not for lack of GPU memory.
 
     Args:
         status: The exit status, 0 to 255.
-        number: Of the signal that ended the script itself; 0 where none did.
+        number: The signal that ended the script itself; 0 without one.
     """
     return status in _NOT_STARTED or (number or status - _STATUS_OF_SIGNALS) in _FROM_OUTSIDE

@@ -1,4 +1,4 @@
-"""Text of users, model files and daemons as it may be shown: nothing in it acts on a terminal, a log or a database."""
+"""Text of users, model files and daemons, made harmless for a terminal, a log and a database."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ ELLIPSIS = "..."
 
 def visible(text: str) -> str:
     """Return *text* with a question mark for each character that does not print, line breaks included."""
+    # One call in C for nearly all texts: an answer to a submission passes here several times.
     return text if text.isprintable() else "".join(character if character.isprintable() else "?" for character in text)
 
 
 def visible_lines(text: str) -> str:
-    """Return *text* as `visible` does, but with its line breaks."""
+    """Return *text* with a question mark for each character that does not print, except its line breaks."""
     return "\n".join(map(visible, text.split("\n")))
 
 
 def one_line(text: str) -> str:
-    """Return *text* on one line: line breaks, tabs and runs of spaces are one space, the rest is made visible."""
+    """Return *text* on one line, with one space for each run of white space, and otherwise as `visible` does."""
     return visible(" ".join(text.split()))
 
 
@@ -33,5 +34,5 @@ def with_end(sentence: str) -> str:
 
 
 def shortened(text: str, maximum: int) -> str:
-    """Return *text*, no longer than *maximum* characters; an ellipsis ends what was cut off."""
+    """Return *text*, cut to *maximum* characters with an ellipsis at its end."""
     return text if len(text) <= maximum else text[: maximum - len(ELLIPSIS)] + ELLIPSIS

@@ -1,10 +1,10 @@
-"""Documents from outside -> typed values: msgspec checks them, and each refusal becomes one sentence.
+"""Documents from outside -> typed values, checked by msgspec, with each refusal as one sentence.
 
 Invariants:
 
-1. A field may say in words what it must be: ``Annotated[int, Meta(ge=0, description="a count of GPUs")]``.
-2. A sentence is about the last name on the way to what is wrong: about ``sizes``, not about its third entry.
-3. msgspec takes 40 ms to import; what `gpusage predict` imports leaves this module alone.
+1. A field's description is its rule in words: ``Annotated[int, Meta(ge=0, description="a count of GPUs")]``.
+2. A sentence is about the last name on the path to the wrong value: about ``sizes``, not about its third entry.
+3. msgspec takes 40 ms to import, so modules of `gpusage predict` do not import this one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec import inspect
 
 T = TypeVar("T")
 Step = str | int
-"""From a value to one in it: the name of a key, or the index of an entry; ``...`` is any key of a mapping."""
+"""A step into a value: the name of a key, or the index of an entry; ``...`` is any key of a mapping."""
 
 _PATH = re.compile(r" - at `(?:key` in `)?\$([^`]*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(?:(\d+)|(\.\.\.))\]")
@@ -32,18 +32,18 @@ _WORDS: Mapping[type[inspect.Type], str] = {
     inspect.FloatType: "a number",
     inspect.VarTupleType: "a list",
 }
-"""What to call a value of these types; anything else is a table."""
+"""Types in words; all others are tables."""
 
 
 class MismatchError(ValueError):
     """A document does not have the expected type at some place.
 
     Attributes:
-        above: The way to the table that has the key.
-        key: What is wrong; ``""`` where it is the document itself.
-        rule: What it must be, in words.
-        value: What stands there instead; ``None`` where nothing does.
-        hint: The nearest known key, or all of them, as a sentence; ``""`` where the key is known.
+        above: Path to the table that has the key.
+        key: The wrong key; ``""`` is the document itself.
+        rule: The expected value, in words.
+        value: The document's value; ``None`` without one.
+        hint: Sentence with the nearest known key, or with all known keys; ``""`` for a known key.
     """
 
     def __init__(self, way: Sequence[Step], rule: str, value: object, hint: str = "") -> None:
@@ -56,15 +56,15 @@ class MismatchError(ValueError):
 
 
 def read_as(kind: type[T], document: object, prefix: str = "") -> T:
-    """Return *document*, as JSON or TOML gives it, as a *kind*.
+    """Convert *document*, read from JSON or TOML, to a *kind*.
 
     Args:
         kind: A `msgspec.Struct` or a dataclass.
         document: Mappings with texts as keys, lists, texts, numbers, truth values and ``None``.
-        prefix: What stands before a key where its full name is shown, for example ``daemon.``.
+        prefix: Prefix of a key in its full name, for example ``daemon.``.
 
     Raises:
-        MismatchError: It is none.
+        MismatchError: The document does not have this type.
     """
     try:
         return msgspec.convert(document, kind)
@@ -75,15 +75,17 @@ def read_as(kind: type[T], document: object, prefix: str = "") -> T:
 
 
 def nearest_key(key: str, known: Sequence[str], prefix: str = "") -> str:
-    """Return the one of the *known* keys that *key* is most like, or all of them, as a sentence."""
+    """Return a sentence with the *known* key that is most like *key*, or with all known keys."""
     near = difflib.get_close_matches(key, known, n=1)
     return f"Did you mean {prefix + near[0]!r}?" if near else f"Known are {', '.join(known)}."
 
 
 def _mismatch(kind: type, document: object, complaint: str, prefix: str) -> MismatchError:
-    """Return what msgspec's *complaint* about a *document* says, in our words."""
+    """Return msgspec's *complaint* about a *document* in our words."""
+    # msgspec (0.22) reports the place in its message alone, so the message is parsed.
     way, unknown = _path_steps(complaint)
     value = reduce(_value, way, document)
+
     if unknown:
         known = [field.encode_name for field in _fields(reduce(_type, way[:-1], inspect.type_info(kind)))]
         return MismatchError(way, "a known one", value, nearest_key(str(way[-1]), known, prefix))
@@ -91,27 +93,29 @@ def _mismatch(kind: type, document: object, complaint: str, prefix: str) -> Mism
 
 
 def _path_steps(complaint: str) -> tuple[tuple[Step, ...], bool]:
-    """Return the steps to the last name that a *complaint* is about, and whether that name is an unknown one."""
+    """Return the steps to the last name in a *complaint*, and whether this name is unknown."""
     place, field = _PATH.search(complaint), _FIELD.search(complaint)
     steps: list[Step] = [
         name or (int(index) if index else dots) for name, index, dots in _STEP.findall(place[1] if place else "")
     ]
     if field:
         return (*steps, field[2]), field[1] == "unknown"
+
+    # Up to the last name: people look for `sizes`, not for its third entry.
     while steps and (isinstance(steps[-1], int) or steps[-1] == "..."):
         steps.pop()
     return tuple(steps), False
 
 
 def _value(value: object, step: Step) -> object:
-    """Return what lies one *step* below *value*, ``None`` if nothing does or it cannot be known."""
+    """Return the value one *step* below *value*; ``None`` if there is none, or *step* is any key."""
     if isinstance(value, Mapping):
         return value.get(step)
     return value[step] if isinstance(value, (list, tuple)) and isinstance(step, int) else None
 
 
 def _type(kind: inspect.Type, step: Step) -> inspect.Type:
-    """Return the type of what lies one *step* below a *kind*."""
+    """Return the type one *step* below a *kind*."""
     kind = _bare(kind)
     if isinstance(kind, inspect.DictType):
         return kind.value_type
@@ -126,14 +130,15 @@ def _fields(kind: inspect.Type) -> tuple[inspect.Field, ...]:
 
 
 def _bare(kind: inspect.Type) -> inspect.Type:
-    """Return *kind* without its description; of what may be ``None`` the other."""
+    """Return *kind* without its description, and without ``None``."""
+    # msgspec puts None last in a union, and no document of ours has another union.
     if isinstance(kind, inspect.Metadata):
         return _bare(kind.type)
     return _bare(kind.types[0]) if isinstance(kind, inspect.UnionType) else kind
 
 
 def _words(kind: inspect.Type) -> str:
-    """Return a *kind* in words: its own description, or ours."""
+    """Return a *kind* in words: its own description, or `_WORDS`."""
     if isinstance(kind, inspect.UnionType):
         return _words(kind.types[0])
     if isinstance(kind, inspect.Metadata):

@@ -27,7 +27,7 @@ from gpusage.cli.cards.card import summarize
 from gpusage.cli.scripts import manager_of, read_script, read_scripts
 from gpusage.graphs.card.text import encode, to_document, write_file
 from gpusage.graphs.reader import CARD_SUFFIX
-from gpusage.plugins.managers import installed_managers
+from gpusage.plugins.loading import installed_managers
 from gpusage_hooks.errors import GraphError, RequestError
 
 SCHEMA = "gpusage.capture/1"

@@ -20,7 +20,7 @@ from gpusage.cli.decisions import origins_of, user_name
 from gpusage.cli.predicting.money import site_prices
 from gpusage.cli.user_file import page_origin, write_output
 from gpusage.decisions.advisor import Advisor, make_advisor
-from gpusage.plugins.managers import installed_managers
+from gpusage.plugins.loading import installed_managers
 from gpusage.reports import lines, page
 from gpusage.reports.amounts import rates_of
 from gpusage.reports.breakdown import Dimension, ReportRules

@@ -9,7 +9,7 @@ import click
 
 from gpusage.boundary.printable_text import visible_lines
 from gpusage.cli import tables
-from gpusage.plugins.managers import installed_managers
+from gpusage.plugins.loading import installed_managers
 from gpusage.service.client import find_status
 from gpusage.settings.configuration import DaemonSettings
 from gpusage.settings.configuration_file import read_configuration

@@ -21,7 +21,7 @@ from gpusage.cli.scripts import Script, manager_of, read_scripts
 from gpusage.decisions.advisor import Advisor, make_advisor
 from gpusage.decisions.outcome import Outcome, describe_change, describe_need, hold_reason
 from gpusage.experience.learned import NOTHING_LEARNED
-from gpusage.plugins.managers import installed_managers
+from gpusage.plugins.loading import installed_managers
 from gpusage.policies.share_price import cost
 from gpusage.policies.sharing import SharePrice
 from gpusage.service.configuration_watch import kill_reason

@@ -110,13 +110,14 @@ class Advisor(Predictor):
             GraphError: No reader knows the format, or the one that does cannot read it.
         """
         graph = self.hooks.read_model(source, shape or {})
-        if graph is None:
-            message = folder_rejection(source) or (
-                f"Model {source!r} must be an ONNX file, a .pt2 program, a Hugging Face folder, a saved card, "
-                "or a name such as 'timm:resnet50'; got none of these. Check the path."
-            )
-            raise GraphError(message)
-        return graph
+        if graph is not None:
+            return graph
+
+        message = folder_rejection(source) or (
+            f"Model {source!r} must be an ONNX file, a .pt2 program, a Hugging Face folder, a saved card, "
+            "or a name such as 'timm:resnet50'; got none of these. Check the path."
+        )
+        raise GraphError(message)
 
     def parse(self, submission: DecisionRequest) -> Job:
         """Return *submission* as its manager's plugin parses it.
@@ -125,13 +126,14 @@ class Advisor(Predictor):
             GpuUsageError: It is malformed where it is addressed to us, a plugin is at fault, or none knows its manager.
         """
         job = self.hooks.parse_submission(submission, self.context(submission.manager))
-        if job is None:
-            message = (
-                f"Submission {submission.origin!r} must be one that a plugin understands; got no answer. "
-                f"Install the plugin for {submission.manager}."
-            )
-            raise RequestError(message)
-        return job
+        if job is not None:
+            return job
+
+        message = (
+            f"Submission {submission.origin!r} must be one that a plugin understands; got no answer. "
+            f"Install the plugin for {submission.manager}."
+        )
+        raise RequestError(message)
 
     def advise(self, job: Job, cluster: Cluster, read_model: ReadModel) -> Outcome:
         """Return the outcome of *job* on *cluster*.
@@ -197,8 +199,10 @@ class Advisor(Predictor):
 
     def keep_unchanged(self, submission: DecisionRequest, reason: str, job: Job | None = None) -> Outcome:
         """Return the outcome that *submission* stays as it is for *reason*; *job* is its parsed form, if any."""
+        # Of a submission that nobody parsed, nothing is known of its request.
         request = job.request if job else GpuRequest(gpu_count=0)
         text = job.request_text if job else ""
+
         return Outcome(
             submission=submission,
             job=job,
@@ -310,6 +314,8 @@ class Advisor(Predictor):
         visible, allowed = cluster.within(*reach), without_forbidden(cluster, names, self.catalogue).within(*reach)
         reached = [pool.site_type for pool in visible.pools if admits(pool, request)]
         left = [pool.site_type for pool in allowed.pools if admits(pool, request)]
+
+        # A request without GPUs is no business of ours, and one that loses no type needs no condition.
         if left == reached or not request.gpu_count:
             return request, allowed
         if not left:

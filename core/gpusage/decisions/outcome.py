@@ -173,6 +173,7 @@ def explain(decision: Decision, rendered: RenderedDecision, assumed: Sequence[st
     """
     if decision.code is Code.DECLINE:
         return ""
+
     is_rewritten = decision.code is Code.REWRITE
     parts = [describe_change(rendered.before, rendered.after) if is_rewritten else f"{rendered.before} kept"]
     if decision.need and assumed:
@@ -192,9 +193,12 @@ def describe_change(before: str, after: str) -> str:
 def describe_need(need: GpuNeed) -> str:
     """Return the prediction for one GPU, or for a share of it with its price, each figure with its interval."""
     if need.share_percent < WHOLE_PERCENT:
+        # People say "half a v100": neither its form nor its memory.
         part = part_of(need.share_percent, _MEMORY_AND_FORM.sub("", need.gpu))
         booked = replace(need.required_bytes, high=need.share_memory_bytes)
         return f"{part} costs {cost(need.slowdown)} | {_figure(booked, scale=1 / GIB, digits=1, unit='GiB')}"
+
+    # History knows no SM activity, which only a model shows.
     if need.source == "history":
         busy = _figure(need.gpu_utilization, scale=100, digits=0, unit="%")
         return f"on {need.gpu}: busy {busy}, {_figure(need.memory_bytes, scale=1 / GIB, digits=1, unit='GiB')}"

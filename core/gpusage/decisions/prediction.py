@@ -150,6 +150,7 @@ class Predictor:
         user_utilization = workload.alone.utilization
         if user_utilization is None:
             return workload
+
         experience = self.find(graph, workload).experience
         comparable = user_utilization if is_same_batch_size(workload) else None
         if experience is None or not experience.contradicts(comparable):
@@ -278,6 +279,8 @@ def _on_share(need: GpuNeed, workload: Workload, gpu: Gpu, price: Price, alone_s
     need = replace(need, step_time_s=step_time_s, throughput_samples_per_s=throughput(workload, step_time_s))
     if price.share_percent == WHOLE_PERCENT:
         return replace(need, fits=need.required_bytes.high <= gpu.memory_bytes)
+
+    # A share has a wall: what fits is decided by the second upper end, and by the share's part of the memory.
     cap_bytes = memory_cap_bytes(gpu.memory_bytes, price.share_percent)
     fits = need.share_memory_bytes <= cap_bytes
     note = (

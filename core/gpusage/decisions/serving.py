@@ -121,16 +121,21 @@ def serving_of(graph: ModelGraph, workload: Workload, gpu: Gpu) -> Serving:
             "predicted; got strategy=pipeline. Remove 'strategy'."
         )
         raise RequestError(message)
+
     alone = analyze(graph, replace(workload, batch_size=1))
     decoding = alone.decoding
     if decoding is None:
         message = "A workload that is served must generate."
         raise ValueError(message)
+
+    # Of one sample all but its cache is resident, and what a decoder takes from an encoder for the prompt. Blocks of
+    # keys and values fill the rest of the memory that the server reserves.
     cached = decoding.passes()[1].kv_cache_bytes
     resident = alone.required_bytes([gpu])[0].value - cached
     free_bytes = RESERVED_SHARE * gpu.memory_bytes - resident - decoding.read_bytes * decoding.prompt_tokens
     blocks = max(int(free_bytes // (BLOCK_TOKENS * decoding.kv_cache_bytes)), 0)
     answers = min(blocks // ceil(decoding.total_tokens / BLOCK_TOKENS), MOST_ANSWERS)
+
     server, count = _Server(graph, workload, gpu), max(answers, 1)
     step = alone.step_time_s([gpu])[0]
     residence_s, tokens = server.residence_s(count), decoding.decode_count + 1
@@ -160,11 +165,15 @@ def fleet_of(graph: ModelGraph, workload: Workload, gpu: Gpu, rate_per_s: float,
     server = _Server(graph, workload, gpu)
     if not most or server.prefill_s() > first_token_s:
         return None
+
+    # The fewest GPUs whose throughput is enough; then more of them, by a tenth, until waits are short enough, too.
     count = ceil(rate_per_s / (most / server.residence_s(most)))
     while count * workload.gpus <= MOST_GPUS and not _keeps(server, rate_per_s / count, first_token_s, most):
         count = max(count + 1, int(count * 1.1))
     if count * workload.gpus > MOST_GPUS:
         return None
+
+    # Where one GPU is enough, the smallest share of it may be.
     if count * workload.gpus == 1 and limits_threads(gpu):
         for percent in SHARE_PERCENTS:
             part = replace(share_of(gpu, percent), memory_bytes=gpu.memory_bytes * percent // 100)
@@ -182,6 +191,7 @@ def _keeps(server: _Server, rate_per_s: float, first_token_s: float, most: int) 
     answers = server.answers_for(rate_per_s, most)
     if answers is None:
         return False
+
     prefill_s = server.prefill_s()
     waited = waited_services(rate_per_s * prefill_s, IN_TIME)
     pass_s = server.token_s(answers) if answers > 1 else 0.0

@@ -118,6 +118,7 @@ def _built_in_rows() -> tuple[Gpu, ...]:
 
 def _gpu(row: Mapping[str, Any]) -> Gpu:
     major, minor = row["compute_capability"]
+    # Boards without links, and networks that are not known, have no such field.
     link_gb_per_s, network_gbit_per_s = row.get("link_gb_per_s"), row.get("network_gbit_per_s")
     gpu = Gpu(
         name=row["name"],

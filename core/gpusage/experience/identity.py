@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
+from itertools import chain
+from operator import attrgetter
 from typing import Literal
 
 from gpusage_hooks.job_keys import STEP_SETTINGS
@@ -36,8 +38,8 @@ def fingerprint(graph: ModelGraph) -> str:
     if isinstance(known, str):
         return known
 
-    operators = sorted(Counter(node.op_type for node in graph.nodes).items())
-    shapes = sorted(Counter(shape for node in graph.nodes for shape in node.outputs).items())
+    operators = sorted(Counter(map(attrgetter("op_type"), graph.nodes)).items())
+    shapes = sorted(Counter(chain.from_iterable(map(attrgetter("outputs"), graph.nodes))).items())
     digits = _digest((graph.parameter_count, graph.fixed_batch_size, graph.inputs, operators, shapes))
     graph.derived[__name__] = digits
     return digits

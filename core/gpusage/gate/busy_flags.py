@@ -44,6 +44,19 @@ class BusyFlags:
         self._open()
         os.register_at_fork(after_in_child=self._open)
 
+    def _open(self) -> None:
+        """Begin without a place; a forked child opens the file anew, because its parent's place is not its own."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        # A page of a full file system that is mapped and not there ends the process by SIGBUS.
+        os.posix_fallocate(descriptor, 0, PLACES)
+
+        # Never closed before the process ends: closing any descriptor of the file frees the lock (POSIX).
+        self._descriptor = descriptor
+        self._memory = mmap.mmap(descriptor, PLACES)
+        self._lock = threading.Lock()
+        self._place: int | None = None
+        self._in_flight = 0
+
     @contextmanager
     def request(self) -> Iterator[None]:
         """Keep a request in flight for as long as the block runs."""
@@ -56,16 +69,19 @@ class BusyFlags:
     def enter(self) -> None:
         """Begin a request; requests of several threads may overlap."""
         with self._lock:
-            self._claim_place()
+            # If no byte is free, training does not see this process.
+            if self._place is None:
+                self._place = next((place for place in range(PLACES) if self._locked(place)), None)
             self._in_flight += 1
-            self._set_state(BUSY)
+            if self._place is not None:
+                self._memory[self._place] = BUSY
 
     def leave(self) -> None:
         """End a request that `enter` began."""
         with self._lock:
             self._in_flight -= 1
-            if not self._in_flight:
-                self._set_state(PRESENT)
+            if not self._in_flight and self._place is not None:
+                self._memory[self._place] = PRESENT
 
     def is_busy(self) -> bool:
         """Return whether a request of another living process is in flight."""
@@ -75,31 +91,14 @@ class BusyFlags:
         """Return whether another living process serves here, busy or not."""
         return self._memory[:] != _EMPTY and any(self._alive(place, PRESENT) for place in range(PLACES))
 
-    def _open(self) -> None:
-        """Begin without a place; a forked child opens the file anew, because its parent's place is not its own."""
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        os.posix_fallocate(descriptor, 0, PLACES)
-        self._descriptor = descriptor  # never closed before the process ends: that would free the lock
-        self._memory = mmap.mmap(descriptor, PLACES)
-        self._lock = threading.Lock()
-        self._place: int | None = None
-        self._in_flight = 0
-
-    def _claim_place(self) -> None:
-        """Claim the first free byte; if none is free, training does not see this process."""
-        if self._place is None:
-            self._place = next((place for place in range(PLACES) if self._locked(place)), None)
-
-    def _set_state(self, state: int) -> None:
-        if self._place is not None:
-            self._memory[self._place] = state
-
     def _alive(self, place: int, least: int) -> bool:
         """Return whether another process is at *place*; the byte of one that is gone is cleared."""
         if self._memory[place] < least or place == self._place:
             return False
         if not self._locked(place):
             return True
+
+        # Nobody holds the lock any more, so its process is gone.
         self._memory[place] = FREE
         fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, place)
         return False
@@ -119,7 +118,11 @@ def process_flags() -> BusyFlags:
     Raises:
         RequestError: Its folder is not this user's own, or has no room.
     """
-    path = own_folder() / f"flags-{_shared_by()}"
+    # Processes on the same GPUs, under the same MPS daemon, have these in common.
+    names = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY")
+    shared_by = hashlib.sha256(repr([os.environ.get(name) for name in names]).encode()).hexdigest()[:12]
+    path = own_folder() / f"flags-{shared_by}"
+
     try:
         return flags_at(path)
     except OSError as error:
@@ -160,12 +163,15 @@ def own_folder() -> Path:
     shared = Path("/dev/shm")  # noqa: S108 - checked below: owner, mode and kind
     usual = (shared if shared.is_dir() else Path("/tmp")) / f"gpusage-{os.geteuid()}"  # noqa: S108 - as above
     folder = Path(os.environ.get(FOLDER_VARIABLE) or usual)
+
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
     except OSError as error:
         message = f"Gate's folder {folder} must be one that can be made; got {error.strerror}. Set {FOLDER_VARIABLE}."
         raise RequestError(message) from error
+
+    # Everybody may make a folder of this name in /dev/shm.
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         message = (
             f"Gate's folder {folder} must be a folder of your own with mode 0700; got mode "
@@ -173,9 +179,3 @@ def own_folder() -> Path:
         )
         raise RequestError(message)
     return folder
-
-
-def _shared_by() -> str:
-    """Return a name that processes on the same GPUs, under the same MPS daemon, have in common."""
-    names = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY")
-    return hashlib.sha256(repr([os.environ.get(name) for name in names]).encode()).hexdigest()[:12]

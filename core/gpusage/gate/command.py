@@ -31,6 +31,7 @@ def through_gate(command: Sequence[str]) -> tuple[str, ...]:
 
 def _program(command: Sequence[str]) -> int | None:
     """Return where the program stands: a script, or ``-m``; ``None`` where there is none that can be run."""
+    # Options of Python come before the program; -c and - have none that can be run after the gate.
     place = 1
     while place < len(command) and command[place].startswith("-") and command[place] != "-m":
         if command[place] in ("-", "-c"):

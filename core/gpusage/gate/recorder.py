@@ -71,9 +71,11 @@ class Recorder:
         running = self._stack.pop()
         if not running.is_part:
             return
+
         self._spans.append((module, running.begun, _stamp()))
         self._calls[module] += 1
         if module not in self.inputs:
+            # Shapes without memory: the inputs themselves may be large, and are freed soon.
             self.inputs[module] = tuple(
                 torch.empty_like(each, device="meta") if isinstance(each, torch.Tensor) else each for each in inputs
             )
@@ -97,6 +99,7 @@ def before_backward(output: object, call: Callable[[], None]) -> None:
     The graph stays as it is: `register_full_backward_pre_hook` would put a node of its own into it, which modules that
     work in place refuse.
     """
+    # The gradient of the output's first tensor shows when the module's backward run begins.
     first = output
     while isinstance(first, (tuple, list)) and first:
         first = first[0]

@@ -19,11 +19,13 @@ def main(arguments: list[str]) -> None:
         begin()
     except Exception as error:  # the program counts for more than the gate
         sys.stderr.write(f"gpusage gate: not used: {error}\n")
+
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as python -m does
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         return
+
     sys.argv = arguments
     sys.path.insert(0, os.path.dirname(os.path.realpath(arguments[0])))  # noqa: PTH120 - as python SCRIPT does
     runpy.run_path(arguments[0], run_name="__main__")

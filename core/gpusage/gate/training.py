@@ -16,7 +16,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -81,7 +81,11 @@ class Training:
     def _after_step(self, *_: object) -> None:
         """Record a step if it is time, hook modules while somebody serves, and unhook them where nobody does."""
         if self._recorder is not None:
-            self._set_parts(self._recorder)
+            self._recorder.stop()
+            self.parts = price_parts(self._recorder, self._gpu or own_gpu())
+            self._heavy = WeakSet(module for module, part in self.parts.items() if part.is_heavy)
+            self._recorder, self._steps_left = None, RECORD_AGAIN_AFTER
+
         self._steps_left -= 1
         if not self._flags.is_served():
             self._detach()
@@ -90,20 +94,11 @@ class Training:
             self._recorder = Recorder()
             self._recorder.start()
         elif not self._attached:
-            self._attach()
-
-    def _set_parts(self, recorder: Recorder) -> None:
-        recorder.stop()
-        self._recorder, self._steps_left = None, RECORD_AGAIN_AFTER
-        self.parts = price_parts(recorder, self._gpu or own_gpu())
-        self._heavy = WeakSet(module for module, part in self.parts.items() if part.is_heavy)
-
-    def _attach(self) -> None:
-        self._attached = [
-            modules.register_module_forward_pre_hook(self._before_forward),
-            modules.register_module_forward_hook(self._after_forward),
-            optimizers.register_optimizer_step_pre_hook(self._wait_for_requests),
-        ]
+            self._attached = [
+                modules.register_module_forward_pre_hook(self._before_forward),
+                modules.register_module_forward_hook(self._after_forward),
+                optimizers.register_optimizer_step_pre_hook(self._wait_for_requests),
+            ]
 
     def _detach(self) -> None:
         for handle in self._attached:
@@ -120,25 +115,23 @@ class Training:
 
     def _wait_for_requests(self, *_: object) -> None:
         """Return when no request is in flight, or when patience ends."""
-        if is_used():
-            self._stay_close()
+        # The host is at most one heavy part ahead of the GPU: what is queued there cannot be held any more. While a
+        # CUDA graph is captured, nothing may wait.
+        if is_used() and not torch.cuda.is_current_stream_capturing():
+            earlier, self._last = self._last, event_now()
+            if earlier is not None:
+                earlier.synchronize()
+
         if not self._flags.is_busy():
             return
         begun_s = time.monotonic()
         until_s = begun_s + self._patience.allowed_s(begun_s)
         while time.monotonic() < until_s and self._flags.is_busy():
             time.sleep(RECHECK_S)
+
         held_s = time.monotonic() - begun_s
         self._patience.spend(held_s)
         self.held_s += held_s
-
-    def _stay_close(self) -> None:
-        """Let the host be at most one heavy part ahead of the GPU: what is queued there cannot be held any more."""
-        if torch.cuda.is_current_stream_capturing():
-            return
-        earlier, self._last = self._last, event_now()
-        if earlier is not None:
-            earlier.synchronize()
 
 
 _OF_PROCESS: list[Training] = []
@@ -163,14 +156,9 @@ def price_parts(recorder: Recorder, gpu: str | None) -> Mapping[torch.nn.Module,
             known[likeness] = half_price(module, inputs, span_s, gpu)
         return known.get(likeness)
 
-    return parts_of(recorder.seconds(), price)
-
-
-def parts_of(
-    seconds: Mapping[torch.nn.Module, float], price: Callable[[Any, float], float | None]
-) -> Mapping[torch.nn.Module, Part]:
-    """Return a part for each module of *seconds*."""
-    return {module: Part(seconds=span_s, half_price=price(module, span_s)) for module, span_s in seconds.items()}
+    return {
+        module: Part(seconds=span_s, half_price=price(module, span_s)) for module, span_s in recorder.seconds().items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +218,11 @@ def half_price(module: torch.nn.Module, inputs: tuple[Any, ...], seconds: float,
         gpu: By its name of the catalogue, or PyTorch's.
     """
     sizes = [each.shape for each in inputs if isinstance(each, torch.Tensor) and each.dim()]
+
+    # A module of the user's may change when it is called again.
     if not type(module).__module__.startswith("torch.nn.") or not sizes:
         return None
+
     try:
         graph = gpusage.read_model(module, inputs)
         need = gpusage.predict(
@@ -239,6 +230,7 @@ def half_price(module: torch.nn.Module, inputs: tuple[Any, ...], seconds: float,
             gpu=gpu,
             share=HALF_PERCENT,
             step_time_s=seconds,
+            # Recurrent layers of PyTorch have the sequence's length first.
             batch_size=int(sizes[0][int(SEQUENCES_FIRST_NOTE in graph.notes)]),
             mode="train",
             precision=_precision(module),

@@ -12,10 +12,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from gpusage.plugins.implementation import Implementation
-from gpusage.plugins.plugin import Plugin
 from gpusage_hooks import specs
 from gpusage_hooks.errors import PluginError
 from gpusage_hooks.managers import Context, GpuCatalogue, Manager
@@ -49,6 +49,25 @@ T = TypeVar("T")
 NOBODY = Submitter()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugin:
+    """A plugin as it was loaded, or set aside.
+
+    Attributes:
+        name: Of its entry point; of the module where it is built in.
+        package: The distribution that it comes with; empty where that is not known.
+        version: The distribution's.
+        hooks: Those that it implements, sorted; none where it is set aside.
+        trouble: Why it is set aside, as one sentence; ``None`` where it is not.
+    """
+
+    name: str
+    package: str = ""
+    version: str = ""
+    hooks: tuple[str, ...] = ()
+    trouble: str | None = None
+
+
 class Hooks:
     """Asks plugins, a site's own before those that come with gpusage.
 
@@ -69,7 +88,8 @@ class Hooks:
 
     def are_ours(self, *hooks: str) -> bool:
         """Return whether nobody but gpusage itself implements *hooks*."""
-        return all(implementation.is_ours for hook in hooks for implementation in self._of(hook))
+        implementations = (implementation for hook in hooks for implementation in self._implementations.get(hook, ()))
+        return all(implementation.is_ours for implementation in implementations)
 
     def read_model(self, source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph | None:
         """Read a model's graph from a path or a name."""
@@ -184,10 +204,9 @@ class Hooks:
 
     def commands_of(self, plugin: str) -> Sequence[object]:
         """Return the click commands of the one plugin *plugin*, so that nobody waits for those of others."""
-        implementations = [
-            implementation for implementation in self._of("add_commands") if implementation.plugin == plugin
-        ]
-        answers: list[Sequence[object]] = self._collect_answers(implementations, {})
+        implementations = self._implementations.get("add_commands", ())
+        own = [implementation for implementation in implementations if implementation.plugin == plugin]
+        answers: list[Sequence[object]] = self._collect_answers(own, {})
         return [command for answer in answers for command in answer]
 
     def decision_made(self, record: DecisionRecord) -> None:
@@ -198,24 +217,22 @@ class Hooks:
         """Let plugins hear of what a job really did."""
         self._all(specs.usage_observed, usage=usage)
 
-    def _of(self, hook: str) -> Sequence[Implementation]:
-        return self._implementations.get(hook, ())
-
     def _first(self, hook: Callable[P, T | None], *_: P.args, **question: P.kwargs) -> T | None:
         """Return the first answer that is not ``None``."""
         try:
-            for implementation in self._of(hook.__name__):
+            for implementation in self._implementations.get(hook.__name__, ()):
                 answer: T | None = implementation.call(question)
                 if answer is not None:
                     return answer
         except PluginError as error:
+            # Nobody else is asked: the site wants this plugin's answer, and gpusaged then leaves the job as it is.
             self._faults[error.plugin] = str(error)
             raise
         return None
 
     def _all(self, hook: Callable[P, T | None], *_: P.args, **question: P.kwargs) -> list[T]:
         """Return the answer of each plugin that has one."""
-        return self._collect_answers(self._of(hook.__name__), question)
+        return self._collect_answers(self._implementations.get(hook.__name__, ()), question)
 
     def _collect_answers(self, implementations: Iterable[Implementation], question: Mapping[str, object]) -> list[T]:
         answers: list[T] = []
@@ -223,17 +240,15 @@ class Hooks:
             try:
                 answer: T | None = implementation.call(question)
             except PluginError as error:
-                self._left_out(error)
+                # Warn once: a hook may be called for every job.
+                if self._faults.get(error.plugin) != str(error):
+                    warn(str(error))
+                self._faults[error.plugin] = str(error)
                 continue
+
             if answer is not None:
                 answers.append(answer)
         return answers
-
-    def _left_out(self, error: PluginError) -> None:
-        """Remember what a plugin did wrong, and warn of it once."""
-        if self._faults.get(error.plugin) != str(error):
-            warn(str(error))
-        self._faults[error.plugin] = str(error)
 
 
 def warn(sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""One plugin's function for one hook: how it is called, and who is to blame where it fails.
+"""One plugin's function for one hook: how it is called, who is to blame where it fails, and errors in one sentence.
 
 Invariants:
 
@@ -13,11 +13,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, TextIO
 
-from gpusage.plugins.error_text import describe_error
 from gpusage_hooks.answers import check_answer
 from gpusage_hooks.errors import GpuUsageError, PluginError
 
@@ -56,9 +57,10 @@ class Implementation:
             PluginError: The plugin fails in another way, or breaks the contract.
         """
         arguments = [question[name] for name in self.arguments]
-        return self.function(*arguments) if self.is_ours else self._call_checked(arguments, question)
+        if self.is_ours:
+            return self.function(*arguments)
 
-    def _call_checked(self, arguments: list[object], question: Mapping[str, object]) -> Any:
+        # A plugin of others may end with any error, even SystemExit: none of them may end gpusaged.
         try:
             with output_aside():
                 answer = self.function(*arguments)
@@ -69,12 +71,14 @@ class Implementation:
                 raise
             rule = f"raise nothing but a GpuUsageError; it raised {describe_error(error)}"
             raise self._fault(rule) from error
+
+        # Checking its answer runs code of its own, too: a property.
         try:
             check_answer(self.hook, question, answer)
         except AssertionError as error:
             rule = f"answer as the contract says: {str(error).removesuffix('.')}"
             raise self._fault(rule) from error
-        except BaseException as error:  # what it answered runs code of its own, a property
+        except BaseException as error:
             if is_interrupt(error):
                 raise
             rule = f"answer as the contract says; checking its answer raised {describe_error(error)}"
@@ -84,3 +88,22 @@ class Implementation:
     def _fault(self, rule: str) -> PluginError:
         message = f"Plugin {self.plugin!r}, hook {self.hook!r}, must {rule}. Update or uninstall it."
         return PluginError(message, plugin=self.plugin, hook=self.hook)
+
+
+def sentence(error: BaseException) -> str:
+    """Return what *error* says: one of ours its own sentence, any other as `describe_error` has it."""
+    return _words(error) if isinstance(error, GpuUsageError) else describe_error(error)
+
+
+def describe_error(error: BaseException) -> str:
+    """Return what kind of error *error* is, what it says, and where it was raised, on one line."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    words = " ".join(_words(error).split())
+    return f"{type(error).__name__}{f': {words}' if words else ''} ({PurePath(where.filename).name}:{where.lineno})"
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a plugin's own kind of error may say nothing at all
+        return ""

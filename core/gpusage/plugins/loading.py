@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, wraps
 from importlib import import_module
 from importlib.metadata import EntryPoint
@@ -20,12 +20,11 @@ from typing import Any
 
 import pluggy
 
-from gpusage.plugins.error_text import describe_error
-from gpusage.plugins.hooks import Hooks, warn
-from gpusage.plugins.implementation import Implementation, is_interrupt, output_aside
-from gpusage.plugins.plugin import Plugin
+from gpusage.plugins.hooks import Hooks, Plugin, warn
+from gpusage.plugins.implementation import Implementation, describe_error, is_interrupt, output_aside
 from gpusage_hooks import API_VERSION, specs
 from gpusage_hooks.conformance import check_api, implemented
+from gpusage_hooks.managers import Manager
 
 ENTRY_POINT_GROUP = "gpusage"
 PACKAGE = "gpusage"
@@ -44,10 +43,6 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
 """The plugins that core consists of, each with the hook that it implements."""
 
 
-class UnusableError(Exception):
-    """A plugin cannot be used; the message says in one clause what it must be, and what it is."""
-
-
 @cache
 def load_hooks() -> Hooks:
     """Return the hooks of every built-in and installed plugin, with a warning for each that is set aside."""
@@ -63,6 +58,18 @@ def node_hooks() -> Hooks:
     return make_hooks(points, built_in=("gpusage.node.sampler.nvml",))
 
 
+@cache
+def installed_managers() -> Mapping[str, Manager]:
+    """Return the workload managers of the installed plugins."""
+    return managers_of(load_hooks())
+
+
+def managers_of(hooks: Hooks) -> Mapping[str, Manager]:
+    """Return the workload managers that plugins describe, in the order of their names; a site's own goes first."""
+    by_name = {manager.name: manager for manager in reversed(hooks.describe_manager())}
+    return MappingProxyType(dict(sorted(by_name.items())))
+
+
 def make_hooks(points: Sequence[EntryPoint] = (), built_in: Iterable[str] = BUILT_IN) -> Hooks:
     """Return the hooks of the plugins *built_in* and of those that *points* announce."""
     manager = pluggy.PluginManager("gpusage")
@@ -70,8 +77,23 @@ def make_hooks(points: Sequence[EntryPoint] = (), built_in: Iterable[str] = BUIL
     our_version = installed_version(PACKAGE)
     plugins = [_registered_built_in(manager, name, our_version) for name in built_in]
     plugins += [_registered(manager, point) for point in sorted(points, key=_is_foreign)]
+
+    # pluggy lists who implements a hook in the order of registration, the built-in ones (trylast) first. It calls them
+    # from the end, and so do we: a site's own plugin is asked before ours.
     ours = {plugin.name for plugin in plugins if plugin.package == PACKAGE and plugin.trouble is None}
-    implementations = {name: tuple(_implementations(manager, name, ours)) for name in vars(manager.hook)}
+    implementations = {
+        hook: tuple(
+            Implementation(
+                plugin=each.plugin_name,
+                hook=hook,
+                function=each.function,
+                arguments=each.argnames,
+                is_ours=each.plugin_name in ours,
+            )
+            for each in reversed(getattr(manager.hook, hook).get_hookimpls())
+        )
+        for hook in vars(manager.hook)
+    }
     return Hooks(plugins, implementations)
 
 
@@ -80,76 +102,47 @@ def _is_foreign(point: EntryPoint) -> bool:
 
 
 def _registered_built_in(manager: pluggy.PluginManager, name: str, version: str) -> Plugin:
-    module = _built_in_plugin(name)
-    manager.register(module, name)
-    hooks = sorted(caller.name for caller in manager.get_hookcallers(module) or ())
-    return Plugin(name=name, package=PACKAGE, version=version, hooks=tuple(hooks))
-
-
-def _built_in_plugin(name: str) -> ModuleType:
-    """Return what stands in for the built-in plugin *name* until its hook is called."""
+    """Register what stands in for the built-in plugin *name* until its hook is called."""
     hook = BUILT_IN[name]
-    substitute = ModuleType(name)
-    setattr(substitute, hook, specs.hookimpl(trylast=True)(_importing(name, hook)))
-    return substitute
-
-
-def _importing(module: str, hook: str) -> Callable[..., Any]:
     specified: Callable[..., Any] = getattr(specs, hook)
 
-    @wraps(specified)
+    @wraps(specified)  # pluggy reads the names of the arguments from it
     def call(*arguments: Any) -> Any:  # those of any hook
-        return getattr(import_module(module), hook)(*arguments)
+        return getattr(import_module(name), hook)(*arguments)
 
-    return call
+    substitute = ModuleType(name)
+    setattr(substitute, hook, specs.hookimpl(trylast=True)(call))
+    manager.register(substitute, name)
+    return Plugin(name=name, package=PACKAGE, version=version, hooks=(hook,))
 
 
 def _registered(manager: pluggy.PluginManager, point: EntryPoint) -> Plugin:
     """Register the plugin that *point* announces, or set it aside."""
     package, version = (point.dist.name, point.dist.version) if point.dist else ("", "")
-    try:
-        hooks = _register(manager, point)
-    except UnusableError as error:
-        origin = f" of {package} {version}" if package else ""
-        trouble = f"Plugin {point.name!r}{origin} must {error}. It is set aside; update or uninstall it."
-        return Plugin(name=point.name, package=package, version=version, trouble=trouble)
-    return Plugin(name=point.name, package=package, version=version, hooks=hooks)
-
-
-def _register(manager: pluggy.PluginManager, point: EntryPoint) -> tuple[str, ...]:
-    """Register the plugin that *point* announces, and return its hooks.
-
-    Raises:
-        UnusableError: It cannot be used, and is not registered.
-    """
+    fault = ""
+    hooks: tuple[str, ...] = ()
     if manager.has_plugin(point.name):
-        message = "have a name of its own; another plugin has that name"
-        raise UnusableError(message)
-    try:
-        with output_aside():
-            plugin = point.load()
-    except BaseException as error:
-        if is_interrupt(error):
-            raise
-        message = f"be imported without an error; it raised {describe_error(error)}"
-        raise UnusableError(message) from error
-    try:
-        check_api(plugin)
-        hooks = tuple(sorted(implemented(plugin)))
-        manager.register(plugin, point.name)
-    except Exception as error:
-        message = f"keep to API {API_VERSION}: {str(error).splitlines()[0].removesuffix('.')}"
-        raise UnusableError(message) from error
-    return hooks
+        fault = "have a name of its own; another plugin has that name"
+    else:
+        # What a package does when it is imported is its own: an error, an exit, or lines on standard output.
+        try:
+            with output_aside():
+                plugin = point.load()
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            fault = f"be imported without an error; it raised {describe_error(error)}"
 
+    if not fault:
+        try:
+            check_api(plugin)
+            hooks = tuple(sorted(implemented(plugin)))
+            manager.register(plugin, point.name)
+        except Exception as error:
+            fault, hooks = f"keep to API {API_VERSION}: {str(error).splitlines()[0].removesuffix('.')}", ()
 
-def _implementations(manager: pluggy.PluginManager, hook: str, ours: set[str]) -> Iterator[Implementation]:
-    """Yield who implements *hook*, in the order in which they are asked."""
-    for implementation in reversed(getattr(manager.hook, hook).get_hookimpls()):
-        yield Implementation(
-            plugin=implementation.plugin_name,
-            hook=hook,
-            function=implementation.function,
-            arguments=implementation.argnames,
-            is_ours=implementation.plugin_name in ours,
-        )
+    trouble = None
+    if fault:
+        origin = f" of {package} {version}" if package else ""
+        trouble = f"Plugin {point.name!r}{origin} must {fault}. It is set aside; update or uninstall it."
+    return Plugin(name=point.name, package=package, version=version, hooks=hooks, trouble=trouble)

@@ -81,10 +81,12 @@ def _seats(policy_input: PolicyInput, draft: Decision) -> Iterator[_Seat]:
     for candidate in admitted_candidates(policy_input):
         is_allowed = not request.bound_types or candidate.name in request.bound_types
         for kind in candidate.pool.node_kinds if is_allowed and candidate.pool.mps_per_gpu else ():
-            if any(could_run(kind, request, name) for name in _partitions(policy_input)):
-                for room in kind.rooms:
-                    if room.node not in request.avoided_nodes and is_enough(room, share_percent, request):
-                        yield _Seat(node=room.node, kind=kind, candidate=candidate)
+            if not any(could_run(kind, request, name) for name in _partitions(policy_input)):
+                continue
+
+            for room in kind.rooms:
+                if room.node not in request.avoided_nodes and is_enough(room, share_percent, request):
+                    yield _Seat(node=room.node, kind=kind, candidate=candidate)
 
 
 def _partitions(policy_input: PolicyInput) -> tuple[str, ...]:
@@ -120,9 +122,11 @@ def _troubles(seats: Sequence[_Seat], policy_input: PolicyInput, draft: Decision
 
 def _newcomer(candidate: Candidate, policy_input: PolicyInput, draft: Decision) -> Neighbour:
     """Return the job of *draft* as the neighbour that it would be at *candidate*."""
+    # Its need on the share where that has a price; a rule of the site's own may have chosen another size.
     share_percent = draft.request.mps_thread_percent or 0
     shares = offers((candidate,), policy_input.request, policy_input.rules.sharing)
     on_share = next((need_on(offer) for offer in shares if offer.share_percent == share_percent), candidate.need)
+
     return Neighbour(
         nodes=(),
         share_percent=share_percent,

@@ -114,6 +114,8 @@ def can_be_held(policy_input: PolicyInput) -> bool:
     request = policy_input.request
     pools = [pool for pool in policy_input.cluster.pools if admits(pool, request)]
     partitions = request.partitions or (policy_input.cluster.default_partition or "",)
+
+    # A manager may refuse a job that one of its partitions could never run.
     runnable = all(
         any(not pool.node_kinds or any(could_run(kind, request, name) for kind in pool.node_kinds) for pool in pools)
         for name in partitions
@@ -147,6 +149,8 @@ def _has_room(offer: Offer, reach: Reach) -> bool:
         for kind in pool.node_kinds
         if any(could_run(kind, request, name) for name in reach.partitions or ("",))
     ]
+
+    # Where nothing is known of single nodes, the pool as a whole has to tell.
     if None in rooms or not rooms:
         return pool.has_room(offer.share_percent)
     return any(is_enough(room, offer.share_percent, request) for room in rooms if room is not None)
@@ -187,4 +191,6 @@ def choose_slice(offers: Sequence[Offer], reach: Reach, within: Limits, bind: Bi
         and is_fast(offer, reach, within)
         and may_bind([offer], reach, bind)
     ]
+
+    # A slice books its SMs for the whole step, as a share books its part of a GPU.
     return min(possible, key=lambda offer: offer.candidate.gpu.sm_count * offer.step_time_s.value, default=None)

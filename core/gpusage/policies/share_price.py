@@ -191,6 +191,8 @@ def need_on(offer: Offer) -> GpuNeed:
     """Return what the job needs on the share of *offer*, alone: the same work, on fewer SMs, for longer."""
     whole, slowdown = offer.candidate.need, offer.alone
     part = (offer.threads or offer.price).share_percent / WHOLE_PERCENT
+
+    # The same work on fewer SMs keeps each of them busier, and the memory bandwidth less busy for longer.
     return replace(
         whole,
         step_time_s=product(whole.step_time_s, slowdown),
@@ -207,6 +209,7 @@ def need_alone(need: GpuNeed) -> GpuNeed:
     """Return what a job with *need* on a share needs on the whole GPU; `need_on` the other way."""
     if need.share_percent == WHOLE_PERCENT:
         return need
+
     slowdown, part = need.slowdown, need.share_percent / WHOLE_PERCENT
     return replace(
         need,

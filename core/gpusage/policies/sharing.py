@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpusage.policies.candidates import admitted_candidates, step_time_s, type_names, unknown_pools
-from gpusage.policies.deadline import UNKNOWN_LENGTH, latest_step_s
+from gpusage.policies.preference import UNKNOWN_LENGTH, latest_step_s
 from gpusage.policies.share_choice import Choice, Reach, can_bind, choose, choose_slice, is_fast, slice_offers
 from gpusage.policies.share_price import (
     Limits,
@@ -89,8 +89,9 @@ def _keep_whole_gpu(draft: Decision, reason: str) -> Decision:
 
 def _obstacle(cluster: Cluster, rules: SharingRules, within: Limits) -> str | None:
     """Return why no share can be requested, whatever it costs; ``None`` where nothing is in the way."""
-    if cluster.unshared:
+    if cluster.unshared:  # the site's own reasons; several partitions may have the same one
         return "; ".join(dict.fromkeys(cluster.unshared.values()))
+
     if within.expected <= 1:
         return "no slowdown is accepted"
     if not sizes(rules):

@@ -11,10 +11,9 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from gpusage.policies.candidates import admits, admitted_candidates, memory_share, type_names
-from gpusage.policies.deadline import decide_deadline
-from gpusage.policies.generation import decide_generation
 from gpusage.policies.latency import decide_slo
 from gpusage.policies.neighbours import decide_veto
+from gpusage.policies.preference import decide_deadline, decide_generation
 from gpusage.policies.share_choice import can_be_held
 from gpusage.policies.sharing import decide_sharing
 from gpusage_hooks import hookimpl

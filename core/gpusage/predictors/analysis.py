@@ -278,7 +278,9 @@ def _analysis(graph: ModelGraph, workload: Workload) -> WorkloadAnalysis:
         workload = replace(workload, trainable=graph.trainable)
     if workload.pipeline == 1:
         return WorkloadAnalysis(graph, workload)
-    undivided = WorkloadAnalysis(graph, Workload(batch_size=workload.batch_size)).lowering  # layers by shape alone
+
+    # Layers are found by their shapes alone. Of a pipeline, the last stage takes longest, and the first may be fullest.
+    undivided = WorkloadAnalysis(graph, Workload(batch_size=workload.batch_size)).lowering
     first, last = stages_of(graph, undivided, workload.pipeline, workload.virtual_pipeline)
     of_first, of_last = micro_batches_in_flight(workload)
     of_nodes = np.where(last.blocks.recomputed_nodes, of_last, 1.0)  # the output's backward pass follows at once

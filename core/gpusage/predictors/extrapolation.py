@@ -62,11 +62,7 @@ def extrapolation_warnings(card: Card, graph: ModelGraph, lowering: Lowering, wo
         workload: How it is run.
     """
     limits = _limits(card)
-    return (
-        *_model_warnings(graph, limits),
-        *_run_warnings(lowering, workload, limits),
-        *_quantised_warnings(graph, workload),
-    )
+    return (*_model_warnings(graph, limits), *_run_warnings(graph, lowering, workload, limits))
 
 
 def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
@@ -75,6 +71,7 @@ def workload_notes(graph: ModelGraph, workload: Workload) -> tuple[str, ...]:
         return (NO_CACHE_NOTE,)
     if workload.generate is not None:
         return _frames_notes(graph, workload.generate)
+
     if workload.lora:
         of_rank = f"All linear layers but the output's have adapters of rank {workload.lora}"
         adapters = f"{of_rank}; for fewer use trainable=SHARE."
@@ -139,7 +136,9 @@ def _model_warnings(graph: ModelGraph, limits: Mapping[str, Any]) -> Iterator[st
         yield f"The model has {own} parameters; no measured one has more than {largest}."
 
 
-def _run_warnings(lowering: Lowering, workload: Workload, limits: Mapping[str, Any]) -> Iterator[str]:
+def _run_warnings(
+    graph: ModelGraph, lowering: Lowering, workload: Workload, limits: Mapping[str, Any]
+) -> Iterator[str]:
     if (most := _upper_limit(limits, "batch_size")) < workload.batch_size:
         yield f"The batch has {workload.batch_size} samples; no measured one has more than {most:.0f}."
     flop = step_flop(lowering)
@@ -150,22 +149,18 @@ def _run_warnings(lowering: Lowering, workload: Workload, limits: Mapping[str, A
         strange = {name: f"{100 * share:.0f} %" for name, share in shares.items() if share >= LEAST_SHARE}
         if strange:
             yield f"Operators that no measured model has, with their share of the work: {_list_reasons(strange)}."
+
     if replays_graph(workload):
-        yield ENGINE_WARNING
-        return
-    if engine_of(workload) != "eager":
-        of_fused = COMPILED_WARNING if is_fusion_measured(workload) else FUSED_TRAINING_WARNING
-        yield of_fused if is_fused(workload) else UNFUSED_WARNING
-    if workload.precision in QUANTISED_BYTES:
-        yield f"Kernels for {workload.precision} weights differ between libraries: bytes and launches are counted."
-        return
-    known = limits.get("precision", {workload.precision})
-    if not {workload.precision, EQUIVALENT_PRECISIONS.get(workload.precision)} & known:
-        yield f"No run in {workload.precision} was measured; runs in {', '.join(sorted(known))} were."
-
-
-def _quantised_warnings(graph: ModelGraph, workload: Workload) -> Iterator[str]:
-    """Yield a sentence where a workload treats quantised weights as floats."""
+        yield ENGINE_WARNING  # its rules are for every precision
+    else:
+        if engine_of(workload) != "eager":
+            of_fused = COMPILED_WARNING if is_fusion_measured(workload) else FUSED_TRAINING_WARNING
+            yield of_fused if is_fused(workload) else UNFUSED_WARNING
+        known = limits.get("precision", {workload.precision})
+        if workload.precision in QUANTISED_BYTES:
+            yield f"Kernels for {workload.precision} weights differ between libraries: bytes and launches are counted."
+        elif not {workload.precision, EQUIVALENT_PRECISIONS.get(workload.precision)} & known:
+            yield f"No run in {workload.precision} was measured; runs in {', '.join(sorted(known))} were."
     if graph.precision is not None and workload.precision not in QUANTISED_BYTES:
         yield f"The model's weights are quantised, {graph.precision}, but count as floats in {workload.precision}."
 

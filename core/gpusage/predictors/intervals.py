@@ -52,9 +52,13 @@ def ratio(over: Interval, under: Interval, shared: float = 0.0) -> Interval:
         under: Denominator.
         shared: Which share of the smaller error's square both figures have in common, so that a ratio is free of it.
     """
+
+    def distance(first: float, second: float) -> float:
+        return sqrt(max(first**2 + second**2 - 2.0 * shared * min(first, second) ** 2, 0.0))
+
     value = over.value / under.value
-    up = _distance(log(over.high / over.value), log(under.value / under.low), shared)
-    down = _distance(log(over.value / over.low), log(under.high / under.value), shared)
+    up = distance(log(over.high / over.value), log(under.value / under.low))
+    down = distance(log(over.value / over.low), log(under.high / under.value))
     return Interval(value=value, low=value * exp(-down), high=value * exp(up))
 
 
@@ -74,8 +78,8 @@ def product(first: Interval, second: Interval) -> Interval:
 def other_factor(of: Interval, factor: Interval) -> Interval:
     """Return what *of*, a `product`, is of beside *factor*."""
     value = of.value / factor.value
-    up = _remaining(log(of.high / of.value), log(factor.high / factor.value))
-    down = _remaining(log(of.value / of.low), log(factor.value / factor.low))
+    up = sqrt(max(log(of.high / of.value) ** 2 - log(factor.high / factor.value) ** 2, 0.0))
+    down = sqrt(max(log(of.value / of.low) ** 2 - log(factor.value / factor.low) ** 2, 0.0))
     return Interval(value=value, low=value * exp(-down), high=value * exp(up))
 
 
@@ -97,14 +101,6 @@ def clip_to_one(interval: Interval) -> Interval:
 def inverse(of: Interval) -> Interval:
     """Return 1 / *of*."""
     return Interval(value=1 / of.value, low=1 / of.high, high=1 / of.low)
-
-
-def _remaining(whole: float, part: float) -> float:
-    return sqrt(max(whole**2 - part**2, 0.0))
-
-
-def _distance(first: float, second: float, shared: float) -> float:
-    return sqrt(max(first**2 + second**2 - 2.0 * shared * min(first, second) ** 2, 0.0))
 
 
 def speedup(of: GpuNeed, over: GpuNeed) -> Interval:

@@ -27,7 +27,6 @@ from gpusage_hooks.types import (
     Interval,
     ModelGraph,
     ObservedFigures,
-    Precision,
     SoloRun,
     Submitter,
     Workload,
@@ -100,12 +99,23 @@ def apply_known_figures(
     """
     if known == NOTHING_KNOWN:
         return need
+
+    # A run needs at most the memory that it shows, and no more than predicted as a point.
     step_time_s = known.step_time_s.interval if known.step_time_s else need.step_time_s
     memory_bytes = known.memory_bytes.interval if known.memory_bytes else need.memory_bytes
-    required_bytes = _required(need, memory_bytes) if known.memory_bytes else need.required_memory_bytes
+    required_bytes = need.required_memory_bytes
+    if known.memory_bytes:
+        of = need.required_bytes
+        value, low = min(of.value, memory_bytes.value), min(of.low, memory_bytes.low)
+        required_bytes = Interval(value=value, low=low, high=memory_bytes.high)
+
+    # SMs and memory are busy for as much more or less as the GPU; bytes are as many, however long the step takes.
     shorter = need.step_time_s.value / step_time_s.value
     utilization = known.gpu_utilization.interval if known.gpu_utilization else working or need.gpu_utilization
     busier = utilization.value / need.gpu_utilization.value
+
+    figures = {"step time": known.step_time_s, "GPU utilization": known.gpu_utilization, "memory": known.memory_bytes}
+    sources = [f"The {name} is known from {figure.source}." for name, figure in figures.items() if figure]
     return replace(
         need,
         step_time_s=step_time_s,
@@ -117,14 +127,8 @@ def apply_known_figures(
         dram_activity=_scale_activity(need.dram_activity, busier if known.gpu_utilization else shorter),
         throughput_samples_per_s=throughput(workload, step_time_s),
         fits=(required_bytes or memory_bytes).high <= gpu.memory_bytes,
-        notes=(*need.notes, *_source_notes(known)),
+        notes=(*need.notes, *sources),
     )
-
-
-def _required(need: GpuNeed, shown: Interval) -> Interval:
-    """Return what a run needs of the memory that runs *shown*: at most that, and no more than predicted as a point."""
-    predicted = need.required_bytes
-    return Interval(value=min(predicted.value, shown.value), low=min(predicted.low, shown.low), high=shown.high)
 
 
 def throughput(workload: Workload, step_time_s: Interval) -> Interval:
@@ -151,11 +155,14 @@ def figures_from_longer_step(known_s: float, there: GpuNeed, here: GpuNeed, of_g
     """
     own, busy, longer = here.step_time_s, here.gpu_utilization, known_s / there.step_time_s.value
     few, many = min(of_gpu / _FEW_ODDS, 1.0), 1.0 - min((1.0 - of_gpu) / _FEW_ODDS, 1.0)
+
+    # By the second explanation the step waits for its host, which may be another one here.
     waiting_s = Interval(
         value=max(own.value, known_s),
         low=max(own.low, known_s / HOSTS_APART),
         high=max(own.high, known_s * HOSTS_APART),
     )
+
     step_time_s = _interval_around(
         _mean(own.low * longer, waiting_s.low, few),
         _mean(own.value * longer, waiting_s.value, of_gpu),
@@ -166,6 +173,7 @@ def figures_from_longer_step(known_s: float, there: GpuNeed, here: GpuNeed, of_g
         _mean(busy.value, busy.value * own.value / waiting_s.value, of_gpu),
         _mean(busy.high, min(busy.high * own.value / waiting_s.low, 1.0), few),
     )
+
     source = (
         f"the step on {there.gpu}, which {'takes longer than predicted' if of_gpu > _EVEN else 'waits for its host'}"
     )
@@ -233,11 +241,6 @@ def share_notes(known: ObservedFigures) -> tuple[str, ...]:
     return (f"{of_whole}; GPU busy and the activities of a share come from the graph alone.",)
 
 
-def _source_notes(known: ObservedFigures) -> list[str]:
-    figures = {"step time": known.step_time_s, "GPU utilization": known.gpu_utilization, "memory": known.memory_bytes}
-    return [f"The {name} is known from {figure.source}." for name, figure in figures.items() if figure]
-
-
 FEWER_MULTIPLICATIONS = 4.0
 """By how much the fastest algorithm for a convolution of 3 x 3 multiplies less than its definition.
 
@@ -259,17 +262,12 @@ def min_step_s(graph: ModelGraph, workload: Workload, gpu: Gpu) -> float:
     from gpusage.predictors.analysis import analyze
     from gpusage.predictors.work.lowering import step_flop  # numpy, and few users know a step time
 
+    precision = workload.precision
     flop = step_flop(analyze(graph, workload).lowering) / FEWER_MULTIPLICATIONS
-    read_bytes = max(_parameter_bytes(graph, workload.precision) - gpu.l2_bytes, 0)
-    return max(flop / _peak_flop_per_s(gpu, workload.precision), read_bytes / gpu.bandwidth_bytes_per_s)
-
-
-def _parameter_bytes(graph: ModelGraph, precision: Precision) -> float:
-    nodes = (node for node in graph.nodes if node.op_type in READ_WHOLE)
-    count = sum(prod(shape) for node in nodes for shape in node.parameters)
-    return min(count, graph.parameter_count) * _WEIGHT_BYTES.get(precision, FLOAT_BYTES[precision])
-
-
-def _peak_flop_per_s(gpu: Gpu, precision: Precision) -> float:
     names = (*WIDE, *HALF) if precision in HALF else WIDE
-    return max(rate for name, rate in gpu.peak_flop_per_s.items() if name in names)
+    peak_flop_per_s = max(rate for name, rate in gpu.peak_flop_per_s.items() if name in names)
+
+    nodes = (node for node in graph.nodes if node.op_type in READ_WHOLE)
+    count = min(sum(prod(shape) for node in nodes for shape in node.parameters), graph.parameter_count)
+    read_bytes = max(count * _WEIGHT_BYTES.get(precision, FLOAT_BYTES[precision]) - gpu.l2_bytes, 0)
+    return max(flop / peak_flop_per_s, read_bytes / gpu.bandwidth_bytes_per_s)

@@ -11,7 +11,6 @@ from gpusage.predictors.known import apply_known_figures, implausible_step_time,
 from gpusage.predictors.parallel.division import several_gpu_notes
 from gpusage.predictors.sharing.slowdown import busy_shares
 from gpusage.predictors.times.step_time import engine_notes
-from gpusage.predictors.work.decoding import DecodingWork
 from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Workload
 from gpusage_hooks.units import KIB, MIB, seconds
@@ -25,17 +24,14 @@ def predict_needs(
     graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]
 ) -> Sequence[GpuNeed]:
     """Predict what a workload needs on each GPU when it is alone there."""
-    needs = predicted(graph, workload, gpus)
+    needs = []
     shares = busy_shares(graph, workload, gpus, known)
-    rows = zip(needs, known, shares, gpus, strict=True)
-    return [
-        _with_note(apply_known_figures(need, of_gpu, share, workload, gpu), implausible_step_time(graph, workload, gpu))
-        for need, of_gpu, share, gpu in rows
-    ]
-
-
-def _with_note(need: GpuNeed, note: str) -> GpuNeed:
-    return replace(need, notes=(*need.notes, note)) if note else need
+    rows = zip(predicted(graph, workload, gpus), known, shares, gpus, strict=True)
+    for predicted_need, of_gpu, share, gpu in rows:
+        need = apply_known_figures(predicted_need, of_gpu, share, workload, gpu)
+        note = implausible_step_time(graph, workload, gpu)
+        needs.append(replace(need, notes=(*need.notes, note)) if note else need)
+    return needs
 
 
 def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[GpuNeed]:
@@ -93,26 +89,22 @@ def _token_notes(analysis: WorkloadAnalysis, gpus: Sequence[Gpu]) -> list[tuple[
     decoding, there = analysis.decoding, analysis.on(gpus)
     if decoding is None:
         return [()] * len(gpus)
-    cache = _cache_note(decoding, analysis.workload.batch_size)
+
+    token_kib = decoding.kv_cache_bytes / analysis.workload.batch_size / KIB
+    prompt_mib = decoding.read_bytes / analysis.workload.batch_size / MIB
+    cache = f"Keys and values take {token_kib:.0f} KiB for each token of each sample."
+    if prompt_mib:  # which a decoder takes from an encoder
+        cache = (
+            f"Keys and values take {token_kib:.0f} KiB for each new token of each sample, and {prompt_mib:.1f} MiB for "
+            "its prompt."
+        )
+
     first, then = (one.step_s.tolist() for one in there.tokens)
     waiting = (there.tokens[1].step_s - there.tokens[1].busy_s).tolist()
-    rows = zip(gpus, first, then, waiting, strict=True)
-    return [(_token_note(gpu, *times), cache) for gpu, *times in rows]
-
-
-def _token_note(gpu: Gpu, first_s: float, then_s: float, waiting_s: float) -> str:
-    """Return how long tokens take on *gpu*, and what of it no faster GPU would save."""
-    note = f"On {gpu.name} the first token takes {seconds(first_s)}, each further one {seconds(then_s)}"
-    if waiting_s < _MUCH * then_s:
-        return f"{note}."
-    return f"{note}, of which the GPU waits {seconds(waiting_s)} for the host to launch kernels."
-
-
-def _cache_note(decoding: DecodingWork, batch_size: int) -> str:
-    token_kib, prompt_mib = decoding.kv_cache_bytes / batch_size / KIB, decoding.read_bytes / batch_size / MIB
-    note = f"Keys and values take {token_kib:.0f} KiB for each"
-    return (
-        f"{note} new token of each sample, and {prompt_mib:.1f} MiB for its prompt."
-        if prompt_mib
-        else f"{note} token of each sample."
-    )
+    notes: list[tuple[str, ...]] = []
+    for gpu, first_s, then_s, waiting_s in zip(gpus, first, then, waiting, strict=True):
+        note = f"On {gpu.name} the first token takes {seconds(first_s)}, each further one {seconds(then_s)}"
+        if waiting_s >= _MUCH * then_s:
+            note += f", of which the GPU waits {seconds(waiting_s)} for the host to launch kernels"
+        notes.append((f"{note}.", cache))
+    return notes

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from inspect import Parameter
 from numbers import Integral, Real
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS, QUANTISED, JobKey
@@ -97,6 +97,8 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     if known.get("generate") is not None:
         known.setdefault("mode", "infer")  # only a model that answers has tokens to generate
     workload = Workload(**known)
+
+    # Each argument by itself: its mode, and the one without which it means nothing.
     for name, value in known.items():
         row = _KEYS[name]
         right = workload.mode in row.modes or value is None
@@ -107,6 +109,8 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
         of_copy = workload.gpus_per_replica * workload.expert
         cure = f"Add {row.requires}={of_copy}" if row.requires == "gpus" and of_copy > 1 else f"Add {row.requires!r}"
         require(f"Argument {name!r}", f"stand beside {row.requires!r}", value, right=right, cure=cure)
+
+    # Several GPUs: their mode, and the groups into which they can be divided.
     right = workload.gpus == 1 or workload.mode == "train" or workload.generate is not None
     require("Argument 'gpus'", "stand beside 'generate' in inference", workload.gpus, right=right)
     is_pipeline = workload.strategy == "pipeline"
@@ -119,6 +123,8 @@ def read_workload(arguments: Mapping[str, object]) -> Workload:
     right = workload.weight_copies % workload.expert == 0
     rule = f"divide the number of GPUs that train the same weights, {workload.weight_copies}"
     require("Argument 'expert'", rule, workload.expert, right=right)
+
+    # What is trained, and in which precision.
     cure = "Remove one of the two"
     for name in ("tensor", "expert"):
         right = workload.lora is None or getattr(workload, name) == 1
@@ -140,6 +146,7 @@ def _read_field(name: str, value: object) -> object:
     if name not in _KEYS:
         message = f"Argument {name!r} must be one that gpusage knows; got {name!r}. {key_hint(name, _KEYS)}"
         raise RequestError(message)
+
     subject, kind = f"Argument {name!r}", _KEYS[name].kind
     if isinstance(kind, Words):
         word = usual_word(value, kind.choices) if isinstance(value, str) else value
@@ -177,24 +184,20 @@ def read_alone(utilization: float | tuple[float, int] | None, step_time_s: float
     Raises:
         RequestError: The utilization is not a part of 1, its batch size is no count, or the step time is not above 0.
     """
-    share, batch_size = _read_utilization(utilization)
     if step_time_s is not None:
         right = _is_number(step_time_s) and 0 < _number(step_time_s) < math.inf
         require("Argument 'step_time_s'", "be a number of seconds above 0", step_time_s, right=right)
-    return SoloRun(utilization=share, step_time_s=step_time_s, batch_size=batch_size)
 
-
-def _read_utilization(value: float | tuple[float, int] | None) -> tuple[float | None, int | None]:
-    """Return a utilization, 0 to 1, and its batch size if one was given."""
-    is_pair = isinstance(value, tuple) and len(value) == 2  # a pair
-    share, batch_size = value if isinstance(value, tuple) and is_pair else (value, None)
+    # A bare number is of the batch size in question.
+    value: object = utilization
+    share, batch_size = value if isinstance(value, tuple) and len(value) == 2 else (value, None)  # a pair
     if share is None:
-        return None, None
+        return SoloRun(step_time_s=step_time_s)
     right = _is_number(share) and 0 < _number(share) <= 1
     require("Argument 'utilization'", "be above 0 and at most 1, as 0.6 for 60 %", value, right=right)
     right = batch_size is None or _is_count(batch_size, MAXIMUM_COUNT)
     require("Argument 'utilization'", "have a batch size, as (0.6, 32)", value, right=right)
-    return _number(share), batch_size
+    return SoloRun(utilization=_number(share), step_time_s=step_time_s, batch_size=batch_size)
 
 
 def read_share(share: int) -> int:
@@ -227,17 +230,47 @@ def read_shape(shape: Mapping[str, int | Sequence[int]] | None) -> dict[str, tup
         RequestError: It has no names, or a size is not a whole number above 0.
     """
     require("Argument 'shape'", "map names to sizes, as {'seq': 128}", shape, right=isinstance(shape or {}, Mapping))
-    return dict(_named_sizes(shape or {}))
-
-
-def _named_sizes(shape: Mapping[str, int | Sequence[int]]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for name, value in shape.items():
+    counts: dict[str, tuple[int, ...]] = {}
+    for name, value in (shape or {}).items():
         require("Argument 'shape'", "have texts as names, as {'seq': 128}", name, right=isinstance(name, str))
         sizes = tuple(value) if isinstance(value, Sequence) else (value,)
         right = bool(sizes) and all(_is_count(size, MAXIMUM_COUNT) for size in sizes)
         rule = f"have whole numbers above 0 for {name!r}, as 128 or (3, 224, 224)"
         require("Argument 'shape'", rule, value, right=right)
-        yield name, tuple(int(size) for size in sizes)
+        counts[name] = tuple(int(size) for size in sizes)
+    return counts
+
+
+class Examples(NamedTuple):
+    """What a module is called with."""
+
+    positional: tuple[Any, ...]
+    named: Mapping[str, Any]
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is none."""
+        return not self.positional and not self.named
+
+
+def read_examples(value: Any) -> Examples:  # tensors, and torch may not be installed
+    """Return what a module is called with, of one input, several in a tuple or a list, or some by name.
+
+    One tensor is one input, however many samples it has; iterated over, it would become that many inputs.
+
+    Raises:
+        RequestError: A name is not a text.
+    """
+    if value is None:
+        return Examples((), {})
+    if isinstance(value, (tuple, list)):
+        return Examples(tuple(value), {})
+    if not isinstance(value, Mapping):
+        return Examples((value,), {})
+
+    right = all(isinstance(name, str) for name in value)
+    require("Argument 'example_inputs'", "have texts as names", [*value], right=right)
+    return Examples((), dict(value))
 
 
 def require(subject: str, rule: str, value: object, *, right: bool, cure: str = "Change it") -> None:

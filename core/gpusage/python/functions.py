@@ -16,13 +16,13 @@ from gpusage.python.arguments import (
     Run,
     parameters,
     read_alone,
+    read_examples,
     read_gpus,
     read_shape,
     read_share,
     read_workload,
     require,
 )
-from gpusage.python.examples import read_examples
 from gpusage.python.results import Explained, Need, Needs
 from gpusage_hooks.errors import DeviceError
 from gpusage_hooks.types import Colocation, Gpu, GpuNeed, ModelGraph
@@ -75,6 +75,7 @@ def read_model(
         rule = "be left out where the model is a path or a name; 'shape' sets its sizes"
         require("Argument 'example_inputs'", rule, example_inputs, right=inputs.is_empty)
         return advisor().read(str(source), sizes)
+
     rule = "be a path, a name, a torch.nn.Module or a torch.export.ExportedProgram"
     require("Argument 'source'", rule, source, right=hasattr(source, "forward") or hasattr(source, "graph_module"))
     rule = "be left out where the model is a module; 'example_inputs' have its sizes"
@@ -198,6 +199,7 @@ def predict_colocation(needs: Sequence[GpuNeed]) -> Colocation:
     """
     right = isinstance(needs, Sequence) and all(isinstance(need, GpuNeed) for need in needs)
     require("Argument 'needs'", "be a list of what gpusage.predict returns", needs, right=right)
+
     names = sorted({need.gpu for need in needs})
     if len(names) != 1:
         message = (

@@ -1,6 +1,6 @@
-"""How well promises to shares, predictions and histories held, by the runs that were observed.
+"""Accuracy of promises, predictions and histories, from observed runs.
 
-Step times are not observed on a node, so they are not here.
+A node observes no step time, so this module has none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpusage.experience.trust import PARTNERS, TIMING, history_checks, history_t
 from gpusage.reports.amounts import had_share, was_share_withheld
 from gpusage.store.annotation import UNNAMED
 from gpusage.store.rows import Observation
-from gpusage_hooks.types import Code, DecisionRecord, GpuNeed, Interval
+from gpusage_hooks.types import Code, DecisionRecord, Interval
 from gpusage_hooks.units import WHOLE_PERCENT
 
 RULE = (
@@ -29,7 +29,7 @@ RULE = (
 
 
 class Promises(msgspec.Struct, frozen=True, kw_only=True):
-    """How many promises there were."""
+    """Counts of promises by outcome."""
 
     fulfilled: int = 0
     broken: int = 0
@@ -37,31 +37,33 @@ class Promises(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def count_promises(observations: Sequence[Observation], least_s: float) -> tuple[Promises, Promises]:
-    """Return the promises of the shares that were given, and of those that were not, by what whole runs show.
+    """Count the promises of enforced shares, and of shares that the site's mode withheld."""
+    enforced, withheld = Counter[bool | None](), Counter[bool | None]()
+    for observed, is_held in runs_with_promise(observations, least_s):
+        # A job that was rescued runs on a whole GPU: it has no share and no promise any more.
+        if had_share(observed):
+            enforced[is_held] += 1
+        if was_share_withheld(observed):
+            withheld[is_held] += 1
 
-    A job that was rescued runs on a whole GPU and has no promise any more.
-    """
-    promised = [*runs_with_promise(observations, least_s)]
-    of_shares = (held for observed, held in promised if had_share(observed))
-    return _count_promises(of_shares), _count_promises(
-        held for observed, held in promised if was_share_withheld(observed)
+    return (
+        Promises(fulfilled=enforced[True], broken=enforced[False], unknown=enforced[None]),
+        Promises(fulfilled=withheld[True], broken=withheld[False], unknown=withheld[None]),
     )
 
 
 def runs_with_promise(observations: Sequence[Observation], least_s: float) -> Iterator[tuple[Observation, bool | None]]:
-    """Yield each run that a share was decided for, with whether its promise was kept, or would have been."""
+    """Yield each run with a decided share, and whether its promise held; ``None`` is unknown."""
     runs = [*model_runs(observations, least_s)]
+
+    # A promise is checked against the other runs of the same job, the oldest first as `promise_held` expects.
     jobs: dict[object, list[Run]] = defaultdict(list)
     for _, run in sorted(runs, key=lambda pair: pair[1].ended_at_s):
         jobs[run.job].append(run)
+
     for observed, run in runs:
         if run.promised_slowdown is not None:
             yield observed, promise_held(run, jobs[run.job])
-
-
-def _count_promises(outcomes: Iterable[bool | None]) -> Promises:
-    counts = Counter(outcomes)
-    return Promises(fulfilled=counts[True], broken=counts[False], unknown=counts[None])
 
 
 Figure = Literal["memory", "utilization"]
@@ -69,14 +71,14 @@ Figure = Literal["memory", "utilization"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionAccuracy:
-    """How close predictions of one figure came.
+    """Accuracy of the predictions of one figure.
 
     Attributes:
-        ratio: The middle of observed over predicted.
-        ratio_low: A quarter of the runs is below this.
-        ratio_high: A quarter of the runs is above this.
-        inside_count: How many runs were inside the interval.
-        interval_count: How many had one that was of what they ran as.
+        ratio: Median of observed over predicted.
+        ratio_low: Lower quartile.
+        ratio_high: Upper quartile.
+        inside_count: Runs inside their interval.
+        interval_count: Runs whose interval was predicted for the share that they ran on.
     """
 
     family: str
@@ -90,56 +92,43 @@ class PredictionAccuracy:
     interval_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair:
-    ratio: float
-    inside: bool | None
-
-
-_Key = tuple[str, str, Figure]
-
-
 def prediction_accuracy(observations: Iterable[Observation], least_s: float) -> tuple[PredictionAccuracy, ...]:
-    """Return how close predictions came, by family, GPU and figure; utilization of runs alone on a whole GPU."""
-    pairs: dict[_Key, list[_Pair]] = defaultdict(list)
-    for each, run in model_runs(observations, least_s):
-        for key, pair in _pairs(each, run):
-            pairs[key].append(pair)
-    return tuple(_accuracy(key, pairs[key]) for key in sorted(pairs))
+    """Compare predictions with observations by model family, GPU and figure."""
+    ratios: dict[tuple[str, str, Figure], list[float]] = defaultdict(list)
+    inside: dict[tuple[str, str, Figure], list[bool]] = defaultdict(list)
+    for observed, run in model_runs(observations, least_s):
+        need = observed.decision.decision.need if observed.decision else None
+        # A job may land on another GPU than the prediction is for.
+        if need is None or need.gpu != run.gpu:
+            continue
+
+        figures: list[tuple[Figure, float, float, Interval | None]] = []
+        # A run that lacked memory shows its limit, not its need.
+        if run.memory_bytes and not run.out_of_memory and need.memory_bytes.value > 0:
+            figures.append(("memory", run.memory_bytes, need.memory_bytes.value, need.memory_bytes))
+        # On a share, partners change the utilization. The interval of a share does not hold for a whole GPU.
+        if run.utilization and run.predicted_utilization and run.share_percent == WHOLE_PERCENT:
+            interval = need.gpu_utilization if need.share_percent == run.share_percent else None
+            figures.append(("utilization", run.utilization, run.predicted_utilization, interval))
+
+        for figure, value, predicted, interval in figures:
+            key = (run.identity.family, run.gpu, figure)
+            ratios[key].append(value / predicted)
+            if interval is not None:
+                inside[key].append(interval.low <= value <= interval.high)
+
+    return tuple(_accuracy(key, ratios[key], inside[key]) for key in sorted(ratios))
 
 
-def _pairs(observed: Observation, run: Run) -> Iterator[tuple[_Key, _Pair]]:
-    need = observed.decision.decision.need if observed.decision else None
-    if need is None or need.gpu != run.gpu:
-        return
-    family = run.identity.family
-    if run.memory_bytes and not run.out_of_memory and need.memory_bytes.value > 0:
-        yield (family, run.gpu, "memory"), _pair(run.memory_bytes, need.memory_bytes.value, need.memory_bytes)
-    if run.utilization and run.predicted_utilization and run.share_percent == WHOLE_PERCENT:
-        yield (family, run.gpu, "utilization"), _utilization(run, run.utilization, run.predicted_utilization, need)
-
-
-def _utilization(run: Run, observed: float, predicted: float, need: GpuNeed) -> _Pair:
-    """Return the pair; an interval of a share is not one of a run on the whole GPU."""
-    whole = need.share_percent == run.share_percent
-    return _pair(observed, predicted, need.gpu_utilization if whole else None)
-
-
-def _pair(observed: float, predicted: float, interval: Interval | None) -> _Pair:
-    inside = None if interval is None else interval.low <= observed <= interval.high
-    return _Pair(ratio=observed / predicted, inside=inside)
-
-
-def _accuracy(key: _Key, pairs: Sequence[_Pair]) -> PredictionAccuracy:
+def _accuracy(key: tuple[str, str, Figure], ratios: Sequence[float], inside: Sequence[bool]) -> PredictionAccuracy:
+    # `quantiles` needs two values; inclusive, because these runs are all runs of the period and no sample of them.
+    low, middle, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else [*ratios] * 3
     family, gpu, figure = key
-    ratios = [pair.ratio for pair in pairs]
-    low, middle, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
-    inside = [pair.inside for pair in pairs if pair.inside is not None]
     return PredictionAccuracy(
         family=family,
         gpu=gpu,
         figure=figure,
-        run_count=len(pairs),
+        run_count=len(ratios),
         ratio=middle,
         ratio_low=low,
         ratio_high=high,
@@ -149,15 +138,15 @@ def _accuracy(key: _Key, pairs: Sequence[_Pair]) -> PredictionAccuracy:
 
 
 class UnnamedJobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs that name no model, and the runs of such jobs that were checked.
+    """Counts of jobs that name no model, and of their checked runs.
 
     Attributes:
-        jobs: All of them.
-        estimated: For how many their history gave an estimate.
-        shares: How many got a share by it.
-        withheld: How many would have got one, had it been enforced.
-        checked: Runs whose figures were estimated before, of each user as many as count for trust.
-        held: How many of these stayed below all upper ends.
+        jobs: Jobs without a model's name.
+        estimated: Jobs whose history gave an estimate.
+        shares: Jobs with a share from this estimate.
+        withheld: Jobs whose share the site's mode withheld.
+        checked: Runs with an earlier estimate; of each user as many as count for trust.
+        held: Checked runs that stayed below all upper ends.
     """
 
     jobs: int = 0
@@ -171,16 +160,18 @@ class UnnamedJobs(msgspec.Struct, frozen=True, kw_only=True):
 def count_unnamed_jobs(
     records: Sequence[DecisionRecord], observations: Sequence[Observation], least_s: float
 ) -> UnnamedJobs:
-    """Return what became of the jobs of *records* that name no model, and of the runs in *observations*.
+    """Count the jobs of *records* that name no model, and the checked runs in *observations*.
 
     Args:
-        records: The decisions of a time.
-        observations: The runs of that time.
-        least_s: A run that was sampled for less shows nothing, as where a site's trust in history is counted.
+        records: Decisions of a period.
+        observations: Runs of the same period.
+        least_s: A run with less sampled time shows nothing, as in `history_trust`.
     """
+    # A decision has estimates from history or says that no model was named; both are jobs without a name.
     jobs = [record for record in records if record.history_estimates or UNNAMED in record.decision.reasons]
     rewritten = [record for record in jobs if record.decision.code is Code.REWRITE]
     shares = sum(record.mode == "enforce" for record in rewritten)
+
     site = history_trust(history_checks(observations, least_s)).site
     return UnnamedJobs(
         jobs=len(jobs),

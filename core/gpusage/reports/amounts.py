@@ -1,8 +1,8 @@
-"""What runs took of GPUs, in GPU hours, and what an hour costs; sums alone, never a mean over jobs.
+"""GPU hours of runs, and the price of an hour; sums alone, never a mean over jobs.
 
 Invariants:
 
-1. What was not seen is *unseen*, never idle.
+1. Time without a sample is *unseen*, never idle.
 2. *booked* is the sum of *used*, *idle* and *unseen*.
 """
 
@@ -22,15 +22,15 @@ from gpusage_hooks.units import HOUR_S, WHOLE_PERCENT
 
 
 class Amounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs took, in GPU hours; times a price per hour, in the site's money.
+    """GPU hours of runs; times a price per hour, the site's money.
 
     Attributes:
-        requested: What the runs would have taken as their users asked for them.
-        booked: What they had: a share counts as its part of a GPU.
-        used: Of this, while a kernel ran.
-        idle: Of this, while none ran.
-        unseen: Of this, the unknown part.
-        savable: What shares would have saved that were decided and, in the site's mode, not given.
+        requested: Hours under the users' own requests.
+        booked: Hours of the allocations; a share counts as its part of a GPU.
+        used: Booked hours with a kernel running.
+        idle: Booked hours without a kernel.
+        unseen: Booked hours that nobody sampled.
+        savable: Hours that withheld shares would have saved.
     """
 
     requested: float = 0.0
@@ -42,89 +42,85 @@ class Amounts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def saved(self) -> float:
-        """Return what shares left to others; below 0 where they cost more than they saved."""
+        """Return the hours that shares left to other jobs; below 0 where shares cost more than they saved."""
         return self.requested - self.booked
 
     def times(self, factor: float) -> Amounts:
-        """Return each amount, *factor* times as large."""
+        """Return all amounts multiplied by *factor*."""
         return Amounts(**{name: factor * value for name, value in asdict(self).items()})
 
 
 def total(amounts: Iterable[Amounts]) -> Amounts:
     """Return the sum of *amounts*."""
+    # Without any amounts there are no columns, so each field keeps its default 0.
     columns = zip(*map(astuple, amounts), strict=True)
     return Amounts(**dict(zip(Amounts.__struct_fields__, map(sum, columns), strict=False)))
 
 
 def amounts_of(observed: Observation, least_s: float = LEAST_SAMPLED_S) -> Amounts:
-    """Return what one run took; nothing was seen of one that was sampled for less than *least_s*."""
+    """Return the amounts of one run; less than *least_s* of samples count as unseen."""
     usage = observed.usage
+    # Clocks of several hosts differ, so an end may lie before its start.
     hours = gpu_count(observed) * max(0.0, usage.ended_at_s - usage.started_at_s) / HOUR_S
     booked = hours * usage.granted.share_percent / WHOLE_PERCENT
+
+    # On a whole GPU the same run is shorter by the predicted slowdown. A run that lacked memory on its share
+    # would not have taken place at all: all its hours are lost.
+    requested = booked
+    if had_share(observed):
+        is_lost = usage.outcome == "out_of_memory"
+        requested = 0.0 if is_lost else hours / expected_slowdown(observed)
+
+    savable = 0.0
+    if observed.decision is not None and was_share_withheld(observed):
+        share = (observed.decision.decision.request.mps_thread_percent or WHOLE_PERCENT) / WHOLE_PERCENT
+        savable = hours * (1.0 - share * expected_slowdown(observed))
+
+    # Unknown where other jobs were on the GPU: its counters do not separate jobs.
     utilization = own_utilization(usage, least_s)
     return Amounts(
-        requested=_requested_hours(booked, observed),
+        requested=requested,
         booked=booked,
         used=booked * (utilization or 0.0),
         idle=0.0 if utilization is None else booked * (1.0 - utilization),
         unseen=booked if utilization is None else 0.0,
-        savable=_savable(hours, observed),
+        savable=savable,
     )
 
 
 def had_share(observed: Observation) -> bool:
-    """Return whether a whole GPU was asked for, and the run had a share of it in its place."""
+    """Return whether the run had a share in place of the requested whole GPU."""
     record = observed.decision
     carried_out = record is not None and record.decision.code is Code.REWRITE and record.mode == "enforce"
     return carried_out and observed.usage.granted.share_percent < WHOLE_PERCENT
 
 
 def had_whole_gpus(observed: Observation) -> bool:
-    """Return whether the run had GPUs to itself, neither a share nor a slice."""
+    """Return whether the run had whole GPUs, neither a share nor a slice."""
     granted = observed.usage.granted
     return granted.division == "whole" and granted.share_percent == WHOLE_PERCENT
 
 
 def was_share_withheld(observed: Observation) -> bool:
-    """Return whether a share was decided, and not given because of the site's mode."""
+    """Return whether the site's mode withheld a decided share."""
     record = observed.decision
     decided = record is not None and record.decision.code is Code.REWRITE and record.mode != "enforce"
     return decided and record is not None and record.decision.request.mps_thread_percent is not None
 
 
 def gpu_count(observed: Observation) -> float:
-    """Return how many GPUs the run had a part of: those of one node, or of all nodes as the accounting has them.
-
-    Where nobody counted, as older samplers did not, the decision's are taken, else the one that is sure.
-    """
+    """Return the number of GPUs that the run had a part of, on one node or, from the accounting, on all nodes."""
     usage, record = observed.usage, observed.decision
     if usage.gpu_count is not None:
         return usage.gpu_count
+
+    # Nobody counted: the decision knows the request of a whole-GPU job, and each other job surely had one GPU.
     is_whole = usage.granted.share_percent == WHOLE_PERCENT
     return max(1.0, record.decision.request.gpu_count) if record is not None and is_whole else 1.0
 
 
-def _requested_hours(booked: float, observed: Observation) -> float:
-    """Return what the request as asked would have taken: on the whole GPU the run is shorter, as was predicted.
-
-    A run that ran out of its share's memory would not have taken place: all of it is lost.
-    """
-    if not had_share(observed):
-        return booked
-    if observed.usage.outcome == "out_of_memory":
-        return 0.0
-    return booked * WHOLE_PERCENT / observed.usage.granted.share_percent / expected_slowdown(observed)
-
-
-def _savable(hours: float, observed: Observation) -> float:
-    if observed.decision is None or not was_share_withheld(observed):
-        return 0.0
-    share = (observed.decision.decision.request.mps_thread_percent or WHOLE_PERCENT) / WHOLE_PERCENT
-    return hours * (1.0 - share * expected_slowdown(observed))
-
-
 def expected_slowdown(observed: Observation) -> float:
-    """Return the slowdown that was expected of the share, at least 1."""
+    """Return the predicted slowdown on the share, at least 1."""
     need = observed.decision.decision.need if observed.decision else None
     return max(1.0, need.slowdown.value) if need else 1.0
 
@@ -134,7 +130,7 @@ Currency = Literal["money", "weights"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Figures of an hour of one whole GPU, by the catalogue's names; those of one currency alone."""
+    """Prices of an hour of one whole GPU, by the catalogue's names, all in one currency."""
 
     per_hour: Mapping[str, float] = field(default_factory=dict)
     currency: Currency = "money"
@@ -144,6 +140,8 @@ def rates_of(prices: Mapping[str, float], clusters: Iterable[Cluster]) -> Rates:
     """Return *prices* where there are any, else the highest weight of each GPU type in *clusters*."""
     if prices:
         return Rates(per_hour=prices)
+
+    # A GPU type may stand in several partitions with different weights; jobs pay the most expensive at worst.
     weights: dict[str, float] = {}
     for pool in (pool for cluster in clusters for pool in cluster.pools):
         if pool.gpu is not None and pool.billing_weight is not None:

@@ -1,9 +1,9 @@
-"""GPU hours by user, account, partition and model: who took what, and who could have shared at what price.
+"""GPU hours by user, account, partition and model, and the shares that each group could have had.
 
 Invariants:
 
 1. Every job stands in one row; the rows add up to all jobs.
-2. What no node saw has a row of its own, beside its column: it is of all groups.
+2. Unseen hours have a row of their own, beside their column: they belong to all groups.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from gpusage.store.rows import Observation
 from gpusage_hooks.types import SharingRules
 
 Dimension = Literal["user", "account", "partition", "model"]
-"""What jobs are grouped by."""
+"""A property that groups jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRules:
-    """What a report's figures rest on besides the runs.
+    """Inputs of a report besides the runs.
 
     Attributes:
-        least_sampled_s: A run that was sampled for less shows nothing; the limit of what a site learns from.
-        sharing: The site's rules, by which shares are priced.
-        find_gpu: Knows the rows of the catalogue.
+        least_sampled_s: A run with less sampled time shows nothing; the site's limit for learning.
+        sharing: The site's rules for prices of shares.
+        find_gpu: Finds rows of the catalogue.
     """
 
     least_sampled_s: float = LEAST_SAMPLED_S
@@ -53,11 +53,11 @@ USUAL_RULES = ReportRules()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTally:
-    """What the jobs of one user, account, partition or model took.
+    """GPU hours of the jobs of one user, account, partition or model.
 
     Attributes:
         name: Empty if unknown.
-        possible: What shares would have saved of it; ``None`` where none could have shared.
+        possible: Savings of possible shares; ``None`` where no job could have shared.
     """
 
     name: str
@@ -67,12 +67,12 @@ class GroupTally:
 
 
 def model_of(observed: Observation) -> str:
-    """Return the model that the job named; empty where it named none, or gpusage was not asked."""
+    """Return the model that the job named; empty without a name or a decision."""
     return (observed.decision.model if observed.decision else None) or ""
 
 
 def account_of(observed: Observation) -> str:
-    """Return the account or queue that pays, as its manager or its submission names it; empty if neither does."""
+    """Return the account or queue that pays; empty if neither the manager nor the submission names it."""
     record = observed.decision
     return observed.usage.account or (record.identity.account if record and record.identity else "")
 
@@ -85,16 +85,16 @@ NAMES: Mapping[Dimension, Callable[[Observation], str]] = MappingProxyType(
         "model": model_of,
     }
 )
-"""By each dimension, the group of a run."""
+"""Each dimension's function from a run to its group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
-    """What jobs took by each of `NAMES`, the group that booked most first.
+    """GPU hours by each of `NAMES`, the group with the most booked hours first.
 
     Attributes:
-        all_jobs: The same of all jobs.
-        unseen: The same of what nobody saw.
+        all_jobs: Hours of all jobs.
+        unseen: Hours of runs that nobody sampled.
     """
 
     groups: Mapping[Dimension, tuple[GroupTally, ...]]
@@ -110,30 +110,33 @@ class _Run:
 
 
 def break_down(observations: Iterable[Observation], rules: ReportRules) -> Breakdown:
-    """Return what each group of jobs took."""
+    """Return the GPU hours of each group of jobs."""
     runs = []
     for of_job in runs_by_job(observations):
+        # A share lies on one node.
         may_share = not is_on_several_nodes(of_job)
         for each in of_job:
             share = possible_share(each, rules.sharing, rules.find_gpu, rules.least_sampled_s) if may_share else None
             runs.append(_Run(observed=each, hours=amounts_of(each, rules.least_sampled_s), share=share))
+
+    groups = {}
+    for dimension, name_of in NAMES.items():
+        members: dict[str, list[_Run]] = defaultdict(list)
+        for run in runs:
+            members[name_of(run.observed)].append(run)
+        tallies = (_tally(name, of_group) for name, of_group in members.items())
+        # The name breaks ties, so that a report of the same runs is the same text.
+        groups[dimension] = tuple(sorted(tallies, key=lambda group: (-group.hours.booked, group.name)))
+
     return Breakdown(
-        groups={dimension: _groups(runs, name_of) for dimension, name_of in NAMES.items()},
+        groups=groups,
         all_jobs=_tally("", runs),
         unseen=_tally("", [run for run in runs if run.hours.unseen]),
     )
 
 
-def _groups(runs: Iterable[_Run], name_of: Callable[[Observation], str]) -> tuple[GroupTally, ...]:
-    members: dict[str, list[_Run]] = defaultdict(list)
-    for run in runs:
-        members[name_of(run.observed)].append(run)
-    tallies = (_tally(name, of_group) for name, of_group in members.items())
-    return tuple(sorted(tallies, key=lambda group: (-group.hours.booked, group.name)))
-
-
 def joined(groups: Sequence[GroupTally]) -> GroupTally:
-    """Return *groups*, which have no job in common, as one."""
+    """Return the sum of *groups*, which have no job in common."""
     return GroupTally(
         name="",
         job_count=sum(group.job_count for group in groups),

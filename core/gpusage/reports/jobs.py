@@ -2,8 +2,8 @@
 
 Invariants:
 
-1. What a node saw of a run stands in place of what the accounting has of it.
-2. The GPUs of a run that no node saw are a run of their own, of which nothing was seen.
+1. A node's samples of a run replace the accounting's row of the same run.
+2. GPUs of a run that no node sampled are a run of their own, wholly unseen.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def is_on_several_nodes(runs: Sequence[Observation]) -> bool:
 
 
 def count_jobs(observations: Iterable[Observation]) -> int:
-    """Return how many jobs *observations* are of."""
+    """Return the number of jobs in *observations*."""
     return len(runs_by_job(observations))
 
 
 def newest_seen(runs: Sequence[Observation], least_s: float) -> Observation:
-    """Return the newest run of a job that shows what the job does on its GPU; where none does, the newest.
+    """Return the newest run with a utilization of its own; without any, the newest run.
 
     Args:
-        runs: Of one job, the newest first.
-        least_s: A run that was sampled for less shows nothing.
+        runs: Runs of one job, the newest first.
+        least_s: A run with less sampled time shows nothing.
     """
     return next((each for each in runs if own_utilization(each.usage, least_s) is not None), runs[0])
 
@@ -58,36 +58,43 @@ def with_accounting(
     """Return every run, the newest first.
 
     Args:
-        observations: What nodes saw.
-        accounted: What managers' accounting has of the same time.
-        find_record: Knows the decision of a job that no node saw.
+        observations: Runs that nodes sampled.
+        accounted: Rows of the managers' accounting of the same period.
+        find_record: Finds the decision of a job that no node sampled.
     """
     runs: dict[tuple[str, str], list[Usage]] = defaultdict(list)
     for usage in accounted:
         runs[usage.manager, usage.job_id].append(usage)
     seen: dict[Usage, list[Observation]] = {usage: [] for of_job in runs.values() for usage in of_job}
+
     every = []
     for each in observations:
-        same = [
-            usage for usage in runs.get((each.usage.manager, each.usage.job_id), ()) if is_same_run(usage, each.usage)
-        ]
-        if same:
-            seen[max(same, key=lambda usage: _overlap_s(usage, each.usage))].append(each)
-        else:
+        key = (each.usage.manager, each.usage.job_id)
+        same = [usage for usage in runs.get(key, ()) if is_same_run(usage, each.usage)]
+        if not same:
             every.append(each)
+            continue
+
+        # Clocks differ and a requeued job starts again soon, so two rows may match: the longest overlap wins,
+        # below 0 where the samples lie between both.
+        def overlap_s(usage: Usage, sampled: Usage = each.usage) -> float:
+            return min(usage.ended_at_s, sampled.ended_at_s) - max(usage.started_at_s, sampled.started_at_s)
+
+        seen[max(same, key=overlap_s)].append(each)
+
     for usage, of_run in seen.items():
-        every += _joined(usage, of_run) if of_run else [Observation(usage=usage, decision=_record(usage, find_record))]
+        if of_run:
+            every += _joined(usage, of_run)
+        else:
+            record = find_record(usage.number) if usage.number else None
+            is_own = record is not None and is_record_of(usage, record)
+            every.append(Observation(usage=usage, decision=record if is_own else None))
     return tuple(sorted(every, key=lambda each: each.usage.ended_at_s, reverse=True))
 
 
-def _overlap_s(first: Usage, second: Usage) -> float:
-    """Return how long both ran, less than 0 if neither: clocks differ, and a requeued job starts again soon."""
-    return min(first.ended_at_s, second.ended_at_s) - max(first.started_at_s, second.started_at_s)
-
-
 def _joined(usage: Usage, seen: Sequence[Observation]) -> Iterator[Observation]:
-    """Yield what nodes saw of a run, and the rest of what the accounting has of it in *usage*."""
-    # An older release's sampler did not report how many GPUs it saw.
+    """Yield the sampled runs *seen*, completed from the accounting's *usage*, and the rest of its GPUs."""
+    # A usage without a GPU count is of the whole run, if no other node reported one.
     is_uncounted = len(seen) == 1 and seen[0].usage.gpu_count is None
     counted = 0.0
     for each in seen:
@@ -100,11 +107,8 @@ def _joined(usage: Usage, seen: Sequence[Observation]) -> Iterator[Observation]:
         joined = replace(each, usage=completed)
         counted += gpu_count(joined)
         yield joined
+
+    # Some nodes of a job may have no sampler. A share is of one GPU, so its samples leave no rest.
     rest = (usage.gpu_count or 0.0) - counted
     if rest > 0 and usage.granted.share_percent == WHOLE_PERCENT:
         yield Observation(usage=replace(usage, number=seen[0].usage.number, gpu_count=rest), decision=seen[0].decision)
-
-
-def _record(usage: Usage, find_record: FindRecord) -> DecisionRecord | None:
-    record = find_record(usage.number) if usage.number else None
-    return record if record is not None and is_record_of(usage, record) else None

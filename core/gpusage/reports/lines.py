@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from gpusage.experience.finished_jobs import HOST_BOUND_BELOW
 from gpusage.experience.trust import LEAST_CHECKED, LEAST_HELD, LEAST_OWN
-from gpusage.reports.accuracy import RULE, Promises
+from gpusage.reports.accuracy import RULE
 from gpusage.reports.amounts import Amounts
 from gpusage.reports.breakdown import Dimension, GroupTally, joined
 from gpusage.reports.report import PeriodTotals, Report
@@ -59,34 +59,31 @@ class Section:
 
 
 def title(report: Report) -> str:
-    """Return whose report of which time it is."""
+    """Return the title of *report*, with its user and its period."""
     whose = f"jobs of {report.user}" if report.user else "all jobs"
     return f"GPU usage of {whose}, {_day(report.since_s)} to {_day(report.until_s)}"
 
 
 def sections(report: Report, by: Sequence[Dimension] = ()) -> Iterator[Section]:
-    """Yield the parts of *report*, what matters most first, with its hours *by* some dimensions."""
+    """Yield the parts of *report*, the most important first, with its hours *by* some dimensions."""
     if report.run_count:
         yield _before(report)
         yield _hours(report)
         yield _promises(report)
-        yield _hardly_used_section(report)
-        yield _waiting(report)
+        yield from _host_sections(report)
+        # The rules under these tables are long, and the same for all.
         yield from (_by(dimension, report, is_first=dimension == by[0]) for dimension in by)
-        yield _verdicts(report)
-        yield _worst(report)
-    yield _decisions(report)
-    if report.reasons:
-        yield _reasons(report)
-    if report.unnamed.jobs or report.unnamed.checked:
-        yield _unnamed(report)
+        yield from _verdict_sections(report)
+    yield from _decision_sections(report)
     yield _trueness(report) if report.run_count else Section(title="GPU hours", notes=(NO_RUN, *_unaccounted(report)))
 
 
 def amount(value: float) -> str:
     """Return GPU hours, or money, with as many digits as matter."""
+    # Three digits: the limits are the values that would round up to a fourth.
     digits = next((digits for limit, digits in ((9.995, 2), (99.95, 1)) if abs(value) < limit), 0)
-    return f"{round(value, digits) + 0.0:,.{digits}f}"  # no -0.00
+    # Adding 0.0 turns -0.0 into 0.0.
+    return f"{round(value, digits) + 0.0:,.{digits}f}"
 
 
 def count_text(job_count: int) -> str:
@@ -95,44 +92,52 @@ def count_text(job_count: int) -> str:
 
 
 def part(value: float, whole: float) -> str:
-    """Return *value* as its part of *whole*; a dash where there is none."""
+    """Return *value* in percent of *whole*; a dash where *whole* is 0."""
     return percent(value / whole) if whole else "-"
 
 
-def _decisions(report: Report) -> Section:
+def _decision_sections(report: Report) -> Iterator[Section]:
     rows = [(each.code, each.mode, each.manager, f"{each.count:,}") for each in report.decisions]
     notes = () if rows else ("No decision was recorded in this period.",)
-    return Section(title="Decisions", columns=("decision", "mode", "manager", "jobs"), rows=rows, notes=notes)
+    yield Section(title="Decisions", columns=("decision", "mode", "manager", "jobs"), rows=rows, notes=notes)
 
+    if report.reasons:
+        reasons = [(each.reason, each.code, f"{each.count:,}") for each in report.reasons]
+        title_of_reasons = "First reasons, most frequent first"
+        yield Section(title=title_of_reasons, columns=("reason", "decision", "jobs"), rows=reasons)
 
-def _reasons(report: Report) -> Section:
-    rows = [(each.reason, each.code, f"{each.count:,}") for each in report.reasons]
-    return Section(title="First reasons, most frequent first", columns=("reason", "decision", "jobs"), rows=rows)
-
-
-def _unnamed(report: Report) -> Section:
-    each = report.unnamed
-    row = (f"{each.jobs:,}", f"{each.estimated:,}", f"{each.shares:,}", f"{each.withheld:,}", f"{each.checked:,}")
-    columns = ("jobs", "told by history", "shares given", "shares only recorded", "runs checked", "held")
-    rows = [(*row, part(each.held, each.checked))]
-    return Section(title="Jobs that name no model", columns=columns, rows=rows, notes=(UNNAMED_RULE,))
+    unnamed = report.unnamed
+    # Without such jobs in this period, runs of earlier ones may still have been checked.
+    if unnamed.jobs or unnamed.checked:
+        counts = (unnamed.jobs, unnamed.estimated, unnamed.shares, unnamed.withheld, unnamed.checked)
+        row = (*(f"{count:,}" for count in counts), part(unnamed.held, unnamed.checked))
+        columns = ("jobs", "told by history", "shares given", "shares only recorded", "runs checked", "held")
+        yield Section(title="Jobs that name no model", columns=columns, rows=[row], notes=(UNNAMED_RULE,))
 
 
 def _hours(report: Report) -> Section:
     rows = [_amounts(each.gpu or "not known", each.run_count, each.hours) for each in report.gpus]
     rows += [_amounts("all", report.run_count, report.hours)]
     rows += [_amounts(f"in {report.currency}", report.run_count, report.money)] if report.money else []
-    notes = [SAVED_RULE, USED_RULE, *_rate_notes(report)]
-    if report.totals.energy is not None:
-        kwh, hours = report.totals.energy.kwh, report.totals.energy.booked_hours
+
+    notes = [SAVED_RULE, USED_RULE]
+    missing = ", ".join(each.gpu for each in report.gpus if each.money is None)
+    if report.currency == "weights":
         notes.append(
-            f"Energy: {amount(kwh)} kWh in the {amount(hours)} GPU hours of jobs alone on a GPU with a counter."
+            "The row in weights is what the manager bills in the most expensive partition: [money] has no price."
         )
+        notes += [f"GPUs without a weight: {missing}."] if missing else []
+    elif report.money is not None and missing:
+        # A sum over some GPUs alone must not pass for the sum of the row "all".
+        notes.append(f"The row in money has only GPUs with a price in [money]; without one: {missing}.")
+    if report.totals.energy is not None:
+        kwh, hours = amount(report.totals.energy.kwh), amount(report.totals.energy.booked_hours)
+        notes.append(f"Energy: {kwh} kWh in the {hours} GPU hours of jobs alone on a GPU with a counter.")
     notes += _unaccounted(report)
     if report.hours.savable:
-        notes.append(
-            f"Shares that were only advised or recorded could have saved {amount(report.hours.savable)} GPU hours."
-        )
+        savable = amount(report.hours.savable)
+        notes.append(f"Shares that were only advised or recorded could have saved {savable} GPU hours.")
+
     columns = ("GPU hours", "runs", "asked", "booked", "used", "idle", "not seen", "saved")
     return Section(title="GPU hours", columns=columns, rows=rows, notes=notes)
 
@@ -147,11 +152,12 @@ def by_title(dimension: Dimension) -> str:
 
 
 def _by(dimension: Dimension, report: Report, *, is_first: bool) -> Section:
-    """Return the hours by *dimension*: the groups that booked most, all others in one row, all jobs, and the unseen."""
+    """Return the hours by *dimension*: the largest groups, all others in one row, all jobs, and the unseen hours."""
     groups = report.groups[dimension]
     rows = [_group(each.name or NO_NAME[dimension], each) for each in groups[:MOST_GROUPS]]
     others = groups[MOST_GROUPS:]
     if others:
+        # The rows add up to "all", however many groups there are.
         rows.append(_group(f"{len(others):,} others", joined(others)))
     rows += [_group("all", report.all_jobs), _group("of all, not seen", report.unseen)]
     columns = (dimension, "jobs", "asked", "booked", "used", "idle", "not seen", "could share", "slower", "could save")
@@ -164,24 +170,15 @@ def _group(name: str, group: GroupTally) -> Sequence[str]:
     taken = map(amount, (hours.requested, hours.booked, hours.used, hours.idle, hours.unseen))
     if possible is None:
         return (name, f"{group.job_count:,}", *taken, "-", "-", "-")
+
     price = slower(possible.slowdown_low, possible.slowdown_high)
     return (name, f"{group.job_count:,}", *taken, f"{possible.job_count:,}", price, amount(possible.saved_hours))
 
 
 def slower(low: float, high: float) -> str:
-    """Return from *low* to *high* how many times as long something takes, as people read it: ``5 to 22 %``."""
+    """Return the slowdowns *low* and *high* as people read them: ``5 to 22 %``, or ``5 %`` where both round to that."""
     ends = dict.fromkeys(f"{100 * (each - 1):.0f}" for each in (low, high))
     return f"{' to '.join(ends)} %"
-
-
-def _rate_notes(report: Report) -> list[str]:
-    if report.money is None:
-        return []
-    missing = ", ".join(each.gpu for each in report.gpus if each.money is None)
-    if report.currency == "weights":
-        rule = "The row in weights is what the manager bills in the most expensive partition: [money] has no price."
-        return [rule, f"GPUs without a weight: {missing}."] if missing else [rule]
-    return [f"The row in money has only GPUs with a price in [money]; without one: {missing}."] if missing else []
 
 
 def _amounts(name: str, run_count: int, hours: Amounts) -> Sequence[str]:
@@ -190,38 +187,33 @@ def _amounts(name: str, run_count: int, hours: Amounts) -> Sequence[str]:
 
 
 def _promises(report: Report) -> Section:
-    rows = [
-        _promised("shares that were given", report.promises_enforced),
-        _promised("shares that were only advised or recorded", report.promises_withheld),
-    ]
+    promises = {
+        "shares that were given": report.promises_enforced,
+        "shares that were only advised or recorded": report.promises_withheld,
+    }
+    rows = [(name, f"{each.fulfilled:,}", f"{each.broken:,}", f"{each.unknown:,}") for name, each in promises.items()]
     columns = ("promises to", "kept", "broken", "unknown")
     return Section(title="Promises", columns=columns, rows=rows, notes=(RULE,))
 
 
-def _promised(name: str, promises: Promises) -> Sequence[str]:
-    return name, f"{promises.fulfilled:,}", f"{promises.broken:,}", f"{promises.unknown:,}"
-
-
-def _verdicts(report: Report) -> Section:
-    rows = [
+def _verdict_sections(report: Report) -> Iterator[Section]:
+    verdicts = [
         (each.verdict, f"{each.run_count:,}", amount(each.hours.booked), part(each.hours.booked, report.hours.booked))
         for each in report.verdicts
     ]
-    return Section(
+    yield Section(
         title="How runs used what they booked",
         columns=("verdict", "runs", "booked GPU hours", "of all"),
-        rows=rows,
+        rows=verdicts,
         notes=tuple(f"{each.verdict}: {each.rule}." for each in report.verdicts),
     )
 
-
-def _worst(report: Report) -> Section:
-    rows = [(*_booked_by(each), amount(each.hours.idle), each.verdict, each.advice or "-") for each in report.worst]
-    return Section(
+    worst = [(*_booked_by(each), amount(each.hours.idle), each.verdict, each.advice or "-") for each in report.worst]
+    yield Section(
         title="Jobs with the most idle GPU hours",
         columns=("job", "user", "GPU", "booked", "idle", "verdict", "request next time"),
-        rows=rows,
-        notes=() if rows else ("No job was seen idle.",),
+        rows=worst,
+        notes=() if worst else ("No job was seen idle.",),
     )
 
 
@@ -231,71 +223,63 @@ def _booked_by(job: Wasted) -> Sequence[str]:
 
 
 def _before(report: Report) -> Section:
-    """Return this period beside the previous one, which is as long."""
+    """Return this period's totals beside those of the previous period."""
     if report.previous is None:
         return Section(title=BEFORE, notes=("The store has nothing from the previous period.",))
-    rows = [
-        (
-            name,
-            _total(now, is_amount=is_amount),
-            _total(then, is_amount=is_amount),
-            f"{100 * (now / then - 1):+.0f} %" if now is not None and then else "-",
-        )
-        for (name, now, is_amount), (_, then, _) in zip(_totals(report.totals), _totals(report.previous), strict=True)
-    ]
+
+    rows = []
+    for name, value_of, show in _TOTALS:
+        now, then = value_of(report.totals), value_of(report.previous)
+        # From 0 or from unknown there is no relative change.
+        change = f"{100 * (now / then - 1):+.0f} %" if now is not None and then else "-"
+        rows.append((name, *("-" if value is None else show(value) for value in (now, then)), change))
     notes = [f"The previous period is {_day(report.previous_since_s)} to {_day(report.since_s)}."]
     return Section(title=BEFORE, columns=("", "this period", "before", "change"), rows=rows, notes=notes)
 
 
-def _total(value: float | None, *, is_amount: bool) -> str:
-    if value is None:
-        return "-"
-    return amount(value) if is_amount else f"{value:,.0f}"
+_TOTALS: Sequence[tuple[str, Callable[[PeriodTotals], float | None], Callable[[float], str]]] = (
+    ("jobs with GPUs", lambda totals: totals.job_count, "{:,}".format),
+    ("users", lambda totals: totals.user_count, "{:,}".format),
+    ("jobs with a share in place of a GPU", lambda totals: totals.share_count, "{:,}".format),
+    ("promises kept", lambda totals: totals.promises.fulfilled, "{:,}".format),
+    ("promises broken", lambda totals: totals.promises.broken, "{:,}".format),
+    ("GPU hours asked", lambda totals: totals.hours.requested, amount),
+    ("GPU hours booked", lambda totals: totals.hours.booked, amount),
+    ("GPU hours used", lambda totals: totals.hours.used, amount),
+    ("GPU hours idle", lambda totals: totals.hours.idle, amount),
+    ("GPU hours not seen", lambda totals: totals.hours.unseen, amount),
+    ("GPU hours saved by sharing", lambda totals: totals.hours.saved, amount),
+    ("kWh of runs alone on their GPUs", lambda totals: totals.energy.kwh if totals.energy else None, amount),
+)
+"""The rows of the comparison: a name, the figure, and its text."""
 
 
-def _totals(totals: PeriodTotals) -> Iterator[tuple[str, float | None, bool]]:
-    """Yield each total, ``None`` where nobody knows it, with its name, and whether it is an amount and no count."""
-    hours, promises = totals.hours, totals.promises
-    yield "jobs with GPUs", totals.job_count, False
-    yield "users", totals.user_count, False
-    yield "jobs with a share in place of a GPU", totals.share_count, False
-    yield "promises kept", promises.fulfilled, False
-    yield "promises broken", promises.broken, False
-    yield "GPU hours asked", hours.requested, True
-    yield "GPU hours booked", hours.booked, True
-    yield "GPU hours used", hours.used, True
-    yield "GPU hours idle", hours.idle, True
-    yield "GPU hours not seen", hours.unseen, True
-    yield "GPU hours saved by sharing", hours.saved, True
-    yield "kWh of runs alone on their GPUs", totals.energy.kwh if totals.energy else None, True
-
-
-def _hardly_used_section(report: Report) -> Section:
+def _host_sections(report: Report) -> Iterator[Section]:
+    """Yield the jobs that hardly use their GPUs, and the users whose jobs wait for their hosts."""
     hardly, below = report.hardly_used, percent(HARDLY_USED_BELOW)
-    rows = [
+    hardly_used = [
         (*_booked_by(each), percent(each.hours.used / (each.hours.used + each.hours.idle)), each.advice or "-")
         for each in hardly.worst
     ]
     booked, idle = amount(hardly.hours.booked), amount(hardly.hours.idle)
+    # The table has the worst jobs alone, so the sum over all stands below it.
     note = f"{count_text(hardly.job_count)}, {booked} GPU hours, {idle} of them idle."
-    return Section(
+    yield Section(
         title=f"Jobs that hold whole GPUs and use them less than {below}",
         columns=("job", "user", "GPU", "booked", "busy", "request next time"),
-        rows=rows,
-        notes=(note,) if rows else (f"No job was seen to use whole GPUs less than {below}.",),
+        rows=hardly_used,
+        notes=(note,) if hardly_used else (f"No job was seen to use whole GPUs less than {below}.",),
     )
 
-
-def _waiting(report: Report) -> Section:
-    rows = [
+    waiting = [
         (each.user, f"{each.job_count:,}", amount(each.hours.booked), amount(each.hours.idle), each.waits_for)
         for each in report.waiting
     ]
-    return Section(
+    yield Section(
         title="Who waits for data",
         columns=("user", "jobs", "booked", "idle", "waits for"),
-        rows=rows,
-        notes=(WAITING_RULE,) if rows else ("No job was seen to wait for its host.",),
+        rows=waiting,
+        notes=(WAITING_RULE,) if waiting else ("No job was seen to wait for its host.",),
     )
 
 

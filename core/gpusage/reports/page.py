@@ -1,12 +1,13 @@
-"""A report as one HTML page with its plots; it needs no network, and is readable on a telephone."""
+"""A report as one HTML page with its plots, without network access and readable on a telephone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Sequence
 
 from gpusage.reports.amounts import Amounts
 from gpusage.reports.breakdown import NAMES, Dimension
-from gpusage.reports.lines import BEFORE, MOST_GROUPS, NO_NAME, Section, amount, by_title, part, sections, title
+from gpusage.reports.lines import BEFORE, MOST_GROUPS, NO_NAME, amount, by_title, part, sections, title
 from gpusage.reports.pages import bars, html
 from gpusage.reports.report import BAND_PERCENT, Report
 
@@ -17,62 +18,61 @@ PROMISES = {"kept": "#4b8b6f", "broken": "#c2571a", "unknown": "#aaaaaa"}
 
 
 def page(report: Report, origin: html.Origin | None = None) -> str:
-    """Return the page; *origin* says where it is from."""
+    """Return the page; *origin* is its version, date and command."""
     plots = _plots(report)
-    parts = [(f"section-{number}", section) for number, section in enumerate(sections(report, [*NAMES]), start=1)]
-    contents = html.contents((anchor, section.title) for anchor, section in parts)
-    body = "".join(_section(section, anchor, plots.get(section.title, "")) for anchor, section in parts)
-    return html.page(title(report), f"{contents}{body}", origin)
-
-
-def _section(section: Section, anchor: str, plot: str) -> str:
-    table = html.table(section.columns, section.rows) if section.rows else ""
-    return f"{html.heading(2, anchor, section.title)}{plot}{table}{html.notes(section.notes)}"
+    contents, body = [], []
+    for number, section in enumerate(sections(report, [*NAMES]), start=1):
+        anchor = f"section-{number}"
+        contents.append((anchor, section.title))
+        table = html.table(section.columns, section.rows) if section.rows else ""
+        # The plot stands above the table: it is the same figures, at a glance.
+        plot = plots.get(section.title, "")
+        body.append(f"{html.heading(2, anchor, section.title)}{plot}{table}{html.notes(section.notes)}")
+    return html.page(title(report), f"{html.contents(contents)}{''.join(body)}", origin)
 
 
 def _plots(report: Report) -> dict[str, str]:
-    """Return the plots by the title of the section that they belong to."""
+    """Return the plots by the titles of their sections."""
+    hours = [_hours_bar(each.gpu or "not known", each.hours) for each in report.gpus]
+    if len(report.gpus) > 1:
+        hours.append(_hours_bar("all", report.hours))
+
+    periods = []
+    if report.previous is not None:
+        periods.append(_hours_bar("this period", report.totals.hours))
+        periods.append(_hours_bar("the previous period", report.previous.hours))
+
     return {
-        BEFORE: _plot(_before(report), HOURS),
+        BEFORE: _plot(periods, HOURS),
         **{by_title(dimension): _plot(_groups(dimension, report), HOURS) for dimension in NAMES},
         "Decisions": _plot(_codes(report), CODES),
-        "GPU hours": _plot(_hours(report), HOURS),
+        "GPU hours": _plot(hours, HOURS),
         "Promises": _plot(_promises(report), PROMISES),
         "How runs used what they booked": _plot(_bands(report), BOOKED),
     }
 
 
-def _plot(drawn: Iterator[bars.Bar], colours: dict[str, str]) -> str:
-    plotted = list(drawn)
+def _plot(plotted: Sequence[bars.Bar], colours: dict[str, str]) -> str:
+    # Bars without any length would be a legend of nothing.
     return f"{bars.legend(colours)}{bars.meters(plotted, colours)}" if any(bar.length for bar in plotted) else ""
 
 
-def _codes(report: Report) -> Iterator[bars.Bar]:
-    modes = sorted({(each.manager, each.mode) for each in report.decisions})
-    for manager, mode in modes:
-        here = [each for each in report.decisions if (each.manager, each.mode) == (manager, mode)]
-        parts = [(each.code, float(each.count)) for each in here]
-        yield bars.Bar(label=f"{manager}, mode {mode}", text=f"{sum(each.count for each in here):,} jobs", parts=parts)
+def _codes(report: Report) -> list[bars.Bar]:
+    counts: dict[str, list[tuple[str, float]]] = defaultdict(list)
+    for each in sorted(report.decisions, key=lambda each: (each.manager, each.mode)):
+        counts[f"{each.manager}, mode {each.mode}"].append((each.code, float(each.count)))
+    return [
+        bars.Bar(label=label, text=f"{sum(count for _, count in parts):,.0f} jobs", parts=parts)
+        for label, parts in counts.items()
+    ]
 
 
-def _hours(report: Report) -> Iterator[bars.Bar]:
-    for each in report.gpus:
-        yield _hours_bar(each.gpu or "not known", each.hours)
-    if len(report.gpus) > 1:
-        yield _hours_bar("all", report.hours)
-
-
-def _before(report: Report) -> Iterator[bars.Bar]:
-    if report.previous is not None:
-        yield _hours_bar("this period", report.totals.hours)
-        yield _hours_bar("the previous period", report.previous.hours)
-
-
-def _groups(dimension: Dimension, report: Report) -> Iterator[bars.Bar]:
+def _groups(dimension: Dimension, report: Report) -> list[bars.Bar]:
     groups = report.groups[dimension]
-    if len(groups) > 1:
-        for each in groups[:MOST_GROUPS]:
-            yield _hours_bar(each.name or NO_NAME[dimension], each.hours)
+    # A single bar compares with nothing.
+    if len(groups) <= 1:
+        return []
+    return [_hours_bar(each.name or NO_NAME[dimension], each.hours) for each in groups[:MOST_GROUPS]]
 
 
 def _hours_bar(name: str, hours: Amounts) -> bars.Bar:
@@ -81,16 +81,22 @@ def _hours_bar(name: str, hours: Amounts) -> bars.Bar:
     return bars.Bar(label=name, text=text, parts=list(zip(HOURS, values, strict=True)))
 
 
-def _promises(report: Report) -> Iterator[bars.Bar]:
+def _promises(report: Report) -> list[bars.Bar]:
+    drawn = []
     for name, each in (("given", report.promises_enforced), ("advised or recorded", report.promises_withheld)):
-        values = (each.fulfilled, each.broken, each.unknown)
+        parts = list(zip(PROMISES, map(float, (each.fulfilled, each.broken, each.unknown)), strict=True))
         text = f"{each.fulfilled:,} kept, {each.broken:,} broken"
-        yield bars.Bar(label=f"shares {name}", text=text, parts=list(zip(PROMISES, map(float, values), strict=True)))
+        drawn.append(bars.Bar(label=f"shares {name}", text=text, parts=parts))
+    return drawn
 
 
-def _bands(report: Report) -> Iterator[bars.Bar]:
+def _bands(report: Report) -> list[bars.Bar]:
     seen = sum(band.booked_hours for band in report.bands)
-    for band in report.bands:
-        label = f"utilization {band.from_percent} to {band.from_percent + BAND_PERCENT} %"
-        text = f"{amount(band.booked_hours)} GPU hours, {part(band.booked_hours, seen)}"
-        yield bars.Bar(label=label, text=text, parts=[("booked", band.booked_hours)])
+    return [
+        bars.Bar(
+            label=f"utilization {band.from_percent} to {band.from_percent + BAND_PERCENT} %",
+            text=f"{amount(band.booked_hours)} GPU hours, {part(band.booked_hours, seen)}",
+            parts=[("booked", band.booked_hours)],
+        )
+        for band in report.bands
+    ]

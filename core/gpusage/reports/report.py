@@ -1,4 +1,4 @@
-"""Decisions and usage of a time -> a report, whole and frozen; it is shown as lines, as a page, or as JSON."""
+"""Decisions and usage of a period -> one frozen report, shown as lines, as a page, or as JSON."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ JOULES_PER_KWH = 3.6e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionTally:
-    """How many decisions had one code in one mode."""
+    """Count of the decisions with one code in one mode."""
 
     manager: str
     mode: str
@@ -53,7 +53,7 @@ class DecisionTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonTally:
-    """How many decisions had one first reason; its numbers are shown as ``N``."""
+    """Count of the decisions with one first reason; ``N`` stands for its numbers."""
 
     code: str
     reason: str
@@ -62,11 +62,11 @@ class ReasonTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuTally:
-    """What runs on one GPU type took.
+    """GPU hours of the runs on one GPU type.
 
     Attributes:
-        gpu: As the node named it; empty where it did not.
-        money: The hours in the site's money or weights; ``None`` where it has set no price.
+        gpu: Name from the node; empty if unknown.
+        money: The hours in the site's money or weights; ``None`` without a price.
     """
 
     gpu: str
@@ -88,24 +88,24 @@ class Band:
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened from *since_s* to *until_s*, seconds since 1970.
+    """Decisions and usage from *since_s* to *until_s*, seconds since 1970.
 
     Attributes:
-        previous_since_s: When the previous period began, which ended at *since_s*.
-        user: Whose jobs alone; empty for everybody's.
-        money: Of the GPU types that have a price, or else a weight; ``None`` where none has.
-        currency: Which of the two that is.
-        promises_enforced: To jobs that had a share.
-        promises_withheld: To jobs that would have had one in mode ``enforce``.
-        unnamed: What became of jobs that name no model.
-        groups: What jobs took by user, account, partition and model.
-        all_jobs: The same of all jobs.
-        unseen: The same of what nobody saw.
-        totals: Of the time.
-        previous: Of the previous period, as long as this one; ``None`` where nothing is kept of it.
-        hardly_used: The jobs that held whole GPUs and hardly used them.
-        waiting: The users whose jobs wait for their hosts.
-        unaccounted: Why the accounting of a manager was not read, a sentence each.
+        previous_since_s: Start of the previous period, which ended at *since_s*.
+        user: The only user of these jobs; empty for everybody.
+        money: Sum over the GPU types with a price, or else with a weight; ``None`` where no type has either.
+        currency: Unit of *money*.
+        promises_enforced: Promises to jobs with a share.
+        promises_withheld: Promises to jobs that would have had a share in mode ``enforce``.
+        unnamed: Counts of jobs that name no model.
+        groups: GPU hours by user, account, partition and model.
+        all_jobs: GPU hours of all jobs.
+        unseen: GPU hours of runs that nobody sampled.
+        totals: Totals of this period.
+        previous: Totals of the previous period; ``None`` where the store has nothing of it.
+        hardly_used: Jobs that held whole GPUs and hardly used them.
+        waiting: Users whose jobs wait for their hosts.
+        unaccounted: Sentences on accounting that could not be read.
     """
 
     since_s: float
@@ -138,10 +138,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """The time that a report is of, seconds since 1970, and whose jobs; an empty *user* is everybody.
+    """Time span of a report, seconds since 1970, and its user; an empty *user* is everybody.
 
     Attributes:
-        before_since_s: When the previous period began; ``None`` where it is as long as this one.
+        before_since_s: Start of the previous period; ``None`` where both periods are equally long.
     """
 
     since_s: float
@@ -151,15 +151,14 @@ class Period:
 
     @property
     def previous_since_s(self) -> float:
-        """Return when the previous period began."""
+        """Return the start of the previous period, which ended at *since_s*."""
         return 2 * self.since_s - self.until_s if self.before_since_s is None else self.before_since_s
 
 
 def period_of_month(year: int, month: int, now_s: float) -> Period:
-    """Return a month of this host's time, as far as it is over, with the month before it."""
-    # mktime takes the months 0 and 13, too.
-    starts_s = [time.mktime((year, at, 1, 0, 0, 0, 0, 0, -1)) for at in (month - 1, month, month + 1)]
-    before_s, since_s, end_s = starts_s
+    """Return a month in this host's time zone up to *now_s*, and the month before it."""
+    # mktime normalizes the months 0 and 13; -1 has it find out about summer time.
+    before_s, since_s, end_s = (time.mktime((year, at, 1, 0, 0, 0, 0, 0, -1)) for at in (month - 1, month, month + 1))
     return Period(since_s=since_s, until_s=min(end_s, now_s), before_since_s=before_s)
 
 
@@ -170,22 +169,27 @@ def report_of(
     period: Period,
     rules: ReportRules = USUAL_RULES,
 ) -> Report:
-    """Return the report.
+    """Return the report of *period*.
 
     Args:
-        records: The decisions of that period, and maybe of the previous one.
-        observations: The runs that ended in that period, and maybe of the previous one, the newest first.
-        rates: By the names of GPUs as nodes report them.
-        period: Which time that is, and whose jobs they are.
-        rules: What counts as seen, and by what shares are priced.
+        records: Decisions of this and maybe of the previous period.
+        observations: Runs that ended in this and maybe in the previous period, the newest first.
+        rates: Prices by the nodes' names of GPUs.
+        period: Time span and user.
+        rules: Least sampled time, and rules for prices of shares.
     """
     least_s = rules.least_sampled_s
+
+    # A run counts where it ended, so that no run counts in two periods.
     previous = [each for each in observations if each.usage.ended_at_s < period.since_s]
     observations = [each for each in observations if each.usage.ended_at_s >= period.since_s]
     records = [each for each in records if each.decided_at_s >= period.since_s]
+
     gpus = _by_gpu(observations, rates.per_hour, least_s)
-    of_shares, withheld = count_promises(observations, least_s)
+    enforced, withheld = count_promises(observations, least_s)
     breakdown = break_down(observations, rules)
+
+    # Without any price there is no sum, not a sum of 0.
     priced = [each.money for each in gpus if each.money is not None]
     return Report(
         since_s=period.since_s,
@@ -203,7 +207,7 @@ def report_of(
         verdicts=tally_verdicts(observations, least_s),
         worst=most_idle_jobs(observations, least_s),
         trueness=prediction_accuracy(observations, least_s),
-        promises_enforced=of_shares,
+        promises_enforced=enforced,
         promises_withheld=withheld,
         unnamed=count_unnamed_jobs(records, observations, least_s),
         groups=breakdown.groups,
@@ -225,8 +229,10 @@ def _decisions(records: Sequence[DecisionRecord]) -> tuple[DecisionTally, ...]:
 
 
 def _reasons(records: Sequence[DecisionRecord]) -> tuple[ReasonTally, ...]:
+    # Reasons differ in their figures: N for each number counts them as one. Numbers in names, such as
+    # a100-sxm4-80gb, stay.
     counts = Counter(
-        (record.decision.code.value, _without_numbers(record.decision.reasons[0]))
+        (record.decision.code.value, _NAME_OR_NUMBER.sub(lambda match: match[1] or "N", record.decision.reasons[0]))
         for record in records
         if record.decision.reasons
     )
@@ -234,43 +240,40 @@ def _reasons(records: Sequence[DecisionRecord]) -> tuple[ReasonTally, ...]:
     return tuple(ReasonTally(code=code, reason=reason, count=count) for (code, reason), count in first)
 
 
-def _without_numbers(reason: str) -> str:
-    """Return *reason* with N for each number; names such as ``a100-sxm4-80gb`` stay."""
-    return _NAME_OR_NUMBER.sub(lambda match: match[1] or "N", reason)
-
-
 def _by_gpu(observations: Sequence[Observation], per_hour: Mapping[str, float], least_s: float) -> tuple[GpuTally, ...]:
     by_gpu: dict[str, list[Amounts]] = defaultdict(list)
     for each in observations:
         by_gpu[each.usage.gpu].append(amounts_of(each, least_s))
-    return tuple(_of_gpu(gpu, by_gpu[gpu], per_hour.get(gpu)) for gpu in sorted(by_gpu))
 
-
-def _of_gpu(gpu: str, runs: Sequence[Amounts], price: float | None) -> GpuTally:
-    hours = total(runs)
-    money = None if price is None else hours.times(price)
-    return GpuTally(gpu=gpu, run_count=len(runs), hours=hours, money=money)
+    tallies = []
+    for gpu, runs in sorted(by_gpu.items()):
+        hours, price = total(runs), per_hour.get(gpu)
+        money = None if price is None else hours.times(price)
+        tallies.append(GpuTally(gpu=gpu, run_count=len(runs), hours=hours, money=money))
+    return tuple(tallies)
 
 
 def _bands(observations: Sequence[Observation], least_s: float) -> tuple[Band, ...]:
-    """Return how the booked GPU hours are spread over utilization, where that was seen."""
+    """Return the histogram of booked GPU hours over utilization; empty where no utilization was seen."""
     hours = [0.0] * (100 // BAND_PERCENT)
     for each in observations:
         utilization = own_utilization(each.usage, least_s)
         if utilization is not None:
+            # 100 % belongs to the last band.
             hours[min(int(100 * utilization / BAND_PERCENT), len(hours) - 1)] += amounts_of(each, least_s).booked
     if not any(hours):
         return ()
+
     return tuple(Band(from_percent=BAND_PERCENT * at, booked_hours=each) for at, each in enumerate(hours))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Energy:
-    """What GPUs consumed by their own counters, of runs that were alone there: a counter is the whole GPU's.
+    """Energy of runs alone on their GPUs, from the GPUs' own counters.
 
     Attributes:
-        kwh: While runs were sampled.
-        booked_hours: The GPU hours that these runs booked.
+        kwh: Energy in the sampled time.
+        booked_hours: GPU hours that these runs booked.
     """
 
     kwh: float
@@ -279,12 +282,12 @@ class Energy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodTotals:
-    """What the jobs of a time took, and what became of promises to them.
+    """Totals of the jobs of a period.
 
     Attributes:
-        share_count: How many jobs had a share in place of a whole GPU.
-        promises: To these.
-        energy: ``None`` where no counter was read of a run that was alone.
+        share_count: Jobs with a share in place of a whole GPU.
+        promises: Promises to these jobs.
+        energy: Metered energy; ``None`` where no run alone on a GPU has a counter.
     """
 
     job_count: int
@@ -296,7 +299,7 @@ class PeriodTotals:
 
 
 def period_totals(observations: Sequence[Observation], least_s: float) -> PeriodTotals:
-    """Return what *observations* add up to."""
+    """Return the totals of *observations*."""
     return PeriodTotals(
         job_count=count_jobs(observations),
         user_count=len({each.usage.user for each in observations}),
@@ -308,6 +311,7 @@ def period_totals(observations: Sequence[Observation], least_s: float) -> Period
 
 
 def _energy(observations: Iterable[Observation], least_s: float) -> Energy | None:
+    # The counter is the whole GPU's: of a run with partners nobody knows its part.
     metered = [
         (each.usage.energy_j, amounts_of(each, least_s).booked)
         for each in observations

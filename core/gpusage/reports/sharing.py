@@ -1,10 +1,10 @@
-"""What a share would have cost a run that had a whole GPU, by what was decided of it or by what its node saw.
+"""Prices of shares that runs on whole GPUs could have had, from their decisions or their nodes' samples.
 
 Invariants:
 
-1. A run that nobody saw alone on its GPU, or not to its end, could not have shared as far as anybody knows.
-2. Nothing shows how a run's kernels grow on fewer SMs, so they are taken to grow as much as they can, as where history
-   decides. Where a share was decided by the job's model, the price is the model's.
+1. A run without samples alone on its GPU to its end counts as one that could not have shared.
+2. Samples do not show how kernels grow on fewer SMs, so the price assumes the most growth, as decisions by history do.
+   A share that was decided by the job's model has the model's price.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class PossibleShare:
     """A share that would have been enough for a run.
 
     Attributes:
-        share_percent: Its size.
-        slowdown: How many times as long the run would have taken, beside average partners.
+        share_percent: Size of the share.
+        slowdown: Run time on the share beside average partners, over the run time on the whole GPU.
     """
 
     share_percent: int
@@ -57,20 +57,20 @@ class PossibleShare:
 
     @property
     def gpu_time(self) -> float:
-        """Return the GPU time on the share, against that of the whole GPU."""
+        """Return the GPU time on the share over the GPU time on the whole GPU."""
         return self.share_percent / WHOLE_PERCENT * self.slowdown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PossibleShares:
-    """What shares would have saved, and at what price.
+    """Savings and prices of possible shares.
 
     Attributes:
         job_count: Jobs that could have shared.
-        booked_hours: The GPU hours that they booked.
-        saved_hours: What shares would have left to others.
-        slowdown_low: The lowest price among them: how many times as long the run would have taken.
-        slowdown_high: The highest.
+        booked_hours: GPU hours that these jobs booked.
+        saved_hours: GPU hours that the shares would have left to others.
+        slowdown_low: Lowest slowdown of a run.
+        slowdown_high: Highest slowdown of a run.
     """
 
     job_count: int
@@ -81,7 +81,7 @@ class PossibleShares:
 
 
 def count_possible_shares(shares: Iterable[tuple[Observation, float, PossibleShare]]) -> PossibleShares | None:
-    """Return what *shares* would have saved, each with its run and the GPU hours that this booked; ``None`` of none."""
+    """Return the savings of *shares*, each with its run and the run's booked hours; ``None`` without shares."""
     of_runs = [*shares]
     if not of_runs:
         return None
@@ -96,7 +96,7 @@ def count_possible_shares(shares: Iterable[tuple[Observation, float, PossibleSha
 
 
 def joined_shares(counts: Sequence[PossibleShares]) -> PossibleShares | None:
-    """Return *counts*, of groups that have no job in common, as one; ``None`` of none."""
+    """Return the sum of *counts* of groups that have no job in common; ``None`` without counts."""
     if not counts:
         return None
     return PossibleShares(
@@ -113,39 +113,44 @@ def possible_share(
 ) -> PossibleShare | None:
     """Return the share with the least GPU time that the site's *rules* would promise; ``None`` where there is none."""
     usage, record = observed.usage, observed.decision
+    # The decision knew the model, so its own share and price stand.
     if record is not None and was_share_withheld(observed):
         size = record.decision.request.mps_thread_percent or WHOLE_PERCENT
         return PossibleShare(share_percent=size, slowdown=expected_slowdown(observed))
+
+    # Shares are of one GPU, never of a slice; and memory and the busiest minute must be known to price one.
     is_seen = usage.outcome in SOUND and own_utilization(usage, least_s) is not None
     has_one = gpu_count(observed) == 1 and (record is None or record.decision.request.gpu_count <= 1)
     gpu = find_gpu(usage.gpu) if had_whole_gpus(observed) and is_seen and has_one else None
     if gpu is None or gpu.parent_gpu is not None or not usage.memory_bytes or usage.peak_utilization is None:
         return None
+
+    # Whole percents make equal keys for the cache below; rounding up keeps the price on the safe side.
+    utilization_percent = ceil(100 * min(usage.peak_utilization, 1.0))
+    accepted = record.workload.slowdown if record and record.workload else None
+    shares = _promised_shares(gpu.name, find_gpu, utilization_percent, accepted, rules)
+
+    # The same margin as on a job's memory from its history: the next run may take more.
     needed_bytes = MEMORY_MARGINS[0] * usage.memory_bytes
-    shares = _promised_shares(
-        gpu.name,
-        find_gpu,
-        ceil(100 * min(usage.peak_utilization, 1.0)),
-        record.workload.slowdown if record and record.workload else None,
-        rules,
-    )
     enough = (share for share in shares if needed_bytes <= memory_cap_bytes(gpu.memory_bytes, share.share_percent))
     return min(enough, key=lambda share: share.gpu_time, default=None)
 
 
-@lru_cache(maxsize=4096)  # a price takes a millisecond, and a month has many runs of few kinds
+# A price takes a millisecond, and a month has many runs of few kinds.
+@lru_cache(maxsize=4096)
 def _promised_shares(
     gpu_name: str, find_gpu: GpuLookup, utilization_percent: int, accepted: float | None, rules: SharingRules
 ) -> Sequence[PossibleShare]:
-    """Return the shares that would be promised to a job without memory, by its utilization alone on the whole GPU.
+    """Return the shares that the site would promise for a utilization, whatever the job's memory.
 
     Args:
-        gpu_name: That *find_gpu* knows.
-        find_gpu: Knows it.
-        utilization_percent: Of the busiest minute.
-        accepted: How much slower its user accepts; ``None`` where the site's limit counts.
-        rules: The site's.
+        gpu_name: Name in the catalogue.
+        find_gpu: Finds the row of *gpu_name*.
+        utilization_percent: Utilization in the busiest minute on the whole GPU.
+        accepted: Slowdown that the user accepts; ``None`` is the site's limit.
+        rules: The site's rules.
     """
+    # Memory is 0 here and checked by the caller, so that runs which differ only in memory have one price.
     gpu = find_gpu(gpu_name)
     known = ObservedFigures(
         gpu_utilization=Figure(interval=exact_interval(utilization_percent / 100), source=""),
@@ -154,6 +159,8 @@ def _promised_shares(
     need = gpu_need(known, gpu) if gpu else None
     if gpu is None or need is None:
         return ()
+
+    # The policy's own offers on a free GPU, so that a report promises no share that a decision would not.
     pool = GpuPool(gpu=gpu.name, site_type=gpu.name, gpu_count=1, free_gpu_count=1)
     candidate = Candidate(pool=pool, gpu=gpu, need=need, shares=share_prices(need, priced_percents(rules)))
     within = limits(rules, accepted)

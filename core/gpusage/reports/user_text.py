@@ -1,15 +1,15 @@
-"""A user's jobs as the text of an e-mail: what they used, and one line to change.
+"""A user's jobs as the text of an e-mail: their usage, and one line to change.
 
 Invariants:
 
-1. At most `MOST_LINES` lines of at most `WIDTH` characters, all of which print.
-2. One line to change, that of the job with the most idle GPU hours for which there is one.
+1. At most `MOST_LINES` lines of at most `WIDTH` printable characters.
+2. One line to change, for the job with the most idle GPU hours among the jobs with a possible change.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from gpusage.boundary.printable_text import shortened, visible
@@ -39,8 +39,8 @@ class Change:
     """One line for a user to write.
 
     Attributes:
-        line: As it stands in the job's script, or what to ask for.
-        notes: Why, and where else it may have to stand; each a sentence.
+        line: Line of the job's script, or request in words.
+        notes: Sentences with the reason, and with other places for the line.
     """
 
     line: str
@@ -49,10 +49,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """How users of a site may speak to gpusage.
+    """Ways in which a site's users can address gpusage.
 
     Attributes:
-        managers_of_scripts: The names of those workload managers whose job scripts it reads.
+        managers_of_scripts: Workload managers whose job scripts gpusage reads.
         learns: Whether a job may let its own run show its model.
     """
 
@@ -71,30 +71,37 @@ class _Job:
 
 
 def user_text(report: Report, observations: Sequence[Observation], writing: Writing, least_s: float) -> str:
-    """Return the text of *report*, which is of one user.
+    """Return the text of one user's *report*.
 
     Args:
-        report: Of the user's jobs.
-        observations: The user's runs that ended in its time, the newest first.
-        writing: How the user may speak to gpusage.
-        least_s: A run that was sampled for less shows nothing.
+        report: Report on this user's jobs alone.
+        observations: The user's runs that ended in its period, the newest first.
+        writing: Ways in which this site's users can address gpusage.
+        least_s: A run with less sampled time shows nothing.
     """
     lines = [f"Your jobs on GPUs, {_day(report.since_s)} to {_day(report.until_s)}", ""]
     if not observations:
         return _text([*lines, UNKNOWN if report.unaccounted else NOTHING])
+
     lines += _sums(report)
-    jobs = [job for job in _jobs(observations, least_s) if job.hours.idle]
+    jobs = [
+        _Job(shown=newest_seen(runs, least_s), hours=total(amounts_of(run, least_s) for run in runs))
+        for runs in runs_by_job(observations)
+    ]
+    jobs = sorted((job for job in jobs if job.hours.idle), key=lambda job: (-job.hours.idle, job.shown.usage.job_id))
     if jobs:
         lines += ["", "The jobs with the most idle GPU hours:"]
         for job in jobs[:MOST_JOBS]:
             busy = percent(job.hours.used / (job.hours.used + job.hours.idle))
             gpu = f" on {job.shown.usage.gpu}" if job.shown.usage.gpu else ""
             lines.append(f"  {job.name}{gpu}: {amount(job.hours.booked)} GPU hours, {busy} busy")
+
+    # One change per mail: people make one, and skip a list.
     for job in jobs:
         change = change_of(job.shown, writing, least_s)
         if change is not None:
-            what = f"One line to change, for the next job like {job.name}:"
-            return _text([*lines, "", what, f"  {change.line}", *change.notes])
+            heading = f"One line to change, for the next job like {job.name}:"
+            return _text([*lines, "", heading, f"  {change.line}", *change.notes])
     return _text([*lines, "", "Nothing that was measured asks for a change."])
 
 
@@ -106,10 +113,12 @@ def _sums(report: Report) -> list[str]:
         f"{count_text(report.all_jobs.job_count)} booked {amount(hours.booked)} GPU hours{before}.",
         f"{used}; {amount(hours.unseen)} were not seen.",
     ]
+
     if report.totals.share_count:
         promises, saved = report.totals.promises, amount(hours.saved)
         held = f"{promises.fulfilled:,} kept their price, {promises.broken:,} did not"
         lines.append(f"{report.totals.share_count:,} had a part of a GPU: {held}; {saved} GPU hours saved.")
+
     if possible is not None:
         price, saved = slower(possible.slowdown_low, possible.slowdown_high), amount(possible.saved_hours)
         lines.append(
@@ -119,11 +128,14 @@ def _sums(report: Report) -> list[str]:
 
 
 def change_of(observed: Observation, writing: Writing, least_s: float) -> Change | None:
-    """Return what the user of a run should write next time; ``None`` where nothing is known to help."""
+    """Return the change for the next job like this run; ``None`` where nothing is known to help."""
     usage, record = observed.usage, observed.decision
     utilization = own_utilization(usage, least_s)
     if utilization is None:
         return None
+
+    # From the most to the least certain: a GPU that hardly ran a kernel needs no share, and processors that are
+    # busy explain a wait that no model can.
     if utilization < UNUSED_BELOW:
         request = f" (it had {record.rendered.before})" if record else ""
         return Change(line=f"Ask for no GPU{request}.", notes=("It hardly used one.",))
@@ -131,34 +143,29 @@ def change_of(observed: Observation, writing: Writing, least_s: float) -> Change
         busy, waiting = percent(processor_utilization(usage)), percent(1 - utilization)
         note = f"They were {busy} busy, and the GPU waited {waiting} of the time."
         return Change(line=f"Ask for more than {usage.cpus} processors.", notes=(note,))
+
     if record is not None and record.model is not None:
         key = utilization_key(usage, record, least_s)
         line = _written(key, usage.manager, writing)
         note = "The job waits for its host, which its model cannot show; so it may get a part of a GPU."
+        # A comment with a model takes precedence over the script's lines.
         elsewhere = (f"If its comment names its model, write it there: ,{key}",) if line.startswith("#") else ()
         return Change(line=line, notes=(*elsewhere, note)) if key and describe_waiting(usage, least_s) else None
+
     keys = "learn=on" if writing.learns else "model=FILE,batch=N"
     note = "Then its later runs can get as much of a GPU as its model needs."
     return Change(line=_written(keys, usage.manager, writing), notes=(note,))
 
 
 def _written(keys: str, manager: str, writing: Writing) -> str:
-    """Return *keys* as users of *manager* write them."""
+    """Return *keys* as a line of a job script of *manager*, or as options of its command."""
     if manager in writing.managers_of_scripts:
         return f"#GPUSAGE {keys}"
     return " ".join(f"--{key}".removesuffix("=on") for key in keys.split(","))
 
 
-def _jobs(observations: Iterable[Observation], least_s: float) -> list[_Job]:
-    """Return the jobs, those with the most idle GPU hours first."""
-    jobs = [
-        _Job(shown=newest_seen(runs, least_s), hours=total(amounts_of(run, least_s) for run in runs))
-        for runs in runs_by_job(observations)
-    ]
-    return sorted(jobs, key=lambda job: (-job.hours.idle, job.shown.usage.job_id))
-
-
 def _text(lines: Sequence[str]) -> str:
+    # Names of jobs and models are their users' words, and a mail is read in a terminal.
     return "\n".join(shortened(visible(line), WIDTH) for line in lines[:MOST_LINES])
 
 

@@ -1,4 +1,4 @@
-"""Verdicts on runs and jobs, each with its rule; what was not seen is never called wasteful."""
+"""Verdicts on runs and jobs, each with its rule; an unseen run is never called wasteful."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HARDLY_USED_BELOW = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictTally:
-    """The runs with one verdict."""
+    """Number and hours of the runs with one verdict."""
 
     verdict: Verdict
     rule: str
@@ -50,10 +50,10 @@ class VerdictTally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wasted:
-    """A job with much idle time of a GPU, of all its runs.
+    """A job with much idle time of a GPU, over all its runs.
 
     Attributes:
-        advice: What to ask for next time; empty where too little was seen.
+        advice: Suggested request for the next time; empty where too few samples show one.
     """
 
     manager: str
@@ -71,7 +71,7 @@ class HardlyUsed:
     """The jobs that held whole GPUs, with a kernel in less than `HARDLY_USED_BELOW` of their time.
 
     Attributes:
-        worst: Those with most idle GPU hours.
+        worst: Jobs with the most idle GPU hours.
     """
 
     job_count: int
@@ -84,7 +84,7 @@ class WaitingUser:
     """A user with jobs that wait for their hosts: for data, or for processors.
 
     Attributes:
-        waits_for: What the job with the most idle GPU hours waits for.
+        waits_for: Cause of the wait of the job with the most idle GPU hours.
     """
 
     user: str
@@ -94,7 +94,7 @@ class WaitingUser:
 
 
 def verdict_of(usage: Usage, hours: Amounts, least_s: float = LEAST_SAMPLED_S) -> Verdict:
-    """Return the verdict on what took *hours*; *usage* says why, where nothing was seen in *least_s*."""
+    """Return the verdict on a run or job with *hours*; *usage* shows why they may be unseen."""
     seen = hours.used + hours.idle
     if not seen:
         sampled = usage.sampled_s >= least_s and usage.gpu_utilization is not None
@@ -106,17 +106,18 @@ def verdict_of(usage: Usage, hours: Amounts, least_s: float = LEAST_SAMPLED_S) -
 
 
 def rules(least_s: float = LEAST_SAMPLED_S) -> Mapping[Verdict, str]:
-    """Return what each verdict means, a clause, where a run must be sampled for *least_s*."""
+    """Return the rule of each verdict as a clause; *least_s* is the least sampled time of a run."""
     unseen = f"sampled for less than {seconds(least_s)}, or the GPU has no counter of this"
     return {**_RULES, "not seen": unseen}
 
 
 def tally_verdicts(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[VerdictTally, ...]:
-    """Return the runs by their verdict, in the order of `rules`."""
+    """Count the runs by verdict, in the order of `rules`."""
     by_verdict: dict[Verdict, list[Amounts]] = defaultdict(list)
     for each in observations:
         hours = amounts_of(each, least_s)
         by_verdict[verdict_of(each.usage, hours, least_s)].append(hours)
+
     return tuple(
         VerdictTally(
             verdict=verdict,
@@ -130,39 +131,43 @@ def tally_verdicts(observations: Sequence[Observation], least_s: float = LEAST_S
 
 
 def most_idle_jobs(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[Wasted, ...]:
-    """Return the jobs with most idle GPU hours, the worst first; *observations* have the newest run first."""
+    """Return the jobs with the most idle GPU hours, the worst first; *observations* are the newest first."""
     wasted = (_wasted(runs, least_s) for runs in runs_by_job(observations))
     return _most_idle(job for job in wasted if job.verdict in ("waits", "unused"))
 
 
 def hardly_used_jobs(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> HardlyUsed:
-    """Return the jobs that held whole GPUs and hardly used them, by what was seen."""
+    """Return the jobs that held whole GPUs and hardly used them in their seen time."""
+    # Strictly less, so that a job without any seen time (0 < 0) is none of them.
     jobs = [_wasted(runs, least_s) for runs in runs_by_job(filter(had_whole_gpus, observations))]
     hardly = [job for job in jobs if job.hours.used < HARDLY_USED_BELOW * (job.hours.used + job.hours.idle)]
     return HardlyUsed(job_count=len(hardly), hours=total(job.hours for job in hardly), worst=_most_idle(hardly))
 
 
 def waiting_users(observations: Sequence[Observation], least_s: float = LEAST_SAMPLED_S) -> tuple[WaitingUser, ...]:
-    """Return the users whose jobs wait for their hosts, those with the most idle GPU hours first."""
+    """Return the users whose jobs wait for their hosts, the most idle GPU hours first."""
     by_user: dict[str, list[tuple[Wasted, str]]] = defaultdict(list)
     for runs in runs_by_job(observations):
         job = _wasted(runs, least_s)
         if job.verdict == "waits":
             by_user[job.user].append((job, describe_host(newest_seen(runs, least_s).usage)))
-    waiting = [_waiting_user(user, jobs) for user, jobs in by_user.items()]
+
+    waiting = []
+    for user, jobs in by_user.items():
+        # One cause per user: the job that loses the most shows where a change pays.
+        _, waits_for = max(jobs, key=lambda job: job[0].hours.idle)
+        hours = total(job.hours for job, _ in jobs)
+        waiting.append(WaitingUser(user=user, job_count=len(jobs), hours=hours, waits_for=waits_for))
     return tuple(sorted(waiting, key=lambda each: (-each.hours.idle, each.user))[:WORST_COUNT])
 
 
-def _waiting_user(user: str, jobs: Sequence[tuple[Wasted, str]]) -> WaitingUser:
-    _, waits_for = max(jobs, key=lambda job: job[0].hours.idle)
-    return WaitingUser(user=user, job_count=len(jobs), hours=total(job.hours for job, _ in jobs), waits_for=waits_for)
-
-
 def _most_idle(jobs: Iterable[Wasted]) -> tuple[Wasted, ...]:
+    # The job's number breaks ties, so that a report of the same runs is the same text.
     return tuple(sorted(jobs, key=lambda job: (-job.hours.idle, job.manager, job.job_id))[:WORST_COUNT])
 
 
 def _wasted(runs: Sequence[Observation], least_s: float) -> Wasted:
+    # Hours are of all runs. The advice is for the next run, so the newest one that was seen speaks for the job.
     shown, hours = newest_seen(runs, least_s), total(amounts_of(run, least_s) for run in runs)
     usage = shown.usage
     return Wasted(

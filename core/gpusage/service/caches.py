@@ -133,5 +133,5 @@ class DecisionCache(Generic[R]):
                 if len(patterns) >= PATTERNS_LIMIT:
                     return
                 patterns.append(pattern)
-            weight = RESPONSE_CHARACTERS + sum(len(value) for value in values if value)
+            weight = RESPONSE_CHARACTERS + sum(map(len, filter(None, values)))
             self._responses.put((request.manager, pattern, values), response, weight=weight)

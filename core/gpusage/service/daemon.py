@@ -16,7 +16,7 @@ import click
 import uvloop
 
 from gpusage.decisions.advisor import Advisor, make_advisor
-from gpusage.plugins.managers import managers_of
+from gpusage.plugins.loading import managers_of
 from gpusage.service.client import status_path
 from gpusage.service.dispatcher import Dispatcher
 from gpusage.service.job_monitor import JobMonitor

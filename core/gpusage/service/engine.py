@@ -24,14 +24,14 @@ from dataclasses import dataclass, replace
 from gpusage.boundary.printable_text import with_end
 from gpusage.decisions.outcome import Outcome
 from gpusage.graphs.card.text import decode_document, parse_document
-from gpusage.plugins.error_text import describe_error, sentence
+from gpusage.plugins.implementation import describe_error, sentence
 from gpusage.service.caches import AccessRecordingMapping, DecisionCache, WeightedLruCache
 from gpusage.service.protocol import Response
 from gpusage.service.reservations import Reservation, reservation_of
 from gpusage.service.snapshots import Snapshot
 from gpusage.store.annotation import annotation_of_decision
 from gpusage_hooks.errors import GpuUsageError, PluginError
-from gpusage_hooks.types import Cluster, Code, DecisionRequest, Job, ModelGraph
+from gpusage_hooks.types import Cluster, Code, DecisionRequest, Job, ModelGraph, ModelRequest
 
 REMEMBERED_BYTES = 3_000_000
 """The limit on all cards, unpacked; what is kept of one, predictions included, takes up to 20 times as much."""
@@ -213,7 +213,7 @@ class DecisionEngine:
         if cluster is None and job.model_request is not None:
             reason = snapshot.troubles.get(request.manager, f"gpusaged has not observed {request.manager} yet")
             return keep_silently(advisor.keep_unchanged(request, reason, job))
-        if self._budget.is_spent(request.origin, time.monotonic()):
+        if self._budget.debt_s(request.origin, time.monotonic()) >= LIMIT_S:
             return replace(refuse(advisor.keep_unchanged(request, SPENT, job)), over_budget=True)
 
         # The last observation does not show the shares of the last seconds.
@@ -221,10 +221,12 @@ class DecisionEngine:
         competing = replace(cluster, recent_jobs=snapshot.recent_jobs.of(cluster.manager))
         cluster = snapshot.reservations.remaining_capacity(competing)
 
-        outcome = advisor.advise(job, cluster, lambda job, _: self._graph(job.card))
+        outcome = advisor.advise(job, cluster, self._graph)
         return replace(respond(outcome), reservation=None if job.dry_run else reservation_of(outcome, cluster))
 
-    def _graph(self, card: str | None) -> ModelGraph | None:
+    def _graph(self, job: Job, _: ModelRequest) -> ModelGraph | None:
+        """Return the graph in *job*'s card; ``None`` where none came with it."""
+        card = job.card
         if not card:
             return None
 
@@ -246,18 +248,15 @@ class Budget:
     def __init__(self) -> None:
         self._debts: WeightedLruCache[str, tuple[float, float]] = WeightedLruCache(_BUDGET_USERS)
 
-    def is_spent(self, user: str, now_s: float) -> bool:
-        """Return whether *user* has to wait."""
-        return bool(user) and self._debt_s(user, now_s) >= LIMIT_S
+    def debt_s(self, user: str, now_s: float) -> float:
+        """Return what *user* has spent and not got back; from `LIMIT_S` on, the user has to wait."""
+        debt_s, then_s = self._debts.get(user) or (0.0, now_s)
+        return max(0.0, debt_s - (now_s - then_s) * LIMIT_S / WINDOW_S)
 
     def charge(self, user: str, duration_s: float, now_s: float) -> None:
         """Count *duration_s* seconds of the processor that a question of *user* took."""
         if user and duration_s > FREE_S:
-            self._debts.put(user, (self._debt_s(user, now_s) + duration_s, now_s))
-
-    def _debt_s(self, user: str, now_s: float) -> float:
-        debt_s, then_s = self._debts.get(user) or (0.0, now_s)
-        return max(0.0, debt_s - (now_s - then_s) * LIMIT_S / WINDOW_S)
+            self._debts.put(user, (self.debt_s(user, now_s) + duration_s, now_s))
 
 
 def describe_origin(request: DecisionRequest) -> str:

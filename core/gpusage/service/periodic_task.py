@@ -6,7 +6,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 
-from gpusage.plugins.error_text import sentence
+from gpusage.plugins.implementation import sentence
 
 _log = logging.getLogger(__name__)
 

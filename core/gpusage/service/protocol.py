@@ -142,15 +142,15 @@ def _parse_decision_request(message: Mapping[str, Any]) -> DecisionRequest:
         raise ProtocolError(reason)
 
     # Times and counts that are none are left out: a job must not lose its decision for them.
-    times = (message.get("until_s"), message.get("first_by_s"))
-    until_s, first_by_s = (each if isinstance(each, float) and math.isfinite(each) else None for each in times)
+    until_s, first_by_s = message.get("until_s"), message.get("first_by_s")
     missed = message.get("missed")
     counts = missed if isinstance(missed, dict) else {}
     return DecisionRequest(
         manager=manager,
         fields=fields,
-        until_s=until_s,
-        first_by_s=first_by_s,
+        until_s=until_s if isinstance(until_s, float) and math.isfinite(until_s) else None,
+        first_by_s=first_by_s if isinstance(first_by_s, float) and math.isfinite(first_by_s) else None,
+        # JSON's true is an int as well.
         missed={why: counts[why] for why in MISSED if type(counts.get(why)) is int and 0 < counts[why] < MAXIMUM_COUNT},
     )
 

@@ -26,8 +26,8 @@ import msgspec
 
 from gpusage.boundary.printable_text import visible
 from gpusage.experience.finished_jobs import filled_memory_cap, is_of_another_node, is_same_run
-from gpusage.plugins.error_text import describe_error, sentence
 from gpusage.plugins.hooks import Hooks
+from gpusage.plugins.implementation import describe_error, sentence
 from gpusage.store.decisions import RETRY_S, DecisionStore
 from gpusage_hooks.types import DecisionRecord, Usage
 
@@ -133,7 +133,14 @@ class Recorder:
         failures, error, is_open = 0, None, True
         while is_open:
             records, is_open = self._next_records(RETRY_S if waiting else None)
-            self._announce(records)
+            if self._hooks is not None:
+                for record in records:
+                    try:
+                        self._hooks.decision_made(record)
+                    except Exception as fault:  # noqa: PERF203 - a plugin may fail in any way, for one record or all
+                        _log.warning("a plugin failed to hear of a decision: %s", sentence(fault))
+            if records and _log.isEnabledFor(logging.INFO):
+                _log.info("%s", "\n".join(map(log_line, records)))
 
             before = len(waiting) + len(records)
             refused, error = self._write([*waiting, *records])
@@ -147,17 +154,6 @@ class Recorder:
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._count, written, len(failed), error)
         self._store.close()
-
-    def _announce(self, records: list[DecisionRecord]) -> None:
-        """Pass each decision to plugins, and log one line per decision."""
-        if self._hooks is not None:
-            for record in records:
-                try:
-                    self._hooks.decision_made(record)
-                except Exception as error:  # noqa: PERF203 - a plugin may fail in any way, for one record or all
-                    _log.warning("a plugin failed to hear of a decision: %s", sentence(error))
-        if records and _log.isEnabledFor(logging.INFO):
-            _log.info("%s", "\n".join(map(log_line, records)))
 
     def _next_records(self, limit_s: float | None = None) -> tuple[list[DecisionRecord], bool]:
         """Return new decisions, none after *limit_s* or at the end, and whether more may come."""

@@ -131,11 +131,10 @@ class RecentJobs:
 
 def remaining_capacity(cluster: Cluster, reservations: Mapping[Reservation, int]) -> Cluster:
     """Return *cluster* with the room that *reservations*, each made so many times, leave of what was seen."""
-    own = {
-        reservation: times * reservation.count
-        for reservation, times in reservations.items()
-        if reservation.manager == cluster.manager
-    }
+    own = {}
+    for reservation, times in reservations.items():
+        if reservation.manager == cluster.manager:
+            own[reservation] = times * reservation.count
     if not own:
         return cluster
     return replace(cluster, pools=tuple(_left_of_pool(pool, own) for pool in cluster.pools))

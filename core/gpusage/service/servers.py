@@ -20,6 +20,7 @@ import asyncio
 import socket
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from typing import cast
 
 from gpusage.service.dispatcher import Dispatcher
@@ -61,7 +62,7 @@ class Server:
     async def start(self, listening: socket.socket) -> None:
         """Accept connections from now on, at *listening* alone."""
         before = self._listening
-        self._listening = await self.loop.create_unix_server(lambda: Connection(self), sock=listening, backlog=BACKLOG)
+        self._listening = await self.loop.create_unix_server(partial(Connection, self), sock=listening, backlog=BACKLOG)
         if before is None:
             self._sweep()
         else:

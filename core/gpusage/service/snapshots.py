@@ -21,7 +21,7 @@ import msgspec
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.experience.learned import NOTHING_LEARNED, Learned, with_failures
-from gpusage.plugins.error_text import sentence
+from gpusage.plugins.implementation import sentence
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage.service.caches import DecisionCache
 from gpusage.service.configuration_watch import ConfigurationWatcher, kill_reason
@@ -105,6 +105,9 @@ class State:
         advisor: Its rules and the managers' settings are replaced by the configuration's.
         managers: Whom to ask what they have.
         path: The configuration's file, ``None`` for the usual one.
+
+    Attributes:
+        snapshot: The newest; replaced as a whole, so that whoever reads it never waits.
     """
 
     def __init__(
@@ -127,12 +130,7 @@ class State:
         self._neighbours: dict[str, tuple[Neighbour, ...]] = {}
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._snapshot = self._make_snapshot()
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """Return what is known now; never waits."""
-        return self._snapshot
+        self.snapshot = self._make_snapshot()
 
     def start(self) -> None:
         """Start to read files and observe managers."""
@@ -161,6 +159,7 @@ class State:
         """From now on, give a whole GPU to jobs like that of *identity*, which failed on its share just now."""
         now_s = time.monotonic()
         with self._lock:
+            # The oldest go first: of this user's, then of all.
             lately = {each: at_s for each, at_s in self._recent_failures.items() if now_s - at_s < RECENT_FAILURE_S}
             is_known = lately.pop(identity, None) is not None
             own = [each for each in lately if each.user == identity.user]
@@ -180,7 +179,7 @@ class State:
 
     def status(self) -> dict[str, Any]:
         """Return what decisions rest on now, for people: nothing that no decision knows of yet."""
-        snapshot, now_s = self._snapshot, time.monotonic()
+        snapshot, now_s = self.snapshot, time.monotonic()
         return {
             "mode": snapshot.configuration.mode,
             "enforce_in": list(snapshot.configuration.enforce_in),
@@ -210,7 +209,7 @@ class State:
         """Observe *manager*'s cluster; a failure becomes part of the snapshot, and is not raised."""
         begun_s = time.monotonic()
         try:
-            advisor = self._snapshot.advisor
+            advisor = self.snapshot.advisor
             cluster = advisor.hooks.observe_cluster(manager, advisor.context(manager))
         except Exception as error:  # an adapter may fail in any way
             self._set_error(manager, sentence(error))
@@ -223,6 +222,8 @@ class State:
                 )
             self._errors.pop(manager, None)
         self._publish(refreshed=True)
+
+        # What began before the observation is in it, or will not start.
         if manager in self._observations:
             self._reservations.forget(manager, self._observations[manager].begun_at_s)
 
@@ -235,11 +236,13 @@ class State:
     def _publish(self, *, refreshed: bool = False) -> None:
         with self._lock:
             snapshot = self._make_snapshot()
-            if refreshed or snapshot != self._snapshot:
-                self._snapshot = snapshot
+            if refreshed or snapshot != self.snapshot:
+                self.snapshot = snapshot
 
     def _make_snapshot(self) -> Snapshot:
         configuration = self._watcher.configuration
+
+        # A cluster that was seen too long ago decides nothing.
         oldest_s = time.monotonic() - configuration.daemon.stale_after_s
         observations = dict(self._observations)
         fresh = {
@@ -249,10 +252,13 @@ class State:
             for manager, observation in observations.items()
             if observation.seen_at_s >= oldest_s
         }
+
+        # Failures of the last minutes may not be in the store yet when the learner reads it.
         oldest_failure_s = time.monotonic() - RECENT_FAILURE_S
         lately = [each for each, at_s in self._recent_failures.items() if at_s > oldest_failure_s]
         failures = with_failures(self._learned.failures, lately)
         learned = replace(self._learned, failures=failures)
+
         return Snapshot(
             configuration=configuration,
             advisor=replace(self._advisor.configured(configuration), learned=learned),
@@ -290,6 +296,8 @@ def warm_up_predictors(advisor: Advisor, cluster: Cluster) -> None:
         for workload in _WARM_UP_WORKLOADS:
             advisor.predict(_small_model(), workload, gpus)
             advisor.price(_small_model(), workload, gpus, advisor.rules.sharing.sizes)
+
+        # Policies are imported by the first decision only.
         import_module("gpusage.policies.stages")
         slowdown_with_partners(Interval(value=1.1, low=1.0, high=1.2), partners=1)
     except Exception as error:  # predictors are plugins

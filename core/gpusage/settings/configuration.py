@@ -1,10 +1,10 @@
-"""Everything that a site can set; `gpusage.settings.configuration_file` reads it.
+"""The settings of a site; `gpusage.settings.configuration_file` reads them.
 
 Invariants:
 
-1. Every key has a default, so that no file is a valid configuration.
-2. `origins` shows for each key where its value came from.
-3. Each workload manager that a plugin describes has a section, of the type that the plugin names.
+1. Every key has a default, so a site without a file has a valid configuration.
+2. `origins` has the source of each set key.
+3. Each workload manager of a plugin has a section, of the type that the plugin names.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _Settings = TypeVar("_Settings", bound=ManagerSettings)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSettings:
-    """How gpusaged listens and watches the cluster.
+    """Settings of gpusaged: its socket and its view of the cluster.
 
     Attributes:
-        socket: Where gpusaged listens.
-        refresh_s: How often the cluster is looked at, in seconds.
-        stale_after_s: A description of the cluster that is older, in seconds, decides nothing.
-        stuck_after_s: How long a share may wait, in seconds, before it is seen whether it can start at all.
-        allowed_users: Who may ask; by default root, and those who ask for the installed workload managers.
-        metrics: Where Prometheus may ask, ``127.0.0.1:9723``; empty for nowhere. It takes the extra [metrics].
+        socket: Path of gpusaged's socket.
+        refresh_s: Seconds between two observations of the cluster.
+        stale_after_s: An older observation of the cluster, in seconds, decides nothing.
+        stuck_after_s: Seconds that a share waits before gpusaged checks whether it can start at all.
+        allowed_users: Users of the socket; by default root and the users of the installed workload managers.
+        metrics: Address for Prometheus, ``127.0.0.1:9723``; empty for none. It takes the extra [metrics].
     """
 
     socket: str = "/run/gpusage/gpusaged.sock"
@@ -46,11 +46,11 @@ class DaemonSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
-    """Where decisions are kept, and for how long.
+    """Settings of the store of decisions.
 
     Attributes:
         url: ``sqlite:///PATH`` or ``postgresql://...``.
-        keep_days: For how many days; 0 is for good.
+        keep_days: Age in days at which decisions are deleted; 0 is never.
     """
 
     url: str = "sqlite:////var/lib/gpusage/decisions.db"
@@ -59,19 +59,19 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningSettings:
-    """What gpusaged learns from earlier runs (docs/learning.md).
+    """Settings of learning from earlier runs (docs/learning.md).
 
     Attributes:
         enabled: Whether earlier runs count at all.
-        days: How many days a run counts.
-        least_sampled_s: A run that was sampled for fewer seconds does not count.
-        refresh_s: How often new runs are read from the store, in seconds.
+        days: Days for which a run counts.
+        least_sampled_s: A run with fewer sampled seconds does not count.
+        refresh_s: Seconds between two readings of new runs from the store.
         back_off: Whether shares are only advised where predictions for a user and a kind of model miss too often.
-        history: What is done for jobs that name no model: ``observe`` records what their history shows, ``enforce``
-            also acts on it where it has earned that. Such jobs then carry an annotation.
-        history_file: Where `gpusage train --history` writes, and gpusaged reads.
-        capture: Whose own runs show their models to the next job of the same script: ``opt-in`` those that say
-            ``learn=on``, ``all`` those that name no model, or ``off`` (docs/capture.md).
+        history: Use of the history of jobs that name no model: ``observe`` records its estimates, ``enforce`` also
+            acts on them where they have proved true. Such jobs then carry an annotation.
+        history_file: File that `gpusage train --history` writes and gpusaged reads.
+        capture: Jobs whose own runs show their models to the next job of the same script: ``opt-in`` for jobs with
+            ``learn=on``, ``all`` for all jobs that name no model, or ``off`` (docs/capture.md).
     """
 
     enabled: bool = True
@@ -86,14 +86,14 @@ class LearningSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """Everything that a site can set.
+    """All settings of a site.
 
     Attributes:
         mode: ``observe`` records only, ``advise`` tells the user, ``enforce`` rewrites.
-        enforce_in: The partitions in which ``enforce`` holds; jobs that may run in others are observed. Empty for all.
+        enforce_in: Partitions with mode ``enforce``; jobs that may run in others are observed. Empty for all.
         kill_switch: A file at this path turns every rewrite off at once.
-        managers: The settings of each workload manager, by its name.
-        origins: For each key, as ``section.key``, the file that set it; defaults are not listed.
+        managers: Settings of each workload manager, by its name.
+        origins: File that set each key, by ``section.key``; keys with their default are absent.
     """
 
     mode: SiteMode = "observe"
@@ -112,34 +112,34 @@ class Configuration:
 
     @property
     def rules(self) -> Rules:
-        """Return what policies act on."""
+        """Return the policies' part of the settings."""
         return Rules(
             sharing=self.sharing, generation=self.generation, slo=self.slo, money=self.money, network=self.network
         )
 
     def mode_or(self, unset: SiteMode) -> SiteMode:
-        """Return the mode that the site has set, or *unset* where it has set none."""
+        """Return the site's mode, or *unset* where the file has none."""
         return self.mode if "mode" in self.origins else unset
 
     def of_manager(self, kind: type[_Settings]) -> _Settings:
-        """Return the settings of the workload manager that has them as a *kind*; its defaults where there is none."""
+        """Return the workload manager's settings of the type *kind*; its defaults without such a manager."""
         return next((each for each in self.managers.values() if isinstance(each, kind)), kind())
 
     def answer_limit_s(self, manager: str) -> float:
-        """Return how long a question of *manager* may take that does not say until when, in seconds."""
+        """Return the time limit of a question from *manager* without a deadline of its own, in seconds."""
         return self.managers.get(manager, ManagerSettings()).answer_limit_s
 
     def effective(self) -> Iterator[tuple[str, Any, str]]:
-        """Yield each key, its value, and where it came from."""
-        for key, value in self._flattened():
-            yield key, value, self.origins.get(key, "default")
+        """Yield each key, its value, and its source."""
+        values: dict[str, object] = {"mode": self.mode, "enforce_in": self.enforce_in, "kill_switch": self.kill_switch}
+        sections = {name: getattr(self, name) for name in SECTIONS}
+        for name, section in {**sections, **self.managers}.items():
+            # A plugin's settings may be of any class; only a dataclass has fields to list.
+            if dataclasses.is_dataclass(section):
+                values |= {f"{name}.{item.name}": getattr(section, item.name) for item in dataclasses.fields(section)}
 
-    def _flattened(self) -> Iterator[tuple[str, object]]:
-        yield from (("mode", self.mode), ("enforce_in", self.enforce_in), ("kill_switch", self.kill_switch))
-        for name in SECTIONS:
-            yield from _flattened(getattr(self, name), f"{name}.")
-        for name, settings in self.managers.items():
-            yield from _flattened(settings, f"{name}.")
+        for key, value in values.items():
+            yield key, value, self.origins.get(key, "default")
 
 
 SECTIONS: Mapping[str, type[Any]] = {
@@ -148,9 +148,3 @@ SECTIONS: Mapping[str, type[Any]] = {
     if dataclasses.is_dataclass(item.default)
 }
 """Core's own sections; the others are the workload managers'."""
-
-
-def _flattened(value: object, prefix: str) -> Iterator[tuple[str, object]]:
-    """Yield each setting of the dataclass *value* by its key, with *prefix* before it."""
-    if dataclasses.is_dataclass(value):
-        yield from ((prefix + item.name, getattr(value, item.name)) for item in dataclasses.fields(value))

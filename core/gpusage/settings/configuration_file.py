@@ -1,6 +1,6 @@
 """The site's file of settings: `/etc/gpusage/gpusage.toml`, or the file that GPUSAGE_CONFIG names.
 
-Core's own sections and those of workload managers are read alike, so that a mistake in either gets the same sentence.
+Core's sections and the workload managers' are read alike, so that a mistake in either gets the same sentence.
 
 Invariants:
 
@@ -23,8 +23,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from gpusage.boundary.typed_documents import MismatchError, nearest_key, read_as
-from gpusage.plugins.loading import load_hooks
-from gpusage.plugins.managers import installed_managers
+from gpusage.plugins.loading import installed_managers, load_hooks
 from gpusage.settings.configuration import SECTIONS, Configuration
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.managers import Manager
@@ -38,7 +37,7 @@ else:
 DEFAULT_PATH = Path("/etc/gpusage/gpusage.toml")
 
 _PLAIN = ("mode", "enforce_in", "kill_switch")
-"""The keys that stand in no section."""
+"""Keys outside all sections."""
 
 Managers = Mapping[str, Manager]
 _Section = TypeVar("_Section")
@@ -56,8 +55,8 @@ def load_configuration(path: Path | None = None, managers: Managers | None = Non
     """Return the settings of a file.
 
     Args:
-        path: The file; where none is given the usual one, whose absence means all defaults.
-        managers: Whose sections may be there; where none are given, those of the installed plugins.
+        path: The file; ``None`` is the usual one, whose absence means all defaults.
+        managers: Workload managers that may have a section; ``None`` is the installed plugins'.
 
     Raises:
         RequestError: The file cannot be read, is not TOML, or holds an unknown key or a wrong value.
@@ -66,6 +65,7 @@ def load_configuration(path: Path | None = None, managers: Managers | None = Non
     try:
         text = chosen.read_text(encoding="utf-8")
     except FileNotFoundError:
+        # A file that somebody has named must exist: defaults in its place would change what the site does.
         if path is None and "GPUSAGE_CONFIG" not in os.environ:
             return default_configuration(managers)
         message = f"Configuration {str(chosen)!r} must exist; got no such file. Create it, or unset GPUSAGE_CONFIG."
@@ -77,7 +77,7 @@ def load_configuration(path: Path | None = None, managers: Managers | None = Non
 
 
 def read_configuration() -> tuple[Configuration, str]:
-    """Return our configuration, or the built-in one and why the file cannot be used."""
+    """Return the site's configuration, or the defaults and an error message where the file cannot be used."""
     try:
         return load_configuration(), ""
     except RequestError as error:
@@ -85,31 +85,35 @@ def read_configuration() -> tuple[Configuration, str]:
 
 
 def default_configuration(managers: Managers | None = None) -> Configuration:
-    """Return the settings of a site that has set nothing."""
+    """Return the settings of a site without a file."""
     return parse_configuration("", origin="default", managers=managers)
 
 
 def parse_configuration(text: str, *, origin: str, managers: Managers | None = None) -> Configuration:
-    """Return the settings written in *text*, which came from *origin*."""
+    """Return the settings in *text*, which came from *origin*."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         message = f"Configuration {origin!r} must be TOML; got: {error}. Fix that line."
         raise RequestError(message) from error
-    return _configuration(document, Source(origin=origin), installed_managers() if managers is None else managers)
 
-
-def _configuration(document: Mapping[str, object], source: Source, managers: Managers) -> Configuration:
+    source, managers = Source(origin=origin), installed_managers() if managers is None else managers
     kinds = {**SECTIONS, **{name: manager.settings for name, manager in managers.items()}}
     known = (*_PLAIN, *kinds)
-    document = _without_those_set_aside(document, known)
+    # Sections of plugins that cannot be loaded are no error here: `doctor` reports the plugin itself.
+    strange = {name for name, value in document.items() if isinstance(value, dict)} - {*known}
+    aside = strange & load_hooks().troubles().keys() if strange else strange
+    document = {name: value for name, value in document.items() if name not in aside}
     _require_installed(document, known, source)
     require_known(document, known, source)
+
     tables = {name: require_table(name, value, source) for name, value in document.items() if name in kinds}
     sections = {name: read_section(kind, tables.get(name, {}), source.below(name)) for name, kind in kinds.items()}
+    # The default depends on the installed managers: each daemon asks under a user of its own.
     if "allowed_users" not in tables.get("daemon", {}):
         users = dict.fromkeys(user for manager in managers.values() for user in manager.users)
         sections["daemon"] = replace(sections["daemon"], allowed_users=("root", *users))
+
     plain = {name: value for name, value in document.items() if name not in kinds}
     return replace(
         read_section(Configuration, plain, source),
@@ -119,15 +123,9 @@ def _configuration(document: Mapping[str, object], source: Source, managers: Man
     )
 
 
-def _without_those_set_aside(document: Mapping[str, object], known: tuple[str, ...]) -> Mapping[str, object]:
-    """Return *document* without the sections of plugins that cannot be used; these are reported elsewhere."""
-    strange = {name for name, value in document.items() if isinstance(value, dict)} - {*known}
-    aside = strange & load_hooks().troubles().keys() if strange else strange
-    return {name: value for name, value in document.items() if name not in aside}
-
-
 def _require_installed(document: Mapping[str, object], known: tuple[str, ...], source: Source) -> None:
-    """Refuse the section of a workload manager that no plugin describes; a name like a known one is a slip instead."""
+    """Refuse the section of a workload manager without a plugin."""
+    # A name like a known one is a slip: `require_known` has the better sentence for it.
     for name, value in document.items():
         if isinstance(value, dict) and name not in known and not difflib.get_close_matches(name, known, n=1):
             sections = ", ".join(each for each in known if each not in _PLAIN)
@@ -149,35 +147,36 @@ def _keys(table: Mapping[str, object], prefix: str = "") -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a table stands.
+    """Place of a table in the file.
 
     Attributes:
-        origin: The file, for people.
-        prefix: Of its keys, for example ``daemon.``; ``""`` for the document itself.
+        origin: Name of the file, for people.
+        prefix: Prefix of the table's keys, for example ``daemon.``; ``""`` for the document itself.
     """
 
     origin: str
     prefix: str = ""
 
     def below(self, name: str) -> Source:
-        """Return where the table *name* of this one stands."""
+        """Return the place of the table *name* inside this one."""
         return Source(origin=self.origin, prefix=f"{self.prefix}{name}.")
 
     def refuse(self, name: str, expected: str, value: object, cure: str = "Change it.") -> NoReturn:
-        """Raise the error that the key *name* must be what is *expected*."""
+        """Raise an error: the key *name* has *value* instead of the *expected* value."""
         key = f"Key {self.prefix + name!r} of configuration {self.origin!r}"
         message = f"{key} must be {expected}; got {value!r}. {cure}"
         raise RequestError(message)
 
 
 def read_section(kind: type[_Section], table: Mapping[str, object], source: Source) -> _Section:
-    """Return a value of the dataclass *kind* with the keys of *table* checked and set.
+    """Return a *kind*, a dataclass, with the checked values of *table*.
 
     Raises:
         RequestError: A key is unknown, or its value is of another type or out of its range.
     """
+    # Most sections are empty, and msgspec would build a type for each.
     if not table:
-        return kind()  # as most are
+        return kind()
     try:
         read = read_as(_struct(kind), table, source.prefix)
     except MismatchError as error:
@@ -186,30 +185,36 @@ def read_section(kind: type[_Section], table: Mapping[str, object], source: Sour
 
 
 def require_known(table: Mapping[str, object], names: Sequence[str], source: Source) -> None:
-    """Refuse a key of *table* that is not among *names*, with the nearest one."""
+    """Refuse a key of *table* that is not among *names*, with the nearest known key."""
     for name, value in table.items():
         if name not in names:
             source.refuse(name, "a known one", value, nearest_key(name, names, source.prefix))
 
 
 def require_table(name: str, value: object, source: Source) -> Mapping[str, object]:
-    """Return *value*, or refuse it where it is no section."""
+    """Return *value* if it is a section, else refuse it."""
     if not isinstance(value, dict):
         source.refuse(name, "a section", value)
     return value
 
 
 def _struct(kind: type) -> type[Struct]:
-    """Return what msgspec checks a section of the dataclass *kind* by."""
+    """Return the type by which msgspec checks a section of the dataclass *kind*."""
+    # Settings are plain dataclasses with `Range`, so that hooks and plugins need no msgspec.
     hints = get_type_hints(kind, include_extras=True)
     fields = [(name, _checked(hint), None) for name, hint in hints.items()]
     return msgspec.defstruct(kind.__name__, fields, kw_only=True, forbid_unknown_fields=True)
 
 
 def _checked(hint: Hint) -> Hint:
-    """Return the annotation of a setting with its limits and its words as msgspec has them."""
-    plain, limits = _limits(hint)
-    origin: Hint = get_origin(plain)  # typeshed's own type of it leaves out the special forms
+    """Return the annotation of a setting with its limits and its description for msgspec."""
+    plain, limits = hint, None
+    origin: Hint = get_origin(hint)  # typeshed's own type of it leaves out the special forms
+    if origin is Annotated:
+        plain, *metadata = get_args(hint)
+        limits = next((item for item in metadata if isinstance(item, Range)), None)
+        origin = get_origin(plain)
+
     if origin is Literal:
         return Annotated[plain, Meta(description=f"one of {', '.join(get_args(plain))}")]
     if plain == tuple[str, ...]:
@@ -222,19 +227,11 @@ def _checked(hint: Hint) -> Hint:
 
 
 def _number(kind: type[float], limits: Range | None) -> Hint:
-    """Return the annotation of a number, which is at least 0 if no other limit is given."""
-    what = "a whole number" if kind is int else "a number"
+    """Return the annotation of a number, which is at least 0 without other limits."""
+    noun = "a whole number" if kind is int else "a number"
     if limits is None:
-        most = None if kind is int else sys.float_info.max  # `inf` is TOML
-        return Annotated[kind, Meta(ge=0, le=most, description=f"{what} of at least 0")]
+        # TOML has `inf`, which no limit of time or size may be.
+        most = None if kind is int else sys.float_info.max
+        return Annotated[kind, Meta(ge=0, le=most, description=f"{noun} of at least 0")]
     within = f"a number from {limits.low:g} to {limits.high:g}"
     return Annotated[kind, Meta(ge=kind(limits.low), le=kind(limits.high), description=within)]
-
-
-def _limits(hint: Hint) -> tuple[Hint, Range | None]:
-    """Return an annotation without its metadata, and the range that this has."""
-    origin: Hint = get_origin(hint)
-    if origin is not Annotated:
-        return hint, None
-    plain, *metadata = get_args(hint)
-    return plain, next((item for item in metadata if isinstance(item, Range)), None)

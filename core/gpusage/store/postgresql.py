@@ -93,7 +93,7 @@ class PostgresqlStore(DecisionStore):
 
     def record_all(self, records: Sequence[DecisionRecord]) -> None:
         """Keep *records*; see `DecisionStore.record_all`."""
-        rows = [decision_row(record) for record in records]
+        rows = list(map(decision_row, records))
 
         def insert(connection: Connection) -> None:
             for begin in range(0, len(rows), _CHUNK_ROWS):

@@ -65,7 +65,7 @@ class SqliteStore(DecisionStore):
 
     def record_all(self, records: Sequence[DecisionRecord]) -> None:
         """Keep *records*; see `DecisionStore.record_all`."""
-        rows = [decision_row(record) for record in records]
+        rows = list(map(decision_row, records))
 
         def insert(connection: sqlite3.Connection) -> None:
             for begin in range(0, len(rows), CHUNK_ROWS):
@@ -76,7 +76,7 @@ class SqliteStore(DecisionStore):
 
     def record_usage(self, usages: Sequence[Usage]) -> None:
         """Keep *usages*; see `DecisionStore.record_usage`."""
-        rows = [usage_values(usage) for usage in usages]
+        rows = list(map(usage_values, usages))
         self._write("usage", len(rows), lambda connection: connection.executemany(usage_upsert(""), rows))
 
     def _write(

@@ -204,17 +204,20 @@ class Cluster:
         where it may run in one of ``unshared``, of which those that concern it are left.
         """
         chosen = set(partitions or (self.default_partition,))
-        everywhere = None in chosen
+        everywhere = None in chosen  # no default is known, so the job may run in any partition
         here = {*scopes, *(f"partition={name}" for name in chosen)}
         unshared = {
             scope: why
             for scope, why in self.unshared.items()
             if scope in here or (everywhere and scope.startswith("partition="))
         }
+
         pools = tuple(
             replace(pool, mps_per_gpu=None) if unshared else pool
             for pool in self.pools
             if (everywhere or not pool.partitions or chosen & {*pool.partitions}) and pool.meets(node_features)
         )
+
+        # Most jobs see the whole cluster: the same object then, and no copy.
         visible = replace(self, pools=pools, unshared=unshared)
         return self if visible == self else visible

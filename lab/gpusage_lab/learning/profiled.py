@@ -1,14 +1,14 @@
-"""What `gpusage profile` measured, read as the public measurements are: each table is a campaign of its own.
+"""Rows of `gpusage profile`, read as the public measurements are: each table is a campaign of its own.
 
-Tables are the files of the folder ``profile`` in the data folder, and those that come with gpusage. What no fit can use
-is left out and counted by reason, most of all a trial without a GPU, however its rows look.
+Tables are the files of the folder ``profile`` in the data folder. Rows that no fit can use are left out and counted by
+reason, most of all those of a trial without a GPU, however they look.
 """
 
 from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +24,6 @@ from gpusage_lab.profiling.table import CsvTable
 from gpusage_planning.zoo import Zoo, key_of_profiled, load_zoo
 
 FOLDER = "profile"
-SHIPPED = Path(__file__).parent.parent / "profiles"
 SAME_MODELS = {"hf:bert-large-uncased": "bert_large", "hf:gpt2-large": "gpt2_large", "hf:opt-1.3b": "opt_13"}
 """Models that NeuSight measured too, where each is a family of its own."""
 WITHOUT_GPU, TOO_LARGE, FAILED = "measured without a GPU", "ran out of memory", "failed or stopped"
@@ -95,7 +94,7 @@ def profiled(data: DataFolder, zoo: Zoo | None = None) -> Profiled:
     zoo = zoo or load_zoo()
     runs: list[ProfiledRun] = []
     left_out: Counter[str] = Counter()
-    for path in _tables(data.folder / FOLDER):
+    for path in sorted((data.folder / FOLDER).glob("*.csv")):
         of_table, reasons = _read_table(path, zoo)
         runs += of_table
         left_out.update(reasons)
@@ -109,11 +108,6 @@ def _read_table(path: Path, zoo: Zoo) -> tuple[list[ProfiledRun], list[str]]:
         return [_run(row, path.stem) for row, why in rows if not why], [why for _, why in rows if why]
     except (ValueError, csv.Error) as error:
         raise _not_ours(path, f"what cannot be read ({error})") from error
-
-
-def _tables(folder: Path) -> Iterable[Path]:
-    """Return each campaign's table once: where both have one of a name, the folder's own counts."""
-    return {path.stem: path for place in (SHIPPED, folder) for path in sorted(place.glob("*.csv"))}.values()
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

@@ -23,7 +23,6 @@ COLUMNS = (
     *("coverage %", "coverage %, mean of families", "high/low"),
     *("ours, host known", "constant roofline", "random forest"),
 )
-OF_FAMILIES = "timm infer"
 WEIGHTED = "Mean of families: each family counts alike, however many rows it has."
 
 
@@ -101,28 +100,6 @@ def precision_table(used: Side, note: str) -> ScoreTable:
     lines = [(name, *_figures(used.answers.of(names == name))) for name in sorted(set(names.tolist()))]
     title = "Step time by precision, unseen family, MAPE %"
     return ScoreTable(title=title, columns=COLUMNS, rows=tuple(lines), notes=(note, WEIGHTED))
-
-
-def families_table(used: Side) -> ScoreTable:
-    """Return the error of each family that is not sealed, the worst first."""
-    families = used.answers.families
-    is_open = np.array([row.source == OF_FAMILIES and not is_sealed(row.family) for row in used.rows], dtype=bool)
-    lines: list[tuple[Cell, ...]] = [
-        (family, *_family_figures(used.answers.of(is_open & (families == family))))
-        for family in np.unique(families[is_open]).tolist()
-    ]
-    return ScoreTable(
-        title="Step time: unseen families of timm, inference, the worst first",
-        columns=("family", "n", "MAPE %", "bias %", "coverage %", "high/low"),
-        rows=tuple(sorted(lines, key=lambda line: -float(line[2] or 0.0))),
-        notes=("Sealed families are not shown one by one: whoever knows which fail would choose by them.",),
-    )
-
-
-def _family_figures(answers: Answers) -> tuple[Cell, ...]:
-    point, factor = answers.ours_s, answers.factor
-    ours = score(answers.measured_s, point, point / factor, point * factor)
-    return ours.row_count, 100 * ours.mape, 100 * ours.bias, 100 * (ours.coverage or 0.0), ours.width
 
 
 def _sources(part: Side) -> Iterator[tuple[str, Side, Array]]:

@@ -22,7 +22,6 @@ from gpusage_lab.learning.step_absolute import (
     LeftOut,
     Side,
     absolute_table,
-    families_table,
     left_out_rows,
     precision_table,
     side,
@@ -85,7 +84,6 @@ def _absolute(
     return [
         absolute_table(used, left_out, row_counts(data, zoo), measured.left_out),
         precision_table(used, neusight_note(data, zoo)),
-        families_table(used),
     ]
 
 

@@ -171,9 +171,8 @@ class Record(NamedTuple):
 
 
 def evaluate(data: DataFolder) -> list[ScoreTable]:
-    """Return the summaries, what is left out and why, and every row."""
-    record = compare(data, load_zoo())
-    return [*summaries(record), rows_table(record.compared)]
+    """Return the summaries, and what is left out and why."""
+    return summaries(compare(data, load_zoo()))
 
 
 def compare(data: DataFolder, zoo: Zoo, includes: Callable[[Run], bool] = lambda _: True) -> Record:
@@ -301,41 +300,3 @@ def _examples(left: Sequence[Left], reason: str, most: int = 6) -> str:
     models = Counter(one.row.model for one in left if one.reason == reason)
     more = f" and {len(models) - most} more" if len(models) > most else ""
     return ", ".join(f"{model} ({count})" for model, count in models.most_common(most)) + more
-
-
-def rows_table(rows: Sequence[Compared]) -> ScoreTable:
-    """Return every compared row."""
-    columns = (
-        "source",
-        "model",
-        "mode",
-        "precision",
-        "GPU",
-        "GPUs",
-        "batch",
-        "unit",
-        "published",
-        "ours",
-        "low",
-        "high",
-    )
-    return ScoreTable(
-        title="The public record, row by row",
-        columns=(*columns, "inside", "starred"),
-        rows=tuple(_row_cells(one) for one in rows),
-    )
-
-
-def _row_cells(one: Compared) -> tuple[Cell, ...]:
-    row, run = one.run.row, one.run
-    return (
-        *(row.source, row.model, row.mode, run.workload.precision, run.gpu.name),
-        *(row.gpus, run.workload.batch_size, row.metric, row.value),
-        *_ends(one.ours),
-        "yes" if one.is_inside else "no",
-        one.star,
-    )
-
-
-def _ends(ours: Interval) -> Iterator[float]:
-    yield from (float(f"{value:.4g}") for value in (ours.value, ours.low, ours.high))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -86,7 +85,6 @@ ABSOLUTE, PERCENT = (0, 4, 5), (1, 2, 3)
 """Columns of the features that are logarithms of amounts (step, samples per second, bytes), and shares."""
 PAPER_ORACLE, PAPER_BEST, PAPER_TARGETS = 90.0, 13, 21
 TIE = 1e-9
-SHARES, DRAWS, LEAST_PAIRS = (0.1, 0.3, 1.0), 2, 8
 
 
 def tables(data: DataFolder) -> list[ScoreTable]:
@@ -95,7 +93,7 @@ def tables(data: DataFolder) -> list[ScoreTable]:
     policies: dict[str, Policy] = {**rules(), "popular partner": mean_sums, **learners(), "ours": refit_sums}
     scores = {name: policy_scores(pairs, policy, "workload") for name, policy in policies.items()}
     unseen = {name: policy_scores(pairs, policy, "model") for name, policy in policies.items()}
-    shown = [_table("Gavel 2020, V100, MPS", pairs, scores, unseen), _by_size(pairs)]
+    shown = [_table("Gavel 2020, V100, MPS", pairs, scores, unseen)]
     if "lucid_pairs.csv" in data:
         others = lucid(data)
         policies["ours"] = as_shipped
@@ -122,16 +120,15 @@ def aggregate_features(features: FloatArray, first: Any, second: Any) -> FloatAr
     return np.concatenate([sums, (shares[first] + shares[second]) / 2], axis=-1)
 
 
-def policy_scores(pairs: Pairs, policy: Policy, held_out: str, train_pairs: Pairs | None = None) -> FloatArray:
+def policy_scores(pairs: Pairs, policy: Policy, held_out: str) -> FloatArray:
     """Return each target's % of Oracle, NaN where it has fewer than two candidates.
 
     Args:
         pairs: What was measured.
         policy: Says how good each job would be as the target's partner.
         held_out: ``workload``: the target's own pairs are held out; ``model``: those of its other batch sizes, too.
-        train_pairs: The training pairs, if not all are.
     """
-    predictions = _predictions(train_pairs or pairs, policy, held_out)
+    predictions = _predictions(pairs, policy, held_out)
     result = np.full(len(pairs.jobs), np.nan)
     for target, truth in enumerate(pairs.sums):
         candidates = np.flatnonzero(~np.isnan(truth))
@@ -186,42 +183,6 @@ def _table(
 
 def _with_baselines(pairs: Pairs, scores: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
     return {"random (mean of all)": by_chance(pairs), "best of the three rules": best_rule(scores), **scores}
-
-
-def some_of(pairs: Pairs, share: float, seed: int) -> Pairs:
-    """Return *pairs* as if only *share* of them, drawn by chance, had been measured."""
-    first, second = np.nonzero(np.triu(~np.isnan(pairs.sums)))
-    order = np.random.default_rng(seed).permutation(len(first))
-    dropped = order[max(LEAST_PAIRS, round(share * len(first))) :]
-    sums, parts = pairs.sums.copy(), pairs.parts.copy()
-    for values in (sums, parts):
-        values[first[dropped], second[dropped]] = values[second[dropped], first[dropped]] = np.nan
-    return replace(pairs, sums=sums, parts=parts)
-
-
-def _by_size(pairs: Pairs) -> ScoreTable:
-    """Return how few measured pairs are enough."""
-    names = ("KACE: linear regression", "KACE: random forest, grid search")
-    policies: dict[str, Policy] = {
-        **{name: learners()[name] for name in names},
-        "popular partner": mean_sums,
-        "ours": refit_sums,
-    }
-    measured = int((~np.isnan(pairs.sums)).sum() / 2)
-    rows: list[tuple[str | float | None, ...]] = []
-    for share in SHARES:
-        draws = [some_of(pairs, share, seed) for seed in range(DRAWS)]
-        cells = [
-            float(np.mean([np.nanmean(policy_scores(pairs, policy, "workload", train_pairs)) for train_pairs in draws]))
-            for policy in policies.values()
-        ]
-        rows.append((f"{round(share * measured)} pairs", *cells))
-    return ScoreTable(
-        title="KACE: % of Oracle by the number of training pairs, Gavel, target's pairs held out",
-        columns=("fitted on", *(name.removeprefix("KACE: ") for name in policies)),
-        rows=tuple(rows),
-        notes=(f"The mean of {DRAWS} draws. The paper finds a small set enough for a linear regression.",),
-    )
 
 
 def _learned(fit: Callable[[FloatArray, FloatArray], Any]) -> Policy:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpusage.policies.generation import LEAST_JOBS, gives_way, least_rank
+from gpusage.policies.preference import LEAST_JOBS, gives_way, least_rank
 from gpusage.service.reservations import REMEMBERED_JOBS
 from gpusage_hooks.types import Cluster, GenerationRules
 from gpusage_hooks.units import HOUR_S

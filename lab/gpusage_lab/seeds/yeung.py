@@ -131,8 +131,7 @@ def error(runs: Runs, method: Method, folds: Sequence[Fold]) -> float:
 
 
 def _networks_table(everything: Runs) -> ScoreTable:
-    some = some_of_each(everything.kinds, A_TYPE)
-    runs = select_runs(everything, some)
+    runs = select_runs(everything, some_of_each(everything.kinds, A_TYPE))
     unseen = leave_one_out(runs.kinds, "architecture type")
     chance = [random_split(len(runs.measured), seed) for seed in range(SPLITS)]
     draws = [_draw(runs, seed) for seed in range(DRAWS)]
@@ -140,15 +139,6 @@ def _networks_table(everything: Runs) -> ScoreTable:
     for name, method in methods().items():
         small = float(np.mean([error(draw, method, [random_split(PAPER_RUNS, 0)]) for draw in draws]))
         lines.append((name, len(runs.measured), small, error(runs, method, chance), error(runs, method, unseen)))
-    lines.append(
-        (
-            "ours, fitted on all other networks",
-            len(everything.measured),
-            None,
-            _with_all(everything, some, [fold.test for fold in chance], by_kind=False),
-            _with_all(everything, some, [fold.test for fold in unseen], by_kind=True),
-        )
-    )
     lines.append(("the paper: random forest, own runs", PAPER_RUNS, PAPER_RMSLE, None, None))
     return ScoreTable(
         title="Yeung: utilization of GPUMemNet's random networks on an A100, RMSLE on percent",
@@ -192,17 +182,6 @@ def _real_table(runs: Runs) -> ScoreTable:
 
 def _draw(runs: Runs, seed: int) -> Runs:
     return select_runs(runs, np.random.default_rng(seed).permutation(len(runs.measured))[:PAPER_RUNS])
-
-
-def _with_all(everything: Runs, some: IntArray, tested: Sequence[IntArray], *, by_kind: bool) -> float:
-    """Return our RMSLE if all networks but the tested ones, or but those of their type, are in training."""
-    kinds, measured, predictions = np.array(everything.kinds), [], []
-    for rows in tested:
-        test = some[rows]
-        train_mask = ~np.isin(kinds, kinds[test]) if by_kind else ~np.isin(np.arange(len(kinds)), test)
-        predictions.append(_ours(everything, np.flatnonzero(train_mask), test))
-        measured.append(everything.measured[test])
-    return rmsle(np.concatenate(measured), np.concatenate(predictions))
 
 
 def _rank(runs: Runs, method: Method, folds: Sequence[Fold]) -> float:

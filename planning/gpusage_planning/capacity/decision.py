@@ -142,6 +142,7 @@ class _Event:
         """Yield each way in which a job could start now, on a node that has room for it."""
         room: dict[NodeType, int] = {}
         nodes = ((node.type, node.free_count) for node in self.state.active)
+
         for kind, count in (*nodes, *((kind, kind.gpu_count) for _, kind in self.closed)):
             room[kind] = max(room.get(kind, 0), count)
         for place, each in enumerate(self.jobs):
@@ -158,11 +159,13 @@ class _Event:
         prices = np.array([supply.price_per_s for supply in self.supplies])
         costs[self.first_paid :] = np.outer(prices, self.lengths_s).ravel()
         highest = np.ones(self.count)
+
         for place, (group, _) in enumerate(self.closed):
             highest[self.first_opening + place] = len(self.state.off[group.name])
         highest[self.first_paid :] = np.inf
         whole = np.zeros(self.count, dtype=np.bool_)
         whole[: self.first_later] = True
+
         return Program(costs=costs, highest=highest, whole=whole, rows=list(self.rows(now)))
 
     def now(self) -> StartOptions:
@@ -208,6 +211,7 @@ class _Event:
         gpu = np.concatenate([now.gpu, self.later.gpu])
         columns = np.concatenate([np.arange(len(now)), self.first_later + np.arange(len(self.later))])
         use_s = np.concatenate([now.use_s(self.edges_s), self.later.use_s(self.edges_s)])
+
         for number, name in enumerate(self.gpus):
             supplies = [place for place, supply in enumerate(self.supplies) if supply.gpu == name]
             running_s = busy_s[supplies].sum(axis=0)
@@ -226,6 +230,7 @@ class _Event:
         active = self.state.active
         if not active:
             return busy, on
+
         places = {(supply.group.name, supply.gpu): place for place, supply in enumerate(self.supplies)}
         place = np.array([places[node.group.name, node.type.pool] for node in active])
         job_counts = [len(node.running) for node in active]
@@ -235,6 +240,7 @@ class _Event:
         np.add.at(busy, np.repeat(place, job_counts), counts[:, None] * left_s)
         longest_s = np.maximum.reduceat(left_s, np.cumsum([0, *job_counts[:-1]]))
         np.add.at(on, place, np.array([node.type.gpu_count for node in active])[:, None] * longest_s)
+
         return busy, on
 
     def _periods(self, ends_s: FloatArray) -> FloatArray:
@@ -289,6 +295,7 @@ def decide(state: State, limits: Limits) -> Choice:
     event = _Event(state)
     if not event.starts:
         return Choice(starts=(), opened={})
+
     solution = solve(event.program(), limits)
     if solution is None:
         return by_rule(RULES["earliest deadline"])(state)

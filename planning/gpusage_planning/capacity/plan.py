@@ -5,10 +5,9 @@ It is made event by event: a job comes, a job ends, or some time has passed; eac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Protocol
 
 from gpusage_hooks.units import HOUR_S
 from gpusage_planning.capacity.problem import (
@@ -28,22 +27,6 @@ from gpusage_planning.capacity.problem import NodeGroup as Group
 
 SCHEMA = "gpusage.plan/1"
 """Of a plan as JSON."""
-
-
-class Occupation(Protocol):
-    """A job's time on a node."""
-
-    @property
-    def start_s(self) -> float:
-        """Return when it starts."""
-
-    @property
-    def end_s(self) -> float:
-        """Return when it ends."""
-
-    @property
-    def option(self) -> Option:
-        """Return how it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,25 +113,28 @@ def plan_of(assignments: Sequence[Assignment], bound: float) -> Plan:
     active = [
         Active(node=node, type=kind, start_s=start_s, end_s=end_s)
         for node, own in by_node.items()
-        for kind, start_s, end_s in on_times(own)
+        for kind, start_s, end_s in on_times((each.start_s, each.end_s, each.option.type) for each in own)
     ]
     return Plan(assignments=tuple(assignments), active=tuple(active), bound=bound)
 
 
-def on_times(own: Sequence[Occupation]) -> Iterator[tuple[NodeType, float, float]]:
-    """Yield as what a node is on, from when to when, boots counted in; *own* is in the order of starts.
+def on_times(own: Iterable[tuple[float, float, NodeType]]) -> Iterator[tuple[NodeType, float, float]]:
+    """Yield as what a node is on, from when to when, boots counted in.
 
     Between two jobs it stays on where that is cheaper, or where there is no time to boot it again.
+
+    Args:
+        own: Of its jobs, in the order of their starts: start, end, and the type that they need.
     """
     kind, begin_s, until_s = None, 0.0, 0.0
-    for each in own:
-        own_kind, start_s, end_s = each.option.type, each.start_s, each.end_s
+    for start_s, end_s, own_kind in own:
         if kind is not None and own_kind == kind and _stays_on(kind, begin_s, until_s, start_s, end_s):
             until_s = max(until_s, end_s)
             continue
         if kind is not None:
             yield kind, begin_s, until_s
         kind, begin_s, until_s = own_kind, start_s - own_kind.boot_s, end_s
+
     if kind is not None:
         yield kind, begin_s, until_s
 
@@ -188,6 +174,7 @@ def least_cost(jobs: Sequence[PlannedJob], groups: Sequence[Group]) -> float:
         - min(costs)
         for own, costs in zip(ways, late, strict=True)
     )
+
     return max(shared + boot, least_late + max(alone, default=0.0))
 
 
@@ -284,6 +271,7 @@ def _start(run: _Run, choice: Choice, lasts_s: Callable[[PlannedJob, Option], fl
     """Open nodes, and place what starts on them: the largest first, and jobs that end together side by side."""
     opened = [_open(run, group, kind) for (group, kind), count in choice.opened.items() for _ in range(count)]
     order = sorted(choice.starts, key=lambda start: (-start[1].gpu_count, -start[1].time_s))
+
     for each, option in order:
         node = _node_for(run, option)
         start_s = max(run.state.now_s, node.ready_s)
@@ -293,6 +281,7 @@ def _start(run: _Run, choice: Choice, lasts_s: Callable[[PlannedJob, Option], fl
         run.state.remove(each)
         heappush(run.ends, (end_s, len(run.done), node, start))
         run.done.append(start)
+
     for node in opened:
         if not node.running:
             _close(run, node)

@@ -118,6 +118,7 @@ class Scheduler:
             for option in self.options[job]:
                 if option.type in group.types:
                     best = self._best_start(best, option, node, stays[node], node_share)
+
         return best
 
     def _best_start(self, best: Place, option: Option, node: int, others: Sequence[Stay], node_share: float) -> Place:
@@ -127,6 +128,7 @@ class Scheduler:
         gpu_cost = (1.0 - node_share) * option.cost
         if gpu_cost + job.late_cost(max(job.submitted_s, option.type.boot_s) + option.time_s) >= best.cost:
             return best
+
         for start_s, end_s in _times(job, option, others, self.boots_s[node]):
             self.tries += 1
             cost = gpu_cost + job.late_cost(end_s) + self.waiting_price_per_s * end_s
@@ -136,6 +138,7 @@ class Scheduler:
             added = self._added_cost(stay, node, others)
             if added is not None and cost + node_share * added < best.cost:
                 best = Place(cost + node_share * added, node, stay)
+
         return best
 
     def _added_cost(self, stay: Stay, node: int, others: Sequence[Stay]) -> float | None:
@@ -182,14 +185,19 @@ def _times(
         times.add((job.deadline_s - time_s, job.deadline_s))
     times.update((edge, edge + time_s) for edge in ends)
     times.update((edge - time_s, edge) for edge in ends)
+
     for boot_s in boots_s or ():
         times.update((edge + boot_s, edge + boot_s + time_s) for edge in ends)
         times.update((edge - boot_s - time_s, edge - boot_s) for edge in ends)
+
     return {each for each in times if each[0] >= earliest_s and each[1] <= option.type.until_s}
 
 
 def _node_cost(own: Sequence[Stay]) -> float:
-    return sum(kind.cost(end_s - start_s) for kind, start_s, end_s in on_times(own))
+    return sum(
+        kind.cost(end_s - start_s)
+        for kind, start_s, end_s in on_times((each.start_s, each.end_s, each.option.type) for each in own)
+    )
 
 
 def _can_boot(own: Sequence[Stay]) -> bool:
@@ -210,11 +218,13 @@ def _paid_s(others: Sequence[Stay], stay: Stay) -> float | None:
     overlapping = [each for each in others if each.start_s < last_s and each.end_s > first_s]
     if any(each.option.type != option.type for each in overlapping):
         return None
+
     room = option.type.gpu_count - option.gpu_count
     if sum(each.option.gpu_count for each in overlapping) > room:
         for moment_s in (first_s, *(max(each.start_s + TOLERANCE_S, first_s) for each in overlapping)):
             if sum(each.option.gpu_count for each in overlapping if each.start_s <= moment_s < each.end_s) > room:
                 return None
+
     paid_s, reach_s = 0.0, start_s
     for each in overlapping:
         reach_s = max(reach_s, each.start_s)
@@ -222,6 +232,7 @@ def _paid_s(others: Sequence[Stay], stay: Stay) -> float | None:
         if until_s > reach_s:
             paid_s += until_s - reach_s
             reach_s = until_s
+
     return paid_s
 
 
@@ -291,6 +302,7 @@ def best_plan(
     while search.cost < before and not search.is_over:
         before = search.cost
         _round(search, orders)
+
     better = scheduler.plan(search.stays, cheapest.bound)
     return better if search.has_improved and better.cost <= cheapest.cost else cheapest
 
@@ -312,6 +324,7 @@ def _neighbourhoods(search: _Search) -> Iterator[Sequence[int]]:
         for job in range(count if wanted < count else 1):
             starts = {each.job: each.start_s for own in search.stays for each in own}
             yield sorted(starts, key=lambda other: (abs(starts[other] - starts[job]), other))[:wanted]
+
     for first, second in combinations(range(len(search.stays)), 2):
         both = [each.job for each in (*search.stays[first], *search.stays[second])]
         if 0 < len(both) <= NEAREST[-1]:

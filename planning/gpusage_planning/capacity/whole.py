@@ -54,6 +54,7 @@ def by_rule(order: Order) -> Callable[[State], Choice]:
                 break
             room.reserve(option)
             starts.append((each, option))
+
         return Choice(starts=starts, opened=room.opened)
 
     return choose
@@ -69,6 +70,7 @@ class _Room:
         for node in state.active:
             if node.free_count:
                 self.free.setdefault(node.type, []).append((node.free_count, node.ready_s))
+
         self.groups: dict[NodeType, list[str]] = {}
         for group, kind in state.closed():
             self.groups.setdefault(kind, []).append(group.name)
@@ -96,6 +98,7 @@ class _Room:
             self.off[group] -= 1
             self.opened[group, option.type] += 1
             count, ready_s = option.type.gpu_count, self.now_s + option.type.boot_s
+
         if count > option.gpu_count:
             nodes.append((count - option.gpu_count, ready_s))
 
@@ -170,12 +173,14 @@ def whole_plan(
     if len(parts) == 1:
         others["program"] = _by_program(parts[0], choose, watch)
         return _improved(parts[0], others, watch), others
+
     programs, plans = [], []
     for place, part in enumerate(parts):
         own = watch.between(place / len(parts), (place + 1) / len(parts))
         starts = {name: make_plan(part.jobs, part.groups, by_rule(order)) for name, order in RULES.items()}
         programs.append(_by_program(part, choose, own))
         plans.append(_improved(part, {**starts, "program": programs[-1]}, own))
+
     bound = next(iter(others.values())).bound
     others["program"] = _joined(programs, bound)
     return min((_joined(plans, bound), *others.values()), key=lambda each: each.cost), others
@@ -210,6 +215,7 @@ def divided(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], most_places
     count = min(math.ceil(math.sqrt(len(jobs) * node_count / most_places)), node_count)
     if count <= 1:
         return [Part(jobs=jobs, groups=groups)]
+
     shares = _distribute_nodes(groups, count)
     types = [node_types(own) for own in shares]
     different = list(dict.fromkeys(types))
@@ -219,12 +225,14 @@ def divided(jobs: Sequence[PlannedJob], groups: Sequence[NodeGroup], most_places
     ]
     loads_s = [0.0] * count
     dealt: list[list[PlannedJob]] = [[] for _ in shares]
+
     for job in sorted(jobs, key=lambda job: (job.latest_end_s, job.submitted_s, job.name)):
         least_work_s = [_work_s(job, kinds) for kinds in different]
         possible = (place for place in range(count) if least_work_s[kinds_of[place]] < math.inf)
         place = min(possible, key=loads_s.__getitem__)
         loads_s[place] += least_work_s[kinds_of[place]] / gpu_counts[place]
         dealt[place].append(job)
+
     return [Part(jobs=own, groups=nodes) for own, nodes in zip(dealt, shares, strict=True) if own]
 
 
@@ -238,6 +246,7 @@ def _distribute_nodes(groups: Sequence[NodeGroup], count: int) -> list[list[Node
             if names:
                 shares[place].append(replace(group, node_count=len(names), names=names))
         dealt += group.node_count
+
     return shares
 
 

@@ -172,6 +172,7 @@ def _summary(best: Plan, others: Mapping[str, Plan], budget: float | None) -> li
         lines.insert(
             0, f"No plan was found within the budget of {budget:.2f}; the least cost found is {best.cost:.2f}."
         )
+
     return lines
 
 
@@ -190,6 +191,7 @@ def _write(path: Path, best: Plan, summary: Sequence[str]) -> None:
         for each in best.assignments
     ]
     line_counts: dict[str, int] = {}
+
     for on in best.active:
         line_counts[on.node] = max(line_counts.get(on.node, 0), on.type.gpu_count)
     body = html.notes(summary)

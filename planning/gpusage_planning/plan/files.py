@@ -106,10 +106,12 @@ def parse_lines(text: str, origin: str) -> list[Line]:
     except csv.Error as error:
         message = f"Jobs file {origin!r} must be CSV; got, on line {reader.line_num}: {error}. Fix it."
         raise RequestError(message) from error
+
     _require_columns(names, origin)
     if not rows:
         message = f"Jobs file {origin!r} must have at least one job below its line of names; got none. Add one."
         raise RequestError(message)
+
     lines = [_Cells(row, f"{origin}, line {number}").line() for number, row in rows]
     _require_different_ids(lines)
     return lines
@@ -121,6 +123,7 @@ def _require_columns(names: Sequence[str], origin: str) -> None:
         hint = nearest_key(strays[0], (*COLUMNS, "GPU:COUNT"))
         message = f"Column {strays[0]!r} of jobs file {origin!r} must be one that gpusage knows. {hint}"
         raise RequestError(message)
+
     several = list(filter(_OF_SEVERAL_PARTS.fullmatch, names))
     if several:
         part, _, count = several[0].rpartition(":")
@@ -129,6 +132,7 @@ def _require_columns(names: Sequence[str], origin: str) -> None:
             f"{count}. Write '{part}:1'."
         )
         raise RequestError(message)
+
     uneven = [name for name in names if (match := _MEASURED.fullmatch(name)) and int(match[2]).bit_count() > 1]
     if uneven:
         message = (
@@ -208,12 +212,14 @@ class _Cells:
         text = self.cells.get(name, "")
         if not text:
             return None
+
         least = "of at least 0" if above is None else f"above {above:g}"
         rule = f"a number {least}, and at most {MOST:g}"
         try:
             number = float(text)
         except ValueError:
             self._refuse(name, rule)
+
         if not 0 <= number <= MOST or (above is not None and number <= above):
             self._refuse(name, rule)
         return number
@@ -224,6 +230,7 @@ class _Cells:
             time_s = duration_s(text) if text else None
         except ValueError:
             time_s = -1.0
+
         if time_s is not None and not 0 <= time_s <= MOST:
             self._refuse(name, f"a time of at least 0, in seconds or such as 8h, and at most {MOST:g} s")
         return time_s
@@ -299,6 +306,7 @@ def parse_nodes(document: object, origin: str) -> tuple[NodeGroup, ...]:
     except MismatchError as error:
         where = "".join(f" {step + 1}" if isinstance(step, int) else f", {step}" for step in error.above)
         raise refusal(error, f"cluster {origin!r}{where}", "docs/planning.md has an example.") from error
+
     _require_single("name", "kind to kind", [group.name for group in read.nodes], origin)
     groups = tuple(_node_group(group, read.energy_price_per_kwh, origin) for group in read.nodes)
     _require_single("names", "node to node", [name for group in groups for name in group.node_names], origin)
@@ -311,12 +319,14 @@ def _node_group(group: _Group, energy_price_per_kwh: float | None, origin: str) 
         got = "neither" if group.count is None else "both"
         message = f"Kind {group.name!r} of cluster {origin!r} must have 'count' or 'names'; got {got}. Write one."
         raise RequestError(message)
+
     types = tuple(
         replace(kind, until_s=math.inf if group.until is None else _seconds("until", group.until, origin))
         for written in group.types
         for kind in _types(written, energy_price_per_kwh, origin)
     )
     _require_single("name", f"type to type of kind {group.name!r}", [kind.name for kind in types], origin)
+
     return NodeGroup(name=group.name, node_count=group.count or len(names), types=types, names=names)
 
 
@@ -325,6 +335,7 @@ def _seconds(key: str, text: str, origin: str) -> float:
         seconds = duration_s(text)
     except ValueError:  # longer than any
         seconds = math.inf
+
     if seconds > LONGEST_S:
         message = f"Key {key!r} of cluster {origin!r} must be at most {LONGEST_DAYS} days; got {text!r}. Fix it."
         raise RequestError(message)
@@ -346,6 +357,7 @@ def _types(kind: _Type, energy_price_per_kwh: float | None, origin: str) -> Iter
             "together; got one of them. Write both, or neither."
         )
         raise RequestError(message)
+
     bought = _type(kind, energy_price_per_kwh, origin)
     yield bought
     if kind.spot_price_per_hour is not None and kind.interruptions_per_hour is not None:
@@ -367,6 +379,7 @@ def _type(kind: _Type, energy_price_per_kwh: float | None, origin: str) -> NodeT
             "'energy_price_per_kwh'; got neither. Add one."
         )
         raise RequestError(message)
+
     return NodeType(
         name=kind.name,
         gpu=kind.gpu,

@@ -73,6 +73,7 @@ def _refuse(line: Line, types: Sequence[NodeType], *, is_draining: bool) -> None
             "'until'. Add a type of node without it, or leave the job out."
         )
         raise RequestError(message)
+
     most: dict[str, int] = {}
     for kind in types:
         most[kind.gpu] = max(most.get(kind.gpu, 0), kind.gpu_count)
@@ -85,6 +86,7 @@ def _refuse(line: Line, types: Sequence[NodeType], *, is_draining: bool) -> None
             "the job out."
         )
         raise RequestError(message)
+
     got = "none that it fits on" if line.model else f"step times of {', '.join(name for name, _ in line.step_times_s)}"
     message = (
         f"Job {line.job_id!r} on {line.where} must be able to run on a GPU of the cluster ({', '.join(most)}); got "
@@ -108,6 +110,7 @@ def _times(line: Line, predicted_s: Times, model_steps: int | None) -> Times:
         if count <= most
     }
     measured = {key: steps * step_s for key, step_s in line.step_times_s.items()}
+
     return {**predicted, **measured}
 
 
@@ -122,6 +125,7 @@ def _share(match: re.Match[str], advisor: Advisor) -> tuple[Gpu, int]:
             f"are Nvidia's since Volta; got {got}. Change it."
         )
         raise RequestError(message)
+
     return gpu, int(percent)
 
 
@@ -142,11 +146,13 @@ def _step_times_s(
         for (name, gpu), need in zip(gpus.items(), needs, strict=True)
         if need.fits
     }
+
     for name, (gpu, percent) in shares.items():
         (need,) = advisor.predict_shares(graph, run, [gpu], [percent])
         ((price,),) = advisor.price(graph, run, [gpu], [percent])
         if need.fits:
             fitting[name, 1] = _with_partners_s(need, price)
+
     return fitting, run.steps
 
 

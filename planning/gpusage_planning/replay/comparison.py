@@ -1,14 +1,12 @@
-"""A real scheduler's figures and Gantt charts beside the simulator's: gains, differences, and its own delays."""
+"""A real scheduler's figures beside the simulator's: gains, how far they are apart, and its own delays."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from statistics import fmean, median
 
-from gpusage.reports.pages import html
-from gpusage_planning import gantt
 from gpusage_planning.replay.virtual_gpus import Stay
 from gpusage_planning.simulator.result import Result
 
@@ -61,7 +59,6 @@ class Repetition:
         at_once: As predicted where every job starts as soon as there is room.
         backfilled: Starts that only a look at the whole queue made; none where the scheduler does not count them.
         differing: Jobs whose share the simulator has otherwise.
-        stays: What the Gantt chart shows.
     """
 
     real: Mapping[str, Outcome]
@@ -123,6 +120,7 @@ def _occupied(stays: Sequence[Stay]) -> Mapping[tuple[str, int], list[tuple[floa
             here[-1] = (here[-1][0], max(here[-1][1], stay.end_s))
         else:
             here.append((stay.start_s, stay.end_s))
+
     return spans
 
 
@@ -171,11 +169,13 @@ def sentences(repetitions: Sequence[Repetition]) -> Iterator[str]:
         far = relative_difference(parts["real"], parts[AT_ONCE], figure)
         single = _ratios_text(repetitions, "at_once", figure)
         yield f"the same where the simulator starts jobs at once: {100 * far:+.1f} %; single repetitions: {single}"
+
     for state in STATES:
         yield f"gpusage {state}: {', '.join(_delay_words([each.delays[state] for each in repetitions]))}"
         starts = [f"{each.backfilled[state]} of {len(each.stays[state])}" for each in repetitions if each.backfilled]
         if starts:
             yield f"gpusage {state}: starts by backfill: {', '.join(starts)}"
+
     yield f"jobs whose share the simulator has otherwise: {', '.join(str(each.differing) for each in repetitions)}"
 
 
@@ -223,75 +223,3 @@ def _delay_words(delays: Sequence[Delays]) -> Iterator[str]:
         known = [seconds for one in delays if (seconds := getattr(one, key)) is not None]
         if known:
             yield text.format(fmean(known))
-
-
-COMPARISON = "display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:1rem"
-WORDS = {"off": "gpusage off: whole GPUs", "on": "gpusage on: shares"}
-
-
-def page(
-    title: str,
-    rows: Sequence[Sequence[str]],
-    notes: Sequence[str],
-    charts: Mapping[str, Mapping[str, Sequence[Stay]]],
-    gpus: Sequence[tuple[str, int]],
-) -> str:
-    """Return the page.
-
-    Args:
-        title: Of the page.
-        rows: The cells of the table, in the order of `COLUMNS`.
-        notes: Sentences below it.
-        charts: What is drawn, by title and state.
-        gpus: Nodes and devices, in the order in which they are drawn.
-    """
-    body = html.table(COLUMNS, rows) + html.notes(notes)
-    until_s = max(stay.end_s for states in charts.values() for stays in states.values() for stay in stays)
-    for name, states in charts.items():
-        drawn = "".join(
-            html.figure(chart(states[state], gpus, until_s), f"{name}, {WORDS[state]}; first repetition")
-            for state in STATES
-        )
-        body += f"<div style='{COMPARISON}'>{drawn}</div>"
-    return html.page(title, body)
-
-
-def chart(stays: Sequence[Stay], gpus: Sequence[tuple[str, int]], until_s: float) -> str:
-    """Return one band per GPU with as many lines as it had jobs at once."""
-    bars = [
-        gantt.Bar(row=_name(stay.node, stay.device), label=label(stay), start_s=stay.start_s, end_s=stay.end_s)
-        for stay in stays
-    ]
-    job_counts = {
-        _name(*gpu): max(most_at_once([stay for stay in stays if (stay.node, stay.device) == gpu]), 1) for gpu in gpus
-    }
-    return gantt.chart(bars, job_counts, until_s)
-
-
-def most_at_once(stays: Iterable[Stay]) -> int:
-    """Return the largest number of *stays* that overlap; one that ends when another starts does not."""
-    events = sorted(event for stay in stays for event in ((stay.start_s, 1), (stay.end_s, -1)))
-    most = here = 0
-    for _, change in events:
-        here += change
-        most = max(most, here)
-    return most
-
-
-def label(stay: Stay) -> str:
-    """Return the job's number, and how it ended where its work was not done."""
-    return f"{stay.job}" if stay.ending == "done" else f"{stay.job} ({stay.ending.replace('_', ' ')})"
-
-
-def simulated_stays(result: Result, gpus: Sequence[tuple[str, int]]) -> list[Stay]:
-    """Return each job's last stay on *gpus*, in the simulator's order; it keeps no others."""
-    return [
-        Stay(job=job, node=gpus[gpu][0], device=gpus[gpu][1], start_s=start_s, end_s=end_s, ending="done")
-        for job, (gpu, start_s, end_s) in enumerate(
-            zip(result.gpu.tolist(), result.last_start_s.tolist(), result.end_s.tolist(), strict=True)
-        )
-    ]
-
-
-def _name(node: str, device: int) -> str:
-    return f"{node} {device}"

@@ -211,6 +211,7 @@ class Predictor:
         ready_s = timing.first_s + timing.next_s * np.arange(count, dtype=np.float64)
         limit_s = np.full(count, timing.limit_s * self.compression)
         jobs = replace(jobs, limit_s=limit_s, submit_s=ready_s * self.compression * (not at_once))
+
         return {
             state: simulate(
                 jobs,
@@ -235,6 +236,7 @@ class Predictor:
         workloads = {number: known.run for number, known in runs}
         models = Models(graphs=graphs, workloads=workloads, needs=needs, prices={})
         usual = production(self.fleet, self.truth.kinds, models, self.advisor)
+
         return replace(usual, backfill="any", online=self.site.timing.prefers)
 
     def shares(self, jobs: Jobs) -> list[int]:

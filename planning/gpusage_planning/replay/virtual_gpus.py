@@ -118,6 +118,7 @@ class VirtualGpus:
         )
         self._here[seat.node, seat.device].remove(job)
         self._retime(seat, now_s)
+
         return ending
 
     def next_end(self) -> tuple[float, int]:
@@ -134,6 +135,7 @@ class VirtualGpus:
         self.busy_s += (now_s - since_s) * busy
         speeds, busy = self._scene(self._here[place], seat.gpu_type)
         self._busy[place] = (now_s, busy)
+
         for job, speed in speeds.items():
             run = self._runs[job]
             run.left_s -= (now_s - run.since_s) * run.speed
@@ -143,6 +145,7 @@ class VirtualGpus:
         """Return the work that each of *jobs* does in a second beside the others, and the GPU's busy share."""
         if not jobs:
             return {}, 0.0
+
         tenants = [Tenant(self._kinds[job], self._runs[job].seat.thread_percent) for job in jobs]
         together = self._truth.colocation_of(tenants, gpu_type)
         speeds = {
@@ -233,6 +236,7 @@ class Coordinator:
         """Let a job in that says where it is; take one off its GPU whose body is gone."""
         if body.connection.fileno() < 0:
             return  # it got its end a moment ago
+
         text = body.connection.recv(MOST_BYTES).decode()
         if text and body.job is None:
             body.job, seat = parsed(text, self._site_types, self._nodes)

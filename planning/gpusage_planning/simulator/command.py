@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -55,6 +55,7 @@ def compare(
     first = scenario(source, seed)  # what is wrong with a file is said here, before other processes begin
     seeds = range(seed, seed + how["repetitions"])
     tasks = [Task(source, policy, each, order) for each in seeds for policy, order in chosen]
+
     with _progress(len(first.jobs) * len(tasks)) as progress:
         results = _results(tasks, how["workers"], how["dask_address"], progress)
     rows = sweep.repeated(len(chosen), results)
@@ -64,6 +65,7 @@ def compare(
     if as_json:
         tables.print_json({"schema": SCHEMA, "notes": lines, "policies": [_document(one) for one in rows]})
         return
+
     tables.show_title(f"{len(first.jobs)} {'job' if len(first.jobs) == 1 else 'jobs'} on {first.fleet.gpu_count} GPUs")
     tables.show("")
     tables.show_filled(COLUMNS, [row(one) for one in rows])
@@ -82,6 +84,7 @@ def _orders(how: Mapping[str, Any]) -> Sequence[OrderSettings]:
             f"{preemption_s:g} s. Use a longer --round-s or a shorter --preemption-s."
         )
         raise click.UsageError(message)
+
     return [
         OrderSettings(name=name, duration_error=error, preemption_s=preemption_s, round_s=round_s)
         for name in dict.fromkeys(how["orders"])
@@ -100,6 +103,7 @@ def _require_used(how: Mapping[str, Any], orders: set[str]) -> None:
         "duration_error": (orders & {*PREDICTED}, f"--order {', '.join(PREDICTED)}"),
     }
     context = click.get_current_context()
+
     for parameter in context.command.params:
         is_used, partner = uses.get(parameter.name or "", (True, ""))
         if not is_used and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
@@ -112,6 +116,7 @@ def _policies(policies: Sequence[str], orders: Sequence[OrderSettings]) -> Seque
     preemptive = [one.name for one in orders if one.name in PREEMPTIVE]
     if not preemptive:
         return policies or USUAL
+
     packing = [name for name in policies if name in PACKING]
     if packing:
         message = (
@@ -128,6 +133,7 @@ def _source(how: Mapping[str, Any]) -> Source:
     if len(named) > 1:
         message = f"Jobs must come from one of {', '.join(sources)}; got {' and '.join(named)}. Leave all but one out."
         raise click.UsageError(message)
+
     return Source(
         jobs_file=how["jobs_file"],
         format=how["format_name"],
@@ -155,17 +161,19 @@ def _results(
     if dask_address is not None:
         elsewhere = sweep.dask(dask_address)
     elif workers > 1:
-        elsewhere = sweep.processes(workers)
+        elsewhere = ProcessPoolExecutor(workers)
     results: list[Result] = []
     if elsewhere is None:
         for task in tasks:
             before = sum(len(one.jobs) for one in results)
             results.append(sweep.run(task, lambda ended, before=before: progress(before + ended)))  # type: ignore[misc]
         return results
+
     with elsewhere as pool:
         for result in pool.map(sweep.run, tasks):
             results.append(result)
             progress(sum(len(one.jobs) for one in results))
+
     return results
 
 
@@ -178,6 +186,7 @@ def _repetitions(rows: Sequence[Repeated]) -> Iterator[str]:
             f"Each policy was simulated {count} times, each time with other errors; figures are medians. Ratios have "
             "the smallest and the largest beside them. A median of ratios is not the ratio of two medians."
         )
+
     if any(one.broken for one in rows):
         yield (
             "Promises broken are those of all repetitions. In parentheses: Wilson's interval, which contains the true "

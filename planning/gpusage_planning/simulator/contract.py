@@ -189,14 +189,6 @@ class QueuedJob(NamedTuple):
     predicted_s: float
 
 
-class Columns(NamedTuple):
-    """What a `QueuedJob` has, by number; roles and GPUs of jobs that have not come yet are 0."""
-
-    user: IntArray
-    role: IntArray
-    gpus: FloatArray
-
-
 class Truth(Protocol):
     """What really happens; no policy sees it."""
 

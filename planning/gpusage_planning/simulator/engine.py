@@ -16,7 +16,7 @@ from typing import Any
 from gpusage_planning.simulator.contract import JobRequest, Jobs, Policy, Stage, Truth
 from gpusage_planning.simulator.fleet import Fleet, earliest
 from gpusage_planning.simulator.gpus import Gpus, Run, Runs, Way
-from gpusage_planning.simulator.result import Record, Result
+from gpusage_planning.simulator.result import Result
 from gpusage_planning.simulator.roles import Roles
 from gpusage_planning.simulator.waiting import Passes, Scheduling, Waiting
 
@@ -68,8 +68,8 @@ class Engine:
         self.gpus = Gpus(fleet, self.roles, policy.most_per_gpu)
         self.runs = Runs(self.gpus, self.roles)
         self.waiting = Waiting()
-        self.record = Record(len(jobs))
-        self.name, self.backfill = policy.name, policy.backfill
+        self.result = Result(policy.name, jobs)
+        self.backfill = policy.backfill
         self.passes: Passes | None = None
         self.oldest: tuple[int, int] | None = None
         self.until_s = 0.0
@@ -83,10 +83,12 @@ class Engine:
         for now_s, arrivals in self.jobs.arrivals():
             self._end_until(now_s)
             self._arrive(arrivals, now_s)
+
         self._end_until(inf)
         self.progress(self.ended)
-        self.gpus.end(float(self.record.end_s.max()))
-        return self.record.result(self.jobs, self.fleet, self.name, self.gpus)
+        self.gpus.end(float(self.result.end_s.max()))
+        self.result.complete(self.fleet, self.gpus)
+        return self.result
 
     def _arrive(self, arrivals: Sequence[int], now_s: float) -> None:
         kind, count, fresh = self.jobs.kind, self.jobs.gpu_count, set()
@@ -96,6 +98,7 @@ class Engine:
             role = self.roles.number(self.policy.arriving(ask, self.gpus.free_count))
             if self.waiting.add(role, job):
                 fresh.add(role)
+
         self._start_where_possible(fresh, now_s)
 
     def _end_until(self, before_s: float) -> None:
@@ -133,7 +136,7 @@ class Engine:
             self.progress(self.ended)
 
     def _record_end(self, job: int, run_s: float, alone_s: float, now_s: float) -> None:
-        self.record.end(job, run_s, alone_s, now_s)
+        self.result.end(job, run_s, alone_s, now_s)
 
     def _send_back(self, job: int, run: Run, now_s: float) -> int:
         """Let a job wait again that was profiled, or that ran out of memory; return its new role."""
@@ -141,16 +144,18 @@ class Engine:
         if run.way == "profile":
             ask = ask._replace(stage="profiled")
         else:
-            self.record.out_of_memory[job] += 1
+            self.result.out_of_memory[job] += 1
             if self.policy.remembers and not demand.alone:
                 self.missed.add(ask.kind)
             whole = self.fleet.types[self.gpus.type_of[run.gpus[0]]].memory_bytes
             ask = ask._replace(stage="rescued", above_bytes=whole if demand.alone else ask.above_bytes)
+
         role = self.roles.number(ask)
         if self.passes is None:
             self.waiting.add(role, job)
         else:
             self.passes.send_away(role, job, now_s)
+
         return role
 
     def _start_where_possible(self, fresh: set[int], now_s: float) -> None:
@@ -161,10 +166,12 @@ class Engine:
         if self.backfill == "none":
             self._start_in_order(now_s)
             return
+
         while fresh := {role for role in fresh if role in self.waiting}:
             role = min(fresh, key=self._queue_order)
             if not self._place(role, now_s):
                 fresh.discard(role)
+
         self._reserve(now_s)
         if self.freed:
             self._refill((), now_s)
@@ -207,6 +214,7 @@ class Engine:
         if self.backfill == "none":
             self._start_in_order(now_s)
             return
+
         todo = [*gpus, *self.freed]
         self.freed.clear()
         while todo and self.waiting:
@@ -223,6 +231,7 @@ class Engine:
         """Hold the GPUs that will be empty first for the oldest job that waits, so that nobody delays it for ever."""
         if self.oldest is not None or not self.waiting or self.backfill != "reserve":
             return
+
         self.oldest = self.waiting.first()
         role = self.oldest[1]
         types, count = self.roles.demands[role].types, self.roles.counts[role]
@@ -234,6 +243,7 @@ class Engine:
         """Start the job for which GPUs are held, once they and others that are free are enough."""
         if self.oldest is None:
             return
+
         role, gpus = self.oldest[1], self.gpus
         gpu_type, count = gpus.type_of[gpu], self.roles.asks[role].gpu_count
         if count == 1:
@@ -248,6 +258,7 @@ class Engine:
         roles, gpu_type, here = self.roles, self.gpus.type_of[gpu], self.gpus.here[gpu]
         if roles.is_closed(here):
             return None
+
         is_held = gpu in self.gpus.reserved
         costs, counts, rank = roles.costs(gpu_type, here), roles.counts, roles.rank
         best: tuple[float, Any, int] | None = None
@@ -258,6 +269,7 @@ class Engine:
             turn = (rank(role, gpu_type), entry, role)
             if (best is None or turn < best) and self._may_stand(role, gpu, now_s):
                 best = turn
+
         return None if best is None else best[2]
 
     def _may_stand(self, role: int, gpu: int, now_s: float) -> bool:
@@ -282,12 +294,13 @@ class Engine:
         """Start *job*, which waits no more."""
         first = gpus[0]
         expected_at_s = now_s + self._expected_s(job, role, first)
-        self.record.start(job, first, self.roles.demands[role], now_s)
+        self.result.start(job, first, self.roles.demands[role], now_s)
         launch_s = self._launch_s(job)
         if launch_s is None:
             self._begin(job, role, gpus, now_s)
         else:
             self.runs.begin(job, Run(role, gpus, "start", launch_s, now_s), now_s)
+
         for gpu in gpus:
             self.gpus.empty_at_s[gpu] = max(self.gpus.empty_at_s[gpu], expected_at_s)
         if self.oldest is not None and self.oldest[0] == job:

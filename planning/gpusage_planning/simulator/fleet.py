@@ -91,6 +91,7 @@ def with_nodes(fleet: Fleet, usual: int | None = None) -> Fleet:
                 "pool of their own."
             )
             raise RequestError(message)
+
     return replace(fleet, types=types)
 
 
@@ -156,6 +157,7 @@ def earliest(empty_at_s: Moments, fleet: Fleet, types: Sequence[int], count: int
             own = empty_at_s[start : start + one.gpu_count]
             first = _packed_gpus(own.reshape(-1, one.gpu_count if fleet.spreads_jobs else one.node_gpu_count), count)
             choices.append((float(own[first].max()), place, [start + gpu for gpu in first]))
+
     at_s, _, gpus = min(choices)
     return gpus, at_s
 
@@ -173,4 +175,5 @@ def _packed_gpus(by_node: Moments, count: int) -> list[int]:
         own = by_node[node]
         first = [int(own.argmin())] if rest == 1 else np.argpartition(own, rest - 1)[:rest].tolist()
         gpus += [node * per_node + gpu for gpu in first]
+
     return gpus

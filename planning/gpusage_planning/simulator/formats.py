@@ -29,12 +29,12 @@ from gpusage_planning.named_jobs import GAVEL, LUCID, workload
 from gpusage_planning.simulator.trace import (
     LARGEST,
     WHAT,
+    Cells,
     Names,
     Row,
     csv_rows,
     opened_text,
     read_rows,
-    refuse_cell,
     seconds_of,
     usual_names,
 )
@@ -68,12 +68,14 @@ def find_format(path: Path, name: str | None = None) -> Format:
         return by_name[name]
     if path.suffix == ".parquet":
         return by_name[OWN]
+
     require_regular(path, WHAT)
     try:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             lines = file.read(HEAD_CHARACTERS).lstrip().splitlines() or [""]
     except OSError:
         return by_name[OWN]  # its reader says so
+
     return next(one for one in FORMATS if one.matches(lines))
 
 
@@ -126,6 +128,7 @@ def _json_items(text: str, origin: str) -> Iterator[tuple[int, object]]:
     """Yield each item of the list that *text* is, with its line, one after the other: such files are large."""
     decoder, between = json.JSONDecoder(parse_int=float), re.compile(r"[\s,]*")
     line, counted, position = 1, 0, text.find("[") + 1
+
     try:
         while not text.startswith("]", position := _end(between, text, position)):
             line, counted = line + text.count("\n", counted, position), position
@@ -135,6 +138,7 @@ def _json_items(text: str, origin: str) -> Iterator[tuple[int, object]]:
         place = error.lineno if isinstance(error, json.JSONDecodeError) else line
         message = f"{WHAT} {origin!r} must be a list of jobs in JSON; got, on line {place}: {error}. Fix it."
         raise RequestError(message) from error
+
     if rest := text[position + 1 :].strip():
         message = f"{WHAT} {origin!r} must end with its list of jobs; got {rest[:20]!r} behind it. Take that out."
         raise RequestError(message)
@@ -158,11 +162,12 @@ PAI_STATUSES = {"Running", "Terminated", "Failed", "Waiting", "status"}
 def _alibaba_2020(path: Path) -> Rows:
     require_readable(path, WHAT)
     jobs = {str(row["job_name"]): row for _, row in _pai_rows(path.with_name("pai_job_table.csv"), PAI_JOBS)}
+
     for line, row in _pai_rows(path, PAI_TASKS):
         job = jobs.get(str(row["job_name"]), {})
-        start_s, end_s, instances, percent = (
-            _number(row, name, path, line) for name in ("start_time", "end_time", "inst_num", "plan_gpu")
-        )
+        cells = Cells(row, f"{path}, line {line}")
+        names = ("start_time", "end_time", "inst_num", "plan_gpu")
+        start_s, end_s, instances, percent = (_number(cells, name) for name in names)
         gpu_count = instances * percent / WHOLE_PERCENT
         yield (
             line,
@@ -192,9 +197,9 @@ OPENB_COLUMNS = {"name", "num_gpu", "gpu_milli", "gpu_spec", "creation_time", "d
 
 def _alibaba_2023(path: Path) -> Rows:
     for line, row in read_rows(path, WHAT, _with(OPENB_COLUMNS)):
-        count, milli, start_s, end_s = (
-            _number(row, name, path, line) for name in ("num_gpu", "gpu_milli", "scheduled_time", "deletion_time")
-        )
+        cells = Cells(row, f"{path}, line {line}")
+        names = ("num_gpu", "gpu_milli", "scheduled_time", "deletion_time")
+        count, milli, start_s, end_s = (_number(cells, name) for name in names)
         types = str(row["gpu_spec"] or "")
         yield (
             line,
@@ -226,24 +231,26 @@ def _gavel(path: Path) -> Rows:
             yield line, _gavel_row(cells, rates, path, line)
 
 
-def _gavel_row(cells: Sequence[str], rates: Mapping[tuple[str, int], float], path: Path, line: int) -> Row:
+def _gavel_row(texts: Sequence[str], rates: Mapping[tuple[str, int], float], path: Path, line: int) -> Row:
     """Return the job: 7 cells are of Philly's jobs, whose steps were counted at the rate of one GPU; 10 are Gavel's."""
-    short = len(cells) == min(GAVEL_CELLS)
-    steps, gpus, submit = (cells[place] for place in ((4, 6, 5) if short else (5, 6, 9)))
-    row: Row = {"total_steps": steps, "scale_factor": gpus}
-    count = _number(row, "scale_factor", path, line)
-    rate = rates.get((cells[0], 1 if short else int(count)), 0.0)
+    short = len(texts) == min(GAVEL_CELLS)
+    steps, gpus, submit = (texts[place] for place in ((4, 6, 5) if short else (5, 6, 9)))
+    model, batch = JOB_TYPE.fullmatch(texts[0]).groups()  # type: ignore[union-attr]  # any text matches
+    row: Row = {"job_type": texts[0], "total_steps": steps, "scale_factor": gpus, "batch size": batch}
+    cells = Cells(row, f"{path}, line {line}")
+    count = _number(cells, "scale_factor")
+    rate = rates.get((texts[0], 1 if short else int(count)), 0.0)
     if not 0 < rate < inf:
-        refuse_cell("job_type", f"{path}, line {line}", f"one that has a rate in {RATES}", cells[0])
-    model, batch = JOB_TYPE.fullmatch(cells[0]).groups()  # type: ignore[union-attr]  # any text matches
+        cells.refuse("job_type", f"one that has a rate in {RATES}")
     job = GAVEL.get(model)
+
     return {
         "job_id": line,
         "submit_time": submit,
-        "duration": _number(row, "total_steps", path, line) / rate,
+        "duration": _number(cells, "total_steps") / rate,
         "gpu_num": count,
         "model": job.key if job else None,
-        "workload": workload(job, _batch({"batch size": batch}, "batch size", path, line)) if job else None,
+        "workload": workload(job, _batch(cells, "batch size")) if job else None,
     }
 
 
@@ -251,6 +258,7 @@ def _gavel_rates(path: Path) -> Mapping[tuple[str, int], float]:
     """Return the steps per second on V100s, by job type and number of GPUs, from the table above the trace's folder."""
     places = [folder / RATES for folder in path.absolute().parents]
     table = next((place for place in places if place.is_file()), places[0])
+
     with opened_text(table, "Gavel's table of rates") as file:
         text = file.read()
     try:
@@ -272,7 +280,8 @@ LUCID_COLUMNS = {"model", "batchsize", "amp"}
 def _lucid(path: Path) -> Rows:
     for line, row in read_rows(path, WHAT, _with(LUCID_COLUMNS, usual_names)):
         job = LUCID.get(str(row["model"]))
-        batch, amp = _batch(row, "batchsize", path, line), _number(row, "amp", path, line)
+        cells = Cells(row, f"{path}, line {line}")
+        batch, amp = _batch(cells, "batchsize"), _number(cells, "amp")
         run = workload(job, batch, half=amp > 0) if job else None
         yield line, {**row, "model": job.key if job else None, "workload": run}
 
@@ -281,32 +290,15 @@ def _table(path: Path) -> Rows:
     yield from read_rows(path, WHAT, usual_names)
 
 
-def _batch(row: Row, name: str, path: Path, line: int) -> float:
-    """Return a batch size, 1 where none is given.
-
-    Raises:
-        RequestError: It is no number from 1 to 10^9.
-    """
-    number = _number(row, name, path, line) if row[name] else 1.0
-    if not 1 <= number <= MAXIMUM_COUNT:
-        refuse_cell(name, f"{path}, line {line}", "a number from 1 to 10^9", str(row[name]))
-    return number
+def _batch(cells: Cells, name: str) -> float:
+    """Return a batch size, 1 where none is given."""
+    number = _number(cells, name) if cells.text(name) else 1.0
+    return number if 1 <= number <= MAXIMUM_COUNT else cells.refuse(name, "a number from 1 to 10^9")
 
 
-def _number(row: Row, name: str, path: Path, line: int) -> float:
-    """Return the number in a cell; 0 where there is nothing.
-
-    Raises:
-        RequestError: It is none, below 0, or too large to be true.
-    """
-    text = str(row[name] or 0).strip()
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number <= LARGEST:
-        refuse_cell(name, f"{path}, line {line}", "a number of at least 0", text)
-    return number
+def _number(cells: Cells, name: str) -> float:
+    """Return the number in a cell; 0 where there is nothing."""
+    return cells.number(name, most=LARGEST) if cells.text(name) else 0.0
 
 
 def _with(names: set[str], rest: Names = lambda columns, _: columns) -> Names:

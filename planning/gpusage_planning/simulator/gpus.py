@@ -21,6 +21,10 @@ import numpy as np
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.roles import GpuSet, Roles
 
+EMPTY: GpuSet = ()
+Way = Literal["work", "profile", "out_of_memory", "start"]
+"""Whether a run does the job's work to its end, only takes time until the job waits again, or precedes its work."""
+
 
 class Nodes:
     """Empty GPUs that nothing is reserved of; heaps hold the lowest numbers first, and what is stale is skipped."""
@@ -87,6 +91,7 @@ class Nodes:
                 left = [node for node in order if self._empty_counts[node]][: count - len(gpus)]
                 gpus += [gpu for node in left for gpu in self.allocate_on(node, 1)]
             return gpus
+
         whole, rest = divmod(count, self._gpus_per_node)
         parts = [self._gpus_per_node] * whole + [rest] * (rest > 0)
         return [gpu for part in parts for gpu in self.allocate_on(self._fullest(part), part)]
@@ -120,14 +125,12 @@ class Nodes:
             self._node_counts[before] -= 1
             if not self._node_counts[before]:
                 del self._node_counts[before]
+
         if after:
             self._node_counts[after] = self._node_counts.get(after, 0) + 1
             if (after, node) not in self._listed_nodes:
                 self._listed_nodes.add((after, node))
                 heappush(self._nodes.setdefault(after, []), node)
-
-
-EMPTY: GpuSet = ()
 
 
 class Gpus:
@@ -215,6 +218,7 @@ class Gpus:
         """
         spread = self._spreads
         nodes, by_node = self.nodes[gpu_type], dict[int, list[int]]()
+
         for gpu in sorted(gpu for gpu in self.reserved if self.type_of[gpu] == gpu_type):
             by_node.setdefault(0 if spread else nodes.node(gpu), []).append(gpu)
         empty = {node: [gpu for gpu in gpus if not self.here[gpu]] for node, gpus in by_node.items()}
@@ -222,6 +226,7 @@ class Gpus:
         missing = {node: len(gpus) - len(empty[node]) for node, gpus in by_node.items()}
         if not any(empty.values()) or any(missing[node] > free[node] for node in by_node):
             return []
+
         return [
             gpu
             for node, count in missing.items()
@@ -237,6 +242,7 @@ class Gpus:
             self._count_stranded(gpu_type, self.nodes[gpu_type].node(gpu), 1 if here else -1, now_s)
         if gpu in self.reserved:
             return
+
         self.free_count[gpu_type] += (not here) - (not before)
         if here:
             self.nodes[gpu_type].remove(gpu)
@@ -272,6 +278,7 @@ class Gpus:
         per_node = self._per_node[gpu_type]
         if per_node is None:
             return
+
         before = self._in_use[gpu_type][node]
         after = self._in_use[gpu_type][node] = before + change
         self._stranded += (per_node - after) * (after > 0) - (per_node - before) * (before > 0)
@@ -302,10 +309,6 @@ class Gpus:
                 return gpu
             heappop(heap)
         return None
-
-
-Way = Literal["work", "profile", "out_of_memory", "start"]
-"""Whether a run does the job's work to its end, only takes time until the job waits again, or precedes its work."""
 
 
 class Run:
@@ -347,6 +350,7 @@ class Runs:
             if run is not None and run.version == version:
                 self._leave(job, run, now_s)
                 return now_s, job, run
+
         return None
 
     def suspend(self, job: int, now_s: float) -> Run:
@@ -368,6 +372,7 @@ class Runs:
     def _leave(self, job: int, run: Run, now_s: float) -> None:
         del self._runs[job]
         gpus = self._gpus
+
         for gpu in run.gpus:
             gpus.jobs[gpu].remove(job)
             here = gpus.here[gpu]
@@ -381,6 +386,7 @@ class Runs:
         jobs = gpus.jobs[gpu]
         if not jobs:
             return
+
         speeds = self._roles.scene(gpus.type_of[gpu], gpus.here[gpu]).speeds
         for job in jobs:
             run = self._runs[job]

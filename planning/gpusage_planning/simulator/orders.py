@@ -10,7 +10,6 @@ import numpy as np
 from gpusage_hooks.units import WHOLE_PERCENT
 from gpusage_planning.simulator.contract import (
     Backfill,
-    Columns,
     FloatArray,
     IntArray,
     Jobs,
@@ -45,7 +44,6 @@ class Order:
             is suspended, infinity means that a job is ranked when it comes, and never again. Where jobs are suspended,
             they start and stop at multiples of it.
         is_steady: Whether a job keeps its rank as long as it waits; then `next_change_s` says when one that runs falls.
-        is_by_gpu_type: Whether a job's place depends on the GPU type; then `ranks` has a column for each.
     """
 
     name: str
@@ -53,15 +51,14 @@ class Order:
     preempts: bool = False
     period_s: float = inf
     is_steady: bool = False
-    is_by_gpu_type: bool = False
 
     def rank(self, job: QueuedJob, now_s: float, queue: Queue, /) -> float:
         """Return the place in the queue, the least first; the older job among equals."""
         return 0.0
 
     def ranks(self, numbers: IntArray, now_s: float, queue: Queue, /) -> FloatArray:
-        """Return the places of many jobs, a row for each."""
-        return np.array([[self.rank(queue.jobs[number], now_s, queue)] for number in numbers.tolist()])
+        """Return the places of many jobs."""
+        return np.array([self.rank(queue.jobs[number], now_s, queue) for number in numbers.tolist()])
 
     def next_change_s(self, job: QueuedJob, now_s: float, queue: Queue, /) -> float:
         """Return when *job*, if it runs from now on, falls behind in the queue; infinite where it never does."""
@@ -190,7 +187,7 @@ class Queue:
 
     Attributes:
         now_s: The moment of which the answers are.
-        columns: Of all jobs of the trace.
+        users, gpus: Of all jobs of the trace, by number; GPUs of jobs that have not come yet are 0.
         suspended: What jobs did that were suspended once, by number.
     """
 
@@ -201,7 +198,7 @@ class Queue:
         self.suspended: dict[int, Suspended] = {}
         self.user_count = len(trace.users)
         count = len(trace)
-        self.columns = Columns(trace.user, np.zeros(count, dtype=np.int32), np.zeros(count))
+        self.users, self.gpus = trace.user, np.zeros(count)
         self._trace, self._roles, self._runs = trace, roles, runs
         self._run_s = np.zeros((count, len(fleet.types)))
         self._since_s, self._type = np.full(count, inf), np.zeros(count, dtype=np.int32)
@@ -221,7 +218,7 @@ class Queue:
             submit_s=float(trace.submit_s[number]),
             predicted_s=float(self.ordering.predicted_s[number]),
         )
-        self.columns.role[number], self.columns.gpus[number] = role, job.gpus
+        self.gpus[number] = job.gpus
         return job
 
     def start(self, number: int, gpu_type: int) -> None:
@@ -266,6 +263,7 @@ class Queue:
         else:
             way, rest_s = self._runs.left(job.number, self.now_s)
             left_s, restart_s = (rest_s, 0.0) if way == "work" else (left_s, rest_s)
+
         done_s = self._work_s(job.number) - left_s
         return max(job.predicted_s - done_s, 0.0) + restart_s
 
@@ -279,9 +277,8 @@ class Queue:
         return run_s + (self.now_s - since_s) if since_s < inf and self._type[job.number] == gpu_type else run_s
 
     def run_times_s(self, numbers: IntArray) -> FloatArray:
-        """Return the same of each job, a row for each and a column for each type."""
-        times: FloatArray = self._run_s[numbers]
-        times[np.arange(len(numbers)), self._type[numbers]] += np.maximum(self.now_s - self._since_s[numbers], 0.0)
+        """Return for how long each job has been on GPUs of any type."""
+        times: FloatArray = self._run_s[numbers].sum(axis=1) + np.maximum(self.now_s - self._since_s[numbers], 0.0)
         return times
 
     def usage_share(self, user: int) -> float:

@@ -2,7 +2,7 @@
 
 `Production` asks `Advisor.decide` once for each kind of jobs. Every decision is that on the empty cluster, so it rests
 on no queue; a job that ran out of memory gets a whole GPU. The generation alone may be chosen when the job comes, by
-`gpusage.policies.generation`, as gpusaged does.
+`gpusage.policies.preference`, as gpusaged does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from gpusage.decisions.advisor import Advisor
 from gpusage.policies.candidates import WIDEST_SHARE, is_predictable
-from gpusage.policies.generation import JobSpeeds, preferred_among_jobs
+from gpusage.policies.preference import JobSpeeds, preferred_among_jobs
 from gpusage.service.reservations import REMEMBERED_JOBS
 from gpusage_hooks.types import (
     Candidate,
@@ -202,6 +202,7 @@ class Production(Slots):
         where = self._places_of(ask) if self.online and ask.stage == "first" and ask.gpu_count == 1 else ()
         if len(where) < 2:  # nothing to choose
             return ask
+
         free = {one.name: count for one, count in zip(self.fleet.types, free_counts, strict=True)}
         seen = [replace(place, pool=replace(place.pool, free_gpu_count=free[place.name])) for place in where]
         chosen = preferred_among_jobs(seen, self.late)
@@ -243,6 +244,7 @@ def with_requested_shares(policy: Policy, kinds: Sequence[Kind]) -> Policy:
     shares = [kind.share_percent for kind in kinds]
     if min(shares) == WHOLE_PERCENT:
         return policy
+
     return _RequestedShares(
         name=policy.name,
         backfill=policy.backfill,

@@ -156,6 +156,7 @@ def read_models(kinds: Sequence[Kind], fleet: Fleet, advisor: Advisor, folder: P
     unreadable: dict[int, str] = {}
     places = [index for index, one in enumerate(fleet.types) if one.gpu is not None]
     gpus = [one.gpu for one in fleet.types if one.gpu is not None]
+
     for number, kind in enumerate(kinds):
         if kind.model is None:
             continue
@@ -169,6 +170,7 @@ def read_models(kinds: Sequence[Kind], fleet: Fleet, advisor: Advisor, folder: P
         graphs[number], workloads[number] = graph, run
         needs.update({(number, place): need for place, need in zip(places, predicted, strict=True)})
         prices.update({(number, place): price for place, price in zip(places, priced, strict=True)})
+
     return Models(graphs=graphs, workloads=workloads, needs=needs, prices=prices, unreadable=unreadable)
 
 
@@ -208,6 +210,7 @@ def with_drawn_models(jobs: Jobs, seed: int) -> Jobs:
     numbers: dict[Kind, int] = {}
     drawn: dict[tuple[int, int, int], int] = {}
     kind = jobs.kind.copy()
+
     for job, group in enumerate(zip(jobs.user.tolist(), jobs.kind.tolist(), jobs.gpu_count.tolist(), strict=True)):
         before = jobs.kinds[group[1]]
         if before.model is not None or before.share_percent < WHOLE_PERCENT:
@@ -216,6 +219,7 @@ def with_drawn_models(jobs: Jobs, seed: int) -> Jobs:
             new = replace(models[generator.integers(len(models))], gpu_type=before.gpu_type)
             drawn[group] = numbers.setdefault(new, len(jobs.kinds) + len(numbers))
         kind[job] = drawn[group]
+
     return _of_used_kinds(replace(jobs, kind=kind, kinds=(*jobs.kinds, *numbers)))
 
 

@@ -53,6 +53,7 @@ def _job_notes(source: Source, files: Files, seed: int) -> Iterator[str]:
     if trace is None:
         yield f"The jobs are drawn by chance, seed {seed}; --jobs FILE takes your own."
         return
+
     if source.month is not None:
         yield source.month.note
     if trace.left_out:
@@ -74,6 +75,7 @@ def _cluster_notes(source: Source, files: Files) -> Iterator[str]:
         yield "Option --gpus-per-node changes nothing: the cluster's file has the nodes of all types."
     if files.undivided:
         yield f"GPUs of {', '.join(files.undivided)} are not divided today; here they are, into {SHARES} shares each."
+
     for one in files.fleet.types:
         if len(one.node_gpu_counts) > 1:
             counts = " or ".join(map(str, one.node_gpu_counts))
@@ -174,10 +176,12 @@ def page(results: Sequence[Repeated], notes: Sequence[str], origin: html.Origin 
             for one in results
         ]
         body += html.figure(bars.meters(drawn, COLOURS), title)
+
     for one in results:
         waiting = _waiting(one.results[0])
         if any(bar.length for bar in waiting):
             body += html.figure(html.wide(bars.sequence(waiting, COLOURS)), f"{one.policy}: jobs that wait, over time")
+
     return html.page("A simulation of gpusage", body, origin)
 
 
@@ -187,6 +191,7 @@ def _waiting(result: Result) -> list[bars.Bar]:
     first = float(submit_s[0])
     moments = np.linspace(first, first + result.figures.makespan_s, SLICES)
     counts = np.searchsorted(submit_s, moments, side="right") - np.searchsorted(start_s, moments, side="right")
+
     return [
         bars.Bar(label=_long(moment - first), text=f"{count} jobs", parts=[("value", float(count))])
         for moment, count in zip(moments.tolist(), counts.tolist(), strict=True)

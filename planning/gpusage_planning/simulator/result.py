@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpusage_planning.simulator.contract import Demand, FloatArray, IntArray, Jobs
+from gpusage_planning.simulator.contract import Demand, FloatArray, Jobs
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.gpus import Gpus
 
@@ -62,11 +62,11 @@ class Figures:
     fragmentation: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Result:
-    """What one policy did with the jobs; columns have one entry per job.
+    """What one policy did with the jobs; columns have one entry per job, and are filled while the simulation goes on.
 
     Attributes:
+        policy: Its name.
         start_s: When it first started.
         end_s: When its work was done.
         last_start_s: When it started for the last time: later where it was profiled, suspended or ran out of memory.
@@ -75,28 +75,17 @@ class Result:
         accepted: Slowdown that was promised; NaN where nothing was.
         out_of_memory: How often it ran out of memory.
         preemptions: How often it was suspended.
+        figures: Set by `complete`.
     """
 
-    policy: str
-    jobs: Jobs
-    start_s: FloatArray
-    end_s: FloatArray
-    last_start_s: FloatArray
-    gpu: IntArray
-    slowdown: FloatArray
-    accepted: FloatArray
-    out_of_memory: IntArray
-    preemptions: IntArray
     figures: Figures
 
-
-class Record:
-    """The columns of a `Result` while the simulation goes on."""
-
-    def __init__(self, count: int) -> None:
-        self.start_s, self.end_s, self.last_start_s, self.slowdown, self.accepted = np.full((5, count), np.nan)
-        self.gpu = np.full(count, -1, dtype=np.int32)
-        self.out_of_memory, self.preemptions = np.zeros((2, count), dtype=np.int32)
+    def __init__(self, policy: str, jobs: Jobs) -> None:
+        self.policy, self.jobs = policy, jobs
+        columns = np.full((5, len(jobs)), np.nan)
+        self.start_s, self.end_s, self.last_start_s, self.slowdown, self.accepted = columns
+        self.gpu = np.full(len(jobs), -1, dtype=np.int32)
+        self.out_of_memory, self.preemptions = np.zeros((2, len(jobs)), dtype=np.int32)
 
     def start(self, job: int, gpu: int, demand: Demand, now_s: float) -> None:
         """Write down that *job* starts."""
@@ -111,29 +100,15 @@ class Record:
         self.end_s[job] = now_s
         self.slowdown[job] = run_s / alone_s
 
-    def result(self, jobs: Jobs, fleet: Fleet, policy: str, gpus: Gpus) -> Result:
-        """Return the result of a simulation in which every job has ended."""
-        return Result(
-            policy=policy,
-            jobs=jobs,
-            start_s=self.start_s,
-            end_s=self.end_s,
-            last_start_s=self.last_start_s,
-            gpu=self.gpu,
-            slowdown=self.slowdown,
-            accepted=self.accepted,
-            out_of_memory=self.out_of_memory,
-            preemptions=self.preemptions,
-            figures=self._figures(jobs, fleet, gpus),
-        )
-
-    def _figures(self, jobs: Jobs, fleet: Fleet, gpus: Gpus) -> Figures:
+    def complete(self, fleet: Fleet, gpus: Gpus) -> None:
+        """Compute the figures once every job has ended."""
+        jobs = self.jobs
         makespan_s = float(self.end_s.max() - jobs.submit_s[0])
         jct_s, wait_s = self.end_s - jobs.submit_s, self.start_s - jobs.submit_s
         occupied_s = sum(gpus.tenant_s[1:])
         promised = ~np.isnan(self.accepted)
         starts = np.array(gpus.started) / max(sum(gpus.started), 1)
-        return Figures(
+        self.figures = Figures(
             makespan_s=makespan_s,
             jct_s=float(jct_s.mean()),
             jct_p95_s=float(np.percentile(jct_s, 95)),

@@ -57,6 +57,7 @@ class Roles:
             self.asks.append(ask)
             self.demands.append(demand)
             self.counts.append(ask.gpu_count)
+
         return role
 
     def rank(self, role: int, gpu_type: int) -> float:
@@ -121,6 +122,7 @@ class Roles:
             for role, tenant, speed in zip(here, tenants, together.speeds, strict=True)
         }
         memory_bytes = sum(self._truth.memory_bytes(tenant.kind, gpu_type) for tenant in tenants)
+
         return Scene(speeds=speeds, utilization=together.utilization, memory_bytes=memory_bytes)
 
 

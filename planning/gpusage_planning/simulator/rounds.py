@@ -64,13 +64,15 @@ class Rounds:
         """Return what changes now; where somebody still waits and ranks change with time, another round follows."""
         selection = Selection()
         self.next_s = inf
-        if not self._waiting and not self._order.is_by_gpu_type:
+        if not self._waiting:
             return selection
+
         placed, running = self._placed(), dict(self._runs.items())
         for number, gpu_type in placed.items():
             run = running.get(number)
             if run is None or self._type_of[run.gpus[0]] != gpu_type:
                 selection.started.append((number, gpu_type))
+
         selection.suspended = [
             number
             for number, run in running.items()
@@ -85,6 +87,7 @@ class Rounds:
         period_s, queue = self._order.period_s, self._queue
         if period_s == 0:
             return inf
+
         changes = (self._order.next_change_s(queue.jobs[number], now_s, queue) for number in placed)
         change_s = min(changes, default=inf) if self._order.is_steady else now_s
         if change_s == inf:
@@ -96,18 +99,21 @@ class Rounds:
         """Return the jobs that shall run with their GPU types, the first ones first."""
         room = [float(one.gpu_count) for one in self._queue.fleet.types]
         running: dict[int, int] = {}
+
         for number, run in self._runs.items():
             gpu_type = self._type_of[run.gpus[0]]
             if may_stop(run):
                 running[number] = gpu_type
             else:
                 room[gpu_type] -= self._queue.jobs[number].gpus
+
         jobs, placed = self._queue.jobs, dict[int, int]()
         least = min(
             [*(jobs[number].gpus for number in running), *(gpus for gpus, _ in self._waiting.lanes)], default=inf
         )
         closed: set[Lane] = set()
         entries = self._steady_entries(running, closed) if self._order.is_steady else self._entries(running)
+
         for _, number, types in entries:
             gpus = jobs[number].gpus
             if number in placed or (gpus, types) in closed:
@@ -121,6 +127,7 @@ class Rounds:
                 closed.add((gpus, types))
                 if max(room) + LEAST_GPUS < least:
                     break
+
         return placed
 
     def _steady_entries(self, running: Mapping[int, int], closed: set[Lane]) -> Iterator[Entry]:
@@ -134,21 +141,16 @@ class Rounds:
         return merge(sorted(now), *(_open_entries(lane, lanes[lane], closed) for lane in lanes))
 
     def _entries(self, running: Mapping[int, int]) -> Iterator[Entry]:
-        """Yield the same, each job ranked anew; for each of its GPU types where its place depends on the type."""
+        """Yield the same, each job ranked anew."""
         queue, order = self._queue, self._order
         numbers = [*(number for number, _ in self._waiting.jobs()), *running]
         if not numbers:
             return
+
         ranks = order.ranks(np.array(numbers, dtype=np.int32), queue.now_s, queue)
-        columns = ranks.shape[1]
-        for place in np.lexsort((np.repeat(numbers, columns), ranks.ravel())).tolist():
-            row, gpu_type = divmod(place, columns)
-            number = numbers[row]
-            types = queue.jobs[number].types
-            if not self._order.is_by_gpu_type:
-                yield ranks[row, 0], number, _first(running.get(number), types)
-            elif gpu_type in types:
-                yield ranks[row, gpu_type], number, (gpu_type,)
+        for place in np.lexsort((np.array(numbers), ranks)).tolist():
+            number = numbers[place]
+            yield ranks[place], number, _first(running.get(number), queue.jobs[number].types)
 
 
 def _first(current_type: int | None, types: tuple[int, ...]) -> tuple[int, ...]:
@@ -194,7 +196,7 @@ class OrderedEngine(Engine):
 
     def order_by(self, ordering: Ordering) -> None:
         """Let jobs go first as *ordering* has it, from the beginning."""
-        self.name = f"{self.policy.name}+{ordering.order.name}"
+        self.result.policy = f"{self.policy.name}+{ordering.order.name}"
         self.backfill = ordering.order.backfill
         self.roles.are_ranked = False
         self.queue = Queue(self.jobs, self.fleet, self.roles, self.runs, ordering)
@@ -263,6 +265,7 @@ class PreemptiveEngine(OrderedEngine):
         """Suspend jobs, and start others where their nodes have room."""
         self._set_time(now_s)
         selection = self.rounds.select()
+
         for job in selection.suspended:
             self._suspend(job, now_s)
         for job, gpu_type in selection.started:
@@ -275,7 +278,7 @@ class PreemptiveEngine(OrderedEngine):
         run = self.runs.suspend(job, now_s)
         self.queue.suspend(job, run)
         self._expect_empty(run.gpus)
-        self.record.preemptions[job] += 1
+        self.result.preemptions[job] += 1
         self.pool.add(run.role, job)
 
     def _start_where_possible(self, _: set[int], now_s: float) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpusage.decisions.advisor import Advisor
 from gpusage_hooks.errors import RequestError
-from gpusage_planning.simulator.contract import Jobs, Kind, Policy
+from gpusage_planning.simulator.contract import Jobs, Policy
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.simulator.policies import Packing, Production, Sets, Slots, TypesOf, production
 from gpusage_planning.simulator.predictions import Foresight, Load, Models, make_foresight, read_models
@@ -61,12 +61,15 @@ def scenario_of(
         RequestError: A job fits nowhere.
     """
     models = read_models(jobs.kinds, fleet, advisor, folder)
-    jobs = replace(jobs, kinds=_readable(jobs.kinds, models))
+    unreadable = models.unreadable
+    kinds = (replace(kind, model=None) if place in unreadable else kind for place, kind in enumerate(jobs.kinds))
+    jobs = replace(jobs, kinds=tuple(kinds))
     foresight = make_foresight(models, fleet, len(jobs.kinds))
     measured = measured_of(pairs, jobs.kinds, models, fleet) if pairs else None
     truth = predicted_truth(fleet, jobs.kinds, models, foresight, seed, measured.pair_throughputs if measured else ())
     types_of = {kind: _types(truth, kind) for kind in range(len(jobs.kinds))}
     _require_room(jobs, fleet, types_of)
+
     return Scenario(
         jobs=jobs,
         fleet=fleet,
@@ -79,51 +82,27 @@ def scenario_of(
     )
 
 
-def _readable(kinds: Sequence[Kind], models: Models) -> tuple[Kind, ...]:
-    return tuple(
-        replace(kind, model=None) if number in models.unreadable else kind for number, kind in enumerate(kinds)
-    )
-
-
-def _slots(scenario: Scenario) -> Policy:
-    return Slots(fleet=scenario.fleet, types_of=scenario.types_of)
-
-
-def _packing(scenario: Scenario) -> Policy:
-    return Packing(fleet=scenario.fleet, foresight=scenario.foresight, types_of=scenario.types_of)
-
-
-def _reactive(scenario: Scenario) -> Policy:
-    return replace(_observed(scenario), name="reactive", profiles=True)
-
-
-def _observed(scenario: Scenario) -> Packing:
-    return Packing(
-        fleet=scenario.fleet, foresight=scenario.measured, types_of=scenario.types_of, name="packing-observed"
-    )
-
-
-def _sets(scenario: Scenario) -> Policy:
-    return Sets(fleet=scenario.fleet, foresight=scenario.foresight, types_of=scenario.types_of)
-
-
 def _production(scenario: Scenario) -> Production:
     made = production(scenario.fleet, scenario.jobs.kinds, scenario.models, scenario.advisor)
     return replace(made, types_of=scenario.types_of)
 
 
-def _online(scenario: Scenario) -> Policy:
-    return replace(_production(scenario), name="price-online", online=True)
+def _packing(scenario: Scenario) -> Packing:
+    return Packing(fleet=scenario.fleet, foresight=scenario.foresight, types_of=scenario.types_of)
+
+
+def _observed(scenario: Scenario) -> Packing:
+    return replace(_packing(scenario), foresight=scenario.measured, name="packing-observed")
 
 
 POLICIES: Mapping[str, Callable[[Scenario], Policy]] = {
-    "slots": _slots,
+    "slots": lambda scenario: Slots(fleet=scenario.fleet, types_of=scenario.types_of),
     "price": _production,
-    "price-online": _online,
+    "price-online": lambda scenario: replace(_production(scenario), name="price-online", online=True),
     "packing": _packing,
     "packing-observed": _observed,
-    "reactive": _reactive,
-    "sets": _sets,
+    "reactive": lambda scenario: replace(_observed(scenario), name="reactive", profiles=True),
+    "sets": lambda scenario: Sets(fleet=scenario.fleet, foresight=scenario.foresight, types_of=scenario.types_of),
 }
 """Whole GPUs; production; Yeung's by predicted, observed and profiled utilization; ours by sets."""
 USUAL = ("slots", "price", "packing", "sets")

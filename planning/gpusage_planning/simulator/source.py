@@ -20,7 +20,7 @@ import numpy as np
 from gpusage.cli.cluster_file import any_cluster, example_cluster, measured_power_w
 from gpusage.cli.user_file import require_readable
 from gpusage.decisions.advisor import Advisor, make_advisor
-from gpusage.plugins.managers import managers_of
+from gpusage.plugins.loading import managers_of
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Cluster, PastJob
 from gpusage_planning.simulator.contract import Jobs, Kind
@@ -56,6 +56,7 @@ def generated(count: int, kinds: Sequence[Kind], fleet: Fleet, seed: int, load: 
     gaps = generator.exponential(1.0, count)
     gaps *= float((work_s * gpus).sum()) / (fleet.gpu_count * load * gaps.sum())
     weights = 1.0 / np.arange(1, USERS + 1)
+
     return Jobs(
         ids=range_ids(count),
         submit_s=np.cumsum(gaps) - gaps[0],
@@ -124,6 +125,7 @@ def collect_last_month(advisor: Advisor, now_s: float, cluster_file: Path | None
             return LastMonth(title=manager.title, jobs=tuple(jobs), cluster=cluster)
         if jobs is not None:
             idle_managers.append(manager.title)
+
     names = " or ".join(idle_managers)
     rule = (
         f"Jobs must have run on GPUs in the last {DAYS} days; got none that {names} shows you"
@@ -250,6 +252,7 @@ def _fleet(source: Source, advisor: Advisor) -> tuple[Fleet, tuple[str, ...]]:
         raise RequestError(message)
     else:
         cluster = source.month.cluster if source.month and source.month.cluster else example_cluster(MANAGER, catalogue)
+
     installed, undivided = as_if_installed(cluster, catalogue)
     fleet = fleet_of(installed, catalogue)
     if not fleet.types:
@@ -261,10 +264,12 @@ def _fleet(source: Source, advisor: Advisor) -> tuple[Fleet, tuple[str, ...]]:
             f"A cluster must have at most {MOST_GPUS:,} GPUs to be simulated; got {fleet.gpu_count:,}. Correct it."
         )
         raise RequestError(message)
+
     # A workload manager's own file has no power.
     is_ours = path is not None and advisor.hooks.read_cluster(str(path), catalogue) is None
     fleet = with_power(fleet, measured_power_w(path, MANAGER) if path is not None and is_ours else {})
     fleet = with_nodes(fleet, source.gpus_per_node)
+
     return replace(fleet, spreads_jobs=source.spread), undivided
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from math import sqrt
@@ -12,13 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpusage.predictors import intervals
 from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.types import Interval
-from gpusage_planning.simulator.contract import FloatArray
 from gpusage_planning.simulator.engine import simulate
-from gpusage_planning.simulator.max_min import MaxMin, MaxMinSpeeds
+from gpusage_planning.simulator.max_min import MaxMin
 from gpusage_planning.simulator.orders import (
     PREEMPTION_S,
     ByAge,
@@ -35,19 +33,18 @@ from gpusage_planning.simulator.rounds import simulate_ordered
 from gpusage_planning.simulator.scenario import POLICIES, Scenario
 from gpusage_planning.simulator.source import Source, scenario
 
-ORDERS: Mapping[str, Callable[[Scenario], Order]] = {
-    "fifo": lambda _: ByAge(name="fifo", backfill="none"),
-    "easy": lambda _: ByAge(name="easy", backfill="reserve"),
-    "sjf": lambda _: ShortestJob(),
-    "srtf": lambda _: ShortestRemainingTime(),
-    "las": lambda _: LeastAttainedService(),
-    "max-min": lambda _: MaxMin(),
-    "max-min-speeds": lambda scenario: MaxMinSpeeds(speeds=predicted_speeds(scenario)),
-    "multifactor": lambda _: Multifactor(),
+ORDERS: Mapping[str, Callable[[], Order]] = {
+    "fifo": lambda: ByAge(name="fifo"),
+    "easy": lambda: ByAge(name="easy", backfill="reserve"),
+    "sjf": ShortestJob,
+    "srtf": ShortestRemainingTime,
+    "las": LeastAttainedService,
+    "max-min": MaxMin,
+    "multifactor": Multifactor,
 }
-PREEMPTIVE = ("srtf", "las", "max-min", "max-min-speeds")
+PREEMPTIVE = ("srtf", "las", "max-min")
 PREDICTED = ("sjf", "srtf")
-ROUNDS = ("las", "max-min", "max-min-speeds")
+ROUNDS = ("las", "max-min")
 """Orders that suspend running jobs, those that go by predicted run times, and those that suspend in rounds."""
 PACKING = ("packing", "packing-observed", "reactive", "sets")
 """Policies that know how much of a GPU a job takes only from who stands there, so that no room can be counted."""
@@ -73,27 +70,15 @@ class OrderSettings:
 
 def ordering_of(settings: OrderSettings, scenario: Scenario, seed: int) -> Ordering:
     """Return the order with what it rests on; *seed* draws the errors of run times."""
-    order: Any = ORDERS[settings.name](scenario)
+    order = ORDERS[settings.name]()
     if settings.round_s is not None and settings.name in ROUNDS:
         order = replace(order, period_s=settings.round_s)
     predicted_s = scenario.jobs.limit_s
     if settings.duration_error is not None:
         deviates = np.random.default_rng([seed, DURATION_STREAM]).standard_normal(len(scenario.jobs))
         predicted_s = scenario.jobs.work_s * np.exp(settings.duration_error * deviates)
+
     return Ordering(order=order, predicted_s=predicted_s, preemption_s=settings.preemption_s)
-
-
-def predicted_speeds(scenario: Scenario) -> FloatArray:
-    """Return the predicted speed of each kind on each GPU type; 1 on its first type, and where nothing is known."""
-    needs, kinds = scenario.models.needs, range(len(scenario.jobs.kinds))
-    speeds = np.ones((len(kinds), len(scenario.fleet.types)))
-    for kind in kinds:
-        first = needs.get((kind, scenario.truth.first_type(kind)))
-        for gpu_type in range(speeds.shape[1]):
-            need = needs.get((kind, gpu_type))
-            if first is not None and need is not None:
-                speeds[kind, gpu_type] = intervals.speedup(need, first).value
-    return speeds
 
 
 def order_notes(orders: Sequence[OrderSettings]) -> Iterator[str]:
@@ -105,6 +90,7 @@ def order_notes(orders: Sequence[OrderSettings]) -> Iterator[str]:
             yield "Run times are predicted by time limits; a job without one is predicted exactly."
         else:
             yield f"Run times are predicted with an error: its logarithm has a standard deviation of {error:g}."
+
     if {*PREEMPTIVE} & {*names}:
         yield (
             f"A job that was suspended takes {orders[0].preemption_s:g} s to go on where it stopped. Waits are those "
@@ -139,7 +125,12 @@ class Repeated:
     @property
     def figures(self) -> Figures:
         """Return the median of each figure; of broken promises, those of all seeds together."""
-        medians = {item.name: self._median(item.name) for item in fields(Figures)}
+        medians: dict[str, Any] = {}
+        for item in fields(Figures):
+            values = [getattr(one.figures, item.name) for one in self.results]
+            known = [value for value in values if value is not None]
+            medians[item.name] = median(known) if known else None
+
         broken = None if self.broken is None else self.broken.value
         return replace(self.results[0].figures, **{**medians, "broken": broken})
 
@@ -156,11 +147,6 @@ class Repeated:
         count = sum(one.promised for one in figures)
         share = sum(one.promised * (one.broken or 0.0) for one in figures) / count
         return wilson_interval(share, sum(one.promised_kinds for one in figures))
-
-    def _median(self, figure: str) -> Any:  # as the figure has it
-        values = [getattr(one.figures, figure) for one in self.results]
-        known = [value for value in values if value is not None]
-        return median(known) if known else None
 
     def ratios(self, other: Repeated, figure: str) -> list[float]:
         """Return *figure* over that of *other*, by seed."""
@@ -196,13 +182,6 @@ def repeated(count: int, results: Sequence[Result]) -> list[Repeated]:
 
 
 @contextmanager
-def processes(count: int) -> Iterator[Executor]:
-    """Yield what runs tasks in *count* processes of this machine."""
-    with ProcessPoolExecutor(count) as pool:
-        yield pool
-
-
-@contextmanager
 def dask(address: str) -> Iterator[Executor]:
     """Yield what runs tasks on the Dask cluster whose scheduler has this address.
 
@@ -214,10 +193,12 @@ def dask(address: str) -> Iterator[Executor]:
     except ImportError as error:
         message = "Library distributed must be there for --dask; got: not installed. Install gpusage's extra [dask]."
         raise RequestError(message) from error
+
     try:
         client = Client(address, timeout=ANSWER_S)  # type: ignore[no-untyped-call, unused-ignore]
     except (OSError, ValueError) as error:
         message = f"Dask's scheduler must answer at {address!r}; got: {error}. Start it, or name another address."
         raise RequestError(message) from error
+
     with client, client.get_executor() as pool:  # type: ignore[no-untyped-call, unused-ignore]
         yield pool

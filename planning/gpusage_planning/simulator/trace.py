@@ -72,21 +72,40 @@ def opened_text(path: Path, what: str) -> Iterator[IO[str]]:
         raise RequestError(message) from error
 
 
-def refuse_cell(name: str, where: str, rule: str, text: str) -> NoReturn:
-    """Refuse the cell of the column *name* that holds *text*.
+class Cells:
+    """The cells of one line; *where* is its file and line."""
 
-    Args:
-        name: Of the column.
-        where: Its file and line.
-        rule: What it must be.
-        text: What it is; empty where there is nothing.
+    def __init__(self, row: Row, where: str) -> None:
+        self.row, self.where = row, where
 
-    Raises:
-        RequestError: Always.
-    """
-    got = repr(text[:LONGEST_TEXT]) if text else "nothing"
-    message = f"Column {name!r} of {where} must be {rule}; got {got}. Fix it, or take the line out."
-    raise RequestError(message)
+    def text(self, name: str) -> str:
+        """Return the cell of the column *name*, empty where there is none."""
+        value = self.row.get(name)
+        return "" if value is None else str(value).strip()
+
+    def number(self, name: str, above: float | None = None, most: float = math.inf) -> float:
+        """Return the number in a cell: at least 0 or above *above*, and finite."""
+        rule = f"a number {'of at least 0' if above is None else f'above {above:g}'}"
+        rule += "" if most == math.inf else f", and at most {most:g}"
+        try:
+            number = float(self.text(name))
+        except ValueError:
+            self.refuse(name, rule)
+
+        if not 0 <= number <= most or number == math.inf or (above is not None and number <= above):
+            self.refuse(name, rule)
+        return number
+
+    def refuse(self, name: str, rule: str) -> NoReturn:
+        """Refuse the cell of the column *name*, which must be *rule*.
+
+        Raises:
+            RequestError: Always.
+        """
+        text = self.text(name)
+        got = repr(text[:LONGEST_TEXT]) if text else "nothing"
+        message = f"Column {name!r} of {self.where} must be {rule}; got {got}. Fix it, or take the line out."
+        raise RequestError(message)
 
 
 def csv_rows(lines: Iterable[str], what: str, origin: str, columns: Names | Sequence[str]) -> Iterator[tuple[int, Row]]:
@@ -119,12 +138,14 @@ def _parquet_rows(path: Path, what: str, names_of: Names) -> Iterator[tuple[int,
             f"Library pyarrow must be there to read {str(path)!r}; got: not installed. Install the extra [parquet]."
         )
         raise RequestError(message) from error
+
     try:
         table = parquet.read_table(path)
         columns = [column.to_pylist() for column in table.columns]
     except (pa.ArrowException, OSError, ArithmeticError) as error:  # a damaged page, a date that Python does not have
         message = f"{what} {str(path)!r} must be Parquet; got: {error}. Write it again."
         raise RequestError(message) from error
+
     names = names_of(table.column_names, str(path))
     for line, cells in enumerate(zip(*columns, strict=True), start=1):
         yield line, dict(zip(names, cells, strict=True))
@@ -198,7 +219,7 @@ def trace_of(rows: Iterable[tuple[int, Row]], origin: str, fleet: Fleet, *, is_f
     """
     columns, limits = _Columns(), _Limits(fleet, is_foreign=is_foreign)
     for line, row in rows:
-        _Cells(row, f"{origin}, line {line}", limits).add_to(columns, line)
+        _Job(row, f"{origin}, line {line}", limits).add_to(columns, line)
     if not columns.ids:
         rule = "at least one job that ran on GPUs of the cluster"
         message = f"{WHAT} {origin!r} must have {rule}; got none. Name another file."
@@ -231,100 +252,86 @@ class _Limits:
         self.names = [one.name for one in fleet.types]
         self.counts: dict[str, int] = {"": max((one.gpu_count for one in fleet.types), default=0)}
         self.canonical: dict[str, str] = {"": ""}
+
         for one in fleet.types:
             for name in {one.name, one.gpu.name if one.gpu else one.name}:
                 self.counts[name.casefold()] = max(one.gpu_count, self.counts.get(name.casefold(), 0))
                 self.canonical.setdefault(name.casefold(), one.name)
 
 
-class _Cells:
-    """The cells of one line."""
+class _Job(Cells):
+    """The cells of one job."""
 
     def __init__(self, row: Row, where: str, limits: _Limits) -> None:
-        self.row, self.where, self.limits = row, where, limits
+        super().__init__(row, where)
+        self.limits = limits
 
     def add_to(self, columns: _Columns, line: int) -> None:
         """Add the job, or count it as left out."""
         (gpu_count, share_percent), submit_s = self._request(), self._time("submit_time")
-        is_date = not _is_number(self._text("submit_time"))
+        is_date = not _is_number(self.text("submit_time"))
         if columns.has_dates not in {None, is_date}:
-            self._refuse("submit_time", f"{'a date' if columns.has_dates else 'seconds'}, as on the lines before")
+            self.refuse("submit_time", f"{'a date' if columns.has_dates else 'seconds'}, as on the lines before")
         columns.has_dates = is_date
         work_s = self._duration()
         if work_s > LONGEST_S and not self.limits.is_foreign:
-            name = "duration" if self._text("duration") else "end_time"
-            self._refuse(name, f"such that the job runs for at most {LONGEST_DAYS} days, in seconds")
+            name = "duration" if self.text("duration") else "end_time"
+            self.refuse(name, f"such that the job runs for at most {LONGEST_DAYS} days, in seconds")
         if gpu_count == 0 or not 0 < work_s <= LONGEST_S:
             columns.left_out += 1
             return
         if self.limits.is_foreign and (missing := self._not_there(gpu_count)):
             columns.elsewhere[missing] += 1
             return
+
         workload = self.row.get("workload")
         run = workload if isinstance(workload, Workload) else None
-        kind = (self._text("model"), self._gpu_type(gpu_count), share_percent, run)
-        limit_s = self._number("time_limit", above=0.0) if self._text("time_limit") else work_s
+        kind = (self.text("model"), self._gpu_type(gpu_count), share_percent, run)
+        limit_s = self.number("time_limit", above=0.0, most=LARGEST) if self.text("time_limit") else work_s
         number = columns.kinds.setdefault(kind, len(columns.kinds))
-        user = columns.users.setdefault(self._text("user") or "unknown", len(columns.users))
-        columns.ids.append(self._text("job_id") or self._refuse("job_id", "a name"))
+        user = columns.users.setdefault(self.text("user") or "unknown", len(columns.users))
+        columns.ids.append(self.text("job_id") or self.refuse("job_id", "a name"))
         columns.lines.append(line)
         columns.numbers.append((submit_s, work_s, limit_s, gpu_count, number, user))
 
     def _duration(self) -> float:
-        if self._text("duration") or not self._text("start_time"):
-            return self._number("duration")
+        if self.text("duration") or not self.text("start_time"):
+            return self.number("duration", most=LARGEST)
         duration_s = self._time("end_time") - self._time("start_time")
-        return duration_s if duration_s >= 0 else self._refuse("end_time", "no earlier than 'start_time'")
+        return duration_s if duration_s >= 0 else self.refuse("end_time", "no earlier than 'start_time'")
 
     def _not_there(self, gpu_count: int) -> str:
         """Return what GPUs the job had, where the cluster does not have them; else nothing."""
-        name = self._text("gpu_type")
+        name = self.text("gpu_type")
         if gpu_count <= self.limits.counts.get(name.casefold(), 0):
             return ""
         return f"{gpu_count} of {name or 'one type'}" if name.casefold() in self.limits.counts else name
 
     def _gpu_type(self, gpu_count: int) -> str:
         """Return the site's name of the type that the job insists on, empty for any."""
-        name = self._text("gpu_type").casefold()
+        name = self.text("gpu_type").casefold()
         if name not in self.limits.counts:
-            self._refuse("gpu_type", f"one of the cluster's, {', '.join(self.limits.names)}")
+            self.refuse("gpu_type", f"one of the cluster's, {', '.join(self.limits.names)}")
         most = self.limits.counts[name]
         if gpu_count > most:
-            self._refuse("gpu_num", f"at most {most}, all GPUs of a type that the cluster has")
+            self.refuse("gpu_num", f"at most {most}, all GPUs of a type that the cluster has")
         return self.limits.canonical[name]
 
     def _request(self) -> tuple[int, int]:
         """Return how many GPUs the job asks for, and which part of each, in percent."""
-        number = self._number("gpu_num")
+        number = self.number("gpu_num", most=LARGEST)
         if 0 < number < 1:
             return 1, max(math.ceil(round(WHOLE_PERCENT * number, 6)), 1)
         if number != int(number):
-            self._refuse("gpu_num", "a whole number of at least 0, or a part of one GPU")
+            self.refuse("gpu_num", "a whole number of at least 0, or a part of one GPU")
         return int(number), WHOLE_PERCENT
 
-    def _number(self, name: str, above: float | None = None) -> float:
-        rule = f"a number {'of at least 0' if above is None else f'above {above:g}'}, and at most {LARGEST:g}"
-        try:
-            number = float(self._text(name))
-        except ValueError:
-            self._refuse(name, rule)
-        if not 0 <= number <= LARGEST or (above is not None and number <= above):
-            self._refuse(name, rule)
-        return number
-
     def _time(self, name: str) -> float:
-        text = self._text(name)
+        text = self.text(name)
         try:
-            return self._number(name) if _is_number(text) else seconds_of(text)
+            return self.number(name, most=LARGEST) if _is_number(text) else seconds_of(text)
         except (ValueError, OverflowError):
-            self._refuse(name, "seconds, or a date such as 2020-04-01 00:00:00")
-
-    def _text(self, name: str) -> str:
-        value = self.row.get(name)
-        return "" if value is None else str(value).strip()
-
-    def _refuse(self, name: str, rule: str) -> NoReturn:
-        refuse_cell(name, self.where, rule, self._text(name))
+            self.refuse(name, "seconds, or a date such as 2020-04-01 00:00:00")
 
 
 def _is_number(text: str) -> bool:
@@ -359,12 +366,14 @@ def usual_names(names: Sequence[str], origin: str) -> list[str]:
             got = ", ".join(names) or "an empty file"
             message = f"{WHAT} {origin!r} must have a column {name!r}; got {got}. Add it."
             raise RequestError(message)
+
     return known
 
 
 def _require_single(columns: _Columns, origin: str) -> None:
     if len(set(columns.ids)) == len(columns.ids):
         return
+
     first: dict[str, int] = {}
     for job, line in zip(columns.ids, columns.lines, strict=True):
         if job in first:

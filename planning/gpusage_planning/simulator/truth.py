@@ -10,14 +10,13 @@ A file of pairs is CSV or Parquet: our own columns ``model``, ``beside``, ``slow
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, permutations
 from math import exp, log
 from pathlib import Path
 from statistics import geometric_mean
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +30,7 @@ from gpusage_hooks.types import Interval, ModelRequest, Price, Workload
 from gpusage_planning.simulator.contract import Colocation, Kind, Tenant
 from gpusage_planning.simulator.fleet import Fleet, GpuType
 from gpusage_planning.simulator.predictions import FloatArray, Foresight, Models, colocated_throughputs
-from gpusage_planning.simulator.trace import Row, read_rows
+from gpusage_planning.simulator.trace import LONGEST_TEXT, Cells, read_rows
 from gpusage_planning.zoo import load_zoo
 
 WHAT = "Pairs file"
@@ -51,7 +50,6 @@ PROFILED = (
 )
 _ALONE = {"mps": ("share", "100"), "time-slicing": ("solo", "")}
 """What a pair is compared with, by how it shared the GPU: kind and thread percentage."""
-LONGEST_TEXT = 80
 LEAST_SLOWDOWN, MOST_SLOWDOWN = 0.5, 10_000.0
 """What can have been measured; a little below 1 is noise."""
 
@@ -87,8 +85,8 @@ def read_pairs(path: Path) -> list[Pair]:
     Raises:
         RequestError: It cannot be read, or a cell is not what it may be; one sentence, with line and column.
     """
-    rows = [(f"{path}, line {line}", row) for line, row in read_rows(path, WHAT, _names)]
-    pairs = [*_profiled(rows)] if rows and "item" in rows[0][1] else [_own(row, where) for where, row in rows]
+    lines = [Cells(row, f"{path}, line {line}") for line, row in read_rows(path, WHAT, _names)]
+    pairs = [*(_profiled(lines) if lines and "item" in lines[0].row else map(_own, lines))]
     if not pairs:
         message = f"{WHAT} {str(path)!r} must have at least one pair; got none. Name another file."
         raise RequestError(message)
@@ -104,6 +102,7 @@ def measured_of(pairs: Sequence[Pair], kinds: Sequence[Kind], models: Models, fl
         for key in _places(pair, requests, fleet.types):
             values.setdefault(key, []).append(pair.slowdown)
             used.add(number)
+
     pair_throughputs = tuple(np.full((len(kinds), len(kinds)), np.nan) for _ in fleet.types)
     for (place, job, other), slowdowns in values.items():
         pair_throughputs[place][job, other] = min(1.0, 1.0 / geometric_mean(slowdowns))
@@ -136,61 +135,51 @@ def _is_same(one: ModelRequest, other: ModelRequest) -> bool:
     ) and (of.shape == over.shape or not (of.shape and over.shape))
 
 
-def _own(row: Row, where: str) -> Pair:
-    return Pair(
-        job=_request(row, "model", where),
-        partner=_request(row, "beside", where),
-        gpu=_text(row, "gpu_type"),
-        slowdown=_slowdown(row, where),
-    )
+def _own(line: Cells) -> Pair:
+    slowdown = line.number("slowdown", above=0.0)
+    if not LEAST_SLOWDOWN <= slowdown <= MOST_SLOWDOWN:
+        line.refuse("slowdown", f"from {LEAST_SLOWDOWN:g} to {MOST_SLOWDOWN:g} times as long as alone")
+    job, partner = (_request(line, name) for name in ("model", "beside"))
+    return Pair(job=job, partner=partner, gpu=line.text("gpu_type"), slowdown=slowdown)
 
 
-def _request(row: Row, name: str, where: str) -> ModelRequest:
-    text = _text(row, name)
-    if not text:
-        _refuse(row, name, where, "a model with its options")
+def _request(line: Cells, name: str) -> ModelRequest:
+    text = line.text(name) or line.refuse(name, "a model with its options")
     try:
         return options.read_requests([text], {})[0]
     except GpuUsageError as error:
-        message = f"Column {name!r} of {where} must be a model with its options; got: {error}"
+        message = f"Column {name!r} of {line.where} must be a model with its options; got: {error}"
         raise RequestError(message) from error
 
 
-def _profiled(rows: Sequence[tuple[str, Row]]) -> Iterator[Pair]:
+def _profiled(lines: Sequence[Cells]) -> Iterator[Pair]:
     """Yield both sides of each pair that succeeded on both, of jobs that were measured alone as well."""
-    fine = [(where, row) for where, row in rows if _text(row, "status") == "ok" and _text(row, "sharing") != "cpu"]
-    alone = {
-        (sharing, _job(row), _text(row, "gpu")): _above_zero(row, "steps_per_s", where)
-        for where, row in fine
+    fine = [line for line in lines if line.text("status") == "ok" and line.text("sharing") != "cpu"]
+    alone_per_s = {
+        (sharing, _job(line), line.text("gpu")): line.number("steps_per_s", above=0.0)
+        for line in fine
         for sharing, way in _ALONE.items()
-        if (_text(row, "kind"), _text(row, "thread_percent").removesuffix(".0")) == way
+        if (line.text("kind"), line.text("thread_percent").removesuffix(".0")) == way
     }
-    for _, sides in groupby((each for each in fine if _text(each[1], "kind") == "pair"), lambda one: one[1]["item"]):
-        pair = [(where, row, alone.get((_text(row, "sharing"), _job(row), _text(row, "gpu")))) for where, row in sides]
-        if len(pair) == 2 and all(rate for _, _, rate in pair):  # a pair
-            yield from (_side(*own, other[1]) for own, other in permutations(pair))
+
+    for _, sides in groupby((line for line in fine if line.text("kind") == "pair"), lambda line: line.text("item")):
+        pair = [(line, alone_per_s.get((line.text("sharing"), _job(line), line.text("gpu")))) for line in sides]
+        if len(pair) != len(("job", "partner")) or not all(rate for _, rate in pair):
+            continue
+        for (line, rate), (other, _) in permutations(pair):
+            job, partner = options.read_requests([_job(line), _job(other)], {})
+            slowdown = (rate or 0.0) / line.number("steps_per_s", above=0.0)
+            if not LEAST_SLOWDOWN <= slowdown <= MOST_SLOWDOWN:
+                rule = f"from 1/{MOST_SLOWDOWN:g} to {1 / LEAST_SLOWDOWN:g} of the rate alone"
+                line.refuse("steps_per_s", rule)
+            yield Pair(job=job, partner=partner, gpu=line.text("gpu"), slowdown=slowdown)
 
 
-def _side(where: str, row: Row, alone_per_s: float | None, other: Row) -> Pair:
-    job, partner = options.read_requests([_job(row), _job(other)], {})
-    slowdown = (alone_per_s or 0.0) / _above_zero(row, "steps_per_s", where)
-    if not LEAST_SLOWDOWN <= slowdown <= MOST_SLOWDOWN:
-        _refuse(row, "steps_per_s", where, f"from 1/{MOST_SLOWDOWN:g} to {1 / LEAST_SLOWDOWN:g} of the rate alone")
-    return Pair(job=job, partner=partner, gpu=_text(row, "gpu"), slowdown=slowdown)
-
-
-def _slowdown(row: Row, where: str) -> float:
-    slowdown = _above_zero(row, "slowdown", where)
-    if not LEAST_SLOWDOWN <= slowdown <= MOST_SLOWDOWN:
-        _refuse(row, "slowdown", where, f"from {LEAST_SLOWDOWN:g} to {MOST_SLOWDOWN:g} times as long as alone")
-    return slowdown
-
-
-def _job(row: Row) -> str:
-    """Return a row's job as users write it."""
-    run = (f"batch={_text(row, 'batch_size')}", f"mode={_text(row, 'mode')}", f"precision={_text(row, 'precision')}")
-    shapes = (f"shape={shape}" for shape in _text(row, "shape").split(";") if shape)
-    return ",".join((_text(row, "model"), *run, *shapes))
+def _job(line: Cells) -> str:
+    """Return a line's job as users write it."""
+    run = (f"batch={line.text('batch_size')}", f"mode={line.text('mode')}", f"precision={line.text('precision')}")
+    shapes = (f"shape={shape}" for shape in line.text("shape").split(";") if shape)
+    return ",".join((line.text("model"), *run, *shapes))
 
 
 def _names(names: Sequence[str], origin: str) -> Sequence[str]:
@@ -201,26 +190,6 @@ def _names(names: Sequence[str], origin: str) -> Sequence[str]:
         message = f"{WHAT} {origin!r} must have a column {missing!r}; got {got}. lab/docs/simulator.md has the columns."
         raise RequestError(message)
     return names
-
-
-def _above_zero(row: Row, name: str, where: str) -> float:
-    try:
-        number = float(_text(row, name))
-    except ValueError:
-        _refuse(row, name, where, "a number above 0")
-    return number if 0 < number < math.inf else _refuse(row, name, where, "a number above 0")
-
-
-def _text(row: Row, name: str) -> str:
-    value = row.get(name)
-    return "" if value is None else str(value).strip()
-
-
-def _refuse(row: Row, name: str, where: str, rule: str) -> NoReturn:
-    text = _text(row, name)
-    got = repr(text[:LONGEST_TEXT]) if text else "nothing"
-    message = f"Column {name!r} of {where} must be {rule}; got {got}. Fix it, or take the line out."
-    raise RequestError(message)
 
 
 BoolArray = npt.NDArray[np.bool_]
@@ -277,6 +246,7 @@ class PredictedTruth:
             for place, (tenant, speed) in enumerate(zip(tenants, pairs, strict=True))
         )
         idle = np.prod([1 - self.utilization(kind, gpu_type) for kind in kinds])
+
         return Colocation(speeds, float(1 - idle))
 
     def first_type(self, kind: int) -> int:
@@ -326,6 +296,7 @@ def predicted_truth(
     known = tuple(~np.isnan(matrix) for matrix in measured)
     if measured:
         pairs = tuple(np.where(one, own, other) for one, own, other in zip(known, measured, pairs, strict=True))
+
     return PredictedTruth(
         fleet=fleet, kinds=kinds, models=models, errors=errors, pair_throughputs=pairs, measured=known
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
 import click
 
+from gpusage.cli.options import Function, json_option
 from gpusage.cli.program import run_by
 from gpusage.node.dividing import libexec_folder
 from gpusage.settings.configuration import SiteMode
@@ -25,7 +27,6 @@ _SYSTEMD = click.option(
     help="Also write gpusaged's unit into this folder.  [with no value: /etc/systemd/system]",
 )
 _YES = click.option("--yes", is_flag=True, help="Make the change instead of only showing it.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 _TRACE_EXAMPLE = """\b
 Example:
@@ -37,6 +38,17 @@ Example:
 """
 
 
+def _node_option(purpose: str) -> Callable[[Function], Function]:
+    return click.option(
+        "--node",
+        "node_folder",
+        is_flag=False,
+        flag_value=libexec_folder(),
+        type=click.Path(path_type=Path, file_okay=False),
+        help=f"{purpose}  [with no value: /usr/libexec/gpusage]",
+    )
+
+
 @click.group()
 def slurm() -> None:
     """Install, check and try gpusage for Slurm."""
@@ -46,17 +58,10 @@ def slurm() -> None:
 @_SLURM_CONF
 @click.option("--mode", type=click.Choice(get_args(SiteMode)), help="What gpusage may do.  [default: observe]")
 @_SYSTEMD
-@click.option(
-    "--node",
-    "node_folder",
-    is_flag=False,
-    flag_value=libexec_folder(),
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Only write what Slurm runs on this host into this folder.  [with no value: /usr/libexec/gpusage]",
-)
+@_node_option("Only write what Slurm runs on this host into this folder.")
 @click.option("--nodes-ready", is_flag=True, help="Confirm that every compute node has its copies of the scripts.")
 @_YES
-@_JSON
+@json_option
 @run_by("gpusage_slurm.actions:install")
 def install() -> None:
     """Show what installing would change at this site; with --yes, change it.
@@ -70,17 +75,10 @@ def install() -> None:
 @slurm.command()
 @_SLURM_CONF
 @_SYSTEMD
-@click.option(
-    "--node",
-    "node_folder",
-    is_flag=False,
-    flag_value=libexec_folder(),
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Only remove what 'install --node' wrote on this host.  [with no value: /usr/libexec/gpusage]",
-)
+@_node_option("Only remove what 'install --node' wrote on this host.")
 @click.option("--with-jobs", is_flag=True, help="Uninstall even if rewritten jobs are pending or running.")
 @_YES
-@_JSON
+@json_option
 @run_by("gpusage_slurm.actions:uninstall")
 def uninstall() -> None:
     """Show what removing gpusage would change at this site; with --yes, change it.
@@ -94,7 +92,7 @@ def uninstall() -> None:
 
 @slurm.command()
 @_YES
-@_JSON
+@json_option
 @run_by("gpusage_slurm.jobs.drain:drain")
 def drain() -> None:
     """Show pending and running rewritten jobs; with --yes, stop rewriting and restore the requests of pending ones.
@@ -109,7 +107,7 @@ def drain() -> None:
 
 @slurm.command()
 @_SLURM_CONF
-@_JSON
+@json_option
 @click.pass_context
 @run_by("gpusage_slurm.actions:doctor")
 def doctor() -> None:
@@ -122,7 +120,7 @@ def doctor() -> None:
 
 
 @slurm.command()
-@_JSON
+@json_option
 @run_by("gpusage_slurm.actions:status")
 def status() -> None:
     """Show what gpusaged observes: its mode, the cluster, and how many decisions it has made.

@@ -22,24 +22,6 @@ from gpusage_hooks.types import (
 )
 from gpusage_slurm.settings import MANAGER, SLURM, SlurmSettings
 
-__all__ = [
-    "add_commands",
-    "collect_past_jobs",
-    "collect_usage",
-    "describe_manager",
-    "find_jobs",
-    "find_out_of_memory_jobs",
-    "find_shared_jobs",
-    "observe_cluster",
-    "parse_submission",
-    "read_accounting",
-    "read_cluster",
-    "read_past_jobs",
-    "render_decision",
-    "requeue_on_whole_gpu",
-    "restore_request",
-]
-
 
 @hookimpl(trylast=True)
 def describe_manager() -> Manager:

@@ -78,6 +78,7 @@ def environment() -> dict[str, str]:
     The commands are looked for on the PATH, beside slurm.conf, where sites put their own, and beside Slurm's daemons.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_CALLER_VARIABLES)}
+
     # A site's own Slurm has etc/slurm.conf and bin side by side.
     conf = inherited.get("SLURM_CONF", "")
     configured_folder = [str(Path(conf).parent.parent / "bin")] if conf.startswith("/") and conf.count("/") > 1 else []
@@ -178,6 +179,7 @@ def quality_of_service(settings: Mapping[str, str]) -> str:
     """
     if not settings.get("accountingstoragetype", "").endswith("slurmdbd"):
         return ""
+
     # This user may not be allowed to read it; then no limit of a QOS is known.
     with suppress(RequestError):
         return run("scontrol", "show", "assoc_mgr", "flags=qos")

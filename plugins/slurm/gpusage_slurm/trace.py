@@ -87,6 +87,7 @@ def render_trace(text: str, origin: str) -> str:
     page = io.StringIO(newline="")
     writer = csv.writer(page, lineterminator="\n")
     writer.writerow(COLUMNS)
+
     for job in past_jobs(text, origin):
         limit = "" if job.time_limit_s is None else f"{job.time_limit_s:.0f}"
         times = (f"{job.submitted_at_s:.0f}", f"{job.duration_s:.0f}", limit)
@@ -149,6 +150,7 @@ def _past_job(cells: Mapping[str, str], where: str) -> PastJob | None:
     elapsed, limit = cells["ElapsedRaw"], cells["TimelimitRaw"]
     if not _is_count(elapsed):
         raise _refusal(where, "whole seconds", ElapsedRaw=elapsed)
+
     # A step of a job has a dot in its id; its job's own row counts.
     if not count or int(elapsed) == 0 or "." in cells["JobID"]:
         return None

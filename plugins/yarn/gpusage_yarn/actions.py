@@ -48,6 +48,7 @@ def install(conf_dir: Path | None, mode: SiteMode | None, *, yes: bool, as_json:
 def uninstall(conf_dir: Path | None, roles: tuple[Any, ...], *, yes: bool, as_json: bool) -> None:
     """Show what uninstalling would change in Hadoop's files; with --yes, change it."""
     edits = plan_uninstallation(find_site(conf_dir, frozenset(roles)))
+
     # A daemon that starts with our classes in its configuration, and without the jar, does not come up.
     after = "Now restart the daemons; only then remove the jar, and /usr/libexec/gpusage where no Slurm runs it."
     show_and_make(edits, schema=_SCHEMA, yes=yes, as_json=as_json, after=after)
@@ -66,6 +67,7 @@ def status(addresses: tuple[str, ...], *, as_json: bool) -> None:
     if broken:
         click.echo(f"gpusage: {broken}", err=True)
     settings = configuration.of_manager(YarnSettings)
+
     # Who asks for a status waits for nobody.
     manager = ResourceManager(require_addresses(settings, addresses), patience_s=0)
     snapshot = read_snapshot(manager.get, settings.share_resource)

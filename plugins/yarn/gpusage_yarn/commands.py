@@ -105,7 +105,6 @@ _ROLE = click.option(
 )
 _RM = click.option("--rm", "addresses", multiple=True, metavar="URL", help="ResourceManager.  [default: Hadoop's own]")
 _YES = click.option("--yes", is_flag=True, help="Make the change instead of only showing it.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 @click.group(short_help="Submit to YARN; install, check and try gpusage for it.")
@@ -130,7 +129,7 @@ yarn.add_command(submit)
 )
 @click.option("--mode", type=click.Choice(get_args(SiteMode)), help="What gpusage may do.  [default: observe]")
 @_YES
-@_JSON
+@options.json_option
 @run_by("gpusage_yarn.actions:install")
 def install() -> None:
     """Show what installing would change in Hadoop's files; with --yes, change it.
@@ -155,7 +154,7 @@ def jar() -> None:
 @_CONF_DIR
 @_ROLE
 @_YES
-@_JSON
+@options.json_option
 @run_by("gpusage_yarn.actions:uninstall")
 def uninstall() -> None:
     """Show what uninstalling would change in Hadoop's files; with --yes, change it.
@@ -169,7 +168,7 @@ def uninstall() -> None:
 @yarn.command()
 @_CONF_DIR
 @_RM
-@_JSON
+@options.json_option
 @click.pass_context
 @run_by("gpusage_yarn.actions:doctor")
 def doctor() -> None:
@@ -183,7 +182,7 @@ def doctor() -> None:
 
 @yarn.command()
 @_RM
-@_JSON
+@options.json_option
 @run_by("gpusage_yarn.actions:status")
 def status() -> None:
     """Show the GPUs of each node label, how many are free, and what gpusaged does.

@@ -68,6 +68,7 @@ def collect_usage(addresses: tuple[str, ...], context: Context) -> tuple[Usage, 
 
     share = context.settings_of(YarnSettings).share_resource
     nodes = [parse_node(node, share) for node in as_list(get("nodes"), "nodes", "node")]
+
     # Nodes without shares have no sampler.
     sharing = [node for node in nodes if node.usable and node.total.share]
     reports = query_nodes(sharing, manager.address.partition(":")[0], NODES_LIMIT_S)
@@ -94,6 +95,7 @@ def collect_past_jobs(addresses: tuple[str, ...], since_s: float, context: Conte
         RequestError: It refuses, or answers what cannot be understood.
     """
     manager = ResourceManager(addresses)
+
     # An application's requests are the longest part of its document, and of no use here.
     query = f"states={','.join(ENDED)}&startedTimeBegin={int(1000 * since_s)}&deSelects=resourceRequests"
     document = manager.request_once("GET", f"apps?{query}")

@@ -73,6 +73,7 @@ def past_jobs(document: Document, origin: str, share: str = SHARE) -> Iterator[P
 def _past_job(application: Mapping[str, Any], share: str) -> PastJob | None:
     """Return the job; ``None`` where it had no GPU, was never launched, or has not ended."""
     seconds = resource_seconds(application)
+
     # GPUs that were requested whole, and shares, which count hundredths.
     gpu_s = seconds.get(GPUS, 0) + seconds.get(share, 0) / WHOLE_GPU
 

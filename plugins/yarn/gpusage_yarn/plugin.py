@@ -20,19 +20,6 @@ from gpusage_hooks.types import (
 )
 from gpusage_yarn.settings import MANAGER, YARN, YarnSettings
 
-__all__ = [
-    "add_commands",
-    "collect_past_jobs",
-    "collect_usage",
-    "describe_manager",
-    "find_jobs",
-    "observe_cluster",
-    "parse_submission",
-    "read_accounting",
-    "read_past_jobs",
-    "render_decision",
-]
-
 
 @hookimpl(trylast=True)
 def describe_manager() -> Manager:

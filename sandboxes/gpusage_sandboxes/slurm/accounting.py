@@ -59,6 +59,7 @@ def lay_out_accounting(layout: Layout, installation: Installation, host: Host) -
     )
     layout.slurmdbd_conf.touch(mode=0o600)
     layout.slurmdbd_conf.write_text(text, encoding="utf-8")
+
     return _SLURM.format(port=port, munge_socket=layout.munge_socket)
 
 
@@ -73,6 +74,7 @@ def start_accounting(sandbox: Sandbox, installation: Installation, layout: Layou
     sandbox.wait_for(
         lambda: sandbox.run("sacctmgr", "-n", "show", "cluster", check=False).returncode == 0, "slurmdbd answers"
     )
+
     for words in (
         ("cluster", _cluster_name(layout)),
         ("account", ACCOUNT),

@@ -80,6 +80,7 @@ class Sandbox(AnySandbox):
         if layout.slurmdbd_conf.exists():
             start_accounting(self, self.installation, layout)
         self.start_controller()
+
         for name in self.nodes():
             self.start_node(name)
         self.wait_for_nodes()
@@ -126,6 +127,7 @@ class Sandbox(AnySandbox):
             with suppress(RequestError):  # a job that does not end is ended by `down`, with everything else
                 self.run("scancel", f"--user={user_name()}", check=False, timeout_s=_QUEUE_LIMIT_S)
                 self.wait_for_queue(_QUEUE_LIMIT_S)
+
         daemons = [path.stem for path in self.layout.run.glob("*.pid")]
         for name in sorted(daemons, key=lambda name: _LAST.index(name) if name in _LAST else -1):
             self._end(name)

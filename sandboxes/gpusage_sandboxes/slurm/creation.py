@@ -50,15 +50,18 @@ def _lay_out(plan: ClusterPlan, sandbox: Sandbox) -> None:
     """Write everything that the daemons read."""
     layout, installation = sandbox.layout, sandbox.installation
     write_record(layout, Record(installation=str(installation.folder)))
+
     for folder in (layout.etc, layout.logs, layout.run, layout.jobs, layout.state, layout.state / "slurmctld"):
         folder.mkdir()
     if plan.scripts is not None:
         shutil.copytree(plan.scripts, layout.etc, dirs_exist_ok=True)
+
     for node in plan.nodes:
         (layout.spool / node.name).mkdir(parents=True)
         (layout.gpus / node.name).mkdir(parents=True)
         for number in range(node.gpu_count):
             (layout.gpus / node.name / f"gpu{number}").symlink_to(_DEVICE)
+
     key = layout.state / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))

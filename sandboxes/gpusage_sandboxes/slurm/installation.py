@@ -139,6 +139,7 @@ class Installation:
             libraries = next(self.root.glob(f"usr/lib/*/lua/{version}"), scripts)
             variables[f"LUA_PATH{suffix}"] = f"{scripts}/?.lua;{scripts}/?/init.lua;;"
             variables[f"LUA_CPATH{suffix}"] = f"{libraries}/?.so;;"
+
         return variables
 
 
@@ -216,6 +217,7 @@ def slurm_version(archives: Sequence[Path]) -> str:
     if match is None:
         message = f"The release must bring slurmctld; got {len(archives)} packages without it. Use another --release."
         raise RequestError(message)
+
     version = match[1]
     if _major_minor(version) < _OLDEST:
         message = f"Slurm must be 22.05 or newer; the release has {version}. Name a later one with --release."
@@ -250,6 +252,7 @@ def _loader(root: Path, program: Path) -> Path:
         for path in folder.rglob(name):
             if path.is_file() and path.resolve().is_relative_to(root.resolve()):
                 return path
+
     message = f"The release's C library must bring the loader {name}; got none below {root}. Use another --release."
     raise RequestError(message)
 

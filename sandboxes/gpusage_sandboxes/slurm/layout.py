@@ -103,6 +103,7 @@ def render_gres_conf(plan: ClusterPlan, layout: Layout) -> str:
             units = node.gpu_count * plan.mps_per_gpu
             flags = " Flags=all_sharing" if plan.all_sharing else ""
             lines.append(f"NodeName={node.name} Name=mps Count={units} File={files}{flags}")
+
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -26,6 +26,7 @@ def up(folder: Path, nodes: str, mode: SiteMode | None, jar: Path | None, *, as_
     if mode:
         import_module("gpusage_yarn.cluster.resource_manager")  # fails now, not in gpusaged, without the extra [yarn]
         plan = with_gpusage(plan, jar or find_jar(), mode)
+
     with progress(quiet=as_json) as report:
         cluster = start_sandbox(plan, folder=folder, report=report)
     if mode:

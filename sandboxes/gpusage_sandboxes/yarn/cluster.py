@@ -54,6 +54,7 @@ def start_daemon(layout: Layout, hadoop: Hadoop, daemon: str, options: Sequence[
         f"{hadoop.classpath}:{layout.lib}/*:{layout.conf(daemon)}",  # the class archive wants Hadoop first
         _RM_CLASS if resource_manager else _NODE_CLASS,
     ]
+
     with layout.log_file(daemon).open("a", encoding="utf-8") as log:
         log.write(_START)
     started = subprocess.run(
@@ -243,6 +244,7 @@ class Sandbox(AnySandbox):
         pid = self.pid(daemon)
         if pid is None:
             return
+
         if grace_s:
             processes.end([pid], grace_s=grace_s)
         else:

@@ -77,11 +77,13 @@ def _lay_out(plan: ClusterPlan, layout: Layout, hadoop: Hadoop) -> Record:
         java_options=plan.java_options,
     )
     write_record(layout, record)
+
     for folder in (layout.etc, layout.lib, layout.logs, layout.run, layout.jobs, layout.state, layout.temporary):
         folder.mkdir()
     for jar in (*((plan.jar,) if plan.jar else ()), *plan.further_jars):
         shutil.copy(jar, layout.lib)
     files = {RESOURCE_MANAGER: rm_files(plan, layout, rm_ports), CLIENT: client_files(plan, layout, rm_ports)}
+
     for node in plan.nodes:
         files[node.name] = node_files(plan, layout, node, node_ports[node.name], rm_ports)
     for name, texts in files.items():
@@ -89,5 +91,6 @@ def _lay_out(plan: ClusterPlan, layout: Layout, hadoop: Hadoop) -> Record:
         (layout.temporary / name).mkdir()
         for file, text in texts.items():
             (layout.conf(name) / file).write_text(text, encoding="utf-8")
+
     write_gpusage_toml(layout, plan.mode)
     return record

@@ -74,6 +74,7 @@ def find_java() -> Java:
             f"{' and '.join(missing)} not found by JAVA_HOME and PATH. Install openjdk-17-jdk-headless and maven."
         )
         raise RequestError(message)
+
     home = compiler.resolve().parent.parent
     version = java_version(home)
     if version not in _VERSIONS:
@@ -82,6 +83,7 @@ def find_java() -> Java:
             "Name another one with JAVA_HOME."
         )
         raise RequestError(message)
+
     return Java(home=home, maven=Path(maven))
 
 
@@ -275,6 +277,7 @@ def _fetch(folder: Path, java: Java, repository: Path, report: Report) -> None:
         f"-DoutputDirectory={jars}",
         "dependency:copy-dependencies",
     ]
+
     with (folder / "maven.log").open("w", encoding="utf-8") as log:
         environment = java.maven_environment()
         process = subprocess.Popen(
@@ -284,6 +287,7 @@ def _fetch(folder: Path, java: Java, repository: Path, report: Report) -> None:
             while process.poll() is None:
                 report("fetch Hadoop", min(_JARS - 1, sum(1 for _ in repository.rglob("*.jar"))), _JARS)
                 time.sleep(_POLL_S)
+
     if process.returncode != 0:
         output = (folder / "maven.log").read_text(encoding="utf-8", errors="replace")
         complaints = re.findall(r"^\[ERROR\] *(?:Failed to execute goal )?(.+?)\.?$", output, flags=re.MULTILINE)
@@ -293,6 +297,7 @@ def _fetch(folder: Path, java: Java, repository: Path, report: Report) -> None:
             "Check the network and Maven's settings, then try again."
         )
         raise RequestError(message)
+
     report("fetch Hadoop", _JARS, _JARS)
 
 

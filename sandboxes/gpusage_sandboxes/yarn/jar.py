@@ -41,6 +41,7 @@ def build_jar() -> Path:
         if jar is None or jar.stat().st_mtime < newest:
             _build(pom)
             jar = _jar()
+
     if jar is None:
         message = f"Maven must leave a jar in {SOURCES / 'target'}; it left none. Build it there: mvn package."
         raise RequestError(message)

@@ -175,6 +175,7 @@ def _node_settings(plan: ClusterPlan, layout: Layout, node: SandboxNode, ports: 
     state = layout.state / node.name
     addresses = {f"{nm}{kind}.address": f"127.0.0.1:{port}" for kind, port in zip(NODE_PORTS, ports, strict=True)}
     offered = {plan.share_type: node.gpu_count * plan.share_per_gpu, "yarn.io/gpu": plan.whole_gpus}
+
     return {
         **addresses,
         **{f"{nm}.resource-type.{name}": str(count) for name, count in offered.items() if count and node.gpu_count},
@@ -213,6 +214,7 @@ def _scheduler_settings(plan: ClusterPlan) -> Iterator[tuple[str, str]]:
     yield "yarn.scheduler.capacity.node-locality-delay", "-1"
     yield f"{root}.queues", ",".join(plan.queues)
     capacities = dict(zip(plan.queues, equal_parts(len(plan.queues)), strict=True))
+
     for queue, capacity in {root: "100", **{f"{root}.{name}": part for name, part in capacities.items()}}.items():
         yield f"{queue}.capacity", capacity
         yield f"{queue}.maximum-capacity", "100"
@@ -223,6 +225,7 @@ def _scheduler_settings(plan: ClusterPlan) -> Iterator[tuple[str, str]]:
         if queue != root:
             yield f"{queue}.user-limit-factor", "100"
             yield f"{queue}.default-node-label-expression", plan.default_label
+
     yield from plan.scheduler_settings.items()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.policies.test_policies import H100, V100, need, pool
 
-from gpusage.policies.generation import LEAST_JOBS, decide_generation, gives_way, least_rank, preferred_among_jobs
+from gpusage.policies.preference import LEAST_JOBS, decide_generation, gives_way, least_rank, preferred_among_jobs
 from gpusage_hooks.types import (
     Candidate,
     Cluster,

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.policies.test_policies import H100, P100, V100, need, pool
 
-from gpusage.policies.deadline import UNKNOWN_LENGTH, decide_deadline
-from gpusage.policies.generation import decide_generation
+from gpusage.policies.preference import UNKNOWN_LENGTH, decide_deadline, decide_generation
 from gpusage.policies.share_price import Limits, Offer, can_promise, trouble
 from gpusage.policies.sharing import decide_sharing
 from gpusage_hooks.types import (

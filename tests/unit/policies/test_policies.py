@@ -9,8 +9,8 @@ from types import MappingProxyType
 import pytest
 
 from gpusage.policies.candidates import admitted_candidates
-from gpusage.policies.generation import decide_generation
 from gpusage.policies.latency import decide_slo
+from gpusage.policies.preference import decide_generation
 from gpusage.policies.stages import decide_eligibility, decide_fit
 from gpusage.predictors.intervals import speedup
 from gpusage_hooks.types import (

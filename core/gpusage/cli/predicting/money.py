@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpusage.cli import documents, tables
 from gpusage.decisions.advisor import advisor
-from gpusage.policies.deadline import run_of
+from gpusage.policies.preference import run_of
 from gpusage.settings.configuration_file import configuration_path, read_configuration
 from gpusage_hooks.errors import DeviceError, RequestError
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, Workload

@@ -76,6 +76,8 @@ def read_granted(job_id: str, *, folder: Path = FOLDER, sm_count: int | None = N
     granted = _read(folder / "granted" / f"{job_id}.json", Allocation)
     if granted is None or granted.division == "whole":
         return granted
+
+    # The prolog's client has written this while the job started; the job's user may have written it as well.
     return with_client_view(granted, _read(folder / "granted" / f"{job_id}.seen", ClientView), sm_count)
 
 
@@ -88,12 +90,20 @@ def with_client_view(granted: Allocation, view: ClientView | None, sm_count: int
         sm_count: As of `read_granted`.
     """
     if view is None or view.sm_count is None:
-        return _with_trouble(granted, (view and _clause(view.trouble)) or NOT_READ_BACK)
+        clause = shortened(ascii_line(view.trouble), _CLAUSE_CHARACTERS) if view and view.trouble else NOT_READ_BACK
+        return replace(granted, trouble="; ".join(filter(None, (granted.trouble, clause))))
+
+    # The driver ignores a percentage without a word where no daemon enforces it.
     percent = granted.thread_percent
     if sm_count and percent is not None and percent < WHOLE_PERCENT and view.sm_count >= sm_count:
-        return _with_trouble(replace(granted, division="whole", thread_percent=None), _WITHOUT_MPS)
+        trouble = "; ".join(filter(None, (granted.trouble, _WITHOUT_MPS)))
+        return replace(granted, division="whole", thread_percent=None, trouble=trouble)
+
+    # The job may have set a lower limit itself.
     limits = (granted.memory_limit_bytes, limit_bytes(view.memory_limit))
     least = min((limit for limit in limits if limit is not None), default=None)
+
+    # A percentage is rounded up to whole SMs.
     if sm_count:
         percent = min(WHOLE_PERCENT, math.ceil(WHOLE_PERCENT * view.sm_count / sm_count))
     return replace(granted, thread_percent=percent, memory_limit_bytes=least)
@@ -113,17 +123,10 @@ def limit_bytes(text: str | None) -> int | None:
     return int(limit[1]) * _UNITS[limit[2]] if limit else None
 
 
-def _with_trouble(granted: Allocation, clause: str) -> Allocation:
-    return replace(granted, trouble="; ".join(filter(None, (granted.trouble, clause))))
-
-
-def _clause(text: str) -> str:
-    return shortened(ascii_line(text), _CLAUSE_CHARACTERS)
-
-
 def _read(path: Path, kind: type[_File]) -> _File | None:
     """Return the value in the file at *path*; ``None`` where there is none, or no regular file holds it."""
     try:
+        # A link or a pipe in the file's place would lead, or hold, this process elsewhere.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             content = file.read(_MAXIMUM_BYTES)
@@ -134,9 +137,11 @@ def _read(path: Path, kind: type[_File]) -> _File | None:
 
 def query_client_view(limits: Mapping[str, str]) -> ClientView | None:
     """Return what a client sees whose variables ``CUDA_*`` are *limits*; ``None`` where none could be asked in time."""
+    # Tests have a driver of their own. -I and -S: nothing of the job's environment is imported.
     library = os.environ.get("GPUSAGE_CUDA_LIBRARY")
     command = [sys.executable, "-I", "-S", str(PROBE), *([library] if library else [])]
     environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), **limits}
+
     try:
         done = subprocess.run(
             command,

@@ -40,6 +40,8 @@ def query_device(library: str = _LIBRARY) -> tuple[int, int]:
     except OSError as error:
         message = "not read back: the node has no CUDA driver"
         raise DriverTroubleError(message) from error
+
+    # No context is made: the device can be asked without one.
     device, sm_count, memory_bytes = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
     _call(driver, "cuInit", ctypes.c_uint(0))
     _call(driver, "cuDeviceGet", ctypes.byref(device), ctypes.c_int(0))

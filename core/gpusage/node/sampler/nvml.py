@@ -74,6 +74,7 @@ class Gauge:
         samples = self._value_or_none(self._samples) or []
         if samples:
             return sum(samples) / len(samples) / 100
+
         rates = self._value_or_none(lambda: self._nvml.nvmlDeviceGetUtilizationRates(self._handle))
         return None if rates is None else rates.gpu / 100
 
@@ -85,16 +86,17 @@ class Gauge:
         return [float(getattr(sample.sampleValue, _TYPES[kind])) for sample in fresh] if kind in _TYPES else []
 
     def _processes(self) -> dict[int, int | None]:
-        items = (item for kind in _PROCESS_KINDS for item in self._running(kind))
-        return {int(item.pid): item.usedGpuMemory for item in items}
-
-    def _running(self, kind: str) -> Sequence[Any]:
-        """Return the processes of *kind* by the newest call that driver and package have in common."""
-        for version in ("_v3", "_v2"):
-            running = self._value_or_none(partial(self._call, f"nvmlDeviceGet{kind}RunningProcesses{version}"))
-            if running is not None:
-                return running
-        return ()
+        """Return the memory of each process on the GPU, those of MPS's clients included."""
+        memory_bytes: dict[int, int | None] = {}
+        for kind in _PROCESS_KINDS:
+            # The newest call that driver and package have in common; older ones fill other structures.
+            for version in ("_v3", "_v2"):
+                name = f"nvmlDeviceGet{kind}RunningProcesses{version}"
+                running = self._value_or_none(partial(self._call, name))
+                if running is not None:
+                    memory_bytes |= {int(item.pid): item.usedGpuMemory for item in running}
+                    break
+        return memory_bytes
 
     def _call(self, name: str) -> Sequence[Any]:
         running: Sequence[Any] = getattr(self._nvml, name)(self._handle)
@@ -104,6 +106,8 @@ class Gauge:
         """Return the hardware's counters since the last reading; none at the first."""
         if not self._has_gpm:
             return {}
+
+        # A counter is the difference between two samples, each of which has to be freed.
         first, self._gpm = self._gpm, self._value_or_none(self._gpm_sample)
         if first is None:
             return {}
@@ -123,6 +127,7 @@ class Gauge:
         metrics_request.sample1, metrics_request.sample2 = first, last
         for place, number in enumerate(GPM_METRICS.values()):
             metrics_request.metrics[place].metricId = number
+
         answer = nvml.nvmlGpmMetricsGet(metrics_request)
         self._value_or_none(lambda: nvml.nvmlGpmSampleFree(first))
         values = {name: answer.metrics[place] for place, name in enumerate(GPM_METRICS)}
@@ -136,8 +141,10 @@ def _gauge(device: str) -> Gauge | None:
         import pynvml  # type: ignore[import-untyped,unused-ignore]  # only where a job is sampled
     except ImportError:
         return None
+
     try:
         pynvml.nvmlInit()
+        # CUDA_VISIBLE_DEVICES names a GPU by its number or its UUID, a slice by its UUID.
         if device.isascii() and device.isdigit():
             handle = pynvml.nvmlDeviceGetHandleByIndex(int(device))
         else:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +70,11 @@ class JobProcesses:
         """Find the processes that the job has now, read what they use, and return them."""
         running = {int(name) for name in os.listdir(self._proc) if name.isdigit()}  # noqa: PTH208 - every second: faster
         for pid in [pid for pid in self._own if pid not in running]:
-            self._retire(pid)
+            # Its parent counts what it used from now on, unless that is not the job's.
+            cpu_s, read_bytes = self._own.pop(pid)
+            if self._parents.pop(pid, 0) not in self._own:
+                self._used_by_ended = (self._used_by_ended[0] + cpu_s, self._used_by_ended[1] + read_bytes)
+
         self._scans = {pid: self._scans.get(pid, 0) for pid in running}
         for pid in running:
             # A new fork still has the environment of what started it, so each process is examined twice.
@@ -79,6 +82,7 @@ class JobProcesses:
                 self._scans[pid] += 1
                 if self._is_own(pid):
                     self._own[pid] = (0.0, 0)
+
         for pid in self._own:
             self._measure(pid)
         self._was_running = self._was_running or bool(self._own)
@@ -90,8 +94,15 @@ class JobProcesses:
             return Consumption()
         cpu_s = self._used_by_ended[0] + sum(cpu_s for cpu_s, _ in self._own.values())
         read_bytes = self._used_by_ended[1] + sum(read_bytes for _, read_bytes in self._own.values())
-        counted_s = self._counted_s()
-        return Consumption(cpu_s=max(cpu_s, counted_s or 0.0), read_bytes=read_bytes)
+
+        # The kernel counts the cgroup's processor time, that of processes which were never seen included.
+        for name, form, unit_s in _CPU_FILES if self._group else ():
+            with suppress(OSError):
+                match = form.search((self._cgroups / self._group / name).read_text())  # type: ignore[operator]
+                if match:
+                    cpu_s = max(cpu_s, int(match[1]) * unit_s)
+                    break
+        return Consumption(cpu_s=cpu_s, read_bytes=read_bytes)
 
     def variable(self, name: str) -> str | None:
         """Return what the environment of a process of the job, the oldest that has it, says of *name*."""
@@ -106,6 +117,7 @@ class JobProcesses:
     def is_server(self, pid: int) -> bool:
         """Return whether *pid* is a server or daemon of MPS, which works for others."""
         with suppress(OSError):
+            # The kernel cuts a name off after 15 characters.
             return (self._proc / str(pid) / "comm").read_text().startswith(_SERVER[:15])
         return False
 
@@ -132,34 +144,15 @@ class JobProcesses:
                 return Path(controllers) / head.lstrip("/") / self._selector.cgroup
         return None
 
-    def _counted_s(self) -> float | None:
-        """Return the processor time that the kernel counted for the job's cgroup."""
-        for name, form, unit_s in _CPU_FILES if self._group else ():
-            with suppress(OSError):
-                match = form.search((self._cgroups / self._group / name).read_text())  # type: ignore[operator]
-                if match:
-                    return int(match[1]) * unit_s
-        return None
-
     def _measure(self, pid: int) -> None:
         """Read what *pid* has used, with its children that have ended."""
         cpu_s, read_bytes = self._own[pid]
-        for field in self._stat(pid):
-            cpu_s = max(cpu_s, field)
+        with suppress(OSError, IndexError, ValueError):
+            # The name in parentheses may have spaces. Then come the state, the parent, and from utime to cstime.
+            fields = (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+            self._parents[pid] = int(fields[1])
+            cpu_s = max(cpu_s, sum(map(int, fields[11:15])) / _TICKS_PER_S)
         with suppress(OSError):
             match = _READ.search((self._proc / str(pid) / "io").read_text())
             read_bytes = max(read_bytes, int(match[1])) if match else read_bytes
         self._own[pid] = (cpu_s, read_bytes)
-
-    def _stat(self, pid: int) -> Iterator[float]:
-        """Yield the processor time of *pid*, and remember its parent; nothing where it has just ended."""
-        with suppress(OSError, IndexError, ValueError):
-            fields = (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
-            self._parents[pid] = int(fields[1])
-            yield sum(map(int, fields[11:15])) / _TICKS_PER_S
-
-    def _retire(self, pid: int) -> None:
-        """Keep what *pid* used: its parent counts it from now on, unless that is not the job's."""
-        cpu_s, read_bytes = self._own.pop(pid)
-        if self._parents.pop(pid, 0) not in self._own:
-            self._used_by_ended = (self._used_by_ended[0] + cpu_s, self._used_by_ended[1] + read_bytes)

@@ -94,10 +94,13 @@ class Sampling:
         pause_s, saved_at_s, ended = FIRST_PAUSE_S, time.monotonic(), False
         self.sample()
         save(self.usage())
+
         while not ended:
             ended = wait(pause_s)
             self.sample()
             pause_s = min(LONGEST_PAUSE_S, pause_s * PAUSE_GROWTH)
+
+            # A node that dies leaves what its jobs had used by then.
             if time.monotonic() - saved_at_s >= SAVE_INTERVAL_S:
                 save(self.usage())
                 saved_at_s = time.monotonic()
@@ -138,29 +141,29 @@ class Sampling:
 
     def _read_gpus(self) -> Sample:
         own = self._processes.refresh()
-        self._granted = self._with_limit(self._surroundings.granted() or self._granted)
-        readings = tuple(filter(None, map(self._reading, self._job.devices)))
+
+        # Not every node knows the cap on memory, which the job's own processes have.
+        granted = self._surroundings.granted() or self._granted
+        limit = granted.memory_limit_bytes or self._granted.memory_limit_bytes
+        limit = limit or limit_bytes(self._processes.variable(LIMIT_VARIABLE))
+        self._granted = replace(granted, memory_limit_bytes=limit)
+
+        readings: list[GpuReading] = []
+        for device in self._job.devices:
+            with suppress(Exception):  # a plugin or a driver may fail in any way
+                reading = self._hooks.read_gpu(device)
+                readings += [reading] if reading else []
         self._name = readings[0].name if readings else self._name
+
+        # The servers of MPS work for the job, or for its partners, whom the manager knows.
+        others = {pid for reading in readings for pid in reading.process_memory_bytes if pid not in own}
+        is_accompanied = any(not self._processes.is_server(pid) for pid in others) or self._surroundings.has_partners()
         return Sample(
             at_s=time.monotonic(),
-            readings=readings,
+            readings=tuple(readings),
             memory_bytes=job_memory_bytes(readings, own),
-            alone=not self._is_accompanied(readings, own),
+            alone=not is_accompanied,
         )
-
-    def _with_limit(self, granted: Allocation) -> Allocation:
-        """Return *granted* with the cap on memory that the job's own processes have: not every node knows it."""
-        known = granted.memory_limit_bytes or self._granted.memory_limit_bytes
-        return replace(granted, memory_limit_bytes=known or limit_bytes(self._processes.variable(LIMIT_VARIABLE)))
-
-    def _reading(self, device: str) -> GpuReading | None:
-        with suppress(Exception):  # a plugin or a driver may fail in any way
-            return self._hooks.read_gpu(device)
-        return None
-
-    def _is_accompanied(self, readings: Sequence[GpuReading], own: frozenset[int]) -> bool:
-        others = {pid for reading in readings for pid in reading.process_memory_bytes if pid not in own}
-        return any(not self._processes.is_server(pid) for pid in others) or self._surroundings.has_partners()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,8 +211,14 @@ class Totals:
 def add_sample(totals: Totals, before: Sample, now: Sample) -> Totals:
     """Return *totals* with what passed between two samples; the shares are those of the later one."""
     elapsed_s = max(0.0, now.at_s - before.at_s)
-    shares = {name: _mean([getattr(reading, name) for reading in now.readings]) for name in SHARES}
-    known = {name: share for name, share in shares.items() if share is not None}
+
+    # A mean over the job's GPUs is known where each of them has the counter.
+    known: dict[str, float] = {}
+    for name in SHARES:
+        values = [getattr(reading, name) for reading in now.readings]
+        if values and None not in values:
+            known[name] = sum(values) / len(values)
+
     return replace(
         _with_minute(totals, elapsed_s, known.get("gpu_utilization")),
         sampled_s=totals.sampled_s + elapsed_s,
@@ -225,6 +234,7 @@ def _with_minute(totals: Totals, elapsed_s: float, share: float | None) -> Total
     """Return *totals* with *share* counted in the minute that goes on, which may be over by it."""
     if share is None:
         return totals
+
     seconds, share_seconds = totals.minute[0] + elapsed_s, totals.minute[1] + elapsed_s * share
     if seconds < MINUTE_S:
         return replace(totals, minute=(seconds, share_seconds))
@@ -249,11 +259,6 @@ def _energy_j(before: Sample, now: Sample) -> float | None:
     ]
     known_j = [joules for joules in spent_j if joules is not None and joules >= 0]
     return sum(known_j) if known_j and len(known_j) == len(spent_j) else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def _combine_known(join: Callable[[T, T], T], one: T | None, other: T | None) -> T | None:

@@ -50,6 +50,8 @@ def append_usage_reports(comment: str, usages: Iterable[Usage], now_s: float) ->
 
     best = sorted(runs.values(), key=_priority, reverse=True)[:LIMIT_JOBS]
     word = _encode(best)
+
+    # The word has to fit into the node's text; what compresses how well shows only by trying.
     while len(word) > LIMIT_BYTES:
         best.pop()
         word = _encode(best)
@@ -106,6 +108,8 @@ class UsageSpool:
 
     def __init__(self, path: Path, prefix: str) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
+
+        # Another user may have made a folder of this name, or a link, before.
         status = path.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             message = f"{path} is not this user's own folder"

@@ -26,7 +26,7 @@ import numpy as np
 from gpusage.devices.precisions import FLOAT_BYTES
 from gpusage.predictors.parallel.even_parts import divisor_advice
 from gpusage.predictors.work.lowering import Lowering
-from gpusage.predictors.work.sequences import Attention, find_attentions, key_count
+from gpusage.predictors.work.sequences import find_attentions, key_count
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Workload
 
@@ -42,6 +42,7 @@ def part_of_tokens(lowering: Lowering, graph: ModelGraph, workload: Workload) ->
     """
     if workload.context == 1:
         return lowering
+
     _require_divisible(graph, workload.context)
     part = 1.0 / workload.context
     return replace(
@@ -74,6 +75,7 @@ def ring_traffic(graph: ModelGraph, workload: Workload) -> RingTraffic:
     """Return what each GPU sends round its ring in a step of *graph*: the part of the heads that it has."""
     if workload.context == 1:
         return RingTraffic(0.0, 0.0)
+
     attentions, again = find_attentions(graph), int(workload.checkpointing)
     of_ring = FLOAT_BYTES[workload.precision] * workload.batch_size / workload.tensor
     of_ring *= sum(one.key_elements + one.value_elements for one in attentions)
@@ -84,7 +86,11 @@ def ring_traffic(graph: ModelGraph, workload: Workload) -> RingTraffic:
 
 
 def _require_divisible(graph: ModelGraph, context: int) -> None:
-    lengths = {length for one in find_attentions(graph) for length in _lengths(graph, one)}
+    # Queries and keys of each sample.
+    lengths = set[int]()
+    for one in find_attentions(graph):
+        query, *_ = graph.nodes[one.scores].inputs
+        lengths |= {query[-2], key_count(graph, one)}
     read = {size for _, shape in graph.inputs for size in shape[:2]}  # batch and tokens, in either order
     if len(lengths) != 1 or not lengths <= read:
         message = (
@@ -92,6 +98,7 @@ def _require_divisible(graph: ModelGraph, context: int) -> None:
             "'context'; got another model. Remove 'context'."
         )
         raise GraphError(message)
+
     length = lengths.pop()
     if length % (2 * context):
         message = (
@@ -99,9 +106,3 @@ def _require_divisible(graph: ModelGraph, context: int) -> None:
             f"tokens, context={context}. {divisor_advice('context', length // 2 if length % 2 == 0 else 1)}."
         )
         raise GraphError(message)
-
-
-def _lengths(graph: ModelGraph, attention: Attention) -> tuple[int, int]:
-    """Return how many queries and keys each sample has."""
-    query, *_ = graph.nodes[attention.scores].inputs
-    return query[-2], key_count(graph, attention)

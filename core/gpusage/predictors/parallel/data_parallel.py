@@ -84,6 +84,8 @@ def sharding_of(lowering: Lowering, workload: Workload) -> Sharding:
     trained = lowering.parameter_count * workload.trainable
     if workload.strategy == "ddp":
         return Sharding(bucket_bytes=trained * FLOAT_BYTES["fp32"] * parameter_share(workload.precision))
+
+    # ZeRO's stages 1 and 2, or Megatron's distributed optimizer, which sums gradients in place.
     part, is_half = own_share(lowering, workload), workload.precision in AUTOCAST
     gradients = 0.5 if is_half and not _sums_in_fp32(workload) else 1.0
     if is_megatron(workload) and workload.precision == "fp16":
@@ -101,6 +103,8 @@ def _fully_sharded(lowering: Lowering, workload: Workload) -> Sharding:
     part, weight_bytes = own_share(lowering, workload), _stored_bytes(lowering, workload)
     weights, gradients = _gathered_counts(lowering)
     gathered = weight_bytes * weights + FLOAT_BYTES[workload.precision] * gradients * workload.trainable
+
+    # DeepSpeed keeps weights gathered up to a limit, and copies in fp32 with the state; FSDP casts what it gathers.
     live = weight_bytes * min(float(lowering.parameter_count), LIVE_NUMBERS)
     is_zero = workload.strategy == "zero3"
     return Sharding(
@@ -130,6 +134,7 @@ def _gathered_counts(lowering: Lowering) -> tuple[float, float]:
     read = lowering.parameter_bytes[kinds]
     if not blocks.has_blocks or not read.sum():
         return count, count
+
     numbers = read * (count / read.sum())
     outside = float(numbers[~blocks.recomputed_nodes].sum())
     block = float(np.bincount(blocks.start[blocks.recomputed_nodes], weights=numbers[blocks.recomputed_nodes]).max())
@@ -173,9 +178,14 @@ NO_GRADIENT_TRAFFIC = GradientTraffic(0.0, 0.0)
 
 def gradient_traffic(lowering: Lowering, workload: Workload) -> GradientTraffic:
     """Return what the GPUs of *workload* send."""
-    rows = {node.parameters[0] for node in lowering.structure.kinds if node.op_type == "Gather" and node.parameters}
-    number_bytes = _summed_bytes(workload) * workload.trainable + _gathered_bytes(lowering, workload)
+    # While layers are gathered each weight is sent, frozen ones too: half of an all-reduce in each pass.
+    number_bytes = _summed_bytes(workload) * workload.trainable
+    if workload.strategy in FULLY_SHARDED:
+        number_bytes += _stored_bytes(lowering, workload)
     all_bytes = number_bytes * lowering.parameter_count
+
+    # Tables of rows are read first, so their gradients come last, when no pass is left to hide them.
+    rows = {node.parameters[0] for node in lowering.structure.kinds if node.op_type == "Gather" and node.parameters}
     row_bytes = number_bytes * float(sum(np.prod(shape) for shape in rows)) / workload.tensor
     late_bytes = min(max(row_bytes, LAST_BYTES), all_bytes)
     early_bytes = all_bytes - late_bytes
@@ -213,11 +223,6 @@ def keeps_gradients(workload: Workload) -> bool:
     return workload.accumulate > 1 or is_megatron(workload)
 
 
-def _gathered_bytes(lowering: Lowering, workload: Workload) -> float:
-    """Return what each weight sends while layers are gathered, frozen ones too: half of an all-reduce in each pass."""
-    return _stored_bytes(lowering, workload) if workload.strategy in FULLY_SHARDED else 0.0
-
-
 def waiting_s(gradients: GradientTraffic, step_s: float, workload: Workload, gpu: Gpu) -> float:
     """Return how long a GPU waits for others in a step that takes *step_s* on one.
 
@@ -225,9 +230,12 @@ def waiting_s(gradients: GradientTraffic, step_s: float, workload: Workload, gpu
     """
     network, tensor = workload.network_bytes_per_s, workload.tensor
     byte_s = allreduce_s_per_byte(gpu, workload.weight_copies, network, tensor)
+
+    # Gradients of experts are summed over those GPUs alone that have the same experts.
     alike = workload.weight_copies // workload.expert
     early_s = byte_s * gradients.early_bytes
     early_s += gradients.expert_bytes * allreduce_s_per_byte(gpu, alike, network, tensor * workload.expert)
+
     hidden_s = HIDDEN_SHARE * _traffic(workload) * step_s
     waits_s = max(early_s - hidden_s, 0.0) + byte_s * gradients.late_bytes
     return waits_s if workload.strategy in SENDS_EACH_STEP else waits_s / workload.accumulate
@@ -237,19 +245,17 @@ def step_time_of_replicas(step_time_s: Interval, workload: Workload, gpu: Gpu, g
     """Return the step time on all of *workload*'s GPUs, of the same kind as *gpu*, from that of one."""
     if not is_replicated(workload):
         return step_time_s
+
+    ratio = MOST_RATIO if workload.gpus <= GPUS_PER_HOST else MOST_RATIO_OF_HOSTS
+    most_ratio = 1.0 + (ratio - 1.0) * _traffic(workload)
     waits_s = waiting_s(gradients, step_time_s.value, workload, gpu)
     return replace(
         step_time_s,
         value=step_time_s.value + waits_s,
         low=(step_time_s.low + waits_s) * LEAST_RATIO,
-        high=(step_time_s.high + waits_s) * _most_ratio(workload),
+        high=(step_time_s.high + waits_s) * most_ratio,
     )
 
 
 def _traffic(workload: Workload) -> float:
     return FULLY_SHARDED_TRAFFIC if workload.strategy in FULLY_SHARDED else 1.0
-
-
-def _most_ratio(workload: Workload) -> float:
-    ratio = MOST_RATIO if workload.gpus <= GPUS_PER_HOST else MOST_RATIO_OF_HOSTS
-    return 1.0 + (ratio - 1.0) * _traffic(workload)

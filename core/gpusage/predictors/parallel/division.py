@@ -91,15 +91,23 @@ def wait_in_copy_s(traffic: CopyTraffic, passes_s: float, attention_s: float, wo
         gpu: Each of them.
     """
     network = workload.network_bytes_per_s
+
     sums_s = EXCHANGE_S * traffic.sum_count
     sums_s += traffic.sum_bytes * allreduce_s_per_byte(gpu, workload.tensor, network)
+
+    # Keys and values of the next block travel while the attention to the one before is computed.
     sent_s_per_byte = send_s_per_byte(gpu, workload.tensor * workload.context, network, workload.tensor)
     ring_s = EXCHANGE_S * traffic.ring.hop_count + traffic.ring.sent_bytes * sent_s_per_byte
     ring_s = max(ring_s - attention_s * (1.0 - 1.0 / workload.context), 0.0)
+
     experts_s = EXCHANGE_S * traffic.experts.exchange_count
     experts_s += traffic.experts.sent_bytes * exchange_s_per_byte(gpu, workload.expert, network)
+
+    # Stages stand as far apart as they have GPUs.
     distance = workload.gpus // workload.pipeline
     handover_s = traffic.handover_bytes * send_s_per_byte(gpu, workload.gpus, network, distance)
+
+    # While the pipeline fills and drains, a stage waits as if it computed so many micro-batches more.
     bubble = idle_micro_batches(workload) / workload.accumulate
     return (passes_s + sums_s + ring_s + experts_s + handover_s) * (1.0 + bubble) - passes_s
 

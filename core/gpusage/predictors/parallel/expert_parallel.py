@@ -21,7 +21,6 @@ from typing import NamedTuple
 import numpy as np
 
 from gpusage.devices.precisions import FLOAT_BYTES
-from gpusage.predictors.arrays import BoolArray
 from gpusage.predictors.parallel.even_parts import require_even_parts
 from gpusage.predictors.work.lowering import Lowering
 from gpusage.predictors.work.operators import element_count
@@ -45,10 +44,13 @@ def part_of_experts(lowering: Lowering, graph: ModelGraph, workload: Workload) -
         message = f"Model {graph.name!r} must have routed experts for 'expert'; got none. Remove 'expert'."
         raise GraphError(message)
     require_even_parts(graph, "experts", counts, workload.expert, key="expert")
+
+    # All weights but those of experts are whole on each GPU.
     elsewhere = 1.0 - 1.0 / workload.expert
+    of_experts = np.array([_is_of_experts(node) for node in lowering.structure.kinds], dtype=bool)
     return replace(
         lowering,
-        parameter_bytes=lowering.parameter_bytes * np.where(_of_experts(lowering), 1.0 / workload.expert, 1.0),
+        parameter_bytes=lowering.parameter_bytes * np.where(of_experts, 1.0 / workload.expert, 1.0),
         parameter_count=lowering.parameter_count - round(elsewhere * _expert_weights(lowering)),
     )
 
@@ -82,11 +84,14 @@ def expert_traffic(graph: ModelGraph, workload: Workload) -> ExpertTraffic:
     """Return what each GPU sends: the inputs of each layer's experts, and their outputs."""
     if workload.expert == 1:
         return ExpertTraffic(0.0, 0.0)
+
+    # The first product of a layer's experts reads what the tokens' GPUs send; the last one's outputs are sent back.
     experts = [index for index, node in enumerate(graph.nodes) if _is_of_experts(node)]
     before = {index: _experts_before(graph, index) for index in experts}
     last = set(experts).difference(*before.values())
     inputs = {graph.producers[one][0]: graph.nodes[one].inputs[0] for one in experts if not before[one]}
     sent = [*inputs.values(), *(graph.nodes[one].outputs[0] for one in last)]
+
     elements = sum(element_count(shape, workload.batch_size) for shape in sent)
     return ExpertTraffic(len(sent), FLOAT_BYTES[workload.precision] * elements / workload.context)
 
@@ -103,10 +108,6 @@ def _experts_before(graph: ModelGraph, index: int) -> set[int]:
 
 def _is_of_experts(node: Node) -> bool:
     return node.op_type == "GroupedMatMul" and bool(node.parameters)
-
-
-def _of_experts(lowering: Lowering) -> BoolArray:
-    return np.array([_is_of_experts(node) for node in lowering.structure.kinds], dtype=bool)
 
 
 def _expert_weights(lowering: Lowering) -> float:

@@ -68,9 +68,13 @@ def stages_of(graph: ModelGraph, lowering: Lowering, count: int, pieces: int = 1
             f"virtual_pipeline={pieces}. {cure}."
         )
         raise GraphError(message)
-    of_piece = -(-layers // (count * pieces))  # the last pieces have less, or nothing
+
+    # Layers of the first stage, and of the last: a piece has the same number of them, the last pieces less, or none.
+    of_piece = -(-layers // (count * pieces))
     rounds, left = divmod(layers, count * of_piece)
     each = rounds * of_piece + min(left, of_piece)
+
+    # Checkpoints of a stage are at its layers, whatever blocks the whole model has.
     nodes = np.arange(len(graph.nodes))
     layer = np.searchsorted(edges, nodes, side="right") - 1
     inside = (nodes >= edges[0]) & (nodes < edges[-1])
@@ -79,6 +83,7 @@ def stages_of(graph: ModelGraph, lowering: Lowering, count: int, pieces: int = 1
         recomputed_nodes=inside,
         has_blocks=True,
     )
+
     first, last = slice(0, int(edges[each])), slice(int(edges[-1 - each]), len(nodes))
     return _stage(graph, blocks, first), _stage(graph, blocks, last)
 
@@ -97,11 +102,15 @@ def _layer_edges(graph: ModelGraph, lowering: Lowering) -> IntArray:
     starts = np.unique(blocks.start[inside]) if blocks.has_blocks else inside[:0]
     if not len(starts):
         _refuse_layers(graph, "none that gpusage recognizes")
+
+    # Blocks may end in the middle of a layer: how far behind them nodes still repeat is where each layer ends.
     end = int(inside[-1]) + 1
     length = (end - int(starts[0])) // len(starts)
     repeats = kinds[end:] == kinds[end - length : len(kinds) - length]
     more = int(np.argmin(np.append(repeats, False)))
     edges = np.append(starts, end) + more
+
+    # What stands before the first edge with as many attentions as a layer is one more layer, unlike the others.
     before, of_one = (int(np.count_nonzero(one)) for one in (attentions < edges[0], attentions < edges[1]))
     unlike = before // max(of_one - before, 1)
     if unlike > 1 or np.count_nonzero(attentions >= edges[-1]):
@@ -122,12 +131,15 @@ def _stage(graph: ModelGraph, blocks: Checkpoints, nodes: slice) -> Stage:
 def _part(graph: ModelGraph, start: int, stop: int) -> ModelGraph:
     """Return the nodes of *graph* from *start* to *stop*; what earlier nodes give is an input, the newest the last."""
     nodes, producers = graph.nodes[start:stop], graph.producers[start:stop]
+
+    # What earlier nodes write becomes an input of this part, by the number of the node that writes it.
     inputs: dict[int, tuple[str, Shape]] = {}
     for node, sources in zip(nodes, producers, strict=True):
         for source, shape in zip(sources, node.inputs, strict=True):
             if source < start:
                 inputs[source] = graph.inputs[-1 - source] if source < 0 else (f"stage_{source}", shape)
     inputs = dict(sorted(inputs.items()))
+
     places = {source: -1 - place for place, source in enumerate(inputs)}
     counted = sum(prod(shape) for node in nodes for shape in node.parameters)
     return replace(

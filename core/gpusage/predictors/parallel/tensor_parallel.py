@@ -27,9 +27,9 @@ from gpusage.predictors.parallel.data_parallel import FULLY_SHARDED
 from gpusage.predictors.parallel.even_parts import require_even_parts
 from gpusage.predictors.work.lowering import Lowering, split_kinds
 from gpusage.predictors.work.operators import OperatorClass
-from gpusage.predictors.work.sequences import Attention, find_attentions, key_count
+from gpusage.predictors.work.sequences import find_attentions, key_count
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import ModelGraph, Shape, Workload
+from gpusage_hooks.types import ModelGraph, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,13 @@ def divided_layers(lowering: Lowering, graph: ModelGraph, workload: Workload) ->
     if workload.tensor == 1:
         return DividedLayers(lowering=lowering)
     _require_divisible(graph, workload.tensor)
+
     part = 1.0 / workload.tensor
     has_weight = np.array([bool(kind.parameters) for kind in lowering.structure.kinds], dtype=bool)
     is_linear = (lowering.operator_class == OperatorClass.PRODUCT) & has_weight
     whole, labels = split_kinds(lowering, _divided_ends(graph, is_linear[lowering.structure.kind_of_node].tolist()))
+
+    # A linear layer reads whole and writes divided, or reads divided and sums; all else does as what it reads.
     reads, writes = labels >= _READS, labels % _READS == _WRITES
     is_product = (whole.operator_class == OperatorClass.PRODUCT) & (reads != writes)
     sums = is_product & reads
@@ -67,6 +70,7 @@ def divided_layers(lowering: Lowering, graph: ModelGraph, workload: Workload) ->
     by_tokens = is_sequence_parallel & ~is_product
     read, written = (np.where(is_divided | by_tokens, part, 1.0) for is_divided in (reads, writes))
     stored = np.where(sums & is_sequence_parallel, part, written)
+
     counts = whole.structure.counts * sums
     last = whole.structure.kind_of_node[whole.structure.output_nodes[-1:]]
     return DividedLayers(
@@ -102,6 +106,8 @@ def _divided_ends(graph: ModelGraph, is_linear: list[bool]) -> IntArray:
     OPT's small models, ALBERT, wav2vec 2) is whole.
     """
     scores, whole = sorted(one.scores for one in find_attentions(graph)), set[int]()
+
+    # Each round finds one more layer that must be whole, until every attention reads what is divided.
     while True:
         labels = _labels(graph, is_linear, whole)
         undivided = (one for one in scores if not _reads_divided(graph, labels, one))
@@ -153,21 +159,14 @@ def _require_divisible(graph: ModelGraph, tensor: int) -> None:
         )
         raise GraphError(message)
     attentions = find_attentions(graph)
-    heads = {_head_count(graph.nodes[one.scores].inputs[0]) for one in attentions}
-    heads |= {_key_head_count(graph, one) for one in attentions}
+    heads = set[int]()
+    for one in attentions:
+        query = graph.nodes[one.scores].inputs[0]  # batch, heads, length, width; or heads multiplied with the batch
+        windows = abs(query[0]) if len(query) > 3 else 1  # of a sample, each with all heads (Swin's)
+        # Several heads of queries may share keys, which are repeated for them only after they are divided.
+        keys = one.key_elements // max(windows * key_count(graph, one) * query[-1], 1)
+        heads |= {query[1] if len(query) > 3 else abs(query[0]), max(keys, 1)}
     if not heads:
         message = f"Model {graph.name!r} must have attention heads for 'tensor'; got none. Remove 'tensor'."
         raise GraphError(message)
     require_even_parts(graph, "heads", heads, tensor, key="tensor")
-
-
-def _head_count(query: Shape) -> int:
-    """Return the heads of *query*: beside the batch, or multiplied with it."""
-    return query[1] if len(query) > 3 else abs(query[0])  # batch, heads, length, width
-
-
-def _key_head_count(graph: ModelGraph, attention: Attention) -> int:
-    """Return the heads of the keys, before those are repeated that several heads of queries share."""
-    query = graph.nodes[attention.scores].inputs[0]
-    windows = abs(query[0]) if len(query) > 3 else 1  # of a sample, each with all heads (Swin's)
-    return max(attention.key_elements // max(windows * key_count(graph, attention) * query[-1], 1), 1)

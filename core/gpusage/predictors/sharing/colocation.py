@@ -53,7 +53,10 @@ class ColocationDeviations(NamedTuple):
 
 
 class LearnedColocation(NamedTuple):
-    """What was measured of which jobs; a row of *jobs* is scaled features as `features_of` gives them.
+    """What was measured of which jobs, an additive model of two effects, and how near a job must be to count.
+
+    A new job's effects are means over the measured jobs, weighted by a Gaussian kernel of their distance
+    (Nadaraya-Watson regression); a row of *jobs* is scaled features as `features_of` gives them.
 
     Attributes:
         sensitivity: By how much each job's throughput lies above the average (below it: negative), over all partners.
@@ -82,22 +85,30 @@ class LearnedColocation(NamedTuple):
 @hookimpl(trylast=True)
 def predict_colocation(needs: Sequence[GpuNeed], gpu: Gpu) -> Colocation:
     """Predict what jobs, each given by its need on *gpu*, do to each other under MPS."""
-    percents = _thread_percents(needs)
+    # What each job uses and some headroom, cut down together where the sum is above 100.
+    wanted = [min(100.0, 100.0 * (need.sm_activity.high + HEADROOM)) for need in needs]
+    cut = min(1.0, 100.0 / sum(wanted)) if wanted else 1.0
+    percents = tuple(max(1, int(percent * cut)) for percent in wanted)
+
     learned = learned_colocation(pretrained().colocation)
     rows = features_of(needs)
     deviations = deviations_of(learned, rows)
     models = [need.parameter_count for need in needs]
-    values = [1.0] if len(needs) == 1 else throughputs(learned, rows, models, percents)
-    total = sum(values)
-    highest = float(len(needs))
     alone = len(needs) == 1
+    values = [1.0] if alone else throughputs(learned, rows, models, percents)
+    total, highest = sum(values), float(len(needs))
+
+    # Caps in proportion to what each job needs, whole MiB: what fits leaves room for all. Nothing is left over, for
+    # libraries are faster with the memory that they take because it is there.
     usable_bytes = memory_cap_bytes(gpu.memory_bytes, WHOLE_PERCENT)
-    fits = sum(need.required_bytes.high for need in needs) <= usable_bytes
+    required = [need.required_bytes.high for need in needs]
+    caps = tuple(int(usable_bytes / MIB * each / sum(required)) * MIB for each in required)
+    fits = sum(required) <= usable_bytes
     return Colocation(
         gpu=gpu.name,
         normalised_throughput=tuple(_interval(value, 1.0, 0.0 if alone else deviations.one) for value in values),
         mps_thread_percent=percents,
-        memory_cap_bytes=_memory_caps(needs, usable_bytes),
+        memory_cap_bytes=caps,
         throughput_sum=_interval(total, highest, 0.0 if alone else deviations.total),
         fits=fits,
         recommended=fits and len(needs) > 1 and total >= WORTHWHILE_SUM,
@@ -164,10 +175,16 @@ def pair_throughputs(
     known = likeness.max(axis=1, initial=0.0)
     shares = likeness * (known / np.maximum(likeness.sum(axis=1), 1e-300))[:, np.newaxis]
     measured = learned.average + (shares @ learned.sensitivity)[:, np.newaxis] + shares @ learned.pressure
+
+    # By the rule of `throughputs_by_rule`, each row's job with each column's as its partner.
+    _, busy, sm, dram, _, _ = JobFeatures(*rows.T)
+    slowdown = 1.0 + INTERFERENCE * np.outer(dram, dram) + CONTENTION * np.outer(busy, busy)
+    crowding = np.maximum(np.add.outer(sm, sm), np.add.outer(dram, dram))
+    by_rule = 1.0 / np.maximum(1.0, crowding) / slowdown
     names = np.array([count or 0 for count in models])  # models without weights are not alike
     alike = (names[:, np.newaxis] == names) & (names > 0)
-    by_rule = _pairs_by_rule(rows)
     by_rule = np.where(alike, np.minimum(by_rule, learned.same_model), by_rule)
+
     either = 1.0 - np.outer(1.0 - known, 1.0 - known)
     return np.clip(
         either * np.clip(measured, MIN_THROUGHPUT, 1.0) + (1.0 - either) * by_rule, MIN_THROUGHPUT, 1.0
@@ -182,14 +199,6 @@ def throughputs_by_rule(rows: FloatArray) -> FloatArray:
     return np.asarray(1.0 / crowding / slowdown)
 
 
-def _pairs_by_rule(rows: FloatArray) -> FloatArray:
-    """Return what `throughputs_by_rule` gives each row's job with each column's as partner."""
-    _, busy, sm, dram, _, _ = JobFeatures(*rows.T)
-    slowdown = 1.0 + INTERFERENCE * np.outer(dram, dram) + CONTENTION * np.outer(busy, busy)
-    crowding = np.maximum(np.add.outer(sm, sm), np.add.outer(dram, dram))
-    return np.asarray(1.0 / np.maximum(1.0, crowding) / slowdown)
-
-
 def similarities(learned: LearnedColocation, rows: FloatArray) -> FloatArray:
     """Return how like each of *rows* is to each measured job, 0 to 1."""
     away = ((rows - learned.mean) / learned.scale)[:, np.newaxis] - learned.jobs
@@ -202,22 +211,6 @@ def deviations_of(learned: LearnedColocation, rows: FloatArray) -> ColocationDev
     if are_known.all():
         return learned.known
     return learned.partly if are_known.any() else learned.unknown
-
-
-def _thread_percents(needs: Sequence[GpuNeed]) -> tuple[int, ...]:
-    """Return each job's thread percentage: what it uses and some headroom, cut down together where the sum is > 100."""
-    wanted = [min(100.0, 100.0 * (need.sm_activity.high + HEADROOM)) for need in needs]
-    cut = min(1.0, 100.0 / sum(wanted)) if wanted else 1.0
-    return tuple(max(1, int(percent * cut)) for percent in wanted)
-
-
-def _memory_caps(needs: Sequence[GpuNeed], usable_bytes: int) -> tuple[int, ...]:
-    """Return each job's part of the memory, whole MiB, in proportion to what it needs: what fits leaves room for all.
-
-    Nothing is left over: libraries are faster with the memory that they take because it is there.
-    """
-    required = [need.required_bytes.high for need in needs]
-    return tuple(int(usable_bytes / MIB * each / sum(required)) * MIB for each in required)
 
 
 def _interval(value: float, highest: float, deviation: float) -> Interval:

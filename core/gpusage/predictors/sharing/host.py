@@ -82,12 +82,14 @@ def _weights(busy_s: FloatArray, step_s: FloatArray, kernel_count: FloatArray, d
     own = (_LOG_GPU_SHARE + np.log(step_s / busy_s)[:, np.newaxis]) / doubt.own
     host = (_LOG_HOST_SHARE + np.log(step_s / (kernel_count * doubt.launch_s))[:, np.newaxis]) / doubt.host
     against = own**2 + np.minimum(host, MAX_HOST_DEVIATION) ** 2
+    # Logarithms of a log-normal density, from which the largest is taken so that none underflows for all ratios.
     weights: FloatArray = np.exp(-_HALF * (against - against.min(axis=1, keepdims=True)))
     return weights
 
 
 def _median(weights: FloatArray) -> FloatArray:
     """Return the logarithm of the ratio below which half of each row of *weights* lies."""
+    # Linear between the two grid points between which the cumulated weights pass a half.
     below = weights.cumsum(axis=1) / weights.sum(axis=1, keepdims=True) - _HALF
     after = np.clip((below < 0).sum(axis=1), 1, len(_RATIOS) - 1)
     rows, step = np.arange(len(below)), _RATIOS[1] - _RATIOS[0]
@@ -126,10 +128,13 @@ def utilizations(known: float, there: WorkloadAnalysis, here: WorkloadAnalysis, 
     """
     growth = here.workload.batch_size / there.workload.batch_size
     accounts = step_account(there, gpus), step_account(here, gpus)
-    knowns = known, min(known, GREATEST_SHARE)  # nvidia-smi rounds: 100 % does not say that a host needs no time at all
+
+    # nvidia-smi rounds: 100 % does not say that a host needs no time at all.
+    knowns = known, min(known, GREATEST_SHARE)
     ends = np.sort(
         [utilization_at_batch(one, *accounts, growth, most) for one in knowns for most in (0.0, np.inf)], axis=0
     )
+
     values = utilization_at_batch(known, *accounts, growth, MAX_STEP_GAPS)
     lows, highs = (
         ends[0] / (ends[0] + (1.0 - ends[0]) * ODDS_FACTOR),
@@ -162,7 +167,11 @@ def utilization_at_batch(
     """
     observed_s = there.busy_s / max(known, LEAST_SHARE)
     wait_s = np.maximum(observed_s - there.usual_s, 0.0)
+
+    # What waits in each step is the same at any batch; the rest is data, so much for each sample.
     of_step_s = np.minimum(wait_s, most_gaps * there.gaps_s) if np.isfinite(most_gaps) else wait_s
+
+    # A host that is faster than a usual one leaves this part of the gaps.
     idle = (observed_s - there.busy_s) / np.maximum(there.usual_s - there.busy_s, 1e-12)
     usual_s = here.busy_s + (here.usual_s - here.busy_s) * np.minimum(idle, 1.0)
     shares = here.busy_s / np.maximum(usual_s + of_step_s + (wait_s - of_step_s) * growth, 1e-12)

@@ -100,9 +100,8 @@ def _kernel_growths(
     """
     whole = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])
     blocks = analysis.kernels.blocks[:, np.newaxis] / filling_blocks
-    before, after = (
-        1.0 + (blocks / np.array([each.sm_count for each in some])) ** 4 for some in (gpus, _in_a_row(parts))
-    )
+    in_a_row = [part for of_gpu in parts for part in of_gpu]
+    before, after = (1.0 + (blocks / np.array([each.sm_count for each in some])) ** 4 for some in (gpus, in_a_row))
     bandwidth_ratios = np.array(
         [
             streaming_bytes_per_s(gpu) / streaming_bytes_per_s(part)
@@ -110,16 +109,13 @@ def _kernel_growths(
             for part in of_gpu
         ]
     )
+
     times = analysis.on(gpus).kernel_times
     compute, traffic, launch_s = times.compute_s**4, times.traffic_s**4, times.launch_s
     before_s = (compute + traffic) ** 0.25 + launch_s
     after_s = (compute[:, whole] * after / before[:, whole] + traffic[:, whole] * bandwidth_ratios**4) ** 0.25
     growth: FloatArray = (after_s + launch_s) / np.maximum(before_s[:, whole], _TINY_S)
     return growth
-
-
-def _in_a_row(parts: Sequence[Sequence[Gpu]]) -> list[Gpu]:
-    return [part for of_gpu in parts for part in of_gpu]
 
 
 def _in_proportion(gpus: Sequence[Gpu], parts: Sequence[Sequence[Gpu]]) -> list[Gpu]:
@@ -175,9 +171,12 @@ def predict_slowdown(
     """Predict the step time on each of a GPU's *parts* against that on the whole of it, for all *gpus* at once."""
     analysis = analyze(graph, workload)
     deviations = _deviations(slowdown_rule(analysis))
+
+    # All parts of all GPUs in a row, so that numpy computes them at once.
     gpu_of = np.repeat(np.arange(len(gpus)), [len(of_gpu) for of_gpu in parts])
     working = _working(analysis.timing(gpus), known, deviations)
     ends = slowdowns(working[:, gpu_of], growths(analysis, gpus, parts), deviations)
+
     rows = iter(ends.T.tolist())
     return [
         [
@@ -237,10 +236,16 @@ def busy_shares(
         return [None] * len(gpus)
     analysis = analyze(graph, workload)
     timing, deviations = analysis.timing(gpus), _deviations(slowdown_rule(analysis))
-    return [
-        _busy_share(of_gpu.step_time_s, timing, index, deviations) if of_gpu.step_time_s else None
-        for index, of_gpu in enumerate(known)
-    ]
+
+    intervals: list[Interval | None] = []
+    for index, of_gpu in enumerate(known):
+        if of_gpu.step_time_s is None:
+            intervals.append(None)
+            continue
+        shares = _shares_from_step_time(of_gpu.step_time_s, timing, index, deviations.host)
+        low, value, high = np.minimum(share_interval(shares, "step_time", deviations)[:, 0], 1.0).tolist()
+        intervals.append(Interval(value=value, low=low, high=high))
+    return intervals
 
 
 def gpu_bound_odds(graph: ModelGraph, workload: Workload, gpu: Gpu, step_time_s: float) -> float:
@@ -251,17 +256,11 @@ def gpu_bound_odds(graph: ModelGraph, workload: Workload, gpu: Gpu, step_time_s:
     analysis = analyze(graph, workload)
     timing, doubt = analysis.timing([gpu]), _deviations(slowdown_rule(analysis)).host
     count, predicted_s = np.exp(timing.features[[0, 0], KERNEL_COUNT]), float(timing.step_s[0])
+
+    # Against the odds of a step as predicted, which leave some to the host, too.
     steps_s = np.array([max(step_time_s, predicted_s), predicted_s])
     known, predicted = gpu_bound_probability(timing.busy_s[[0, 0]], steps_s, count, doubt).tolist()
     return float(min(known / max(predicted, 1e-30), 1.0))
-
-
-def _busy_share(step_time_s: Figure, timing: Timing, index: int, deviations: SlowdownDeviations) -> Interval:
-    shares = share_interval(
-        _shares_from_step_time(step_time_s, timing, index, deviations.host), "step_time", deviations
-    )
-    low, value, high = np.minimum(shares[:, 0], 1.0).tolist()
-    return Interval(value=value, low=low, high=high)
 
 
 def _shares_from_step_time(step_time_s: Figure, timing: Timing, index: int, host: HostUncertainty) -> FloatArray:

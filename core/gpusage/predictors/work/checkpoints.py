@@ -67,41 +67,37 @@ def checkpoints_of(lowering: Lowering, least_share: float = LEAST_SHARE) -> Chec
     stored = lowering.output_bytes[structure.kind_of_node]
     nodes = np.arange(len(stored))
     start, twice = nodes.copy(), np.zeros(len(nodes), dtype=bool)
-    first, length, count = _blocks(structure, stored)
+
+    # A block starts where least is kept for the backward pass: between two nodes, what is stored and still to be read.
+    first, length, cover = _repetition(structure.kind_of_node)
+    count = 0
+    if length:
+        ends = np.bincount(structure.last_reader, weights=stored, minlength=len(stored))
+        crossing = np.cumsum(stored) - np.cumsum(ends)
+        means = [crossing[first + at + length - 1 : first + cover : length].mean() for at in range(length)]
+        shift = int(np.argmin(means))
+        first, count = first + shift, (cover - shift) // length
+
     inside = slice(first, first + count * length)
     twice[inside] = True
     if not count or float(stored[twice].sum()) < least_share * float(stored.sum()):
         return Checkpoints(start=nodes, recomputed_nodes=np.ones(len(nodes), dtype=bool), has_blocks=False)
+
     start[inside] = first + (nodes[inside] - first) // length * length
     return Checkpoints(start=start, recomputed_nodes=twice, has_blocks=True)
-
-
-def _blocks(structure: Structure, stored: FloatArray) -> tuple[int, int, int]:
-    """Return first node, length and number of the repeated blocks; zero of them where nothing repeats."""
-    first, length, cover = _repetition(structure.kind_of_node)
-    if not length:
-        return 0, 0, 0
-    ends = np.bincount(structure.last_reader, weights=stored, minlength=len(stored))
-    crossing = np.cumsum(stored) - np.cumsum(ends)
-    shift = int(np.argmin([crossing[first + at + length - 1 : first + cover : length].mean() for at in range(length)]))
-    return first + shift, length, (cover - shift) // length
 
 
 def _repetition(kinds: IntArray) -> tuple[int, int, int]:
     """Return first node, period and length of the longest part that repeats; the least such period, 0 for none."""
     best = (0, 0, 0)
     for period in range(1, min(len(kinds) // 2, LONGEST_BLOCK) + 1):
-        first, run = _longest_run(kinds[:-period] == kinds[period:])
+        # The longest run of nodes each of which equals the one a period later.
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], kinds[:-period] == kinds[period:], [False]))))
+        if not len(edges):
+            continue
+        starts, lengths = edges[::2], edges[1::2] - edges[::2]
+        longest = int(np.argmax(lengths))
+        run = int(lengths[longest])
         if run >= period and run + period > best[2]:
-            best = (first, period, run + period)
+            best = (int(starts[longest]), period, run + period)
     return best
-
-
-def _longest_run(holds: BoolArray) -> tuple[int, int]:
-    """Return where the longest run of truths starts, and how long it is."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], holds, [False]))))
-    if not len(edges):
-        return 0, 0
-    starts, lengths = edges[::2], edges[1::2] - edges[::2]
-    longest = int(np.argmax(lengths))
-    return int(starts[longest]), int(lengths[longest])

@@ -122,13 +122,18 @@ def decoding_work(
     """
     whole, parts = split_kinds(lowering, sequences.parts)
     sizes = _Sizes(graph, sequences, parts, batch_size, cache)
+
+    # A decoder with an encoder begins with one token, whatever the prompt.
     prompt, new = decoding.prompt_tokens, decoding.new_tokens
     first = 1 if sequences.has_encoder else prompt
     read, written = prompt / sequences.prompt, sequences.written
+
+    # The mean pass over one token attends to what the first pass left, and to half of the new tokens.
     token = _rescale_sequence(whole, sizes, _Scale(read, 1 / written, (first + new / 2) / written))
     token = _without_encoder(token, parts)
     if not cache.is_fused:
         token = _with_copied_cache(token, sizes, first + new / 2)
+
     prompt_pass = _rescale_sequence(whole, sizes, _Scale(read, first / written, first / written))
     return DecodingWork(
         prompt=prompt_pass,
@@ -211,28 +216,23 @@ class _Sizes(NamedTuple):
     batch_size: int
     cache: CacheSizes
 
-    @property
-    def float_bytes(self) -> float:
-        """Return the bytes of a number in the cache."""
-        return self.cache.float_bytes
-
     def of_input(self, node: int, place: int) -> float:
         """Return the bytes of an input of a node."""
-        return self.float_bytes * element_count(self.graph.nodes[node].inputs[place], self.batch_size)
+        return self.cache.float_bytes * element_count(self.graph.nodes[node].inputs[place], self.batch_size)
 
     def of_keys(self, attention: Attention) -> float:
         """Return the bytes of the keys of all tokens."""
-        return self.float_bytes * self.batch_size * attention.key_elements
+        return self.cache.float_bytes * self.batch_size * attention.key_elements
 
     def of_values(self, attention: Attention) -> float:
         """Return the bytes of the values of all tokens."""
-        return self.float_bytes * self.batch_size * attention.value_elements
+        return self.cache.float_bytes * self.batch_size * attention.value_elements
 
     def of_cache(self, *, part: Part) -> float:
         """Return the bytes of keys and values of all attentions of *part*."""
         attentions = [one for one in self.sequences.attentions if self.sequences.parts[one.values] == part]
         elements = sum(one.key_elements + one.value_elements for one in attentions)
-        return self.batch_size * self.float_bytes * elements
+        return self.batch_size * self.cache.float_bytes * elements
 
 
 def _rescale_sequence(lowering: Lowering, sizes: _Sizes, scale: _Scale) -> Lowering:
@@ -241,12 +241,16 @@ def _rescale_sequence(lowering: Lowering, sizes: _Sizes, scale: _Scale) -> Lower
     share, keys = scale.of(sizes.parts)
     work, written = share.copy(), share.copy()
     read, width = lowering.read_bytes * share, lowering.width.copy()
+
+    # Scores, and what is done to them, grow with tokens and with keys.
     for one in sizes.sequences.attentions:
         grown = kind[[*one.between, *([one.scores] if one.scores != one.values else [])]]
         work[grown] = written[grown] = (share * keys)[grown]
         width[grown] = lowering.width[grown] * keys[grown]
         read[grown] = (lowering.read_bytes * share * keys)[grown]
         work[kind[one.values]] = (share * keys)[kind[one.values]]
+
+    # What an attention reads: queries of the tokens of the pass, keys and values of all before them.
     for one in sizes.sequences.attentions:
         of_scores, of_values = kind[one.scores], kind[one.values]
         query, key = sizes.of_input(one.scores, 0) * share[of_scores], keys[of_values]
@@ -257,10 +261,13 @@ def _rescale_sequence(lowering: Lowering, sizes: _Sizes, scale: _Scale) -> Lower
             scores = 0.0 if is_fused else sizes.of_input(one.values, 0) * share[of_values] * key
             read[of_scores] = query + sizes.of_keys(one) * key
             read[of_values] = scores + sizes.of_values(one) * key
+
+    # Logits are made of the last token alone.
     last = kind[structure.output_nodes]
     last = last[lowering.operator_class[last] == OperatorClass.PRODUCT]
     work[last] = written[last] = 1.0 / sizes.sequences.written
     read[last] = lowering.read_bytes[last] / sizes.sequences.written
+
     rescaled = replace(
         lowering,
         flop=lowering.flop * work,

@@ -29,7 +29,7 @@ from gpusage.predictors.work.operators import (
     operator_number,
 )
 from gpusage.predictors.work.structure import Role, Structure
-from gpusage_hooks.types import Node
+from gpusage_hooks.types import Node, Shape
 
 ELEMENT_BYTES = {"int64": 8, "int32": 4, "int8": 1, "bool": 1}
 
@@ -143,9 +143,16 @@ def kind_table(structure: Structure, batch_size: int) -> KindTable:
     outputs = _column([sum(map(count, node.outputs)) for node in nodes]) * works
     inputs, fp32_inputs = _inputs(structure, classes, sizes)
     weights = _column([sum(map(count, node.parameters)) for node in nodes])
+    sequential_steps, dependent_loads, width = _lengths(nodes, classes, roles, sizes)
+
+    flop = _FLOP_PER_OUTPUT[operators] * outputs
+    chosen = _HAS_FORMULA[operators].nonzero()[0].tolist()
+    formulas = [RULE_OF_NUMBER[number].flop for number in operators[chosen].tolist()]
+    flop[chosen] = [formula(nodes[index], sizes) for index, formula in zip(chosen, formulas, strict=True) if formula]
+
     return KindTable(
         operator_class=classes,
-        flop=_flop(nodes, operators, outputs, sizes) * works,
+        flop=flop * works,
         inputs=inputs,
         fp32_inputs=fp32_inputs,
         outputs=outputs,
@@ -157,10 +164,11 @@ def kind_table(structure: Structure, batch_size: int) -> KindTable:
         extra_bytes=_EXTRA_BYTES[saves],
         saves_inputs=_SAVES_INPUT[saves],
         saves_output=_SAVES_OUTPUT[saves],
-        sequential_steps=_sequential_steps(nodes, classes),
-        dependent_loads=_dependent_loads(nodes, roles, sizes),
-        width=_width(nodes, classes),
-        non_contiguous=_reordered_elements(roles, classes, outputs),
+        sequential_steps=sequential_steps,
+        dependent_loads=dependent_loads,
+        width=width,
+        # A product of what lies in another order adds its bias by a kernel of its own instead (`Role.SEPARATE_BIAS`).
+        non_contiguous=(roles == _NON_CONTIGUOUS) * outputs * (classes != _PRODUCT),
         sums=_IS_SUM[classes],
         matrix=_IS_MATRIX[classes] & (roles != _UNFUSED),
         reads_half=_IS_SUM[classes] | _IS_IN_HALF[operators],
@@ -198,14 +206,6 @@ _MUL, _DIV = operator_number("Mul"), operator_number("Div")
 _IS_IN_HALF = np.isin(OPERATORS, NORMALIZATIONS_IN_HALF)
 
 
-def _flop(nodes: Sequence[Node], operators: IntArray, outputs: FloatArray, sizes: ElementCounts) -> FloatArray:
-    flop: FloatArray = _FLOP_PER_OUTPUT[operators] * outputs
-    chosen = _HAS_FORMULA[operators].nonzero()[0].tolist()
-    formulas = [RULE_OF_NUMBER[number].flop for number in operators[chosen].tolist()]
-    flop[chosen] = [formula(nodes[index], sizes) for index, formula in zip(chosen, formulas, strict=True) if formula]
-    return flop
-
-
 def _inputs(structure: Structure, classes: IntArray, sizes: ElementCounts) -> tuple[FloatArray, FloatArray]:
     """Return what is read, and what of it is wide; the inside of a fused attention reads nothing, its end no scores."""
     nodes, wide, count = structure.kinds, structure.fp32_inputs, sizes.__getitem__
@@ -214,7 +214,8 @@ def _inputs(structure: Structure, classes: IntArray, sizes: ElementCounts) -> tu
     if wide:
         pairs = zip(nodes, wide, strict=True)
         fp32_elements[:] = [sum(compress(map(count, node.inputs), flags)) for node, flags in pairs]
-    for index in (structure.roles == _VALUES).nonzero()[0].tolist():
+
+    for index in (structure.roles == _VALUES).nonzero()[0].tolist():  # the scores never reach memory
         last = nodes[index].inputs[-1:]
         input_sizes[index] = sum(map(count, last))
         fp32_elements[index] = input_sizes[index] * (bool(wide) and any(wide[index][-1:]))
@@ -222,50 +223,28 @@ def _inputs(structure: Structure, classes: IntArray, sizes: ElementCounts) -> tu
     return input_sizes * reads, fp32_elements * reads
 
 
-def _sequential_steps(nodes: Sequence[Node], classes: IntArray) -> FloatArray:
-    """Return the time steps of a recurrence: of the first two sizes the one where its layout has them.
+def _lengths(
+    nodes: Sequence[Node], classes: IntArray, roles: IntArray, sizes: ElementCounts
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return time steps of recurrences, waits for memory in a row, and widths of the products nearest to the kinds."""
+    steps, loads, widths = np.ones(len(nodes)), np.zeros(len(nodes)), np.ones(len(nodes))
 
-    Where that one follows the batch, it is the other.
-    """
-    steps = np.ones(len(nodes))
+    # Of an input's first two sizes, time is the one where the layout has it; where that follows the batch, the other.
     for index in (classes == _RECURRENT).nonzero()[0].tolist():
-        sizes = nodes[index].inputs[0][:2] if nodes[index].inputs else ()
-        in_order = reversed(sizes) if dict(nodes[index].attributes).get("layout") else sizes
+        first = nodes[index].inputs[0][:2] if nodes[index].inputs else ()
+        in_order = reversed(first) if dict(nodes[index].attributes).get("layout") else first
         steps[index] = next((size for size in in_order if size > 0), 1)
-    return steps
 
-
-def _reordered_elements(roles: IntArray, classes: IntArray, outputs: FloatArray) -> FloatArray:
-    """Return the elements that lie in another order; a product of such adds its bias instead (`Role.SEPARATE_BIAS`)."""
-    elements: FloatArray = (roles == _NON_CONTIGUOUS) * outputs * (classes != _PRODUCT)
-    return elements
-
-
-def _dependent_loads(nodes: Sequence[Node], roles: IntArray, sizes: ElementCounts) -> FloatArray:
-    """Return how often a thread that interpolates a pixel waits for memory: for all samples and channels in turn."""
-    dependent_loads = np.zeros(len(nodes))
+    # A thread that interpolates a pixel waits for memory for all samples and channels in turn.
     for index in (roles == _INTERPOLATION).nonzero()[0].tolist():
-        dependent_loads[index] = sizes[nodes[index].outputs[0][:2]]
-    return dependent_loads
+        loads[index] = sizes[nodes[index].outputs[0][:2]]
 
-
-def _width(nodes: Sequence[Node], classes: IntArray) -> FloatArray:
-    """Return the width of the product that a kind is or comes nearest to."""
-    widths = np.ones(len(nodes))
-    chosen = _IS_WIDE[classes].nonzero()[0].tolist()
-    is_convolution = (classes[chosen] <= _GROUPED_CONVOLUTION).tolist()
-    widths[chosen] = [
-        max(_channels(nodes[index]) if convolves else _row(nodes[index]), 1)
-        for index, convolves in zip(chosen, is_convolution, strict=True)
-    ]
-    return widths
-
-
-def _channels(node: Node) -> int:
-    """Return the channels that one group of a convolution writes."""
-    shape = node.outputs[0] if node.outputs else ()
-    return shape[1] // group_count(node) if len(shape) > 1 else 1
-
-
-def _row(node: Node) -> int:
-    return node.outputs[0][-1] if node.outputs and node.outputs[0] else 1
+    # The channels that one group of a convolution writes; elsewhere a row of the output.
+    is_convolution = (classes <= _GROUPED_CONVOLUTION).tolist()
+    for index in _IS_WIDE[classes].nonzero()[0].tolist():
+        shape: Shape = nodes[index].outputs[0] if nodes[index].outputs else ()
+        if is_convolution[index]:
+            widths[index] = max(shape[1] // group_count(nodes[index]) if len(shape) > 1 else 1, 1)
+        else:
+            widths[index] = max(shape[-1] if shape else 1, 1)
+    return steps, loads, widths

@@ -55,7 +55,8 @@ def layouts_of(graph: ModelGraph) -> Layouts:
     non_contiguous, channels_last = set[int](), set[int]()
     for index, (node, makers) in enumerate(zip(graph.nodes, graph.producers, strict=True)):
         if node.op_type != "Transpose" and orders.keys().isdisjoint(makers):
-            continue
+            continue  # it reads and writes in plain order, as nearly all nodes do
+
         order = _order(node, makers, orders)
         if order and order != tuple(range(len(order))):
             orders[index] = order
@@ -73,6 +74,7 @@ def _order(node: Node, makers: tuple[int, ...], orders: Mapping[int, Order]) -> 
     source, output = node.inputs[0], node.outputs[0]
     if max(len(source), len(output)) > _MOST_RANK:
         return ()
+
     order = _of_input(node, makers, orders, 0)
     if node.op_type == "Transpose":
         return _transposed(order, source, output)
@@ -83,13 +85,12 @@ def _order(node: Node, makers: tuple[int, ...], orders: Mapping[int, Order]) -> 
         return _of_input(node, makers, orders, whole[0]) if whole else ()
     if node.op_type in _PASSING:
         return order if len(source) == len(output) else ()
-    return CHANNELS_LAST if _keeps_channels_last(node, makers, orders) else ()
 
-
-def _keeps_channels_last(node: Node, makers: tuple[int, ...], orders: Mapping[int, Order]) -> bool:
+    # Convolutions and the like write images as they read them, where all of these have their channels side by side.
     saves = class_of(node) in _KEEPING_IMAGES or node.op_type in _PASSING_IMAGES
     is_image = saves and all(len(shape) == _IMAGE_RANK for shape in (*node.inputs, *node.outputs[:_MOST_OUTPUTS]))
-    return is_image and all(orders.get(maker) == CHANNELS_LAST for maker in makers)
+    is_last = is_image and all(orders.get(maker) == CHANNELS_LAST for maker in makers)
+    return CHANNELS_LAST if is_last else ()
 
 
 def _is_non_contiguous_read(node: Node, makers: tuple[int, ...], orders: Mapping[int, Order]) -> bool:
@@ -115,6 +116,7 @@ def _transposed(order: Order, source: Shape, output: Shape) -> Order:
     """Return the order behind a transpose: of equal sizes the first is taken first, for no card has more."""
     if len(output) != len(source):
         return ()
+
     free: dict[int, list[int]] = {}
     for place in reversed(range(len(source))):
         free.setdefault(source[place], []).append(place)

@@ -114,18 +114,27 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         structure: Its structure; where the workload's floats have 2 bytes, the widened one.
         workload: Its batch size, mode, precision, layout and engine count.
     """
-    batch_size, float_bytes = workload.batch_size, activation_bytes(workload)
+    # TensorRT quantizes what stands between two operators, too.
+    is_quantized = (workload.engine, workload.precision) == ("tensorrt", "int8")
+    batch_size, float_bytes = workload.batch_size, 1 if is_quantized else FLOAT_BYTES[workload.precision]
     kinds = kind_table(structure, batch_size)
     is_training = workload.mode == "train"
     weight_bytes = float_bytes if is_training else bytes_per_weight(kinds.operator_class, structure, workload.precision)
     outputs, flop = kinds.outputs, kinds.flop
+
     of_float = np.where(structure.stays_fp32, WIDE_BYTES, float_bytes)
     output_bytes = outputs * np.where(kinds.element_bytes > 0, kinds.element_bytes, of_float)
     stored_bytes = output_bytes * kinds.stored
+
+    # Mixed precision casts what products read to 2 bytes; an attention that no fused kernel takes casts it to 4.
     is_widened = kinds.sums & (structure.roles == Role.UNFUSED) & (float_bytes < WIDE_BYTES)
     cast = np.where(is_widened, kinds.inputs - kinds.fp32_inputs, kinds.fp32_inputs * kinds.reads_half)
     wide = np.where(is_widened, kinds.inputs, kinds.fp32_inputs - cast)
     read = kinds.inputs * float_bytes + wide * (WIDE_BYTES - float_bytes)
+
+    # The loss reads the last output of floats.
+    last = (graph.nodes[index] for index in structure.output_nodes[::-1].tolist())
+    shapes = (node.outputs[0] for node in last if node.element_type == "float" and node.outputs)
     return Lowering(
         operator_class=kinds.operator_class,
         flop=flop,
@@ -151,20 +160,16 @@ def lower(graph: ModelGraph, structure: Structure, workload: Workload) -> Loweri
         parameter_tensor_count=int(kinds.weight_tensors @ structure.counts),
         cast_tensor_count=int((kinds.weight_tensors * kinds.reads_half) @ structure.counts),
         structure=structure,
-        output_elements_of_model=_last_output(graph, structure, batch_size),
+        output_elements_of_model=float(next((element_count(shape, batch_size) for shape in shapes), 0)),
         train=is_training,
     )
-
-
-def activation_bytes(workload: Workload) -> int:
-    """Return the bytes of a number between two operators; TensorRT quantizes these, too."""
-    return 1 if (workload.engine, workload.precision) == ("tensorrt", "int8") else FLOAT_BYTES[workload.precision]
 
 
 def _layout_factors(operator_class: IntArray, structure: Structure, workload: Workload) -> FloatArray:
     """Return how often a kernel of each kind moves what it reads and writes; more than once in half precision alone."""
     if FLOAT_BYTES[workload.precision] == WIDE_BYTES:
         return np.ones(len(operator_class))
+
     is_last = structure.roles == Role.CHANNELS_LAST
     if workload.layout == "channels_last" or workload.engine == "tensorrt":  # which orders tensors as its kernels read
         is_last |= np.array([max(map(len, kind.inputs), default=0) == _IMAGE_RANK for kind in structure.kinds])
@@ -185,8 +190,10 @@ def split_kinds(lowering: Lowering, labels: IntArray) -> tuple[Lowering, IntArra
     structure, count = lowering.structure, int(labels.max(initial=0)) + 1
     pairs, kind_of_node = np.unique(structure.kind_of_node * count + labels, return_inverse=True)
     origin, label_of_kind = np.divmod(pairs, count)
+
     columns = {field.name: getattr(lowering, field.name) for field in fields(lowering)}
     chosen: dict[str, Any] = {name: one[origin] for name, one in columns.items() if isinstance(one, np.ndarray)}
+
     kinds = origin.tolist()
     of_kinds = replace(
         structure,
@@ -241,15 +248,6 @@ def step_flop(lowering: Lowering) -> float:
     return float(lowering.flop @ lowering.structure.counts)
 
 
-def _last_output(graph: ModelGraph, structure: Structure, batch_size: int) -> float:
-    """Return the elements of the model's last output of floats."""
-    for index in structure.output_nodes[::-1].tolist():
-        node = graph.nodes[index]
-        if node.element_type == "float" and node.outputs:
-            return float(element_count(node.outputs[0], batch_size))
-    return 0.0
-
-
 _C = OperatorClass
 _FUSED = (_C.ELEMENTWISE, _C.BATCH_NORMALIZATION, _C.NORMALIZATION, _C.REDUCTION, _C.COPY)
 _FUSES = np.array([one in _FUSED for one in OperatorClass])
@@ -285,12 +283,17 @@ def fused(lowering: Lowering) -> Lowering:
     structure, kind = lowering.structure, lowering.structure.kind_of_node
     classes, count = lowering.operator_class[kind], len(kind)
     fuses = _FUSES[classes]
+
+    # An edge between two nodes that fuse moves nothing; who reads several reads what is left of them.
     works = classes[structure.destinations] != OperatorClass.VIEW
     source, reader = structure.sources[works], structure.destinations[works]
     of_both = fuses[source] & fuses[reader]
     unread_bytes = np.bincount(reader, lowering.output_bytes[kind][source] * of_both, count)
+
+    # What only fused readers read is never written.
     readers = np.bincount(source, minlength=count)
     is_passed_on = fuses & (readers > 0) & (np.bincount(source, of_both, count) == readers)
+
     changes, labels = np.unique(np.stack([unread_bytes, is_passed_on]), axis=1, return_inverse=True)
     whole, label_of_kind = split_kinds(lowering, labels.reshape(-1))
     not_read, passed_on = changes[:, label_of_kind]
@@ -320,7 +323,7 @@ def with_adapters(graph: ModelGraph, rank: int) -> ModelGraph:
     read = {source for sources in graph.producers for source in sources}
     nodes: list[Node] = []
     producers: list[tuple[int, ...]] = []
-    place: dict[int, int] = {}
+    place: dict[int, int] = {}  # of each old node, the node whose output takes its place
     for index, (node, sources) in enumerate(zip(graph.nodes, graph.producers, strict=True)):
         sources_here = tuple(place.get(source, source) for source in sources)
         nodes.append(node)
@@ -330,10 +333,12 @@ def with_adapters(graph: ModelGraph, rank: int) -> ModelGraph:
             nodes += _adapter(node.inputs[0], node.outputs[0], rank)
             producers += [sources_here, (layer + 1,), (layer + 2,), (layer, layer + 3)]
         place[index] = len(nodes) - 1
+
     added = sum(rows * columns for node in nodes if _MARK in node.attributes for rows, columns in node.parameters)
     if not added:
         message = f"Model {graph.name!r} must have linear layers before its output for 'lora'; got none. Remove 'lora'."
         raise GraphError(message)
+
     count = graph.parameter_count + added
     return replace(
         graph, nodes=tuple(nodes), producers=tuple(producers), parameter_count=count, trainable=added / count

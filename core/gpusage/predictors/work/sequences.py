@@ -22,7 +22,7 @@ import numpy as np
 from gpusage.predictors.arrays import BoolArray, IntArray
 from gpusage.predictors.work.operators import OperatorClass, class_of, element_count
 from gpusage_hooks.errors import GraphError
-from gpusage_hooks.types import ModelGraph, Node, Shape
+from gpusage_hooks.types import ModelGraph, Node
 
 _MOST_STEPS = 40
 """Nodes between the product that makes keys and the attention, and between softmax and products; rarely ten."""
@@ -142,13 +142,9 @@ def _cached_elements(graph: ModelGraph, index: int, place: int) -> int:
         node = graph.nodes[producer] if producer >= 0 else None
         if node is None or node.parameters or class_of(node) not in _PASSED or node.op_type == "Concat":
             break
-        least = min(least, element_count(_shape(node.inputs), 1))
+        least = min(least, element_count(node.inputs[0] if node.inputs else (), 1))
         producer = graph.producers[producer][0] if graph.producers[producer] else -1
     return least
-
-
-def _shape(shapes: Sequence[Shape]) -> Shape:
-    return shapes[0] if shapes else ()
 
 
 FRAMES_RANK = 3
@@ -196,12 +192,20 @@ def sequence_model(graph: ModelGraph) -> SequenceModel:
     if len(graph.inputs) > _MOST_INPUTS:
         _raise_unsupported_inputs(graph)
     attentions, reached = find_attentions(graph), _reachable_nodes(graph)
+
+    # A mask of what was written reaches queries, too, but fewer nodes than the tokens themselves.
     decoders = [nodes for nodes in reached if any(_is_cross_attention(graph, one, nodes) for one in attentions)]
-    # a mask of what was written reaches queries, too, but fewer nodes than the tokens themselves
     decoder = max(decoders, key=lambda nodes: int(nodes.sum()), default=None)
-    sequences = (
-        _decoder_only(graph, attentions) if decoder is None else _encoder_decoder(graph, attentions, reached, decoder)
-    )
+    if decoder is not None:
+        sequences = _encoder_decoder(graph, attentions, reached, decoder)
+    else:
+        (_, shape), *others = graph.inputs or (("none", ()),)
+        strange = [name for name, other in others if "decoder" in name or len(other) > SEQUENCE_RANK]
+        if len(shape) != SEQUENCE_RANK or strange:
+            _raise_unsupported_inputs(graph)
+        length, parts = max(abs(shape[1]), 1), np.full(len(graph.nodes), int(Part.DECODER))
+        sequences = SequenceModel(attentions=attentions, parts=parts, prompt=length, written=length, has_encoder=False)
+
     if not attentions:
         raise_decoding_error(graph, "have attentions whose keys and values can be cached; got a model without")
     for one in attentions:
@@ -224,16 +228,6 @@ def _is_cross_attention(graph: ModelGraph, attention: Attention, decoder: BoolAr
     return query and not key
 
 
-def _decoder_only(graph: ModelGraph, attentions: Sequence[Attention]) -> SequenceModel:
-    """Return what a model without an encoder reads and writes."""
-    (_, shape), *others = graph.inputs or (("none", ()),)
-    strange = [name for name, other in others if "decoder" in name or len(other) > SEQUENCE_RANK]
-    if len(shape) != SEQUENCE_RANK or strange:
-        _raise_unsupported_inputs(graph)
-    length, parts = max(abs(shape[1]), 1), np.full(len(graph.nodes), int(Part.DECODER))
-    return SequenceModel(attentions=attentions, parts=parts, prompt=length, written=length, has_encoder=False)
-
-
 def _encoder_decoder(
     graph: ModelGraph, attentions: Sequence[Attention], reached: Sequence[BoolArray], decoder: BoolArray
 ) -> SequenceModel:
@@ -248,16 +242,19 @@ def _encoder_decoder(
     looking = [one for one in attentions if _is_cross_attention(graph, one, decoder)]
     keys = {graph.producers[one.scores][1] for one in looking}
     shapes = [shape for _, shape in graph.inputs]
-    made = [*filter(lambda key: key >= 0, keys)]
+    made = [key for key in keys if key >= 0]
     read = [shape for number, shape in enumerate(shapes) if reached[number][made].any() or -1 - number in keys]
     written = next(shape for shape, nodes in zip(shapes, reached, strict=True) if nodes is decoder)
+
     is_read = bool(read) and len(read[0]) in (SEQUENCE_RANK, FRAMES_RANK)
     if not is_read or len(written) != SEQUENCE_RANK or any(len(shape) > SEQUENCE_RANK for shape in read[1:]):
         _raise_unsupported_inputs(graph)
+
     parts = np.where(decoder, int(Part.DECODER), int(Part.ENCODER))
     parts[[node for one in looking for node in (one.scores, *one.between, one.values)]] = Part.CROSS_ATTENTION
+
+    # Where the encoder is in another file, its output is read, which has the numbers of each token as well.
     sizes = [*map(abs, read[0][1:])]
-    # what an encoder wrote, in another file, has the numbers of each token as well
     states = 0 if _has_encoder(attentions, parts) else key_count(graph, looking[0])
     return SequenceModel(
         attentions=attentions,

@@ -104,8 +104,14 @@ class Structure:
     fp32_inputs: tuple[tuple[bool, ...], ...] = ()
 
 
+_HOST_TYPES = ("int64", "int32", "bool")
+_IS_VIEW = CLASS_OF_NUMBER == OperatorClass.VIEW
+_IS_VIEW_BY_ROLE = np.array([role in (Role.HOST, Role.BIAS) for role in Role])
+
+
 def analyze_structure(graph: ModelGraph) -> Structure:
     """Return the structure of *graph*."""
+    # One entry per edge; an edge from a model input has no maker.
     node_count = len(graph.nodes)
     lengths = np.fromiter(map(len, graph.producers), dtype=np.int64, count=node_count)
     producers = np.fromiter(chain.from_iterable(graph.producers), dtype=np.int64, count=int(lengths.sum()))
@@ -113,9 +119,18 @@ def analyze_structure(graph: ModelGraph) -> Structure:
     inside = producers >= 0
     makers, destinations = producers[inside], destinations[inside]
     read_count = np.bincount(makers, minlength=node_count)
+
     kinds, roles, kind_of_node = _kinds(graph.nodes, _roles(graph, read_count))
     operators = operator_numbers(kinds)
-    roots = _roots(graph, _views(operators, roles)[kind_of_node])
+
+    # The owner of a view's storage is where the view starts; a view of an input or of a weight has none.
+    is_view = _IS_VIEW[operators] & (roles == 0) | _IS_VIEW_BY_ROLE[roles]
+    owners = list(range(node_count))
+    for index in is_view[kind_of_node].nonzero()[0].tolist():
+        sources_of_view = graph.producers[index]
+        owners[index] = owners[sources_of_view[0]] if sources_of_view and sources_of_view[0] >= 0 else -1
+    roots = np.array(owners, dtype=np.int64)
+
     sources = roots[makers]
     stored = sources >= 0
     sources, destinations = sources[stored], destinations[stored]
@@ -146,39 +161,21 @@ def _kinds(nodes: tuple[Node, ...], roles: dict[int, Role]) -> tuple[tuple[Node,
         keys = list(nodes)
     for index, role in roles.items():
         keys[index] = (keys[index], int(role))
+
     kinds = dict(zip(keys, nodes, strict=True))
     numbers = dict(zip(kinds, range(len(kinds)), strict=True))
     kind_of_node = np.fromiter(map(numbers.__getitem__, keys), dtype=np.int64, count=len(keys))
-    kind_roles = [_HOST if node.element_type in _HOST_TYPES and _is_shape(node) else 0 for node in kinds.values()]
+
+    # Small integer tensors are shapes, which PyTorch works out on the host; a role by neighbours goes first.
+    kind_roles = [0] * len(kinds)
+    for number, node in enumerate(kinds.values()):
+        if node.element_type in _HOST_TYPES and all(
+            len(shape) <= 1 and all(0 <= size <= _SHAPE_ELEMENTS for size in shape) for shape in node.outputs
+        ):
+            kind_roles[number] = int(Role.HOST)
     for index, role in roles.items():
         kind_roles[numbers[keys[index]]] = int(role)
     return tuple(kinds.values()), np.array(kind_roles, dtype=np.int64), kind_of_node
-
-
-_HOST = int(Role.HOST)
-_HOST_TYPES = ("int64", "int32", "bool")
-
-
-def _is_shape(node: Node) -> bool:
-    return all(len(shape) <= 1 and all(0 <= size <= _SHAPE_ELEMENTS for size in shape) for shape in node.outputs)
-
-
-def _roots(graph: ModelGraph, is_view: BoolArray) -> IntArray:
-    """Return for each node the owner of its output's storage; a view's owner is where the view starts."""
-    roots = list(range(len(is_view)))
-    for index in is_view.nonzero()[0].tolist():
-        producers = graph.producers[index]
-        roots[index] = roots[producers[0]] if producers and producers[0] >= 0 else -1
-    return np.array(roots, dtype=np.int64)
-
-
-def _views(operators: IntArray, roles: IntArray) -> BoolArray:
-    views: BoolArray = _IS_VIEW[operators] & (roles == 0) | _IS_VIEW_BY_ROLE[roles]
-    return views
-
-
-_IS_VIEW = CLASS_OF_NUMBER == OperatorClass.VIEW
-_IS_VIEW_BY_ROLE = np.array([role in (Role.HOST, Role.BIAS) for role in Role])
 
 
 def _roles(graph: ModelGraph, read_count: IntArray) -> dict[int, Role]:
@@ -187,6 +184,7 @@ def _roles(graph: ModelGraph, read_count: IntArray) -> dict[int, Role]:
     roles = dict.fromkeys(layouts.non_contiguous, Role.NON_CONTIGUOUS) | dict.fromkeys(
         layouts.channels_last, Role.CHANNELS_LAST
     )
+
     softmaxes: list[int] = []
     products: list[int] = []
     for index, node in enumerate(graph.nodes):
@@ -198,6 +196,7 @@ def _roles(graph: ModelGraph, read_count: IntArray) -> dict[int, Role]:
             decided, role = _NEIGHBOUR_RULES[node.op_type](graph, index, node)
             if role:
                 roles[decided] = role
+            # A product of a turned sequence runs as so many small ones, which add no bias as they write.
             if role is Role.BIAS and graph.producers[index][0] in layouts.non_contiguous:
                 roles[decided] = Role.SEPARATE_BIAS
     return {**roles, **_attention_roles(graph, read_count, softmaxes, products)} if softmaxes else roles
@@ -208,7 +207,12 @@ def _reshape_role(graph: ModelGraph, index: int, _: Node) -> tuple[int, Role]:
 
 
 def _sum_role(graph: ModelGraph, index: int, node: Node) -> tuple[int, Role]:
-    return index, Role.BIAS if _is_bias(graph, index, node) else Role.PLAIN
+    """Return the role of a sum: the bias of the product before it, or a sum of its own."""
+    others = node.inputs[1:]
+    if len(others) + len(node.parameters) != 1 or len((others or node.parameters)[0]) != 1:
+        return index, Role.PLAIN
+    is_bias = _producer_type(graph, index) == "MatMul" and graph.nodes[graph.producers[index][0]].parameters
+    return index, Role.BIAS if is_bias else Role.PLAIN
 
 
 def _product_role(graph: ModelGraph, index: int, node: Node) -> tuple[int, Role]:
@@ -233,13 +237,6 @@ _NEIGHBOUR_RULES: Mapping[str, Callable[[ModelGraph, int, Node], tuple[int, Role
 """By operator: the node that a neighbour decides on, and its role."""
 
 
-def _is_bias(graph: ModelGraph, index: int, node: Node) -> bool:
-    others = node.inputs[1:]
-    if len(others) + len(node.parameters) != 1 or len((others or node.parameters)[0]) != 1:
-        return False
-    return _producer_type(graph, index) == "MatMul" and bool(graph.nodes[graph.producers[index][0]].parameters)
-
-
 def _producer_type(graph: ModelGraph, index: int) -> str:
     producers = graph.producers[index]
     return graph.nodes[producers[0]].op_type if producers and producers[0] >= 0 else ""
@@ -258,14 +255,16 @@ def _attention_roles(
     roles: dict[int, Role] = {}
     for softmax in softmaxes:
         path = [softmax]
-        if _producer_type(graph, softmax) == "Add":
+        if _producer_type(graph, softmax) == "Add":  # a mask
             path.append(graph.producers[softmax][0])
         if _producer_type(graph, path[-1]) != "MatMul" or softmax not in readers:
             continue
+
         scores = graph.producers[path[-1]][0]
         alone = all(read_count[index] == 1 for index in (*path, scores))
         if not alone or graph.nodes[scores].parameters or _is_scaled_query(graph, scores):
             continue
+
         if len(graph.nodes[softmax].outputs[0]) != _FUSED_RANK:
             roles.update(dict.fromkeys((*path, scores, readers[softmax]), Role.UNFUSED))
         else:
@@ -280,20 +279,20 @@ def _is_scaled_query(graph: ModelGraph, scores: int) -> bool:
     query, key, *_ = (*graph.producers[scores], -1, -1)
     if key >= 0 and graph.nodes[key].op_type == "Transpose":
         key = graph.producers[key][0] if graph.producers[key] else -1
-    return _is_scaled(graph, query) and not _is_scaled(graph, key)
 
+    def is_scaled(index: int) -> bool:
+        if index < 0:
+            return False
+        node = graph.nodes[index]
+        is_factor = node.op_type in ("Mul", "Div") and len(node.inputs) == 1 and len(node.parameters) <= 1
+        return is_factor and all(prod(weight) <= 1 for weight in node.parameters)
 
-def _is_scaled(graph: ModelGraph, index: int) -> bool:
-    if index < 0:
-        return False
-    node = graph.nodes[index]
-    is_factor = node.op_type in ("Mul", "Div") and len(node.inputs) == 1 and len(node.parameters) <= 1
-    return is_factor and all(prod(weight) <= 1 for weight in node.parameters)
+    return is_scaled(query) and not is_scaled(key)
 
 
 def with_autocast(graph: ModelGraph, structure: Structure) -> Structure:
     """Return the *structure* of *graph* with one kind for each choice of tensors that stay in fp32."""
-    wide: list[bool] = []
+    wide: list[bool] = []  # of each node, whether its output stays in fp32
     numbers: dict[tuple[int, bool, tuple[bool, ...]], int] = {}
     kind_of_node = []
     rules = [_autocast_rule(node, role) for node, role in zip(structure.kinds, structure.roles.tolist(), strict=True)]
@@ -303,6 +302,7 @@ def with_autocast(graph: ModelGraph, structure: Structure) -> Structure:
         result = rule is _AutocastRule.ALWAYS or (rule is _AutocastRule.AS_READ and True in inputs)
         wide.append(result)
         kind_of_node.append(numbers.setdefault((number, result, inputs), len(numbers)))
+
     column = np.array(kind_of_node, dtype=np.int64)
     before = [number for number, _, _ in numbers]
     return replace(

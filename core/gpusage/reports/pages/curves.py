@@ -1,4 +1,4 @@
-"""What shares of a GPU cost, drawn: slowdown against share, one small plot a GPU, as wide as a telephone's screen."""
+"""Plots of slowdown against share, one small plot per GPU, as wide as a telephone's screen."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ WIDTH, HEIGHT = 340, 230
 LEFT, RIGHT, TOP, BOTTOM = 40, 14, 28, 42
 LEAST_PERCENT, WHOLE_PERCENT = 20, 100
 PERCENTS = tuple(range(LEAST_PERCENT, WHOLE_PERCENT + 1, 5))
-"""Shares that a plot needs the prices of."""
+"""Shares whose prices a plot needs."""
 MARKED_PERCENTS = (25, 50, 75)
 LEAST_TOP, MOST_TOP = 2, 8
+"""Limits of the scale: a line that is nearly flat looks flat, and a steep one leaves room for the others."""
 COLOUR, BAND = "#27609c", "#c9dcef"
 CAPTION = (
     "Slowdown against share, alone on the share: times as long as a step on the whole GPU. "
@@ -27,7 +28,7 @@ def plots(curves: Iterable[Sequence[Price]]) -> str:
     """Return one plot a GPU, side by side where there is room, all with the same scale.
 
     Args:
-        curves: For each GPU its prices by rising share.
+        curves: Prices of each GPU by rising share.
     """
     drawn = list(curves)
     top = top_of(drawn)
@@ -41,7 +42,7 @@ def top_of(curves: Iterable[Sequence[Price]]) -> int:
 
 
 def plot(curve: Sequence[Price], top: int) -> str:
-    """Return the plot of one GPU's prices as a picture; what lies above *top* is drawn there."""
+    """Return the plot of one GPU's prices as a picture; values above *top* lie on its upper edge."""
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' role='img'>"
         f"{panel(curve, top)}</svg>"
@@ -49,22 +50,20 @@ def plot(curve: Sequence[Price], top: int) -> str:
 
 
 def panel(curve: Sequence[Price], top: int) -> str:
-    """Return what `plot` draws, to be a part of a picture."""
+    """Return the drawing of `plot` as a part of a picture."""
     title = escape(curve[0].gpu)
+    # The band is one outline: along the low ends from left to right, and back along the high ends.
     low = [_point(price.share_percent, price.slowdown.low, top) for price in curve]
     high = [_point(price.share_percent, price.slowdown.high, top) for price in reversed(curve)]
     value = [_point(price.share_percent, price.slowdown.value, top) for price in curve]
-    marks = "".join(_mark(price.share_percent, price.slowdown, top) for price in _marked_prices(curve))
+    marked = [price for price in curve if price.share_percent in MARKED_PERCENTS]
+    marks = "".join(_mark(price.share_percent, price.slowdown, top) for price in marked)
     return (
         f"<g font-family='system-ui,sans-serif'><title>{title}: slowdown against share</title>"
         f"<text x='{LEFT}' y='16' font-size='14' font-weight='bold'>{title}</text>{_axes(top)}"
         f"<path d='M{'L'.join([*low, *high])}Z' fill='{BAND}' fill-opacity='.7'/>{_proportion(top)}"
         f"<path d='M{'L'.join(value)}' stroke='{COLOUR}' stroke-width='2' fill='none'/>{marks}</g>"
     )
-
-
-def _marked_prices(curve: Sequence[Price]) -> list[Price]:
-    return [price for price in curve if price.share_percent in MARKED_PERCENTS]
 
 
 def _mark(percent: int, slowdown: Interval, top: int) -> str:
@@ -77,6 +76,7 @@ def _mark(percent: int, slowdown: Interval, top: int) -> str:
 
 
 def _proportion(top: int) -> str:
+    # Slowdown times share is the GPU time: on this line it is that of the whole GPU.
     inside = (percent for percent in PERCENTS if WHOLE_PERCENT / percent <= top)
     points = [_point(percent, WHOLE_PERCENT / percent, top) for percent in inside]
     return f"<path d='M{'L'.join(points)}' stroke='#888' stroke-dasharray='4 4' fill='none'/>"
@@ -107,5 +107,6 @@ def _x(percent: float) -> float:
 
 
 def _y(times: float, top: int) -> float:
+    # Clamped to the scale, so that an interval's end beyond it leaves no picture.
     reach = (min(max(times, 1.0), top) - 1.0) / (top - 1.0)
     return HEIGHT - BOTTOM - reach * (HEIGHT - TOP - BOTTOM)

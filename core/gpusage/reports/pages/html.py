@@ -1,4 +1,4 @@
-"""The frame of every page, and its tables; whatever comes from outside is escaped here."""
+"""The frame of every page, and its tables; this module escapes all text from outside."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STYLE = (
 )
 
 NARROW_COLUMNS = 4
-"""A table of so many has room on a telephone's screen."""
+"""A table of so many columns fits a telephone's screen."""
 SCREEN = "<meta name='viewport' content='width=device-width'>"
 """A telephone's screen counts as narrow as it is; a table that is wider scrolls by itself."""
 _UNSEEN = dict.fromkeys((*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "?")
@@ -35,9 +35,9 @@ class Origin:
     """Where a page is from.
 
     Attributes:
-        version: Of gpusage.
-        date: When it was made, for people.
-        command: What made it, as it was typed.
+        version: Version of gpusage.
+        date: Date of the page, for people.
+        command: Command line that made the page.
     """
 
     version: str
@@ -46,15 +46,15 @@ class Origin:
 
 
 def page(title: str, body: str, origin: Origin | None = None) -> str:
-    """Return a whole page; *body* is HTML."""
+    """Return a whole page around the HTML *body*."""
     head = f"<meta charset='utf-8'>{SCREEN}<title>{escape(title)}</title><style>{STYLE}</style>"
-    top = f"<h1>{escape(title)}</h1>{_origin(origin) if origin else ''}"
+    top = f"<h1>{escape(title)}</h1>"
+    if origin:
+        words = f"gpusage {escape(origin.version)}, {escape(origin.date)}: <code>{escape(origin.command)}</code>"
+        top += f"<p><small>{words}</small></p>"
+
+    # Over the whole page, so that no caller can forget a name: markup has no control characters of its own.
     return f"<!doctype html><html lang='en'><head>{head}</head><body>{top}{body}</body></html>\n".translate(_UNSEEN)
-
-
-def _origin(origin: Origin) -> str:
-    words = f"gpusage {escape(origin.version)}, {escape(origin.date)}: <code>{escape(origin.command)}</code>"
-    return f"<p><small>{words}</small></p>"
 
 
 def contents(titles: Iterable[tuple[str, str]]) -> str:
@@ -69,7 +69,7 @@ def heading(level: int, anchor: str, title: str) -> str:
 
 
 def definitions(terms: Mapping[str, str]) -> str:
-    """Return what terms mean."""
+    """Return a list of *terms* with their meanings."""
     items = "".join(f"<dt>{escape(term)}</dt><dd>{escape(text)}</dd>" for term, text in terms.items())
     return f"<dl>{items}</dl>"
 
@@ -83,13 +83,13 @@ def table(columns: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def notes(sentences: Iterable[str]) -> str:
-    """Return a list of sentences, nothing where there is none."""
+    """Return a list of *sentences*; empty without any."""
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     return f"<ul>{items}</ul>" if items else ""
 
 
 def figure(plot: str, caption: str) -> str:
-    """Return a plot with what it shows below it."""
+    """Return a plot with its caption below."""
     return f"<figure>{plot}<figcaption><small>{escape(caption)}</small></figcaption></figure>"
 
 

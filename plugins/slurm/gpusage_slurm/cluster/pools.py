@@ -66,6 +66,7 @@ def pools_of(nodes: Iterable[NodeState], catalogue: GpuCatalogue) -> tuple[GpuPo
     pools = []
     for name, members in grouped.items():
         pool = _pool(name, members, catalogue)
+
         # A feature stands for a type only if no node with it has another type as well.
         wanted = (pool.feature or "").casefold()
         there = (types for node, types in types_of if wanted in map(str.casefold, node.features))
@@ -96,6 +97,7 @@ def _pool(site_type: str, members: list[tuple[NodeState, int]], catalogue: GpuCa
     # Only a feature of all nodes leads to this type and leaves none of them out.
     common = set.intersection(*(set(node.features) for node, _ in members))
     other_types = set.intersection(*(set(counts(node.gres, "gpu")) for node, _ in members)) - {site_type, ""}
+
     # Sites write a feature a100_sxm4 for the type a100-sxm4.
     plain = site_type.lower().replace("-", "_")
     return GpuPool(
@@ -136,6 +138,7 @@ def _catalogue_name(
         names = []
     else:
         names = [site_type, *([] if _names_slices(features) else features)]
+
     known = (known_gpu(catalogue, name) for name in names)
     return next((name for name in known if name), None)
 

@@ -59,6 +59,7 @@ def run_checks(evidence: Evidence) -> tuple[Finding, ...]:
         kill_switch(own),
         *divisions(own),
     )
+
     if first.verdict == "fail":
         unknown = [skipped(name, "slurmctld does not answer", "fix slurmctld first") for name in _SLURM_CHECKS]
         return (first, *ours, *unknown)
@@ -109,6 +110,7 @@ def _rewritten_jobs(evidence: Evidence) -> Finding:
     monitor = (evidence.own.status or {}).get("job_monitor", {})
     if monitor.get("error"):
         return warned(name, f"they cannot be checked: {monitor['error']}", "let gpusaged's user call squeue")
+
     # Shares are only bound and restored where gpusaged may change other users' jobs.
     helpless = evidence.own.configuration.mode == "enforce" and _may_change_no_job(evidence)
     if monitor.get("stuck"):

@@ -164,6 +164,7 @@ def sampler_python(prolog: str) -> str:
     copies = libexec_folder()
     is_wrapper = str(PROLOG.copy(copies)) in read_or_empty(Path(prolog))
     script = (copies if is_wrapper else Path(prolog).resolve().parent) / SAMPLER
+
     try:
         done = subprocess.run([script, "python"], capture_output=True, timeout=scontrol.DEADLINE_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -177,6 +178,7 @@ def _dry_run(socket: str) -> bool:
     environment = scontrol.environment() | {"SLURM_GPUSAGE_DRY_RUN": "1"}
     for pause_s in (0, LONGEST_PAUSE_S):
         time.sleep(pause_s)
+
         # gpusaged counts the questions that reach it: one more after the dry run means that ours did.
         before = _request_count(socket)
         try:
@@ -205,6 +207,7 @@ def _lua_modules() -> frozenset[str]:
     for key, value in os.environ.items():
         if key.startswith("LUA_PATH"):
             folders += [Path(entry.partition("?")[0]) for entry in value.split(";") if entry]
+
     return frozenset(
         module
         for module, name in (("socket", "socket.lua"), ("posix", "posix"))

@@ -77,6 +77,7 @@ def features(name: str, evidence: Evidence) -> Finding:
             "generation is preferred"
         )
         return warned(name, observation, "gpusage slurm install --yes, scontrol reconfigure")
+
     pools = evidence.cluster.pools if evidence.cluster else ()
     bare = [pool.site_type for pool in pools if not pool.feature]
     if len(pools) > 1 and bare:
@@ -119,6 +120,7 @@ def accounting(name: str, evidence: Evidence) -> Finding:
     else:
         observation = "gres/mps is neither tracked nor billed: a share would be free, and outside every limit"
         todo = "gpusage slurm install --yes, then restart slurmctld; or mode = 'advise'"
+
     # A share that is free and outside every limit is harmless until jobs are rewritten.
     verdict = failed if evidence.own.configuration.mode == "enforce" else warned
     return verdict(name, observation, todo)
@@ -140,6 +142,7 @@ def wrong_weights(partitions: Sequence[scontrol.Line], pools: Sequence[GpuPool])
         units = {pool.mps_per_gpu for pool in pools if name in (pool.partitions or (name,)) and pool.mps_per_gpu}
         if not gpu or not units:
             continue
+
         # A share is billed as its part of a GPU: a GPU's weight, divided by its units.
         wanted = gpu / min(units)
         if abs(weights.get(_MPS, 0.0) - wanted) > _TOLERANCE * wanted:
@@ -151,6 +154,7 @@ def enforced_partitions(name: str, evidence: Evidence) -> Finding:
     configuration = evidence.own.configuration
     if configuration.mode != "enforce" or not configuration.enforce_in:
         return passed(name, f"mode {configuration.mode} holds in all of them")
+
     there = {line["PartitionName"] for line in evidence.partitions}
     unknown = [each for each in configuration.enforce_in if each not in there]
     if unknown:

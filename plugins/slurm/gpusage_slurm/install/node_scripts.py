@@ -90,6 +90,7 @@ def render_wrapper(script: NodeScript, theirs: str | None, copy: Path, *, across
     ours = shlex.quote(str(copy))
     export = "export GPUSAGE_ACROSS_USERS=yes\n" if is_multiuser else ""
     site = _call(theirs, '"$@" ' if script in (TASK_PROLOG, TASK_EPILOG) else "") if theirs else ""
+
     # A missing copy of ours must fail no job: an epilog or prolog with a status other than 0 drains the node.
     if script is EPILOG:
         return f"#!/bin/sh\n# gpusage's epilog, then the site's own.\n[ ! -x {ours} ] || {ours}\n{site}exit 0\n"
@@ -101,6 +102,7 @@ def _call(theirs: str, arguments: str) -> str:
     """Return the lines that run a site's script, or all that a pattern finds, as Slurm does: the last name first."""
     if arguments or not _GLOB.search(theirs):
         return f"{shlex.quote(theirs)} {arguments}|| exit $?\n"
+
     # Everything but the pattern itself is quoted, so that the shell expands it and nothing else.
     pattern = re.sub(r"[^\w/.*?\[\]-]", r"\\\g<0>", theirs)
     return f'set --\nfor each in {pattern}; do set -- "$each" "$@"; done\nfor each; do "$each" || exit $?; done\n'

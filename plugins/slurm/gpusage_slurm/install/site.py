@@ -191,6 +191,7 @@ def plan_uninstallation(site: Site, *, in_use: bool = False) -> tuple[Edit, ...]
         edits += node_scripts.plan_removal(site.libexec)
 
     own = read_text(site.gpusage_toml)
+
     # A file that differs from ours in its mode alone has nothing of the site's in it.
     is_unchanged = own is not None and _MODE.sub("", own) == _MODE.sub("", _toml(None, None))
     edits.append(edit_of(site.gpusage_toml, None if is_unchanged else own))
@@ -278,5 +279,6 @@ def _toml(present: str | None, mode: SiteMode | None) -> str:
         )
     if mode is None:
         return present
+
     line = f'mode = "{mode}"'
     return _MODE.sub(line, present, count=1) if _MODE.search(present) else f"{line}\n{present}"

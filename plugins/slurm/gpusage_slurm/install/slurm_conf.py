@@ -67,6 +67,7 @@ def with_setting(text: str, key: str, value: str) -> str:
         return text
 
     line, end = _split_end(lines[index])
+
     # The comment that holds the original line cannot hold two lines.
     if line.endswith("\\"):
         message = (
@@ -135,6 +136,7 @@ def _changed_since(line: str) -> str | None:
 
 def _last_index_of(lines: list[str], key: str) -> int | None:
     pattern = re.compile(rf"\s*{re.escape(key)}\s*=", re.IGNORECASE)
+
     # The last line wins, as in Slurm.
     indices = [index for index, line in enumerate(lines) if pattern.match(line)]
     return indices[-1] if indices else None

@@ -68,6 +68,7 @@ def drain(*, yes: bool, as_json: bool) -> None:
     path = load_configuration().kill_switch
     switch = enable_kill_switch(path, local_socket_candidates()) if yes else KillSwitch(path=path)
     jobs = tuple(_drain_job(job, act=yes) for job in find_shared_jobs(("waiting", "running")))
+
     if as_json:
         tables.print_json(
             {
@@ -90,6 +91,7 @@ def enable_kill_switch(path: str, sockets: Sequence[str]) -> KillSwitch:
     if not path:
         message = "Key 'kill_switch' of gpusage.toml must name a file; got ''. Give it one, '/etc/gpusage/off'."
         raise RequestError(message)
+
     is_new = True
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -160,6 +160,7 @@ def avoided_node_reason(row: Row, avoided: Iterable[NodeState]) -> str:
     share = parse_tres(mark.after.partition(", ")[0] if mark else "")
     units = next((resource.count or 0 for resource in share), 0)
     cpu_count, mib = int(resources.get("cpu", "1")), parse_mib(resources.get("mem", "0"))
+
     for node in avoided:
         has_host = cpu_count <= node.cpu_count - node.used_cpu_count and mib <= node.memory_mib - node.used_memory_mib
         if has_host and node.open and free_units(node) >= units:

@@ -151,6 +151,7 @@ def _binding_reason(row: Row, nodes: _ClusterNodes, requests: _PendingRequests) 
     node = node_outside_binding(row, free, requests.request_of(row)) if free else None
     if node is None:
         return ""
+
     # The next job of this pass must not be let go for the same GPU.
     nodes.reserve_gpu(node)
     return f"node {node.name} has a GPU free for it, and yet it waits for the GPU types of its share ({row['Reason']})"
@@ -199,6 +200,7 @@ class _PendingRequests:
                 row = self._waiting.get(pending["JobArrayID"])
                 if row is None:
                     continue
+
                 # Of a job that says nothing of memory, tres-alloc has all of a node's. Nothing shows whether MinMemory
                 # is of a core or of a node; tres-alloc has the sum of either.
                 wants_memory = pending["MinMemory"].strip("0KMGTP") != ""

@@ -210,8 +210,9 @@ function M.why_unrepeatable(job, script)
   return ""
 end
 
--- Return the texts of the `#GPUSAGE ...` lines at a script's head, joined by commas; gpusage_cli.lua has the same function.
--- It takes time in proportion to the head, whatever stands there: the user wrote it, and slurmctld waits.
+-- Return the texts of the `#GPUSAGE ...` lines at a script's head, joined by commas. Like #SBATCH lines, they end at the first
+-- line that is neither blank nor a comment. It takes time in proportion to the head, whatever stands there: the user wrote it,
+-- and slurmctld waits.
 function M.gpusage_directives(script)
   script = script:sub(1, MAXIMUM_HEAD_BYTES)
   if not script:find("#GPUSAGE", 1, true) then return "" end

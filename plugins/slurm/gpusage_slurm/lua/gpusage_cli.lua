@@ -40,17 +40,10 @@ function M.may_name_model(comment)
   return first:find("%.%a[%w_-]*$") ~= nil or first:find("^%a[%w_-]*:[^/]") ~= nil
 end
 
--- Return the texts of the `#GPUSAGE ...` lines at a script's head, joined by commas. Like #SBATCH lines, they end at the first
--- line that is neither blank nor a comment.
-function M.gpusage_directives(script)
-  local words = {}
-  for line in script:gmatch("[^\n]+") do
-    if not line:find("^%s*#") and line:find("%S") then break end
-    local word = line:match("^#GPUSAGE%s+(.*)$")
-    word = word and word:reverse():gsub("^[%s,]+", ""):reverse() or ""
-    if word ~= "" then words[#words + 1] = word end
-  end
-  return table.concat(words, ",")
+-- Return the texts of the `#GPUSAGE ...` lines at a script's head, as job_submit reads them. Most scripts have none, and load
+-- no second module.
+local function gpusage_directives(script)
+  return script:find("#GPUSAGE", 1, true) and require("gpusage").gpusage_directives(script) or ""
 end
 
 -- Return whether `path` is a plain file: to open a FIFO would wait for a writer.
@@ -105,7 +98,7 @@ function M.model_request(options, script)
     set_variable("SLURM_GPUSAGE_COMMENT", variable) -- it comes along whatever --export says
     return variable
   end
-  local words = M.gpusage_directives(script)
+  local words = gpusage_directives(script)
   return words ~= "" and not is_only_learn(words) and words or nil
 end
 
@@ -115,7 +108,7 @@ function M.run_record(options, script)
   local text = wrapped ~= "" and wrapped or script
   if M.capture == "off" or text == "" or #text >= MAXIMUM_HEAD_BYTES then return nil end
   local learns = M.capture == "all"
-  for _, words in ipairs({ M.gpusage_directives(text), os.getenv("GPUSAGE_COMMENT") or "", read(options, "comment") }) do
+  for _, words in ipairs({ gpusage_directives(text), os.getenv("GPUSAGE_COMMENT") or "", read(options, "comment") }) do
     local value = learn_switch(words)
     if value ~= nil then learns = value end
   end

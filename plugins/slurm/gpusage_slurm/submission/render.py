@@ -144,6 +144,7 @@ def _gpu_replacement(fields: Mapping[str, str], part: str) -> dict[str, str]:
         left = without_gpus(fields.get(name, ""))
         if left != fields.get(name, ""):
             changes[f"set.{name}"] = left
+
     # A binding to GPUs would hide the share's device.
     if fields.get("tres_bind"):
         changes["set.tres_bind"] = ""

@@ -167,6 +167,7 @@ def read_request(fields: Mapping[str, str]) -> GpuRequest:
     gpu_count = _gpu_count(fields, gpus)
 
     cpu_count = max(_number(fields, name) or 1 for name in ("min_cpus", "pn_min_cpus", "cpus_per_task"))
+
     # job_submit has the memory in MiB, of the node or of each core.
     node_mib, cpu_mib = _number(fields, "min_mem_per_node") or 0, _number(fields, "min_mem_per_cpu") or 0
     deadline = fields.get("deadline", "")
@@ -234,6 +235,7 @@ def _requested_tres(fields: Mapping[str, str]) -> list[tuple[str, Tres]]:
     requested = []
     for field in TRES_FIELDS:
         text = fields.get(field, "")
+
         # A list longer than people write is not parsed, which would take slurmctld's time.
         items = parse_tres(text) if len(text) <= _MAXIMUM_LIST_CHARACTERS else (_TOO_LONG,)
         requested += [(field, item) for item in items]
@@ -243,6 +245,7 @@ def _requested_tres(fields: Mapping[str, str]) -> list[tuple[str, Tres]]:
 def _gpu_count(fields: Mapping[str, str], gpus: list[tuple[str, Tres]]) -> int:
     """Return the GPUs of *gpus* over all nodes, sockets or tasks of the job: the most that any of the fields has."""
     nodes = max(_number(fields, "min_nodes") or 1, 1)
+
     # A request counts per node, job, socket or task; GPUs are those of the whole job.
     times = {
         "tres_per_node": nodes,
@@ -250,6 +253,7 @@ def _gpu_count(fields: Mapping[str, str], gpus: list[tuple[str, Tres]]) -> int:
         "tres_per_socket": nodes * max(_number(fields, "sockets_per_node") or 1, 1),
         "tres_per_task": _task_count(fields),
     }
+
     counts = dict.fromkeys(TRES_FIELDS, 0)
     for field, resource in gpus:
         counts[field] += times[field] * (resource.count or 0)
@@ -315,6 +319,7 @@ def _request_obstacles(requested: list[tuple[str, Tres]]) -> Iterator[str]:
             kinds.add(resource.kind)
             if resource.count is None:
                 yield f"{resource.text} is not understood"
+
     if len(kinds) > 1:
         yield "several GPU types are named"
     if len(places) > 1:

@@ -113,6 +113,7 @@ def why_unrepeatable(script: str, *, requeue: str = "", output: str = "", errors
     # The same order as in gpusage.lua, whose reason gpusaged sees of a job that is submitted.
     if requeue == "0":
         return "no-requeue"
+
     # The task epilog finds CUDA's error in what the job wrote.
     if output == DEV_NULL and errors in ("", DEV_NULL):
         return "output"

@@ -42,6 +42,7 @@ def read_accounting(since_s: float, until_s: float, catalogue: GpuCatalogue) -> 
     for cells in listed:
         row = dict(zip(FIELDS, cells, strict=True))
         resources = [each for each in parse_tres(row["AllocTRES"]) if is_gpu(each) or is_share(each)]
+
         # slurmdbd knows shares only where AccountingStorageTRES names them; a mark names them in any case.
         mark = parse_annotation(row["AdminComment"])
         if not resources and mark and mark.of_share:
@@ -96,6 +97,7 @@ def _share(resources: Sequence[Tres], units: Mapping[str, int]) -> Allocation:
     of_type = [each for each in mps if each.kind is not None] or mps
     count = sum(each.count or 0 for each in of_type)
     whole = units.get(of_type[0].kind or "", max(units.values(), default=WHOLE_PERCENT))
+
     # GPUs may have had other units when the job ran.
     percent = min(max(round(WHOLE_PERCENT * count / whole), 1), WHOLE_PERCENT)
     return Allocation(division="percentage", share_percent=percent)

@@ -69,6 +69,7 @@ def collect_usage(catalogue: GpuCatalogue) -> tuple[Usage, ...]:
     complete = []
     for usage in reports:
         row = rows.get(usage.job_id)
+
         # While an epilog still runs nothing shows how the job ended; the report stays for the next pass.
         if row is None or row["StateCompact"] == _COMPLETING:
             continue

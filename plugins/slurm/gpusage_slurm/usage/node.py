@@ -78,6 +78,7 @@ def main() -> None:
     job, node = job_of(os.environ), os.environ.get("SLURMD_NODENAME", "")
     if job is None or not _NAME.fullmatch(node):
         return
+
     # The job's own processes come first.
     os.nice(5)
 
@@ -100,6 +101,7 @@ def job_of(environment: Mapping[str, str]) -> SampledJob | None:
     devices = environment.get("CUDA_VISIBLE_DEVICES", "") or environment.get("SLURM_JOB_GPUS", "")
     if not (job_id.isdecimal() and uid.isdecimal() and _DEVICES.fullmatch(devices)):
         return None
+
     # ``16(x2)`` on several nodes; a share is on one.
     cpus = re.match(r"\d+", environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
     return SampledJob(
@@ -149,6 +151,7 @@ class _EndOfJob:
         """Wait for *pause_s* seconds at most; return whether the job has ended."""
         if signal.sigtimedwait(END_SIGNALS, pause_s) is not None:
             return True
+
         # A job whose epilog never ran must not be sampled for ever.
         if time.monotonic() < self._next_check_s:
             return False

@@ -65,6 +65,7 @@ def parse_queues(root: Mapping[str, Any], above: str = "", *, share: str = SHARE
         share: The resource type that counts hundredths of GPUs.
     """
     path = f"{above}.{root.get('queueName', '')}".lstrip(".")
+
     # A parent queue takes no application, also one that has no child yet.
     children = as_list(root, "queues", "queue")
     if children:
@@ -145,6 +146,7 @@ def _missing(path: str, label: str, part: Mapping[str, Any], share: str) -> Iter
         vector = resource_amounts(part.get(key))
         if not vector.get("memory-mb") or vector.get(share):  # it is all 0 where the queue has percentages
             continue
+
         # Where the queue names no GPUs, its admin must know how many it has.
         gpus = vector.get(GPUS, 0)
         resources = {**vector, share: str(WHOLE_GPU * gpus) if gpus else "N"}

@@ -76,6 +76,7 @@ class ResourceManager:
 
     def __init__(self, addresses: tuple[str, ...], user: str | None = None, patience_s: float = PATIENCE_S) -> None:
         self.addresses = tuple(address.rstrip("/") for address in addresses)
+
         # As Hadoop's own clients: without Kerberos the cluster takes our word for the user.
         self.user = user or os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
         self._active = self.addresses[0]
@@ -116,6 +117,7 @@ class ResourceManager:
                         break
 
         troubles = []
+
         # A standby points to the active one by a name of its own, which need not be among ours; and it answers itself
         # when it is asked about itself, so the active one comes first by whatever name it answered.
         for address in dict.fromkeys([self._active, *self.addresses]):

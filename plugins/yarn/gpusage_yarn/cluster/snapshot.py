@@ -158,6 +158,7 @@ def build_cluster(snapshot: ClusterSnapshot, catalogue: GpuCatalogue) -> Cluster
         notes=notes,
         neighbours=snapshot.neighbours,
     )
+
     # Claims of applications that wait are no node's usage yet.
     return remaining_capacity(seen, Counter(snapshot.reservations))
 

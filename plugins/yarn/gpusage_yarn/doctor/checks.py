@@ -49,6 +49,7 @@ def run_checks(inspection: Inspection) -> tuple[Finding, ...]:
         findings = tuple(skipped(name, "the ResourceManager does not answer") for name in _CLUSTER_CHECKS)
     else:
         findings = tuple(check(name, inspection) for name, check in _CLUSTER_CHECKS.items())
+
     return (
         _manager(inspection),
         *findings,
@@ -68,6 +69,7 @@ def _manager(inspection: Inspection) -> Finding:
     name = "ResourceManager"
     if inspection.snapshot is None:
         return failed(name, inspection.trouble, "start it, or set HADOOP_CONF_DIR or rm_urls in [yarn] of gpusage.toml")
+
     # Placement rules and our calculator are the CapacityScheduler's; the FairScheduler asks neither.
     if inspection.settings.get("yarn.resourcemanager.scheduler.class", _SCHEDULER) != _SCHEDULER:
         return failed(
@@ -237,6 +239,7 @@ def _loading(inspection: Inspection) -> Finding:
         return skipped(name, inspection.loading_trouble)
     if not inspection.loaded:
         return skipped(name, f"{inspection.folder} names none of ours")
+
     broken = [
         f"{class_name.rpartition('.')[2]}: {trouble}" for class_name, trouble in inspection.loaded.items() if trouble
     ]
@@ -287,6 +290,7 @@ def _allowed_users(inspection: Inspection) -> Finding:
         return skipped(name, "no ResourceManager that answers runs on this host")
     if user.allowed:
         return passed(name, f"gpusaged answers to {user.name}, the ResourceManager's user")
+
     # Without a gpusaged nobody is refused.
     verdict = warned if inspection.own.status is None else failed
     expected = ", ".join(f'"{each}"' for each in (*inspection.own.configuration.daemon.allowed_users, user.name))

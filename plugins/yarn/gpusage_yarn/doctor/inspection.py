@@ -154,9 +154,11 @@ def _cluster_parts(folder: Path, configuration: Configuration, addresses: tuple[
     settings = configuration.of_manager(YarnSettings)
     try:
         known = require_addresses(settings, addresses)
+
         # A diagnosis waits for nobody.
         manager = ResourceManager(known, patience_s=0)
         snapshot = read_snapshot(lambda path: manager.request_once("GET", path), settings.share_resource)
+
         # The ResourceManager's /conf leaves out capacity-scheduler.xml; on its own host the file is here.
         calculator = read_settings(folder / SCHEDULER).get(CALCULATOR)
         values = {CALCULATOR: calculator, **{name: manager.settings(name) for name in SETTINGS}}
@@ -200,6 +202,7 @@ def manager_user(address: str, daemon: DaemonSettings) -> ManagerUser | None:
     """Return the user of the ResourceManager at *address*, ``None`` if it runs elsewhere."""
     parts = urlsplit(address)
     port = parts.port or _PORTS.get(parts.scheme, 0)
+
     # The kernel knows whose process listens; the port belongs to a ResourceManager only if its host is this one.
     uid = listener_uid(port) if _is_here(parts.hostname or "") else None
     if uid is None:

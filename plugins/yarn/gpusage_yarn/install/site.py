@@ -178,6 +178,7 @@ def _ours(
             # Ours comes first and decides nothing about queues: it returns no placement, so the next rule is asked.
             yield RULES, with_item(theirs.get(RULES, ""), CLASSES[RULES], default="user-group", first=True)
             yield PROCESSORS, with_item(theirs.get(PROCESSORS, ""), CLASSES[PROCESSORS])
+
             # A site's own allocator stays; Hadoop before 3.4 has no such key, and ignores it.
             if theirs.get(ALLOCATOR, "").strip() in ("", _STOCK_ALLOCATOR):
                 yield ALLOCATOR, CLASSES[ALLOCATOR]

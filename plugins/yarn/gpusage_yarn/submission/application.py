@@ -113,6 +113,7 @@ class Application:
             "GPUSAGE_PLAN": replace(self.plan, identity=identity).encoded(),
             "GPUSAGE_COMMAND": encode(self.command),
         }
+
         if self.variables:
             variables["GPUSAGE_ENV"] = encode_texts(dict(self.variables))
         if self.files:

@@ -60,6 +60,7 @@ def with_observation(variables: Sequence[tuple[str, str]], record: Path) -> tupl
     """Return the command's *variables* and the ones by which its Python shows the model."""
     own = dict(variables)
     paths = [str(ON_START), *filter(None, [own.get("PYTHONPATH", "")])]
+
     # Python runs the sitecustomize of the first folder on its path.
     ours = {"GPUSAGE_LEARN": str(record), "GPUSAGE_LEARN_JOB": "CONTAINER_ID"}
     return tuple({**own, "PYTHONPATH": os.pathsep.join(paths), **ours}.items())

@@ -62,6 +62,7 @@ class Hdfs:
         status = self._status(place)
         if status is None:
             partial = f"{place}.{secrets.token_hex(8)}"
+
             # Without a redirect the DataNode's address comes in the answer, and the content is sent once.
             target = self._request("PUT", partial, "CREATE", noredirect="true", permission="600")["Location"]
             with path.open("rb") as content:

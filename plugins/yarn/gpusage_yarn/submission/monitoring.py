@@ -132,6 +132,7 @@ def parse_outcome(report: Mapping[str, Any]) -> ApplicationOutcome:
         status = 0
     elif state == "KILLED":
         status = KILLED_STATUS
+
     # An application that failed never ends with 0, whatever its command did.
     status = status or int(state != "SUCCEEDED")
     return ApplicationOutcome(

@@ -103,6 +103,7 @@ def _plan_for(
     size = replace(size, share=decision.request.mps_thread_percent or WHOLE_GPU)
     snapshot = snapshot.without_nodes(decision.request.avoided_nodes)
     labels = tuple(sorted(plan_labels(decision, pools, catalogue), key=lambda label: not snapshot.fits(label, size)))
+
     return Plan(
         share=size.share,
         labels=labels,
@@ -128,6 +129,7 @@ def oldest_sufficient_first(advisor: Advisor, job: Job, graph: ModelGraph | None
     fitting = [need for need in needs.values() if need.fits]
     if not fitting:
         return cluster
+
     # An old GPU that is about as fast leaves the new ones to jobs that gain from them.
     fastest = min(fitting, key=lambda need: need.step_time_s.value)
 
@@ -152,6 +154,7 @@ def master_label(snapshot: ClusterSnapshot, queue: str, labels: tuple[str, ...])
         labels: The plan's.
     """
     named = find_queue(snapshot.queues, queue) if queue else None
+
     # YARN copies an application's label to its master, so a master without one needs a queue that reaches such nodes.
     queues = (named,) if named else snapshot.queues
     reached = ["", *labels] if all(each.is_accessible("") for each in queues) else labels

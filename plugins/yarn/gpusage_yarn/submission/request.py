@@ -68,6 +68,7 @@ def read_request(fields: Mapping[str, str], plan: Plan | None = None) -> GpuRequ
     master runs a task again that ran out of memory. Other clients' masters see the failure, and end or count it.
     """
     label, queue = fields.get("label", ""), fields.get("queue", "")
+
     # Other clients' masters ask for containers of a size that nobody knows before.
     is_ours = _number(fields, "memory_mib") > 0
     is_joined = any(character in label for character in "&|!() ")

@@ -171,6 +171,7 @@ def _usage(
     tags, label = str(application.get("applicationTags") or ""), str(application.get("appNodeLabelExpression") or "")
     _, labels = parse_plan_tags(tags)
     types = [label] if label else [*labels]
+
     return Usage(
         number=find_decision_number(tags),
         manager=MANAGER,

@@ -118,6 +118,7 @@ def read_allocation(share_percent: int, environment: Mapping[str, str]) -> Alloc
 
     if PIPE_VARIABLE not in limits:
         return replace(allocation, trouble=NOT_READ_BACK)
+
     # A client of this MPS daemon sees the limits that a container's processes have.
     return with_client_view(allocation, query_client_view(limits), whole_sm_count(limits))
 

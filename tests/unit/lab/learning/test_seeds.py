@@ -119,13 +119,6 @@ def test_the_busiest_partner_is_the_worst_where_activity_only_harms() -> None:
     assert kace.best_rule(dict.fromkeys(kace.rules(), reached)) == pytest.approx(reached)
 
 
-def test_pairs_that_were_not_drawn_teach_nothing() -> None:
-    pairs = made_up_pairs()
-    fewer = kace.some_of(pairs, 0.6, seed=0)
-    assert int((~np.isnan(fewer.sums)).sum()) == 2 * 9
-    assert np.array_equal(np.isnan(fewer.sums), np.isnan(fewer.parts))
-
-
 def test_a_gpu_that_hardly_works_gains_nothing_from_a_faster_one() -> None:
     ratio = np.array([0.5, 0.5, 0.5])
     actual = takayama.slowed_by_host(ratio, np.array([0.0, 0.5, 1.0]))

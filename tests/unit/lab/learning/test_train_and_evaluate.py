@@ -15,7 +15,6 @@ from click.testing import CliRunner
 from gpusage.cli import main
 from gpusage.experience.profile_rows import COLUMNS
 from gpusage_hooks.errors import RequestError
-from gpusage_lab.learning import profiled as profiled_tables
 from gpusage_lab.learning import step_fit, step_samples
 from gpusage_lab.learning.artifacts import FOLDER
 from gpusage_lab.learning.profiled import WITHOUT_GPU, profiled
@@ -98,15 +97,6 @@ def test_a_gpus_table_is_learned_from_and_scored_as_a_campaign(trained: Path) ->
     text = invoked("evaluate", "--data", trained)
     assert "profile lent train: h200-sxm5-141gb" in text  # as a GPU that no other row is of
     assert "Memory: measured by gpusage profile" in text
-
-
-def test_a_table_that_came_with_gpusage_and_lies_in_the_folder_too_is_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(profiled_tables, "SHIPPED", tmp_path / "shipped")
-    for folder in ("shipped", "profile"):
-        trial_on_the_cpu(tmp_path / folder / "lent.csv")
-    assert profiled(DataFolder(tmp_path)).left_out == {WITHOUT_GPU: 3 + 3 + 2 * 2}
 
 
 def test_training_twice_gives_the_same_bytes_and_the_shipped_artifacts_are_left_alone(

@@ -68,8 +68,9 @@ def test_parts_have_as_much_to_do_as_each_other() -> None:
 
 
 def test_a_problem_in_parts_is_a_whole_plan_no_dearer_than_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpusage_planning.capacity.whole.divided", lambda jobs, groups: divided(jobs, groups, 100))
-    jobs, groups = problem(40, 6, 4)
+    monkeypatch.setattr("gpusage_planning.capacity.whole.divided", lambda jobs, groups: divided(jobs, groups, 40))
+    jobs, groups = problem(20, 4, 2)
+    assert len(divided(jobs, groups, 40)) > 1
     plan, others = whole_plan(jobs, groups, program, Watch())
     assert sorted(each.job.name for each in plan.assignments) == sorted(job.name for job in jobs)
     assert set(others) == {*RULES, "program"}

@@ -1,4 +1,4 @@
-"""Figures from stays on GPUs, how far two gains are apart, and charts."""
+"""Figures from stays on GPUs, and how far two gains are apart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gpusage_planning.replay import comparison
-from gpusage_planning.replay.comparison import Delays, Outcome, Repetition, label, most_at_once, page
+from gpusage_planning.replay.comparison import Delays, Outcome, Repetition
 from gpusage_planning.replay.virtual_gpus import Ending, Stay
 
 
@@ -84,19 +84,3 @@ def test_the_document_is_json_with_every_stay() -> None:
     document = json.loads(json.dumps(comparison.document([repetition()])))
     assert document["gains"]["real"]["jct_s"] == pytest.approx(0.3)
     assert len(document["repetitions"][0]["stays"]["on"]) == len(STAYS)
-
-
-def test_a_chart_has_as_many_lines_as_jobs_stood_on_the_gpu_at_once() -> None:
-    assert most_at_once(STAYS[:2]) == 2
-    assert most_at_once([stay(0, 0, 5), stay(1, 5, 9)]) == 1
-    assert most_at_once([]) == 0
-
-
-def test_the_page_has_both_charts_on_one_scale_and_needs_no_network() -> None:
-    charts = {"Slurm": {"off": STAYS, "on": STAYS[:3]}}
-    text = page("title", [["a"]], ["A note."], charts, [("n", 0), ("n", 1), ("n", 2)])
-    assert text.count("<svg") == 2
-    assert text.count(">2.0 h<") == 2  # the last tick of 7260 s, in the chart that ends at 3660 s, too
-    assert "1 (out of memory)" in text
-    assert "http" not in text
-    assert label(STAYS[0]) == "0"

@@ -231,7 +231,7 @@ def test_jobs_come_from_one_place(tmp_path: Path) -> None:
         (["--format", "philly"], "Option --format must be with --jobs;"),
         (["--jobs", "none.csv", "--load", "2"], "Option --load must be with jobs drawn by chance;"),
         (["--draw-models"], "Option --draw-models must be with --jobs or --last-month;"),
-        (["--order", "fifo", "--round-s", "5"], "Option --round-s must be with --order las, max-min, max-min-speeds;"),
+        (["--order", "fifo", "--round-s", "5"], "Option --round-s must be with --order las, max-min;"),
         (["--order", "fifo", "--preemption-s", "5"], "Option --preemption-s must be with --order srtf, las,"),
         (["--order", "las", "--duration-error", "1"], "Option --duration-error must be with --order sjf, srtf;"),
         (["--load", "nan"], "Invalid value for '--load': 'nan' is not a number."),
