@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
-from typing import IO, Any, cast
+from typing import IO, cast
 
 from gpusage.graphs.model_files import open_regular_file, printable, quoted
 from gpusage.graphs.torch.pt2_program import Program, program_graph
@@ -56,7 +56,9 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
     """
     try:
         text, weights = _texts(source)
-        weight_paths = _weight_paths(json.loads(weights))
+        # Two weights with one path in the zip are one.
+        configuration = json.loads(weights).get("config", {})
+        weight_paths = {name: str(entry["path_name"]) for name, entry in configuration.items()}
         return program_graph(
             Program(json.loads(text), weight_paths),
             name=printable(PurePath(source).stem),
@@ -69,11 +71,6 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
             f"got a file that is not ({type(error).__name__}: {printable(str(error))[:80]}). Export it again."
         )
         raise GraphError(message) from error
-
-
-def _weight_paths(weights: Any) -> dict[str, str]:  # JSON
-    """Return the path of each weight in the zip; two weights with one path are one."""
-    return {name: str(entry["path_name"]) for name, entry in weights.get("config", {}).items()}
 
 
 def _texts(source: str) -> tuple[bytes, bytes]:

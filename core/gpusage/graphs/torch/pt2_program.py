@@ -128,7 +128,8 @@ def program_graph(program: Program, *, name: str, source: str, shape: Mapping[st
 
     if run is None:
         run = _run(program, free)
-        fixed = _one_batch_size(program, run, edges)
+        sizes = dict(enumerate(run.inputs[0][1]))
+        fixed = 1 if edges or is_one_sample(run) else sizes.get(program.batch_axis, 1)
         scaled = None if edges or is_one_sample(run) or program.batch_axis else scale_one_batch(run, fixed)
         if scaled is not None:
             run, fixed, example = scaled, None, fixed
@@ -146,12 +147,6 @@ def program_graph(program: Program, *, name: str, source: str, shape: Mapping[st
             *notes,
         ),
     )
-
-
-def _one_batch_size(program: Program, run: ModelRun, edges: str) -> int:
-    """Return the batch size of a program without a free one."""
-    sizes = dict(enumerate(run.inputs[0][1]))
-    return 1 if edges or is_one_sample(run) else sizes.get(program.batch_axis, 1)
 
 
 def _edge_list_inputs(program: Program) -> str:

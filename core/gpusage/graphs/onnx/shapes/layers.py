@@ -18,9 +18,9 @@ _PAST = {"Attention": 4, "MultiHeadAttention": 6, "GroupQueryAttention": 3}
 def convolution(call: Call) -> list[Result]:
     """Return the output of a convolution; its weight has the output channels first."""
     data, weight = call.shape(), call.shape(3 if call.op_type == "QLinearConv" else 1)
-    # The channels of blocked and quantized layouts are padded, so they need not fit.
-    is_plain = call.op_type not in {"QLinearConv", "BlockedConv"}
-    if is_plain and (len(weight) != len(data) or data[1] != weight[1] * call.int_attribute("group", 1)):
+    # A blocked layout pads its channels to whole blocks, so they need not fit.
+    is_blocked = call.op_type == "BlockedConv"
+    if not is_blocked and (len(weight) != len(data) or data[1] != weight[1] * call.int_attribute("group", 1)):
         raise MismatchError
     kernel = call.ints_attribute("kernel_shape") or weight[2:]
     kinds: dict[str, ElementType] = {"ConvInteger": "int32", "QLinearConv": "int8"}
