@@ -61,51 +61,31 @@ def read_nodes(text: str, *, most_nodes: int, fewest_gpus: int, example: str) ->
     return tuple(nodes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The folders that every sandbox has."""
+    """The places that every sandbox has, below one folder.
 
-    folder: Path
+    Attributes:
+        folder: All of it.
+        etc: The configuration of the daemons and of gpusage: plain files, to be edited.
+        gpusage_toml: The configuration of gpusage.
+        record: What makes a folder a sandbox; written first, removed last.
+        logs: One log per daemon, named after it.
+        run: Process ids and sockets.
+        socket: Where gpusaged listens.
+        jobs: Where commands and jobs start.
+        state: What the daemons keep, and the decisions of gpusage.
+    """
 
-    @property
-    def etc(self) -> Path:
-        """The configuration of the daemons and of gpusage: plain files, to be edited."""
-        return self.folder / "etc"
-
-    @property
-    def gpusage_toml(self) -> Path:
-        """The configuration of gpusage."""
-        return self.etc / "gpusage.toml"
-
-    @property
-    def record(self) -> Path:
-        """What makes a folder a sandbox; written first, removed last."""
-        return self.folder / "sandbox.json"
-
-    @property
-    def logs(self) -> Path:
-        """One log per daemon, named after it."""
-        return self.folder / "log"
-
-    @property
-    def run(self) -> Path:
-        """Process ids and sockets."""
-        return self.folder / "run"
-
-    @property
-    def socket(self) -> Path:
-        """Where gpusaged listens."""
-        return self.run / "gpusaged.sock"
-
-    @property
-    def jobs(self) -> Path:
-        """Where commands and jobs start."""
-        return self.folder / "jobs"
-
-    @property
-    def state(self) -> Path:
-        """What the daemons keep, and the decisions of gpusage."""
-        return self.folder / "state"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.etc = folder / "etc"
+        self.gpusage_toml = self.etc / "gpusage.toml"
+        self.record = folder / "sandbox.json"
+        self.logs = folder / "log"
+        self.run = folder / "run"
+        self.socket = self.run / "gpusaged.sock"
+        self.jobs = folder / "jobs"
+        self.state = folder / "state"
 
     def pid_file(self, daemon: str) -> Path:
         """Return where the process id of *daemon* stands."""
@@ -120,9 +100,9 @@ _R = TypeVar("_R", bound=msgspec.Struct)
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where a sandbox was started; empty in records of earlier versions."""
+    """Where a sandbox was started."""
 
-    folder: str = ""
+    folder: str
 
 
 def write_record(layout: Layout, record: msgspec.Struct) -> None:
@@ -150,7 +130,7 @@ def read_record(layout: Layout, kind: type[_R], manager: str) -> _R:
     except (OSError, msgspec.MsgspecError):
         raise no_sandbox(layout, manager) from None
 
-    if place and place != str(layout.folder.resolve()):
+    if place != str(layout.folder.resolve()):
         message = (
             f"Folder {str(layout.folder)!r} must be where its sandbox was started; its record is of {place!r}. "
             "Remove the folder by hand, if nothing in it is of use."

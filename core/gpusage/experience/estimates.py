@@ -86,6 +86,7 @@ def other_users_figures(
         known.append(
             ObservedFigures(gpu_utilization=Figure(interval=utilization, source=source) if utilization else None)
         )
+
     return tuple(known)
 
 
@@ -121,6 +122,7 @@ def raise_prices(experience: Experience, prices: tuple[Price, ...]) -> tuple[Pri
             # Partners slowed the observed runs down, too.
             nearest = shares[min(shares, key=lambda share: abs(share - percent))]
             factor = max(factor, value / PARTNERS / nearest.slowdown_under_contention.value)
+
     return tuple(
         replace(
             each,
@@ -142,6 +144,7 @@ def _by_experience(
     floors = _host_floors(experience, analysis, find_gpu)
     known = []
     for gpu in gpus:
+        # A run on a whole GPU says nothing of a slice, whose memory is another.
         utilization = None if gpu.parent_gpu or not floors else _utilization_on(gpu, floors, analysis)
         known.append(
             ObservedFigures(
@@ -150,11 +153,13 @@ def _by_experience(
                 memory_bytes=None if gpu.parent_gpu else figure,
             )
         )
+
     return tuple(known)
 
 
 def _host_floors(experience: Experience, analysis: WorkloadAnalysis, find_gpu: GpuLookup) -> list[tuple[Gpu, Interval]]:
     """Return the utilization alone on whole GPUs, the best known first."""
+    # The larger a share, the less of its figure is inferred; of equal ones, more runs count more.
     by_runs = sorted(experience.utilization, key=lambda share: (share[1], experience.utilization_runs[share]))
     floors: list[tuple[Gpu, Interval]] = []
     for name, percent in reversed(by_runs):
@@ -163,14 +168,18 @@ def _host_floors(experience: Experience, analysis: WorkloadAnalysis, find_gpu: G
             gpu = find_gpu(name)
         except DeviceError:  # the catalogue does not know it
             continue
+
         if percent == WHOLE_PERCENT:
             floors.append((gpu, utilization))
         elif utilization.value < WAITS_FOR_HOST:
+            # The host decides the step on the share, too, so the GPU's own time is shorter by the growth.
             growth = _growth(gpu, percent, analysis)
             floors.append((gpu, product(utilization, interval_around(1.0 / growth, GROWTH_FACTOR))))
         elif not floors:
+            # A full share: the job is this busy at least. The point is the geometric middle of what is possible.
             least = utilization.value / _growth(gpu, percent, analysis)
             floors.append((gpu, Interval(value=sqrt(least), low=least, high=1.0)))
+
     return floors
 
 
@@ -179,9 +188,13 @@ def _utilization_on(gpu: Gpu, floors: Sequence[tuple[Gpu, Interval]], analysis: 
     for floor_gpu, utilization in floors:
         if floor_gpu.name == gpu.name:
             return clip_to_one(utilization)
+
+    # A full GPU does not show how long its host takes.
     floor_gpu, utilization = floors[0]
     if utilization.value >= WAITS_FOR_HOST:
         return None
+
+    # The host's time stays; the GPU's own changes by the ratio of two predictions.
     floor_s, busy_s = analysis.timing((floor_gpu, gpu)).busy_s.tolist()
     return clip_to_one(product(utilization, interval_around(busy_s / floor_s, HOSTS_APART)))
 

@@ -75,12 +75,15 @@ def suggest_next_request(usage: Usage, record: DecisionRecord | None, least_s: f
         least_s: What was sampled for less shows nothing.
     """
     utilization = usage.gpu_utilization if usage.sampled_s >= least_s else None
+
+    # Whatever else was seen, its share had too little memory.
     if usage.outcome == "out_of_memory":
         return "a whole GPU"
     if utilization is None:
         return ""
     if utilization < UNUSED_BELOW:
         return "no GPU: it hardly used one"
+
     requests = ["more processors"] if lacks_processors(usage, least_s) else []
     if record is None or record.model is None:
         requests.append("a line that names its model")
@@ -93,10 +96,12 @@ def utilization_key(usage: Usage, record: DecisionRecord, least_s: float = LEAST
     """Return the key that gives gpusage what a run showed of its job, ``utilization=20@64``; empty where none helps."""
     utilization = own_utilization(usage, least_s)
     run = record.workload
+    # On a share a job is busier than alone on the GPU, so its figure would mislead.
     is_whole = usage.granted.thread_percent is None and usage.granted.share_percent == WHOLE_PERCENT
     is_known = run is not None and run.alone.utilization is not None and is_same_batch_size(run)
     if utilization is None or is_known or not is_whole:
         return ""
+
     batch = f"@{run.batch_size}" if run else ""
     return f"utilization={max(1, round(100 * utilization))}{batch}"
 
@@ -109,6 +114,8 @@ def lacks_processors(usage: Usage, least_s: float = LEAST_SAMPLED_S) -> bool:
 def describe_host(usage: Usage) -> str:
     """Return what on its host a job waits for: its processors, where these are busy, else its loader."""
     busy, elapsed_s = processor_utilization(usage), usage.ended_at_s - usage.started_at_s
+
+    # Idle processors leave the disk, the network, or a loader with too few workers.
     if busy >= BUSY_PROCESSORS:
         return f"its processors, which are {percent(busy)} busy"
     known = [f"its processors are {percent(busy)} busy"] if usage.cpu_s is not None and usage.cpus else []

@@ -126,6 +126,7 @@ class History:
         if level is None or window is None:
             return None
 
+        # Nobody makes another's margin smaller.
         margin = OTHERS_MARGIN if level == OTHERS else self._margin(user_key(identity.user), quantity, level, window)
         most = 1.0 if quantity == "utilization" else float("inf")
         ends = (window.low / margin.down, window.middle, window.high * margin.up)
@@ -139,11 +140,13 @@ class History:
         own = user_key(identity.user)
         for level, key in similarity_keys(identity).items():
             if level == OTHERS:
+                # A user's own runs of this script count one level nearer.
                 users = [windows for user, windows in self.shared.get(key, {}).items() if user != own]
                 by_user = [window_on(gpu, windows.get(quantity, {}), quantity, find_gpu) for windows in users]
                 window = _combine_users([window for window in by_user if window is not None])
             else:
                 window = window_on(gpu, self.windows.get(key, {}).get(quantity, {}), quantity, find_gpu)
+
             if window is not None and window.count >= LEAST_RUNS[level]:
                 yield level, window
 
@@ -157,7 +160,10 @@ class History:
         if own is None:
             own = Margin(up=default, down=default)
         elif window.count < OWN_MARGIN_RUNS:
+            # A margin that long windows taught is too small for a short one.
             own = Margin(up=max(own.up, default), down=max(own.down, default))
+
+        # A run that needs more memory fails; one that is busier only takes longer.
         return Margin(up=max(own.up, LEAST_MEMORY_MARGIN), down=own.down) if quantity == "memory" else own
 
 
@@ -176,6 +182,7 @@ def _combine_users(windows: Sequence[Window]) -> Window | None:
     """Return what several users' *windows* show together: each counts once, and the highest end is that of all."""
     if not windows:
         return None
+
     return Window(
         count=len(windows),
         low=min(window.low for window in windows),
@@ -198,14 +205,18 @@ def window_on(gpu: Gpu, windows: Mapping[str, Window], quantity: Quantity, find_
         factor = _scale(window, quantity, source, gpu)
         ends = {"low": window.low * factor, "middle": window.middle * factor, "high": window.high * factor}
         scaled.append(Window(count=window.count, **ends))
+
+    # Of several other GPUs, the one with most runs; of equal ones the higher figures, which are the safer ones.
     return max(scaled, key=lambda window: (window.count, window.high), default=None)
 
 
 def _scale(window: Window, quantity: Quantity, source: Gpu, gpu: Gpu) -> float:
     """Return how much more of *gpu* than of *source* the runs of *window* would use, at least 1."""
     if quantity == "memory":
+        # Some libraries take a part of whatever memory there is; other jobs hold the same bytes on any GPU.
         is_proportional = window.high > PROPORTIONAL_MEMORY * source.memory_bytes
         return max(gpu.memory_bytes / source.memory_bytes, 1.0) if is_proportional else 1.0
+    # A job may be bound by either; a faster GPU is not taken to be less busy, because the host may decide.
     fp32_ratio = source.peak_flop_per_s["fp32"] / gpu.peak_flop_per_s["fp32"]
     return max(source.bandwidth_bytes_per_s / gpu.bandwidth_bytes_per_s, fp32_ratio, 1.0)
 
@@ -213,6 +224,7 @@ def _scale(window: Window, quantity: Quantity, source: Gpu, gpu: Gpu) -> float:
 def _figure(estimate: HistoryEstimate | None) -> Figure | None:
     if estimate is None:
         return None
+
     count, level = estimate.window.count, estimate.level
     if level == OTHERS:
         source = f"the same script of {count} other users"
@@ -249,6 +261,7 @@ def read_history(path: Path) -> History | None:
     """
     try:
         with path.open("rb") as file:
+            # A longer file is cut off, and then it is no JSON.
             content = file.read(LARGEST_BYTES + 1)
         document = msgspec.json.decode(content, type=_Document)
     except FileNotFoundError:
@@ -256,4 +269,5 @@ def read_history(path: Path) -> History | None:
     except (OSError, ValueError) as error:
         message = f"History {str(path)!r} must be what gpusage train --history writes; got: {error}. Train it again."
         raise RequestError(message) from error
+
     return document.history

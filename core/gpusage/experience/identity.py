@@ -54,6 +54,7 @@ def family(name: str) -> str:
 def settings_key(workload: Workload) -> str:
     """Return how a model is run, as far as that changes what the GPU does in a step."""
     usual = f"{workload.mode},{workload.batch_size},{workload.precision},{workload.optimizer}"
+    # Keys at their defaults are left out, so that a new key changes no key of a job that does not use it.
     return ",".join([usual, *(f"{key}={value}" for key, value in unusual_settings(workload).items())])
 
 

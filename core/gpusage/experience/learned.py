@@ -181,6 +181,8 @@ class Learned:
         alone = request.workload.alone
         if not (self.first_runs and request.first_run) or alone.utilization is not None:
             return request
+
+        # A user may name any number; only that user's own runs are under it.
         utilization = self.first_runs.get((submitter.user, request.first_run))
         if utilization is None:
             return request
@@ -189,6 +191,7 @@ class Learned:
 
     def find(self, graph: ModelGraph, workload: Workload, submitter: Submitter) -> Finding:
         """Return what is known of a job of *submitter*; `NO_FINDING` where nothing is."""
+        # A site that has learned nothing need not walk the graph for its fingerprint.
         model = (fingerprint(graph), settings_key(workload)) if self.models else ("", "")
         if model in self.models:
             own = (*model, submitter.user)
@@ -252,16 +255,20 @@ def failures_of(observations: Iterable[Observation], least_sampled_s: float) -> 
     failures: Failures = NO_FAILURES
     for each in sorted(observations, key=lambda each: each.usage.ended_at_s):
         usage, identity = each.usage, each.decision.identity if each.decision else None
+        # In the other modes the job had its own request.
         if each.decision is None or identity is None or each.decision.mode != "enforce":
             continue
+
         on_share = each.decision.decision.code is Code.REWRITE and usage.granted.share_percent < WHOLE_PERCENT
         if on_share and usage.outcome in FAILED:
             failures = with_failures(failures, [identity])
         elif usage.outcome in SOUND and identity.fingerprint in failures:
+            # A whole GPU that the job did not need says nothing, unless its memory was measured.
             shows_memory = usage.memory_bytes is not None and usage.sampled_s >= least_sampled_s
             if on_share or shows_memory:
                 model = identity.fingerprint
                 failures = {**failures, model: failures[model] - likenesses(model, identity)}
+
     return {model: alike for model, alike in failures.items() if alike}
 
 

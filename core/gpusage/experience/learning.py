@@ -55,6 +55,7 @@ T = TypeVar("T")
 
 def learn(runs: Iterable[Run]) -> Learned:
     """Return what *runs* of models, in any order, show."""
+    # A run is known from its end on.
     runs = sorted(runs, key=lambda run: run.ended_at_s)
     jobs = {key: _newest_of_each_share(of_job) for key, of_job in _grouped(runs, lambda run: run.job).items()}
     by_user = _grouped(runs, lambda run: run.job[:-1])
@@ -62,6 +63,7 @@ def learn(runs: Iterable[Run]) -> Learned:
     experiences = {key: job_experience(of_key) for groups in (users, jobs) for key, of_key in groups.items()}
     families = _families(jobs.values())
     ratios = {key: ratio for key, of_family in families.items() if (ratio := family_ratio(of_family)) is not None}
+
     return Learned(
         models=frozenset((run.identity.fingerprint, run.settings) for run in runs),
         experiences=experiences,
@@ -80,6 +82,7 @@ def first_run_utilizations(usages: Iterable[Usage], least_s: float) -> Mapping[t
     """Return how busy the GPU was in runs alone on whole GPUs, by user and job; *usages* have the newest run first."""
     utilizations: dict[tuple[str, str], float] = {}
     for usage in usages:
+        # `Allocation()` is a whole GPU, nothing withheld.
         utilization = own_utilization(usage, least_s) if usage.granted == Allocation() else None
         if utilization is not None and utilization >= LEAST_UTILIZATION:
             utilizations.setdefault((usage.user_id or usage.user, usage.job_id), utilization)
@@ -125,6 +128,7 @@ def _families(jobs: Collection[Sequence[Run]]) -> Mapping[Key, list[Sequence[Run
     families: dict[Key, list[Sequence[Run]]] = defaultdict(list)
     for runs in sorted(jobs, key=lambda runs: runs[-1].ended_at_s):
         identity = runs[-1].identity
+        # The empty family is that of all jobs of the user.
         for name in {identity.family, ""}:
             families[name, identity.user].append(runs)
     return families
@@ -144,6 +148,7 @@ def family_ratio(jobs: Sequence[Sequence[Run]]) -> FamilyRatio | None:
             for run in runs
             if run.utilization and run.predicted_utilization and run.share_percent == WHOLE_PERCENT
         ]
+        # Bounded: one strange job says little of the others.
         ratios += [min(max(median(of_job), least), most)] if of_job else []
     if not ratios:
         return None
@@ -161,6 +166,7 @@ def job_experience(runs: Sequence[Run]) -> Experience:
     for run in runs:
         if run.utilization is not None:
             by_share[run.gpu, run.share_percent].append(run.utilization)
+
     newest = {share: values[-WINDOW_RUNS:] for share, values in by_share.items()}
     return Experience(
         run_count=min(len(runs), WINDOW_RUNS),
@@ -186,10 +192,12 @@ def _since_change(runs: Sequence[Run]) -> Sequence[Run]:
             continue
         full.append(index)
         if len(full) == LEAST_FULL:
+            # Whole runs since the first full share may show that the job is as it was.
             later = _whole_utilization(runs[index:])
             if later is not None and abs(later / usual - 1) < CHANGED:
                 return runs
             return [*(run for run in runs[: full[0]] if run.share_percent < WHOLE_PERCENT), *runs[full[0] :]]
+
     return runs
 
 
@@ -213,6 +221,7 @@ def _slowdowns(runs: Iterable[Run]) -> Mapping[GpuShare, float]:
         if run.duration_s is None:
             continue
         current, whole = (run.gpu, run.share_percent), (run.gpu, WHOLE_PERCENT)
+        # Its next run had the whole GPU, so the share was given up.
         if last in worst and current == whole:
             left.add(last)
         durations_s[current].append(run.duration_s)
@@ -229,12 +238,14 @@ def _slowdowns(runs: Iterable[Run]) -> Mapping[GpuShare, float]:
 
 def _memory(runs: Sequence[Run]) -> Interval | None:
     """Return the peak of *runs* and how far the next may go: never beyond a cap under which one did its work."""
+    # A run that died took what it could get; how much it needed nobody saw.
     served = [run for run in runs if run.memory_bytes and not run.out_of_memory][-WINDOW_RUNS:]
     lacking = [run.memory_bytes or run.promised_memory_bytes or 0.0 for run in runs if run.out_of_memory][-WINDOW_RUNS:]
     least = OUT_OF_MEMORY_MARGIN * max(lacking, default=0.0)
     if not served:
         return Interval(value=least, low=least, high=OUT_OF_MEMORY_MARGIN * least) if least else None
 
+    # Beyond a cap under which a run did its work, the next one need not go.
     peaks = [float(run.memory_bytes or 0) for run in served]
     margin = MEMORY_MARGINS[len(peaks) > 1]
     ends = (min(margin * peak, run.memory_limit_bytes or inf) for run, peak in zip(served, peaks, strict=True))

@@ -41,8 +41,10 @@ def profile_row(usage: Usage, record: DecisionRecord, least_sampled_s: float) ->
     sound = usage.outcome == "completed" and usage.sampled_s >= least_sampled_s
     if record.model is None or workload is None or not (alone and sound and not unusual_settings(workload)):
         return None
+
     row = _workload_cells(record.model, workload)
     row |= {"seconds": usage.sampled_s, "gpu": usage.gpu, "process_bytes": usage.memory_bytes}
+    # Below that, the host has decided how busy the GPU was, and how long the run took.
     if (usage.gpu_utilization or 0.0) >= GPU_BOUND:
         duration_s = usage.ended_at_s - usage.started_at_s
         row["step_time_s"] = duration_s / workload.steps if workload.steps else None

@@ -98,10 +98,12 @@ def runs_of(observations: Iterable[Observation], least_sampled_s: float) -> Iter
     Of a run on several nodes, that of the node counts whose GPUs held most.
     """
     by_job: dict[tuple[str, str, str], list[Observation]] = defaultdict(list)
+    # The node with the most memory comes first, and stands for the others of the same run.
     for each in sorted(observations, key=lambda each: each.usage.memory_bytes or 0, reverse=True):
         job = by_job[each.usage.manager, each.usage.job_id, each.usage.number]
         if each.usage.gpu_count is None or not any(is_same_run(each.usage, other.usage) for other in job):
             job.append(each)
+
     for observation in chain.from_iterable(by_job.values()):
         run = run_of(observation.usage, observation.decision, least_sampled_s) if observation.decision else None
         if run is not None:
@@ -132,9 +134,12 @@ def run_of(usage: Usage, record: DecisionRecord, least_sampled_s: float) -> Run 
     out_of_memory = usage.outcome == "out_of_memory"
     if record.identity is None or not (is_sound or out_of_memory):
         return None
+
+    # A prediction for another GPU than the job got cannot be compared with the run.
     need = record.decision.need
     is_predicted = need is not None and need.gpu == usage.gpu
     is_shared = record.decision.code is Code.REWRITE and need is not None and need.share_percent < WHOLE_PERCENT
+
     return Run(
         identity=record.identity,
         gpu=usage.gpu,
@@ -174,6 +179,7 @@ def slowdown(duration_s: float, shared_s: Sequence[float], whole_s: Sequence[flo
         shared_s: Of all runs of the job on that share.
         whole_s: Of all runs of the job on the whole GPU.
     """
+    # Runs that differ among themselves, by other data or another argument, show nothing of the share.
     for durations_s in (shared_s, whole_s):
         if not durations_s or not 0 < max(durations_s) <= LARGEST_SPREAD * min(durations_s):
             return None
@@ -193,6 +199,7 @@ def _peak_utilization(usage: Usage, record: DecisionRecord) -> float | None:
         return None
     if usage.granted.division == "whole":
         return _at_least(LEAST_UTILIZATION, min(peak, 1.0))
+
     # A share makes the GPU's own time at most as many times as long as it has fewer SMs.
     least = peak * _usable_percent(usage.granted) / WHOLE_PERCENT
     estimate = record.history_estimates.get(usage.gpu, ObservedFigures()).gpu_utilization

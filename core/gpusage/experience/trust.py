@@ -77,10 +77,13 @@ def promise_held(run: Run, runs: Sequence[Run]) -> bool | None:
         return None
     if run.out_of_memory or (run.promised_memory_bytes and (run.memory_bytes or 0) > run.promised_memory_bytes):
         return False
+    # On the whole GPU, a share would have been right if the job was no busier than its decision assumed.
     if run.share_percent == WHOLE_PERCENT:
         if run.utilization is None or run.utilization_high is None:
             return None
         return run.utilization <= run.utilization_high
+
+    # Without durations to compare, a share that was idle at times cannot have slowed the job down.
     observed = slowdown_of(run, runs)
     if observed is not None:
         return observed <= run.promised_slowdown * PARTNERS * TIMING
@@ -99,6 +102,7 @@ def suspensions(jobs: Iterable[Sequence[Run]]) -> Mapping[tuple[str, ...], str]:
             held = promise_held(run, runs)
             if held is not None:
                 checks[run.identity.family, run.identity.user].append((run.ended_at_s, held))
+
     reasons: dict[tuple[str, ...], str] = {}
     for (family, user), of_kind in checks.items():
         newest_last = [held for _, held in sorted(of_kind)]
@@ -117,8 +121,10 @@ def is_suspended(held: Iterable[bool]) -> bool:
         misses = window.count(False)
         is_full = len(window) == PROMISE_WINDOW
         if (is_full and misses <= RESUME_MISSES) if suspended else misses >= SUSPEND_MISSES:
+            # An empty window: the next change needs as much evidence again.
             suspended = not suspended
             window.clear()
+
     return suspended
 
 
@@ -151,6 +157,8 @@ class HistoryTrust:
         """Return why the jobs of *user* are observed only, one clause; empty where history may decide them."""
         if self.site.checked < LEAST_CHECKED:
             return f"history is observed only: {self.site.checked} of {LEAST_CHECKED} runs of this site are checked yet"
+
+        # Users are counted, not runs: one user's many misses are that user's.
         known = [tally for tally in self.users.values() if tally.checked >= LEAST_OWN]
         missed = sum(tally.share < LEAST_HELD for tally in known)
         if missed >= LEAST_USERS and 2 * missed > len(known):
@@ -189,9 +197,11 @@ def history_trust(checks: Iterable[Check]) -> HistoryTrust:
     """Return what *checks*, in any order, have earned."""
     by_user: dict[str, list[bool]] = defaultdict(list)
     for check in sorted(checks, key=lambda check: check.ended_at_s):
+        # A job was lost: what its user's history had earned before counts no more.
         if check.out_of_memory:
             by_user[check.user].clear()
         by_user[check.user].append(check.held)
+
     newest = {user: held[-MOST_OF_A_USER:] for user, held in by_user.items()}
     users = {user: Tally(checked=len(held), held=sum(held)) for user, held in newest.items()}
     checked, held = (sum(getattr(tally, name) for tally in users.values()) for name in ("checked", "held"))

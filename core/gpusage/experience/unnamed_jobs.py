@@ -62,6 +62,7 @@ def estimates_by_gpu(
     if history is not None:
         identity = job_identity(job.submitter, request=job.request)
         answers = [*answers, [history.known_figures(identity, gpu, find_gpu) for gpu in gpus]]
+
     return {
         gpu.name: known
         for gpu, known in zip(gpus, first_known(answers, gpus), strict=True)
@@ -92,6 +93,8 @@ def policy_input(
             return None
         shares = share_prices(need, priced_percents(rules.sharing))
         candidates.append(Candidate(pool=pool, gpu=gpu, need=need, shares=shares, known=known))
+
+    # History does not show how fast the job is on which GPU, so no type is required.
     unbound = replace(rules, sharing=replace(rules.sharing, bind="never"))
     return PolicyInput(
         request=job.request, workload=Workload(), candidates=tuple(candidates), cluster=cluster, rules=unbound
@@ -102,7 +105,10 @@ def gpu_need(known: ObservedFigures, gpu: Gpu) -> GpuNeed | None:
     """Return the need of a job alone on *gpu*; ``None`` where not both of its figures are *known*."""
     if known.gpu_utilization is None or known.memory_bytes is None:
         return None
+
     utilization, memory_bytes = known.gpu_utilization.interval, known.memory_bytes.interval
+
+    # SMs and memory are active at most while a kernel runs.
     activity = Interval(value=utilization.value, low=0.0, high=utilization.high)
     return GpuNeed(
         gpu=gpu.name,
@@ -127,6 +133,7 @@ def share_prices(need: GpuNeed, percents: Sequence[int]) -> tuple[Price, ...]:
         )
         slowdown = Interval(value=value, low=low, high=high)
         prices.append(Price(gpu=need.gpu, share_percent=share_percent, slowdown=slowdown))
+
     return tuple(prices)
 
 
@@ -137,6 +144,7 @@ def largest_slowdown(utilization: float, share_percent: int) -> float:
         utilization: Alone on the whole GPU, 0 to 1.
         share_percent: Of the SMs, 1 to 100.
     """
+    # The same norm of the GPU's time and the host's as for a job with a graph; together 1 on the whole GPU.
     busy = utilization * WHOLE_PERCENT / share_percent
     waiting = 1.0 - utilization**SHARPNESS
     return float((busy**SHARPNESS + waiting) ** (1 / SHARPNESS))
@@ -149,6 +157,7 @@ def reasons_of(estimates: Mapping[str, ObservedFigures]) -> tuple[str, ...]:
     first = busiest or largest
     if first is None:
         return UNNAMED, NO_ESTIMATE
+
     figures = []
     if busiest:
         where = f" on {busiest[0]}" if len(estimates) > 1 else ""

@@ -59,6 +59,8 @@ class WeightedLruCache(Generic[Key, Value]):
         """Cache *value*; evict the least recently used entries until the limit is met."""
         _, replaced_weight = self._entries.pop(key, (None, 0))
         self._weight -= replaced_weight
+
+        # It would evict all others, and then itself.
         if weight > self._limit:
             return
 
@@ -124,10 +126,13 @@ class DecisionCache(Generic[R]):
         """Keep *response*, for which the engine read *fields_read* of *request*; ``None`` for none that lasts."""
         if fields_read is None:
             return
+
+        # Sorted, so that each set of fields is one pattern.
         pattern = tuple(sorted(fields_read))
         values = tuple(map(request.fields.get, pattern))
 
         with self._lock:
+            # A plugin that reads other fields for each request would fill the memory.
             patterns = self._patterns.setdefault(request.manager, [])
             if pattern not in patterns:
                 if len(patterns) >= PATTERNS_LIMIT:

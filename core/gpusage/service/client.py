@@ -46,6 +46,7 @@ def find_status(paths: Sequence[str]) -> tuple[str, dict[str, Any]]:
     for path in paths:
         with suppress(RequestError):
             return path, status(path)
+    # Again, for its error.
     return paths[0], status(paths[0])
 
 
@@ -89,11 +90,13 @@ def ask(socket_path: str | Path, message: Mapping[str, Any], timeout_s: float = 
     if not isinstance(answer, dict):
         reason = f"Daemon at {str(socket_path)!r} must answer with an object; got {line[:40]!r}. Update gpusage."
         raise RequestError(reason)
+
     return answer
 
 
 def _connect(connection: socket.socket, path: str, timeout_s: float) -> None:
     """Connect; where the queue is full, wait in the kernel, which alone serves clients in their order."""
+    # A timeout of Python's makes the socket non-blocking, and a full queue then fails with EAGAIN at once.
     limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
     connection.connect(path)
@@ -103,6 +106,7 @@ def _line(connection: socket.socket, deadline_s: float) -> bytes:
     """Return what comes up to the first newline."""
     line = bytearray()
     while not line.endswith(b"\n"):
+        # Each chunk gets what is left of the one limit.
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
             message = "timed out"
@@ -113,4 +117,5 @@ def _line(connection: socket.socket, deadline_s: float) -> bytes:
             message = "the connection ended before a whole line" if not chunk else "an answer above 1 MiB"
             raise ConnectionError(message)
         line += chunk
+
     return bytes(line)

@@ -113,6 +113,7 @@ def known_uids(users: Iterable[str]) -> tuple[frozenset[int], tuple[str, ...]]:
     uids: set[int] = set()
     unknown = []
     for user in users:
+        # Other scripts' digits are digits to Python, too.
         if user.isascii() and user.isdigit():
             uids.add(int(user))
             continue
@@ -120,6 +121,7 @@ def known_uids(users: Iterable[str]) -> tuple[frozenset[int], tuple[str, ...]]:
             uids.add(pwd.getpwnam(user).pw_uid)
         except (KeyError, ValueError):
             unknown.append(user)
+
     return frozenset(uids), tuple(unknown)
 
 
@@ -127,7 +129,9 @@ def kill_reason(path: str) -> str | None:
     """Return why nothing may be rewritten: *path* exists, or cannot be checked; ``None`` where it does not exist."""
     if not path:
         return None
+
     try:
+        # A link that leads nowhere is a switch as well.
         Path(path).lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -148,8 +152,10 @@ def _read_text(path: Path) -> str:
 
 def _signature(path: Path) -> object:
     """Return something that changes when the file does; files may be replaced within one tick of the clock."""
+    # A file that is gone or cannot be read is a state as well.
     try:
         status = path.stat()
     except OSError as error:
         return error.errno
+
     return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size

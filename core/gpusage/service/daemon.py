@@ -65,6 +65,8 @@ def main(config: Path | None, *, quiet: bool) -> None:
     Example: gpusaged --config /etc/gpusage/gpusage.toml
     """
     logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format="%(message)s", stream=sys.stderr)
+
+    # The event loop waits for the interpreter while another thread computes.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         uvloop.run(serve(make_advisor(), config))
@@ -113,6 +115,7 @@ async def _maintain_sockets(request_socket: ServerSocket, status_socket: ServerS
     granted = state.snapshot.trusted_uids
     while True:
         await asyncio.sleep(MAINTENANCE_INTERVAL_S)
+        # Somebody may have cleaned /run up.
         for served in (request_socket, status_socket):
             await served.restore()
         if (trusted := state.snapshot.trusted_uids) != granted:
@@ -141,6 +144,7 @@ async def _serve_on(
     # The objects of today stay: the collector need not visit them while somebody waits.
     gc.collect()
     gc.freeze()
+    # From here on clients are answered: everything that answers them has started.
     await request_socket.serve(server.start)
     await status_socket.serve(status_server.start)
     maintenance = loop.create_task(_maintain_sockets(request_socket, status_socket, state))

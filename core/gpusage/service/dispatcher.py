@@ -109,6 +109,7 @@ class Dispatcher:
             self._request_handler.counts.refused += 1
             self._warn(uid, f"uid {uid} asks where only the status is given")
             return UNCHANGED.line()
+
         return self._query(question, uid)
 
     def refuse(self, uid: int) -> None:
@@ -154,6 +155,7 @@ class Dispatcher:
 
     def _warn(self, uid: int, message: str) -> None:
         """Log *message*, unless one about *uid* was logged in this minute."""
+        # A user who asks a thousand times a second must not fill the log.
         minute = int(time.monotonic() / LOG_INTERVAL_S)
         if self._logged_minutes.get(uid) != minute:
             self._logged_minutes.put(uid, minute)

@@ -44,8 +44,8 @@ FREE_S = 0.02
 LIMIT_S, WINDOW_S = 0.2, 10.0
 """An honest card takes a few milliseconds, which are free; a card that was forged to be slow uses up its user's
 budget, which comes back within the window."""
+# More users than submit within a window.
 _BUDGET_USERS = 10_000
-"""More users than submit within a window."""
 SPENT = (
     f"models of this user took more than {LIMIT_S:g} s of gpusaged's time, which comes back within {WINDOW_S:g} s; "
     "it considers jobs submitted after that"
@@ -129,6 +129,7 @@ class DecisionWorker:
         engine = DecisionEngine()
         late: deque[Exchange] = deque()
         while True:
+            # While nobody waits, late jobs are decided; otherwise this waits for the next request.
             exchange: Exchange | None = None
             try:
                 exchange = self._waiting.get(block=not late)
@@ -180,6 +181,7 @@ class DecisionEngine:
             outcome = advisor.keep_unchanged(request, advisor.kill_reason)
             return DecidedResponse(code=Code.KEEP, outcome=outcome, fields_read=fields.fields_read())
 
+        # Processor time: a user must not pay for the threads of others.
         begun_s = time.thread_time()
         job: Job | None = None
         try:
@@ -232,6 +234,7 @@ class DecisionEngine:
 
         graph = self._graphs.get(card)
         if graph is None:
+            # A user can forge a card: it is checked whole, and a large one is not kept.
             content = decode_document(card)
             graph = parse_document(content)
             if len(content) <= LARGEST_REMEMBERED_BYTES:

@@ -139,8 +139,10 @@ class JobMonitor(PeriodicTask):
         try:
             done = snapshot.advisor.hooks.restore_request(job, job.stuck, snapshot.advisor.context(job.manager))
         except Exception as error:  # an adapter may fail in any way
+            # At twice the time that the job has been stuck, so that a broken manager is asked ever less often.
             self._retry_at_s[key] = now_s + min(now_s - self._stuck_since_s[key], RETRY_LIMIT_S)
             return sentence(error)
+        # Whether it worked or is not supported, once is enough.
         self._retry_at_s[key] = math.inf
         if not done:
             return "this version of its manager cannot turn it back"
@@ -194,6 +196,7 @@ def make_neighbour(job: AnnotatedJob, record: DecisionRecord) -> Neighbour | Non
     share_percent = decision.request.mps_thread_percent
     if not share_percent or decision.need is None or record.workload is None:
         return None
+
     return Neighbour(
         nodes=job.nodes,
         share_percent=share_percent,

@@ -41,6 +41,7 @@ class PeriodicTask(ABC):
         try:
             self._execute()
         except Exception as error:  # an adapter, a plugin or a store may fail in any way
+            # A server that is away for a day is one line in the log.
             reason = sentence(error)
             if reason != self.error:
                 _log.warning("%s: %s", self._failure_message, reason)

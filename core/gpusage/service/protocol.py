@@ -91,6 +91,7 @@ class Response:
             for key, value in self.settings.items()
             if key.startswith(("set.", "env.")) and isinstance(value, str)
         }
+
         if self.mark:
             message["mark"] = START + number + self.mark
         if self.overdue:

@@ -112,6 +112,7 @@ class Recorder:
                 self.counts.lost += 1
                 _log.error("a decision could not be recorded: %s", describe_error(error))
 
+        # Beyond the limit memory counts for more than records, whose jobs carry the decision in their annotations.
         if self.counts.waiting > WAITING_LIMIT:
             self.counts.waiting -= len(records)
             self.counts.lost += len(records)
@@ -160,6 +161,7 @@ class Recorder:
         records: list[DecisionRecord] = []
         try:
             batch = self._queue.get(timeout=limit_s)
+            # All that has come meanwhile is written together.
             while batch is not None:
                 records += batch
                 if len(records) >= TRANSACTION_LIMIT:
@@ -167,6 +169,7 @@ class Recorder:
                 batch = self._queue.get_nowait()
         except queue.Empty:
             return records, True
+
         return records, False
 
     def _write_one_by_one(self, records: list[DecisionRecord]) -> tuple[list[DecisionRecord], list[DecisionRecord]]:
@@ -197,6 +200,7 @@ class Recorder:
                 if str(error) != self.counts.error:
                     _log.warning("decisions wait to be written: %s", error)
                 return records[begin:], str(error)
+
         return [], None
 
 

@@ -148,6 +148,7 @@ class RequestHandler:
             if request.first_by_s is not None:
                 send(THINKING)
 
+        # Whatever the engine does, the client gets an answer in time.
         exchange = Exchange(request=request, snapshot=snapshot, reply=reply)
         exchange.timer = self._loop.call_later(max(left_s, 0) * ENGINE_SHARE, self._overdue, exchange)
         self._worker.submit(exchange)
@@ -201,6 +202,7 @@ class RequestHandler:
             reply(response.line())
             return
 
+        # The number is in the answer's annotation before there is a record of it.
         now_s = time.time()
         number = self._numbers.next_number(now_s)
         line = response.line(number)

@@ -109,6 +109,8 @@ class OutOfMemoryRequeue:
         self.recorded_failures = []
         if self._open_store is None or not self._unrecorded:
             return
+
+        # Opened in the thread that uses it, which is not that of the constructor.
         self._store = self._store or self._open_store()
         usages = record_usage([_usage(each) for each in self._unrecorded], self._store, snapshot.advisor.hooks)
         records = (self._store.find(usage.number) for usage in usages)

@@ -115,8 +115,10 @@ class RecentJobs:
         """
         if outcome is None or outcome.job is None or outcome.is_dry_run or not outcome.decision.step_times_s:
             return
+
         user = replace(outcome.job.submitter, fields=fields).user
         with self._lock:
+            # A dict keeps the order of insertion: the user's newest job is the last.
             jobs = self._jobs.setdefault(outcome.submission.manager, {})
             jobs.pop(user, None)
             jobs[user] = outcome.decision.step_times_s
@@ -146,6 +148,7 @@ def reservation_of(outcome: Outcome, cluster: Cluster) -> Reservation | None:
     part = request.mps_thread_percent or (WHOLE_PERCENT if request.bound_types else None)
     if outcome.applied_code is not Code.REWRITE or part is None:
         return None
+
     reached = cluster.within(request.partitions, request.scopes, request.node_features).pools
     anywhere = (pool.site_type for pool in reached if pool.mps_per_gpu and admits(pool, request))
     return Reservation(
@@ -158,6 +161,7 @@ def reservation_of(outcome: Outcome, cluster: Cluster) -> Reservation | None:
 
 
 def _left_of_pool(pool: GpuPool, reservations: Mapping[Reservation, int]) -> GpuPool:
+    # An array's tasks, and a share that may start on several types, are reserved on each of them.
     here = {
         reservation: count for reservation, count in reservations.items() if pool.site_type in reservation.site_types
     }

@@ -63,6 +63,7 @@ class Server:
         """Accept connections from now on, at *listening* alone."""
         before = self._listening
         self._listening = await self.loop.create_unix_server(partial(Connection, self), sock=listening, backlog=BACKLOG)
+        # A deleted socket was made again: who is connected to the old one stays.
         if before is None:
             self._sweep()
         else:
@@ -195,6 +196,7 @@ class Connection(asyncio.Protocol):
 
     def _line(self) -> bytes | None:
         """Return the next whole line, or ``None``; ends a connection whose line is too long."""
+        # A long line that comes in many pieces is searched once, not once per piece.
         end = self._buffer.find(b"\n", self._searched_bytes)
         if end > LINE_LIMIT_BYTES or (end < 0 and len(self._buffer) > LINE_LIMIT_BYTES):
             self._reject()
@@ -202,6 +204,7 @@ class Connection(asyncio.Protocol):
         if end < 0:
             self._searched_bytes = len(self._buffer)
             return None
+
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         self._searched_bytes = 0
@@ -210,6 +213,8 @@ class Connection(asyncio.Protocol):
     def _reply(self, response: bytes) -> None:
         self.busy = False
         self._send(response)
+
+        # Further lines may have come meanwhile.
         self._advance()
 
     def _send(self, content: bytes) -> None:
@@ -271,6 +276,7 @@ class StatusServer:
             ):
                 self._keep_reference(self._loop.create_task(self._serve(connection, uid)))
                 return
+
         connection.close()
 
     async def _serve(self, connection: socket.socket, uid: int) -> None:

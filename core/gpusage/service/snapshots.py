@@ -168,6 +168,7 @@ class State:
             for each in [*lately][: max(len(lately) + 1 - FAILURES_LIMIT, 0)]:
                 del lately[each]
             self._recent_failures = {**lately, identity: now_s}
+
         if not is_known:
             self._publish()
 
@@ -223,7 +224,7 @@ class State:
             self._errors.pop(manager, None)
         self._publish(refreshed=True)
 
-        # What began before the observation is in it, or will not start.
+        # The observation shows the shares that were given well before it began.
         if manager in self._observations:
             self._reservations.forget(manager, self._observations[manager].begun_at_s)
 
@@ -312,6 +313,7 @@ def _small_model() -> ModelGraph:
         parameters=((8, 3, 3, 3),),
         attributes=(("kernel_shape", (3, 3)), ("pads", (1, 1, 1, 1)), ("strides", (1, 1))),
     )
+
     relu = Node(op_type="Relu", inputs=((-1, 8, 32, 32),), outputs=((-1, 8, 32, 32),))
     product = Node(op_type="Gemm", inputs=((-1, 8192),), outputs=((-1, 10),), parameters=((8192, 10),))
     return ModelGraph(

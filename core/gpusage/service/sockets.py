@@ -35,8 +35,8 @@ _ATTRIBUTE = "system.posix_acl_access"
 _VERSION, _ENTRY, _UNDEFINED_ID = struct.Struct("<I"), struct.Struct("<HHI"), 0xFFFFFFFF
 _READ_WRITE, _NOTHING = 6, 0
 _USER_OBJ, _USER, _GROUP_OBJ, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
+# struct ucred of unix(7): pid, uid, gid.
 _CREDENTIALS = struct.Struct("3i")
-"""struct ucred of unix(7): pid, uid, gid."""
 
 FileIdentity = tuple[int, int]
 Serve = Callable[[socket.socket], Awaitable[None]]
@@ -90,6 +90,7 @@ class ServerSocket:
             self._reported = present
             return
 
+        # The old socket serves on until the new one does.
         old = self._socket
         try:
             self._bind()
@@ -117,6 +118,7 @@ class ServerSocket:
                 f"Socket {str(self.path)!r} must be in a folder that gpusaged may write; got: {error}. Make the folder."
             )
             raise RequestError(message) from error
+
         self._socket, self._identity = bound, _file_identity(self.path)
 
 
@@ -182,6 +184,7 @@ def allow_only(path: Path, uids: Collection[int]) -> None:
     strangers can too.
     """
     named = sorted({*uids} - {0, os.geteuid()})
+    # Nobody else may connect while the list is being written.
     path.chmod(_OWNER)
     try:
         os.setxattr(path, _ATTRIBUTE, encode_access_list(named))

@@ -102,6 +102,7 @@ def with_annotation(text: str, mark: JobAnnotation, limit_bytes: int) -> str:
         mark: Printable ASCII.
         limit_bytes: Of the whole.
     """
+    # A mark behind a site's own text stays there, so that the text is not moved.
     match = _MARK.search(text)
     others = text[: match.start()] if match else f"{text}; " if text else ""
     room = limit_bytes - len(others.encode())
@@ -117,6 +118,7 @@ def parse_annotation(text: str) -> JobAnnotation | None:
     match = _MARK.search(text)
     if match is None:
         return None
+
     request, _, reasons = match["rest"].partition(" | ")
     before, _, after = request.strip().partition(" -> ")
     return JobAnnotation(
@@ -140,5 +142,6 @@ class RecordNumbers:
 
     def next_number(self, now_s: float) -> str:
         """Return the number of a record made at *now_s*: its second, and a count that no second repeats."""
+        # 65,536 decisions a second is more than one process makes.
         self._count = (self._count + 1) & 0xFFFF
         return f"{int(now_s):08x}{self._count:04x}"

@@ -93,6 +93,7 @@ class DecisionStore(ABC):
         Raises:
             StoreError: It is not a store of ours, or of a newer gpusage.
         """
+        # Not by time: ids rise even where clocks are set back.
         where, values = _from_origins(origins)
         return self._decisions(f"{where} ORDER BY id DESC LIMIT :count", {**values, "count": count})
 

@@ -34,6 +34,7 @@ def describe_location(url: str) -> str:
 
 def sqlite_path(url: str) -> Path:
     """Return the file that a SQLite *url* names; three slashes are a relative path, four an absolute one."""
+    # As SQLAlchemy writes it, without its library.
     scheme, separator, path = url.partition(":///")
     if scheme != "sqlite" or not separator or not path:
         message = (
@@ -41,4 +42,5 @@ def sqlite_path(url: str) -> Path:
             "Write 'sqlite:////var/lib/gpusage/decisions.db'."
         )
         raise RequestError(message)
+
     return Path(path)

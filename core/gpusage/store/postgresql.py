@@ -42,8 +42,8 @@ Connection = Any
 """pg8000's, which has no types."""
 _TIMEOUT_S = 5.0
 _CHUNK_ROWS = 500
+# Of PostgreSQL's advisory locks; any number that no other program takes: "gpus" in ASCII.
 _LOCK = 0x67707573
-"""Of PostgreSQL's advisory locks; any number that no other program takes: "gpus" in ASCII."""
 _ID = "id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"
 _VERSION_TABLE = (
     "CREATE SCHEMA IF NOT EXISTS gpusage",
@@ -113,6 +113,7 @@ class PostgresqlStore(DecisionStore):
 
     def _write(self, table: str, count: int, insert: Callable[[Connection], None]) -> None:
         """Write *count* rows by *insert*, once more where the connection turns out to be cut."""
+        # A new connection that fails at once is no matter of a restart.
         is_reused = self._connection is not None
         try:
             connection = self._open()
@@ -161,6 +162,7 @@ class PostgresqlStore(DecisionStore):
         )
 
         try:
+            # Without the table, SELECT would fail, and leave an error in the server's log.
             is_new = connection.run("SELECT to_regclass('gpusage.version')") == [[None]]
             version = 0 if is_new else _version(connection)
             self._require_known(version)
@@ -184,6 +186,7 @@ def parse_address(url: str) -> Address:
         port, options = parts.port or PORT, dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
     except ValueError as error:
         raise _url_error(str(error)) from error
+
     unknown = sorted(set(options) - {"host", "sslmode"})
     mode = options.get("sslmode", "prefer")
     trouble = ""
@@ -195,6 +198,8 @@ def parse_address(url: str) -> Address:
         trouble = f"sslmode={mode} ({', '.join(SSL_MODES)} are known)"
     if trouble:
         raise _url_error(trouble)
+
+    # As libpq has it: no user is this process's, and no database is the user's.
     user = unquote(parts.username or "") or getpass.getuser()
     return Address(
         host=options.get("host") or parts.hostname or SOCKETS,
@@ -207,6 +212,7 @@ def parse_address(url: str) -> Address:
 
 def ssl_context(mode: str) -> ssl.SSLContext | bool | None:
     """Return what pg8000 wants for *mode*: its own True encrypts and checks nothing, its None tries to."""
+    # pg8000's True would encrypt and check nothing.
     if mode == "verify-full":
         return ssl.create_default_context()
     return None if mode == "prefer" else False
@@ -223,6 +229,7 @@ def _password(at: Address) -> str | None:
     Raises:
         StoreError: It could.
     """
+    # A socket of this host's, or a certificate, proves who the server is.
     password = os.environ.get("PGPASSWORD")
     if password and not at.host.startswith("/") and at.sslmode != "verify-full":
         message = (
@@ -230,6 +237,7 @@ def _password(at: Address) -> str | None:
             "Add ?sslmode=verify-full to [store] url, or use the host's own socket."
         )
         raise StoreError(message)
+
     return password
 
 
@@ -240,6 +248,7 @@ def _version(connection: Connection) -> int:
 
 def _migrate(connection: Connection) -> None:
     """Take the steps that the database lacks, by one client at a time: two at once would both make a table."""
+    # The lock is held until the transaction ends, however it ends.
     connection.run("START TRANSACTION")
     connection.run("SELECT pg_advisory_xact_lock(:lock)", lock=_LOCK)
     for statement in _VERSION_TABLE:
@@ -273,4 +282,5 @@ def _client() -> Any:  # a module without types
             "Install gpusage with its extra [postgresql]."
         )
         raise RequestError(message) from error
+
     return pg8000.native

@@ -50,8 +50,8 @@ Values = dict[str, float | str]
 """By the names of a statement's parameters."""
 Record = TypeVar("Record", DecisionRecord, Usage)
 
+# What no two runs share: a requeued job starts again, and several clusters may write into one store.
 _RUN = "manager, job_id, started_at_s, number"
-"""What no two runs share: a requeued job starts again, and several clusters may write into one store."""
 _JOINED = (
     "SELECT u.record, (SELECT d.record FROM {schema}decisions d WHERE d.number = u.number AND u.number <> ''"
     " ORDER BY d.id DESC LIMIT 1) FROM {schema}usage u"
@@ -186,6 +186,7 @@ def _encodable(value: object) -> object:
 
 def usage_upsert(schema: str) -> str:
     """Return the statement that keeps one row of `usage_values`; the same run again replaces what was known of it."""
+    # SQLite since 3.24, and PostgreSQL, have ON CONFLICT.
     marks = ", ".join(f":{name}" for name in USAGE_COLUMNS)
     fresh = ", ".join(f"{name} = excluded.{name}" for name in ("owner", "ended_at_s", "outcome", "record"))
     insertion = f"INSERT INTO {schema}usage ({', '.join(USAGE_COLUMNS)}) VALUES ({marks})"  # noqa: S608 - our names
@@ -221,6 +222,7 @@ def usage_query(schema: str, question: UsageQuery) -> tuple[str, Values]:
     values: Values = {name: value for name, (_, value) in limits.items() if value is not None}
 
     decided = ["u.number <> ''"] if question.only_decided else []
+    # TRUE needs no case for a question without limits.
     where = " AND ".join(["TRUE", *decided, *(limits[name][0] for name in values)])
     if question.count_per_user is not None:
         where = _NEWEST_PER_USER.format(schema=schema, where=where)
@@ -246,6 +248,7 @@ def decode_observations(rows: Iterable[tuple[str, str | None]], store: str) -> t
     observations = []
     for text, decision in rows:
         for usage in decode_records([text], Usage, store):
+            # A decision that cannot be read, or is of another's job, costs the run nothing.
             decisions = decode_records([decision] if decision is not None else [], DecisionRecord, store)
             own = [record for record in decisions if is_record_of(usage, record)]
             observations.append(Observation(usage=usage, decision=own[0] if own else None))

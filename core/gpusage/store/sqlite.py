@@ -39,8 +39,8 @@ CHUNK_ROWS = 90
 SQLite before 3.32 takes 999 parameters, ten a row."""
 
 _log = logging.getLogger(__name__)
+# The second is what CPython makes of SQLite's message where it quotes a damaged schema.
 _ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""The second is what CPython makes of SQLite's message where it quotes a damaged schema."""
 
 
 class SqliteStore(DecisionStore):
@@ -67,6 +67,7 @@ class SqliteStore(DecisionStore):
         """Keep *records*; see `DecisionStore.record_all`."""
         rows = list(map(decision_row, records))
 
+        # A statement of many rows, where executemany would take the interpreter's lock back for each.
         def insert(connection: sqlite3.Connection) -> None:
             for begin in range(0, len(rows), CHUNK_ROWS):
                 chunk = rows[begin : begin + CHUNK_ROWS]
@@ -85,6 +86,7 @@ class SqliteStore(DecisionStore):
         """Write *count* rows by *insert*; a file that proves damaged is moved aside, and a new one begun."""
         try:
             connection = self._open()
+            # IMMEDIATE waits for another writer now, within the busy timeout, and not between two statements.
             connection.execute("BEGIN IMMEDIATE")
             insert(connection)
             if self._keep_days is not None:
@@ -114,6 +116,7 @@ class SqliteStore(DecisionStore):
         """Close the file; the next use opens it again."""
         connection, self._connection = self._connection, None
         if connection is not None:
+            # A damaged file may not even be closed.
             with suppress(sqlite3.Error):
                 connection.close()
 
@@ -147,16 +150,19 @@ class SqliteStore(DecisionStore):
         """Rename the file and what SQLite keeps beside it."""
         aside = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         try:
+            # The log and its index belong to the damaged file: a new one must not be mended by them.
             for suffix in ("", "-wal", "-shm"):
                 with suppress(FileNotFoundError):
                     Path(f"{self.path}{suffix}").rename(f"{self.path}.corrupt-{aside}{suffix}")
         except OSError as failure:
             raise self._failure(failure, "moved aside") from failure
+
         _log.warning("store %s is damaged (%s): moved aside to %s.corrupt-%s", self.path, error, self.path, aside)
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
     """Take the steps that the file lacks, unless another process has taken them meanwhile."""
+    # The number is read again under the lock.
     connection.execute("BEGIN IMMEDIATE")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
 

@@ -27,9 +27,9 @@ from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import Interval, ModelRequest, Price, Workload
-from gpusage_planning.simulator.contract import Colocation, Kind, Tenant
+from gpusage_planning.simulator.contract import Colocation, FloatArray, Kind, Tenant
 from gpusage_planning.simulator.fleet import Fleet, GpuType
-from gpusage_planning.simulator.predictions import FloatArray, Foresight, Models, colocated_throughputs
+from gpusage_planning.simulator.predictions import Foresight, Models, colocated_throughputs
 from gpusage_planning.simulator.trace import LONGEST_TEXT, Cells, read_rows
 from gpusage_planning.zoo import load_zoo
 

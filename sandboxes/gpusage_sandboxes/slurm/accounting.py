@@ -69,21 +69,6 @@ def start_accounting(sandbox: Sandbox, installation: Installation, layout: Layou
     Raises:
         RequestError: One of them does not come up.
     """
-    _start_database(sandbox, installation, layout)
-    sandbox.run("slurmdbd")
-    sandbox.wait_for(
-        lambda: sandbox.run("sacctmgr", "-n", "show", "cluster", check=False).returncode == 0, "slurmdbd answers"
-    )
-
-    for words in (
-        ("cluster", _cluster_name(layout)),
-        ("account", ACCOUNT),
-        ("user", user_name(), f"account={ACCOUNT}"),
-    ):
-        sandbox.run("sacctmgr", "-i", "add", *words)
-
-
-def _start_database(sandbox: Sandbox, installation: Installation, layout: Layout) -> None:
     share = next(path.parent for path in installation.root.glob("usr/share/*/*_system_tables.sql"))
     data = layout.state / "mariadb"
     (data / "mysql").mkdir(parents=True)
@@ -108,6 +93,18 @@ def _start_database(sandbox: Sandbox, installation: Installation, layout: Layout
     )
     sandbox.run("sh", "-c", 'setsid "$@" >/dev/null 2>&1 &', "sh", *command, *files)
     sandbox.wait_for(layout.database_socket.exists, "MariaDB answers")
+
+    sandbox.run("slurmdbd")
+    sandbox.wait_for(
+        lambda: sandbox.run("sacctmgr", "-n", "show", "cluster", check=False).returncode == 0, "slurmdbd answers"
+    )
+
+    for words in (
+        ("cluster", _cluster_name(layout)),
+        ("account", ACCOUNT),
+        ("user", user_name(), f"account={ACCOUNT}"),
+    ):
+        sandbox.run("sacctmgr", "-i", "add", *words)
 
 
 def _cluster_name(layout: Layout) -> str:

@@ -44,44 +44,28 @@ class ClusterPlan:
         return _LONGEST_SOCKET_PATH - len(f"/spool/{name}/{name}_999999.4294967295")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout(AnyLayout):
-    """Where everything of one sandbox lies."""
+    """Where everything of one sandbox lies.
 
-    @property
-    def slurm_conf(self) -> Path:
-        """A plain file, to be edited."""
-        return self.etc / "slurm.conf"
+    Attributes:
+        slurm_conf: A plain file, to be edited.
+        gpus: The files that stand for GPUs.
+        spool: A folder per slurmd, with its sockets.
+        libexec: What `gpusage slurm install` has its nodes run.
+        munge_socket: Where Slurm finds munged.
+        slurmdbd_conf: There where the sandbox keeps books.
+        database_socket: Where slurmdbd finds its MariaDB.
+    """
 
-    @property
-    def gpus(self) -> Path:
-        """The files that stand for GPUs."""
-        return self.folder / "gpus"
-
-    @property
-    def spool(self) -> Path:
-        """A folder per slurmd, with its sockets."""
-        return self.folder / "spool"
-
-    @property
-    def libexec(self) -> Path:
-        """What `gpusage slurm install` has its nodes run."""
-        return self.folder / "libexec"
-
-    @property
-    def munge_socket(self) -> Path:
-        """Where Slurm finds munged."""
-        return self.run / "munge.socket"
-
-    @property
-    def slurmdbd_conf(self) -> Path:
-        """There where the sandbox keeps books."""
-        return self.etc / "slurmdbd.conf"
-
-    @property
-    def database_socket(self) -> Path:
-        """Where slurmdbd finds its MariaDB."""
-        return self.run / "mariadb.socket"
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.slurm_conf = self.etc / "slurm.conf"
+        self.gpus = folder / "gpus"
+        self.spool = folder / "spool"
+        self.libexec = folder / "libexec"
+        self.munge_socket = self.run / "munge.socket"
+        self.slurmdbd_conf = self.etc / "slurmdbd.conf"
+        self.database_socket = self.run / "mariadb.socket"
 
 
 def parse_nodes(text: str) -> tuple[SandboxNode, ...]:

@@ -69,27 +69,22 @@ class ClusterPlan:
         return "" if unlabelled or not self.labels else self.labels[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout(AnyLayout):
     """Where everything of one sandbox lies: in ``etc`` a folder per daemon and one for clients.
 
     A daemon's files end with the clients', so of a setting that stands in both the clients' wins.
+
+    Attributes:
+        lib: Jars on the classpath of every daemon and client, beside Hadoop's own.
+        libexec: What every host has in ``/usr/libexec/gpusage``.
+        temporary: A folder per daemon for what Java leaves behind when it is killed.
     """
 
-    @property
-    def lib(self) -> Path:
-        """Jars on the classpath of every daemon and client, beside Hadoop's own."""
-        return self.folder / "lib"
-
-    @property
-    def libexec(self) -> Path:
-        """What every host has in ``/usr/libexec/gpusage``."""
-        return self.folder / "libexec"
-
-    @property
-    def temporary(self) -> Path:
-        """A folder per daemon for what Java leaves behind when it is killed."""
-        return self.folder / "tmp"
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.lib = folder / "lib"
+        self.libexec = folder / "libexec"
+        self.temporary = folder / "tmp"
 
     def conf(self, name: str) -> Path:
         """Return the configuration folder of *name*: a node's name, ``rm`` or ``client``."""

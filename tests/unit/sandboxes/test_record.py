@@ -39,8 +39,3 @@ def test_a_folder_with_a_copied_record_is_no_sandbox(tmp_path: Path) -> None:
     shutil.copy(Layout(folder=folder).record, other)
     with pytest.raises(RequestError, match="must be where its sandbox was started; its record is of"):
         read_record(Layout(folder=other), Record, "slurm")
-
-
-def test_a_record_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    Layout(folder=tmp_path).record.write_bytes(msgspec.json.encode(RECORD))
-    assert read_record(Layout(folder=tmp_path), Record, "slurm") == RECORD

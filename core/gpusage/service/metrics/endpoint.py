@@ -99,6 +99,7 @@ class _Server(ThreadingMixIn, HTTPServer):
         """Answer in a thread, then pause."""
         with self._lock:
             self._requests[id(request)] = request
+            # A slow client that holds a thread makes room for a new one.
             if len(self._requests) > MAXIMUM_REQUESTS:
                 _close(next(iter(self._requests.values())))
         super().process_request(request, client_address)
@@ -109,6 +110,7 @@ class _Server(ThreadingMixIn, HTTPServer):
         limit = threading.Timer(LIMIT_S, _close, (request,))
         limit.daemon = True
         limit.start()
+
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -140,6 +142,7 @@ class _PageHandler(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404)
             return
+
         content = self.page()
         self.send_response(200)
         self.send_header("Content-Type", CONTENT_TYPE_LATEST)
@@ -232,6 +235,7 @@ def _run_families(tally: RunCounters) -> Iterator[Metric]:
     promises: Counts = {(result,): tally.promises[result] for result in ("fulfilled", "broken", "unknown")}
     yield _labelled_counter("gpusage_promises", "Shares by whether their promise was fulfilled.", ("result",), promises)
     hours = dict(tally.hours)
+
     for position, (name, what) in enumerate(AMOUNTS.items()):
         seconds: Counts = {(gpu,): HOUR_S * astuple(amounts)[position] for gpu, amounts in hours.items()}
         yield _labelled_counter(f"gpusage_gpu_{name}_seconds", f"GPU time of runs {what}.", ("gpu",), seconds)

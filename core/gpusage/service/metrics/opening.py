@@ -26,6 +26,7 @@ def parse_address(text: str) -> tuple[str, int] | None:
     """
     if not text:
         return None
+
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
