@@ -104,9 +104,24 @@ def gpu_notes(gpu: Gpu, precision: Precision) -> tuple[str, ...]:
 
 
 def gpu_warnings(card: Card, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
-    """Return, for each of *gpus*, one sentence for each reason not to trust figures on it as usual."""
-    limits = _limits(card)
-    return [tuple(_gpu_warnings(gpu, limits)) for gpu in gpus]
+    """Return, for each of *gpus*, one sentence where figures on it are not to be trusted as usual."""
+    warnings: list[tuple[str, ...]] = []
+    for gpu in gpus:
+        first, last = card.ranges.get("launch_year", (gpu.launch_year, gpu.launch_year))
+        warning = ""
+        if not gpu.is_measured:
+            warning = f"The GPU generation {gpu.generation!r} was never measured."
+        elif gpu.watts_per_teraflop is None:
+            chip = ".".join(map(str, gpu.compute_capability))
+            warning = (
+                f"The chip of {gpu.name} (compute capability {chip}) is not in the catalogue: its power limit is taken "
+                "to be enough for its peak."
+            )
+        elif not first <= gpu.launch_year <= last:
+            measured = f"those that were measured are of {first:.0f} to {last:.0f}"
+            warning = f"GPU {gpu.name} is of {gpu.launch_year}; {measured}."
+        warnings.append((warning,) if warning else ())
+    return warnings
 
 
 def work_shares(lowering: Lowering, known: Collection[str] = ()) -> dict[str, float]:
@@ -163,20 +178,6 @@ def _run_warnings(
             yield f"No run in {workload.precision} was measured; runs in {', '.join(sorted(known))} were."
     if graph.precision is not None and workload.precision not in QUANTISED_BYTES:
         yield f"The model's weights are quantised, {graph.precision}, but count as floats in {workload.precision}."
-
-
-def _gpu_warnings(gpu: Gpu, limits: Mapping[str, Any]) -> Iterator[str]:
-    first, last = limits.get("launch_year", (gpu.launch_year, gpu.launch_year))
-    if not gpu.is_measured:
-        yield f"The GPU generation {gpu.generation!r} was never measured."
-    elif gpu.watts_per_teraflop is None:
-        chip = ".".join(map(str, gpu.compute_capability))
-        yield (
-            f"The chip of {gpu.name} (compute capability {chip}) is not in the catalogue: its power limit is taken to "
-            "be enough for its peak."
-        )
-    elif not first <= gpu.launch_year <= last:
-        yield f"GPU {gpu.name} is of {gpu.launch_year}; those that were measured are of {first:.0f} to {last:.0f}."
 
 
 def _upper_limit(limits: Mapping[str, Any], name: str) -> float:

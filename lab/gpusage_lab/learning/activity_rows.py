@@ -1,4 +1,8 @@
-"""Measured activity that may be learned from: GPUMemNet's random networks, and runs of gpusage profile."""
+"""Measured activity that may be learned from: GPUMemNet's random networks, and runs of gpusage profile.
+
+A random network is a list of layers, each with its type, outputs per sample and weights; what it reads is what the
+layer before it writes. The list is turned into a graph without torch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The tables of the target ``memory``: ours on families that were left out, the baselines, and what a run needs."""
+"""The tables of the target ``memory``: ours on families that were left out, what a run needs, and plainer methods.
+
+The plainer methods are published estimates, formulas of two constants, and gradient boosting on the same terms.
+"""
 
 from __future__ import annotations
 

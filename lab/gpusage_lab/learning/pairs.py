@@ -1,4 +1,7 @@
-"""Measured pairs of jobs on one GPU, and how well a policy that chooses partners does."""
+"""Measured pairs of jobs on one GPU, how well a policy that chooses partners does, and the policies beside ours.
+
+Beside ours are rules of one figure, the most popular partner, KACE's linear regression, and the rule from activities.
+"""
 
 from __future__ import annotations
 

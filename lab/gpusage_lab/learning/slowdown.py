@@ -1,9 +1,12 @@
 """The target ``slowdown``: how far the truth lies from what a part of a GPU is predicted to cost.
 
 The point is a ratio of the kernels' predicted times (`gpusage.predictors.sharing.slowdown`). Learned are how many
-blocks fill a GPU, how a known step time is weighed (`slowdown_host`), and the width of the point's interval:
+blocks fill a GPU, how a known step time is weighed, and the width of the point's interval:
 in the worst of the sources 90 % of the measurements lie inside, and 5 % above, for a promise rests on the upper end.
 The rule by which all is in proportion is fitted on the same rows; it is shipped for what nobody measured.
+
+The number of blocks serves the families best, each counted alike; what is expected of a host serves the worst of the
+sources, against its goal.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
-"""NeuSight's operator times as steps of one kernel: fp32, forward, each launched alone.
+"""Operators measured alone, as steps of one kernel: NeuSight's in fp32, and DeepBench's matrix products.
 
-TF32 was off, which the source does not say: its A100 runs convolutions at 0.7 to 2.1 times the peak of FP32 (Winograd),
-as its GPUs without TF32 do, and TF32 has eight times that peak. So no kernel of these has matrix units.
+**NeuSight**, forward, each launched alone. TF32 was off, which the source does not say: its A100 runs convolutions at
+0.7 to 2.1 times the peak of FP32 (Winograd), as its GPUs without TF32 do, and TF32 has eight times that peak. So no
+kernel of these has matrix units. A fixed part of each operator and GPU is drawn, spread evenly over the measured times;
+the rest adds nothing new. AMD's GPUs are left out: the catalogue has none.
 
-A fixed part of each operator and GPU is drawn, spread evenly over the measured times; the rest adds nothing new.
-AMD's GPUs are left out: the catalogue has none.
+**DeepBench**, in single precision, and in half where there are tensor cores. The times are those of
+``results/train/DeepBench_NV_*.xlsx``, of a loop with one launch behind the other, so that hardly anything of the host
+is in them. Its convolutions take the fastest of cuDNN's algorithms, which frameworks rarely do: they are not fitted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The target ``published``: each published figure beside what gpusage predicts, and a summary by kinds of rows.
+"""The target ``published``: each published figure beside what gpusage predicts, the goals, and summaries of the rows.
 
 Nothing is fitted here, and a row is predicted as a user would ask for it: of its model, batch, precision and GPU.
 """

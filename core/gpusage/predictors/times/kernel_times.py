@@ -184,7 +184,8 @@ class _Rates:
         matrix_path: 0 where a class's products run on the CUDA cores, 0.5 for TF32, 1 for half precision.
         before_volta: 1 where integers and floats share the CUDA cores' issue, else 0.
         ridge: Half the logarithm of the ridge point of FP32, around 0.
-        keeps_sum: As in `Ideal`.
+        keeps_sum: As in `Ideal`, as is *streaming_share*.
+        narrow_speedup: Of products of numbers of 1 byte, over those of 2.
     """
 
     flop_per_s: FloatArray
@@ -195,6 +196,15 @@ class _Rates:
     before_volta: FloatArray
     ridge: FloatArray
     keeps_sum: BoolArray
+    streaming_share: FloatArray
+    narrow_speedup: FloatArray
+
+
+_FIGURES = (
+    *("bytes_per_s", "sm_count", "l2_bytes", "before_volta"),
+    *("ridge", "keeps_sum", "streaming_share", "narrow_speedup"),
+)
+"""Fields of `_Rates` that are one number per GPU."""
 
 
 def kernel_times(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> KernelTimes:
@@ -250,13 +260,12 @@ def ideal_times(
 
     # The features are those of two bytes: no kernel of fp8 was measured, and the share of the peak is taken as theirs.
     if precision == "fp8-mixed":
-        speedups = [NARROW_SPEEDUP if has_narrow_units(gpu, precision) else 1.0 for gpu in gpus]
-        compute_s /= np.where(kernels.matrix_units[:, np.newaxis] == NARROW_UNITS, speedups, 1.0)
+        compute_s /= np.where(kernels.matrix_units[:, np.newaxis] == NARROW_UNITS, rates.narrow_speedup, 1.0)
     return Ideal(
         compute_s=compute_s,
         traffic_s=traffic_s,
         cache_s=rates.l2_bytes / rates.bytes_per_s,
-        streaming_share=np.array([streaming_bytes_per_s(gpu) / gpu.bandwidth_bytes_per_s for gpu in gpus]),
+        streaming_share=rates.streaming_share,
         waves=waves,
         keeps_sum=rates.keeps_sum,
         features=features,
@@ -265,22 +274,32 @@ def ideal_times(
 
 @lru_cache(maxsize=64)
 def _rates(gpus: tuple[Identity[Gpu], ...], precision: Precision) -> _Rates:
-    rows = [key.value for key in gpus]
-    matrix = [[_matrix_path(gpu, operator_class, precision) for gpu in rows] for operator_class in OperatorClass]
-    plain = [[(gpu.peak_flop_per_s["fp32"], 0.0) for gpu in rows] for _ in OperatorClass]
-
-    # Rows of zeros and of ones in `Kernels.matrix_units`, one after the other, so that a kernel's path is one index.
-    table = np.array([*plain, *matrix]).reshape(2 * len(OperatorClass), len(rows), 2)
-    return _Rates(
-        flop_per_s=table[:, :, 0] * [sustained_share(gpu) for gpu in rows],
-        matrix_path=table[:, :, 1],
-        bytes_per_s=np.array([gpu.bandwidth_bytes_per_s for gpu in rows]),
-        sm_count=np.array([float(gpu.sm_count) for gpu in rows]),
-        l2_bytes=np.array([float(gpu.l2_bytes) for gpu in rows]),
-        before_volta=np.array([float(not has_matrix_units(gpu)) for gpu in rows]),
-        ridge=0.5 * np.log([gpu.peak_flop_per_s["fp32"] / gpu.bandwidth_bytes_per_s / _MIDDLE_RIDGE for gpu in rows]),
-        keeps_sum=np.array([precision not in HALF or gpu.calibration in _TRAINED_IN_HALF for gpu in rows]),
-    )
+    count, classes = len(gpus), len(OperatorClass)
+    # Kernels that no matrix unit can do come first, then those that it can, so that a kernel's path is one index.
+    flop_per_s, matrix_path = np.empty((2 * classes, count)), np.zeros((2 * classes, count))
+    figures = np.empty((len(_FIGURES), count))
+    for place, key in enumerate(gpus):
+        gpu = key.value
+        plain = gpu.peak_flop_per_s["fp32"]
+        flop_per_s[:classes, place] = plain
+        for operator_class in OperatorClass:
+            path = _matrix_path(gpu, operator_class, precision)
+            flop_per_s[classes + operator_class, place], matrix_path[classes + operator_class, place] = path
+        flop_per_s[:, place] *= sustained_share(gpu)
+        figures[:, place] = (
+            gpu.bandwidth_bytes_per_s,
+            gpu.sm_count,
+            gpu.l2_bytes,
+            not has_matrix_units(gpu),
+            plain / gpu.bandwidth_bytes_per_s / _MIDDLE_RIDGE,
+            precision not in HALF or gpu.calibration in _TRAINED_IN_HALF,
+            streaming_bytes_per_s(gpu) / gpu.bandwidth_bytes_per_s,
+            NARROW_SPEEDUP if has_narrow_units(gpu, precision) else 1.0,
+        )
+    columns = dict(zip(_FIGURES, figures, strict=True))
+    columns["ridge"] = 0.5 * np.log(columns["ridge"])
+    keeps_sum = columns.pop("keeps_sum") > 0
+    return _Rates(flop_per_s=flop_per_s, matrix_path=matrix_path, keeps_sum=keeps_sum, **columns)
 
 
 def _matrix_path(gpu: Gpu, operator_class: OperatorClass, precision: Precision) -> tuple[float, float]:

@@ -183,6 +183,7 @@ def _with_reached_experts(lowering: Lowering, length: int, batch_size: int) -> L
     for number, node in enumerate(lowering.structure.kinds):
         if node.op_type == "GroupedMatMul" and node.parameters:
             experts = node.parameters[0][0]
+            # To how many experts each token goes: rows of the layer for each token of the graph.
             chosen = element_count(node.inputs[0][:1], batch_size) / (batch_size * length)
             parameter_bytes[number] *= 1.0 - (1.0 - min(chosen / experts, 1.0)) ** batch_size
     return replace(lowering, parameter_bytes=parameter_bytes)

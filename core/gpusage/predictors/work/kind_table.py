@@ -140,9 +140,18 @@ def kind_table(structure: Structure, batch_size: int) -> KindTable:
     classes = _classes(nodes, operators, roles)
     works, gathers = _WORKS[classes], _GATHERS[classes]
     saves = _saved_tensors(nodes, operators, roles, classes)
-    outputs = _column([sum(map(count, node.outputs)) for node in nodes]) * works
+    # One loop reads the nodes: the elements that they write and those of their weights.
+    figures = np.empty((4, len(nodes)))
+    for place, node in enumerate(nodes):
+        figures[:, place] = (
+            sum(map(count, node.outputs)),
+            sum(map(count, node.parameters)),
+            len(node.parameters),
+            ELEMENT_BYTES.get(node.element_type, 0),
+        )
+    outputs, weights, weight_tensors, element_bytes = figures
+    outputs = outputs * works
     inputs, fp32_inputs = _inputs(structure, classes, sizes)
-    weights = _column([sum(map(count, node.parameters)) for node in nodes])
     sequential_steps, dependent_loads, width = _lengths(nodes, classes, roles, sizes)
 
     flop = _FLOP_PER_OUTPUT[operators] * outputs
@@ -156,11 +165,11 @@ def kind_table(structure: Structure, batch_size: int) -> KindTable:
         inputs=inputs,
         fp32_inputs=fp32_inputs,
         outputs=outputs,
-        element_bytes=_column([ELEMENT_BYTES.get(node.element_type, 0) for node in nodes]),
+        element_bytes=element_bytes,
         stored=_IS_STORED[roles],
         gathers=gathers,
         weight_elements=weights * (works - gathers),
-        weight_tensors=_column([len(node.parameters) for node in nodes]),
+        weight_tensors=weight_tensors,
         extra_bytes=_EXTRA_BYTES[saves],
         saves_inputs=_SAVES_INPUT[saves],
         saves_output=_SAVES_OUTPUT[saves],
@@ -173,10 +182,6 @@ def kind_table(structure: Structure, batch_size: int) -> KindTable:
         matrix=_IS_MATRIX[classes] & (roles != _UNFUSED),
         reads_half=_IS_SUM[classes] | _IS_IN_HALF[operators],
     )
-
-
-def _column(figures: Sequence[float]) -> FloatArray:
-    return np.array(figures, dtype=np.float64)
 
 
 def _classes(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> IntArray:
@@ -209,7 +214,7 @@ _IS_IN_HALF = np.isin(OPERATORS, NORMALIZATIONS_IN_HALF)
 def _inputs(structure: Structure, classes: IntArray, sizes: ElementCounts) -> tuple[FloatArray, FloatArray]:
     """Return what is read, and what of it is wide; the inside of a fused attention reads nothing, its end no scores."""
     nodes, wide, count = structure.kinds, structure.fp32_inputs, sizes.__getitem__
-    input_sizes = _column([sum(map(count, node.inputs)) for node in nodes])
+    input_sizes = np.array([sum(map(count, node.inputs)) for node in nodes], dtype=np.float64)
     fp32_elements = np.zeros(len(nodes))
     if wide:
         pairs = zip(nodes, wide, strict=True)
