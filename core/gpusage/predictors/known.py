@@ -38,8 +38,8 @@ NOTHING_KNOWN = ObservedFigures()
 USER = "what you said"
 HOSTS_APART = 1.5
 """One host is taken to be at most so many times as fast as another; an assumption, no measurement shows it."""
+# An explanation of fewer odds is in no interval's end; the note names the likelier one.
 _FEW_ODDS, _EVEN = 0.1, 0.5
-"""An explanation of fewer odds is in no interval's end; the note names the likelier one."""
 
 
 @hookimpl(trylast=True)
@@ -250,8 +250,8 @@ READ_WHOLE = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators that read all of their parameters in each step; a lookup reads a few rows."""
 WIDE = ("fp32", "tf32")
 """Peaks that may count for any job: a GPU may take TF32 where a job says fp32."""
+# At least: without the scales that `gpusage.devices.precisions.QUANTISED_BYTES` adds to them.
 _WEIGHT_BYTES = {"int8": 1.0, "int4": 0.5, "fp8": 1.0, "nf4": 0.5}
-"""At least: without the scales that `gpusage.devices.precisions.QUANTISED_BYTES` adds to them."""
 
 
 def min_step_s(graph: ModelGraph, workload: Workload, gpu: Gpu) -> float:

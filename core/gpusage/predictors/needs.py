@@ -15,8 +15,8 @@ from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Workload
 from gpusage_hooks.units import KIB, MIB, seconds
 
+# The note names a wait that takes at least this part of a token's time: fast and slow GPUs then write alike.
 _MUCH = 0.2
-"""The note names a wait that takes at least this part of a token's time: fast and slow GPUs then write alike."""
 
 
 @hookimpl(trylast=True)

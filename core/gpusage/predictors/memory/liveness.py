@@ -247,6 +247,7 @@ _CONVOLUTION, _PRODUCT_CLASS = int(_CLASS.CONVOLUTION), int(_CLASS.PRODUCT)
 _CONVOLVES = np.array([one in (_CLASS.CONVOLUTION, _CLASS.GROUPED_CONVOLUTION) for one in OperatorClass])
 _SPATIAL, _POINTWISE, _GROUPED, _PRODUCT, _BATCHED = range(5)
 _GROUPS = np.arange(5)[:, np.newaxis]
+# Which of the terms for convolutions and products a class counts for.
 _GROUP_OF_CLASS = np.array([
     {
         _CLASS.CONVOLUTION: _SPATIAL,
@@ -257,7 +258,6 @@ _GROUP_OF_CLASS = np.array([
     }.get(one, -1)
     for one in OperatorClass
 ])  # fmt: skip
-"""Which of the terms for convolutions and products a class counts for."""
 
 
 def terms(lowering: Lowering, tensors: Walk) -> TrainingTerms:

@@ -95,8 +95,8 @@ def divided_layers(lowering: Lowering, graph: ModelGraph, workload: Workload) ->
     )
 
 
+# Whether a node reads, and whether it writes, what is divided: a label is the sum of both.
 _READS, _WRITES = 2, 1
-"""Whether a node reads, and whether it writes, what is divided: a label is the sum of both."""
 
 
 def _divided_ends(graph: ModelGraph, is_linear: list[bool]) -> IntArray:

@@ -137,8 +137,8 @@ def _share_in_proportion(gpu: Identity[Gpu], share: Identity[Gpu]) -> Gpu:
 BusyShareEvidence = Literal["graph", "step_time", "utilization"]
 """Where the part of the step that the GPU works comes from."""
 _NO_SLOWDOWN = Interval(value=1.0, low=1.0, high=1.0)
+# Where the low end, the point and the high end lie on a logarithmic scale, as rows.
 _DIRECTIONS = np.array([[-1.0], [0.0], [1.0]])
-"""Where the low end, the point and the high end lie on a logarithmic scale, as rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

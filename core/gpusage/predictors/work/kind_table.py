@@ -83,10 +83,10 @@ class KindTable:
 _CONVOLUTION, _GROUPED_CONVOLUTION, _PRODUCT, _RECURRENT, _VIEW = (
     int(OperatorClass[name]) for name in ("CONVOLUTION", "GROUPED_CONVOLUTION", "PRODUCT", "RECURRENT", "VIEW")
 )
+# Plain numbers, as columns take four times as long to be compared with a member of an enumeration.
 _INSIDE, _VALUES, _UNFUSED, _INTERPOLATION, _NON_CONTIGUOUS = (
     int(role) for role in (Role.INSIDE, Role.VALUES, Role.UNFUSED, Role.INTERPOLATION, Role.NON_CONTIGUOUS)
 )
-"""Plain numbers, as columns take four times as long to be compared with a member of an enumeration."""
 INDEX_BYTES = 8
 """Of an int64: where a maximum pool found each of its outputs."""
 _MATRIX_CLASSES = (
@@ -97,8 +97,8 @@ _MATRIX_CLASSES = (
     OperatorClass.RECURRENT,
 )
 _SUM_CLASSES = (*_MATRIX_CLASSES, OperatorClass.GROUPED_CONVOLUTION)
+# Those whose width counts.
 _WIDE_CLASSES = (*_SUM_CLASSES, OperatorClass.NORMALIZATION, OperatorClass.REDUCTION)
-"""Those whose width counts."""
 _SAVES_NOTHING = np.array([role in (Role.INSIDE, Role.COPY) for role in Role])
 _WORKS, _GATHERS = (
     np.array([float((one is chosen) == is_it) for one in OperatorClass])

@@ -25,12 +25,12 @@ from gpusage_hooks.types import ModelGraph, Node, Shape
 
 Order = tuple[int, ...]
 CHANNELS_LAST: Order = (0, 2, 3, 1)
+# Of sequences of vectors: batch, length and width.
 _SEQUENCES_RANK = 3
-"""Of sequences of vectors: batch, length and width."""
+# Of images: batch, channels, height and width.
 _IMAGE_RANK = 4
-"""Of images: batch, channels, height and width."""
+# Of tensors and operators that are looked at; no model has more, a forged card's nodes may write thousands.
 _MOST_RANK, _MOST_OUTPUTS = 8, 5
-"""Of tensors and operators that are looked at; no model has more, a forged card's nodes may write thousands."""
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 _KEEPING_IMAGES = (OperatorClass.CONVOLUTION, OperatorClass.BATCH_NORMALIZATION, OperatorClass.REDUCTION)
 _PASSING_IMAGES = ("Resize", "Pad", "Concat")

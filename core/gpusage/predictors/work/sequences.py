@@ -24,8 +24,8 @@ from gpusage.predictors.work.operators import OperatorClass, class_of, element_c
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Node
 
+# Nodes between the product that makes keys and the attention, and between softmax and products; rarely ten.
 _MOST_STEPS = 40
-"""Nodes between the product that makes keys and the attention, and between softmax and products; rarely ten."""
 _PASSED = (OperatorClass.ELEMENTWISE, OperatorClass.VIEW, OperatorClass.COPY)
 SEQUENCE_RANK = 2
 """Of an input of tokens: batch and length."""
@@ -149,8 +149,8 @@ def _cached_elements(graph: ModelGraph, index: int, place: int) -> int:
 
 FRAMES_RANK = 3
 """Of an input of sound: batch, bands and frames, in either order."""
+# Of a model that writes; a forged card may have thousands, and each is followed through all nodes.
 _MOST_INPUTS = 32
-"""Of a model that writes; a forged card may have thousands, and each is followed through all nodes."""
 
 
 class Part(IntEnum):
