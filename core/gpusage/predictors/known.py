@@ -49,6 +49,8 @@ def find_observed_figures(
     """Return what the user observed of an earlier run alone on a whole GPU."""
     if workload.alone == NO_EARLIER_RUN:
         return None
+
+    # A step time that cannot be is left out; `predict_needs` says why.
     rows = zip(gpus, _utilizations(graph, workload, gpus), strict=True)
     figures = (_user_figures(workload.alone, gpu, utilization) for gpu, utilization in rows)
     return [
@@ -62,6 +64,7 @@ def implausible_step_time(graph: ModelGraph, workload: Workload, gpu: Gpu) -> st
     alone = workload.alone
     if alone.step_time_s is None or (alone.gpu or gpu.name).casefold() not in (gpu.name, *gpu.aliases):
         return ""
+
     min_s = min_step_s(graph, workload, gpu)
     if alone.step_time_s >= min_s:
         return ""
@@ -75,6 +78,7 @@ def first_known(answers: Sequence[Sequence[ObservedFigures]], gpus: Sequence[Gpu
     """Return for each of *gpus*, of each figure, the first of *answers* that has it."""
     if not answers:
         return (NOTHING_KNOWN,) * len(gpus)
+
     return tuple(
         ObservedFigures(
             step_time_s=next((row.step_time_s for row in rows if row.step_time_s), None),
@@ -237,6 +241,7 @@ def share_notes(known: ObservedFigures) -> tuple[str, ...]:
     ]
     if not figures:
         return ()
+
     of_whole = f"What is known of a whole GPU ({' and '.join(figures)}) counts in a share's slowdown and step time"
     return (f"{of_whole}; GPU busy and the activities of a share come from the graph alone.",)
 

@@ -173,11 +173,13 @@ def _copying_products(graph: ModelGraph, lowering: Lowering) -> IntArray:
     """Return the products with a weight that read a transposed view: they copy it, and keep the copy."""
     operators = lowering.structure.operators
     products = (lowering.operator_class == _PRODUCT_CLASS) & ((operators == _MATMUL) | (operators == _GEMM))
+
     copying = []
     for index in products[lowering.structure.kind_of_node].nonzero()[0].tolist():
         producer = graph.producers[index][0] if graph.producers[index] else -1
         if producer < 0 or graph.nodes[producer].op_type != "Transpose":
             continue
+        # A transpose that leaves the last size where it was is read as it lies.
         node = graph.nodes[producer]
         if node.inputs and node.inputs[0] and node.inputs[0][-1] != node.outputs[0][-1]:
             copying.append(index)

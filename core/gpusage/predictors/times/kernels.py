@@ -273,10 +273,13 @@ def _working_kernels(table: FloatArray, host_counts: FloatArray) -> Kernels:
 def _write_forward(lowering: Lowering, forward: FloatArray) -> None:
     forward[_Row.OPERATOR_CLASS] = lowering.operator_class
     forward[_Row.FLOP] = lowering.flop
+
+    # Turning a layout moves activations, not weights.
     moved = (lowering.read_bytes + lowering.written_bytes) * lowering.traffic_factor
     forward[_Row.TRAFFIC_BYTES] = moved + lowering.parameter_bytes
     if lowering.train:
         forward[_Row.TRAFFIC_BYTES] *= _TRAINED_TRAFFIC_COLUMN[lowering.operator_class]
+
     forward[_Row.ELEMENTS] = lowering.output_elements
     forward[_Row.LAUNCHES] = lowering.sequential_steps * _WORKS[lowering.operator_class]
     forward[_Row.COUNTS] = lowering.structure.counts

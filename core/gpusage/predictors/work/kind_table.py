@@ -186,12 +186,15 @@ def kind_table(structure: Structure, batch_size: int) -> KindTable:
 
 def _classes(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> IntArray:
     operator_classes = CLASS_OF_NUMBER[operators]
+
+    # Groups too narrow for matrix units have kernels of their own; so have products of two activations.
     for index in (operator_classes == _CONVOLUTION).nonzero()[0].tolist():
         if has_narrow_groups(nodes[index]) and group_count(nodes[index]) > 1:
             operator_classes[index] = OperatorClass.GROUPED_CONVOLUTION
     for index in (operator_classes == _PRODUCT).nonzero()[0].tolist():
         if not nodes[index].parameters:
             operator_classes[index] = OperatorClass.BATCHED_PRODUCT
+
     of_role = _CLASS_OF_ROLE[roles]
     return np.where(of_role >= 0, of_role, operator_classes)
 
@@ -200,6 +203,8 @@ def _saved_tensors(nodes: Sequence[Node], operators: IntArray, roles: IntArray, 
     """Return what the backward pass needs again; the inside of an attention is computed anew, a factor is known."""
     saved_tensors = _SAVED_TENSORS[operators]
     saved_tensors[_SAVES_NOTHING[roles] | (classes == _VIEW)] = SavedTensors.NOTHING
+
+    # The gradient of a product with a number needs that number alone.
     for index in ((operators == _MUL) | (operators == _DIV)).nonzero()[0].tolist():
         node = nodes[index]
         if len(node.inputs) == 1 and all(prod(weight) <= 1 for weight in node.parameters):

@@ -132,6 +132,8 @@ def _transposed(order: Order, source: Shape, output: Shape) -> Order:
 def _reshaped(order: Order, source: Shape, output: Shape) -> Order:
     """Return the order of a view of other sizes; none where there is no such view, so that a reshape copies."""
     runs = _runs(source, output)
+
+    # Sizes that become one must lie next to each other in memory, in order, or the reshape copies.
     depths = {place: depth for depth, place in enumerate(order)}
     starts: list[tuple[int, list[int]]] = []
     for before, after in runs:
@@ -146,6 +148,8 @@ def _runs(source: Shape, output: Shape) -> list[tuple[list[int], list[int]]]:
     """Return which sizes of *source* become which of *output*, in runs of equal products; none where they do not."""
     runs: list[tuple[list[int], list[int]]] = []
     first = second = 0
+
+    # Both shapes have as many elements: take sizes from the smaller side until the products are equal.
     while first < len(source) and second < len(output):
         before, after, left, right = [first], [second], source[first], output[second]
         first, second = first + 1, second + 1

@@ -216,10 +216,12 @@ def bytes_per_weight(operator_class: IntArray, structure: Structure, precision: 
     quantised: FloatArray = np.full(len(operator_class), float(FLOAT_BYTES[precision]))
     if precision in QUANTISED_BYTES:
         narrow = operator_class == OperatorClass.PRODUCT
-        if precision == "int8":
+        if precision == "int8":  # of which runtimes have convolutions, too
             narrow |= (operator_class == OperatorClass.CONVOLUTION) | (
                 operator_class == OperatorClass.GROUPED_CONVOLUTION
             )
+
+        # Libraries leave the model's head as it is, and adapters are trained.
         narrow[structure.kind_of_node[structure.output_nodes]] = False
         narrow &= ~is_adapter(structure)
         quantised[narrow] = QUANTISED_BYTES[precision]
@@ -231,6 +233,8 @@ def weight_memory_bytes(lowering: Lowering, precision: Precision) -> float:
     whole = lowering.parameter_count * float(FLOAT_BYTES[precision])
     if precision not in QUANTISED_BYTES:
         return whole
+
+    # In training, the lowering has the bytes of widened weights.
     of_one = bytes_per_weight(lowering.operator_class, lowering.structure, precision)
     weights = lowering.parameter_bytes / (FLOAT_BYTES[precision] if lowering.train else of_one)
     return whole - float(weights * (FLOAT_BYTES[precision] - of_one) @ lowering.structure.counts)

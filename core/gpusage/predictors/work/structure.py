@@ -334,10 +334,13 @@ def _autocast_rule(node: Node, role: int) -> _AutocastRule:
         or operator_class in _NARROW_CLASSES
     ):
         return _AutocastRule.NEVER
+
     if operator_class is OperatorClass.NORMALIZATION:
         return _AutocastRule.NEVER if node.op_type in NORMALIZATIONS_IN_HALF else _AutocastRule.ALWAYS
     if node.op_type in _WIDE_TYPES:
         return _AutocastRule.ALWAYS
+
+    # Weights have 4 bytes, and a sum with one is as wide as the widest; a lookup writes its table's numbers.
     promotes = operator_class is OperatorClass.ELEMENTWISE or node.op_type == "Concat"
     if (promotes or operator_class is OperatorClass.GATHER) and any(node.parameters):
         return _AutocastRule.ALWAYS
