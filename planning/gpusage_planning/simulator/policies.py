@@ -121,6 +121,7 @@ class Sets(Packing):
     def cost(self, gpu_type: int, tenants: Sequence[JobRequest], newcomer: JobRequest) -> float | None:
         """Return less, the more the job adds; an empty GPU comes first, on which it adds a whole one."""
         if not tenants:
+            # An empty GPU adds a whole job, more than any set can.
             return -1.0
 
         kinds = [one.kind for one in tenants]
@@ -205,6 +206,7 @@ class Production(Slots):
         free = {one.name: count for one, count in zip(self.fleet.types, free_counts, strict=True)}
         seen = [replace(place, pool=replace(place.pool, free_gpu_count=free[place.name])) for place in where]
         chosen = preferred_among_jobs(seen, self.late)
+        # gpusaged remembers a job whatever it decided for it.
         self.late.append({place.name: place.need.step_time_s.value for place in where})
         return ask._replace(first=self._place(chosen[0].name)) if chosen else ask
 

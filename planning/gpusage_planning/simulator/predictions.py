@@ -175,6 +175,7 @@ def _pairs(models: Models, place: int, count: int) -> FloatArray:
     known = [kind for kind in range(count) if (kind, place) in models.needs]
     matrix = np.ones((count, count))
     if known:
+        # Only known kinds are predicted; the predictor takes them all at once.
         matrix[np.ix_(known, known)] = pairs_of([models.needs[kind, place] for kind in known])
     return matrix
 

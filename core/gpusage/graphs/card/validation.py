@@ -1,4 +1,4 @@
-"""Validates a card's JSON and makes a `ModelGraph` of it: every type, number and length is checked."""
+"""A card's JSON -> `ModelGraph`, with a check of every type, number and length."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _ELEMENT_TYPES: tuple[ElementType, ...] = get_args(ElementType)
 
 
 class _FieldError(Exception):
-    """A field breaks a rule; the text says which one."""
+    """A field breaks a rule; the text names both."""
 
 
 def graph_from_document(document: object, subject: str, maximum_kinds: int = MAXIMUM_NODES) -> ModelGraph:
-    """Return the graph that *document* describes.
+    """Return the graph of *document*.
 
     Args:
         document: A parsed JSON value.
         subject: The subject of error messages.
-        maximum_kinds: How many kinds of nodes it may list: a prediction's time grows with them.
+        maximum_kinds: Limit of the kinds of nodes, with which a prediction's time grows.
 
     Raises:
-        GraphError: It breaks a rule.
+        GraphError: *document* breaks a rule.
     """
     try:
         return _graph(_mapping(document, "the document"), subject, maximum_kinds)
@@ -51,6 +51,8 @@ def graph_from_document(document: object, subject: str, maximum_kinds: int = MAX
 def _graph(document: dict[str, Any], subject: str, maximum_kinds: int) -> ModelGraph:
     version = document.get("gpusage_card")
     _require(version == VERSION, f"'gpusage_card' is not {VERSION}")
+
+    # Kinds first: their number limits the sequence, and the sequence's length the producers.
     shapes = _Shapes(subject)
     rows = [_mapping(kind, "kinds") for kind in _list(document.get("kinds"), "kinds", maximum_kinds)]
     kinds = [_node_fields(kind, shapes) for kind in rows]
@@ -104,6 +106,7 @@ class _Shapes:
 
 def _node_fields(kind: dict[str, Any], shapes: _Shapes) -> dict[str, Any]:
     """Return the fields of a kind's node, without inputs if the kind has no ``in``."""
+    # A size below 0 is a multiple of the batch, which no weight's is.
     parameters = shapes.validated_list(kind["par"], "par") if "par" in kind else ()
     _require(min(chain.from_iterable(parameters), default=0) >= 0, "'par' follows the batch")
     attributes = _mapping(kind["attr"], "attr") if "attr" in kind else {}
@@ -122,7 +125,8 @@ def _node_fields(kind: dict[str, Any], shapes: _Shapes) -> dict[str, Any]:
 def _nodes(
     kinds: Sequence[Mapping[str, Any]], sequence: Sequence[int], producers: Sequence[tuple[int, ...]]
 ) -> tuple[Node, ...]:
-    """Return the nodes with their inputs; of a kind without ``in``, the first outputs of the producers."""
+    """Return the nodes with their inputs; without ``in``, these are the first outputs of the producers."""
+    # Equal nodes are one object, so that a card's memory and a prediction's time grow with its kinds.
     unique: dict[tuple[int, tuple[Shape, ...]], Node] = {}
     nodes: list[Node] = []
     outputs_by_node: list[tuple[Shape, ...]] = []
@@ -130,6 +134,7 @@ def _nodes(
         fields = kinds[kind]
         inputs = fields.get("inputs")
         if inputs is None:
+            # Producers come earlier in the list, so their outputs are known.
             shapes = [outputs_by_node[producer] if producer >= 0 else () for producer in row]
             _require(() not in shapes, "a kind without 'in' reads what nothing writes")
             inputs = tuple([shape[0] for shape in shapes])
@@ -149,6 +154,7 @@ def _producers(rows: object, node_count: int, input_count: int) -> tuple[tuple[i
     _require(len(table) == node_count, "'producers' and 'nodes' differ in length")
     producers = []
     for index, row in enumerate(table):
+        # Above 0 a distance back, at most to the first node; below 0 an input of the model.
         steps = _integers(row, "producers", -input_count, index, MAXIMUM_LIST)
         _require(0 not in steps, "'producers' has a node that feeds itself")
         producers.append(tuple([index - step if step > 0 else step for step in steps]))
@@ -165,6 +171,7 @@ def _element_type(value: object) -> ElementType:
 
 
 def _trainable_share(value: object) -> float:
+    # Python's booleans are integers, JSON's are not numbers.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
         message = "'trainable' is not above 0 and at most 1"
         raise _FieldError(message)
@@ -181,6 +188,7 @@ def _precision(value: object) -> Precision | None:
 
 def _attribute(value: object) -> Attribute:
     if isinstance(value, str):
+        # Cut, so that a long text is neither matched nor kept in the cache.
         _require(_is_attribute(value[: _LONGEST_ATTRIBUTE + 1]), "'attr' holds an unlikely word")
         return value
     if isinstance(value, list):
