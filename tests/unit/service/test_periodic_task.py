@@ -20,6 +20,7 @@ class Counted(PeriodicTask):
         self.enough = threading.Event()
 
     def execute(self) -> None:
+        """Fail twice, then succeed."""
         self.count += 1
         if self.count <= 2:
             raise OSError("full disk")
@@ -27,6 +28,7 @@ class Counted(PeriodicTask):
             self.enough.set()  # the run before this one succeeded
 
     def interval_s(self) -> float:
+        """Return a moment."""
         return 0.001
 
 
