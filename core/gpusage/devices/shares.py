@@ -65,6 +65,7 @@ def least_share_percent(needed_bytes: float, memory_bytes: float) -> int:
         needed_bytes: At least 0.
         memory_bytes: Of the whole GPU.
     """
+    # Rounded up, as caps are rounded down.
     needed_mib, usable_mib = int(-(-needed_bytes // MIB)), _usable_mib(memory_bytes)
     if usable_mib <= 0:
         return WHOLE_PERCENT + 1
@@ -72,7 +73,7 @@ def least_share_percent(needed_bytes: float, memory_bytes: float) -> int:
 
 
 def _usable_mib(memory_bytes: float) -> int:
-    memory_mib = int(memory_bytes // MIB)
+    memory_mib = int(memory_bytes // MIB)  # as `gpusage-mps` counts, in whole MiB
     return max(memory_mib - RESERVE_MIB - memory_mib * RESERVE_PER_THOUSAND // 1000, 0)
 
 
@@ -127,6 +128,7 @@ def alone_on(share: Gpu, gpu: Gpu) -> Gpu:
 
 def part_of(gpu: Gpu, part: float) -> Gpu:
     """Return *gpu* with *part*, 0 to 1, of its SMs, rates, bandwidth and watts."""
+    # Watts follow the SMs, so that a share holds as much of its peak as the whole board (`sustained_share`).
     return replace(
         gpu,
         sm_count=max(round(gpu.sm_count * part), 1),
