@@ -218,6 +218,7 @@ class State:
                 _log.warning("%s: %s", manager, reason)
             self._errors[manager] = reason
         else:
+            # Before the first snapshot with a cluster: until then every job stays as it is, quickly.
             if cluster is not None and manager not in self._observations:
                 warm_up_predictors(self._advisor, cluster)
             if cluster is not None:
@@ -234,6 +235,7 @@ class State:
     def _publish(self, *, refreshed: bool = False) -> None:
         with self._lock:
             snapshot = self._make_snapshot()
+            # A new snapshot has an empty cache of decisions, so an equal one is not published.
             if refreshed or snapshot != self.snapshot:
                 self.snapshot = snapshot
 
