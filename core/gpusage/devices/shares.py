@@ -112,6 +112,7 @@ def alone_on(share: Gpu, gpu: Gpu) -> Gpu:
 
 def part_of(gpu: Gpu, part: float) -> Gpu:
     """Return *gpu* with *part*, 0 to 1, of its SMs, rates, bandwidth and watts."""
+    # Watts follow the SMs, so that a share holds as much of its peak as the whole board (`sustained_share`).
     return replace(
         gpu,
         sm_count=max(round(gpu.sm_count * part), 1),

@@ -141,6 +141,7 @@ def _readable(document: Mapping[str, Any]) -> str:
     """Return *document* as JSON with a line per kind of node, for people and for diffs."""
     lines = [f" {json.dumps(key)}: {compact_json(value)}" for key, value in document.items() if key != "kinds"]
     kinds = ",\n  ".join(json.dumps(kind, ensure_ascii=False) for kind in document["kinds"])
+    # Nodes and producers stay last: they are long, and say little to people.
     lines.insert(-2, f' "kinds": [\n  {kinds}]')
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -186,6 +187,7 @@ def decode_document(text: str) -> bytes:
     Raises:
         GraphError: As `decode`.
     """
+    # The lengths are checked before the work that they cause: the text is a stranger's.
     if len(text) > MAXIMUM_TEXT_BYTES:
         message = f"Card must be at most {MAXIMUM_TEXT_BYTES} bytes of base64; got {len(text)}. Make it again."
         raise GraphError(message)

@@ -176,6 +176,7 @@ class _Interpreter:
     def _run_branch(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
         """Run the branch of the condition; the longer branch if the condition depends on a user's data."""
         branches = [self._body(node, name) for name in ("then_branch", "else_branch")]
+        # The longer branch is the pessimistic one, for time and for memory.
         condition = inputs[0].elements if inputs and inputs[0] else None
         graphs = [branch for branch in branches if branch is not None]
         if len(graphs) != len(branches):
@@ -248,6 +249,7 @@ class _Interpreter:
 
     def _captured_names(self, graph: OnnxGraph, depth: int = 0) -> list[str]:
         """Return the names that *graph*, or a graph in it, reads from the graphs around it."""
+        # What a body reads from outside counts as read by the loop.
         own = {*graph.initializers, *(one.name for one in graph.inputs)}
         read: dict[str, None] = {}
         for node in graph.nodes:
@@ -266,6 +268,7 @@ class _Interpreter:
         message = node.attributes.get(name)
         if not isinstance(message, (bytes, Span)):
             return None
+        # Two nodes with equal bodies share the parsed graph: a body is never changed.
         if message not in self._bodies:
             self._bodies[message] = split_fused_nodes(read_subgraph(self._model.reader, message))
         return self._bodies[message]
@@ -342,6 +345,7 @@ class _Interpreter:
         return results
 
     def _count_weights(self, node: OnnxNode, inputs: tuple[Value | None, ...]) -> None:
+        # A slice names the inputs of an operator by their places, from its signature.
         untrained = range(*_UNTRAINED.get(node.op_type, slice(0)).indices(len(inputs)))
         packed = packed_weight(node.op_type, node.attributes)
         if packed and len(inputs) > 1 and inputs[1] is not None and inputs[1].constant:

@@ -180,6 +180,7 @@ def _apply(
 ) -> tuple[Number, ...] | None:
     """Return the value of *operation* for each row; ``None`` if a value is undefined or beyond 64 bits."""
     try:
+        # All or nothing: a size that is partly known is of no use.
         elements = tuple(operation(*row) for row in zip(*columns, strict=True))
         return elements if all(-_MAXIMUM_NUMBER <= number < _MAXIMUM_NUMBER for number in elements) else None
     except (ArithmeticError, ValueError, TypeError):
@@ -191,6 +192,7 @@ def shape_of(call: Call) -> list[Result]:
     """Return the sizes of the input."""
     shape = call.shape()
     start, end = call.int_attribute("start", 0), call.attributes.get("end")
+    # start and end came with operator set 15.
     part = shape[slice(start, end if isinstance(end, int) else None)]
     return [Result((len(part),), "int64", part)]
 

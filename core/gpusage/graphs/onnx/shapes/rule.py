@@ -98,7 +98,7 @@ class Call:
 
     def integers(self, index: int) -> tuple[int, ...]:
         """Return the elements of input *index* as whole numbers."""
-        return tuple(int(number) for number in self.elements(index))
+        return tuple(map(int, self.elements(index)))
 
     def int_attribute(self, name: str, default: int) -> int:
         """Return the attribute *name*."""
@@ -112,7 +112,7 @@ class Call:
         value = self.attributes.get(name, tuple(default))
         if not isinstance(value, tuple):
             raise MismatchError
-        return tuple(int(number) for number in value)
+        return tuple(map(int, value))
 
     def text_attribute(self, name: str, default: str) -> str:
         """Return the attribute *name*, a text."""
@@ -163,6 +163,7 @@ def broadcast(*shapes: Shape) -> Shape:
     # Shapes align at their last axes (NumPy's rule, which ONNX took over).
     rank = max(map(len, shapes), default=0)
     sizes = []
+    # Aligned at the last axis, as numpy does it.
     for column in zip(*((1,) * (rank - len(shape)) + tuple(shape) for shape in shapes), strict=True):
         large = {size for size in column if size != 1}
         if len(large) > 1:
@@ -185,6 +186,7 @@ def broadcast_elements(elements: tuple[Number, ...], shape: Shape, target: Shape
 
     # Positions in row-major order, axis by axis; an axis of size 1 repeats with stride 0.
     positions = [0]
+    # A stride of 0 repeats an axis of size 1.
     padded = (1,) * (len(target) - len(shape)) + tuple(shape)
     step = len(elements)
     for size, wanted in zip(padded, target, strict=True):
