@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 
 from gpusage_hooks import specs
 from gpusage_hooks.conformance import conforms, require
-from gpusage_hooks.managers import Manager, manager_fault
+from gpusage_hooks.managers import manager_fault
 from gpusage_hooks.types import (
     Code,
     Colocation,
@@ -170,12 +170,6 @@ def _check_slowdowns(question: Question, answer: Sequence[Sequence[Interval]]) -
             require(sound, f"slowdown must be exactly 1 on a whole GPU; got {entry}")
 
 
-def _check_manager(question: Question, manager: Manager) -> None:
-    del question
-    fault = manager_fault(manager)
-    require(fault is None, f"describe_manager must describe a manager: {fault}")
-
-
 def _check_colocation(question: Question, answer: Colocation) -> None:
     count, gpu = len(question["needs"]), question["gpu"]
     rows = (answer.normalised_throughput, answer.mps_thread_percent, answer.memory_cap_bytes)
@@ -218,7 +212,9 @@ _MORE: Mapping[str, Callable[[Question, Any], None]] = {
     "predict_slowdown": _check_slowdowns,
     "predict_colocation": _check_colocation,
     "decide": lambda question, decision: check_decision(decision, question["policy_input"], question["draft"]),
-    "describe_manager": _check_manager,
+    "describe_manager": lambda _, manager: require(
+        manager_fault(manager) is None, f"describe_manager must describe a manager: {manager_fault(manager)}"
+    ),
     "add_commands": _check_commands,
 }
 """What each hook promises beside the type of its answer."""

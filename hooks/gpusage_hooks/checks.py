@@ -19,7 +19,7 @@ from gpusage_hooks.answers import check_answer, check_decision, check_graph, che
 from gpusage_hooks.conformance import Hook, check_api, implemented, require
 from gpusage_hooks.errors import GpuUsageError, GraphError
 from gpusage_hooks.managers import Context, Manager
-from gpusage_hooks.types import STAGES, Code, Gpu, GpuNeed, GpuRequest, ModelGraph, ObservedFigures, PolicyInput
+from gpusage_hooks.types import STAGES, Code, Gpu, GpuRequest, ModelGraph, PolicyInput
 
 __all__ = [
     "CHECKS",
@@ -128,8 +128,15 @@ def check_reader(function: Hook, *, sources: Iterable[str] = (), broken: Iterabl
         graph = sound_answer("read_model", function, source=source, shape={})
         require(graph is not None, f"read_model must read {source!r}; got None")
         check_graph(graph)
+
     for source in broken:
-        _check_refusal(function, source)
+        try:
+            answer = call(function, source=source, shape={})
+        except GraphError as error:
+            require("\n" not in str(error), f"a GraphError must be one line; got {str(error)!r}")
+            continue
+        message = f"read_model must refuse {source!r} with a GraphError; got {answer!r:.80}."
+        raise AssertionError(message)
 
 
 def check_model_names(function: Hook) -> None:
@@ -162,7 +169,10 @@ def check_predictor(function: Hook, *, graph: ModelGraph | None = None) -> None:
     for workload, known in product(samples.workloads(), samples.knowledge()):
         question = {"graph": graph or samples.graph(), "workload": workload}
         for need in _check_order("predict_needs", function, question, known=known) or ():
-            _check_taken(need, known)
+            for name in ("step_time_s", "gpu_utilization", "memory_bytes"):
+                figure, predicted = getattr(known, name), getattr(need, name)
+                is_known = figure is None or figure.interval == predicted
+                require(is_known, f"predict_needs must take the {name} that is known; got {predicted}")
 
 
 def _check_order(hook: str, function: Hook, question: dict[str, Any], **of_each: object) -> Sequence[Any] | None:
@@ -191,14 +201,6 @@ def _check_order(hook: str, function: Hook, question: dict[str, Any], **of_each:
         f"{hook} must not depend on which other GPUs are asked for; it does",
     )
     return answer
-
-
-def _check_taken(need: GpuNeed, known: ObservedFigures) -> None:
-    """Check that *need* has what is *known* in place of what would be predicted."""
-    for name in ("step_time_s", "gpu_utilization", "memory_bytes"):
-        figure = getattr(known, name)
-        taken = figure is None or figure.interval == getattr(need, name)
-        require(taken, f"predict_needs must take the {name} that is known; got {getattr(need, name)}")
 
 
 def check_slowdown(function: Hook) -> None:
@@ -301,16 +303,6 @@ def check_usage_listener(function: Hook) -> None:
     """Check a listener to usage: of a job that was observed, and of one of which nothing is known."""
     for usage in samples.usages():
         sound_answer("usage_observed", function, usage=usage)
-
-
-def _check_refusal(function: Hook, source: str) -> None:
-    try:
-        answer = call(function, source=source, shape={})
-    except GraphError as error:
-        require("\n" not in str(error), f"a GraphError must be one line; got {str(error)!r}")
-        return
-    message = f"read_model must refuse {source!r} with a GraphError; got {answer!r:.80}."
-    raise AssertionError(message)
 
 
 def _are_nearly_equal(some: Sequence[object], others: Sequence[object]) -> bool:

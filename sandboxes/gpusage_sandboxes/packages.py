@@ -213,6 +213,7 @@ def _prepare(source: PackageSource, folder: Path) -> list[str]:
     """Make the folders that apt expects and return the options that keep it inside them."""
     for name in ("state/lists/partial", "cache/archives/partial", "sources.d", "preferences.d"):
         (folder / name).mkdir(parents=True, exist_ok=True)
+    # An empty status file: for this apt nothing is installed, so it fetches everything below a package.
     (folder / "status").touch()
     (folder / "sources.d" / "sandbox.sources").write_text(render_deb822(source), encoding="utf-8")
     settings = {

@@ -39,6 +39,7 @@ def end(pids: Iterable[int], *, grace_s: float = 5.0) -> None:
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _KILLED_WITHIN_S)):
         for pid in remaining:
             _send(pid, number)
+        # A stopped process gets no SIGTERM before it goes on.
         resume(remaining)
         remaining = wait_for_end(remaining, wait_s)
         if not remaining:

@@ -140,6 +140,7 @@ class Sandbox(ABC):
     guards: list[subprocess.Popen[bytes]] = field(default_factory=list, repr=False, compare=False)
 
     def __enter__(self) -> Self:
+        # Its own process: this one may be killed, and nothing may be left of the sandbox then.
         folder = str(self.layout.folder)
         command = (sys.executable, "-m", "gpusage.cli", self.manager, "sandbox", "down", "--folder", folder)
         self.guards.append(start_guard(self.layout.record, command))

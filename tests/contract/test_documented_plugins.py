@@ -31,7 +31,9 @@ PBS_MARKED = types.SimpleNamespace(manager="pbs")
 HOOK_CALLS: Mapping[str, Callable[[Hooks], Any]] = {
     "describe_model_names": lambda hooks: hooks.describe_model_names() == ["*.widths"],
     "describe_gpus": lambda hooks: hooks.describe_gpus()[-1].name == "h900-sxm9-1tb",
-    "find_observed_figures": lambda hooks: hooks.find_observed_figures(samples.graph(), Workload(), GPUS)[0],
+    "find_observed_figures": lambda hooks: hooks.find_observed_figures(
+        samples.graph(), Workload(), GPUS, samples.submitter()
+    )[0],
     "predict_needs": lambda hooks: hooks.predict_needs(CFD, Workload(), GPUS, [ObservedFigures()] * 3),  # type: ignore[arg-type]
     "predict_slowdown": lambda hooks: hooks.predict_slowdown(samples.graph(), Workload(), GPUS, [GPUS] * 3, []),
     "predict_colocation": lambda hooks: hooks.predict_colocation([samples.need(GPUS[0])] * 2, GPUS[0]),

@@ -13,8 +13,7 @@ from tests.properties.test_simulator import Truth
 from gpusage_hooks.types import Cluster
 from gpusage_planning.simulator.contract import Backfill, Jobs
 from gpusage_planning.simulator.engine import simulate
-from gpusage_planning.simulator.fleet import Fleet, GpuType, earliest
-from gpusage_planning.simulator.gpus import Nodes
+from gpusage_planning.simulator.fleet import Fleet, GpuType, Nodes, earliest
 from gpusage_planning.simulator.policies import Slots
 from simulated import traces
 

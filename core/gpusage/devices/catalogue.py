@@ -41,7 +41,10 @@ class Catalogue:
     def __init__(self, rows: Sequence[Gpu]) -> None:
         """Index *rows*; a later row replaces an earlier one of the same name."""
         self._rows = tuple({gpu.name: with_generation(gpu) for gpu in rows}.values())
-        self._by_key = _index(self._rows)
+
+        # A name overrides an alias, a later row's alias an earlier one's.
+        by_alias = {name_key(alias): gpu for gpu in self._rows for alias in gpu.aliases}
+        self._by_key = by_alias | {name_key(gpu.name): gpu for gpu in self._rows}
 
     def __iter__(self) -> Iterator[Gpu]:
         return iter(self._rows)
@@ -57,7 +60,10 @@ class Catalogue:
         """
         gpu = self._by_key.get(name_key(name))
         if gpu is None:
-            raise DeviceError(self._no_such_gpu(name))
+            near = _nearest(name_key(name), tuple(self._by_key))
+            offer = f"Did you mean {self._by_key[near].name!r}?" if near else "'gpusage gpus' lists the names."
+            message = f"GPU {name[:80]!r} must be a name of the catalogue; got an unknown name. {offer}"
+            raise DeviceError(message)
         return gpu
 
     def with_networks(self, gbit_per_s: Mapping[str, float]) -> Catalogue:
@@ -67,7 +73,16 @@ class Catalogue:
         """
         rates = {name_key(name): rate for name, rate in gbit_per_s.items() if rate > 0}
         named = {self._by_key[key].name: rate for key, rate in rates.items() if key in self._by_key}
-        return Catalogue([_on_network(gpu, named.get(gpu.board)) for gpu in self._rows]) if named else self
+        if not named:
+            return self
+
+        # A slice has the network of its board.
+        return Catalogue(
+            [
+                replace(gpu, network_bytes_per_s=named[gpu.board] * BYTES_PER_GBIT) if gpu.board in named else gpu
+                for gpu in self._rows
+            ]
+        )
 
     def generations(self) -> tuple[Gpu, ...]:
         """Return one GPU of each Nvidia generation, oldest first; no GPU of another vendor was measured."""
@@ -75,15 +90,6 @@ class Catalogue:
         for gpu in (gpu for gpu in self._rows if gpu.vendor == "nvidia"):
             firsts.setdefault(gpu.generation, gpu)
         return tuple(sorted(firsts.values(), key=lambda gpu: gpu.launch_year))
-
-    def _no_such_gpu(self, name: str) -> str:
-        near = _nearest(name_key(name), tuple(self._by_key))
-        offer = f"Did you mean {self._by_key[near].name!r}?" if near else "'gpusage gpus' lists the names."
-        return f"GPU {name[:80]!r} must be a name of the catalogue; got an unknown name. {offer}"
-
-
-def _on_network(gpu: Gpu, gbit_per_s: float | None) -> Gpu:
-    return gpu if gbit_per_s is None else replace(gpu, network_bytes_per_s=gbit_per_s * BYTES_PER_GBIT)
 
 
 def name_key(name: str) -> str:
@@ -187,34 +193,25 @@ def _nearest(key: str, keys: Sequence[str]) -> str | None:
     return max(prefixes, key=len) if prefixes else next(iter(similar), None)
 
 
-def _index(rows: Sequence[Gpu]) -> dict[str, Gpu]:
-    """Return the rows by key; a name overrides an alias, a later row's alias an earlier one's."""
-    by_alias = {name_key(alias): gpu for gpu in rows for alias in gpu.aliases}
-    return by_alias | {name_key(gpu.name): gpu for gpu in rows}
-
-
 def slices_of(gpus: Iterable[Gpu]) -> Iterator[Gpu]:
     """Yield the MIG slices of *gpus*, the whole catalogue."""
     by_name = {gpu.name: gpu for gpu in gpus}
     for kind in json.loads(files("gpusage.devices").joinpath("slices.json").read_text(encoding="utf-8")):
         for board in kind["gpus"]:
             for row in kind["slices"]:
+                whole, profile, part = by_name[board], row["profile"], row["memory_parts"] / kind["parts"]
+                # A profile alone is an alias of the first board's slice, which is the commonest.
                 others = row["aliases"] if board == kind["gpus"][0] else ()
-                yield _slice(by_name[board], kind, row, others)
-
-
-def _slice(board: Gpu, kind: Mapping[str, Any], row: Mapping[str, Any], others: Iterable[str]) -> Gpu:
-    profile, memory_part = row["profile"], row["memory_parts"] / kind["parts"]
-    return replace(
-        part_of(board, row["sm_count"] / board.sm_count),
-        name=f"{board.name}:{profile}",
-        aliases=(*(f"{alias}:{profile}" for alias in board.aliases), *others),
-        memory_bytes=row["usable_memory_mib"] * MIB,
-        bandwidth_bytes_per_s=board.bandwidth_bytes_per_s * memory_part,
-        l2_bytes=int(board.l2_bytes * memory_part),
-        source=kind["source"],
-        parent_gpu=board.name,
-        # NCCL reaches other slices through the host alone, and a slice has no card of its own.
-        link_bytes_per_s=None,
-        usual_network_bytes_per_s=None,
-    )
+                yield replace(
+                    part_of(whole, row["sm_count"] / whole.sm_count),
+                    name=f"{board}:{profile}",
+                    aliases=(*(f"{alias}:{profile}" for alias in whole.aliases), *others),
+                    memory_bytes=row["usable_memory_mib"] * MIB,
+                    bandwidth_bytes_per_s=whole.bandwidth_bytes_per_s * part,
+                    l2_bytes=int(whole.l2_bytes * part),
+                    source=kind["source"],
+                    parent_gpu=board,
+                    # NCCL reaches other slices through the host alone, and a slice has no card of its own.
+                    link_bytes_per_s=None,
+                    usual_network_bytes_per_s=None,
+                )

@@ -43,16 +43,21 @@ def local_gpus(catalogue: Catalogue) -> tuple[LocalGpu, ...]:
             "Command 'gpus --local' must find the package nvidia-ml-py; got none. Install it: pip install nvidia-ml-py."
         )
         raise DeviceError(message) from error
+
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         raise DeviceError(_nvml_error_message(error)) from error
     try:
-        return tuple(
-            _local_gpu(pynvml, index, device, catalogue)
-            for index in range(pynvml.nvmlDeviceGetCount())
-            for device in _devices(pynvml, index)
-        )
+        found = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            for device in _devices(pynvml, index):
+                name = pynvml.nvmlDeviceGetName(device)  # bytes in older releases
+                text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+                total = int(pynvml.nvmlDeviceGetMemoryInfo(device).total)
+                row = row_of(text, total, catalogue)
+                found.append(LocalGpu(index=index, nvml_name=text, memory_bytes=total, gpu=row))
+        return tuple(found)
     except pynvml.NVMLError as error:
         raise DeviceError(_nvml_error_message(error)) from error
     finally:
@@ -67,18 +72,12 @@ def _devices(nvml: Any, index: int) -> list[Any]:  # a module without types
         count = nvml.nvmlDeviceGetMaxMigDeviceCount(whole) if is_mig else 0
     except nvml.NVMLError:
         return [whole]
+
     slices = []
     for number in range(count):
         with suppress(nvml.NVMLError):  # fewer slices than there could be
             slices.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, number))
     return slices or [whole]
-
-
-def _local_gpu(nvml: Any, index: int, handle: Any, catalogue: Catalogue) -> LocalGpu:
-    name = nvml.nvmlDeviceGetName(handle)
-    text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
-    memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-    return LocalGpu(index=index, nvml_name=text, memory_bytes=memory_bytes, gpu=row_of(text, memory_bytes, catalogue))
 
 
 def row_of(nvml_name: str, memory_bytes: int, catalogue: Catalogue) -> Gpu | None:

@@ -25,7 +25,7 @@ __all__ = ["give_way", "request"]
 
 
 def request() -> AbstractContextManager[None]:
-    """Return a block during which a request is in flight: until it ends, training beside it holds its heavy parts.
+    """Return a context manager for one request: until its end, training on the same GPU holds its heavy parts.
 
     Work on a GPU goes on after a call has returned, so read the answer within the block. Blocks of threads may overlap.
     """
@@ -34,12 +34,12 @@ def request() -> AbstractContextManager[None]:
 
 
 def give_way(gpu: str | None = None) -> None:
-    """Let this process's training hold its heavy parts while a request is in flight beside it; once is enough.
+    """Let this process's training hold its heavy parts while a request is in flight on its GPU; once is enough.
 
-    When somebody serves, one step is timed by parts, and so is each 1000th; all others run without a recorder.
+    While a process serves, the first step and each 1000th are timed by parts; all others run without a recorder.
 
     Args:
-        gpu: The GPU that parts are predicted for, by its name of the catalogue; ``None`` is PyTorch's own.
+        gpu: GPU of the predictions, by its name in the catalogue; ``None`` is PyTorch's own.
 
     Raises:
         ImportError: PyTorch is not installed.

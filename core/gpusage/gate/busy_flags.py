@@ -2,9 +2,9 @@
 
 Invariants:
 
-1. Each process that serves has a byte of its own, and a lock on it that the kernel frees when the process ends, however
-   it ends. The byte of a process that is gone counts for nothing when it is next read.
-2. Nobody who serves ever waits for training.
+1. Each process that serves has a byte of its own and a lock on it, which the kernel frees at the end of the process,
+   however it ends. The byte of an ended process counts for nothing at the next reading.
+2. Serving never waits for training.
 3. The file lies in a folder that only its user can enter: nobody else can hold this user's training.
 4. Its memory is there before it is touched: on a full file system there are no flags, and no SIGBUS.
 5. A program goes on without flags: another user may have taken the folder's name.
@@ -29,9 +29,9 @@ from gpusage_hooks.errors import RequestError
 _log = logging.getLogger(__name__)
 FOLDER_VARIABLE = "GPUSAGE_GATE"
 PLACES = 64
-"""Processes that can serve with one file."""
+"""Number of processes that can serve with one file."""
 FREE, PRESENT, BUSY = 0, 1, 2
-"""States of a byte: no process; a process that serves; one that has a request in flight."""
+"""States of a byte: no process; a serving process; a request in flight."""
 _BUSY = bytes([BUSY])
 _EMPTY = bytes(PLACES)
 
@@ -46,11 +46,11 @@ class BusyFlags:
 
     def _open(self) -> None:
         """Begin without a place; a forked child opens the file anew, because its parent's place is not its own."""
+        # POSIX locks belong to a process, flock's to an open file: a child of a killed server would hold flock's.
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        # A page of a full file system that is mapped and not there ends the process by SIGBUS.
+        # On a full file system this fails here, and not with SIGBUS at the first touch of the mapping.
         os.posix_fallocate(descriptor, 0, PLACES)
-
-        # Never closed before the process ends: closing any descriptor of the file frees the lock (POSIX).
+        # Never closed before the end of the process: closing any descriptor of the file frees its POSIX locks.
         self._descriptor = descriptor
         self._memory = mmap.mmap(descriptor, PLACES)
         self._lock = threading.Lock()
@@ -59,7 +59,7 @@ class BusyFlags:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Keep a request in flight for as long as the block runs."""
+        """Keep a request in flight while the block runs."""
         self.enter()
         try:
             yield
@@ -69,7 +69,7 @@ class BusyFlags:
     def enter(self) -> None:
         """Begin a request; requests of several threads may overlap."""
         with self._lock:
-            # If no byte is free, training does not see this process.
+            # Without a free byte training does not see this process.
             if self._place is None:
                 self._place = next((place for place in range(PLACES) if self._locked(place)), None)
             self._in_flight += 1
@@ -85,6 +85,7 @@ class BusyFlags:
 
     def is_busy(self) -> bool:
         """Return whether a request of another living process is in flight."""
+        # Most readings find no such byte, and then cost no system call.
         return self._memory.find(_BUSY) >= 0 and any(self._alive(place, BUSY) for place in range(PLACES))
 
     def is_served(self) -> bool:
@@ -92,13 +93,13 @@ class BusyFlags:
         return self._memory[:] != _EMPTY and any(self._alive(place, PRESENT) for place in range(PLACES))
 
     def _alive(self, place: int, least: int) -> bool:
-        """Return whether another process is at *place*; the byte of one that is gone is cleared."""
+        """Return whether another process is at *place*; clear the byte of an ended process."""
         if self._memory[place] < least or place == self._place:
             return False
         if not self._locked(place):
             return True
 
-        # Nobody holds the lock any more, so its process is gone.
+        # The lock was free, so its process has ended; the byte is cleared under the lock that we have now.
         self._memory[place] = FREE
         fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, place)
         return False
@@ -113,16 +114,15 @@ class BusyFlags:
 
 
 def process_flags() -> BusyFlags:
-    """Return the flags that this process shares with those on its GPUs.
+    """Return the flags that this process shares with the other processes on its GPUs.
 
     Raises:
-        RequestError: Its folder is not this user's own, or has no room.
+        RequestError: The folder is not this user's own, or has no room.
     """
-    # Processes on the same GPUs, under the same MPS daemon, have these in common.
+    # Processes share a file where they see the same GPUs under the same MPS daemon.
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY")
-    shared_by = hashlib.sha256(repr([os.environ.get(name) for name in names]).encode()).hexdigest()[:12]
-    path = own_folder() / f"flags-{shared_by}"
-
+    gpus = hashlib.sha256(repr([os.environ.get(name) for name in names]).encode()).hexdigest()[:12]
+    path = own_folder() / f"flags-{gpus}"
     try:
         return flags_at(path)
     except OSError as error:
@@ -131,7 +131,7 @@ def process_flags() -> BusyFlags:
 
 
 def usable_flags() -> BusyFlags | None:
-    """Return this process's flags, ``None`` where there can be none; the reason is logged once."""
+    """Return this process's flags; ``None``, with a line in the log, where there can be none."""
     try:
         return process_flags()
     except RequestError as error:
@@ -146,24 +146,23 @@ def _log_once(reason: str) -> None:
 
 @cache
 def flags_at(path: Path) -> BusyFlags:
-    """Return this process's one object for the flags at *path*.
+    """Return this process's only object for the flags at *path*.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The file cannot be made.
     """
     return BusyFlags(path)
 
 
 def own_folder() -> Path:
-    """Return the folder of the flags, made where it is not there; by default one in shared memory.
+    """Return the folder of the flags, made if it does not exist; by default in shared memory.
 
     Raises:
-        RequestError: It is not a folder of this user's alone.
+        RequestError: The folder is not this user's alone.
     """
     shared = Path("/dev/shm")  # noqa: S108 - checked below: owner, mode and kind
     usual = (shared if shared.is_dir() else Path("/tmp")) / f"gpusage-{os.geteuid()}"  # noqa: S108 - as above
     folder = Path(os.environ.get(FOLDER_VARIABLE) or usual)
-
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
@@ -171,7 +170,7 @@ def own_folder() -> Path:
         message = f"Gate's folder {folder} must be one that can be made; got {error.strerror}. Set {FOLDER_VARIABLE}."
         raise RequestError(message) from error
 
-    # Everybody may make a folder of this name in /dev/shm.
+    # Whoever can write to the folder can hold this user's training.
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         message = (
             f"Gate's folder {folder} must be a folder of your own with mode 0700; got mode "

@@ -14,10 +14,10 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def through_gate(command: Sequence[str]) -> tuple[str, ...]:
-    """Return *command* so that it runs through the gate: ``python -u train.py`` as ``python -u -m ... train.py``.
+    """Return *command* with the gate's runner: ``python -u train.py`` becomes ``python -u -m ... train.py``.
 
     Raises:
-        RequestError: It does not begin with Python and a program, so that nothing can be put between them.
+        RequestError: The command is not Python and a program, so the runner has no place between them.
     """
     place = _program(command)
     if not _PYTHON.fullmatch(Path(command[0]).name) or place is None:
@@ -30,8 +30,8 @@ def through_gate(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def _program(command: Sequence[str]) -> int | None:
-    """Return where the program stands: a script, or ``-m``; ``None`` where there is none that can be run."""
-    # Options of Python come before the program; -c and - have none that can be run after the gate.
+    """Return the index of the program, a script or ``-m``; ``None`` where the runner cannot run it."""
+    # Options of Python itself stay in front of the runner.
     place = 1
     while place < len(command) and command[place].startswith("-") and command[place] != "-m":
         if command[place] in ("-", "-c"):

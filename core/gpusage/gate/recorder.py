@@ -1,7 +1,7 @@
-"""A light recorder of one training step: how long each part takes forward and backward; imported only with PyTorch.
+"""A light recorder of a training step: the time of each part forward and backward; imported only with PyTorch.
 
-It stamps the time where a module begins and ends and where its gradient begins, and nothing else: no shapes, no stacks,
-no events to be sorted afterwards. On a GPU the stamps are CUDA events, so nothing waits before the end.
+It stamps the beginning and the end of a module and the beginning of its gradient, and nothing else: no shapes, no
+stacks, no events to be sorted afterwards. On a GPU the stamps are CUDA events, so nothing waits before the end.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Recorder:
         self._close_backward(_stamp())
 
     def seconds(self) -> Mapping[torch.nn.Module, float]:
-        """Return how long one run of each part took, forward and backward."""
+        """Return the time of a forward and backward run of each part."""
+        # Events have a time only when the GPU has passed them.
         if self._spans and not isinstance(self._spans[0][1], float):
             torch.cuda.synchronize()
         total_s: dict[torch.nn.Module, float] = defaultdict(float)
@@ -61,6 +62,7 @@ class Recorder:
         return {module: span_s / max(self._calls[module], 1) for module, span_s in total_s.items()}
 
     def _begin(self, module: torch.nn.Module, _inputs: object) -> None:
+        # A module that calls another one is no part: its time is that of its parts.
         if self._stack:
             self._stack[-1].is_part = False
         self._stack.append(_Running(module, _stamp()))
@@ -74,14 +76,15 @@ class Recorder:
 
         self._spans.append((module, running.begun, _stamp()))
         self._calls[module] += 1
+        # On "meta" a tensor has a shape and no memory.
         if module not in self.inputs:
-            # Shapes without memory: the inputs themselves may be large, and are freed soon.
             self.inputs[module] = tuple(
                 torch.empty_like(each, device="meta") if isinstance(each, torch.Tensor) else each for each in inputs
             )
         before_backward(output, lambda: self._begin_backward(module))
 
     def _begin_backward(self, module: torch.nn.Module) -> None:
+        # Gradients flow through one module after the other: one's beginning is the end of the one before.
         now = _stamp()
         self._close_backward(now)
         self._backward = (module, now)
@@ -94,12 +97,9 @@ class Recorder:
 
 
 def before_backward(output: object, call: Callable[[], None]) -> None:
-    """Have *call* called where the gradient of a module's *output* begins to flow through it.
-
-    The graph stays as it is: `register_full_backward_pre_hook` would put a node of its own into it, which modules that
-    work in place refuse.
-    """
-    # The gradient of the output's first tensor shows when the module's backward run begins.
+    """Call *call* when the gradient of a module's *output* begins to flow through the module."""
+    # `register_full_backward_pre_hook` would put a node of its own into the graph, which in-place modules refuse;
+    # a hook of a node that is there already changes nothing.
     first = output
     while isinstance(first, (tuple, list)) and first:
         first = first[0]
@@ -119,12 +119,12 @@ def _seconds(begun: Stamp, ended: Stamp) -> float:
 
 
 def is_used() -> bool:
-    """Return whether this process computes on a GPU; a look that starts nothing there."""
+    """Return whether this process computes on a GPU; the question starts nothing there."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def event_now(*, is_timed: bool = False) -> torch.cuda.Event:
-    """Return an event at the end of what is queued now."""
+    """Return an event behind the kernels that are in the queue now."""
     event = torch.cuda.Event(enable_timing=is_timed)  # type: ignore[no-untyped-call]
     event.record()
     return event

@@ -1,6 +1,6 @@
 """`python -m gpusage.gate.run SCRIPT`: runs a Python program as `python SCRIPT` does, with its side of the gate.
 
-Whatever keeps the gate from working, the program runs: the trouble is one line on standard error.
+Without a working gate the program runs all the same: the reason is a line on standard error.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ def main(arguments: list[str]) -> None:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as python -m does
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         return
-
     sys.argv = arguments
     sys.path.insert(0, os.path.dirname(os.path.realpath(arguments[0])))  # noqa: PTH120 - as python SCRIPT does
     runpy.run_path(arguments[0], run_name="__main__")
 
 
 def begin() -> None:
-    """Take this process's side of the gate, as the launcher wrote it into the environment."""
+    """Begin this process's side of the gate, which the launcher wrote into the environment."""
     from gpusage.gate import give_way  # what fails here must not end the program
 
     if os.environ.get(SERVE_VARIABLE):

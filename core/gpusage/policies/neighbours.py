@@ -34,7 +34,6 @@ BROKEN_PROMISE = "a promised latency might not hold"
 TOO_BUSY = "a GPU might be too busy for all of its jobs"
 _SHOWN = 3
 _End = Callable[[Interval], float]
-_Need = Callable[[Neighbour, _End], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,59 +146,47 @@ def trouble(newcomer: Neighbour, there: Iterable[Neighbour], rules: Rules) -> st
     partners = [each for each in there if each.share_percent + newcomer.share_percent <= WHOLE_PERCENT]
     if not partners:
         return ""
-
-    # A latency is promised at the pessimistic end of the needs.
     worst = _stretch(newcomer, partners, lambda interval: interval.high)
     company = [(newcomer, partners), *((each, [newcomer]) for each in partners)]
-    if any(_breaks_latency(job, others, worst, rules) for job, others in company):
-        return BROKEN_PROMISE
 
-    # The mean slowdown is accepted as expected; where even the worst sum is within the GPU, so is the expected one.
+    # A latency is promised at the pessimistic end of the needs. Beside training it has to hold with a longer step, for
+    # a request waits for kernels that no percentage divides.
+    margin = min(rules.slo.latency_margin, 1.0)
+    for job, others in company:
+        slo = job.workload.slo
+        if slo is None or job.workload.mode != "infer" or not rules.slo.enabled:
+            continue
+        stretch = worst
+        if any(each.workload.mode == "train" for each in others):
+            stretch = max(worst, 1 / margin if margin > 0 else math.inf)
+        if stretch > 1 and not latency_s(job.need.step_time_s.high * stretch, job.workload) <= slo.latency_s:
+            return BROKEN_PROMISE
+
+    # A slowdown is accepted as expected; where even the worst sum is within the GPU, so is the expected one.
     expected = _stretch(newcomer, partners, lambda interval: interval.value) if worst > 1 else 1.0
-    return TOO_BUSY if any(_is_too_slow(job, expected, rules) for job, _ in company) else ""
-
-
-def _breaks_latency(job: Neighbour, others: Sequence[Neighbour], stretch: float, rules: Rules) -> bool:
-    """Return whether *job* could miss its promised latency beside *others*, with steps *stretch* times as long."""
-    slo = job.workload.slo
-    if slo is None or job.workload.mode != "infer" or not rules.slo.enabled:
-        return False
-    if any(each.workload.mode == "train" for each in others):
-        margin = min(rules.slo.latency_margin, 1.0)
-        stretch = max(stretch, 1 / margin if margin > 0 else math.inf)
-    return stretch > 1 and not latency_s(job.need.step_time_s.high * stretch, job.workload) <= slo.latency_s
-
-
-def _is_too_slow(job: Neighbour, stretch: float, rules: Rules) -> bool:
-    """Return whether *job* is slower than its user or the site accepts where its steps are *stretch* times as long."""
-    if stretch <= 1:
-        return False
-    within, slowdown = limits(rules.sharing, job.workload.slowdown), job.need.slowdown
-    return not (slowdown.value * stretch <= within.expected and slowdown.high * stretch <= within.worst)
+    for job, _ in company if expected > 1 else ():
+        within, slowdown = limits(rules.sharing, job.workload.slowdown), job.need.slowdown
+        if not (slowdown.value * expected <= within.expected and slowdown.high * expected <= within.worst):
+            return TOO_BUSY
+    return ""
 
 
 def _stretch(newcomer: Neighbour, partners: Sequence[Neighbour], end: _End) -> float:
     """Return how many times as long steps take, by the scarcest resource; at least 1.
 
-    Which jobs of a node are on one GPU is not known, so the worst company that has room beside *newcomer* is assumed.
+    Which jobs of a node are on one GPU is not known, so the worst company that has room beside *newcomer* is assumed:
+    the fractional knapsack, in which the job with the largest need per share goes first, and the last one counts in
+    part, so that one more job never makes it less.
     """
-    room = WHOLE_PERCENT - newcomer.share_percent
-    sums = (need(newcomer, end) + _most(need, partners, end, room) for need in (_threads, _bandwidth))
-    return max(1.0, *sums)
-
-
-def _most(need: _Need, jobs: Iterable[Neighbour], end: _End, room: int) -> float:
-    """Return the most that those of *jobs* need together for whose shares there is *room*.
-
-    It is the fractional knapsack: the job with the largest need per share goes first, and the last one counts in part,
-    so that one more job never makes it less.
-    """
-    total = 0.0
-    densities = [(need(job, end) / job.share_percent, job.share_percent) for job in jobs]
-    for density, share in sorted(densities, reverse=True):
-        total += density * min(share, room)
-        room -= min(share, room)
-    return total
+    stretch = 1.0
+    for need in (_threads, _bandwidth):
+        total, room = need(newcomer, end), WHOLE_PERCENT - newcomer.share_percent
+        densities = [(need(job, end) / job.share_percent, job.share_percent) for job in partners]
+        for density, share in sorted(densities, reverse=True):
+            total += density * min(share, room)
+            room -= min(share, room)
+        stretch = max(stretch, total)
+    return stretch
 
 
 def _threads(job: Neighbour, end: _End) -> float:

@@ -216,7 +216,12 @@ def preferred_among_jobs(where: Sequence[Candidate], recent_jobs: Sequence[JobSp
     roomy = [candidates for candidates in generations if _free_count(candidates)]
 
     for faster, slower in pairwise(roomy):
-        gains = [gain for speeds in recent_jobs if (gain := _gain(speeds, faster, slower)) is not None]
+        gains = []
+        for speeds in recent_jobs:
+            on_faster = [speeds[candidate.name] for candidate in faster if candidate.name in speeds]
+            on_slower = [speeds[candidate.name] for candidate in slower if candidate.name in speeds]
+            if on_faster and on_slower:  # a job that does not fit on both shows nothing
+                gains.append(min(on_slower) / min(on_faster))
         if len(gains) < LEAST_JOBS:
             return []
         own_gain = step_time_s(slower[0]) / step_time_s(faster[0])
@@ -263,13 +268,6 @@ def _reason_among_jobs(chosen: Sequence[Candidate], where: Sequence[Candidate]) 
         return f"{gain.value:.2f}x on {fastest.name}, which is left to recent jobs that gain more"
     gain = speedup(best.need, max(others, key=step_time_s).need)
     return f"{_times(gain)} on {best.name}, enough compared with recent jobs"
-
-
-def _gain(speeds: JobSpeeds, faster: Sequence[Candidate], slower: Sequence[Candidate]) -> float | None:
-    """Return what *speeds* gains on the one generation over the other; ``None`` where it does not fit on both."""
-    on_faster = [speeds[candidate.name] for candidate in faster if candidate.name in speeds]
-    on_slower = [speeds[candidate.name] for candidate in slower if candidate.name in speeds]
-    return min(on_slower) / min(on_faster) if on_faster and on_slower else None
 
 
 def _free_count(candidates: Sequence[Candidate]) -> int:

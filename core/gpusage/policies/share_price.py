@@ -232,13 +232,14 @@ def can_promise(offer: Offer, within: Limits) -> bool:
     )
 
     # Alone first, which is quicker to compute: nothing is faster beside partners.
-    if not is_possible or not _is_within(offer.price.slowdown, within) or not _is_within(offer.slowdown, within):
+    if not is_possible or not is_within(offer.price.slowdown, within) or not is_within(offer.slowdown, within):
         return False
     is_in_time = within.latest_step_s is None or offer.step_time_s.high <= within.latest_step_s
     return is_in_time and keeps_latency(offer, within.serving)
 
 
-def _is_within(slowdown: Interval, within: Limits) -> bool:
+def is_within(slowdown: Interval, within: Limits) -> bool:
+    """Return whether *slowdown* is accepted, at both of its ends; one with NaN never is."""
     return slowdown.value <= within.expected and slowdown.high <= within.worst
 
 
@@ -275,13 +276,10 @@ def part_of(share_percent: int, gpu: str) -> str:
 
 def cost(slowdown: Interval) -> str:
     """Return a slowdown in percent, with its interval: ``9 % (3-18)``."""
-    return f"{percent(slowdown.value)} ({_hundredths(slowdown.low)}-{_hundredths(slowdown.high)})"
+    low, high = (percent(end).removesuffix(" %") for end in (slowdown.low, slowdown.high))
+    return f"{percent(slowdown.value)} ({low}-{high})"
 
 
 def percent(slowdown: float) -> str:
     """Return a slowdown in percent, for people: ``9 %`` for 1.09."""
-    return f"{_hundredths(slowdown)} %"
-
-
-def _hundredths(slowdown: float) -> str:
-    return f"{100 * (slowdown - 1):.0f}" if math.isfinite(slowdown) else "unknown"
+    return f"{100 * (slowdown - 1):.0f} %" if math.isfinite(slowdown) else "unknown %"

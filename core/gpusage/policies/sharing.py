@@ -17,6 +17,7 @@ from gpusage.policies.share_price import (
     Offer,
     can_promise,
     cost,
+    is_within,
     limits,
     need_on,
     offers,
@@ -181,7 +182,16 @@ def _why_not(offered: Sequence[Offer], reach: Reach, within: Limits, policy_inpu
     """Return why none of the shares is taken, by the one that came closest."""
     promised = [offer for offer in offered if can_promise(offer, within)]
     if not promised:
-        nearest = min(offered, key=lambda offer: _distance(offer, replace(within, serving=None)))
+        # Nearest are those refused for a latency alone, then those that cost too much, the cheapest first.
+        unpromised = replace(within, serving=None)
+        nearest = min(
+            offered,
+            key=lambda offer: (
+                not can_promise(offer, unpromised),
+                is_within(offer.slowdown, within) or not offer.has_memory(offer.needed_bytes),
+                offer.slowdown.value,
+            ),
+        )
         return f"{part_of(nearest.share_percent, nearest.candidate.name)} {trouble(nearest, within)}"
 
     # One share is good enough on its own GPU type, but the job cannot be confined to that type.
@@ -200,16 +210,6 @@ def _why_not(offered: Sequence[Offer], reach: Reach, within: Limits, policy_inpu
     else:
         why += f", and {name} has no room now"
     return f"{part_of(best.share_percent, name)} would be enough, but {why}"
-
-
-def _distance(offer: Offer, within: Limits) -> tuple[bool, bool, float]:
-    """Order refused shares: first those refused for a latency alone, then those that cost too much, the cheapest first.
-
-    *within* has no promised latency.
-    """
-    is_dear = not (offer.slowdown.value <= within.expected and offer.slowdown.high <= within.worst)
-    is_priced = is_dear and offer.has_memory(offer.needed_bytes)
-    return not can_promise(offer, within), not is_priced, offer.slowdown.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,11 +154,6 @@ class GpuAnalysis:
         each = zip(alone, self.timing.step_s.tolist(), self.waiting_s, strict=True)
         return [while_waiting(activity, step_s, waits_s) for activity, step_s, waits_s in each]
 
-    @lazy
-    def warnings(self) -> list[tuple[str, ...]]:
-        """One sentence for each reason not to trust figures on this GPU as usual."""
-        return gpu_warnings(self.pretrained.step_time_card, self.gpus)
-
 
 CACHED_ANALYSES = 3
 """About one graph."""
@@ -201,8 +196,9 @@ class WorkloadAnalysis(StepWork):
     @property
     def fullest_stage(self) -> WorkloadAnalysis:
         """The stage of a pipeline that needs most memory; itself without one."""
-        stages = [self, self.first_stage] if self.first_stage else [self]
-        return max(stages, key=lambda stage: stage.stage_peak.required.value)
+        if self.first_stage is None:
+            return self
+        return max((self, self.first_stage), key=lambda stage: stage.stage_peak.required.value)
 
     @lazy
     def stage_peak(self) -> Peak:
@@ -214,6 +210,7 @@ class WorkloadAnalysis(StepWork):
 
     @lazy
     def _warnings(self) -> tuple[str, ...]:
+        """What there is on any GPU."""
         warnings = extrapolation_warnings(self.pretrained.step_time_card, self.whole, self.lowering, self.workload)
         several = (NOT_MEASURED,) if self.workload.gpus > 1 else ()
         unblocked = (NO_BLOCKS,) if self.checkpoints and not self.checkpoints.has_blocks else ()
@@ -237,17 +234,23 @@ class WorkloadAnalysis(StepWork):
         """Return the seconds of one step on each of *gpus*."""
         return self.on(gpus).step_time_s
 
+    def peaks(self, gpus: Sequence[Gpu]) -> list[Peak]:
+        """Return the peaks of device memory on each of *gpus*, if it is free, context included."""
+        peaks = []
+        for gpu in gpus:
+            peak = with_context(self.peak, gpu)
+            if reserves_memory(self.workload):
+                peak = peak._replace(taken=at_least(peak.taken, RESERVED_SHARE * gpu.memory_bytes))
+            peaks.append(peak)
+        return peaks
+
     def memory_bytes(self, gpus: Sequence[Gpu]) -> list[Interval]:
         """Return the peak bytes of device memory that are taken on each of *gpus*, if it is free, context included."""
-        taken = [with_context(self.peak, gpu).taken for gpu in gpus]
-        if not reserves_memory(self.workload):
-            return taken
-        each = zip(taken, gpus, strict=True)
-        return [at_least(one, RESERVED_SHARE * gpu.memory_bytes) for one, gpu in each]
+        return [peak.taken for peak in self.peaks(gpus)]
 
     def required_bytes(self, gpus: Sequence[Gpu]) -> list[MemoryInterval]:
         """Return the bytes of device memory that are needed on each of *gpus*, context included."""
-        return [with_context(self.peak, gpu).required for gpu in gpus]
+        return [peak.required for peak in self.peaks(gpus)]
 
     def activity(self, gpus: Sequence[Gpu]) -> list[Activity]:
         """Return how busy the workload keeps each of *gpus* when alone there."""
@@ -255,7 +258,8 @@ class WorkloadAnalysis(StepWork):
 
     def warnings(self, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
         """Return, for each of *gpus*, one sentence for each reason not to trust the figures as usual."""
-        return [(*self._warnings, *of_gpu) for of_gpu in self.on(gpus).warnings]
+        of_gpus = gpu_warnings(self.pretrained.step_time_card, gpus)
+        return [(*self._warnings, *of_gpu) for of_gpu in of_gpus]
 
 
 class _GraphCache(NamedTuple):

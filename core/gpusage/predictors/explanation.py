@@ -60,17 +60,21 @@ REST = "workspace and allocator"
 def memory_parts(analysis: WorkloadAnalysis, gpu: Gpu) -> list[MemoryPart]:
     """Return the parts of the predicted peak on *gpu*; they add up to it."""
     total = analysis.memory_bytes([gpu])[0].value
+
+    # Of a pipeline, the GPU that needs most; of an answer, the pass in which most is there.
     analysis = analysis.fullest_stage
     lowering, workload, cached_bytes = analysis.lowering, analysis.workload, 0.0
     if analysis.divided_decoding:
         held = analysis.divided_decoding.held
         lowering, cached_bytes = peak_pass(analysis.graph, held, workload.batch_size)
     tensors = step_walk(analysis.graph, lowering, workload, analysis.checkpoints)
+
     known = [*(_training if lowering.train else _inference)(lowering, tensors, workload)]
     known.append(MemoryPart(name="keys and values", memory_bytes=cached_bytes))
     others = tensors.other_batches_bytes(analysis.in_flight)
     known.append(MemoryPart(name="activations of other micro-batches", memory_bytes=others))
     known.append(MemoryPart(name="CUDA context", memory_bytes=float(context_of(gpu).value)))
+
     rest = MemoryPart(name=REST, memory_bytes=total - sum(part.memory_bytes for part in known))
     return [part for part in (*known, rest) if part.memory_bytes]
 
@@ -88,6 +92,8 @@ def _training(lowering: Lowering, tensors: Walk, workload: Workload) -> Iterator
     yield MemoryPart(name="loss", memory_bytes=LOSS_BYTES * lowering.output_elements_of_model)
     if not len(tensors.stored):
         return
+
+    # The node at which the backward pass has most: what is saved until there, and what flows.
     peak = int(np.argmax(tensors.saved_until() + tensors.live + tensors.gradients))
     yield MemoryPart(name="gradients", memory_bytes=float(tensors.gradients[peak]))
     yield MemoryPart(name="gradients of activations", memory_bytes=float(tensors.live[peak]))
@@ -259,10 +265,13 @@ def explanation_of(
     analysis = analyze(graph, workload)
     timing, kernels, lowering = analysis.timing([gpu]), analysis.kernels, analysis.executed
     times = times_on(analysis.efficiency, kernels, [gpu], workload.precision).as_run
+
+    # The kernels' times, scaled to what whole steps were learned to take.
     busy_s = float(timing.busy_s[0])
     factor = busy_s / max(float(kernels.counts @ times.total_s[:, 0]), 1e-30)
     bounds = np.stack([times.compute_s[:, 0], times.traffic_s[:, 0], times.launch_s[:, 0]]).argmax(axis=0)
     total_s = times.total_s[:, 0] * factor
+
     growths = kernel_growths(analysis, gpu, [alone_on(share, gpu) for share in shares.values()])
     step_s, activity = float(timing.step_s[0]), analysis.activity([gpu])[0]
     return Explanation(
@@ -282,15 +291,13 @@ def explanation_of(
 
 
 def _classes(kernels: Kernels, total_s: FloatArray, bounds: IntArray, growths: FloatArray) -> list[ClassPart]:
+    own = [NAMES[OperatorClass(number)] for number in kernels.operator_class.tolist()]
+    of_node = zip(own, kernels.operator_class.tolist(), kernels.kind.tolist(), strict=True)
     names = np.array(
-        [
-            NAMES_WITHOUT_NODE.get(OperatorClass(number), NAMES[OperatorClass(number)])
-            if kind < 0
-            else NAMES[OperatorClass(number)]
-            for number, kind in zip(kernels.operator_class.tolist(), kernels.kind.tolist(), strict=True)
-        ],
+        [name if kind >= 0 else NAMES_WITHOUT_NODE.get(OperatorClass(number), name) for name, number, kind in of_node],
         dtype=object,
     )
+
     parts = []
     for name in dict.fromkeys(names.tolist()):
         of_it = names == name
@@ -298,14 +305,10 @@ def _classes(kernels: Kernels, total_s: FloatArray, bounds: IntArray, growths: F
         np.add.at(table, (_phases(kernels)[of_it], bounds[of_it]), total_s[of_it])
         launches = float(kernels.counts[of_it] @ kernels.launches[of_it])
         slowdowns = total_s[of_it] @ growths[of_it] / max(float(total_s[of_it].sum()), 1e-30)
-        parts.append(
-            ClassPart(
-                name=name,
-                kernel_count=round(launches),
-                seconds=_seconds(table),
-                slowdowns=tuple(slowdowns.tolist()),
-            )
+        part = ClassPart(
+            name=name, kernel_count=round(launches), seconds=_seconds(table), slowdowns=tuple(slowdowns.tolist())
         )
+        parts.append(part)
     return sorted(parts, key=lambda part: -part.seconds.total_s)
 
 
@@ -319,8 +322,8 @@ def _by_kind(kernels: Kernels, total_s: FloatArray, bounds: IntArray, lowering: 
     return table
 
 
+# Forward, backward, neither.
 _PHASES = 3
-"""Forward, backward, neither."""
 
 
 def _phases(kernels: Kernels) -> IntArray:
@@ -339,9 +342,13 @@ def _layers(graph: ModelGraph, workload: Workload, lowering: Lowering, kind_s: F
     kind_of_node = lowering.structure.kind_of_node
     saved_bytes = walk(graph, lowering, workload.batch_size).saved if lowering.train else np.zeros(len(kind_of_node))
     weights = lowering.parameter_bytes[kind_of_node]
+
     edges = [*_starts(lowering), len(graph.nodes)]
     for start, end in pairwise(edges):
-        main = start + _main_node(lowering.operator_class[kind_of_node[start:end]])
+        # It is named after the first node that starts layers, else after the first that does work.
+        classes = lowering.operator_class[kind_of_node[start:end]]
+        anchors, works = np.flatnonzero(np.isin(classes, ANCHORS)), np.flatnonzero(classes != OperatorClass.VIEW)
+        main = start + int([*anchors, *works, 0][0])
         node = graph.nodes[main]
         fused = lowering.operator_class[kind_of_node[main]] == OperatorClass.ATTENTION
         yield Layer(
@@ -364,10 +371,3 @@ def _starts(lowering: Lowering) -> list[int]:
     anchors &= has_weight | (lowering.operator_class != OperatorClass.GATHER)
     starts: list[int] = np.flatnonzero(anchors[structure.kind_of_node]).tolist() if len(anchors) else []
     return [0, *starts[1:]] if len(structure.kind_of_node) else []
-
-
-def _main_node(classes: IntArray) -> int:
-    """Return which node a layer is named after: the first that starts layers, else the first that does work."""
-    anchors = np.flatnonzero(np.isin(classes, ANCHORS))
-    works = np.flatnonzero(classes != OperatorClass.VIEW)
-    return int([*anchors, *works, 0][0])

@@ -104,9 +104,24 @@ def gpu_notes(gpu: Gpu, precision: Precision) -> tuple[str, ...]:
 
 
 def gpu_warnings(card: Card, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:
-    """Return, for each of *gpus*, one sentence for each reason not to trust figures on it as usual."""
-    limits = _limits(card)
-    return [tuple(_gpu_warnings(gpu, limits)) for gpu in gpus]
+    """Return, for each of *gpus*, one sentence where figures on it are not to be trusted as usual."""
+    warnings: list[tuple[str, ...]] = []
+    for gpu in gpus:
+        first, last = card.ranges.get("launch_year", (gpu.launch_year, gpu.launch_year))
+        warning = ""
+        if not gpu.is_measured:
+            warning = f"The GPU generation {gpu.generation!r} was never measured."
+        elif gpu.watts_per_teraflop is None:
+            chip = ".".join(map(str, gpu.compute_capability))
+            warning = (
+                f"The chip of {gpu.name} (compute capability {chip}) is not in the catalogue: its power limit is taken "
+                "to be enough for its peak."
+            )
+        elif not first <= gpu.launch_year <= last:
+            measured = f"those that were measured are of {first:.0f} to {last:.0f}"
+            warning = f"GPU {gpu.name} is of {gpu.launch_year}; {measured}."
+        warnings.append((warning,) if warning else ())
+    return warnings
 
 
 def work_shares(lowering: Lowering, known: Collection[str] = ()) -> dict[str, float]:
@@ -129,6 +144,8 @@ def _model_warnings(graph: ModelGraph, limits: Mapping[str, Any]) -> Iterator[st
         yield f"Operators unknown to the predictors: {_list_reasons(dict(graph.unknown_op_types))}."
     if not graph.nodes:
         yield "The model has no operations."
+
+    # Of sizes, only what is above the fitted rows is strange: below, the host decides, which the interval covers.
     if len(graph.nodes) > MAXIMUM_NODE_COUNT:
         yield f"The model has {len(graph.nodes)} operations, more than any measured model."
     if (most := _upper_limit(limits, "parameter_count")) < graph.parameter_count:
@@ -144,6 +161,8 @@ def _run_warnings(
     flop = step_flop(lowering)
     if (most := _upper_limit(limits, "flop")) < flop:
         yield f"A step takes {flop:.3g} FLOP forward; no measured one takes more than {most:.3g}."
+
+    # An operator that does hardly any of the work changes no figure, measured or not.
     if "operator" in limits:
         shares = work_shares(lowering, limits["operator"])
         strange = {name: f"{100 * share:.0f} %" for name, share in shares.items() if share >= LEAST_SHARE}
@@ -163,20 +182,6 @@ def _run_warnings(
             yield f"No run in {workload.precision} was measured; runs in {', '.join(sorted(known))} were."
     if graph.precision is not None and workload.precision not in QUANTISED_BYTES:
         yield f"The model's weights are quantised, {graph.precision}, but count as floats in {workload.precision}."
-
-
-def _gpu_warnings(gpu: Gpu, limits: Mapping[str, Any]) -> Iterator[str]:
-    first, last = limits.get("launch_year", (gpu.launch_year, gpu.launch_year))
-    if not gpu.is_measured:
-        yield f"The GPU generation {gpu.generation!r} was never measured."
-    elif gpu.watts_per_teraflop is None:
-        chip = ".".join(map(str, gpu.compute_capability))
-        yield (
-            f"The chip of {gpu.name} (compute capability {chip}) is not in the catalogue: its power limit is taken to "
-            "be enough for its peak."
-        )
-    elif not first <= gpu.launch_year <= last:
-        yield f"GPU {gpu.name} is of {gpu.launch_year}; those that were measured are of {first:.0f} to {last:.0f}."
 
 
 def _upper_limit(limits: Mapping[str, Any], name: str) -> float:

@@ -15,8 +15,8 @@ from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Workload
 from gpusage_hooks.units import KIB, MIB, seconds
 
+# The note names a wait that takes at least this part of a token's time: fast and slow GPUs then write alike.
 _MUCH = 0.2
-"""The note names a wait that takes at least this part of a token's time: fast and slow GPUs then write alike."""
 
 
 @hookimpl(trylast=True)
@@ -24,8 +24,11 @@ def predict_needs(
     graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]
 ) -> Sequence[GpuNeed]:
     """Predict what a workload needs on each GPU when it is alone there."""
+    # Few users know a step time; without one, a GPU works as the graph shows it.
+    has_step_time = any(of_gpu.step_time_s for of_gpu in known)
+    shares = busy_shares(graph, workload, gpus, known) if has_step_time else [None] * len(gpus)
+
     needs = []
-    shares = busy_shares(graph, workload, gpus, known)
     rows = zip(predicted(graph, workload, gpus), known, shares, gpus, strict=True)
     for predicted_need, of_gpu, share, gpu in rows:
         need = apply_known_figures(predicted_need, of_gpu, share, workload, gpu)
@@ -37,29 +40,38 @@ def predict_needs(
 def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> list[GpuNeed]:
     """Return the needs that the model predicts, without any known figure."""
     analysis, always = analyze(graph, workload), (*graph.notes, *workload_notes(graph, workload))
+    there = analysis.on(gpus)
     rows = zip(
         gpus,
-        analysis.step_time_s(gpus),
-        analysis.memory_bytes(gpus),
-        analysis.required_bytes(gpus),
-        analysis.activity(gpus),
+        there.step_time_s,
+        analysis.peaks(gpus),
+        there.activity,
         analysis.warnings(gpus),
         _token_notes(analysis, gpus),
-        analysis.on(gpus).waiting_s,
+        there.waiting_s,
         strict=True,
     )
-    return [
-        GpuNeed(
+
+    needs = []
+    for gpu, step_time_s, (taken, required), activity, warnings, notes, waits_s in rows:
+        # A run shows no more than there is, unless it needs more and so cannot run.
+        room = gpu.memory_bytes
+        shown = Interval(
+            value=taken.value if taken.value <= room else max(room, required.value),
+            low=taken.low if taken.low <= room else max(room, required.low),
+            high=taken.high if taken.high <= room else max(room, required.high),
+        )
+        need = GpuNeed(
             gpu=gpu.name,
             step_time_s=step_time_s,
-            memory_bytes=_on_gpu(memory_bytes, required, gpu),
+            memory_bytes=shown,
             required_memory_bytes=Interval(value=required.value, low=required.low, high=required.high),
             share_high_bytes=required.share_high,
             gpu_utilization=activity.gpu_utilization,
             sm_activity=activity.sm_activity,
             dram_activity=activity.dram_activity,
             throughput_samples_per_s=throughput(workload, step_time_s),
-            fits=required.high <= gpu.memory_bytes,
+            fits=required.high <= room,
             familiar=not warnings,
             notes=(
                 *always,
@@ -71,17 +83,8 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
             ),
             parameter_count=graph.parameter_count,
         )
-        for gpu, step_time_s, memory_bytes, required, activity, warnings, notes, waits_s in rows
-    ]
-
-
-def _on_gpu(shown: Interval, required: Interval, gpu: Gpu) -> Interval:
-    """Return what a run shows on *gpu*: no more than there is, unless it needs more and so cannot run."""
-    low, value, high = (
-        end if end <= gpu.memory_bytes else max(gpu.memory_bytes, needed)
-        for end, needed in ((shown.low, required.low), (shown.value, required.value), (shown.high, required.high))
-    )
-    return Interval(value=value, low=low, high=high)
+        needs.append(need)
+    return needs
 
 
 def _token_notes(analysis: WorkloadAnalysis, gpus: Sequence[Gpu]) -> list[tuple[str, ...]]:

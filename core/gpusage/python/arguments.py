@@ -11,7 +11,17 @@ from typing import Any, NamedTuple, TypedDict
 
 from gpusage_hooks.errors import RequestError
 from gpusage_hooks.job_keys import JOB_KEYS, QUANTISED, JobKey
-from gpusage_hooks.job_values import MAXIMUM_COUNT, Bandwidth, Count, Number, Switch, Words, key_hint, usual_word
+from gpusage_hooks.job_values import (
+    MAXIMUM_COUNT,
+    SHOWN_LENGTH,
+    Bandwidth,
+    Count,
+    Number,
+    Switch,
+    Words,
+    key_hint,
+    usual_word,
+)
 from gpusage_hooks.types import Decoding, Engine, Layout, Mode, Optimizer, Precision, SoloRun, Strategy, Workload
 from gpusage_hooks.units import WHOLE_PERCENT
 
@@ -280,13 +290,10 @@ def require(subject: str, rule: str, value: object, *, right: bool, cure: str = 
         RequestError: *right* is false.
     """
     if not right:
-        message = f"{subject} must {rule}; got {_shortened_repr(value)}. {cure}."
+        text = " ".join(repr(value).split())  # a tensor's repr has lines
+        shown = text if len(text) <= SHOWN_LENGTH else f"{text[: SHOWN_LENGTH - 3]}..."
+        message = f"{subject} must {rule}; got {shown}. {cure}."
         raise RequestError(message)
-
-
-def _shortened_repr(value: object, longest: int = 80) -> str:
-    text = " ".join(repr(value).split())
-    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def _is_count(value: object, maximum: int) -> bool:

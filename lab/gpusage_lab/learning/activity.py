@@ -18,8 +18,7 @@ from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import ActivityParameters, Card, ForestParameters
-from gpusage.predictors.times.activity import GREATEST_SHARE, LEAST_SHARE, NAMES, shares_around, sm_shares
-from gpusage.predictors.times.trees import read_trees
+from gpusage.predictors.times.activity import GREATEST_SHARE, LEAST_SHARE, NAMES, read_trees, shares_around, sm_shares
 from gpusage_lab.learning import activity_real, boosting
 from gpusage_lab.learning.activity_rows import FILES, SM, UTILIZATION, Rows, own_sources, random_count, rows_of
 from gpusage_lab.learning.artifacts import Artifact

@@ -1,4 +1,4 @@
-"""Gradient boosting, fitted by scikit-learn and turned into the flat arrays of `gpusage.predictors.times.trees`."""
+"""Gradient boosting, fitted by scikit-learn and turned into the flat arrays of `gpusage.predictors.times.activity`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sklearn.ensemble import (  # type: ignore[import-untyped, unused-ignore]
 
 from gpusage.predictors.arrays import FloatArray
 from gpusage.predictors.artifacts import ForestParameters
-from gpusage.predictors.times.trees import MAXIMUM_LEAVES, read_trees
+from gpusage.predictors.times.activity import MAXIMUM_LEAVES, read_trees
 
 MAXIMUM_DEPTH = 6
 
@@ -34,7 +34,7 @@ def fit_trees(rows: FloatArray, target: FloatArray, *, trees: int = 100) -> Fore
 
 def predict(parameters: ForestParameters, rows: FloatArray) -> FloatArray:
     """Return what the trees say, by the very code that predicts."""
-    return np.asarray(read_trees(parameters).predict(rows)[:, 0])
+    return np.asarray(read_trees(parameters).predict(rows))
 
 
 def _flat(trees: list[Any], start: float) -> ForestParameters:

@@ -154,6 +154,8 @@ class _Event:
     def program(self) -> Program:
         now = self.now()
         costs = np.zeros(self.count)
+        # Boots and least billing are left out: counted for the present alone, every job would wait, and plans cost
+        # 3 to 11 times the best (docs/decisions/planning.md).
         costs[: self.first_opening] = now.costs(self.jobs, self.state.now_s)
         costs[self.first_later : self.first_paid] = self.later.costs(self.jobs, self.state.now_s)
         prices = np.array([supply.price_per_s for supply in self.supplies])
@@ -194,6 +196,7 @@ class _Event:
             columns = [self.first_opening + place for place, (group, _) in enumerate(self.closed) if group.name == name]
             if columns:
                 yield Row(columns=columns, factors=[1.0] * len(columns), high=float(len(off)))
+        # Invariant 2: else a program that starts nothing would be the cheapest.
         if not self.state.active and self.closed:
             count = len(self.starts)
             yield Row(columns=range(count), factors=[1.0] * count, low=1.0, high=float(count))
@@ -297,6 +300,7 @@ def decide(state: State, limits: Limits) -> Choice:
         return Choice(starts=(), opened={})
 
     solution = solve(event.program(), limits)
+    # HiGHS ran out of time before it had any solution.
     if solution is None:
         return by_rule(RULES["earliest deadline"])(state)
     values = np.rint(solution[: event.first_later]).astype(np.int64).tolist()

@@ -270,6 +270,7 @@ def _close(run: _Run, node: ActiveNode) -> None:
 def _start(run: _Run, choice: Choice, lasts_s: Callable[[PlannedJob, Option], float]) -> None:
     """Open nodes, and place what starts on them: the largest first, and jobs that end together side by side."""
     opened = [_open(run, group, kind) for (group, kind), count in choice.opened.items() for _ in range(count)]
+    # Sizes are powers of two, so the largest first always find room where the program saw enough.
     order = sorted(choice.starts, key=lambda start: (-start[1].gpu_count, -start[1].time_s))
 
     for each, option in order:

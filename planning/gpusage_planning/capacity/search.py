@@ -126,6 +126,7 @@ class Scheduler:
         job = self.jobs[best.stay.job]
         self.tries += 1
         gpu_cost = (1.0 - node_share) * option.cost
+        # A lower bound: whatever the node costs and whoever is there, no start of this job is cheaper.
         if gpu_cost + job.late_cost(max(job.submitted_s, option.type.boot_s) + option.time_s) >= best.cost:
             return best
 
@@ -220,6 +221,7 @@ def _paid_s(others: Sequence[Stay], stay: Stay) -> float | None:
         return None
 
     room = option.type.gpu_count - option.gpu_count
+    # All that overlap are rarely there at once; only if their sum is too large do single moments count.
     if sum(each.option.gpu_count for each in overlapping) > room:
         for moment_s in (first_s, *(max(each.start_s + TOLERANCE_S, first_s) for each in overlapping)):
             if sum(each.option.gpu_count for each in overlapping if each.start_s <= moment_s < each.end_s) > room:

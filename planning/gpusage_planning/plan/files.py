@@ -58,34 +58,17 @@ class Line:
     """One job as it is written down, with where it stands.
 
     Attributes:
+        job: Without its run times.
         step_times_s: By GPU and number of GPUs.
         max_gpus: How many GPUs it may have at most; for a model.
-        checkpoint_s: It saves after each so much work; infinity where it does not.
     """
 
     where: str
-    job_id: str
+    job: PlannedJob
     model: str
     steps: float | None
-    submitted_s: float
-    deadline_s: float | None
-    late_price_per_hour: float
-    priority: float
     max_gpus: int
-    checkpoint_s: float
     step_times_s: Mapping[tuple[str, int], float]
-
-    def job(self, times_s: Mapping[tuple[str, int], float]) -> PlannedJob:
-        """Return the job that takes *times_s*."""
-        return PlannedJob(
-            name=self.job_id,
-            times_s=times_s,
-            submitted_s=self.submitted_s,
-            deadline_s=self.deadline_s,
-            late_price_per_hour=self.late_price_per_hour,
-            priority=self.priority,
-            checkpoint_s=self.checkpoint_s,
-        )
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -153,12 +136,12 @@ def _require_columns(names: Sequence[str], origin: str) -> None:
 def _require_different_ids(lines: Iterable[Line]) -> None:
     places: dict[str, str] = {}
     for line in lines:
-        if line.job_id in places:
+        if line.job.name in places:
             message = (
-                f"Column 'job_id' on {line.where} must differ from job to job; got {line.job_id!r} again. Rename it."
+                f"Column 'job_id' on {line.where} must differ from job to job; got {line.job.name!r} again. Rename it."
             )
             raise RequestError(message)
-        places[line.job_id] = line.where
+        places[line.job.name] = line.where
 
 
 class _Cells:
@@ -173,20 +156,24 @@ class _Cells:
 
     def line(self) -> Line:
         """Return what the cells say."""
-        line = Line(
-            where=self.where,
-            job_id=self.cells["job_id"] or self._refuse("job_id", "a name"),
-            model=self.cells.get("model", ""),
-            steps=self._number("steps", above=0.0),
+        job = PlannedJob(
+            name=self.cells["job_id"] or self._refuse("job_id", "a name"),
+            times_s={},
             submitted_s=self._time("submitted") or 0.0,
             deadline_s=self._time("deadline"),
             late_price_per_hour=self._number("late_price_per_hour") or 0.0,
             priority=self._number("priority") or 0.0,
-            max_gpus=self._gpus(),
             checkpoint_s=self._time("checkpoint") or math.inf,
+        )
+        line = Line(
+            where=self.where,
+            job=job,
+            model=self.cells.get("model", ""),
+            steps=self._number("steps", above=0.0),
+            max_gpus=self._gpus(),
             step_times_s=self._step_times(),
         )
-        if line.deadline_s is not None and line.deadline_s <= line.submitted_s:
+        if job.latest_end_s <= job.submitted_s:
             self._refuse("deadline", "after the job's submission")
         if not line.model and not line.step_times_s:
             self._refuse("model", "a model, or the line must have a step time")

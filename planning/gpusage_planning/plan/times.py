@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ def planned(lines: Sequence[Line], groups: Sequence[NodeGroup], advisor: Advisor
     for line in lines:
         if line.model and line.model not in memory:
             memory[line.model] = _step_times_s(line.model, names, shares, advisor, folder)
-        jobs.append(line.job(_times(line, *memory.get(line.model, ({}, None)))))
+        jobs.append(replace(line.job, times_s=_times(line, *memory.get(line.model, ({}, None)))))
         if not any(map(stays, ways(jobs[-1], types))):
             _refuse(line, types, is_draining=bool(ways(jobs[-1], types)))
 
@@ -69,7 +70,7 @@ def planned(lines: Sequence[Line], groups: Sequence[NodeGroup], advisor: Advisor
 def _refuse(line: Line, types: Sequence[NodeType], *, is_draining: bool) -> None:
     if is_draining:
         message = (
-            f"Job {line.job_id!r} on {line.where} must be able to run on a node that stays; got only nodes that have "
+            f"Job {line.job.name!r} on {line.where} must be able to run on a node that stays; got only nodes that have "
             "'until'. Add a type of node without it, or leave the job out."
         )
         raise RequestError(message)
@@ -80,7 +81,7 @@ def _refuse(line: Line, types: Sequence[NodeType], *, is_draining: bool) -> None
     measured = [f"{gpu}:{count}" for gpu, count in line.step_times_s if gpu in most]
     if not line.model and measured:
         message = (
-            f"Job {line.job_id!r} on {line.where} must have a step time for no more GPUs than a node has; got "
+            f"Job {line.job.name!r} on {line.where} must have a step time for no more GPUs than a node has; got "
             f"{', '.join(measured)}, and nodes of at most "
             f"{', '.join(f'{gpu}:{count}' for gpu, count in most.items())}. Add a step time or a larger node, or leave "
             "the job out."
@@ -89,7 +90,7 @@ def _refuse(line: Line, types: Sequence[NodeType], *, is_draining: bool) -> None
 
     got = "none that it fits on" if line.model else f"step times of {', '.join(name for name, _ in line.step_times_s)}"
     message = (
-        f"Job {line.job_id!r} on {line.where} must be able to run on a GPU of the cluster ({', '.join(most)}); got "
+        f"Job {line.job.name!r} on {line.where} must be able to run on a GPU of the cluster ({', '.join(most)}); got "
         f"{got}. Add a type of node, or leave the job out."
     )
     raise RequestError(message)

@@ -217,6 +217,7 @@ class Coordinator:
 
     def _serve(self, server: socket.socket) -> None:
         while not self._ends:
+            # Never longer than the next end, so that bodies learn theirs in time.
             ready = self._selector.select(self._sleep_s())
             self._end_jobs()
             for key, _ in ready:

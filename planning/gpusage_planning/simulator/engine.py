@@ -93,6 +93,7 @@ class Engine:
     def _arrive(self, arrivals: Sequence[int], now_s: float) -> None:
         kind, count, fresh = self.jobs.kind, self.jobs.gpu_count, set()
         for job in arrivals:
+            # Where a job ran out of memory beside others, the next ones of its kind have a whole GPU from the start.
             stage: Stage = "rescued" if int(kind[job]) in self.missed else "first"
             ask = JobRequest(int(kind[job]), int(count[job]), stage)
             role = self.roles.number(self.policy.arriving(ask, self.gpus.free_count))
@@ -111,6 +112,7 @@ class Engine:
             fresh = set() if run.way == "work" else {self._send_back(job, run, now_s)}
             if run.way == "work":
                 self._finish(job, run, now_s)
+            # With passes, jobs start when the manager looks at its queue; without, the free GPU is offered at once.
             if self.passes is None:
                 self._refill(run.gpus, now_s)
             if fresh or self.passes is not None:
@@ -119,6 +121,7 @@ class Engine:
     def _expect_empty(self, gpus: Iterable[int]) -> None:
         """Correct when GPUs are expected to be empty, of those that are."""
         for gpu in gpus:
+            # Jobs that end before their limit leave a GPU that backfill still counts as busy.
             if not self.gpus.here[gpu]:
                 self.gpus.empty_at_s[gpu] = 0.0
 
@@ -147,6 +150,7 @@ class Engine:
             self.result.out_of_memory[job] += 1
             if self.policy.remembers and not demand.alone:
                 self.missed.add(ask.kind)
+            # A job that had a whole GPU needs a larger one; a job that shared may have a whole one of any type.
             whole = self.fleet.types[self.gpus.type_of[run.gpus[0]]].memory_bytes
             ask = ask._replace(stage="rescued", above_bytes=whole if demand.alone else ask.above_bytes)
 
@@ -167,6 +171,7 @@ class Engine:
             self._start_in_order(now_s)
             return
 
+        # Jobs of one role are alike: if the first has no room, the others have none either.
         while fresh := {role for role in fresh if role in self.waiting}:
             role = min(fresh, key=self._queue_order)
             if not self._place(role, now_s):
@@ -220,6 +225,7 @@ class Engine:
         while todo and self.waiting:
             gpu = todo.pop()
             self._start_oldest(gpu, now_s)
+            # One GPU may take several jobs, so it is offered until nobody fits.
             while (role := self._next_for(gpu, now_s)) is not None:
                 is_single = self.roles.counts[role] == 1
                 self._start(role, (gpu,) if is_single else self.gpus.allocate(self.gpus.type_of[gpu], role), now_s)
@@ -235,6 +241,7 @@ class Engine:
         self.oldest = self.waiting.first()
         role = self.oldest[1]
         types, count = self.roles.demands[role].types, self.roles.counts[role]
+        # EASY backfill: GPUs are held for the oldest job alone, those that time limits say will be empty first.
         held, at_s = earliest(self.gpus.empty_at_s, self.fleet, types, count)
         self.until_s = max(at_s, now_s)
         self.gpus.reserve(held)
@@ -263,6 +270,7 @@ class Engine:
         costs, counts, rank = roles.costs(gpu_type, here), roles.counts, roles.rank
         best: tuple[float, Any, int] | None = None
         for role, entry in self.waiting.heads():
+            # Not `Roles.cost`: this runs for each kind that waits, at each end of a job.
             cost = costs[role] if role in costs else roles.ask_cost(gpu_type, here, role)
             if cost is None or (counts[role] > 1 and (is_held or not self.gpus.fits(gpu_type, role))):
                 continue
@@ -322,6 +330,7 @@ class Engine:
 
     def _begin(self, job: int, role: int, gpus: Sequence[int], now_s: float) -> None:
         """Let *job* begin whatever it does on its GPUs."""
+        # Sorted, so that equal sets of jobs share one cached scene.
         here = tuple(sorted((*self.gpus.here[gpus[0]], role)))
         way, left_s = self._first_phase(job, role, self.gpus.type_of[gpus[0]], here)
         self.runs.begin(job, Run(role, gpus, way, left_s, now_s), now_s)

@@ -236,6 +236,7 @@ class Queue:
 
     def suspend(self, number: int, run: Run) -> None:
         """Write down what *run* did, which is over before its work is done."""
+        # A suspended job loses no work, as in the schedulers that these orders are from.
         before = self.suspended.setdefault(number, Suspended(left_s=self._work_s(number)))
         if run.way == "work":
             gpu_type = int(self._type[number])
@@ -302,6 +303,7 @@ class _Usage:
     def at(self, now_s: float) -> float:
         """Return it at *now_s*: what was there decays, and what the GPUs add since then decays as it comes."""
         rest: float = 0.5 ** ((now_s - self._since_s) / HALF_LIFE_S)
+        # The second part is the integral of what the GPUs add, each second of it decayed since.
         return self._usage_s * rest + self._gpus * (1 - rest) * HALF_LIFE_S / log(2)
 
     def change(self, gpus: float, now_s: float) -> None:

@@ -31,7 +31,6 @@ from gpusage_planning.simulator.predictions import (
     MOST_JOBS,
     Foresight,
     Models,
-    Room,
     added,
     colocated_throughputs,
     fits,
@@ -106,7 +105,7 @@ class Packing(Slots):
     def cost(self, gpu_type: int, tenants: Sequence[JobRequest], newcomer: JobRequest) -> float | None:
         """Return the same for every GPU that has room: the first one is taken."""
         loads = [self.foresight.loads[one.kind, gpu_type] for one in (*tenants, newcomer)] if tenants else []
-        return 0.0 if fits(loads, Room(memory_bytes=self.fleet.types[gpu_type].memory_bytes)) else None
+        return 0.0 if fits(loads, self.fleet.types[gpu_type].memory_bytes) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -122,6 +121,7 @@ class Sets(Packing):
     def cost(self, gpu_type: int, tenants: Sequence[JobRequest], newcomer: JobRequest) -> float | None:
         """Return less, the more the job adds; an empty GPU comes first, on which it adds a whole one."""
         if not tenants:
+            # An empty GPU adds a whole job, more than any set can.
             return -1.0
 
         kinds = [one.kind for one in tenants]
@@ -206,25 +206,26 @@ class Production(Slots):
         free = {one.name: count for one, count in zip(self.fleet.types, free_counts, strict=True)}
         seen = [replace(place, pool=replace(place.pool, free_gpu_count=free[place.name])) for place in where]
         chosen = preferred_among_jobs(seen, self.late)
+        # gpusaged remembers a job whatever it decided for it.
         self.late.append({place.name: place.need.step_time_s.value for place in where})
         return ask._replace(first=self._place(chosen[0].name)) if chosen else ask
 
     def _places_of(self, ask: JobRequest) -> tuple[Candidate, ...]:
         """Return where jobs of the kind may run, as the advisor would see it."""
-        if ask.kind not in self.places:
-            candidates = (self._candidate(ask.kind, one) for one in self.types(ask.kind))
-            fitting = (place for place in candidates if place is not None and place.need.fits)
-            self.places[ask.kind] = tuple(
-                place
-                for place in fitting
-                if is_predictable(place) and place.need.sm_activity.high - place.need.sm_activity.low <= WIDEST_SHARE
-            )
-        return self.places[ask.kind]
+        if ask.kind in self.places:
+            return self.places[ask.kind]
 
-    def _candidate(self, kind: int, gpu_type: int) -> Candidate | None:
-        one, need = self.fleet.types[gpu_type], self.models.needs.get((kind, gpu_type))
-        pool = next((pool for pool in self.fleet.cluster.pools if pool.site_type == one.name), None)
-        return Candidate(pool=pool, gpu=one.gpu, need=need) if pool and one.gpu and need else None
+        pools = {pool.site_type: pool for pool in self.fleet.cluster.pools}
+        candidates = []
+        for place in self.types(ask.kind):
+            one, need = self.fleet.types[place], self.models.needs.get((ask.kind, place))
+            if one.name not in pools or one.gpu is None or need is None or not need.fits:
+                continue
+            candidate = Candidate(pool=pools[one.name], gpu=one.gpu, need=need)
+            if is_predictable(candidate) and need.sm_activity.high - need.sm_activity.low <= WIDEST_SHARE:
+                candidates.append(candidate)
+        self.places[ask.kind] = tuple(candidates)
+        return self.places[ask.kind]
 
     def _place(self, name: str) -> int:
         return next(place for place, one in enumerate(self.fleet.types) if one.name == name)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from gpusage.cli import options
 from gpusage.decisions.advisor import Advisor
@@ -25,12 +24,14 @@ from gpusage.predictors.sharing.colocation import features_of, learned_colocatio
 from gpusage_hooks.errors import GpuUsageError
 from gpusage_hooks.types import GpuNeed, ModelGraph, Price, SharingRules, Workload
 from gpusage_hooks.units import WHOLE_PERCENT
-from gpusage_planning.simulator.contract import Jobs, Kind
+from gpusage_planning.simulator.contract import FloatArray, Jobs, Kind
 from gpusage_planning.simulator.fleet import Fleet
 from gpusage_planning.zoo import load_zoo
 
 MOST_JOBS = 3
 """On one GPU, as in Yeung et al."""
+ROUNDING = 1e-9
+"""Of a sum of shares that are 1 together."""
 LEAST_ADDED = 1 / MOST_GPU_TIME - 1
 """Throughput that a job must add to a set, in parts of a whole GPU: a share must save as much (`price`)."""
 
@@ -43,21 +44,11 @@ class Load:
     memory_bytes: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What one GPU has for the jobs on it."""
-
-    memory_bytes: float
-    utilization: float = 1.0
-    jobs: int = MOST_JOBS
-
-
-def fits(loads: Sequence[Load], room: Room) -> bool:
-    """Return whether *loads* may run on one GPU together; one alone may have all of its time."""
+def fits(loads: Sequence[Load], memory_bytes: float) -> bool:
+    """Return whether *loads* may run on one GPU of so much memory together; one alone may have all of its time."""
     busy = sum(load.utilization for load in loads)
-    memory_bytes = sum(load.memory_bytes for load in loads)
-    few = len(loads) <= 1 or busy <= room.utilization + 1e-9
-    return few and len(loads) <= room.jobs and memory_bytes <= room.memory_bytes
+    is_enough = sum(load.memory_bytes for load in loads) <= memory_bytes
+    return is_enough and len(loads) <= MOST_JOBS and (len(loads) <= 1 or busy <= 1.0 + ROUNDING)
 
 
 def added(before: Sequence[float], after: Sequence[float], accepted_slowdown: float) -> float | None:
@@ -71,9 +62,6 @@ def added(before: Sequence[float], after: Sequence[float], accepted_slowdown: fl
     gain = sum(after) - sum(before)
     slowest = min(after)
     return gain if slowest * accepted_slowdown >= 1 and (not before or gain >= LEAST_ADDED) else None
-
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -187,6 +175,7 @@ def _pairs(models: Models, place: int, count: int) -> FloatArray:
     known = [kind for kind in range(count) if (kind, place) in models.needs]
     matrix = np.ones((count, count))
     if known:
+        # Only known kinds are predicted; the predictor takes them all at once.
         matrix[np.ix_(known, known)] = pairs_of([models.needs[kind, place] for kind in known])
     return matrix
 
@@ -220,10 +209,7 @@ def with_drawn_models(jobs: Jobs, seed: int) -> Jobs:
             drawn[group] = numbers.setdefault(new, len(jobs.kinds) + len(numbers))
         kind[job] = drawn[group]
 
-    return _of_used_kinds(replace(jobs, kind=kind, kinds=(*jobs.kinds, *numbers)))
-
-
-def _of_used_kinds(jobs: Jobs) -> Jobs:
-    """Return *jobs* without kinds that none of them is of."""
-    used, kind = np.unique(jobs.kind, return_inverse=True)
-    return replace(jobs, kind=kind.astype(np.int32), kinds=tuple(jobs.kinds[place] for place in used))
+    # Kinds of which no job is left would be predicted for nothing.
+    used, kind = np.unique(kind, return_inverse=True)
+    kinds = (*jobs.kinds, *numbers)
+    return replace(jobs, kind=kind.astype(np.int32), kinds=tuple(kinds[place] for place in used))

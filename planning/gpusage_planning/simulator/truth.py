@@ -27,9 +27,9 @@ from gpusage.predictors.intervals import NINETY_PERCENT
 from gpusage.predictors.sharing.colocation import slowdown_with_partners
 from gpusage_hooks.errors import GpuUsageError, RequestError
 from gpusage_hooks.types import Interval, ModelRequest, Price, Workload
-from gpusage_planning.simulator.contract import Colocation, Kind, Tenant
+from gpusage_planning.simulator.contract import Colocation, FloatArray, Kind, Tenant
 from gpusage_planning.simulator.fleet import Fleet, GpuType
-from gpusage_planning.simulator.predictions import FloatArray, Foresight, Models, colocated_throughputs
+from gpusage_planning.simulator.predictions import Foresight, Models, colocated_throughputs
 from gpusage_planning.simulator.trace import LONGEST_TEXT, Cells, read_rows
 from gpusage_planning.zoo import load_zoo
 
@@ -230,6 +230,7 @@ class PredictedTruth:
 
     def memory_bytes(self, kind: int, gpu_type: int) -> float:
         """Return the memory; never more than its own type has, or else the largest, for the jobs of a trace did run."""
+        # Jobs of a trace did run, so no error makes them larger than the GPUs that they ran on.
         need, own = self.models.needs.get((kind, gpu_type)), self.kinds[kind].gpu_type
         most = max(one.memory_bytes for one in self.fleet.types if own in (None, one.name))
         return 0.0 if need is None else min(draw_value(need.memory_bytes, self.errors[kind, 1]), most)
@@ -287,6 +288,7 @@ def predicted_truth(
 ) -> PredictedTruth:
     """Return a truth whose errors *seed* draws; *measured* has throughputs of pairs for each GPU type, NaN for none."""
     generator = np.random.default_rng(seed)
+    # Drawn first and for all kinds, so that a seed gives the same errors whatever pairs were measured.
     errors = generator.standard_normal((len(kinds), 4))
     pairs = tuple(
         np.clip(matrix * np.exp(PAIR_DEVIATION * generator.standard_normal(matrix.shape)), LEAST, 1.0)

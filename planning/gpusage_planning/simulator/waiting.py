@@ -225,16 +225,19 @@ class Passes:
 
     def in_order(self, now_s: float, place: Place) -> None:
         """Start jobs until the first one for which there is no room; the next look is for those behind it."""
+        # Slurm's main loop stops at the first job without room (docs/decisions/planning.md).
         while self._waiting and place(self._waiting.first()[1], now_s):
             pass
         if self._waiting and self._next_pass_s == inf:
             period_s = self.scheduling.backfill_s
+            # A multiple of the period: the manager's clock does not start with a job.
             self._next_pass_s = (now_s // period_s + 1) * period_s
 
     def _backfill(self, now_s: float, place: Place) -> None:
         """Try every job, the oldest first; behind one without room, a node is held for it."""
         self.until_s = inf
         for _, role in sorted(self._waiting.jobs()):
+            # Backfill keeps a whole node for each job without room, so shares suffer more from it than whole GPUs.
             if not place(role, now_s):
                 self._reserve_node(role)
         self._gpus.release()

@@ -57,6 +57,7 @@ def lay_out_accounting(layout: Layout, installation: Installation, host: Host) -
         logs=layout.logs,
         plugins=installation.plugins,
     )
+    # slurmdbd refuses a file that others may read.
     layout.slurmdbd_conf.touch(mode=0o600)
     layout.slurmdbd_conf.write_text(text, encoding="utf-8")
 

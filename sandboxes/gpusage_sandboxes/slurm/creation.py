@@ -63,6 +63,7 @@ def _lay_out(plan: ClusterPlan, sandbox: Sandbox) -> None:
             (layout.gpus / node.name / f"gpu{number}").symlink_to(_DEVICE)
 
     key = layout.state / "munge.key"
+    # Before it is written: munged refuses a key that others may read, if only for a moment.
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
     host = Host(user=user_name(), hostname=socket.gethostname(), ports=free_ports(2 + len(plan.nodes)))

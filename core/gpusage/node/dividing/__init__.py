@@ -1,20 +1,20 @@
-"""How a GPU is divided among jobs: what runs on a node, which may have no Python, and what is read back there."""
+"""Dividing a GPU among jobs: the programs of a node, which may have no Python, and the limits read back there."""
 
 import os
 from pathlib import Path
 from typing import Final
 
 PROGRAM: Final = Path(__file__).parent / "gpusage-mps"
-"""What runs on a node to divide its GPUs, for every workload manager."""
+"""Program that divides a node's GPUs, for every workload manager."""
 
 PROBE: Final = Path(__file__).parent / "probe.py"
-"""What it runs, beside it, where the node has Python."""
+"""Script that `PROGRAM` runs where the node has Python."""
 
 LIBEXEC: Final = Path("/usr/libexec/gpusage")
-"""Where each host has copies of what a workload manager runs: an upgrade of gpusage takes none of them away."""
+"""Folder with each host's copies of these programs: an upgrade or a removal of gpusage deletes no copy."""
 
 
 def libexec_folder() -> Path:
-    """Return the folder that GPUSAGE_LIBEXEC names, as in a sandbox, or the usual one."""
+    """Return the folder that GPUSAGE_LIBEXEC names, as in a sandbox, or the usual folder."""
     named = os.environ.get("GPUSAGE_LIBEXEC")
     return Path(named) if named else LIBEXEC

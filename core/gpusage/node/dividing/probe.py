@@ -1,7 +1,7 @@
-"""What a client of MPS really sees of its GPU, asked of the CUDA driver itself; runs alone, without gpusage.
+"""A client's real view of its GPU under MPS, from the CUDA driver itself; runs alone, without gpusage.
 
-A percentage without a daemon is silently ignored, and under static partitioning a client without a partition cannot
-start: only a client can see it. Nothing here makes a CUDA context, which would take the job's memory.
+The driver silently ignores a percentage without a daemon, and under static partitioning a client without a partition
+cannot start: only a client can see both. This script makes no CUDA context, which would take the job's memory.
 
 ``python3 -I -S probe.py`` prints one JSON object: ``sm_count`` and ``memory_bytes`` of the first device, as this
 process sees them; the environment's limits; ``trouble``, one clause, where the driver could not be asked.
@@ -41,7 +41,7 @@ def query_device(library: str = _LIBRARY) -> tuple[int, int]:
         message = "not read back: the node has no CUDA driver"
         raise DriverTroubleError(message) from error
 
-    # No context is made: the device can be asked without one.
+    # Attributes and the memory's size need a device, but no context (cuda.h).
     device, sm_count, memory_bytes = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t()
     _call(driver, "cuInit", ctypes.c_uint(0))
     _call(driver, "cuDeviceGet", ctypes.byref(device), ctypes.c_int(0))
@@ -51,7 +51,7 @@ def query_device(library: str = _LIBRARY) -> tuple[int, int]:
 
 
 def report(environment: Mapping[str, str], library: str = _LIBRARY) -> dict[str, str | int | None]:
-    """Return what this process sees, and which limits its *environment* names."""
+    """Return this process's view of its device, and the limits in its *environment*."""
     seen: dict[str, str | int | None] = {name: environment.get(variable) for name, variable in _NAMED.items()}
     try:
         sm_count, memory_bytes = query_device(library)

@@ -1,4 +1,4 @@
-"""The programs of gpusage that hosts run: copies in one folder, out of reach of package managers, and their offers."""
+"""Copies of gpusage's programs on a host, out of reach of package managers, and the divisions that a host offers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpusage.boundary.edits import Edit, read_text
 from gpusage.node.dividing import PROBE, PROGRAM
 
 PYTHON = "gpusage-python"
-"""The file's name: runs a module of gpusage's, where there is gpusage."""
+"""Name of the program that runs a module of gpusage, if gpusage is there."""
 
 _PLAIN = re.compile(r"[\w/.+@:~-]+")
 _PYTHON = """\
@@ -25,12 +25,13 @@ cd / || exit 0 # Python looks for modules where it starts
 [ -x "$python" ] && "$python" -c 'import gpusage' 2>/dev/null || exit 0
 exec "$python" -m "$@"
 """
+_LINE_WORDS = 2
 _LIMIT_S = 12
 """`gpusage-mps` gives up earlier, where a GPU hangs."""
 
 
 def plain_python() -> str:
-    """Return this Python's path; empty where a script cannot name it as it is."""
+    """Return this Python's path; empty where a shell script would need quotes for it."""
     return sys.executable if _PLAIN.fullmatch(sys.executable) else ""
 
 
@@ -42,7 +43,7 @@ def node_programs(folder: Path) -> Iterator[tuple[Path, str, int]]:
 
 
 def plan_node_programs(folder: Path) -> tuple[Edit, ...]:
-    """Return the edits that put these files into *folder*."""
+    """Return the edits that write the programs of a node into *folder*."""
     return tuple(
         Edit(path=path, before=read_text(path), after=text, mode=mode, summary="what nodes run")
         for path, text, mode in node_programs(folder)
@@ -51,11 +52,11 @@ def plan_node_programs(folder: Path) -> tuple[Edit, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
-    """What a host offers.
+    """Divisions of GPUs that a host offers.
 
     Attributes:
-        version: The control daemon's, ``13010`` for example; empty where it names none.
-        divisions: Of `Division`; ``whole`` alone where the host has no MPS.
+        version: Version of the MPS control daemon, for example ``13010``; empty if unknown.
+        divisions: Names of `Division`; ``whole`` alone where the host has no MPS.
     """
 
     version: str = ""
@@ -63,7 +64,7 @@ class Offers:
 
 
 def host_offers() -> Offers:
-    """Return what this host offers; a host that cannot be asked has no MPS."""
+    """Return this host's offers; without an answer the host has no MPS."""
     try:
         done = subprocess.run([PROGRAM, "offers"], capture_output=True, text=True, timeout=_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -72,9 +73,8 @@ def host_offers() -> Offers:
 
 
 def parse_offers(text: str) -> Offers:
-    """Return what the lines of `gpusage-mps offers` say; other lines are left out."""
-    words = [line.split() for line in text.splitlines()]
-    pairs = [(pair[0], pair[1]) for pair in words if len(pair) == len(("name", "value"))]
-    version = next((value for name, value in pairs if name == "version"), "")
-    divisions = tuple(value for name, value in pairs if name == "division")
+    """Parse the lines ``version N`` and ``division NAME`` of `gpusage-mps offers`; other lines do not count."""
+    lines = [line.split() for line in text.splitlines()]
+    version = next((words[1] for words in lines if words[:1] == ["version"] and len(words) == _LINE_WORDS), "")
+    divisions = tuple(words[1] for words in lines if words[:1] == ["division"] and len(words) == _LINE_WORDS)
     return Offers(version=version, divisions=divisions or ("whole",))

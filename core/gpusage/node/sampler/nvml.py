@@ -1,4 +1,4 @@
-"""What NVML's counters say of one GPU: the built-in answer to `read_gpu`.
+"""NVML's counters of a GPU: the built-in plugin of `read_gpu`.
 
 A counter that a GPU or a driver lacks is unknown, and never zero.
 """
@@ -15,9 +15,9 @@ from gpusage_hooks import hookimpl
 from gpusage_hooks.types import GpuReading
 
 GPM_METRICS = {"sm_activity": 2, "dram_activity": 10}
-"""Numbers of nvmlGpmMetricId_t; counters that Hopper and later GPUs have."""
+"""Numbers of nvmlGpmMetricId_t; Hopper and later GPUs have these counters."""
 _TYPES: Mapping[int, str] = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}
-"""Of nvmlValue_t, by nvmlValueType_t."""
+"""Members of nvmlValue_t by nvmlValueType_t."""
 _PROCESS_KINDS = ("Compute", "MPSCompute")
 Nvml = Any
 """The module pynvml; it has no types."""
@@ -32,11 +32,11 @@ def read_gpu(device: str) -> GpuReading | None:
 
 
 class Gauge:
-    """One GPU or slice that NVML knows.
+    """A GPU or slice that NVML knows.
 
     Args:
         nvml: The module, initialized.
-        handle: Of the device.
+        handle: NVML's handle of the device.
     """
 
     def __init__(self, nvml: Nvml, handle: Any) -> None:  # a pointer of NVML's
@@ -50,7 +50,7 @@ class Gauge:
         )
 
     def read(self) -> GpuReading:
-        """Return what the counters say now."""
+        """Return the counters' values now."""
         energy_mj = self._value_or_none(lambda: self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle))
         activities = self._activities()
         return GpuReading(
@@ -58,35 +58,37 @@ class Gauge:
             gpu_utilization=self._utilization(),
             sm_activity=activities.get("sm_activity"),
             dram_activity=activities.get("dram_activity"),
+            # NVML counts millijoules.
             energy_j=None if energy_mj is None else energy_mj / 1000,
             process_memory_bytes=self._processes(),
         )
 
     def _value_or_none(self, ask: Callable[[], T]) -> T | None:
-        """Return the answer to *ask*, ``None`` where this device or driver has none."""
+        """Return the result of *ask*; ``None`` where this device or driver has no such counter."""
         try:
             return ask()
         except (self._nvml.NVMLError, AttributeError):  # AttributeError: a pynvml that is older than the call
             return None
 
     def _utilization(self) -> float | None:
-        """Return the mean of the driver's own samples since the last reading, else its latest one."""
+        """Return the mean of the driver's own samples since the last reading, else its latest."""
+        # The driver samples several times a second; the latest rate alone would miss most of a pause of seconds.
         samples = self._value_or_none(self._samples) or []
         if samples:
             return sum(samples) / len(samples) / 100
-
         rates = self._value_or_none(lambda: self._nvml.nvmlDeviceGetUtilizationRates(self._handle))
         return None if rates is None else rates.gpu / 100
 
     def _samples(self) -> list[float]:
         nvml = self._nvml
+        # A value is a union: its kind names the member that holds it.
         kind, samples = nvml.nvmlDeviceGetSamples(self._handle, nvml.NVML_GPU_UTILIZATION_SAMPLES, self._newest_us)
         fresh = [sample for sample in samples if sample.timeStamp > self._newest_us]
         self._newest_us = max((sample.timeStamp for sample in fresh), default=self._newest_us)
         return [float(getattr(sample.sampleValue, _TYPES[kind])) for sample in fresh] if kind in _TYPES else []
 
     def _processes(self) -> dict[int, int | None]:
-        """Return the memory of each process on the GPU, those of MPS's clients included."""
+        """Return the memory of each process on the GPU, clients of MPS included."""
         memory_bytes: dict[int, int | None] = {}
         for kind in _PROCESS_KINDS:
             # The newest call that driver and package have in common; older ones fill other structures.
@@ -103,17 +105,18 @@ class Gauge:
         return running
 
     def _activities(self) -> dict[str, float]:
-        """Return the hardware's counters since the last reading; none at the first."""
+        """Return the hardware's counters since the last reading; empty at the first."""
         if not self._has_gpm:
             return {}
 
-        # A counter is the difference between two samples, each of which has to be freed.
+        # A metric is a difference of two samples, so each sample is the end of one interval and the start of the next.
         first, self._gpm = self._gpm, self._value_or_none(self._gpm_sample)
         if first is None:
             return {}
         with suppress(self._nvml.NVMLError):
             if self._gpm is not None:
                 return self._gpm_between(first, self._gpm)
+        # NVML's samples are C memory, which Python does not free.
         self._value_or_none(lambda: self._nvml.nvmlGpmSampleFree(first))
         return {}
 
@@ -130,13 +133,15 @@ class Gauge:
 
         answer = nvml.nvmlGpmMetricsGet(metrics_request)
         self._value_or_none(lambda: nvml.nvmlGpmSampleFree(first))
+
+        # Percent; each metric has a status of its own, for a GPU may have only some of them.
         values = {name: answer.metrics[place] for place, name in enumerate(GPM_METRICS)}
         return {name: value.value / 100 for name, value in values.items() if value.nvmlReturn == 0}
 
 
 @cache
 def _gauge(device: str) -> Gauge | None:
-    """Return the gauge of *device*; the driver is asked once, also where there is none."""
+    """Return the gauge of *device*; ``None``, too, is cached, so that the driver looks for a device once."""
     try:
         import pynvml  # type: ignore[import-untyped,unused-ignore]  # only where a job is sampled
     except ImportError:
@@ -144,7 +149,7 @@ def _gauge(device: str) -> Gauge | None:
 
     try:
         pynvml.nvmlInit()
-        # CUDA_VISIBLE_DEVICES names a GPU by its number or its UUID, a slice by its UUID.
+        # A manager names a GPU by its index, or by a UUID, which a slice always has.
         if device.isascii() and device.isdigit():
             handle = pynvml.nvmlDeviceGetHandleByIndex(int(device))
         else:

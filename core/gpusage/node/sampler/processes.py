@@ -1,9 +1,9 @@
-"""The processes of one job on this machine, and what they have used: read from /proc, never their command lines.
+"""The processes of a job on this machine, and their consumption: read from /proc, never their command lines.
 
 Invariants:
 
-1. A process belongs to the job by its cgroup or by a variable that the manager set, and has the job's user.
-2. What was used only grows, whichever processes have ended since.
+1. A process belongs to the job by its cgroup or by the manager's variable, and has the job's user.
+2. Consumption only grows, whichever processes have ended since.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _SCANS_PER_PROCESS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSelector:
-    """How the processes of a job are recognised.
+    """Marks of a job's processes.
 
     Attributes:
-        variable: In their environment, ``JOB_ID=12``; empty where there is none.
-        cgroup: The name of one folder of their cgroup's path, ``job_12``; empty where there is none.
-        uid: Whose they are.
+        variable: Entry of their environment, ``JOB_ID=12``; may be empty.
+        cgroup: Name of a folder in their cgroup's path, ``job_12``; may be empty.
+        uid: Their user.
     """
 
     variable: str
@@ -40,19 +40,19 @@ class ProcessSelector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumption:
-    """What a job's processes have used since it began. ``None`` means unknown."""
+    """Consumption of a job's processes since its start. ``None`` means unknown."""
 
     cpu_s: float | None = None
     read_bytes: int | None = None
 
 
 class JobProcesses:
-    """Finds the processes of one job, and adds up what they use.
+    """Finds the processes of a job, and adds up their consumption.
 
     Args:
-        selector: Of the job.
-        proc: Where the kernel lists processes.
-        cgroups: Where it lists groups of them.
+        selector: Marks of the job's processes.
+        proc: The kernel's folder of processes.
+        cgroups: The kernel's folder of control groups.
     """
 
     def __init__(self, selector: ProcessSelector, proc: Path = PROC, cgroups: Path = CGROUPS) -> None:
@@ -67,10 +67,11 @@ class JobProcesses:
         self._was_running = False
 
     def refresh(self) -> frozenset[int]:
-        """Find the processes that the job has now, read what they use, and return them."""
+        """Find the job's present processes, read their consumption, and return them."""
         running = {int(name) for name in os.listdir(self._proc) if name.isdigit()}  # noqa: PTH208 - every second: faster
+
+        # Consumption of an ended process stays: its parent counts it from now on, unless the parent is not the job's.
         for pid in [pid for pid in self._own if pid not in running]:
-            # Its parent counts what it used from now on, unless that is not the job's.
             cpu_s, read_bytes = self._own.pop(pid)
             if self._parents.pop(pid, 0) not in self._own:
                 self._used_by_ended = (self._used_by_ended[0] + cpu_s, self._used_by_ended[1] + read_bytes)
@@ -89,13 +90,13 @@ class JobProcesses:
         return frozenset(self._own)
 
     def consumption(self) -> Consumption:
-        """Return what the job had used when it was last refreshed; its cgroup's own count where there is one."""
+        """Return the job's consumption at the last refresh."""
         if not self._was_running:
             return Consumption()
         cpu_s = self._used_by_ended[0] + sum(cpu_s for cpu_s, _ in self._own.values())
         read_bytes = self._used_by_ended[1] + sum(read_bytes for _, read_bytes in self._own.values())
 
-        # The kernel counts the cgroup's processor time, that of processes which were never seen included.
+        # The kernel's own count of a cgroup includes processes that ended between two scans.
         for name, form, unit_s in _CPU_FILES if self._group else ():
             with suppress(OSError):
                 match = form.search((self._cgroups / self._group / name).read_text())  # type: ignore[operator]
@@ -105,7 +106,7 @@ class JobProcesses:
         return Consumption(cpu_s=cpu_s, read_bytes=read_bytes)
 
     def variable(self, name: str) -> str | None:
-        """Return what the environment of a process of the job, the oldest that has it, says of *name*."""
+        """Return the variable *name* of the oldest process of the job that has it."""
         prefix = f"{name}=".encode()
         for pid in sorted(self._own):
             with suppress(OSError):
@@ -115,9 +116,9 @@ class JobProcesses:
         return None
 
     def is_server(self, pid: int) -> bool:
-        """Return whether *pid* is a server or daemon of MPS, which works for others."""
+        """Return whether *pid* is a server or daemon of MPS, which works for other processes."""
+        # The kernel cuts a process's name to 15 characters.
         with suppress(OSError):
-            # The kernel cuts a name off after 15 characters.
             return (self._proc / str(pid) / "comm").read_text().startswith(_SERVER[:15])
         return False
 
@@ -126,6 +127,7 @@ class JobProcesses:
         try:
             if folder.stat().st_uid != self._selector.uid:
                 return False
+            # The cgroup first: a process may clear its environment, but not leave its job's cgroup.
             group = self._group_of(folder)
             if group is not None:
                 self._group = group
@@ -136,7 +138,8 @@ class JobProcesses:
         return self._selector.variable.encode() in variables
 
     def _group_of(self, folder: Path) -> Path | None:
-        """Return the job's cgroup, by its path below the mount, where the process in *folder* is in it."""
+        """Return the job's cgroup below the mount, if the process in *folder* is in it."""
+        # Version 2 has one line with no controllers; version 1 has processor time under cpuacct.
         for line in (folder / "cgroup").read_text().splitlines() if self._selector.cgroup else ():
             _, controllers, path = line.split(":", 2)
             head, separator, _ = f"{path}/".partition(f"/{self._selector.cgroup}/")
@@ -145,10 +148,11 @@ class JobProcesses:
         return None
 
     def _measure(self, pid: int) -> None:
-        """Read what *pid* has used, with its children that have ended."""
+        """Read the consumption of *pid* and of its ended children; the last figures stay where it has just ended."""
         cpu_s, read_bytes = self._own[pid]
         with suppress(OSError, IndexError, ValueError):
-            # The name in parentheses may have spaces. Then come the state, the parent, and from utime to cstime.
+            # The name may have spaces and brackets, so fields count from behind it: the parent, and further on
+            # utime, stime, cutime and cstime (proc_pid_stat(5)).
             fields = (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
             self._parents[pid] = int(fields[1])
             cpu_s = max(cpu_s, sum(map(int, fields[11:15])) / _TICKS_PER_S)

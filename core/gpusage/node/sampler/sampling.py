@@ -1,9 +1,9 @@
-"""Sampling one job from its start to its end: sample, wait, and save what is known so far.
+"""Sampling a job from its start to its end: sample, wait, and save its usage so far.
 
 Invariants:
 
-1. Whatever goes wrong with one sample costs that sample; the job never notices.
-2. The file has what is known so far, whole, at most `SAVE_INTERVAL_S` old; no more is lost with this process.
+1. A failure costs one sample; the job never notices.
+2. The file has the whole usage so far, at most `SAVE_INTERVAL_S` old; no more is lost with this process.
 3. Samples add up to sums over time, in which unknown stays unknown.
 """
 
@@ -24,12 +24,12 @@ from gpusage_hooks.types import Allocation, GpuReading, Usage
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 10.0
 PAUSE_GROWTH = 1.3
-"""A short job is seen often enough, a long one costs next to nothing."""
+"""Growing pauses sample a short job often enough, and a long one at next to no cost."""
 SAVE_INTERVAL_S = 60.0
-"""What a node that dies loses at most of each job's usage."""
+"""Longest usage of a job that is lost when its node dies."""
 T = TypeVar("T", int, float)
 SHARES = ("gpu_utilization", "sm_activity", "dram_activity")
-"""What is a mean over time."""
+"""Names of readings whose mean over time counts."""
 MINUTE_S = 60.0
 
 
@@ -38,10 +38,10 @@ class SampledJob:
     """A job on this machine.
 
     Attributes:
-        job_id: In the manager's own form.
-        devices: Its GPUs, as its environment names them.
-        identity: How its processes are known.
-        cpus: Processors that it was given; ``None`` where that is unknown.
+        job_id: The manager's own form.
+        devices: Names of its GPUs in its environment.
+        identity: Marks of its processes.
+        cpus: Its processors; ``None`` if unknown.
     """
 
     manager: str
@@ -53,11 +53,11 @@ class SampledJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a machine shows about a job besides the counters of its GPUs.
+    """A machine's facts about a job besides the counters of its GPUs.
 
     Attributes:
-        has_partners: Tells whether another job was given one of the GPUs as well.
-        granted: Returns the part of the GPU that the job has; ``None`` where nobody read it back.
+        has_partners: Returns whether another job has a part of the same GPUs.
+        granted: Returns the job's part of the GPU; ``None`` where nobody read it back.
     """
 
     has_partners: Callable[[], bool]
@@ -65,12 +65,12 @@ class Surroundings:
 
 
 class Sampling:
-    """Samples one job.
+    """Samples a job.
 
     Args:
-        job: What is sampled.
-        hooks: Whose `read_gpu` reads the counters.
-        surroundings: What the machine shows that no counter does.
+        job: The job.
+        hooks: Plugins with `read_gpu`, which reads the counters.
+        surroundings: The machine's facts about the job.
     """
 
     def __init__(self, job: SampledJob, hooks: Hooks, surroundings: Surroundings) -> None:
@@ -85,36 +85,35 @@ class Sampling:
         self._name = ""
 
     def run(self, wait: Callable[[float], bool], save: Callable[[Usage], None]) -> Usage:
-        """Sample until *wait*, which is called with seconds, returns that the job has ended; return its usage.
+        """Sample until the job has ended, and return its usage.
 
         Args:
-            wait: Waits, and returns whether the job has ended.
-            save: Called now and then with what is known so far.
+            wait: Waits for some seconds, and returns whether the job has ended.
+            save: Saves the usage so far.
         """
         pause_s, saved_at_s, ended = FIRST_PAUSE_S, time.monotonic(), False
+        # Saved at once: a node that dies in the first minute leaves at least the job's name and its GPU.
         self.sample()
         save(self.usage())
-
         while not ended:
             ended = wait(pause_s)
+            # Once more after the end, for the time since the last sample.
             self.sample()
             pause_s = min(LONGEST_PAUSE_S, pause_s * PAUSE_GROWTH)
-
-            # A node that dies leaves what its jobs had used by then.
             if time.monotonic() - saved_at_s >= SAVE_INTERVAL_S:
                 save(self.usage())
                 saved_at_s = time.monotonic()
         return self.usage()
 
     def sample(self) -> None:
-        """Take one sample, and add what has passed since the last one."""
+        """Take a sample, and add the time since the last."""
         now = self._read_gpus()
         if self._last is not None:
             self._totals = add_sample(self._totals, self._last, now)
         self._last = now
 
     def usage(self) -> Usage:
-        """Return what is known so far; whose job it is, and what was decided of it, its manager knows."""
+        """Return the usage so far; the workload manager adds the user and the decision."""
         used, totals = self._processes.consumption(), self._totals
         return Usage(
             number="",
@@ -142,7 +141,7 @@ class Sampling:
     def _read_gpus(self) -> Sample:
         own = self._processes.refresh()
 
-        # Not every node knows the cap on memory, which the job's own processes have.
+        # Not every node knows the cap on memory, but the job's own processes have it in their environment.
         granted = self._surroundings.granted() or self._granted
         limit = granted.memory_limit_bytes or self._granted.memory_limit_bytes
         limit = limit or limit_bytes(self._processes.variable(LIMIT_VARIABLE))
@@ -153,27 +152,28 @@ class Sampling:
             with suppress(Exception):  # a plugin or a driver may fail in any way
                 reading = self._hooks.read_gpu(device)
                 readings += [reading] if reading else []
-        self._name = readings[0].name if readings else self._name
 
-        # The servers of MPS work for the job, or for its partners, whom the manager knows.
+        # A server of MPS shows on the GPU as well, and is no other job.
         others = {pid for reading in readings for pid in reading.process_memory_bytes if pid not in own}
-        is_accompanied = any(not self._processes.is_server(pid) for pid in others) or self._surroundings.has_partners()
+        has_others = any(not self._processes.is_server(pid) for pid in others)
+        self._name = readings[0].name if readings else self._name
         return Sample(
             at_s=time.monotonic(),
             readings=tuple(readings),
             memory_bytes=job_memory_bytes(readings, own),
-            alone=not is_accompanied,
+            # A partner may be idle, so that no process of it shows.
+            alone=not has_others and not self._surroundings.has_partners(),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One reading of all GPUs of a job.
+    """A reading of all GPUs of a job.
 
     Attributes:
-        at_s: On the monotonic clock.
-        memory_bytes: Of the job's own processes, on the GPU where they hold the most.
-        alone: Whether nobody else was on any of the GPUs.
+        at_s: Time on the monotonic clock.
+        memory_bytes: Memory of the job's own processes, on the GPU where they hold the most.
+        alone: Whether no other job was on any of the GPUs.
     """
 
     at_s: float
@@ -187,10 +187,10 @@ class Totals:
     """Sums over the samples so far.
 
     Attributes:
-        seconds: For each of `SHARES`, how long it was known.
-        share_seconds: For each, the sum of share times seconds.
-        minute: What was known of the utilization since the last whole minute: its seconds, and share times seconds.
-        peak_utilization: The mean over the busiest minute; ``None`` before the first is over.
+        seconds: Known time of each of `SHARES`.
+        share_seconds: Sum of share times seconds of each of `SHARES`.
+        minute: Seconds, and utilization times seconds, since the last whole minute.
+        peak_utilization: Mean over the busiest minute; ``None`` before the end of the first.
     """
 
     sampled_s: float = 0.0
@@ -209,9 +209,10 @@ class Totals:
 
 
 def add_sample(totals: Totals, before: Sample, now: Sample) -> Totals:
-    """Return *totals* with what passed between two samples; the shares are those of the later one."""
+    """Return *totals* with the time between two samples added."""
     elapsed_s = max(0.0, now.at_s - before.at_s)
 
+    # NVML's utilization is a mean over the time before a reading, so the later sample's shares hold for the interval.
     # A mean over the job's GPUs is known where each of them has the counter.
     known: dict[str, float] = {}
     for name in SHARES:
@@ -219,8 +220,18 @@ def add_sample(totals: Totals, before: Sample, now: Sample) -> Totals:
         if values and None not in values:
             known[name] = sum(values) / len(values)
 
+    # The peak is of whole minutes: a share must be enough for the busiest of them, not for a burst of a second.
+    minute, peak, share = totals.minute, totals.peak_utilization, known.get("gpu_utilization")
+    if share is not None:
+        minute = (minute[0] + elapsed_s, minute[1] + elapsed_s * share)
+    if minute[0] >= MINUTE_S:
+        peak = _combine_known(max, peak, min(1.0, minute[1] / minute[0]))
+        minute = (0.0, 0.0)
+
     return replace(
-        _with_minute(totals, elapsed_s, known.get("gpu_utilization")),
+        totals,
+        minute=minute,
+        peak_utilization=peak,
         sampled_s=totals.sampled_s + elapsed_s,
         alone_s=totals.alone_s + elapsed_s * (before.alone and now.alone),
         seconds={name: totals.seconds.get(name, 0.0) + elapsed_s * (name in known) for name in SHARES},
@@ -228,18 +239,6 @@ def add_sample(totals: Totals, before: Sample, now: Sample) -> Totals:
         memory_bytes=_combine_known(max, totals.memory_bytes, now.memory_bytes),
         energy_j=_combine_known(lambda one, other: one + other, totals.energy_j, _energy_j(before, now)),
     )
-
-
-def _with_minute(totals: Totals, elapsed_s: float, share: float | None) -> Totals:
-    """Return *totals* with *share* counted in the minute that goes on, which may be over by it."""
-    if share is None:
-        return totals
-
-    seconds, share_seconds = totals.minute[0] + elapsed_s, totals.minute[1] + elapsed_s * share
-    if seconds < MINUTE_S:
-        return replace(totals, minute=(seconds, share_seconds))
-    peak = _combine_known(max, totals.peak_utilization, min(1.0, share_seconds / seconds))
-    return replace(totals, minute=(0.0, 0.0), peak_utilization=peak)
 
 
 def job_memory_bytes(readings: Sequence[GpuReading], own: Collection[int]) -> int | None:
@@ -252,7 +251,8 @@ def job_memory_bytes(readings: Sequence[GpuReading], own: Collection[int]) -> in
 
 
 def _energy_j(before: Sample, now: Sample) -> float | None:
-    """Return the energy of all GPUs between two samples; ``None`` where one is unknown, or its counter began anew."""
+    """Return the energy of all GPUs between two samples; ``None`` if a counter is unknown or began anew."""
+    # A counter that went down began anew, as after a driver's reset: its difference would be negative.
     spent_j = [
         None if first.energy_j is None or last.energy_j is None else last.energy_j - first.energy_j
         for first, last in zip(before.readings, now.readings, strict=False)

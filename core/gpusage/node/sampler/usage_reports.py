@@ -1,12 +1,12 @@
-"""The way of a job's usage from its node: a folder that holds it until it is delivered, and the report that carries it.
+"""The way of a job's usage from its node: a folder until delivery, and a report that carries the usage.
 
-A report is one word of a text that only the node's own daemons write.
+A report is a word in a text that only the node's own daemons write.
 
 Invariants:
 
-1. Of the folder only what this user wrote is read; a file is there whole or not at all.
-2. `parse_usage_reports` reads what `append_usage_reports` wrote, behind the site's own words, which stay as they are.
-3. Any text is read without an error; a word that is no report of ours is skipped.
+1. Only this user's files in the folder count; a file is there whole or not at all.
+2. `parse_usage_reports` reads the words of `append_usage_reports` behind the site's own words, which stay unchanged.
+3. Any text is readable without an error; other words are skipped.
 """
 
 from __future__ import annotations
@@ -29,29 +29,28 @@ from gpusage_hooks.types import Usage
 
 LIMIT_BYTES = 4096
 LIMIT_JOBS = 64
-"""Of a report; runs that show nothing are dropped first, then the oldest."""
+"""Limits of a report; runs that show nothing are dropped first, then the oldest runs."""
 REPORTED_S = 900.0
-"""How long usage stays in the text after newer usage has come: gpusaged reads it every minute."""
+"""Time for which usage stays in the text beside newer usage: gpusaged reads the text every minute."""
 _REPORT = re.compile(r"(?:^|(?<=[ =]))gpusage:([A-Za-z0-9_-]+=*)(?= |$)", re.MULTILINE)
 _LONGEST_JSON_BYTES = 65_536
 _DIGITS = 4
 _NEEDED = ("number", "user")
 """Fields without a default: a report has them, empty or not."""
 RETENTION_S = 86_400.0
-"""How long usage that could not be delivered stays on the node."""
+"""Time for which undelivered usage stays on the node."""
 
 
 def append_usage_reports(comment: str, usages: Iterable[Usage], now_s: float) -> str:
-    """Return *comment* with a report that adds *usages* to what it reported and is not too old."""
+    """Return *comment* with a report of *usages* and of its earlier usage that is not too old."""
     site = _REPORT.sub("", comment).strip()
     known = {(usage.job_id, usage.started_at_s): usage for usage in parse_usage_reports(comment)}
     fresh = {key: usage for key, usage in known.items() if now_s - usage.ended_at_s < REPORTED_S}
     runs = fresh | {(usage.job_id, usage.started_at_s): usage for usage in usages}
 
+    # How well the report compresses is known only afterwards, so the least important run goes until it fits.
     best = sorted(runs.values(), key=_priority, reverse=True)[:LIMIT_JOBS]
     word = _encode(best)
-
-    # The word has to fit into the node's text; what compresses how well shows only by trying.
     while len(word) > LIMIT_BYTES:
         best.pop()
         word = _encode(best)
@@ -59,7 +58,7 @@ def append_usage_reports(comment: str, usages: Iterable[Usage], now_s: float) ->
 
 
 def parse_usage_reports(text: str) -> tuple[Usage, ...]:
-    """Return the usage that *text* reports, each run of a job once."""
+    """Return the usage in the reports of *text*, each run of a job once."""
     usages = {}
     for word in _REPORT.findall(text):
         for usage in _decode(word):
@@ -68,7 +67,8 @@ def parse_usage_reports(text: str) -> tuple[Usage, ...]:
 
 
 def _priority(usage: Usage) -> tuple[bool, float]:
-    """Rank *usage*: one user's many jobs of a second must not displace what shows something of others' jobs."""
+    """Rank *usage*: a run that shows something before a run that does not, then the newest."""
+    # One user's many jobs of a second must not displace the runs of other users.
     lacked_memory = usage.outcome == "out_of_memory" or filled_memory_cap(usage)
     return usage.sampled_s >= LEAST_SAMPLED_S or lacked_memory, usage.ended_at_s
 
@@ -79,7 +79,7 @@ def _encode(usages: Iterable[Usage]) -> str:
 
 
 def _compact(fields: object) -> object:
-    """Return a JSON value without what is unknown or empty, its numbers with a few digits."""
+    """Return a JSON value without unknown and empty fields, and with few digits in its numbers."""
     if isinstance(fields, dict):
         return {name: _compact(value) for name, value in fields.items() if value not in (None, "") or name in _NEEDED}
     return round(fields, _DIGITS) if isinstance(fields, float) else fields
@@ -99,17 +99,16 @@ class UsageSpool:
     """A folder of a node with the usage of its jobs; nobody else may write there.
 
     Args:
-        path: Made where there is none.
-        prefix: Of this cluster's and node's files: one machine may be several nodes.
+        path: The folder, which is made if it does not exist.
+        prefix: Prefix of this cluster's and node's files: one machine may be several nodes.
 
     Raises:
-        OSError: It cannot be made, or is somebody else's.
+        OSError: The folder cannot be made, or is another user's.
     """
 
     def __init__(self, path: Path, prefix: str) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
-
-        # Another user may have made a folder of this name, or a link, before.
+        # Not followed: another user may have put a link of this name into a public folder.
         status = path.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             message = f"{path} is not this user's own folder"
@@ -118,12 +117,13 @@ class UsageSpool:
         self.prefix = prefix
 
     def file(self, job_id: str, kind: str) -> Path:
-        """Return the file of a job that is sampled now: ``pid``, or ``device`` with its GPUs."""
+        """Return a file of a sampled job: of the kind ``pid``, or ``device`` with its GPUs."""
         return self.path / f"{self.prefix}{job_id}.{kind}"
 
     def save(self, usage: Usage) -> None:
         """Write *usage*, whole or not at all."""
         file = self._path_of_run(usage)
+        # Another suffix, so that `finished_runs` never sees a file in the middle of its write.
         fresh = file.with_suffix(".new")
         fresh.write_bytes(msgspec.json.encode(usage))
         fresh.replace(file)
@@ -133,10 +133,11 @@ class UsageSpool:
         self._path_of_run(usage).unlink(missing_ok=True)
 
     def _path_of_run(self, usage: Usage) -> Path:
+        # With the start, because a requeued job has several runs under one number.
         return self.path / f"{self.prefix}{usage.job_id}@{usage.started_at_s:.0f}.json"
 
     def finished_runs(self) -> Iterator[tuple[Path, Usage]]:
-        """Yield the usage of every run that has ended; what is too old or unreadable is removed."""
+        """Yield the usage of every ended run; files that are too old or unreadable are removed."""
         for file in sorted(self.path.glob(f"{self.prefix}*.json")):
             # A job that is sampled still has a pid file.
             if (self.path / f"{file.name.rpartition('@')[0]}.pid").exists():

@@ -90,12 +90,25 @@ def divide_decoding(
     if is_pipeline(workload):
         require_a_layer_for_each(graph, len(sequences.attentions), gpu_count, key="gpus")
         # What a pass computes in between lies on one GPU at a time, so that only weights and cache are divided.
-        held = work.divided(lambda one: _with_weights(one, gpu_count), gpu_count)
+        held = work.divided(
+            lambda one: replace(
+                one,
+                parameter_bytes=one.parameter_bytes / gpu_count,
+                parameter_count=-(-one.parameter_count // gpu_count),
+            ),
+            gpu_count,
+        )
         # A stage hands its output on as fast as a sum over all GPUs at best.
         return DividedDecoding(work, held, replace(sums, prompt_count=gpu_count - 1, token_count=gpu_count - 1))
 
-    heads, key_heads = _heads(graph, sequences)
+    # With more GPUs than heads of keys, several GPUs keep the same keys.
+    own = next(one for one in sequences.attentions if sequences.parts[one.values] == Part.DECODER)
+    query = graph.nodes[own.scores].inputs[0]
+    width = query[-1]
+    heads = max(element_count(query, 1) // (sequences.written * width), 1)
+    key_heads = max(own.key_elements // (sequences.written * width), 1)
     require_even_parts(graph, "heads", {heads}, gpu_count, key="gpus")
+
     part = work.divided(lambda one: _with_part_of_layers(one, gpu_count), min(gpu_count, key_heads))
     return DividedDecoding(part, part, sums)
 
@@ -117,6 +130,7 @@ def _exchange(graph: ModelGraph, sequences: SequenceModel, workload: Workload) -
     parts = [sequences.parts[one.values] for one in sequences.attentions]
     own_count = parts.count(Part.DECODER)
     token_count = 2 * own_count + parts.count(Part.CROSS_ATTENTION)  # a feed-forward layer in each block
+
     head = [node for node in graph.nodes if node.parameters and node.inputs][-1]  # it reads what the last layer gives
     elements = element_count(head.inputs[0], workload.batch_size) / sequences.written
     return Exchange(
@@ -127,18 +141,11 @@ def _exchange(graph: ModelGraph, sequences: SequenceModel, workload: Workload) -
     )
 
 
-def _heads(graph: ModelGraph, sequences: SequenceModel) -> tuple[int, int]:
-    """Return how many heads of queries there are, and of keys: with more GPUs, several keep the same keys."""
-    own = next(one for one in sequences.attentions if sequences.parts[one.values] == Part.DECODER)
-    query = graph.nodes[own.scores].inputs[0]
-    width = query[-1]
-    heads = element_count(query, 1) // (sequences.written * width)
-    return max(heads, 1), max(own.key_elements // (sequences.written * width), 1)
-
-
 def _with_part_of_layers(lowering: Lowering, gpu_count: int) -> Lowering:
     is_divided = np.isin(lowering.operator_class, _DIVIDED)
     part = np.where(is_divided, 1.0 / gpu_count, 1.0)
+
+    # What a linear layer reads is whole on each GPU; an attention reads the GPU's own heads.
     of_heads = np.where(np.isin(lowering.operator_class, _OF_HEADS), 1.0 / gpu_count, 1.0)
     return replace(
         lowering,
@@ -148,14 +155,5 @@ def _with_part_of_layers(lowering: Lowering, gpu_count: int) -> Lowering:
         written_bytes=lowering.written_bytes * part,
         output_elements=np.maximum(lowering.output_elements * part, 1.0),
         width=np.maximum(lowering.width * part, 1.0),
-        parameter_count=-(-lowering.parameter_count // gpu_count),
-    )
-
-
-def _with_weights(lowering: Lowering, gpu_count: int) -> Lowering:
-    """Return the work with the weights that each of *gpu_count* GPUs holds, if all hold alike."""
-    return replace(
-        lowering,
-        parameter_bytes=lowering.parameter_bytes / gpu_count,
         parameter_count=-(-lowering.parameter_count // gpu_count),
     )

@@ -20,21 +20,21 @@ from math import log, prod
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from gpusage.predictors.arrays import FloatArray, shaped
-from gpusage.predictors.artifacts import ActivityParameters
+from gpusage.predictors.arrays import FloatArray, IntArray, shaped
+from gpusage.predictors.artifacts import ActivityParameters, ForestParameters
 from gpusage.predictors.intervals import NINETY_PERCENT, unknown_deviation
 from gpusage.predictors.times.step_time import Timing
-from gpusage.predictors.times.trees import Trees, read_trees
 from gpusage.predictors.work.decoding import DecodingWork
 from gpusage.predictors.work.lowering import Lowering
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Interval, Mode, ModelGraph
 
+# A training step runs about three kernels for each forward one.
 _PASSES = 3
-"""A training step runs about three kernels for each forward one."""
+# Seconds, so that a logarithm exists.
 _LEAST = 1e-12
-"""Seconds, so that a logarithm exists."""
 _IS_KERNEL = np.array([one is not OperatorClass.VIEW for one in OperatorClass])
 
 
@@ -127,14 +127,100 @@ def work_of(graph: ModelGraph, lowering: Lowering, batch_size: int, decoding: De
     )
 
 
+MAXIMUM_LEAVES = 16
+"""Of a tree: the bits of `Trees.ruled_out`."""
+_SPLITS = MAXIMUM_LEAVES - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trees:
+    """Gradient-boosted trees as flat arrays, evaluated with numpy for all rows and all trees at once.
+
+    No tree is walked. Every node's condition is evaluated for every row; where a feature is above its threshold, the
+    leaves left of the node are ruled out. A walk would end at the leftmost leaf that no condition rules out. A figure
+    out of every tree's range gets the nearest leaf's value.
+
+    Attributes:
+        start: What the values of the trees are added to.
+        feature: Of each split: the first ones of all trees, then the second ones, and so on.
+        threshold: What the feature must exceed; infinite where a tree has no such split.
+        ruled_out: Leaves, as bits, that a yes rules out.
+        values: Of the leaves, `MAXIMUM_LEAVES` per tree.
+        leaf_offsets: Where the leaves of each tree begin among them.
+        leftmost: By the bits of leaves that are ruled out: the leftmost one that is not.
+
+    Source:
+        Lucchese et al., "QuickScorer: a Fast Algorithm to Rank Documents with Additive Ensembles of Regression Trees",
+        SIGIR 2015.
+    """
+
+    start: float
+    feature: IntArray
+    threshold: FloatArray
+    ruled_out: npt.NDArray[np.uint16]
+    values: FloatArray
+    leaf_offsets: IntArray
+    leftmost: npt.NDArray[np.uint8]
+
+    def predict(self, rows: FloatArray) -> FloatArray:
+        """Return a figure for each of *rows*, shape (rows, features)."""
+        above = rows.take(self.feature, axis=1) > self.threshold
+        excluded = (above * self.ruled_out).reshape(len(rows), _SPLITS, len(self.leaf_offsets))
+        leaves = self.leftmost.take(np.bitwise_or.reduce(excluded, axis=1)) + self.leaf_offsets
+        sums: FloatArray = self.start + np.add.reduceat(self.values.take(leaves), [0], axis=1)[:, 0]
+        return sums
+
+
+def read_trees(forest: ForestParameters) -> Trees:
+    """Return the trees that *forest* describes.
+
+    The leaves to the left of a split are those between its left child and its right one.
+
+    Raises:
+        ValueError: The columns have different lengths.
+    """
+    count = len(forest.left)
+    roots, left, right = (np.array(each, dtype=np.int64) for each in (forest.roots, forest.left, forest.right))
+
+    # Leaves are numbered from left to right within their tree, as nodes stand in depth-first order.
+    nodes = np.arange(count)
+    tree = np.searchsorted(roots, nodes, side="right") - 1
+    is_leaf = left == nodes
+    leaf = np.cumsum(is_leaf) - is_leaf
+    leaf -= leaf[roots][tree]
+    leaves, splits = is_leaf.nonzero()[0], (~is_leaf).nonzero()[0]
+
+    # The k-th split of each tree stands in the k-th row: all trees' first splits are evaluated side by side.
+    at = (splits - roots[tree[splits]] - leaf[splits], tree[splits])
+    feature = np.zeros((_SPLITS, len(roots)), dtype=np.int64)
+    threshold = np.full(feature.shape, np.inf)
+    ruled_out = np.zeros(feature.shape, dtype=np.uint16)
+    values = np.zeros((len(roots), MAXIMUM_LEAVES))
+    feature[at] = shaped("feature", forest.feature, count)[splits]
+    threshold[at] = shaped("threshold", forest.threshold, count)[splits]
+    ruled_out[at] = 2 ** leaf[right[splits]] - 2 ** leaf[left[splits]]
+    values[tree[leaves], leaf[leaves]] = shaped("value", forest.value, count)[leaves]
+
+    sets = np.arange(2**MAXIMUM_LEAVES)
+    return Trees(
+        start=float(forest.start),
+        feature=feature.ravel(),
+        threshold=threshold.ravel(),
+        ruled_out=ruled_out.ravel(),
+        values=values.ravel(),
+        leaf_offsets=np.arange(len(roots)) * MAXIMUM_LEAVES,
+        leftmost=np.log2(~sets & (sets + 1)).astype(np.uint8),  # the lowest bit that is not set
+    )
+
+
 DRAM_DEVIATION = 0.50
 """Of the logarithm of the odds; a judgement, as nothing was fitted."""
 LEAST_SHARE = 1e-4
 """No share is smaller, so that its odds have a logarithm."""
 GREATEST_SHARE = 0.985
 """Even a GPU that is never without work idles between kernels, and while the last blocks of each finish."""
+# Of `LearnedActivity.misses`: utilization and SM activity; below and above.
 _FIGURES, _ENDS = 2, 2
-"""Of `LearnedActivity.misses`: utilization and SM activity; below and above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +358,7 @@ def sm_shares(trees: Trees, rows: FloatArray) -> FloatArray:
         trees: What they say is the logarithm of 1 + percent.
         rows: As `features_of` returns them.
     """
-    parts: FloatArray = np.maximum(np.minimum(np.expm1(trees.predict(rows)[:, 0]) / 100.0, 1.0), 0.0)
+    parts: FloatArray = np.maximum(np.minimum(np.expm1(trees.predict(rows)) / 100.0, 1.0), 0.0)
     return parts
 
 

@@ -39,9 +39,9 @@ from gpusage_hooks.units import TERA
 LEAST_RATIO, MOST_RATIO = 1.5, 2.5
 """Seconds of a backward pass over those of its forward pass, where it has twice the FLOP."""
 _FULL_FLOP_RATIO = 2.0
+# Calibrations of GPUs on which training in half precision was measured (timm's, see the artifact's card); in fp32 it
+# was on GPUs of each kind.
 _TRAINED_IN_HALF = frozenset({"rtx-3090"})
-"""Calibrations of GPUs on which training in half precision was measured (timm's, see the artifact's card); in fp32 it
-was on GPUs of each kind."""
 
 
 def bound_backward_passes(kernels: Kernels, seconds: FloatArray, keeps_sum: BoolArray) -> FloatArray:
@@ -100,8 +100,8 @@ LEAST_SHARE = 0.5
 FILLING_S = 50e-6
 """What smaller ones of these take in addition: with it 9 of 10 are within 1.2 times the limit, on each GPU."""
 _FEW_FLOP_PER_BYTE = 4.0
+# A product of sums as short as this writes more than it reads: it is an outer product, which is slower.
 _SHORT_SUM = 4.0
-"""A product of sums as short as this writes more than it reads: it is an outer product, which is slower."""
 
 
 def streaming_bytes_per_s(gpu: Gpu) -> float:
@@ -121,22 +121,22 @@ def max_streaming_s(traffic_s: FloatArray, kernels: Kernels) -> FloatArray:
     return np.where(has_few_columns[:, np.newaxis], traffic_s / LEAST_SHARE + FILLING_S, np.inf)
 
 
+# In PyTorch ``fp32`` lets cuDNN use TF32 where the GPU has it; matrix products stay in full precision.
 _CUDNN_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.RECURRENT)
-"""In PyTorch ``fp32`` lets cuDNN use TF32 where the GPU has it; matrix products stay in full precision."""
 LOAD_LATENCY_S = 0.35e-6
 """What a thread waits for a number from memory, on any GPU of these ten years: 500 to 800 cycles, with the way to it.
 
 Source: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv:2402.13499, latency of
 global memory: about 470 (A100, H100) to 540 cycles (RTX 4090); the rest, a miss in the address cache, is a guess.
 """
+# FP32's ridge point of V100, about, in FLOP per byte.
 _MIDDLE_RIDGE = 16.0
-"""FP32's ridge point of V100, about, in FLOP per byte."""
+# Shorter kernels are alike: latency decides, and none that short was measured by itself.
 _SMALL_US = 1.0
-"""Shorter kernels are alike: latency decides, and none that short was measured by itself."""
+# The same of a GPU's SMs and of its cache.
 _SMALL_SHARE = 0.03
-"""The same of a GPU's SMs and of its cache."""
+# Features that are read as logarithms of what the kernel takes.
 _LENGTHS = slice(FEATURES.index("compute_us"), FEATURES.index("traffic_per_l2") + 1)
-"""Features that are read as logarithms of what the kernel takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +184,8 @@ class _Rates:
         matrix_path: 0 where a class's products run on the CUDA cores, 0.5 for TF32, 1 for half precision.
         before_volta: 1 where integers and floats share the CUDA cores' issue, else 0.
         ridge: Half the logarithm of the ridge point of FP32, around 0.
-        keeps_sum: As in `Ideal`.
+        keeps_sum: As in `Ideal`, as is *streaming_share*.
+        narrow_speedup: Of products of numbers of 1 byte, over those of 2.
     """
 
     flop_per_s: FloatArray
@@ -195,6 +196,15 @@ class _Rates:
     before_volta: FloatArray
     ridge: FloatArray
     keeps_sum: BoolArray
+    streaming_share: FloatArray
+    narrow_speedup: FloatArray
+
+
+# Fields of `_Rates` that are one number per GPU.
+_FIGURES = (
+    *("bytes_per_s", "sm_count", "l2_bytes", "before_volta"),
+    *("ridge", "keeps_sum", "streaming_share", "narrow_speedup"),
+)
 
 
 def kernel_times(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> KernelTimes:
@@ -250,13 +260,12 @@ def ideal_times(
 
     # The features are those of two bytes: no kernel of fp8 was measured, and the share of the peak is taken as theirs.
     if precision == "fp8-mixed":
-        speedups = [NARROW_SPEEDUP if has_narrow_units(gpu, precision) else 1.0 for gpu in gpus]
-        compute_s /= np.where(kernels.matrix_units[:, np.newaxis] == NARROW_UNITS, speedups, 1.0)
+        compute_s /= np.where(kernels.matrix_units[:, np.newaxis] == NARROW_UNITS, rates.narrow_speedup, 1.0)
     return Ideal(
         compute_s=compute_s,
         traffic_s=traffic_s,
         cache_s=rates.l2_bytes / rates.bytes_per_s,
-        streaming_share=np.array([streaming_bytes_per_s(gpu) / gpu.bandwidth_bytes_per_s for gpu in gpus]),
+        streaming_share=rates.streaming_share,
         waves=waves,
         keeps_sum=rates.keeps_sum,
         features=features,
@@ -265,22 +274,32 @@ def ideal_times(
 
 @lru_cache(maxsize=64)
 def _rates(gpus: tuple[Identity[Gpu], ...], precision: Precision) -> _Rates:
-    rows = [key.value for key in gpus]
-    matrix = [[_matrix_path(gpu, operator_class, precision) for gpu in rows] for operator_class in OperatorClass]
-    plain = [[(gpu.peak_flop_per_s["fp32"], 0.0) for gpu in rows] for _ in OperatorClass]
-
-    # Rows of zeros and of ones in `Kernels.matrix_units`, one after the other, so that a kernel's path is one index.
-    table = np.array([*plain, *matrix]).reshape(2 * len(OperatorClass), len(rows), 2)
-    return _Rates(
-        flop_per_s=table[:, :, 0] * [sustained_share(gpu) for gpu in rows],
-        matrix_path=table[:, :, 1],
-        bytes_per_s=np.array([gpu.bandwidth_bytes_per_s for gpu in rows]),
-        sm_count=np.array([float(gpu.sm_count) for gpu in rows]),
-        l2_bytes=np.array([float(gpu.l2_bytes) for gpu in rows]),
-        before_volta=np.array([float(not has_matrix_units(gpu)) for gpu in rows]),
-        ridge=0.5 * np.log([gpu.peak_flop_per_s["fp32"] / gpu.bandwidth_bytes_per_s / _MIDDLE_RIDGE for gpu in rows]),
-        keeps_sum=np.array([precision not in HALF or gpu.calibration in _TRAINED_IN_HALF for gpu in rows]),
-    )
+    count, classes = len(gpus), len(OperatorClass)
+    # Kernels that no matrix unit can do come first, then those that it can, so that a kernel's path is one index.
+    flop_per_s, matrix_path = np.empty((2 * classes, count)), np.zeros((2 * classes, count))
+    figures = np.empty((len(_FIGURES), count))
+    for place, key in enumerate(gpus):
+        gpu = key.value
+        plain = gpu.peak_flop_per_s["fp32"]
+        flop_per_s[:classes, place] = plain
+        for operator_class in OperatorClass:
+            path = _matrix_path(gpu, operator_class, precision)
+            flop_per_s[classes + operator_class, place], matrix_path[classes + operator_class, place] = path
+        flop_per_s[:, place] *= sustained_share(gpu)
+        figures[:, place] = (
+            gpu.bandwidth_bytes_per_s,
+            gpu.sm_count,
+            gpu.l2_bytes,
+            not has_matrix_units(gpu),
+            plain / gpu.bandwidth_bytes_per_s / _MIDDLE_RIDGE,
+            precision not in HALF or gpu.calibration in _TRAINED_IN_HALF,
+            streaming_bytes_per_s(gpu) / gpu.bandwidth_bytes_per_s,
+            NARROW_SPEEDUP if has_narrow_units(gpu, precision) else 1.0,
+        )
+    columns = dict(zip(_FIGURES, figures, strict=True))
+    columns["ridge"] = 0.5 * np.log(columns["ridge"])
+    keeps_sum = columns.pop("keeps_sum") > 0
+    return _Rates(flop_per_s=flop_per_s, matrix_path=matrix_path, keeps_sum=keeps_sum, **columns)
 
 
 def _matrix_path(gpu: Gpu, operator_class: OperatorClass, precision: Precision) -> tuple[float, float]:

@@ -83,10 +83,10 @@ class KindTable:
 _CONVOLUTION, _GROUPED_CONVOLUTION, _PRODUCT, _RECURRENT, _VIEW = (
     int(OperatorClass[name]) for name in ("CONVOLUTION", "GROUPED_CONVOLUTION", "PRODUCT", "RECURRENT", "VIEW")
 )
+# Plain numbers, as columns take four times as long to be compared with a member of an enumeration.
 _INSIDE, _VALUES, _UNFUSED, _INTERPOLATION, _NON_CONTIGUOUS = (
     int(role) for role in (Role.INSIDE, Role.VALUES, Role.UNFUSED, Role.INTERPOLATION, Role.NON_CONTIGUOUS)
 )
-"""Plain numbers, as columns take four times as long to be compared with a member of an enumeration."""
 INDEX_BYTES = 8
 """Of an int64: where a maximum pool found each of its outputs."""
 _MATRIX_CLASSES = (
@@ -97,8 +97,8 @@ _MATRIX_CLASSES = (
     OperatorClass.RECURRENT,
 )
 _SUM_CLASSES = (*_MATRIX_CLASSES, OperatorClass.GROUPED_CONVOLUTION)
+# Those whose width counts.
 _WIDE_CLASSES = (*_SUM_CLASSES, OperatorClass.NORMALIZATION, OperatorClass.REDUCTION)
-"""Those whose width counts."""
 _SAVES_NOTHING = np.array([role in (Role.INSIDE, Role.COPY) for role in Role])
 _WORKS, _GATHERS = (
     np.array([float((one is chosen) == is_it) for one in OperatorClass])
@@ -140,9 +140,18 @@ def kind_table(structure: Structure, batch_size: int) -> KindTable:
     classes = _classes(nodes, operators, roles)
     works, gathers = _WORKS[classes], _GATHERS[classes]
     saves = _saved_tensors(nodes, operators, roles, classes)
-    outputs = _column([sum(map(count, node.outputs)) for node in nodes]) * works
+    # One loop reads the nodes: the elements that they write and those of their weights.
+    figures = np.empty((4, len(nodes)))
+    for place, node in enumerate(nodes):
+        figures[:, place] = (
+            sum(map(count, node.outputs)),
+            sum(map(count, node.parameters)),
+            len(node.parameters),
+            ELEMENT_BYTES.get(node.element_type, 0),
+        )
+    outputs, weights, weight_tensors, element_bytes = figures
+    outputs = outputs * works
     inputs, fp32_inputs = _inputs(structure, classes, sizes)
-    weights = _column([sum(map(count, node.parameters)) for node in nodes])
     sequential_steps, dependent_loads, width = _lengths(nodes, classes, roles, sizes)
 
     flop = _FLOP_PER_OUTPUT[operators] * outputs
@@ -156,11 +165,11 @@ def kind_table(structure: Structure, batch_size: int) -> KindTable:
         inputs=inputs,
         fp32_inputs=fp32_inputs,
         outputs=outputs,
-        element_bytes=_column([ELEMENT_BYTES.get(node.element_type, 0) for node in nodes]),
+        element_bytes=element_bytes,
         stored=_IS_STORED[roles],
         gathers=gathers,
         weight_elements=weights * (works - gathers),
-        weight_tensors=_column([len(node.parameters) for node in nodes]),
+        weight_tensors=weight_tensors,
         extra_bytes=_EXTRA_BYTES[saves],
         saves_inputs=_SAVES_INPUT[saves],
         saves_output=_SAVES_OUTPUT[saves],
@@ -175,18 +184,17 @@ def kind_table(structure: Structure, batch_size: int) -> KindTable:
     )
 
 
-def _column(figures: Sequence[float]) -> FloatArray:
-    return np.array(figures, dtype=np.float64)
-
-
 def _classes(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> IntArray:
     operator_classes = CLASS_OF_NUMBER[operators]
+
+    # Groups too narrow for matrix units have kernels of their own; so have products of two activations.
     for index in (operator_classes == _CONVOLUTION).nonzero()[0].tolist():
         if has_narrow_groups(nodes[index]) and group_count(nodes[index]) > 1:
             operator_classes[index] = OperatorClass.GROUPED_CONVOLUTION
     for index in (operator_classes == _PRODUCT).nonzero()[0].tolist():
         if not nodes[index].parameters:
             operator_classes[index] = OperatorClass.BATCHED_PRODUCT
+
     of_role = _CLASS_OF_ROLE[roles]
     return np.where(of_role >= 0, of_role, operator_classes)
 
@@ -195,6 +203,8 @@ def _saved_tensors(nodes: Sequence[Node], operators: IntArray, roles: IntArray, 
     """Return what the backward pass needs again; the inside of an attention is computed anew, a factor is known."""
     saved_tensors = _SAVED_TENSORS[operators]
     saved_tensors[_SAVES_NOTHING[roles] | (classes == _VIEW)] = SavedTensors.NOTHING
+
+    # The gradient of a product with a number needs that number alone.
     for index in ((operators == _MUL) | (operators == _DIV)).nonzero()[0].tolist():
         node = nodes[index]
         if len(node.inputs) == 1 and all(prod(weight) <= 1 for weight in node.parameters):
@@ -209,7 +219,7 @@ _IS_IN_HALF = np.isin(OPERATORS, NORMALIZATIONS_IN_HALF)
 def _inputs(structure: Structure, classes: IntArray, sizes: ElementCounts) -> tuple[FloatArray, FloatArray]:
     """Return what is read, and what of it is wide; the inside of a fused attention reads nothing, its end no scores."""
     nodes, wide, count = structure.kinds, structure.fp32_inputs, sizes.__getitem__
-    input_sizes = _column([sum(map(count, node.inputs)) for node in nodes])
+    input_sizes = np.array([sum(map(count, node.inputs)) for node in nodes], dtype=np.float64)
     fp32_elements = np.zeros(len(nodes))
     if wide:
         pairs = zip(nodes, wide, strict=True)

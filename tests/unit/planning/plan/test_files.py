@@ -17,7 +17,7 @@ NODES = {"nodes": [{"name": "cloud", "count": 2, "types": [TYPE]}]}
 def test_a_line_has_step_times_by_gpu_and_count_and_times_with_units() -> None:
     (line,) = parse_lines("job_id,steps,submitted,deadline,k80:1,k80:2\na,100,90s,1h,0.5,\n", "j.csv")
     assert line.step_times_s == {("k80", 1): 0.5}
-    assert (line.submitted_s, line.deadline_s, line.steps) == (90.0, 3600.0, 100.0)
+    assert (line.job.submitted_s, line.job.deadline_s, line.steps) == (90.0, 3600.0, 100.0)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("1.5h", 5400), ("25m", 1500), ("2d", 172800)])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gpusage_planning.simulator.predictions import LEAST_ADDED, Load, Room, added, fits
+from gpusage_planning.simulator.predictions import LEAST_ADDED, Load, added, fits
 
-ROOM = Room(memory_bytes=10)
+ROOM = 10.0
+"""Of memory."""
 
 
 def load(utilization: float, memory_bytes: float = 1) -> Load:
