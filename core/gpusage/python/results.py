@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
-from gpusage.cli import figures
+from gpusage.cli import tables
 from gpusage.cli.predicting import explain, explain_page, need_table
 from gpusage.predictors.explanation import Explanation
 from gpusage.reports.pages import html
@@ -25,9 +25,9 @@ class Need(GpuNeed):
     def __repr__(self) -> str:
         parts = [
             *([f"{self.share_percent} %"] if need_table.are_shared([self]) else []),
-            figures.time(self.step_time_s),
-            figures.memory(self.required_bytes),
-            f"GPU busy {figures.share(self.gpu_utilization)}",
+            tables.time_text(self.step_time_s),
+            tables.memory_text(self.required_bytes),
+            f"GPU busy {tables.share_text(self.gpu_utilization)}",
             "fits" if self.fits else "does not fit",
             *([] if self.familiar else ["unfamiliar"]),
         ]
@@ -61,8 +61,8 @@ class Explained(Explanation):
 
     def __repr__(self) -> str:
         longest = self.classes[0].name if self.classes else "nothing"
-        memory = figures.size(explain.memory_bytes(self))
-        return f"<Explained on {self.gpu}: {figures.seconds(self.step_time_s)}, most of it {longest}; {memory}>"
+        memory = tables.size_text(explain.memory_bytes(self))
+        return f"<Explained on {self.gpu}: {tables.seconds_text(self.step_time_s)}, most of it {longest}; {memory}>"
 
     def _repr_html_(self) -> str:
         return explain_page.section(self)

@@ -128,7 +128,7 @@ class Learner(PeriodicTask):
         self._learned = NOTHING_LEARNED
         self._unnamed_key: object = None
 
-    def _execute(self) -> None:
+    def execute(self) -> None:
         """Learn again if a run was recorded or a setting changed since the last time."""
         configuration = self._configuration()
         settings, now_s = configuration.learning, time.time()
@@ -145,7 +145,8 @@ class Learner(PeriodicTask):
             self._learned, self._learned_key, self._unnamed_key = learned, key, unnamed_key
             self._publish(replace(learned, first_runs=first_runs_in_store(store, settings, now_s)))
 
-    def _interval_s(self) -> float:
+    def interval_s(self) -> float:
+        """Return how often new runs are looked for."""
         return self._configuration().learning.refresh_s
 
     def _loop(self) -> None:

@@ -263,21 +263,19 @@ class StatusServer:
         while True:
             with suppress(OSError):  # gone again, or no descriptor is free: the pause mends both
                 connection, _ = await self._loop.sock_accept(listening)
-                self._admit(connection)
+                try:
+                    uid = peer_uid(connection)
+                    is_admitted = (
+                        self._connections.total() < STATUS_CONNECTIONS_LIMIT
+                        and self._connections[uid] < STATUS_USER_CONNECTIONS_LIMIT
+                    )
+                except OSError:
+                    is_admitted = False
+                if is_admitted:
+                    self._keep_reference(self._loop.create_task(self._serve(connection, uid)))
+                else:
+                    connection.close()
             await asyncio.sleep(STATUS_ACCEPT_INTERVAL_S)
-
-    def _admit(self, connection: socket.socket) -> None:
-        """Serve *connection*, unless there are too many."""
-        with suppress(OSError):
-            uid = peer_uid(connection)
-            if (
-                self._connections.total() < STATUS_CONNECTIONS_LIMIT
-                and self._connections[uid] < STATUS_USER_CONNECTIONS_LIMIT
-            ):
-                self._keep_reference(self._loop.create_task(self._serve(connection, uid)))
-                return
-
-        connection.close()
 
     async def _serve(self, connection: socket.socket, uid: int) -> None:
         """Answer one line, within a limit on the whole connection."""
