@@ -88,7 +88,7 @@ def _graph(document: dict[str, Any], subject: str, maximum_kinds: int) -> ModelG
 
 
 class _Shapes:
-    """The shapes of one card. A shape is validated once: most shapes of a card are repeated."""
+    """The shapes of a card. A shape is validated once: most shapes of a card are repeated."""
 
     def __init__(self, subject: str) -> None:
         self._subject = f"{subject}: a tensor"

@@ -2,7 +2,7 @@
 
 Weights are never decoded, whether they are inside the file or beside it; of external data only the path is validated.
 The bytes of a matrix's first and last element show whether another matrix is its transpose.
-Field numbers and names are those of onnx.proto (ONNX 1.17, IR version 10).
+Field numbers and names are from onnx.proto (ONNX 1.17, IR version 10).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ Attribute = Number | str | tuple[Number, ...] | OnnxTensor | Message | Reference
 
 @dataclass(frozen=True, slots=True)
 class OnnxNode:
-    """One node of the file."""
+    """A node of the file."""
 
     name: str
     op_type: str
@@ -286,7 +286,7 @@ def _read_attribute(reader: Reader, message: Message) -> tuple[str, Attribute | 
 
 
 def _read_tensor(reader: Reader, message: Message) -> OnnxTensor:
-    """Return a constant of any size; a large one's elements stay in the file.
+    """Return a constant of any size; elements of a large constant stay in the file.
 
     Raises:
         GraphError: The shape exceeds a limit, or the path of its data is outside the model's folder.

@@ -23,7 +23,7 @@ _UNNAMED = "{}.{}"
 
 
 def evaluate_dimension(size: Size, symbols: Mapping[str, int]) -> int | None:
-    """Return *size*, a number, a name or an expression, as a number; ``None`` without a value for one of its names."""
+    """Return *size*, a number, a name or an expression, as a number; ``None`` if a name has no value."""
     if size is None or isinstance(size, int):
         return size
     # The whole first, for ``batch*seq`` may be a name.

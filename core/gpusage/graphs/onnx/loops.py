@@ -55,7 +55,7 @@ def plan_loop(node: OnnxNode, inputs: Sequence[Value | None]) -> LoopPlan | None
 
 
 def plan_scan(node: OnnxNode, inputs: Sequence[Value | None], body: OnnxGraph) -> LoopPlan | None:
-    """Return the iterations of a Scan, one for each row of its scan inputs; ``None`` if their rows are unknown."""
+    """Return the iterations of a Scan over each row of its scan inputs; ``None`` if their rows are unknown."""
     count = node.attributes.get("num_scan_inputs")
     output_axes = node.attributes.get("scan_output_axes")
     if not isinstance(count, int) or not 1 <= count <= len(inputs) == len(body.inputs):

@@ -49,7 +49,7 @@ Field = int | bytes | Span
 
 
 class Reader:
-    """Reads the fields of messages in one file, and counts them against the budget."""
+    """Reads the fields of messages in a file, and counts them against the budget."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -167,7 +167,7 @@ class Reader:
         return os.pread(self._descriptor, length, position)
 
     def _field_kind(self, key: int) -> int:
-        """Count one field against the budget, and return the wire type of its value."""
+        """Count a field against the budget, and return the wire type of its value."""
         self._fields_left -= 1
         kind = key & 7
         # All three faults in one line, for it runs once a field.
@@ -179,7 +179,7 @@ class Reader:
 
 
 class Fields(defaultdict[int, list[Field]]):
-    """The fields of one small message by their numbers; the last of several scalars counts, as protobuf demands."""
+    """The fields of a small message by their numbers; the last of several scalars counts, as protobuf demands."""
 
     def __init__(self, reader: Reader, message: Message) -> None:
         super().__init__(list)
@@ -188,7 +188,7 @@ class Fields(defaultdict[int, list[Field]]):
             self[number].append(value)
 
     def text(self, number: int) -> str:
-        """Return the text in field *number*, ``""`` without one."""
+        """Return the text in field *number*, or ``""``."""
         return as_text(self[number][-1]) if self[number] else ""
 
     def texts(self, number: int) -> tuple[str, ...]:
@@ -200,7 +200,7 @@ class Fields(defaultdict[int, list[Field]]):
         return list(map(as_message, self[number]))
 
     def unsigned(self, number: int, default: int = 0) -> int:
-        """Return the unsigned integer in field *number*, *default* without one."""
+        """Return the unsigned integer in field *number*, or *default*."""
         return as_unsigned(self[number][-1]) if self[number] else default
 
     def integers(self, number: int) -> list[int]:

@@ -159,7 +159,7 @@ def _channels_last(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode
 
 
 def _attention(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
-    """Yield the product that computes query, key and value, and the attention that reads them as one tensor."""
+    """Yield the product that computes query, key and value, and the attention that reads them as a single tensor."""
     data, weight, bias, mask, past, *_ = inputs
     product, domain = "MatMul", ""
     # Scales of the quantized operator stand before the mask, its zero points before the past.
@@ -230,7 +230,7 @@ class Dataflow:
 
 
 def fuse_patterns(run: ModelRun) -> ModelRun:
-    """Return *run* with the last node of each known pattern replaced by the one operator that the pattern computes.
+    """Return *run* with the last node of each known pattern replaced by the operator that the pattern computes.
 
     The other nodes of the pattern stay, but no node reads them, and `without_dead_nodes` removes them.
     """
@@ -312,7 +312,7 @@ def _layer_normalization(flow: Dataflow, index: int) -> FusedNode | None:
 
 
 def _unary_node(flow: Dataflow, index: int, place: int, op_type: str, start: int | None = None) -> FusedNode:
-    """Return node *index* as an *op_type* with one input of the output's shape."""
+    """Return node *index* as an *op_type* with a single input of the output's shape."""
     node = flow.nodes[index]
     source = flow.producers[index][place] if start is None else start
     return replace(node, op_type=op_type, inputs=node.outputs[:1], parameters=(), attributes=()), (source,)

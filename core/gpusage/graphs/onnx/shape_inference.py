@@ -44,7 +44,7 @@ class InferenceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operator of a run.
+    """An operator of a run.
 
     Attributes:
         known: Whether a rule gave the output shapes, from certain input shapes.
@@ -83,7 +83,7 @@ class _Scope:
     depth: int = 0
 
     def find(self, name: str) -> Value | None:
-        """Return the value of *name* from the innermost graph that has one."""
+        """Return the value of *name* from the innermost graph that has it."""
         scope: _Scope | None = self
         while scope is not None:
             if name in scope.values:
@@ -108,7 +108,7 @@ def infer(model: OnnxModel, inputs: Mapping[str, Shape], symbols: Mapping[str, i
 
 
 class _Interpreter:
-    """Runs one model once."""
+    """Runs a model once."""
 
     def __init__(self, model: OnnxModel, symbols: Mapping[str, int]) -> None:
         self._model = model
@@ -186,7 +186,7 @@ class _Interpreter:
         return list(self._run_graph(branch, _Scope({}, branch.declared, scope, scope.depth + 1)))
 
     def _run_loop(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
-        """Run all iterations of a loop; if their number is unknown or very large, record one unknown operator."""
+        """Run all iterations of a loop; if their number is unknown or very large, record an unknown operator."""
         body = self._body(node, "body")
         if body is None:
             raise _mismatch(node, inputs)
@@ -237,7 +237,7 @@ class _Interpreter:
         return None
 
     def _stack_rows(self, name: str, row: list[Value]) -> Value:
-        """Return one output's rows of all iterations as one tensor."""
+        """Return an output's rows of all iterations as a tensor."""
         shape = row[0].shape if row else None
         if shape is None or any(value.shape != shape for value in row):
             return Value(None, is_estimated=True)

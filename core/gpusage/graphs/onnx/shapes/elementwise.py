@@ -85,7 +85,7 @@ def unary(call: Call) -> list[Result]:
     *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BiasGelu"),
 )
 def arithmetic(call: Call) -> list[Result]:
-    """Return the inputs' common shape and the first one's type."""
+    """Return the inputs' common shape and the first input's type."""
     return [_broadcast_result(call, call.type())]
 
 
@@ -127,7 +127,7 @@ def reduction(call: Call) -> list[Result]:
 
 @rule("ArgMax", "ArgMin")
 def extreme(call: Call) -> list[Result]:
-    """Return the shape without one axis, or with it of size 1."""
+    """Return the shape without an axis, or with the axis of size 1."""
     shape = call.shape()
     place = normalize_axis(call.int_attribute("axis", 0), len(shape))
     keep = call.int_attribute("keepdims", 1)
@@ -226,7 +226,7 @@ def constant(call: Call) -> list[Result]:
 
 @rule("ConstantOfShape")
 def constant_of_shape(call: Call) -> list[Result]:
-    """Return one number in the shape that the input lists."""
+    """Return a number in the shape that the input lists."""
     sizes = call.integers(0)
     tensor = call.attributes.get("value")
     kind: ElementType = tensor.element_type if isinstance(tensor, OnnxTensor) else "float"

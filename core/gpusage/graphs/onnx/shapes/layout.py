@@ -100,7 +100,7 @@ def transpose(call: Call) -> list[Result]:
 
 @rule("Concat")
 def concat(call: Call) -> list[Result]:
-    """Return the inputs one after the other along an axis."""
+    """Return the inputs joined along an axis."""
     shapes = [call.shape(index) for index in range(len(call.inputs))]
     axis = normalize_axis(call.int_attribute("axis", 1), len(shapes[0]))
     # All sizes but that of the axis must agree.
@@ -177,7 +177,7 @@ def gather(call: Call) -> list[Result]:
 
 @rule("GatherElements")
 def gather_elements(call: Call) -> list[Result]:
-    """Return one entry per index."""
+    """Return an entry per index."""
     return [Result(call.shape(1), call.type())]
 
 
@@ -241,7 +241,7 @@ def top_k(call: Call) -> list[Result]:
 
 @rule("OneHot")
 def one_hot(call: Call) -> list[Result]:
-    """Return the input's shape with one more axis, of the depth in the second input."""
+    """Return the input's shape with another axis, of the depth in the second input."""
     shape = call.shape()
     axis = normalize_axis(call.int_attribute("axis", -1), len(shape) + 1)
     return [Result((*shape[:axis], call.integers(1)[0], *shape[axis:]), call.type(2))]
@@ -318,5 +318,5 @@ def resize(call: Call) -> list[Result]:
 
 @rule("GridSample")
 def grid_sample(call: Call) -> list[Result]:
-    """Return one sample a grid point."""
+    """Return a sample per grid point."""
     return [Result((*call.shape()[:2], *call.shape(1)[1:-1]), call.type())]

@@ -24,7 +24,7 @@ class MismatchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One tensor of a run.
+    """A tensor of a run.
 
     Attributes:
         shape: ``None`` if unknown.
@@ -46,7 +46,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One output of a rule."""
+    """An output of a rule."""
 
     shape: Shape
     element_type: ElementType = "float"
@@ -55,7 +55,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of an operator; optional inputs may be ``None`` or missing.
+    """A call of an operator; optional inputs may be ``None`` or missing.
 
     Its methods raise `UnresolvedError` if an input's shape or elements are unknown, `MismatchError` if the input is
     absent or an attribute is of another type.
@@ -133,7 +133,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*op_types: str) -> Callable[[Rule], Rule]:
-    """Register a rule for *op_types*; each has one rule."""
+    """Register a rule for *op_types*; each has a single rule."""
 
     def register(function: Rule) -> Rule:
         for op_type in op_types:
