@@ -75,6 +75,8 @@ class Catalogue:
         named = {self._by_key[key].name: rate for key, rate in rates.items() if key in self._by_key}
         if not named:
             return self
+
+        # A slice has the network of its board.
         return Catalogue(
             [
                 replace(gpu, network_bytes_per_s=named[gpu.board] * BYTES_PER_GBIT) if gpu.board in named else gpu

@@ -44,6 +44,19 @@ class BusyFlags:
         self._open()
         os.register_at_fork(after_in_child=self._open)
 
+    def _open(self) -> None:
+        """Begin without a place; a forked child opens the file anew, because its parent's place is not its own."""
+        # POSIX locks belong to a process, flock's to an open file: a child of a killed server would hold flock's.
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        # On a full file system this fails here, and not with SIGBUS at the first touch of the mapping.
+        os.posix_fallocate(descriptor, 0, PLACES)
+        # Never closed before the end of the process: closing any descriptor of the file frees its POSIX locks.
+        self._descriptor = descriptor
+        self._memory = mmap.mmap(descriptor, PLACES)
+        self._lock = threading.Lock()
+        self._place: int | None = None
+        self._in_flight = 0
+
     @contextmanager
     def request(self) -> Iterator[None]:
         """Keep a request in flight while the block runs."""
@@ -78,19 +91,6 @@ class BusyFlags:
     def is_served(self) -> bool:
         """Return whether another living process serves here, busy or not."""
         return self._memory[:] != _EMPTY and any(self._alive(place, PRESENT) for place in range(PLACES))
-
-    def _open(self) -> None:
-        """Begin without a place; a forked child opens the file anew, because its parent's place is not its own."""
-        # POSIX locks belong to a process, flock's to an open file: a child of a killed server would hold flock's.
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        # On a full file system this fails here, and not with SIGBUS at the first touch of the mapping.
-        os.posix_fallocate(descriptor, 0, PLACES)
-        # Never closed before the end of the process: closing any descriptor of the file frees its POSIX locks.
-        self._descriptor = descriptor
-        self._memory = mmap.mmap(descriptor, PLACES)
-        self._lock = threading.Lock()
-        self._place: int | None = None
-        self._in_flight = 0
 
     def _alive(self, place: int, least: int) -> bool:
         """Return whether another process is at *place*; clear the byte of an ended process."""
@@ -131,7 +131,7 @@ def process_flags() -> BusyFlags:
 
 
 def usable_flags() -> BusyFlags | None:
-    """Return this process's flags; ``None``, with one line in the log, where there can be none."""
+    """Return this process's flags; ``None``, with a line in the log, where there can be none."""
     try:
         return process_flags()
     except RequestError as error:

@@ -78,7 +78,7 @@ def _all_answers(hook: Callable[P, T | None]) -> Callable[Concatenate[Hooks, P],
 
 
 class Hooks:
-    """Asks plugins, a site's own before those that come with gpusage.
+    """Asks plugins, a site's own before gpusage's.
 
     Each hook is a method with the signature and the meaning that `gpusage_hooks.specs` gives it.
 
@@ -118,7 +118,7 @@ class Hooks:
     _add_commands = _all_answers(specs.add_commands)
 
     def troubles(self) -> dict[str, str]:
-        """Return what is wrong with plugins, by name: why one is set aside, or what it last did wrong here."""
+        """Return the faults of plugins, by name: why a plugin is set aside, or its last fault here."""
         aside = {plugin.name: plugin.trouble for plugin in self.plugins if plugin.trouble}
         return {**self.faults, **aside}
 
@@ -140,7 +140,7 @@ class Hooks:
         return [command for answer in self._add_commands() for command in answer]
 
     def commands_of(self, plugin: str) -> Sequence[object]:
-        """Return the click commands of the one plugin *plugin*, so that nobody waits for those of others."""
+        """Return the click commands of *plugin* alone, so that nobody waits for other plugins."""
         implementations = self.implementations.get("add_commands", ())
         own = [implementation for implementation in implementations if implementation.plugin == plugin]
         answers: list[Sequence[object]] = self.collect_answers(own, {})

@@ -24,7 +24,7 @@ from gpusage_hooks.errors import GpuUsageError, PluginError
 
 
 def output_aside() -> contextlib.redirect_stdout[TextIO]:
-    """Return the context in which what others' code prints goes to standard error."""
+    """Return the context in which the output of others' code goes to standard error."""
     return contextlib.redirect_stdout(sys.stderr)
 
 
@@ -91,12 +91,12 @@ class Implementation:
 
 
 def sentence(error: BaseException) -> str:
-    """Return what *error* says: one of ours its own sentence, any other as `describe_error` has it."""
+    """Return *error* as a sentence: our errors have their own, any other as `describe_error` has it."""
     return _words(error) if isinstance(error, GpuUsageError) else describe_error(error)
 
 
 def describe_error(error: BaseException) -> str:
-    """Return what kind of error *error* is, what it says, and where it was raised, on one line."""
+    """Return the kind of *error*, its words, and where it was raised, on a line."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     words = " ".join(_words(error).split())
     return f"{type(error).__name__}{f': {words}' if words else ''} ({PurePath(where.filename).name}:{where.lineno})"

@@ -47,7 +47,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """One share of the GPU of a candidate, or the slice (MIG) that is the candidate.
+    """A share of the GPU of a candidate, or the slice (MIG) that is the candidate.
 
     Attributes:
         request: Of the job.
@@ -79,6 +79,8 @@ class Offer:
 
         if self.is_slice:
             return self.price.slowdown
+
+        # With more threads than its share, a job is faster alone; beside partners it is promised its share's price.
         booked = slowdown_with_partners(self.price.slowdown_under_contention, partners_of(self.share_percent))
         return replace(booked, low=self.alone.low) if self.threads else booked
 
@@ -136,6 +138,7 @@ def limits(rules: SharingRules, accepted: float | None) -> Limits:
     if accepted is None:
         return Limits(expected=rules.maximum_slowdown, worst=rules.worst_slowdown)
 
+    # An expected limit alone would promise what half of the jobs do not get.
     expected_excess, worst_excess = rules.maximum_slowdown - 1, rules.worst_slowdown - 1
     times = worst_excess / expected_excess if worst_excess > expected_excess > 0 else 1.0
     return Limits(expected=accepted, worst=1 + (accepted - 1) * times)
@@ -171,7 +174,7 @@ def offers(where: Iterable[Candidate], request: GpuRequest, rules: SharingRules)
 
 
 def thread_percent(size: int, rules: SharingRules) -> int:
-    """Return what a job with a share of *size* percent may use of the threads."""
+    """Return the percentage of the threads that a job with a share of *size* percent may use."""
     return {"share": size, "double": min(2 * size, WHOLE_PERCENT), "none": WHOLE_PERCENT}[rules.cap]
 
 
@@ -183,12 +186,12 @@ def priced_percents(rules: SharingRules) -> tuple[int, ...]:
 
 
 def partners_of(share_percent: int) -> int:
-    """Return how many others of the same size fit beside a share; beside a large one there is a smaller one."""
+    """Return how many others of the same size fit beside a share; a large share has a smaller partner."""
     return max(100 // share_percent - 1, 1)
 
 
 def need_on(offer: Offer) -> GpuNeed:
-    """Return what the job needs on the share of *offer*, alone: the same work, on fewer SMs, for longer."""
+    """Return the need of the job on the share of *offer*, alone: the same work, on fewer SMs, for longer."""
     whole, slowdown = offer.candidate.need, offer.alone
     part = (offer.threads or offer.price).share_percent / WHOLE_PERCENT
 
@@ -206,7 +209,7 @@ def need_on(offer: Offer) -> GpuNeed:
 
 
 def need_alone(need: GpuNeed) -> GpuNeed:
-    """Return what a job with *need* on a share needs on the whole GPU; `need_on` the other way."""
+    """Return the need on the whole GPU of a job with *need* on a share; `need_on` the other way."""
     if need.share_percent == WHOLE_PERCENT:
         return need
 
@@ -239,12 +242,12 @@ def can_promise(offer: Offer, within: Limits) -> bool:
 
 
 def is_within(slowdown: Interval, within: Limits) -> bool:
-    """Return whether *slowdown* is accepted, at both of its ends; one with NaN never is."""
+    """Return whether *slowdown* is accepted, at both of its ends; NaN never is."""
     return slowdown.value <= within.expected and slowdown.high <= within.worst
 
 
 def trouble(offer: Offer, within: Limits) -> str:
-    """Return why *offer* cannot be promised *within* the limits, one clause; empty where it can."""
+    """Return why *offer* cannot be promised *within* the limits, as a clause; empty where it can."""
     if can_promise(offer, within):
         return ""
 

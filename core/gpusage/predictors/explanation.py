@@ -322,8 +322,8 @@ def _by_kind(kernels: Kernels, total_s: FloatArray, bounds: IntArray, lowering: 
     return table
 
 
+# Forward, backward, neither.
 _PHASES = 3
-"""Forward, backward, neither."""
 
 
 def _phases(kernels: Kernels) -> IntArray:

@@ -144,6 +144,8 @@ def _model_warnings(graph: ModelGraph, limits: Mapping[str, Any]) -> Iterator[st
         yield f"Operators unknown to the predictors: {_list_reasons(dict(graph.unknown_op_types))}."
     if not graph.nodes:
         yield "The model has no operations."
+
+    # Of sizes, only what is above the fitted rows is strange: below, the host decides, which the interval covers.
     if len(graph.nodes) > MAXIMUM_NODE_COUNT:
         yield f"The model has {len(graph.nodes)} operations, more than any measured model."
     if (most := _upper_limit(limits, "parameter_count")) < graph.parameter_count:
@@ -159,6 +161,8 @@ def _run_warnings(
     flop = step_flop(lowering)
     if (most := _upper_limit(limits, "flop")) < flop:
         yield f"A step takes {flop:.3g} FLOP forward; no measured one takes more than {most:.3g}."
+
+    # An operator that does hardly any of the work changes no figure, measured or not.
     if "operator" in limits:
         shares = work_shares(lowering, limits["operator"])
         strange = {name: f"{100 * share:.0f} %" for name, share in shares.items() if share >= LEAST_SHARE}

@@ -38,8 +38,8 @@ NOTHING_KNOWN = ObservedFigures()
 USER = "what you said"
 HOSTS_APART = 1.5
 """One host is taken to be at most so many times as fast as another; an assumption, no measurement shows it."""
+# An explanation of fewer odds is in no interval's end; the note names the likelier one.
 _FEW_ODDS, _EVEN = 0.1, 0.5
-"""An explanation of fewer odds is in no interval's end; the note names the likelier one."""
 
 
 @hookimpl(trylast=True)
@@ -49,6 +49,8 @@ def find_observed_figures(
     """Return what the user observed of an earlier run alone on a whole GPU."""
     if workload.alone == NO_EARLIER_RUN:
         return None
+
+    # A step time that cannot be is left out; `predict_needs` says why.
     rows = zip(gpus, _utilizations(graph, workload, gpus), strict=True)
     figures = (_user_figures(workload.alone, gpu, utilization) for gpu, utilization in rows)
     return [
@@ -62,6 +64,7 @@ def implausible_step_time(graph: ModelGraph, workload: Workload, gpu: Gpu) -> st
     alone = workload.alone
     if alone.step_time_s is None or (alone.gpu or gpu.name).casefold() not in (gpu.name, *gpu.aliases):
         return ""
+
     min_s = min_step_s(graph, workload, gpu)
     if alone.step_time_s >= min_s:
         return ""
@@ -75,6 +78,7 @@ def first_known(answers: Sequence[Sequence[ObservedFigures]], gpus: Sequence[Gpu
     """Return for each of *gpus*, of each figure, the first of *answers* that has it."""
     if not answers:
         return (NOTHING_KNOWN,) * len(gpus)
+
     return tuple(
         ObservedFigures(
             step_time_s=next((row.step_time_s for row in rows if row.step_time_s), None),
@@ -237,6 +241,7 @@ def share_notes(known: ObservedFigures) -> tuple[str, ...]:
     ]
     if not figures:
         return ()
+
     of_whole = f"What is known of a whole GPU ({' and '.join(figures)}) counts in a share's slowdown and step time"
     return (f"{of_whole}; GPU busy and the activities of a share come from the graph alone.",)
 
@@ -250,8 +255,8 @@ READ_WHOLE = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 """Operators that read all of their parameters in each step; a lookup reads a few rows."""
 WIDE = ("fp32", "tf32")
 """Peaks that may count for any job: a GPU may take TF32 where a job says fp32."""
+# At least: without the scales that `gpusage.devices.precisions.QUANTISED_BYTES` adds to them.
 _WEIGHT_BYTES = {"int8": 1.0, "int4": 0.5, "fp8": 1.0, "nf4": 0.5}
-"""At least: without the scales that `gpusage.devices.precisions.QUANTISED_BYTES` adds to them."""
 
 
 def min_step_s(graph: ModelGraph, workload: Workload, gpu: Gpu) -> float:

@@ -15,8 +15,8 @@ from gpusage_hooks import hookimpl
 from gpusage_hooks.types import Gpu, GpuNeed, Interval, ModelGraph, ObservedFigures, Workload
 from gpusage_hooks.units import KIB, MIB, seconds
 
+# The note names a wait that takes at least this part of a token's time: fast and slow GPUs then write alike.
 _MUCH = 0.2
-"""The note names a wait that takes at least this part of a token's time: fast and slow GPUs then write alike."""
 
 
 @hookimpl(trylast=True)
@@ -24,10 +24,11 @@ def predict_needs(
     graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu], known: Sequence[ObservedFigures]
 ) -> Sequence[GpuNeed]:
     """Predict what a workload needs on each GPU when it is alone there."""
-    needs = []
     # Few users know a step time; without one, a GPU works as the graph shows it.
     has_step_time = any(of_gpu.step_time_s for of_gpu in known)
     shares = busy_shares(graph, workload, gpus, known) if has_step_time else [None] * len(gpus)
+
+    needs = []
     rows = zip(predicted(graph, workload, gpus), known, shares, gpus, strict=True)
     for predicted_need, of_gpu, share, gpu in rows:
         need = apply_known_figures(predicted_need, of_gpu, share, workload, gpu)
@@ -50,6 +51,7 @@ def predicted(graph: ModelGraph, workload: Workload, gpus: Sequence[Gpu]) -> lis
         there.waiting_s,
         strict=True,
     )
+
     needs = []
     for gpu, step_time_s, (taken, required), activity, warnings, notes, waits_s in rows:
         # A run shows no more than there is, unless it needs more and so cannot run.

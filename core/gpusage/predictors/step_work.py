@@ -80,6 +80,8 @@ class StepWork:
     def efficiency(self) -> Efficiency:
         """How much of its peak each class of operator reaches."""
         efficiency = efficiency_of(self.pretrained.step_time)
+
+        # What was learned is of eager PyTorch; each other way to run has its own rule, and they exclude each other.
         if replays_graph(self.workload):
             return with_engine(efficiency, engine_of(self.workload))
         if self.workload.generate:

@@ -1,6 +1,6 @@
-"""The reason why a job has no card: one sentence in place of the card, which the user sees when submitting.
+"""The reason for a missing card: a sentence in place of the card, which the user sees when submitting.
 
-A module of its own: ``gpusage job-card`` runs for each sbatch and must not import what reads cards.
+A module of its own, because ``gpusage job-card`` runs for each sbatch and must not import the reader of cards.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ _MAXIMUM_BYTES = 600
 
 
 def encode_error(sentence: str) -> str:
-    """Return *sentence* as a text that can stand in place of a card: no commas, spaces or line ends."""
+    """Return *sentence* as a text without commas, spaces and line ends, in place of a card."""
+    # Cut before encoding, so that the base64 stays whole; half a character at the end is replaced when it is read.
     return ERROR_MARK + base64.b64encode(sentence.encode("utf-8", "replace")[:_MAXIMUM_BYTES]).decode("ascii")
 
 
 def decode_error(text: str) -> str | None:
-    """Return the sentence in *text*, ``None`` if it is a card or anything else that `encode_error` did not make."""
+    """Return the sentence in *text*; ``None`` for a card and for any other text."""
+    # The text comes from a user's environment: its length and its characters may be anything.
     if not text.startswith(ERROR_MARK) or len(text) > 2 * _MAXIMUM_BYTES:
         return None
     try:

@@ -1,8 +1,8 @@
-"""A card: a model's graph as JSON, which people keep in a file, and as one short text that travels with a job.
+"""A card: a model's graph as JSON, which people keep in a file, and as a short text that travels with a job.
 
-The JSON lists each kind of node once, then the sequence of kinds, then for each input of a node how many nodes back
-its producer is: so a model's repeated blocks compress to almost nothing. A kind without ``in`` reads the first outputs
-of its producers. The short text is this JSON, compressed and in base64. A user can forge one, so it is only a hint:
+The JSON lists each kind of node once, then the sequence of kinds, then for each input of a node the distance back to
+its producer: so a model's repeated blocks compress to almost nothing. A kind without ``in`` reads the first outputs of
+its producers. The short text is this JSON, compressed and in base64. A user can forge a card, so it is only a hint:
 every number in it has a limit, and a bad card only raises `GraphError`.
 """
 
@@ -30,13 +30,13 @@ except ImportError:  # a Python may be built without it
 
 MAXIMUM_FILE_BYTES = 16 * 1024 * 1024
 MAXIMUM_CARD_BYTES = 4096
-"""Of a card that we write: it travels in a job's environment, which a workload manager stores for each job."""
+"""Limit of a card from `encode`: it travels in a job's environment, which a workload manager stores for each job."""
 MAXIMUM_TEXT_BYTES = 64 * 1024
-"""Of a card that we read; more than we write, so that a later version may write longer ones."""
+"""Limit of a card for `decode`; higher, so that a later version may write longer cards."""
 MAXIMUM_UNPACKED_BYTES = 1024 * 1024
 MAXIMUM_VALUES = 200_000
 MAXIMUM_KINDS = 2_000
-"""Of a card that came from a user; DenseNet-121 has 5,700 values and 261 kinds."""
+"""Limit of kinds in a user's card; DenseNet-121 has 5,700 values and 261 kinds."""
 
 # Characters of a model's source in a card.
 _SHORT = 80
@@ -49,10 +49,14 @@ _MEMORY_BYTES = 8 * 1024 * 1024
 
 def to_document(graph: ModelGraph) -> dict[str, Any]:
     """Return *graph* as the JSON of a card; `parse_graph` is the inverse."""
+    # Equal nodes of repeated blocks become one kind, without their inputs where the producers imply them.
     kind_numbers: dict[tuple[Node, bool], int] = {}
     sequence = []
     for index, node in enumerate(graph.nodes):
-        is_implied = _has_implied_inputs(graph, index)
+        is_implied = all(
+            producer >= 0 and graph.nodes[producer].outputs[:1] == (shape,)
+            for producer, shape in zip(graph.producers[index], node.inputs, strict=True)
+        )
         kind = (replace(node, inputs=()) if is_implied else node, is_implied)
         sequence.append(kind_numbers.setdefault(kind, len(kind_numbers)))
 
@@ -67,6 +71,7 @@ def to_document(graph: ModelGraph) -> dict[str, Any]:
         "notes": [printable(note) for note in graph.notes],
         **({"trainable": graph.trainable} if graph.trainable != 1 else {}),
         **({"precision": graph.precision} if graph.precision else {}),
+        # The bulk comes last, in a fixed order: `_readable` relies on it.
         "kinds": [_kind_document(node, has_inputs=not is_implied) for node, is_implied in kind_numbers],
         "nodes": sequence,
         "producers": [
@@ -77,11 +82,12 @@ def to_document(graph: ModelGraph) -> dict[str, Any]:
 
 
 def parse_graph(content: bytes, subject: str, maximum_kinds: int = MAXIMUM_NODES) -> ModelGraph:
-    """Return the graph that the JSON *content* describes; *subject* is what errors are about.
+    """Return the graph of the JSON *content*; *subject* begins the error messages.
 
     Raises:
-        GraphError: It is not JSON, or `graph_from_document` rejects it.
+        GraphError: *content* is not JSON, or `graph_from_document` rejects it.
     """
+    # Brackets within brackets exhaust the stack before json finds another fault.
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -93,14 +99,6 @@ def parse_graph(content: bytes, subject: str, maximum_kinds: int = MAXIMUM_NODES
 def compact_json(document: Mapping[str, Any]) -> str:
     """Return *document* as JSON without white space."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
-
-
-def _has_implied_inputs(graph: ModelGraph, index: int) -> bool:
-    """Return whether a node's inputs are the first outputs of its producers, so that a card need not list them."""
-    return all(
-        producer >= 0 and graph.nodes[producer].outputs[:1] == (shape,)
-        for producer, shape in zip(graph.producers[index], graph.nodes[index].inputs, strict=True)
-    )
 
 
 def _kind_document(node: Node, *, has_inputs: bool) -> dict[str, Any]:
@@ -127,10 +125,10 @@ def write_file(graph: ModelGraph, path: str | os.PathLike[str]) -> None:
 
 
 def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
-    """Return the graph of a card that `write_file` wrote; its shapes are fixed, so *shape* must be empty.
+    """Return the graph of a card file; its shapes are fixed, so *shape* must be empty.
 
     Raises:
-        GraphError: It is no such card, or *shape* is not empty.
+        GraphError: The file is no card, or *shape* is not empty.
     """
     if shape:
         names = ", ".join(sorted(shape))
@@ -140,22 +138,23 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
 
 
 def _readable(document: Mapping[str, Any]) -> str:
-    """Return *document* as JSON with one kind of node per line, for people and for diffs."""
+    """Return *document* as JSON with a line per kind of node, for people and for diffs."""
     lines = [f" {json.dumps(key)}: {compact_json(value)}" for key, value in document.items() if key != "kinds"]
     kinds = ",\n  ".join(json.dumps(kind, ensure_ascii=False) for kind in document["kinds"])
+    # Nodes and producers stay last: they are long, and say little to people.
     lines.insert(-2, f' "kinds": [\n  {kinds}]')
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def encode(graph: ModelGraph) -> str:
-    """Return *graph* as one base64 text of at most `MAXIMUM_CARD_BYTES`.
-
-    All that a prediction needs is exact; a long source and many notes are cut.
+    """Return *graph* as a base64 text of at most `MAXIMUM_CARD_BYTES`.
 
     Raises:
         GraphError: The graph is too irregular for so few bytes.
     """
-    document = to_document(replace(graph, source=_tail(graph.source), notes=graph.notes[:_NOTES]))
+    # A prediction needs neither a long source nor many notes; all other fields stay exact.
+    source = graph.source if len(graph.source) <= _SHORT else "..." + graph.source[3 - _SHORT :]
+    document = to_document(replace(graph, source=source, notes=graph.notes[:_NOTES]))
     text = base64.b64encode(compress(compact_json(document).encode())).decode()
     if len(text) > MAXIMUM_CARD_BYTES:
         message = (
@@ -174,7 +173,7 @@ def encode(graph: ModelGraph) -> str:
 
 
 def decode(text: str) -> ModelGraph:
-    """Return the graph that `encode` wrote as *text*.
+    """Return the graph of the card *text*; the inverse of `encode`.
 
     Raises:
         GraphError: The text is not a card, or is larger than any card of ours.
@@ -183,11 +182,12 @@ def decode(text: str) -> ModelGraph:
 
 
 def decode_document(text: str) -> bytes:
-    """Return the JSON of a card; its length bounds the memory that its graph takes.
+    """Return the JSON of a card, whose length bounds the memory of its graph.
 
     Raises:
         GraphError: As `decode`.
     """
+    # The lengths are checked before the work that they cause: the text is a stranger's.
     if len(text) > MAXIMUM_TEXT_BYTES:
         message = f"Card must be at most {MAXIMUM_TEXT_BYTES} bytes of base64; got {len(text)}. Make it again."
         raise GraphError(message)
@@ -201,6 +201,7 @@ def decode_document(text: str) -> bytes:
     if content is None:
         message = f"Card must be whole and unpack to at most {MAXIMUM_UNPACKED_BYTES} bytes; it is not. Make it again."
         raise GraphError(message)
+    # An upper bound on the values, counted before json makes Python objects of them.
     if (values := content.count(b",") + content.count(b"[")) > MAXIMUM_VALUES:
         message = f"Card must hold at most {MAXIMUM_VALUES} figures; got up to {values}. Make it again."
         raise GraphError(message)
@@ -208,34 +209,33 @@ def decode_document(text: str) -> bytes:
 
 
 def parse_document(content: bytes) -> ModelGraph:
-    """Return the graph that the JSON of a card describes.
+    """Return the graph of a card's JSON.
 
     Raises:
         GraphError: As `decode`.
     """
     graph = parse_graph(content, "Card", MAXIMUM_KINDS)
-    return replace(graph, notes=graph.notes[:_NOTES])  # each becomes part of a decision's record
-
-
-def _tail(source: str) -> str:
-    return source if len(source) <= _SHORT else "..." + source[3 - _SHORT :]
+    # Notes become part of a decision's record, and a user may forge many.
+    return replace(graph, notes=graph.notes[:_NOTES])
 
 
 def compress(content: bytes) -> bytes:
-    """Return *content* compressed by zlib or LZMA, whichever is shorter; the first byte names the method."""
+    """Return *content* compressed by zlib or LZMA, whichever is shorter; the first byte shows the method."""
+    # zlib's first byte is 0x78, LZMA's `_LZMA_MARK`; small content is often shorter with zlib.
     deflated = zlib.compress(content, 9)
     if lzma is None:
         return deflated
-    way = {"id": lzma.FILTER_LZMA1, "dict_size": _DICTIONARY_BYTES, "lc": 3, "lp": 0, "pb": 2, "nice_len": 273}
-    return min(lzma.compress(content, lzma.FORMAT_ALONE, filters=[way]), deflated, key=len)
+    lzma_filter = {"id": lzma.FILTER_LZMA1, "dict_size": _DICTIONARY_BYTES, "lc": 3, "lp": 0, "pb": 2, "nice_len": 273}
+    return min(lzma.compress(content, lzma.FORMAT_ALONE, filters=[lzma_filter]), deflated, key=len)
 
 
 def decompress(packed: bytes, limit_bytes: int) -> bytes | None:
-    """Return the content of what `compress` returned, ``None`` if it is cut off or larger than *limit_bytes*.
+    """Return the content of *packed*; ``None`` if it is cut off or larger than *limit_bytes*.
 
     Raises:
-        ValueError: `compress` did not make it.
+        ValueError: *packed* is not from `compress`.
     """
+    # One byte more than the limit shows that there is more, without unpacking it all.
     if packed.startswith(_LZMA_MARK):
         return _decompress_lzma(packed, limit_bytes)
 

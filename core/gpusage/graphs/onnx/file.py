@@ -1,8 +1,8 @@
 """An ONNX file as plain values: nodes, names, shapes and the few small constants that shapes depend on.
 
 Weights are never decoded, whether they are inside the file or beside it; of external data only the path is validated.
-The bytes of a matrix's first and last element are read to find out whether another is its transpose.
-Field numbers are those of onnx.proto (ONNX 1.17, IR version 10); the names of fields there are the ones used here.
+The bytes of a matrix's first and last element show whether another matrix is its transpose.
+Field numbers and names are from onnx.proto (ONNX 1.17, IR version 10).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from gpusage.graphs.onnx.protobuf import (
     Fields,
     Message,
     Reader,
+    Span,
     WireError,
     as_float,
     as_message,
@@ -29,13 +30,13 @@ from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ElementType, Shape
 
 MAXIMUM_DEPTH = 8
-"""Graphs within graphs."""
+"""Depth of graphs within graphs."""
 MAXIMUM_VALUES = 4096
-"""Elements of a constant that are decoded."""
+"""Most elements of a decoded constant."""
 
 Number = int | float
 Size = int | str | None
-"""Of a declared dimension: fixed, named or expressed by names, or unknown."""
+"""A declared dimension: fixed, a name or an expression of names, or unknown."""
 
 # Numbers of TensorProto.DataType.
 _FLOAT, _UINT8, _INT8, _INT32, _INT64, _STRING, _BOOL, _DOUBLE = 1, 2, 3, 6, 7, 8, 9, 11
@@ -65,7 +66,7 @@ class OnnxTensor:
     """A constant: its shape and type, and its elements if they are few.
 
     Attributes:
-        corners: The bytes of a matrix's first and last element, which its transpose has as well; else empty.
+        corners: Bytes of a matrix's first and last element, which its transpose has as well; else empty.
     """
 
     name: str
@@ -77,7 +78,7 @@ class OnnxTensor:
 
 @dataclass(frozen=True, slots=True)
 class ValueInfo:
-    """What the file declares of a value; ``sizes`` is ``None`` if it declares no shape."""
+    """A value's declaration in the file; ``sizes`` is ``None`` without a declared shape."""
 
     name: str
     sizes: tuple[Size, ...] | None
@@ -86,7 +87,7 @@ class ValueInfo:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The value of an attribute of a function's node: the function's attribute of this name."""
+    """An attribute of a function's node that takes its value from the function's attribute of this name."""
 
     name: str
 
@@ -97,7 +98,7 @@ Attribute = Number | str | tuple[Number, ...] | OnnxTensor | Message | Reference
 
 @dataclass(frozen=True, slots=True)
 class OnnxNode:
-    """One node as the file has it."""
+    """A node of the file."""
 
     name: str
     op_type: str
@@ -136,19 +137,23 @@ def read_file(path: str, descriptor: int) -> OnnxModel:
         GraphError: The file is not an ONNX model, is cut off, or exceeds a limit.
     """
     reader = Reader(descriptor)
+    whole_file = Span(0, os.fstat(descriptor).st_size)
     try:
-        return _read_model(reader, reader.whole_file())
+        return _read_model(reader, whole_file)
     except (WireError, UnicodeDecodeError) as error:
-        actual = _describe_content(descriptor)
+        # The likeliest mistake is a file of another kind: the message names it.
+        head = os.pread(descriptor, 64, 0)
+        kinds = (name for magic, name in _MAGIC.items() if head.startswith(magic))
+        actual = next(kinds, "something else, or one that is cut off") if head else "an empty file"
         message = f"Model {quoted(path)} must be a whole ONNX file; got {actual}. Export it again."
         raise GraphError(message) from error
 
 
 def read_subgraph(reader: Reader, message: Message) -> OnnxGraph:
-    """Return the graph that a control-flow node holds as *message*.
+    """Return the graph in *message*, an attribute of a control-flow node.
 
     Raises:
-        GraphError: It is malformed.
+        GraphError: The graph is malformed.
     """
     try:
         return _read_graph(reader, message)
@@ -161,7 +166,6 @@ def _read_model(reader: Reader, message: Message) -> OnnxModel:
     graph: Message | None = None
     functions = {}
     opset = 0
-
     for number, value in reader.fields(message):
         match number:
             case 7:
@@ -169,22 +173,18 @@ def _read_model(reader: Reader, message: Message) -> OnnxModel:
             case 8:
                 opset_import = Fields(reader, as_message(value))
                 is_default = opset_import.text(1) in {"", "ai.onnx"}
+                # A file of ONNX Runtime's operators alone names no version of ONNX's; any will do.
                 opset = max(opset, opset_import.unsigned(2) if is_default else 1)
             case 25:
-                key, body = _read_function(reader, as_message(value))
-                functions[key] = body
+                fields = Fields(reader, as_message(value))
+                inputs, outputs = (tuple(ValueInfo(text, None, "float") for text in fields.texts(at)) for at in (4, 5))
+                nodes = tuple(_read_node(reader, node) for node in fields.messages(7))
+                key = (fields.text(10), _overloaded(fields.text(1), fields.text(13)))
+                functions[key] = OnnxGraph(fields.text(1), nodes, {}, inputs, outputs, {})
     if graph is None or not opset:
         raise WireError
 
     return OnnxModel(_read_graph(reader, graph), functions, opset, reader)
-
-
-def _read_function(reader: Reader, message: Message) -> tuple[tuple[str, str], OnnxGraph]:
-    fields = Fields(reader, message)
-    name = fields.text(1)
-    inputs, outputs = (tuple(ValueInfo(text, None, "float") for text in fields.texts(number)) for number in (4, 5))
-    nodes = tuple(_read_node(reader, node) for node in fields.messages(7))
-    return (fields.text(10), _overloaded(name, fields.text(13))), OnnxGraph(name, nodes, {}, inputs, outputs, {})
 
 
 def _read_graph(reader: Reader, message: Message) -> OnnxGraph:
@@ -211,7 +211,13 @@ def _read_graph(reader: Reader, message: Message) -> OnnxGraph:
             case 13:
                 declared.append(_read_value_info(reader, as_message(value)))
             case 15:
-                tensors.append(_read_sparse_tensor(reader, as_message(value)))
+                # A sparse constant counts as a dense one: operators compute with it so.
+                fields = Fields(reader, as_message(value))
+                if not fields[1]:
+                    raise WireError
+                values = _read_tensor(reader, as_message(fields[1][-1]))
+                shape = _check_tensor_shape(fields.integers(3), values.name)
+                tensors.append(OnnxTensor(values.name, shape, values.element_type))
 
     if len(nodes) > MAXIMUM_NODES:
         text = f"Model must have at most {MAXIMUM_NODES} nodes; got {len(nodes)}. Simplify the graph."
@@ -219,27 +225,33 @@ def _read_graph(reader: Reader, message: Message) -> OnnxGraph:
 
     initializers = {tensor.name: tensor for tensor in tensors}
     # Before IR version 4 a graph's inputs listed its initializers, too.
-    free_inputs = tuple(one for one in inputs if one.name not in initializers)
+    free_inputs = [one for one in inputs if one.name not in initializers]
     known = {one.name: one for one in (*declared, *outputs)}
-    return OnnxGraph(name, tuple(nodes), initializers, free_inputs, tuple(outputs), known)
+    return OnnxGraph(name, tuple(nodes), initializers, tuple(free_inputs), tuple(outputs), known)
 
 
 def _read_node(reader: Reader, message: Message) -> OnnxNode:
     fields = Fields(reader, message)
-    attributes = [_read_attribute(reader, attribute) for attribute in fields.messages(5)]
-    domain = fields.text(7)
+    attributes = {}
+    for message_of_attribute in fields.messages(5):
+        name, attribute = _read_attribute(reader, message_of_attribute)
+        if attribute is not None:
+            attributes[name] = attribute
+
+    # Since IR version 10 several functions may have one name, and differ in their overload.
+    op_type, overload, domain = fields.text(4), fields.text(8), fields.text(7)
     return OnnxNode(
         name=fields.text(3),
-        op_type=_overloaded(fields.text(4), fields.text(8)),
+        op_type=f"{op_type}:{overload}" if overload else op_type,
         domain="" if domain == "ai.onnx" else domain,
         inputs=fields.texts(1),
         outputs=fields.texts(2),
-        attributes={name: attribute for name, attribute in attributes if attribute is not None},
+        attributes=attributes,
     )
 
 
 def _overloaded(name: str, overload: str) -> str:
-    """Return the name of one of several functions that differ in *overload* alone (IR version 10)."""
+    """Return the name of a function with its *overload* (IR version 10)."""
     return f"{name}:{overload}" if overload else name
 
 
@@ -247,7 +259,6 @@ def _read_attribute(reader: Reader, message: Message) -> tuple[str, Attribute | 
     name = ""
     attribute: Attribute | None = None
     elements: list[Number] = []
-
     for number, value in reader.fields(message):
         match number:
             case 1:
@@ -257,6 +268,7 @@ def _read_attribute(reader: Reader, message: Message) -> tuple[str, Attribute | 
             case 3:
                 attribute = signed(as_unsigned(value))
             case 4:
+                # Text is bytes here, in whatever encoding the exporter had.
                 attribute = value.decode(errors="replace") if isinstance(value, bytes) else None
             case 5:
                 attribute = _read_tensor(reader, as_message(value))
@@ -269,14 +281,15 @@ def _read_attribute(reader: Reader, message: Message) -> tuple[str, Attribute | 
             case 21:
                 attribute = Reference(as_text(value))
 
+    # Repeated fields may be unpacked, so their elements come one by one.
     return name, tuple(elements) if attribute is None and elements else attribute
 
 
 def _read_tensor(reader: Reader, message: Message) -> OnnxTensor:
-    """Return a constant of any size; a large one's elements stay in the file.
+    """Return a constant of any size; elements of a large constant stay in the file.
 
     Raises:
-        GraphError: Its shape exceeds a limit, or its path is outside the model's folder.
+        GraphError: The shape exceeds a limit, or the path of its data is outside the model's folder.
     """
     fields = Fields(reader, message)
     name = fields.text(8)
@@ -284,27 +297,22 @@ def _read_tensor(reader: Reader, message: Message) -> OnnxTensor:
     shape = _check_tensor_shape(fields.integers(1), name)
     for entry in fields.messages(13):
         _check_external_data(reader, entry)
+
     count = prod(shape)
     values = None
     if not fields[13] and count <= _DECODED_ELEMENTS.get(data_type, 0):
         values = _decode_elements(reader, data_type, fields)
 
-    return OnnxTensor(
-        name,
-        shape,
-        ELEMENT_TYPES.get(data_type, "float"),
-        values if values is not None and len(values) == count else None,
-        _corners(reader, fields, count) if len(shape) == _MATRIX_RANK and values is None else b"",
-    )
-
-
-def _corners(reader: Reader, fields: Fields, count: int) -> bytes:
-    """Return the bytes of the first and the last of *count* elements, nothing where they are not in ``raw_data``."""
+    # Corners are read where the weights are in the file, as ``raw_data``.
+    corners = b""
     content = fields[9][-1] if fields[9] else b""
-    if isinstance(content, int) or not content or not count:
-        return b""
-    length = len(content) if isinstance(content, bytes) else content.end - content.start
-    return b"" if length % count else reader.ends(content, length // count)
+    if len(shape) == _MATRIX_RANK and values is None and count and content and not isinstance(content, int):
+        length = len(content) if isinstance(content, bytes) else content.end - content.start
+        corners = b"" if length % count else reader.ends(content, length // count)
+
+    # Of other elements than the shape has, none is sure.
+    elements = values if values is not None and len(values) == count else None
+    return OnnxTensor(name, shape, ELEMENT_TYPES.get(data_type, "float"), elements, corners)
 
 
 def _check_tensor_shape(sizes: list[int], name: str) -> Shape:
@@ -317,6 +325,7 @@ def _check_tensor_shape(sizes: list[int], name: str) -> Shape:
 
 def _decode_elements(reader: Reader, data_type: int, fields: Fields) -> tuple[Number, ...] | None:
     """Return the elements of a small constant, from ``raw_data`` or from the field of its type."""
+    # onnx.proto has float_data, int32_data, int64_data and double_data beside raw_data.
     content = fields[9][-1] if fields[9] else b""
     repeated = [value for number in (4, 5, 7, 10) for value in fields[number]]
     if not content:
@@ -327,6 +336,8 @@ def _decode_elements(reader: Reader, data_type: int, fields: Fields) -> tuple[Nu
     code = _STRUCT_CODES[data_type]
     if not isinstance(content, bytes) or len(content) % struct.calcsize(code):
         return None
+
+    # The bytes may be many more than the shape has elements.
     count = len(content) // struct.calcsize(code)
     reader.charge(count)
     return struct.unpack(f"<{count}{code}", content)
@@ -341,22 +352,13 @@ def _check_external_data(reader: Reader, message: Message) -> None:
     if isinstance(message, bytes) and b"location" not in message:
         return  # an offset, length or checksum
 
+    # gpusage never opens the file, but the user's framework would.
     entry = Fields(reader, message)
     location = entry.text(2)
     parts = location.replace("\\", "/").split("/")
     if entry.text(1) == "location" and (not parts[0] or ".." in parts or "\0" in location):
         text = f"External data must lie in the model's own folder; got {quoted(location)}. Export the model again."
         raise GraphError(text)
-
-
-def _read_sparse_tensor(reader: Reader, message: Message) -> OnnxTensor:
-    """Return a sparse constant as a dense one, which is how operators compute with it."""
-    fields = Fields(reader, message)
-    if not fields[1]:
-        raise WireError
-    values = _read_tensor(reader, as_message(fields[1][-1]))
-    shape = _check_tensor_shape(fields.integers(3), values.name)
-    return OnnxTensor(values.name, shape, values.element_type)
 
 
 def _read_value_info(reader: Reader, message: Message) -> ValueInfo:
@@ -368,7 +370,7 @@ def _read_value_info(reader: Reader, message: Message) -> ValueInfo:
             tensor = Fields(reader, tensor_type)
             element_type = ELEMENT_TYPES.get(tensor.unsigned(1), "float")
             for shape in tensor.messages(2):
-                sizes = tuple(_read_size(reader, as_message(size)) for _, size in reader.fields(shape))
+                sizes = tuple([_read_size(reader, as_message(size)) for _, size in reader.fields(shape)])
     if sizes is not None and len(sizes) > MAXIMUM_RANK:
         raise WireError
 
@@ -376,23 +378,11 @@ def _read_value_info(reader: Reader, message: Message) -> ValueInfo:
 
 
 def _read_size(reader: Reader, message: Message) -> Size:
+    """Return one dimension: a number, a name or an expression, or ``None`` where it is free."""
     for number, value in reader.fields(message):
-        match number:
-            case 1:
-                size = signed(as_unsigned(value))
-                return size if size >= 0 else None
-            case 2:
-                return as_text(value) or None
-
+        if number == 1:
+            size = signed(as_unsigned(value))
+            return size if size >= 0 else None
+        if number == 2:  # dim_param
+            return as_text(value) or None
     return None
-
-
-def _describe_content(descriptor: int) -> str:
-    """Return what the file seems to be, for a message."""
-    head = os.pread(descriptor, 64, 0)
-    if not head:
-        return "an empty file"
-    for magic, name in _MAGIC.items():
-        if head.startswith(magic):
-            return name
-    return "something else, or one that is cut off"

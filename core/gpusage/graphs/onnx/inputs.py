@@ -1,4 +1,4 @@
-"""A model's inputs at a given batch size: which dimension is the batch, and the sizes of the others."""
+"""A model's inputs at a batch size: the dimension of the batch, and the sizes of the other dimensions."""
 
 from __future__ import annotations
 
@@ -23,20 +23,17 @@ _UNNAMED = "{}.{}"
 
 
 def evaluate_dimension(size: Size, symbols: Mapping[str, int]) -> int | None:
-    """Return *size* as a number, ``None`` if it has a name that is not in *symbols*.
-
-    *size* as a whole is looked up first: ``batch*seq`` may be a name. Else sums, differences, products and integer
-    quotients are computed.
-    """
+    """Return *size*, a number, a name or an expression, as a number; ``None`` if a name has no value."""
     if size is None or isinstance(size, int):
         return size
+    # The whole first, for ``batch*seq`` may be a name.
     if size in symbols:
         return symbols[size]
     tokens = _tokens(size)
     if tokens is None or len(tokens) % 2 == 0:
         return None
 
-    # Operands and operators in turn, products before sums.
+    # Operands and operators in turn, products before sums; exporters write no brackets.
     total, sign, product = 0, 1, 1
     for operator, token in zip(["*", *tokens[1::2]], tokens[::2], strict=True):
         number = int(token) if token.isdigit() else symbols.get(token)
@@ -45,7 +42,7 @@ def evaluate_dimension(size: Size, symbols: Mapping[str, int]) -> int | None:
         if operator == "*":
             product *= number
         elif operator in {"/", "//"}:
-            product //= number
+            product //= number  # sizes are whole numbers
         elif operator in {"+", "-"}:
             total += sign * product
             sign, product = (1 if operator == "+" else -1), number
@@ -79,14 +76,14 @@ def _tokens(text: str) -> list[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class InputBinding:
-    """How the inputs' sizes follow from the batch size.
+    """The inputs' sizes as functions of the batch size.
 
     Attributes:
-        inputs: Each input with a number, a name or an expression for every dimension.
-        batch_names: The names that mean the batch.
-        values: The value of every other name.
-        fixed_batch_size: The first dimension of the inputs if no dimension means the batch; 1 for a graph network.
-        edges: The names of the inputs that list the edges of a graph, ``""`` if none does.
+        inputs: Inputs with a number, a name or an expression for every dimension.
+        batch_names: Names of the batch.
+        values: Values of all other names.
+        fixed_batch_size: First dimension of the inputs if no dimension is the batch; 1 for a graph network.
+        edges: Names of the inputs that list the edges of a graph; ``""`` without any.
     """
 
     inputs: tuple[ValueInfo, ...]
@@ -120,12 +117,12 @@ class InputBinding:
 
 
 def bind_inputs(inputs: Sequence[ValueInfo], shape: Mapping[str, Sequence[int]], model: str) -> InputBinding:
-    """Return how the sizes of *inputs* follow from the batch size and the user's *shape*.
+    """Bind the free dimensions of *inputs* to the batch size or to the user's *shape*.
 
     Args:
-        inputs: As the file declares them.
+        inputs: The file's declarations.
         shape: ``{"input": (3, 224, 224)}`` for a whole input without its batch, ``{"seq": (128,)}`` for a name.
-        model: For messages.
+        model: Name in messages.
 
     Raises:
         GraphError: A free dimension has no value, or *shape* does not fit the file.
@@ -133,22 +130,25 @@ def bind_inputs(inputs: Sequence[ValueInfo], shape: Mapping[str, Sequence[int]],
     named = [_with_dimension_names(one, shape, model) for one in inputs]
     symbols = [name for one in named for size in one.sizes or () for name in dimension_names(size)]
     edges = edge_list_inputs([(one.name, one.sizes or (), one.element_type in ("int64", "int32")) for one in named])
-    if edges:  # of a graph network the free first dimensions count nodes and edges
+    # The free first dimensions of a graph network count nodes and edges.
+    if edges:
         batch_names = {name for name in symbols if "batch" in name.lower()}
     else:
         batch_names = _batch_names(named, symbols, shape)
     values = _shape_values(named, {*symbols}, batch_names, shape, model) if shape else {}
     _check_free(named, {*batch_names, *values}, model)
 
+    # Without a free batch the first fixed size is the likeliest batch; the reader tries others in its place.
     fixed = None
-    if not batch_names:  # the first size of the first input that has a fixed one
+    if not batch_names:
         first_sizes = [one.sizes[0] for one in named if one.sizes]
         fixed = 1 if edges else next((size for size in first_sizes if isinstance(size, int) and size > 0), None)
     return InputBinding(tuple(named), frozenset(batch_names), values, fixed, edges)
 
 
 def _with_dimension_names(one: ValueInfo, shape: Mapping[str, Sequence[int]], model: str) -> ValueInfo:
-    """Return *one* with a name for each free dimension; an input without a shape gets the user's."""
+    """Return *one* with a name for each free dimension."""
+    # Without a declared shape the user's counts, behind a batch.
     if one.sizes is None:
         if one.name not in shape:
             message = (
@@ -163,14 +163,17 @@ def _with_dimension_names(one: ValueInfo, shape: Mapping[str, Sequence[int]], mo
 
 
 def _batch_names(inputs: Sequence[ValueInfo], symbols: Sequence[str], shape: Mapping[str, Sequence[int]]) -> set[str]:
-    """Return the names that mean the batch: those that contain the word, else the free first dimensions."""
+    """Return the names of the batch: names with this word, else the free first dimensions."""
+    # A name in the user's shape is no batch, whatever it is called.
     explicit, plain, anonymous = set[str](), set[str](), set[str]()
     for name in symbols:
         if _BATCH_NAME.fullmatch(name) and name not in shape:
             explicit.add(name)
 
+    # A generated name says nothing, so beside an explicit name it may be the batch, too.
     for one in inputs:
         first = one.sizes[0] if one.sizes else None
+        # An expression such as batch*heads is no batch size of its own.
         if isinstance(first, str) and dimension_names(first) == (first,) and first not in shape:
             plain.add(first)
             if first == _UNNAMED.format(one.name, 0) or _GENERATED_NAME.fullmatch(first):
@@ -185,10 +188,10 @@ def _shape_values(
     shape: Mapping[str, Sequence[int]],
     model: str,
 ) -> dict[str, int]:
-    """Return the value of each name that the user's *shape* settles.
+    """Return the values of names in the user's *shape*.
 
     Raises:
-        GraphError: It does not fit the file.
+        GraphError: *shape* does not fit the file.
     """
     by_name = {one.name: one for one in inputs}
     known = sorted(by_name.keys() | symbols)
@@ -202,8 +205,9 @@ def _shape_values(
             )
             raise GraphError(message)
 
+    # Inputs first and names last: a name's own size replaces the one from an input.
     values: dict[str, int] = {}
-    for key in dict.fromkeys((*(name for name in by_name if name in shape), *shape)):  # names last: they count most
+    for key in dict.fromkeys((*(name for name in by_name if name in shape), *shape)):
         sizes = shape[key]
         if key not in by_name:
             if len(sizes) != 1:
@@ -212,6 +216,7 @@ def _shape_values(
             values[key] = _check_size(sizes[0], key)
             continue
 
+        # The user leaves the batch out, whichever axis it is.
         declared = by_name[key].sizes or ()
         rest = [size for size in declared if not (isinstance(size, str) and size in batch_names)]
         if len(rest) == len(declared) and len(sizes) == len(declared) - 1:
@@ -233,7 +238,8 @@ def _shape_values(
 
 
 def _check_free(inputs: Sequence[ValueInfo], known: set[str], model: str) -> None:
-    """Refuse a model with a free dimension that has no value."""
+    """Refuse a model that has a free dimension without a value."""
+    # Any value shows whether all names of an expression are known; with 1 no quotient is by 0.
     free: set[str] = set()
     for one in inputs:
         for term in one.sizes or ():

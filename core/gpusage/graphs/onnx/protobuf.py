@@ -1,9 +1,8 @@
-"""Protocol-buffer messages, read field by field from a file without what is large in them.
+"""Protocol-buffer messages, read field by field from a file without their large parts.
 
-1. A message of at most `INLINE_BYTES` is read whole; of a larger one only the headers of its fields are. So weights
+1. A message of at most `INLINE_BYTES` is read whole, a larger one by the headers of its fields alone. So weights
    inside the file cost one seek each and no memory.
-2. Each field and each byte that is read counts against a budget, so that no file, however made, takes long or much
-   memory.
+2. Each field and each byte counts against a budget, so that no file, however made, takes long or much memory.
 
 Why not the onnx package: docs/decisions/graphs.md.
 """
@@ -39,7 +38,7 @@ class WireError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A message that stays in the file: where it starts and ends."""
+    """A message that stays in the file, from *start* to *end*."""
 
     start: int
     end: int
@@ -50,23 +49,19 @@ Field = int | bytes | Span
 
 
 class Reader:
-    """Reads the fields of messages in one file, and counts them against the budget."""
+    """Reads the fields of messages in a file, and counts them against the budget."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._fields_left = MAXIMUM_FIELDS
         self._bytes_left = MAXIMUM_BYTES
 
-    def whole_file(self) -> Span:
-        """Return the file as one message."""
-        return Span(0, os.fstat(self._descriptor).st_size)
-
     def fields(self, message: Message) -> Iterator[tuple[int, Field]]:
         """Return each field's number with its value: an integer, bytes, or a span of the file.
 
         Raises:
             WireError: The message is malformed or cut off.
-            GraphError: The file has more fields than any model.
+            GraphError: The file has more fields than any real model.
         """
         return self._in_file(message) if isinstance(message, Span) else self._in_memory(message)
 
@@ -77,6 +72,7 @@ class Reader:
         if isinstance(value, Span):
             raise WireError
 
+        # A packed field is one run of varints; an unpacked one comes here once an element.
         elements = []
         position = 0
         while position < len(value):
@@ -86,7 +82,7 @@ class Reader:
         return elements
 
     def floats(self, value: Field) -> tuple[float, ...]:
-        """Return the single-precision numbers of a repeated field, packed or not; none if they are many."""
+        """Return the single-precision numbers of a repeated field, packed or not; empty if there are many."""
         if not isinstance(value, bytes) or len(value) % _WIDTHS[_FIXED32]:
             raise WireError
         count = len(value) // _WIDTHS[_FIXED32]
@@ -99,7 +95,7 @@ class Reader:
         """Charge *count* fields to the budget.
 
         Raises:
-            GraphError: It is used up.
+            GraphError: The budget is used up.
         """
         self._fields_left -= count
         if self._fields_left < 0:
@@ -115,8 +111,10 @@ class Reader:
     def _in_memory(self, message: bytes) -> Iterator[tuple[int, Field]]:
         position, end = 0, len(message)
         while position < end:
+            # Nearly all keys have one byte, and this loop runs for each field of a model.
             key = message[position]
             position += 1
+            # Nearly all keys have one byte, which needs no call.
             if key > _SEVEN_BITS:
                 key, position = varint(message, position - 1)
             kind = self._field_kind(key)
@@ -134,9 +132,11 @@ class Reader:
             position = stop
 
     def _in_file(self, message: Span) -> Iterator[tuple[int, Field]]:
+        # Headers are read in windows: alone, each would be a call of the system.
         window, base = b"", 0
         position = message.start
         while position < message.end:
+            # One read serves many small fields; a large one is skipped.
             if position + _HEADER_BYTES > base + len(window):
                 window, base = self._read(position, _WINDOW_BYTES), position
             key, offset = varint(window, position - base)
@@ -167,17 +167,19 @@ class Reader:
         return os.pread(self._descriptor, length, position)
 
     def _field_kind(self, key: int) -> int:
-        """Count one field against the budget, and return how its value is laid out."""
+        """Count a field against the budget, and return the wire type of its value."""
         self._fields_left -= 1
         kind = key & 7
+        # All three faults in one line, for it runs once a field.
         if key < _FIRST_KEY or kind not in _KINDS or self._fields_left < 0:
+            # An exceeded budget has an error of its own.
             self.charge(0)
             raise WireError
         return kind
 
 
 class Fields(defaultdict[int, list[Field]]):
-    """The fields of one small message by their numbers; of a scalar that is written several times, the last counts."""
+    """The fields of a small message by their numbers; the last of several scalars counts, as protobuf demands."""
 
     def __init__(self, reader: Reader, message: Message) -> None:
         super().__init__(list)
@@ -186,7 +188,7 @@ class Fields(defaultdict[int, list[Field]]):
             self[number].append(value)
 
     def text(self, number: int) -> str:
-        """Return the text in field *number*, ``""`` if there is none."""
+        """Return the text in field *number*, or ``""``."""
         return as_text(self[number][-1]) if self[number] else ""
 
     def texts(self, number: int) -> tuple[str, ...]:
@@ -198,7 +200,7 @@ class Fields(defaultdict[int, list[Field]]):
         return list(map(as_message, self[number]))
 
     def unsigned(self, number: int, default: int = 0) -> int:
-        """Return the unsigned integer in field *number*, *default* if there is none."""
+        """Return the unsigned integer in field *number*, or *default*."""
         return as_unsigned(self[number][-1]) if self[number] else default
 
     def integers(self, number: int) -> list[int]:
@@ -213,7 +215,9 @@ def varint(message: bytes, position: int) -> tuple[int, int]:
         if value <= _SEVEN_BITS:
             return value, position + 1
 
+        # Seven bits a byte, the lowest first; ten bytes hold 64 bits, and more bits than these do not count.
         value &= _SEVEN_BITS
+        # Ten bytes hold 64 bits; a longer varint is no number.
         for index in range(1, _VARINT_BYTES):
             byte = message[position + index]
             value |= (byte & _SEVEN_BITS) << (7 * index)
@@ -233,7 +237,7 @@ def as_message(value: Field) -> Message:
     """Return the *value* of a field that holds a message.
 
     Raises:
-        WireError: It holds something else.
+        WireError: The field holds something else.
     """
     if isinstance(value, int):
         raise WireError

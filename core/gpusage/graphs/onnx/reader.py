@@ -1,8 +1,8 @@
 """Reads ONNX files: the graph alone, never the weights, for any batch size.
 
 The model runs twice on shapes alone, at two batch sizes; a size that grows with the batch is a multiple of it. A file
-that was exported for one batch size is tried at two others, which counts only if all sizes follow. The steps of a run
-become nodes: those that cost a GPU time, with what their cost depends on; constants and arithmetic on shapes are free.
+that was exported for one batch size runs at two others, which counts only if all sizes follow. Steps of a run that
+cost a GPU time become nodes with the figures of their cost; constants and arithmetic on shapes are free.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Attribute, ModelGraph, Node, Precision, Shape
 
 BATCHES = (8, 12)
-"""The batch sizes at which a model runs. Both divide by 2 and 4: some models split the batch."""
+"""Batch sizes of the two runs. Both divide by 2 and 4, because some models split the batch."""
 
 _RECURRENT = ("LSTM", "GRU", "RNN")
 # Of the input of a convolution of images: batch, channels, height and width.
@@ -100,15 +100,14 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
     """
     with open_regular_file(source) as descriptor:
         model = read_file(source, descriptor)
+        # Fused nodes first: a fused convolution may have a folded normalization.
         graph, folded_count = restore_batch_normalizations(split_fused_nodes(model.graph))
         model = replace(model, graph=graph)
         binding = bind_inputs(model.graph.inputs, shape, source)
         trace, merged, fixed = _run_at_batches(model, binding, source)
 
-    quantized: Counter[str] = Counter()
-    for step in trace.steps:
-        if _QUANTIZED.search(step.op_type):
-            quantized[step.op_type] += 1
+    # The graph lists quantized operators with the unknown ones; a note of its own explains them.
+    quantized = Counter(step.op_type for step in trace.steps if _QUANTIZED.search(step.op_type))
     graph_of_run = to_graph(
         replace(merged.run, unknown=merged.run.unknown | quantized),
         name=printable(PurePath(source).stem),
@@ -121,7 +120,8 @@ def read_model(source: str, shape: Mapping[str, Sequence[int]]) -> ModelGraph:
 
 
 def _tied_count(trace: Trace, initializers: Mapping[str, OnnxTensor]) -> int:
-    """Return the elements of the weights that are the transpose of another: exporters fold tied weights so."""
+    """Return the number of elements in weights that are the transpose of another weight."""
+    # An output layer may share the embedding's weights; exporters then write the transpose as a weight of its own.
     seen: set[tuple[Shape, bytes]] = set()
     tied = 0
     for name, count in trace.weight_counts.items():
@@ -138,7 +138,7 @@ def _tied_count(trace: Trace, initializers: Mapping[str, OnnxTensor]) -> int:
 
 
 def _run_at_batches(model: OnnxModel, binding: InputBinding, source: str) -> tuple[Trace, MergedRun, int | None]:
-    """Return a run, its nodes, and the batch size if the file works at one alone."""
+    """Return a run, its nodes, and the batch size if the file works at a single one."""
     cause: InferenceError | None = None
     try:
         first, second = (infer(model, binding.shapes(batch), binding.symbols(batch)) for batch in BATCHES)
@@ -151,7 +151,7 @@ def _run_at_batches(model: OnnxModel, binding: InputBinding, source: str) -> tup
             if binding.fixed_batch_size is None or _follows_batch(merged):
                 return first, merged, None
 
-    # At the batch size that the file was exported for; one with a free batch that works at none runs at 1.
+    # The batch size that the file was exported for. A file with a free batch that works at neither size runs at 1.
     batch = binding.fixed_batch_size or 1
     try:
         trace = infer(model, binding.shapes(batch), binding.symbols(batch))
@@ -166,9 +166,11 @@ def _run_at_batches(model: OnnxModel, binding: InputBinding, source: str) -> tup
     if binding.fixed_batch_size is not None:
         recurrent = next((node for node in run.nodes if node.op_type in _RECURRENT and node.inputs), None)
         if recurrent is not None:
-            batch = recurrent.inputs[0][_batch_axis(recurrent)]  # the inputs' first size may count time steps
+            # The inputs' first size may count time steps.
+            batch = recurrent.inputs[0][_batch_axis(recurrent)]
         elif _first_image_shape(run.nodes)[:1] == (1,):
-            batch = 1  # the inputs' first size may be an image's channels or height
+            # The inputs' first size may be an image's channels or height.
+            batch = 1
         elif (scaled := scale_one_batch(run, batch)) is not None:
             return trace, MergedRun(run=scaled, uneven=Counter(), squared=Counter()), None
     return trace, MergedRun(run=run, uneven=Counter(), squared=Counter()), batch
@@ -193,7 +195,7 @@ def _follows_batch(merged: MergedRun) -> bool:
 
 
 def _first_image_shape(nodes: Sequence[Node]) -> Shape:
-    """Return the input shape of the first convolution of images, ``()`` if there is none."""
+    """Return the input shape of the first convolution of images, or ``()``."""
     shapes = (node.inputs[0] for node in nodes if node.op_type == "Conv" and node.inputs)
     return next((shape for shape in shapes if len(shape) == _IMAGE_RANK), ())
 
@@ -204,7 +206,7 @@ def _batch_axis(recurrent: Node) -> int:
 
 
 def _notes(merged: MergedRun, fixed: int | None, binding: InputBinding, folded_count: int) -> list[str]:
-    """Return the notes on how the file was read, one sentence each."""
+    """Return the notes on the reading of the file, a sentence each."""
     notes = []
     if fixed is not None and binding.edges:
         notes.append(edges_note(printable(binding.edges)))
@@ -229,7 +231,8 @@ def _notes(merged: MergedRun, fixed: int | None, binding: InputBinding, folded_c
 
 def _with_weight_precision(graph: ModelGraph, quantized: Counter[str], trace: Trace) -> ModelGraph:
     """Return *graph*, which has *quantized* operators, with the precision of its weights, and a note."""
-    floats = [*trace.float_products.values()][:-1]  # quantizers often leave the last layer in floats
+    # Without the last layer, which quantizers often leave in floats.
+    floats = [*trace.float_products.values()][:-1]
     float_part = sum(floats) / max(sum(trace.weight_counts.values()), 1)
     operators = _join_counts(quantized)
     if _UNCOUNTED in quantized:
@@ -255,10 +258,11 @@ def _join_counts(counts: Counter[str]) -> str:
 
 
 def merge_traces(first: Trace, second: Trace) -> MergedRun | None:
-    """Return the nodes of the runs at `BATCHES` for any batch size, ``None`` if the runs have different operators."""
+    """Return the nodes of the runs at `BATCHES` for any batch size; ``None`` if the runs have different operators."""
     if len(first.steps) != len(second.steps):
         return None
 
+    # A step is free in both runs or in neither, so that the nodes of both match.
     free = []
     for one, other in zip(first.steps, second.steps, strict=True):
         if one.op_type != other.op_type or len(one.outputs) != len(other.outputs):
@@ -268,7 +272,7 @@ def merge_traces(first: Trace, second: Trace) -> MergedRun | None:
 
 
 def _is_free(one: Step, other: Step) -> bool:
-    """Return whether a step costs nothing: its outputs are constants of the file, or numbers that shapes depend on.
+    """Return whether a step costs nothing, with outputs that are constants of the file or numbers for shapes.
 
     Args:
         one: The step at one batch size.
@@ -282,20 +286,22 @@ def _is_free(one: Step, other: Step) -> bool:
 
 
 def _nodes(trace: Trace, free: Sequence[bool]) -> ModelRun:
-    """Return the steps of a run as nodes; *free* has the steps that are none."""
+    """Return the steps of a run as nodes, without the *free* ones."""
     node_of_step: list[int | None] = []
     nodes: list[Node] = []
     producers: list[tuple[int, ...]] = []
     unknown: Counter[str] = Counter()
 
     def producer_of(value: Value) -> int | None:
-        """Return the node or input that has *value*, ``None`` if it is a constant or arithmetic on shapes."""
+        """Return the node or input of *value*; ``None`` for a constant or arithmetic on shapes."""
+        # Inputs have negative numbers, and stay as they are.
         return value.producer if value.producer is None or value.producer < 0 else node_of_step[value.producer]
 
     for step, is_free in zip(trace.steps, free, strict=True):
         if is_free:
             node_of_step.append(None)
             continue
+        # A step that costs nothing is not a node: its readers read its input.
         forwarded = _forwarded_value(trace, step)
         if forwarded is not None:
             node_of_step.append(producer_of(forwarded))
@@ -325,15 +331,13 @@ def _nodes(trace: Trace, free: Sequence[bool]) -> ModelRun:
 
 
 def _forwarded_value(trace: Trace, step: Step) -> Value | None:
-    """Return the input that *step* returns at no cost, ``None`` if it does work.
-
-    torch.onnx exports a safe softmax as ``Where(IsNaN(softmax), 0, softmax)``. In training that is one
-    fused kernel: the test and the choice are free.
-    """
+    """Return the input that *step* returns at no cost; ``None`` for a step that works."""
     first = step.inputs[0] if step.inputs else None
     if step.op_type in _FREE and first is not None:
         return first
 
+    # torch.onnx exports a safe softmax as ``Where(IsNaN(softmax), 0, softmax)``. In training that is one fused
+    # kernel: the test and the choice are free.
     if step.op_type == "Where" and first is not None and first.producer is not None and first.producer >= 0:
         test = trace.steps[first.producer]
         last = step.inputs[2]
@@ -344,10 +348,7 @@ def _forwarded_value(trace: Trace, step: Step) -> Value | None:
 
 
 def _attention_inputs(step: Step, read: Sequence[tuple[Shape, int]]) -> list[tuple[Shape, int]]:
-    """Return an attention's inputs with query, keys and values apart, which may be packed in one or two tensors.
-
-    Keys and values are as long as the caches that it writes, if it does: they include those of earlier steps.
-    """
+    """Return an attention's inputs with query, keys and values apart, also if the file packs them in fewer tensors."""
     (query, producer), *others = read
     packed = len(step.inputs) < 2 or step.inputs[1] is None  # query and key
     together = not packed and (len(step.inputs) < 3 or step.inputs[2] is None)  # key and value
@@ -357,6 +358,7 @@ def _attention_inputs(step: Step, read: Sequence[tuple[Shape, int]]) -> list[tup
     elif together:
         others = [*others[:1], *others]
 
+    # Keys and values are as long as the caches that the node writes, with the keys and values of earlier steps.
     caches = [value.shape for value in step.outputs[1:] if value.shape is not None]
     caches = [caches[0][1:]] * 2 if packed and len(caches) == 1 else caches
     past = sum(value is not None for value in step.inputs[3:])
@@ -366,7 +368,7 @@ def _attention_inputs(step: Step, read: Sequence[tuple[Shape, int]]) -> list[tup
 
 
 def _node(step: Step, inputs: tuple[Shape, ...]) -> Node:
-    """Return *step* as a node with the weights and the attributes that its cost depends on."""
+    """Return *step* as a node with the weights and the attributes of its cost."""
     op_type = _SAME_WORK.get(step.op_type, step.op_type)
     packed = packed_weight(step.op_type, step.attributes)
     parameters = [
@@ -376,7 +378,8 @@ def _node(step: Step, inputs: tuple[Shape, ...]) -> Node:
     ]
     if packed:
         parameters = [packed]
-    if step.op_type.startswith("Q"):  # of a quantized product the matrix first, then its scales
+    # The matrix of a quantized product comes before its scales.
+    if step.op_type.startswith("Q"):
         parameters.sort(key=len, reverse=True)
 
     attributes: list[tuple[str, Attribute]] = []
@@ -384,6 +387,7 @@ def _node(step: Step, inputs: tuple[Shape, ...]) -> Node:
         setting = step.attributes.get(name)
         if isinstance(setting, tuple):
             attributes.append((name, tuple(map(int, setting))))
+        # NOTSET is the default of auto_pad: explicit pads count.
         elif isinstance(setting, (int, float)) or (isinstance(setting, str) and setting not in {"", "NOTSET"}):
             attributes.append((name, setting))
     return Node(

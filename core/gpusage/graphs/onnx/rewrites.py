@@ -1,10 +1,10 @@
-"""Rewrites of a graph: what an exporter folded, fused or split becomes the operators that PyTorch trains with.
+"""Rewrites of a graph: folded, fused and split operators become the operators that PyTorch trains with.
 
 The job trains the model as PyTorch defines it, and the predictors were fitted on those operators.
 
-1. Before the run: the order of the nodes, batch normalizations that were folded into convolutions, and nodes that
-   ONNX Runtime fused.
-2. After it: operators that were split because older ONNX operator sets lack them.
+1. Before the run: the order of the nodes, batch normalizations that an exporter folded into convolutions, and fused
+   nodes of ONNX Runtime.
+2. After it: operators that exporters split because older ONNX operator sets lack them.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ def sorted_nodes(graph: OnnxGraph) -> Iterable[OnnxNode]:
         GraphError: They have a cycle.
     """
     producers = {name: index for index, node in enumerate(graph.nodes) for name in node.outputs if name}
+    # Nearly all files keep ONNX's rule.
     if all(producers.get(name, -1) < index for index, node in enumerate(graph.nodes) for name in node.inputs):
         return graph.nodes
 
-    # Kahn's algorithm: a node is ready when all that it reads has been written.
+    # Kahn's algorithm: a node is ready when all producers of its inputs are in the list.
     waiting = [len({producers[name] for name in node.inputs if name in producers}) for node in graph.nodes]
     readers: dict[int, set[int]] = {}
     for index, node in enumerate(graph.nodes):
@@ -89,6 +90,7 @@ def restore_batch_normalizations(graph: OnnxGraph) -> tuple[OnnxGraph, int]:
             nodes.append(node)
             continue
 
+        # The bias goes, because the normalization has a shift.
         before = f"{node.outputs[0]}/before_normalization"
         names = [f"{node.outputs[0]}/{name}" for name in _STATISTICS]
         for name in names:
@@ -111,6 +113,7 @@ def split_fused_nodes(graph: OnnxGraph) -> OnnxGraph:
     nodes: list[OnnxNode] = []
     for node in graph.nodes:
         fused = node
+        # A convolution in blocks has another layout of its weight than ONNX's.
         if node.domain == BLOCKED:
             fused = replace(node, domain=RUNTIME, op_type="BlockedConv" if node.op_type == "Conv" else node.op_type)
         split = _SPLITS.get(fused.op_type) if fused.domain == RUNTIME and fused.outputs else None
@@ -124,6 +127,7 @@ def split_fused_nodes(graph: OnnxGraph) -> OnnxGraph:
 
 def _convolution(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
     """Yield a convolution, the sum with its fourth input, and the activation."""
+    # ONNX Runtime adds the fourth input before the activation: a residual block in one node.
     data, weight, bias, summand, *_ = inputs
     out = node.outputs[0]
     op_type = "Conv" if node.op_type == "FusedConv" else node.op_type
@@ -135,6 +139,8 @@ def _convolution(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
         steps.append(("Add", (summand,), {}))
     if isinstance(activation, str) and activation:
         steps.append((activation, (), {}))
+
+    # Each step reads the one before; the last one writes the node's own output.
     names = [f"{out}/{place}" for place in range(1, len(steps))]
     for (kind, others, attributes), (before, after) in zip(steps, pairwise(["", *names, out]), strict=True):
         domain = RUNTIME if kind == "BlockedConv" else ""
@@ -144,6 +150,7 @@ def _convolution(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
 def _channels_last(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
     """Yield a convolution of images in NHWC layout, between transpositions."""
     out = node.outputs[0]
+    # ONNX counts channels first.
     yield OnnxNode(node.name, "Transpose", "", inputs[:1], (f"{out}/data",), _TO_CHANNELS_FIRST)
     yield OnnxNode(node.name, "Transpose", "", inputs[1:2], (f"{out}/weight",), _TO_CHANNELS_FIRST)
     channels_first = replace(node, inputs=(f"{out}/data", f"{out}/weight", *inputs[2:4]), outputs=(f"{out}/turned",))
@@ -152,9 +159,10 @@ def _channels_last(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode
 
 
 def _attention(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
-    """Yield the product that computes query, key and value, and the attention that reads them as one tensor."""
+    """Yield the product that computes query, key and value, and the attention that reads them as a single tensor."""
     data, weight, bias, mask, past, *_ = inputs
     product, domain = "MatMul", ""
+    # Scales of the quantized operator stand before the mask, its zero points before the past.
     if node.op_type == "QAttention":
         mask, past = inputs[5], inputs[8]
         product, domain = "MatMulIntegerToFloat", RUNTIME
@@ -171,9 +179,11 @@ def _embedding(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
     """Yield the embeddings of words, positions and segments, their sum, and its normalization."""
     words, segments, word_table, position_table, segment_table, scale, shift, mask, positions = inputs[:9]
     out, lengths, total = (*node.outputs, "", "")[:3]
+    # Positions that are left out are as many as the words.
     tables = [(word_table, words), (position_table, positions or words)]
     if segments and segment_table:
         tables.append((segment_table, segments))
+    # Without positions of its own an embedding counts from 0; any indices have the words' shape.
     for number, (table, indices) in enumerate(tables):
         yield OnnxNode(node.name, "Gather", "", (table, indices), (f"{out}/{number}",), {})
     sums = [f"{out}/0", *(f"{out}/sum{number}" for number in range(1, len(tables) - 1)), total or f"{out}/sum"]
@@ -184,7 +194,7 @@ def _embedding(node: OnnxNode, inputs: tuple[str, ...]) -> Iterator[OnnxNode]:
         yield OnnxNode(node.name, "ReduceSum", "", (mask or words,), (lengths,), {"axes": (1,), "keepdims": 0})
 
 
-# Of the operators below; an input that a node leaves out is ``""``.
+# Most inputs of an operator below; a missing input is ``""``.
 _MAXIMUM_INPUTS = 9
 _SPLITS: Mapping[str, Callable[[OnnxNode, tuple[str, ...]], Iterator[OnnxNode]]] = {
     **dict.fromkeys(("FusedConv", "BlockedConv"), _convolution),
@@ -194,12 +204,8 @@ _SPLITS: Mapping[str, Callable[[OnnxNode, tuple[str, ...]], Iterator[OnnxNode]]]
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FusedNode:
-    """The node that replaces the last node of a pattern, and the producers of its inputs."""
-
-    node: Node
-    producers: tuple[int, ...]
+FusedNode = tuple[Node, tuple[int, ...]]
+"""The node that replaces the last node of a pattern, and the producers of its inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +216,8 @@ class Dataflow:
     producers: Sequence[tuple[int, ...]]
 
     def producer(self, index: int, op_types: Sequence[str], input_count: int = 1, place: int = 0) -> int:
-        """Return who produces input *place* of node *index*, -1 unless of *op_types* and with *input_count* inputs."""
+        """Return the producer of input *place* of a node; -1 unless of *op_types* and with *input_count* inputs."""
+        # -1 goes through a chain of calls, so a pattern reads as one expression.
         producer = self.producers[index][place] if index >= 0 and place < len(self.producers[index]) else -1
         matches = (
             producer >= 0 and self.nodes[producer].op_type in op_types and len(self.producers[producer]) == input_count
@@ -218,22 +225,24 @@ class Dataflow:
         return producer if matches else -1
 
     def source(self, index: int) -> int | None:
-        """Return the producer of the first input of node *index*, ``None`` if there is no such node."""
+        """Return the producer of the first input of node *index*; ``None`` without such a node."""
         return self.producers[index][0] if index >= 0 and self.producers[index] else None
 
 
 def fuse_patterns(run: ModelRun) -> ModelRun:
-    """Return *run* with the last node of each known pattern replaced by the one operator that the pattern computes.
+    """Return *run* with the last node of each known pattern replaced by the operator that the pattern computes.
 
     The other nodes of the pattern stay, but no node reads them, and `without_dead_nodes` removes them.
     """
+    # Later patterns see earlier replacements, for they read these lists.
     nodes, producers = list(run.nodes), list(run.producers)
     flow = Dataflow(nodes, producers)
     for index, node in enumerate(run.nodes):
         for pattern in _PATTERNS.get(node.op_type, ()):
             fused = pattern(flow, index)
             if fused is not None:
-                nodes[index], producers[index] = fused.node, fused.producers
+                # `flow` reads the same lists, so later patterns may contain the new node.
+                nodes[index], producers[index] = fused
                 break
 
     return replace(run, nodes=tuple(nodes), producers=tuple(producers))
@@ -250,23 +259,22 @@ def _gate(flow: Dataflow, index: int) -> FusedNode | None:
 
 def _gelu(flow: Dataflow, index: int) -> FusedNode | None:
     """Match x * (1 + erf(x / sqrt 2)) / 2, with the half before, between or after; Gelu is new in operator set 20."""
-    if len(flow.producers[index]) == 1:  # the half comes last
-        product = flow.producer(index, ("Mul",), input_count=_PAIR)
-        return _half_gelu(flow, index, product, halved=False) if product >= 0 else None
-    return _half_gelu(flow, index, index, halved=True)
+    # A last node with one activation is the product with the constant half.
+    halved = len(flow.producers[index]) != 1
+    product = index if halved else flow.producer(index, ("Mul",), input_count=_PAIR)
+    if product < 0:
+        return None
 
-
-def _half_gelu(flow: Dataflow, last: int, product: int, *, halved: bool) -> FusedNode | None:
     for sum_, other in _operand_orders(flow, product):
         scaled = flow.producer(flow.producer(flow.producer(product, ("Add",), place=sum_), ("Erf",)), ("Mul", "Div"))
         start = flow.source(scaled)
         if start is None:
             continue
         if not halved and flow.producers[product][other] == start:
-            return _unary_node(flow, last, 0, "Gelu", start)
+            return _unary_node(flow, index, 0, "Gelu", start)
         half = flow.producer(product, ("Mul", "Div"), place=other)
         if halved and flow.source(half) == start:
-            return _unary_node(flow, last, 0, "Gelu", start)
+            return _unary_node(flow, index, 0, "Gelu", start)
 
     return None
 
@@ -279,13 +287,14 @@ def _layer_normalization(flow: Dataflow, index: int) -> FusedNode | None:
     if quotient < 0 or len(shift.parameters) != 1 or len(flow.nodes[scale].parameters) != 1:
         return None
 
+    # The same difference stands in the quotient and, squared, in the variance; exporters may write it twice.
     centred = flow.producer(quotient, ("Sub",), input_count=_PAIR)
     start = flow.source(centred)
     variance = flow.producer(flow.producer(quotient, ("Sqrt",), place=1), ("Add",))
-    square = flow.producer(flow.producer(variance, ("ReduceMean",)), ("Pow", "Mul"))
-    square = (
-        square if square >= 0 else flow.producer(flow.producer(variance, ("ReduceMean",)), ("Mul",), input_count=_PAIR)
-    )
+    mean_square = flow.producer(variance, ("ReduceMean",))
+    square = flow.producer(mean_square, ("Pow", "Mul"))
+    if square < 0:  # a product of the difference with itself has two inputs
+        square = flow.producer(mean_square, ("Mul",), input_count=_PAIR)
     again = flow.producer(square, ("Sub",), input_count=_PAIR)
     mean = flow.producer(centred, ("ReduceMean",), place=1)
     if start is None or flow.source(again) != start or flow.source(mean) != start:
@@ -299,14 +308,14 @@ def _layer_normalization(flow: Dataflow, index: int) -> FusedNode | None:
         parameters=parameters,
         attributes=(("axis", -len(parameters[0])),),
     )
-    return FusedNode(node, (start,))
+    return node, (start,)
 
 
 def _unary_node(flow: Dataflow, index: int, place: int, op_type: str, start: int | None = None) -> FusedNode:
-    """Return node *index* as an *op_type* with one input, which has the output's shape."""
+    """Return node *index* as an *op_type* with a single input of the output's shape."""
     node = flow.nodes[index]
     source = flow.producers[index][place] if start is None else start
-    return FusedNode(replace(node, op_type=op_type, inputs=node.outputs[:1], parameters=(), attributes=()), (source,))
+    return replace(node, op_type=op_type, inputs=node.outputs[:1], parameters=(), attributes=()), (source,)
 
 
 def _operand_orders(flow: Dataflow, index: int) -> Iterator[tuple[int, int]]:

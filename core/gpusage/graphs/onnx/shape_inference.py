@@ -26,28 +26,28 @@ from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import Shape
 
 MAXIMUM_LOOP_STEPS = 12_000
-"""In all iterations of all loops together: a longer loop would delay a job's submission."""
+"""Steps in all iterations of all loops together: a longer loop would delay a job's submission."""
 DOMAINS = ("", "com.microsoft")
-"""The operators of ONNX and of ONNX Runtime, which the rules describe."""
+"""Domains of the operators with rules: ONNX's and ONNX Runtime's."""
 
 _WEIGHTS = ("float", "int8")
 # Operators that read most of a model's weights.
 _PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
 _PACKED = ("MatMulNBits", "MatMulBnb4")
-# Constant inputs that are not trained: what a layer updates, which PyTorch has as buffers, and zeros to scatter to.
+# Untrained constant inputs: running statistics, which PyTorch has as buffers, and the zeros below a scatter.
 _UNTRAINED = {"BatchNormalization": slice(3, 5), **dict.fromkeys(("ScatterElements", "ScatterND"), slice(1))}
 
 
 class InferenceError(Exception):
-    """A node cannot take its inputs; the text says which one."""
+    """A node cannot take its inputs; the text names the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operator as it ran.
+    """An operator of a run.
 
     Attributes:
-        known: A rule gave its output shapes, from certain input shapes.
+        known: Whether a rule gave the output shapes, from certain input shapes.
     """
 
     op_type: str
@@ -62,8 +62,8 @@ class Trace:
     """A whole run.
 
     Attributes:
-        weight_counts: The elements of each weight that was read, by name.
-        float_products: Of those, the weights that products read as floats.
+        weight_counts: Number of elements of each weight in use, by name.
+        float_products: The same of weights that products read as floats.
     """
 
     inputs: tuple[tuple[str, Shape], ...] = ()
@@ -75,7 +75,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """The values that a graph's nodes can read by name: its own, then those of the graph around it."""
+    """The values that a graph's nodes can read by name: its own, then the values of the graph around it."""
 
     values: dict[str, Value]
     declared: Mapping[str, ValueInfo]
@@ -83,7 +83,7 @@ class _Scope:
     depth: int = 0
 
     def find(self, name: str) -> Value | None:
-        """Return the value of this name, of the innermost graph that has one."""
+        """Return the value of *name* from the innermost graph that has it."""
         scope: _Scope | None = self
         while scope is not None:
             if name in scope.values:
@@ -96,9 +96,9 @@ def infer(model: OnnxModel, inputs: Mapping[str, Shape], symbols: Mapping[str, i
     """Return the run of *model* on inputs of the shapes *inputs*.
 
     Args:
-        model: As the file has it.
-        inputs: The shape of every input.
-        symbols: The value of each dimension that the file names.
+        model: The file's model.
+        inputs: Shape of every input.
+        symbols: Value of each named dimension.
 
     Raises:
         InferenceError: The shapes do not fit an operator.
@@ -108,7 +108,7 @@ def infer(model: OnnxModel, inputs: Mapping[str, Shape], symbols: Mapping[str, i
 
 
 class _Interpreter:
-    """Runs one model once."""
+    """Runs a model once."""
 
     def __init__(self, model: OnnxModel, symbols: Mapping[str, int]) -> None:
         self._model = model
@@ -130,7 +130,9 @@ class _Interpreter:
 
     def _run_graph(self, graph: OnnxGraph, scope: _Scope) -> tuple[Value, ...]:
         for name, tensor in graph.initializers.items():
-            if name not in scope.values:  # a loop's body is run several times, and may read what it is called with
+            # The inputs of a loop's body may replace its initializers.
+            if name not in scope.values:
+                # A single number is a scale or an exponent, not a weight.
                 is_weight = tensor.element_type in _WEIGHTS and prod(tensor.shape) > 1
                 scope.values[name] = Value(
                     tensor.shape, tensor.element_type, tensor.values, constant=True, is_weight=is_weight
@@ -144,6 +146,7 @@ class _Interpreter:
     def _run_node(self, node: OnnxNode, scope: _Scope) -> list[Value]:
         inputs = tuple(self._lookup(scope, name, node.name) if name else None for name in node.inputs)
         function = self._model.functions.get((node.domain, node.op_type))
+        # Functions may call themselves, and a small file may unroll to many steps.
         if scope.depth >= MAXIMUM_DEPTH or len(self._trace.steps) >= MAXIMUM_NODES:
             message = (
                 f"Model must run in at most {MAXIMUM_NODES} steps, {MAXIMUM_DEPTH} graphs deep; "
@@ -163,15 +166,17 @@ class _Interpreter:
     def _run_function(
         self, function: OnnxGraph, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope
     ) -> list[Value]:
-        """Run a function of the file as if its nodes stood in place of the call."""
+        """Run a function of the file in place of its call."""
+        # A function sees nothing of its caller but its inputs, so its scope has no parent.
         names = (one.name for one in function.inputs)
         values = {name: value for name, value in zip(names, inputs, strict=False) if value is not None}
         bound = replace(function, nodes=tuple(_bind_attributes(inner, node.attributes) for inner in function.nodes))
         return list(self._run_graph(bound, _Scope(values, {}, depth=scope.depth + 1)))
 
     def _run_branch(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
-        """Run the branch that the condition selects; if that depends on a user's data, the longer one."""
+        """Run the branch of the condition; the longer branch if the condition depends on a user's data."""
         branches = [self._body(node, name) for name in ("then_branch", "else_branch")]
+        # The longer branch is the pessimistic one, for time and for memory.
         condition = inputs[0].elements if inputs and inputs[0] else None
         graphs = [branch for branch in branches if branch is not None]
         if len(graphs) != len(branches):
@@ -181,7 +186,7 @@ class _Interpreter:
         return list(self._run_graph(branch, _Scope({}, branch.declared, scope, scope.depth + 1)))
 
     def _run_loop(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Value]:
-        """Run all iterations of a loop; if their number is unknown or very large, record one unknown operator."""
+        """Run all iterations of a loop; if their number is unknown or very large, record an unknown operator."""
         body = self._body(node, "body")
         if body is None:
             raise _mismatch(node, inputs)
@@ -191,7 +196,8 @@ class _Interpreter:
             raise _mismatch(node, inputs)
 
         results = None if plan is None else self._run_iterations(body, plan, scope)
-        if results is None:  # what it ran until then does not count
+        # The iterations until then do not count.
+        if results is None:
             del self._trace.steps[start:]
             outer = (scope.find(name) for name in self._captured_names(body))
             read = (*inputs, *(value for value in outer if value is not None))
@@ -222,7 +228,8 @@ class _Interpreter:
             values = dict(zip((one.name for one in body.inputs), inputs, strict=True))
             before = len(self._trace.steps)
             outputs = list(self._run_graph(body, _Scope(values, body.declared, scope, scope.depth + 1)))
-            self._loop_steps += 1 + max(0, len(self._trace.steps) - before)  # an inner loop may have removed steps
+            # One more for the iteration itself, which may be empty; an inner loop may have removed steps.
+            self._loop_steps += 1 + max(0, len(self._trace.steps) - before)
 
             state = outputs[: len(state)]
             for row, value in zip(rows, outputs[len(state) :], strict=True):
@@ -230,10 +237,11 @@ class _Interpreter:
         return None
 
     def _stack_rows(self, name: str, row: list[Value]) -> Value:
-        """Return one output's rows of all iterations as one tensor."""
+        """Return an output's rows of all iterations as a tensor."""
         shape = row[0].shape if row else None
         if shape is None or any(value.shape != shape for value in row):
             return Value(None, is_estimated=True)
+        # A GPU copies the rows, as a concatenation does.
         node = OnnxNode(name, "Concat", "", (), (name,), {"axis": 0})
         result = Result((len(row), *shape), row[0].element_type)
         known = not any(value.is_estimated for value in row)
@@ -241,6 +249,7 @@ class _Interpreter:
 
     def _captured_names(self, graph: OnnxGraph, depth: int = 0) -> list[str]:
         """Return the names that *graph*, or a graph in it, reads from the graphs around it."""
+        # What a body reads from outside counts as read by the loop.
         own = {*graph.initializers, *(one.name for one in graph.inputs)}
         read: dict[str, None] = {}
         for node in graph.nodes:
@@ -259,6 +268,7 @@ class _Interpreter:
         message = node.attributes.get(name)
         if not isinstance(message, (bytes, Span)):
             return None
+        # Two nodes with equal bodies share the parsed graph: a body is never changed.
         if message not in self._bodies:
             self._bodies[message] = split_fused_nodes(read_subgraph(self._model.reader, message))
         return self._bodies[message]
@@ -274,8 +284,9 @@ class _Interpreter:
             except UnresolvedError:
                 results = None
             except (MismatchError, ArithmeticError, ValueError, IndexError, TypeError) as error:
+                # With estimated inputs the guess may be wrong, and not the file.
                 if not is_estimated:
-                    raise _mismatch(node, inputs) from error  # a guess may be at fault, the file is not
+                    raise _mismatch(node, inputs) from error
 
         known = results is not None and not is_estimated
         return self._record(node, inputs, results or self._declared_results(node, inputs, scope), known=known)
@@ -283,6 +294,7 @@ class _Interpreter:
     def _record(
         self, node: OnnxNode, inputs: tuple[Value | None, ...], results: list[Result], *, known: bool
     ) -> list[Value]:
+        # Results of constants are constants, except random numbers, which have no inputs.
         is_constant, is_weight = not node.op_type.startswith("Random"), False
         for value in inputs:
             if value is not None:
@@ -298,6 +310,7 @@ class _Interpreter:
         outputs: list[Value] = []
         values: list[Value] = []
         for place, name in enumerate(node.outputs):
+            # An output without a name is not in use, but keeps its place.
             if place >= len(results) or not (name or len(node.outputs) == 1):
                 values.append(Value(None))
                 continue
@@ -318,7 +331,7 @@ class _Interpreter:
         return values
 
     def _declared_results(self, node: OnnxNode, inputs: tuple[Value | None, ...], scope: _Scope) -> list[Result]:
-        """Return the declared shapes of the outputs; of one without, the first input's shape, which is most likely."""
+        """Return the outputs' declared shapes, else the first input's shape, which is the likeliest."""
         likely = next((value.shape for value in inputs if value is not None and value.shape is not None), ())
         results = []
         for name in node.outputs:
@@ -332,6 +345,7 @@ class _Interpreter:
         return results
 
     def _count_weights(self, node: OnnxNode, inputs: tuple[Value | None, ...]) -> None:
+        # A slice names the inputs of an operator by their places, from its signature.
         untrained = range(*_UNTRAINED.get(node.op_type, slice(0)).indices(len(inputs)))
         packed = packed_weight(node.op_type, node.attributes)
         if packed and len(inputs) > 1 and inputs[1] is not None and inputs[1].constant:
@@ -340,7 +354,8 @@ class _Interpreter:
 
         for place, (name, value) in enumerate(zip(node.inputs, inputs, strict=True)):
             if value is not None and place in untrained:
-                self._trace.weight_counts.pop(f"{value.producer}", None)  # of a Constant node
+                # A Constant node has counted its elements already.
+                self._trace.weight_counts.pop(f"{value.producer}", None)
             elif value is not None and value.is_weight and value.producer is None:
                 self._trace.weight_counts[name] = prod(value.shape or ())
                 if value.element_type != "int8" and node.op_type in _PRODUCTS:
@@ -359,7 +374,7 @@ class _Interpreter:
 
 
 def packed_weight(op_type: str, attributes: Mapping[str, Attribute]) -> Shape:
-    """Return the unpacked shape of a product's weight that has several elements in a byte, ``()`` for other weights."""
+    """Return the unpacked shape of a product's packed weight, several elements to a byte; ``()`` for other weights."""
     rows, columns = attributes.get("K"), attributes.get("N")
     if op_type not in _PACKED or not isinstance(rows, int) or not isinstance(columns, int) or min(rows, columns) <= 0:
         return ()

@@ -173,11 +173,13 @@ def _copying_products(graph: ModelGraph, lowering: Lowering) -> IntArray:
     """Return the products with a weight that read a transposed view: they copy it, and keep the copy."""
     operators = lowering.structure.operators
     products = (lowering.operator_class == _PRODUCT_CLASS) & ((operators == _MATMUL) | (operators == _GEMM))
+
     copying = []
     for index in products[lowering.structure.kind_of_node].nonzero()[0].tolist():
         producer = graph.producers[index][0] if graph.producers[index] else -1
         if producer < 0 or graph.nodes[producer].op_type != "Transpose":
             continue
+        # A transpose that leaves the last size where it was is read as it lies.
         node = graph.nodes[producer]
         if node.inputs and node.inputs[0] and node.inputs[0][-1] != node.outputs[0][-1]:
             copying.append(index)
@@ -247,6 +249,7 @@ _CONVOLUTION, _PRODUCT_CLASS = int(_CLASS.CONVOLUTION), int(_CLASS.PRODUCT)
 _CONVOLVES = np.array([one in (_CLASS.CONVOLUTION, _CLASS.GROUPED_CONVOLUTION) for one in OperatorClass])
 _SPATIAL, _POINTWISE, _GROUPED, _PRODUCT, _BATCHED = range(5)
 _GROUPS = np.arange(5)[:, np.newaxis]
+# Which of the terms for convolutions and products a class counts for.
 _GROUP_OF_CLASS = np.array([
     {
         _CLASS.CONVOLUTION: _SPATIAL,
@@ -257,7 +260,6 @@ _GROUP_OF_CLASS = np.array([
     }.get(one, -1)
     for one in OperatorClass
 ])  # fmt: skip
-"""Which of the terms for convolutions and products a class counts for."""
 
 
 def terms(lowering: Lowering, tensors: Walk) -> TrainingTerms:

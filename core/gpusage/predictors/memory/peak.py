@@ -91,10 +91,10 @@ INFERENCE_DEVIATION = 0.15
 BLOCK_BYTES = 64 * MIB
 """What the caching allocator takes for the first tensor of a new size (20 MiB) and cuBLAS as workspace: checked on
 perceptrons, which are smaller than that."""
+# Low end, point and high end; the places of the first two among them.
 _ENDS, _LOW, _POINT = 3, 0, 1
-"""Low end, point and high end; the places of the first two among them."""
+# The same three, and a share's high end, of what a run needs; the place of the last one.
 _NEED_ENDS, _NEED_SHARE_HIGH = 4, 3
-"""The same three, and a share's high end, of what a run needs; the place of the last one."""
 _LAST_CONVOLUTION = int(OperatorClass.GROUPED_CONVOLUTION)
 _IS_DENSE_CONVOLUTION = np.array([one is OperatorClass.CONVOLUTION for one in OperatorClass])
 

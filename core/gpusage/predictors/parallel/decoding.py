@@ -144,6 +144,8 @@ def _exchange(graph: ModelGraph, sequences: SequenceModel, workload: Workload) -
 def _with_part_of_layers(lowering: Lowering, gpu_count: int) -> Lowering:
     is_divided = np.isin(lowering.operator_class, _DIVIDED)
     part = np.where(is_divided, 1.0 / gpu_count, 1.0)
+
+    # What a linear layer reads is whole on each GPU; an attention reads the GPU's own heads.
     of_heads = np.where(np.isin(lowering.operator_class, _OF_HEADS), 1.0 / gpu_count, 1.0)
     return replace(
         lowering,

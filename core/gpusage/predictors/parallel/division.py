@@ -62,13 +62,16 @@ class CopyTraffic:
 def copy_traffic(layers: DividedLayers, graph: ModelGraph, workload: Workload) -> CopyTraffic:
     """Return what the GPUs send that hold the stage *graph*, of which each computes its part of *layers*."""
     passes = 3 if workload.checkpointing else 2  # forward, again, backward
+
+    # A stage hands on what its newest input holds, in parts if several GPUs have parts of it.
     handover_bytes = 0.0
     if workload.pipeline > 1:
         _, newest = graph.inputs[-1]
         read = element_count(newest, workload.batch_size)
         part = read / (workload.tensor * workload.context)
-        # activations, and gradients, of each piece
+        # Activations, and gradients, of each piece.
         handover_bytes = 2.0 * FLOAT_BYTES[workload.precision] * part * workload.virtual_pipeline
+
     return CopyTraffic(
         sum_count=passes * layers.sum_count,
         sum_bytes=passes * layers.sum_bytes,

@@ -27,8 +27,8 @@ from gpusage.predictors.work.operators import element_count
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Node, Workload
 
+# Nodes between two products of the same experts; rarely five.
 _MOST_STEPS = 40
-"""Nodes between two products of the same experts; rarely five."""
 
 
 def part_of_experts(lowering: Lowering, graph: ModelGraph, workload: Workload) -> Lowering:

@@ -95,8 +95,8 @@ def divided_layers(lowering: Lowering, graph: ModelGraph, workload: Workload) ->
     )
 
 
+# Whether a node reads, and whether it writes, what is divided: a label is the sum of both.
 _READS, _WRITES = 2, 1
-"""Whether a node reads, and whether it writes, what is divided: a label is the sum of both."""
 
 
 def _divided_ends(graph: ModelGraph, is_linear: list[bool]) -> IntArray:
@@ -139,6 +139,8 @@ def _divided_before(graph: ModelGraph, is_linear: list[bool], labels: list[int],
 def _linear_before(graph: ModelGraph, is_linear: list[bool], nodes: set[int]) -> set[int]:
     """Return the nearest linear layers on the ways that lead to *nodes*."""
     nearest, seen, ways = set[int](), set[int](), [source for node in nodes for source in graph.producers[node]]
+
+    # Depth first; a way ends at the first linear layer, or at a model input, which has a negative number.
     while ways:
         node = ways.pop()
         if node < 0 or node in seen:
@@ -158,6 +160,7 @@ def _require_divisible(graph: ModelGraph, tensor: int) -> None:
             f"predicted; got tensor={tensor}. Remove 'tensor'."
         )
         raise GraphError(message)
+
     attentions = find_attentions(graph)
     heads = set[int]()
     for one in attentions:

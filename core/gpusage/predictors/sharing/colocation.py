@@ -152,9 +152,13 @@ def throughputs(
     pairs, known = pair_throughputs(learned, rows, models)
     delays = 1.0 / pairs - 1.0
     throughput = 1.0 / (1.0 + delays.sum(axis=1) - delays.diagonal())
+
+    # All measured jobs ran two by two: in larger sets the rule counts as far as no job is like a measured one.
     if len(rows) > PAIR_SIZE:
         share = known.max()
         throughput = share * throughput + (1.0 - share) * np.minimum(throughput, throughputs_by_rule(rows))
+
+    # A job cannot use more SMs than its thread percentage allows.
     granted = (
         np.ones(len(rows))
         if percents is None

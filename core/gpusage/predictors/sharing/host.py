@@ -27,12 +27,12 @@ from gpusage_hooks.types import Gpu, Interval
 
 SHARPNESS = 8.0
 """A step takes this norm of the GPU's time and the host's: hardly more than the larger one."""
+# Logarithms of the host's time over the GPU's; a host decides by far at the one end, a GPU at the other.
 _RATIOS = np.linspace(-7.0, 7.0, 141)
-"""Logarithms of the host's time over the GPU's; a host decides by far at the one end, a GPU at the other."""
+# Logarithms of the GPU's time over the step's, by ratio.
 _LOG_GPU_SHARE = -np.logaddexp(0.0, SHARPNESS * _RATIOS) / SHARPNESS
-"""Logarithms of the GPU's time over the step's, by ratio."""
+# The same of the host's time.
 _LOG_HOST_SHARE = _LOG_GPU_SHARE + _RATIOS
-"""The same of the host's time."""
 MAX_HOST_DEVIATION = 4.0
 """Standard deviations: a host that takes longer than this does something other than launch kernels, it loads, say."""
 _HALF = 0.5

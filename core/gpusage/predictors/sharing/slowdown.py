@@ -75,7 +75,9 @@ def growths_with(
         seconds = analysis.kernels.counts[:, np.newaxis] * analysis.on(gpus).kernel_times.total_s[:, whole]
         before_s = seconds.sum(axis=0)
         after_s = np.einsum("kp,kp->p", seconds, _kernel_growths(filling_blocks, analysis, gpus, parts))
-    growth = np.divide(after_s, before_s, out=np.ones_like(before_s), where=before_s > 0)  # 0 where all nodes are views
+
+    # A model all of whose nodes are views takes no time before nor after.
+    growth = np.divide(after_s, before_s, out=np.ones_like(before_s), where=before_s > 0)
     return np.asarray(np.maximum(growth, 1.0))
 
 
@@ -137,8 +139,8 @@ def _share_in_proportion(gpu: Identity[Gpu], share: Identity[Gpu]) -> Gpu:
 BusyShareEvidence = Literal["graph", "step_time", "utilization"]
 """Where the part of the step that the GPU works comes from."""
 _NO_SLOWDOWN = Interval(value=1.0, low=1.0, high=1.0)
+# Where the low end, the point and the high end lie on a logarithmic scale, as rows.
 _DIRECTIONS = np.array([[-1.0], [0.0], [1.0]])
-"""Where the low end, the point and the high end lie on a logarithmic scale, as rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +221,8 @@ def share_interval(working: FloatArray, evidence: BusyShareEvidence, deviations:
 def _working(timing: Timing, known: Sequence[ObservedFigures], deviations: SlowdownDeviations) -> FloatArray:
     """Return the part of the step in which each GPU works, alone on it, with its ends, from the best known figure."""
     working = share_interval(timing.busy_s / timing.step_s, "graph", deviations)
+
+    # A utilization says it directly; a step time leaves open how much of it is the host's.
     for index, of_gpu in enumerate(known):
         if of_gpu.gpu_utilization:
             working[:, [index]] = share_interval(_ends(of_gpu.gpu_utilization), "utilization", deviations)

@@ -31,10 +31,10 @@ from gpusage.predictors.work.lowering import Lowering
 from gpusage.predictors.work.operators import OperatorClass
 from gpusage_hooks.types import Interval, Mode, ModelGraph
 
+# A training step runs about three kernels for each forward one.
 _PASSES = 3
-"""A training step runs about three kernels for each forward one."""
+# Seconds, so that a logarithm exists.
 _LEAST = 1e-12
-"""Seconds, so that a logarithm exists."""
 _IS_KERNEL = np.array([one is not OperatorClass.VIEW for one in OperatorClass])
 
 
@@ -219,8 +219,8 @@ LEAST_SHARE = 1e-4
 """No share is smaller, so that its odds have a logarithm."""
 GREATEST_SHARE = 0.985
 """Even a GPU that is never without work idles between kernels, and while the last blocks of each finish."""
+# Of `LearnedActivity.misses`: utilization and SM activity; below and above.
 _FIGURES, _ENDS = 2, 2
-"""Of `LearnedActivity.misses`: utilization and SM activity; below and above."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,11 +71,11 @@ KERNEL_COUNT = STEP_FEATURES.index("kernel_count")
 """The column of the logarithm of how many kernels a step has."""
 FADING = log(4.0)
 """A step of a quarter of the fewest kernels is not corrected at all."""
+# Seconds, instead of a division by 0.
 _TINY = 1e-30
-"""Seconds, instead of a division by 0."""
 _CLASSES = np.arange(len(OperatorClass))[:, np.newaxis]
+# Fields of `StepFeatures` that are means over the kernels, as the shares of the classes are.
 _MEANS = ("inner", "width", "blocks", "backward")
-"""Fields of `StepFeatures` that are means over the kernels, as the shares of the classes are."""
 
 
 class KernelSeconds(NamedTuple):
@@ -309,8 +309,8 @@ class Efficiency:
         return {each: (first.astype(each), np.ascontiguousarray(second, dtype=each)) for each in precisions}
 
 
+# The hyperbolic tangent of this is 1, to the last digit.
 _SATURATED = 50.0
-"""The hyperbolic tangent of this is 1, to the last digit."""
 
 
 @lru_cache(maxsize=4)

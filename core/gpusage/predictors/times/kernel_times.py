@@ -39,9 +39,9 @@ from gpusage_hooks.units import TERA
 LEAST_RATIO, MOST_RATIO = 1.5, 2.5
 """Seconds of a backward pass over those of its forward pass, where it has twice the FLOP."""
 _FULL_FLOP_RATIO = 2.0
+# Calibrations of GPUs on which training in half precision was measured (timm's, see the artifact's card); in fp32 it
+# was on GPUs of each kind.
 _TRAINED_IN_HALF = frozenset({"rtx-3090"})
-"""Calibrations of GPUs on which training in half precision was measured (timm's, see the artifact's card); in fp32 it
-was on GPUs of each kind."""
 
 
 def bound_backward_passes(kernels: Kernels, seconds: FloatArray, keeps_sum: BoolArray) -> FloatArray:
@@ -100,8 +100,8 @@ LEAST_SHARE = 0.5
 FILLING_S = 50e-6
 """What smaller ones of these take in addition: with it 9 of 10 are within 1.2 times the limit, on each GPU."""
 _FEW_FLOP_PER_BYTE = 4.0
+# A product of sums as short as this writes more than it reads: it is an outer product, which is slower.
 _SHORT_SUM = 4.0
-"""A product of sums as short as this writes more than it reads: it is an outer product, which is slower."""
 
 
 def streaming_bytes_per_s(gpu: Gpu) -> float:
@@ -121,22 +121,22 @@ def max_streaming_s(traffic_s: FloatArray, kernels: Kernels) -> FloatArray:
     return np.where(has_few_columns[:, np.newaxis], traffic_s / LEAST_SHARE + FILLING_S, np.inf)
 
 
+# In PyTorch ``fp32`` lets cuDNN use TF32 where the GPU has it; matrix products stay in full precision.
 _CUDNN_CLASSES = (OperatorClass.CONVOLUTION, OperatorClass.RECURRENT)
-"""In PyTorch ``fp32`` lets cuDNN use TF32 where the GPU has it; matrix products stay in full precision."""
 LOAD_LATENCY_S = 0.35e-6
 """What a thread waits for a number from memory, on any GPU of these ten years: 500 to 800 cycles, with the way to it.
 
 Source: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv:2402.13499, latency of
 global memory: about 470 (A100, H100) to 540 cycles (RTX 4090); the rest, a miss in the address cache, is a guess.
 """
+# FP32's ridge point of V100, about, in FLOP per byte.
 _MIDDLE_RIDGE = 16.0
-"""FP32's ridge point of V100, about, in FLOP per byte."""
+# Shorter kernels are alike: latency decides, and none that short was measured by itself.
 _SMALL_US = 1.0
-"""Shorter kernels are alike: latency decides, and none that short was measured by itself."""
+# The same of a GPU's SMs and of its cache.
 _SMALL_SHARE = 0.03
-"""The same of a GPU's SMs and of its cache."""
+# Features that are read as logarithms of what the kernel takes.
 _LENGTHS = slice(FEATURES.index("compute_us"), FEATURES.index("traffic_per_l2") + 1)
-"""Features that are read as logarithms of what the kernel takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,11 +200,11 @@ class _Rates:
     narrow_speedup: FloatArray
 
 
+# Fields of `_Rates` that are one number per GPU.
 _FIGURES = (
     *("bytes_per_s", "sm_count", "l2_bytes", "before_volta"),
     *("ridge", "keeps_sum", "streaming_share", "narrow_speedup"),
 )
-"""Fields of `_Rates` that are one number per GPU."""
 
 
 def kernel_times(efficiency: Efficiency, kernels: Kernels, ideal: Ideal) -> KernelTimes:

@@ -37,6 +37,7 @@ OUTPUTS_PER_BLOCK: FloatArray = np.array(
     [_OUTPUTS_PER_BLOCK.get(operator_class, DEFAULT_OUTPUTS_PER_BLOCK) for operator_class in OperatorClass]
 )
 """Outputs that one thread block computes, by class."""
+# Bytes that the backward pass moves for each byte of the forward pass: it reads the gradient and what was kept.
 _BACKWARD_TRAFFIC = {
     _C.CONVOLUTION: 2.0,
     _C.GROUPED_CONVOLUTION: 2.0,
@@ -52,7 +53,7 @@ _BACKWARD_TRAFFIC = {
     _C.COPY: 1.0,
     _C.UNKNOWN: 2.0,
 }
-"""Bytes that the backward pass moves for each byte of the forward pass: it reads the gradient and what was kept."""
+# One for the gradient of the input, one for that of the weight; 1 elsewhere.
 _BACKWARD_KERNELS = {
     _C.CONVOLUTION: 2.0,
     _C.GROUPED_CONVOLUTION: 2.0,
@@ -62,9 +63,10 @@ _BACKWARD_KERNELS = {
     _C.RECURRENT: 2.0,
     _C.NORMALIZATION: 2.0,
 }
-"""One for the gradient of the input, one for that of the weight; 1 elsewhere."""
+# In training the input is read twice: for its statistics and to be normalised.
 _TRAINED_BATCH_NORMALIZATION = 1.5
-"""In training the input is read twice: for its statistics and to be normalised."""
+# Bytes that an update moves for each weight: weight, gradient and state, read and written, 4 bytes each; moments of 8
+# bits have 1.
 _OPTIMIZER_TRAFFIC = {
     "none": 0.0,
     "sgd": 12.0,
@@ -75,46 +77,43 @@ _OPTIMIZER_TRAFFIC = {
     "adam8bit": 16.0,
     "adamw8bit": 16.0,
 }
-"""Bytes that an update moves for each weight: weight, gradient and state, read and written, 4 bytes each; moments of
-8 bits have 1."""
+# The part of it that moves as many bytes where weights have 2.
 _MOMENTS_TRAFFIC = {"adam8bit": 4.0, "adamw8bit": 4.0}
-"""The part of it that moves as many bytes where weights have 2."""
+# Mixed precision: bytes to cast one number between 2 and 4 bytes: one is read, the other written.
 _CAST_TRAFFIC = 6.0
-"""Mixed precision: bytes to cast one number between 2 and 4 bytes: one is read, the other written."""
+# Mixed precision: bytes per weight to cast its gradient to 4 bytes, and to unscale the gradient.
 _UPDATE_CAST_TRAFFIC = _CAST_TRAFFIC + 8.0
-"""Mixed precision: bytes per weight to cast its gradient to 4 bytes, and to unscale the gradient."""
 NARROW_UNITS = 2.0
 """In the column of matrix units: they multiply numbers of 1 byte."""
+# Tensors that one kernel of the optimizer updates, about: PyTorch's ``foreach`` puts 30 to 48 into one launch.
 _TENSORS_PER_UPDATE = 32.0
-"""Tensors that one kernel of the optimizer updates, about: PyTorch's ``foreach`` puts 30 to 48 into one launch."""
+# Bytes to add a weight's gradient to that of the steps before: two read, one written, 4 bytes each.
 _SUM_TRAFFIC = 12.0
-"""Bytes to add a weight's gradient to that of the steps before: two read, one written, 4 bytes each."""
+# The same where the product adds to the sum in 4 bytes, and writes no gradient of 2: Megatron's default, by Transformer
+# Engine or Apex (``--no-gradient-accumulation-fusion`` turns it off).
 _FUSED_SUM_TRAFFIC = 6.0
-"""The same where the product adds to the sum in 4 bytes, and writes no gradient of 2: Megatron's default, by
-Transformer Engine or Apex (``--no-gradient-accumulation-fusion`` turns it off)."""
+# Bytes that a cross-entropy moves for each output: softmax and its gradient, read and written, 4 bytes each.
 _LOSS_TRAFFIC = 24.0
-"""Bytes that a cross-entropy moves for each output: softmax and its gradient, read and written, 4 bytes each."""
+# Of a cross-entropy, forward and backward; each is taken to move an equal part of its bytes.
 _LOSS_KERNELS = 5.0
-"""Of a cross-entropy, forward and backward; each is taken to move an equal part of its bytes."""
+# A view costs the host a quarter of what a kernel does, and the GPU nothing.
 _VIEW_LAUNCH = 0.25
-"""A view costs the host a quarter of what a kernel does, and the GPU nothing."""
+# What an autocast of one tensor costs the host, in kernels: it looks for an earlier one, and calls three operators.
+#
+# Published times of small batches ask for 3 with PyTorch, and for none with TensorFlow, whose graph is fixed; this is
+# between them.
 _CAST_LAUNCHES = 1.5
-"""What an autocast of one tensor costs the host, in kernels: it looks for an earlier one, and calls three operators.
-
-Published times of small batches ask for 3 with PyTorch, and for none with TensorFlow, whose graph is fixed; this is
-between them.
-"""
+# By class: FLOP, traffic and kernels of the backward pass for those of the forward pass.
 _BACKWARD_COLUMNS = np.array([
     [2.5 if c is _C.ATTENTION else 2.0 for c in OperatorClass],
     [_BACKWARD_TRAFFIC.get(c, 0.0) for c in OperatorClass],
     [_BACKWARD_KERNELS.get(c, 0.0 if c is _C.VIEW else 1.0) for c in OperatorClass],
 ])  # fmt: skip
-"""By class: FLOP, traffic and kernels of the backward pass for those of the forward pass."""
 _TRAINED_TRAFFIC_COLUMN = np.array(
     [_TRAINED_BATCH_NORMALIZATION if c is _C.BATCH_NORMALIZATION else 1.0 for c in OperatorClass]
 )
+# Whose backward pass is two of equal work: one for the gradient of the input, one for that of the weight.
 _HAS_TWO_PRODUCTS = np.array([c in (_C.CONVOLUTION, _C.GROUPED_CONVOLUTION, _C.PRODUCT, _C.RECURRENT) for c in _C])
-"""Whose backward pass is two of equal work: one for the gradient of the input, one for that of the weight."""
 _WORKS = np.array([float(c is not _C.VIEW) for c in OperatorClass])
 _VIEW_LAUNCHES = _VIEW_LAUNCH * (1.0 - _WORKS)
 _NEVER_PASSES_ON = np.array([c is not _C.ELEMENTWISE for c in OperatorClass])
@@ -143,10 +142,10 @@ class _Row:
     """Of the rows."""
 
 
+# FLOP, traffic and launches.
 _WORK = slice(_Row.FLOP, _Row.LAUNCHES + 1)
-"""FLOP, traffic and launches."""
+# One kernel's entry of each `_Row`.
 _Single = tuple[float, ...]
-"""One kernel's entry of each `_Row`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,8 +182,8 @@ class Kernels:
     kind: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
+# What there is of each kind of kernel.
 _COLUMNS = tuple(each.name for each in fields(Kernels) if each.name != "host_counts")
-"""What there is of each kind of kernel."""
 
 
 def answer_kernels(passes: Sequence[Kernels], decode_count: int) -> Kernels:
@@ -274,10 +273,13 @@ def _working_kernels(table: FloatArray, host_counts: FloatArray) -> Kernels:
 def _write_forward(lowering: Lowering, forward: FloatArray) -> None:
     forward[_Row.OPERATOR_CLASS] = lowering.operator_class
     forward[_Row.FLOP] = lowering.flop
+
+    # Turning a layout moves activations, not weights.
     moved = (lowering.read_bytes + lowering.written_bytes) * lowering.traffic_factor
     forward[_Row.TRAFFIC_BYTES] = moved + lowering.parameter_bytes
     if lowering.train:
         forward[_Row.TRAFFIC_BYTES] *= _TRAINED_TRAFFIC_COLUMN[lowering.operator_class]
+
     forward[_Row.ELEMENTS] = lowering.output_elements
     forward[_Row.LAUNCHES] = lowering.sequential_steps * _WORKS[lowering.operator_class]
     forward[_Row.COUNTS] = lowering.structure.counts

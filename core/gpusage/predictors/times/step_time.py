@@ -174,8 +174,8 @@ def times_on(
     return Times(ideal, as_run)
 
 
+# A mean kernel of this length is half short; of 50, 100, 200 and 400 us the one that covered each source best.
 _SHORT_S = 50e-6
-"""A mean kernel of this length is half short; of 50, 100, 200 and 400 us the one that covered each source best."""
 _TINY_S = 1e-30
 
 

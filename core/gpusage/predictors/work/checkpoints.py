@@ -95,6 +95,8 @@ def _repetition(kinds: IntArray) -> tuple[int, int, int]:
         edges = np.flatnonzero(np.diff(np.concatenate(([False], kinds[:-period] == kinds[period:], [False]))))
         if not len(edges):
             continue
+
+        # Of periods that cover as much, the first is kept: the least, as a double period is two blocks.
         starts, lengths = edges[::2], edges[1::2] - edges[::2]
         longest = int(np.argmax(lengths))
         run = int(lengths[longest])

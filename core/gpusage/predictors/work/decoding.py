@@ -183,6 +183,7 @@ def _with_reached_experts(lowering: Lowering, length: int, batch_size: int) -> L
     for number, node in enumerate(lowering.structure.kinds):
         if node.op_type == "GroupedMatMul" and node.parameters:
             experts = node.parameters[0][0]
+
             # To how many experts each token goes: rows of the layer for each token of the graph.
             chosen = element_count(node.inputs[0][:1], batch_size) / (batch_size * length)
             parameter_bytes[number] *= 1.0 - (1.0 - min(chosen / experts, 1.0)) ** batch_size
@@ -288,6 +289,8 @@ def _with_fused_attention(lowering: Lowering, attentions: Sequence[Attention]) -
     kind = lowering.structure.kind_of_node
     apart = [one for one in attentions if one.scores != one.values]
     inside = kind[np.array([node for one in apart for node in one.between], dtype=np.int64)]
+
+    # Scores, and what is done to them, are neither written nor launched; what was inside reads nothing either.
     passed = np.concatenate([inside, kind[np.array([one.scores for one in apart], dtype=np.int64)]])
     table = {name: getattr(lowering, name).copy() for name in ("written_bytes", "output_bytes", "sequential_steps")}
     for column in table.values():

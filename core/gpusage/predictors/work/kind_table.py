@@ -83,10 +83,10 @@ class KindTable:
 _CONVOLUTION, _GROUPED_CONVOLUTION, _PRODUCT, _RECURRENT, _VIEW = (
     int(OperatorClass[name]) for name in ("CONVOLUTION", "GROUPED_CONVOLUTION", "PRODUCT", "RECURRENT", "VIEW")
 )
+# Plain numbers, as columns take four times as long to be compared with a member of an enumeration.
 _INSIDE, _VALUES, _UNFUSED, _INTERPOLATION, _NON_CONTIGUOUS = (
     int(role) for role in (Role.INSIDE, Role.VALUES, Role.UNFUSED, Role.INTERPOLATION, Role.NON_CONTIGUOUS)
 )
-"""Plain numbers, as columns take four times as long to be compared with a member of an enumeration."""
 INDEX_BYTES = 8
 """Of an int64: where a maximum pool found each of its outputs."""
 _MATRIX_CLASSES = (
@@ -97,8 +97,8 @@ _MATRIX_CLASSES = (
     OperatorClass.RECURRENT,
 )
 _SUM_CLASSES = (*_MATRIX_CLASSES, OperatorClass.GROUPED_CONVOLUTION)
+# Those whose width counts.
 _WIDE_CLASSES = (*_SUM_CLASSES, OperatorClass.NORMALIZATION, OperatorClass.REDUCTION)
-"""Those whose width counts."""
 _SAVES_NOTHING = np.array([role in (Role.INSIDE, Role.COPY) for role in Role])
 _WORKS, _GATHERS = (
     np.array([float((one is chosen) == is_it) for one in OperatorClass])
@@ -186,12 +186,15 @@ def kind_table(structure: Structure, batch_size: int) -> KindTable:
 
 def _classes(nodes: Sequence[Node], operators: IntArray, roles: IntArray) -> IntArray:
     operator_classes = CLASS_OF_NUMBER[operators]
+
+    # Groups too narrow for matrix units have kernels of their own; so have products of two activations.
     for index in (operator_classes == _CONVOLUTION).nonzero()[0].tolist():
         if has_narrow_groups(nodes[index]) and group_count(nodes[index]) > 1:
             operator_classes[index] = OperatorClass.GROUPED_CONVOLUTION
     for index in (operator_classes == _PRODUCT).nonzero()[0].tolist():
         if not nodes[index].parameters:
             operator_classes[index] = OperatorClass.BATCHED_PRODUCT
+
     of_role = _CLASS_OF_ROLE[roles]
     return np.where(of_role >= 0, of_role, operator_classes)
 
@@ -200,6 +203,8 @@ def _saved_tensors(nodes: Sequence[Node], operators: IntArray, roles: IntArray, 
     """Return what the backward pass needs again; the inside of an attention is computed anew, a factor is known."""
     saved_tensors = _SAVED_TENSORS[operators]
     saved_tensors[_SAVES_NOTHING[roles] | (classes == _VIEW)] = SavedTensors.NOTHING
+
+    # The gradient of a product with a number needs that number alone.
     for index in ((operators == _MUL) | (operators == _DIV)).nonzero()[0].tolist():
         node = nodes[index]
         if len(node.inputs) == 1 and all(prod(weight) <= 1 for weight in node.parameters):

@@ -25,12 +25,12 @@ from gpusage_hooks.types import ModelGraph, Node, Shape
 
 Order = tuple[int, ...]
 CHANNELS_LAST: Order = (0, 2, 3, 1)
+# Of sequences of vectors: batch, length and width.
 _SEQUENCES_RANK = 3
-"""Of sequences of vectors: batch, length and width."""
+# Of images: batch, channels, height and width.
 _IMAGE_RANK = 4
-"""Of images: batch, channels, height and width."""
+# Of tensors and operators that are looked at; no model has more, a forged card's nodes may write thousands.
 _MOST_RANK, _MOST_OUTPUTS = 8, 5
-"""Of tensors and operators that are looked at; no model has more, a forged card's nodes may write thousands."""
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 _KEEPING_IMAGES = (OperatorClass.CONVOLUTION, OperatorClass.BATCH_NORMALIZATION, OperatorClass.REDUCTION)
 _PASSING_IMAGES = ("Resize", "Pad", "Concat")
@@ -132,6 +132,8 @@ def _transposed(order: Order, source: Shape, output: Shape) -> Order:
 def _reshaped(order: Order, source: Shape, output: Shape) -> Order:
     """Return the order of a view of other sizes; none where there is no such view, so that a reshape copies."""
     runs = _runs(source, output)
+
+    # Sizes that become one must lie next to each other in memory, in order, or the reshape copies.
     depths = {place: depth for depth, place in enumerate(order)}
     starts: list[tuple[int, list[int]]] = []
     for before, after in runs:
@@ -146,6 +148,8 @@ def _runs(source: Shape, output: Shape) -> list[tuple[list[int], list[int]]]:
     """Return which sizes of *source* become which of *output*, in runs of equal products; none where they do not."""
     runs: list[tuple[list[int], list[int]]] = []
     first = second = 0
+
+    # Both shapes have as many elements: take sizes from the smaller side until the products are equal.
     while first < len(source) and second < len(output):
         before, after, left, right = [first], [second], source[first], output[second]
         first, second = first + 1, second + 1

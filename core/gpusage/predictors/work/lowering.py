@@ -37,14 +37,14 @@ WIDE_BYTES = 4
 """Of a number in fp32, in which mixed precision leaves some tensors."""
 _NORMALIZATION = int(OperatorClass.NORMALIZATION)
 _CONVOLUTION, _GROUPED_CONVOLUTION = int(OperatorClass.CONVOLUTION), int(OperatorClass.GROUPED_CONVOLUTION)
+# In half precision cuDNN turns what a convolution reads and writes to channels last and back: each is read and written
+# once more.
 _LAYOUT_CHANGE_FACTOR = 3.0
-"""In half precision cuDNN turns what a convolution reads and writes to channels last and back: each is read and
-written once more."""
+# Of images: batch, channels, height and width.
 _IMAGE_RANK = 4
-"""Of images: batch, channels, height and width."""
+# Rows of the largest filter for which cuDNN has a kernel of depthwise convolutions with channels last. A larger one
+# reads its input once for each row, about: focalnet's take 7 to 11 times as long, on five GPUs.
 _SHORT_FILTER = 7
-"""Rows of the largest filter for which cuDNN has a kernel of depthwise convolutions with channels last. A larger one
-reads its input once for each row, about: focalnet's take 7 to 11 times as long, on five GPUs."""
 MINIMUM_MATRIX_WIDTH = 8
 """Matrix units take their operands eight at a time; narrower sums (an image's three channels) leave them idle."""
 
@@ -216,10 +216,12 @@ def bytes_per_weight(operator_class: IntArray, structure: Structure, precision: 
     quantised: FloatArray = np.full(len(operator_class), float(FLOAT_BYTES[precision]))
     if precision in QUANTISED_BYTES:
         narrow = operator_class == OperatorClass.PRODUCT
-        if precision == "int8":
+        if precision == "int8":  # of which runtimes have convolutions, too
             narrow |= (operator_class == OperatorClass.CONVOLUTION) | (
                 operator_class == OperatorClass.GROUPED_CONVOLUTION
             )
+
+        # Libraries leave the model's head as it is, and adapters are trained.
         narrow[structure.kind_of_node[structure.output_nodes]] = False
         narrow &= ~is_adapter(structure)
         quantised[narrow] = QUANTISED_BYTES[precision]
@@ -231,6 +233,8 @@ def weight_memory_bytes(lowering: Lowering, precision: Precision) -> float:
     whole = lowering.parameter_count * float(FLOAT_BYTES[precision])
     if precision not in QUANTISED_BYTES:
         return whole
+
+    # In training, the lowering has the bytes of widened weights.
     of_one = bytes_per_weight(lowering.operator_class, lowering.structure, precision)
     weights = lowering.parameter_bytes / (FLOAT_BYTES[precision] if lowering.train else of_one)
     return whole - float(weights * (FLOAT_BYTES[precision] - of_one) @ lowering.structure.counts)
@@ -309,8 +313,8 @@ def fused(lowering: Lowering) -> Lowering:
     )
 
 
+# An attribute of the thin products, so that they are of another kind than any product of the model.
 _MARK = ("adapter", 1)
-"""An attribute of the thin products, so that they are of another kind than any product of the model."""
 _MATRIX_RANK = 2
 
 

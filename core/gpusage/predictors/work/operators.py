@@ -145,8 +145,8 @@ def has_narrow_groups(node: Node) -> bool:
     return convolution_weight(node)[1:2] < (_NARROW_CHANNELS,)
 
 
+# Per group; a tensor core takes 16 numbers of half precision at a time, and a narrower group leaves it part empty.
 _NARROW_CHANNELS = 16
-"""Per group; a tensor core takes 16 numbers of half precision at a time, and a narrower group leaves it part empty."""
 _C, _S, _Rule = OperatorClass, SavedTensors, OperatorRule
 _ELEMENTWISE_SAVING_NOTHING = (
     "Add Sub Neg Ceil Floor Round Sign Cast CastLike Not And Or Xor Equal Greater GreaterOrEqual Less LessOrEqual "
@@ -159,13 +159,13 @@ _ELEMENTWISE_SAVING_INPUTS = (
     "BiasGelu Where"
 )
 _ELEMENTWISE_SAVING_OUTPUT = "Relu Sigmoid Tanh Sqrt Exp Reciprocal"
+# PyTorch's derivatives of these read the result where it has overwritten the input; they are no operators of ONNX.
 _IN_PLACE_SAVING_OUTPUT = "LeakyReluInPlace EluInPlace CeluInPlace SeluInPlace"
-"""PyTorch's derivatives of these read the result where it has overwritten the input; they are no operators of ONNX."""
+# The last two mark where a runtime for quantised models takes 8 bits: it rounds as its kernels read and write.
 _VIEWS = (
     "Reshape Flatten Squeeze Unsqueeze Identity Transpose Slice Split SplitToSequence Expand Shape Size Constant "
     "ConstantOfShape Range SequenceConstruct SequenceAt QuantizeLinear DequantizeLinear"
 )
-"""The last two mark where a runtime for quantised models takes 8 bits: it rounds as its kernels read and write."""
 _COPIES = "Concat Pad Tile DepthToSpace SpaceToDepth Roll Trilu ReverseSequence Col2Im Im2Col Upsample Resize Scatter"
 _REDUCTIONS_SAVING_INPUTS = (
     "AveragePool LpPool GlobalMaxPool GlobalLpPool ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum "

@@ -24,8 +24,8 @@ from gpusage.predictors.work.operators import OperatorClass, class_of, element_c
 from gpusage_hooks.errors import GraphError
 from gpusage_hooks.types import ModelGraph, Node
 
+# Nodes between the product that makes keys and the attention, and between softmax and products; rarely ten.
 _MOST_STEPS = 40
-"""Nodes between the product that makes keys and the attention, and between softmax and products; rarely ten."""
 _PASSED = (OperatorClass.ELEMENTWISE, OperatorClass.VIEW, OperatorClass.COPY)
 SEQUENCE_RANK = 2
 """Of an input of tokens: batch and length."""
@@ -78,6 +78,8 @@ def is_language_model(graph: ModelGraph) -> bool:
     """Return whether a model gives, for each token that it reads, a row of numbers for all words that it knows."""
     sequences = [shape for _, shape in graph.inputs if len(shape) == SEQUENCE_RANK]
     last = graph.nodes[-1].outputs if graph.nodes else ()
+
+    # It looks words up in a table, and its last output has as many numbers for each token.
     rows: set[int] = {node.parameters[0][0] for node in graph.nodes if node.op_type == "Gather" and node.parameters}
     is_text = bool(last) and last[0][:-1] in sequences and last[0][-1] in rows
     return is_text and any(
@@ -98,6 +100,8 @@ def _products(graph: ModelGraph) -> Iterator[Attention]:
     for values, node in enumerate(graph.nodes):
         if not _is_product(node):
             continue
+
+        # Backwards from the product with the values: to a softmax, and from there to the product of queries and keys.
         after = _path(graph, graph.producers[values][0], lambda one: one.op_type == "Softmax")
         before = _path(graph, graph.producers[after[-1]][0], _is_product) if after else ()
         if before:
@@ -117,6 +121,8 @@ def _is_product(node: Node) -> bool:
 def _path(graph: ModelGraph, start: int, is_end: Callable[[Node], bool]) -> tuple[int, ...]:
     """Return the nodes from *start* back to the nearest that *is_end*, through what changes single numbers only."""
     paths, seen = deque[tuple[int, ...]]([(start,)]), {start}
+
+    # Breadth first, so that the nearest end is found.
     while paths:
         path = paths.popleft()
         if path[-1] < 0 or len(path) > _MOST_STEPS:
@@ -138,6 +144,7 @@ def _cached_elements(graph: ModelGraph, index: int, place: int) -> int:
     """
     shape, producer = graph.nodes[index].inputs[place], graph.producers[index][place]
     least = element_count(shape, 1)
+
     for _ in range(_MOST_STEPS):
         node = graph.nodes[producer] if producer >= 0 else None
         if node is None or node.parameters or class_of(node) not in _PASSED or node.op_type == "Concat":
@@ -149,8 +156,8 @@ def _cached_elements(graph: ModelGraph, index: int, place: int) -> int:
 
 FRAMES_RANK = 3
 """Of an input of sound: batch, bands and frames, in either order."""
+# Of a model that writes; a forged card may have thousands, and each is followed through all nodes.
 _MOST_INPUTS = 32
-"""Of a model that writes; a forged card may have thousands, and each is followed through all nodes."""
 
 
 class Part(IntEnum):
@@ -299,6 +306,8 @@ def _require_full_attention(graph: ModelGraph, sequences: SequenceModel, attenti
         return
     outputs = graph.nodes[attention.scores].outputs
     rows, columns = outputs[0][-2:] if outputs else (0, 0)
+
+    # Scores of windows have fewer rows or columns than the sequence has tokens.
     part = sequences.parts[attention.values]
     own = sequences.written if part != Part.ENCODER else columns
     if rows != own or (part != Part.CROSS_ATTENTION and columns != own):

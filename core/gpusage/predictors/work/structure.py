@@ -34,12 +34,12 @@ from gpusage.predictors.work.operators import (
 )
 from gpusage_hooks.types import ModelGraph, Node
 
+# PyTorch's fused attentions take batch, heads, length and width; tensors of more or fewer sizes go another way.
 _FUSED_RANK = 4
-"""PyTorch's fused attentions take batch, heads, length and width; tensors of more or fewer sizes go another way."""
+# Of sequences of vectors: batch, length and width.
 _SEQUENCES_RANK = 3
-"""Of sequences of vectors: batch, length and width."""
+# An integer tensor this small is a shape, which PyTorch works out on the host.
 _SHAPE_ELEMENTS = 64
-"""An integer tensor this small is a shape, which PyTorch works out on the host."""
 
 
 class Role(IntEnum):
@@ -228,13 +228,13 @@ def _resize_role(graph: ModelGraph, index: int, node: Node) -> tuple[int, Role]:
     return index, Role.INTERPOLATION if is_by_pixels and node.outputs else Role.PLAIN
 
 
+# By operator: the node that a neighbour decides on, and its role.
 _NEIGHBOUR_RULES: Mapping[str, Callable[[ModelGraph, int, Node], tuple[int, Role]]] = {
     "Reshape": _reshape_role,
     "Add": _sum_role,
     "MatMul": _product_role,
     "Resize": _resize_role,
 }
-"""By operator: the node that a neighbour decides on, and its role."""
 
 
 def _producer_type(graph: ModelGraph, index: int) -> str:
@@ -334,10 +334,13 @@ def _autocast_rule(node: Node, role: int) -> _AutocastRule:
         or operator_class in _NARROW_CLASSES
     ):
         return _AutocastRule.NEVER
+
     if operator_class is OperatorClass.NORMALIZATION:
         return _AutocastRule.NEVER if node.op_type in NORMALIZATIONS_IN_HALF else _AutocastRule.ALWAYS
     if node.op_type in _WIDE_TYPES:
         return _AutocastRule.ALWAYS
+
+    # Weights have 4 bytes, and a sum with one is as wide as the widest; a lookup writes its table's numbers.
     promotes = operator_class is OperatorClass.ELEMENTWISE or node.op_type == "Concat"
     if (promotes or operator_class is OperatorClass.GATHER) and any(node.parameters):
         return _AutocastRule.ALWAYS

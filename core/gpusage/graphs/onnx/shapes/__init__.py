@@ -1,4 +1,4 @@
-"""Each ONNX operator's output shapes from its input shapes, and the small numbers that shapes are computed from."""
+"""Rules for each ONNX operator: output shapes from input shapes, and the small numbers behind shapes."""
 
 from gpusage.graphs.onnx.shapes import elementwise, layers, layout
 from gpusage.graphs.onnx.shapes.rule import RULES, Call, MismatchError, Result, UnresolvedError, Value

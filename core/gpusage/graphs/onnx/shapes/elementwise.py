@@ -1,4 +1,4 @@
-"""Operators that work element by element, reductions, and those that make tensors from numbers or numbers from them."""
+"""Element-wise operators, reductions, and operators that make tensors from numbers or numbers from tensors."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def same_as_first(call: Call) -> list[Result]:
 
 @rule(*_UNARY)
 def unary(call: Call) -> list[Result]:
-    """Return the first input's shape, and the operator's value for each element."""
+    """Return the first input's shape, and the operator's value for each known element."""
     elements = call.value(0).elements
     return [Result(call.shape(), call.type(), elements and _apply(_UNARY[call.op_type], (elements,)))]
 
@@ -85,7 +85,7 @@ def unary(call: Call) -> list[Result]:
     *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BiasGelu"),
 )
 def arithmetic(call: Call) -> list[Result]:
-    """Return the inputs' common shape and the first one's type."""
+    """Return the inputs' common shape and the first input's type."""
     return [_broadcast_result(call, call.type())]
 
 
@@ -95,15 +95,10 @@ def comparison(call: Call) -> list[Result]:
     return [_broadcast_result(call, "bool")]
 
 
-@rule("IsNaN", "IsInf")
-def test(call: Call) -> list[Result]:
-    """Return the first input's shape, of truth values."""
-    return [Result(call.shape(), "bool")]
-
-
 @rule("Where")
 def where(call: Call) -> list[Result]:
     """Return the common shape, each element from the second or the third input."""
+    # Exporters choose between two sizes with it, so the elements count.
     shape = broadcast(call.shape(0), call.shape(1), call.shape(2))
     columns = _columns(call, shape)
     elements = tuple(yes if holds else no for holds, yes, no in zip(*columns, strict=True)) if columns else None
@@ -117,6 +112,7 @@ def where(call: Call) -> list[Result]:
 def reduction(call: Call) -> list[Result]:
     """Return the shape with the reduced axes of size 1, or without them."""
     shape = call.shape()
+    # Without axes a reduction is over all of them, or, by this attribute, over none.
     default = () if call.int_attribute("noop_with_empty_axes", 0) else tuple(range(len(shape)))
     axes = {normalize_axis(axis, len(shape)) for axis in call.attribute_or_input("axes", 1) or default}
     keep = call.int_attribute("keepdims", 1)
@@ -131,13 +127,12 @@ def reduction(call: Call) -> list[Result]:
 
 @rule("ArgMax", "ArgMin")
 def extreme(call: Call) -> list[Result]:
-    """Return the shape without one axis, or with it of size 1."""
+    """Return the shape without an axis, or with the axis of size 1."""
     shape = call.shape()
     place = normalize_axis(call.int_attribute("axis", 0), len(shape))
     keep = call.int_attribute("keepdims", 1)
-    return [
-        Result(tuple(1 if axis == place else size for axis, size in enumerate(shape) if keep or axis != place), "int64")
-    ]
+    sizes = tuple(1 if axis == place else size for axis, size in enumerate(shape) if keep or axis != place)
+    return [Result(sizes, "int64")]
 
 
 def _broadcast_result(call: Call, element_type: str) -> Result:
@@ -151,6 +146,7 @@ def _broadcast_result(call: Call, element_type: str) -> Result:
 def _operation(call: Call) -> Callable[[Number, Number], Number] | None:
     int_attribute = call.type() != "float"
     if call.op_type == "Div":
+        # ONNX rounds whole quotients towards 0; beyond 53 bits a float is not exact.
         return (lambda a, b: int(a / b) if abs(a) < 2**52 else a // b) if int_attribute else (lambda a, b: a / b)
     if call.op_type == "Pow":
         return _power
@@ -158,7 +154,7 @@ def _operation(call: Call) -> Callable[[Number, Number], Number] | None:
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    """Return a small power; a large one cannot be a size, and takes long to compute."""
+    """Return a small power; a large power cannot be a size, and takes long to compute."""
     if abs(base) >= _MAXIMUM_NUMBER or not 0 <= exponent <= _MAXIMUM_EXPONENT:
         raise OverflowError
     power: Number = base**exponent
@@ -166,7 +162,7 @@ def _power(base: Number, exponent: Number) -> Number:
 
 
 def _columns(call: Call, shape: tuple[int, ...]) -> list[tuple[Number, ...]] | None:
-    """Return the inputs' elements, each broadcast to *shape*, ``None`` if some are unknown."""
+    """Return the inputs' elements, each broadcast to *shape*; ``None`` if an input's are unknown."""
     if not is_small(shape):
         return None
 
@@ -182,8 +178,9 @@ def _columns(call: Call, shape: tuple[int, ...]) -> list[tuple[Number, ...]] | N
 def _apply(
     operation: Callable[..., Number], columns: list[tuple[Number, ...]] | tuple[tuple[Number, ...], ...]
 ) -> tuple[Number, ...] | None:
-    """Return the value of *operation* for each row, ``None`` if one is undefined or beyond 64 bits."""
+    """Return the value of *operation* for each row; ``None`` if a value is undefined or beyond 64 bits."""
     try:
+        # All or nothing: a size that is partly known is of no use.
         elements = tuple(operation(*row) for row in zip(*columns, strict=True))
         return elements if all(-_MAXIMUM_NUMBER <= number < _MAXIMUM_NUMBER for number in elements) else None
     except (ArithmeticError, ValueError, TypeError):
@@ -195,23 +192,25 @@ def shape_of(call: Call) -> list[Result]:
     """Return the sizes of the input."""
     shape = call.shape()
     start, end = call.int_attribute("start", 0), call.attributes.get("end")
+    # start and end came with operator set 15.
     part = shape[slice(start, end if isinstance(end, int) else None)]
     return [Result((len(part),), "int64", part)]
 
 
 @rule("Size")
 def size_of(call: Call) -> list[Result]:
-    """Return how many elements the input has."""
+    """Return the input's number of elements."""
     return [Result((), "int64", (prod(call.shape()),))]
 
 
 @rule("Constant")
 def constant(call: Call) -> list[Result]:
     """Return the constant in the node's attributes."""
-    for name, kind in (("value_int", "int64"), ("value_float", "float")):
+    kinds: Mapping[str, ElementType] = {"value_int": "int64", "value_float": "float"}
+    for name, kind in kinds.items():
         number = call.attributes.get(name)
         if isinstance(number, (int, float)):
-            return [Result((), "int64" if kind == "int64" else "float", (number,))]
+            return [Result((), kind, (number,))]
     if "value_ints" in call.attributes:
         elements = call.ints_attribute("value_ints")
         return [Result((len(elements),), "int64", elements)]
@@ -227,7 +226,7 @@ def constant(call: Call) -> list[Result]:
 
 @rule("ConstantOfShape")
 def constant_of_shape(call: Call) -> list[Result]:
-    """Return one number in the shape that the input lists."""
+    """Return a number in the shape that the input lists."""
     sizes = call.integers(0)
     tensor = call.attributes.get("value")
     kind: ElementType = tensor.element_type if isinstance(tensor, OnnxTensor) else "float"
@@ -241,6 +240,7 @@ def range_(call: Call) -> list[Result]:
     start, limit, delta = (call.elements(index)[0] for index in range(3))
     if not delta:
         raise MismatchError
+    # Rounded up: ceil((limit - start) / delta), in whole numbers where these are whole.
     count = max(0, -int((start - limit) // delta))
     elements = tuple(start + delta * index for index in range(count)) if is_small((count,)) else None
     return [Result((count,), call.type(), elements)]
@@ -264,15 +264,16 @@ def quantize(call: Call) -> list[Result]:
     return [Result(call.shape(), "int8"), Result(()), Result((), "int8")]
 
 
-@rule("DequantizeLinear")
-def dequantize(call: Call) -> list[Result]:
-    """Return the input as real numbers."""
-    return [Result(call.shape(), "float")]
+@rule("DequantizeLinear", "IsNaN", "IsInf")
+def same_shape(call: Call) -> list[Result]:
+    """Return the first input's shape, of real numbers or truth values."""
+    return [Result(call.shape(), "float" if call.op_type == "DequantizeLinear" else "bool")]
 
 
 @rule("NonZero")
 def non_zero(call: Call) -> list[Result]:
-    """Return the indices of the elements that are not zero: as if all were, the most possible."""
+    """Return the indices of the elements that are not zero."""
+    # The number depends on the data. All elements are the most possible, and a share must have room for them.
     return [Result((len(call.shape()), prod(call.shape())), "int64")]
 
 

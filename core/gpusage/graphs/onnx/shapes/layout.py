@@ -1,4 +1,4 @@
-"""Operators that move, cut, join, rearrange and resize, on shapes and on the numbers that shapes are computed from."""
+"""Operators that move, cut, join, rearrange and resize, on shapes and on the small numbers behind shapes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from gpusage_hooks.types import ElementType, Shape
 @rule("Identity", "Dropout", "StopGradient")
 def identity(call: Call) -> list[Result]:
     """Return the input; Dropout may also return its mask."""
-    same = Result(call.shape(), call.type(), call.value(0).elements)
-    return [same, Result(call.shape(), "bool")]
+    return [Result(call.shape(), call.type(), call.value(0).elements), Result(call.shape(), "bool")]
 
 
 @rule("Cast", "CastLike")
@@ -37,7 +36,7 @@ def cast(call: Call) -> list[Result]:
 
 @rule("Reshape")
 def reshape(call: Call) -> list[Result]:
-    """Return the input's elements in another shape; 0 copies a size, -1 stands for the rest."""
+    """Return the input's elements in another shape, in which 0 copies a size and -1 is the rest."""
     shape = call.shape()
     wanted = list(call.attribute_or_input("shape", 1) or ())
     if not call.int_attribute("allowzero", 0):
@@ -52,6 +51,7 @@ def flatten(call: Call) -> list[Result]:
     """Return the input as a matrix."""
     shape = call.shape()
     axis = call.int_attribute("axis", 1)
+    # Unlike other operators' axes this one may be the rank itself, so `normalize_axis` does not fit.
     axis = axis + len(shape) if axis < 0 else axis
     return [Result((prod(shape[:axis]), prod(shape[axis:])), call.type(), call.value(0).elements)]
 
@@ -100,9 +100,10 @@ def transpose(call: Call) -> list[Result]:
 
 @rule("Concat")
 def concat(call: Call) -> list[Result]:
-    """Return the inputs one after the other along an axis."""
+    """Return the inputs joined along an axis."""
     shapes = [call.shape(index) for index in range(len(call.inputs))]
     axis = normalize_axis(call.int_attribute("axis", 1), len(shapes[0]))
+    # All sizes but that of the axis must agree.
     others = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
     if len(others) != 1:
         raise MismatchError
@@ -110,6 +111,7 @@ def concat(call: Call) -> list[Result]:
     total = sum(shape[axis] for shape in shapes)
     sizes = (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
     parts = [call.value(index).elements for index in range(len(shapes))]
+    # Along the first axis the elements of a row-major tensor follow each other.
     known = axis == 0 and is_small(sizes) and all(part is not None for part in parts)
     return [Result(sizes, call.type(), tuple(one for part in parts for one in part or ()) if known else None)]
 
@@ -120,6 +122,7 @@ def split(call: Call) -> list[Result]:
     shape = call.shape()
     axis = normalize_axis(call.int_attribute("axis", 0), len(shape))
     count = call.int_attribute("num_outputs", call.output_count)
+    # Equal parts are rounded up, and the last one is smaller (operator set 18).
     part_size = -(-shape[axis] // max(1, count))
     parts = call.attribute_or_input("split", 1) or tuple(
         max(0, min(part_size, shape[axis] - part_size * index)) for index in range(count)
@@ -144,12 +147,13 @@ def slice_(call: Call) -> list[Result]:
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         raise MismatchError
 
+    # A range a axis: the elements are selected only where they are known.
     indices: list[range] = [range(size) for size in shape]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         place = normalize_axis(axis, len(shape))
-        indices[place] = range(
-            *slice(start, end if step > 0 or end >= -shape[place] else None, step).indices(shape[place])
-        )
+        # Backwards, an end before the first entry means all entries: Python writes None for that.
+        stop = end if step > 0 or end >= -shape[place] else None
+        indices[place] = range(*slice(start, stop, step).indices(shape[place]))
     sizes = tuple(len(one) for one in indices)
     elements = call.value(0).elements
     return [Result(sizes, call.type(), select_elements(elements, shape, indices) if elements is not None else None)]
@@ -161,6 +165,7 @@ def gather(call: Call) -> list[Result]:
     shape, indices = call.shape(), call.shape(1)
     axis = normalize_axis(call.int_attribute("axis", 0), len(shape))
     sizes = (*shape[:axis], *indices, *shape[axis + 1 :])
+    # Exporters pick a size from a shape by this operator.
     elements, wanted = call.value(0).elements, call.value(1).elements
     if elements is None or wanted is None or not is_small(sizes):
         return [Result(sizes, call.type())]
@@ -172,7 +177,7 @@ def gather(call: Call) -> list[Result]:
 
 @rule("GatherElements")
 def gather_elements(call: Call) -> list[Result]:
-    """Return one entry per index."""
+    """Return an entry per index."""
     return [Result(call.shape(1), call.type())]
 
 
@@ -190,14 +195,8 @@ def gather_nd(call: Call) -> list[Result]:
 def expand(call: Call) -> list[Result]:
     """Return the input repeated to a common shape."""
     sizes = broadcast(call.shape(), call.integers(1))
-    elements = call.value(0).elements
-    return [
-        Result(
-            sizes,
-            call.type(),
-            broadcast_elements(elements, call.shape(), sizes) if elements and is_small(sizes) else None,
-        )
-    ]
+    elements = call.value(0).elements if is_small(sizes) else None
+    return [Result(sizes, call.type(), broadcast_elements(elements, call.shape(), sizes) if elements else None)]
 
 
 @rule("Tile")
@@ -214,7 +213,7 @@ def tile(call: Call) -> list[Result]:
 
 @rule("Pad")
 def pad(call: Call) -> list[Result]:
-    """Return the input with more on each side, or less."""
+    """Return the input with more entries on each side, or, below 0, with fewer."""
     shape = call.shape()
     pads = call.attribute_or_input("pads", 1) or call.ints_attribute("paddings")
     axes = call.integers(3) if call.has_input(3) else tuple(range(len(shape)))
@@ -234,6 +233,7 @@ def top_k(call: Call) -> list[Result]:
     """Return the largest elements, and their indices."""
     shape = call.shape()
     axis = normalize_axis(call.int_attribute("axis", -1), len(shape))
+    # k was an attribute until operator set 10.
     count = call.int_attribute("k", 0) if "k" in call.attributes else call.integers(1)[0]
     sizes = (*shape[:axis], min(count, shape[axis]), *shape[axis + 1 :])
     return [Result(sizes, call.type()), Result(sizes, "int64")]
@@ -241,14 +241,14 @@ def top_k(call: Call) -> list[Result]:
 
 @rule("OneHot")
 def one_hot(call: Call) -> list[Result]:
-    """Return the input's shape with one more axis, of the depth in the second input."""
+    """Return the input's shape with another axis, of the depth in the second input."""
     shape = call.shape()
     axis = normalize_axis(call.int_attribute("axis", -1), len(shape) + 1)
     return [Result((*shape[:axis], call.integers(1)[0], *shape[axis:]), call.type(2))]
 
 
 def infer_reshape(shape: Shape, wanted: list[int]) -> Shape:
-    """Return *wanted* with its -1 replaced; both shapes have the same number of elements."""
+    """Return *wanted* with its -1 replaced, so that both shapes have the same number of elements."""
     if wanted.count(-1) > 1 or min(wanted, default=0) < -1:
         raise MismatchError
 
@@ -257,12 +257,14 @@ def infer_reshape(shape: Shape, wanted: list[int]) -> Shape:
         if not rest or prod(shape) % rest:
             raise MismatchError
         wanted[wanted.index(-1)] = prod(shape) // rest
+    # A reshape moves no element away.
     if prod(wanted) != prod(shape):
         raise MismatchError
     return tuple(wanted)
 
 
 def _slice_along(call: Call, axis: int, part: range) -> Result:
+    # Elements are known where a model splits a shape.
     shape = call.shape()
     elements = call.value(0).elements
     indices = [part if place == axis else range(size) for place, size in enumerate(shape)]
@@ -279,19 +281,15 @@ def _cast_elements(elements: tuple[Number, ...], kind: ElementType) -> tuple[Num
         return None
 
 
-@rule("DepthToSpace")
-def depth_to_space(call: Call) -> list[Result]:
-    """Return channels as pixels."""
-    batch, channels, height, width = _image_shape(call)
+@rule("DepthToSpace", "SpaceToDepth")
+def depth_and_space(call: Call) -> list[Result]:
+    """Return channels as pixels, or pixels as channels."""
+    if len(call.shape()) != 4:  # batch, channels, height, width
+        raise MismatchError
+    batch, channels, height, width = call.shape()
     block = max(1, call.int_attribute("blocksize", 1))
-    return [Result((batch, channels // block**2, height * block, width * block), call.type())]
-
-
-@rule("SpaceToDepth")
-def space_to_depth(call: Call) -> list[Result]:
-    """Return pixels as channels."""
-    batch, channels, height, width = _image_shape(call)
-    block = max(1, call.int_attribute("blocksize", 1))
+    if call.op_type == "DepthToSpace":
+        return [Result((batch, channels // block**2, height * block, width * block), call.type())]
     return [Result((batch, channels * block**2, height // block, width // block), call.type())]
 
 
@@ -302,6 +300,7 @@ def resize(call: Call) -> list[Result]:
     last = len(call.inputs) - 1
     axes = call.ints_attribute("axes") or tuple(range(len(shape)))
     sizes = list(shape)
+    # Sizes count before scales; exporters leave the other input out, or give it no elements.
     if last == 3 and call.has_input(3) and call.shape(3) != (0,):  # the place of sizes
         wanted: list[Number] = list(call.integers(3))
     else:
@@ -312,17 +311,12 @@ def resize(call: Call) -> list[Result]:
         raise MismatchError
 
     for axis, size in zip(axes, wanted, strict=True):
-        sizes[normalize_axis(axis, len(shape))] = floor(size + 1e-6)  # the scale may be the nearest real below a ratio
+        # The scale may be the nearest float below a ratio.
+        sizes[normalize_axis(axis, len(shape))] = floor(size + 1e-6)
     return [Result(tuple(sizes), call.type())]
 
 
 @rule("GridSample")
 def grid_sample(call: Call) -> list[Result]:
-    """Return one sample a grid point."""
+    """Return a sample per grid point."""
     return [Result((*call.shape()[:2], *call.shape(1)[1:-1]), call.type())]
-
-
-def _image_shape(call: Call) -> Shape:
-    if len(call.shape()) != 4:  # batch, channels, height, width
-        raise MismatchError
-    return call.shape()

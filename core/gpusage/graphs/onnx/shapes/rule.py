@@ -1,6 +1,6 @@
-"""The registry of shape rules, and what a rule works with: a call of an operator, whose results it returns.
+"""The registry of shape rules, and the types of a rule: a call of an operator, and its results.
 
-1. A shape is all numbers; one that cannot be known is ``None``, never partly known.
+1. A shape is all numbers; an unknown shape is ``None``, never partly known.
 2. A value has its elements only if they are few and do not depend on a user's data.
 """
 
@@ -24,15 +24,15 @@ class MismatchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What is known of one tensor.
+    """A tensor of a run.
 
     Attributes:
-        shape: ``None`` where unknown.
-        elements: Its elements in row-major order, where they are known.
-        constant: It depends on nothing but the file.
-        is_weight: It is computed from trained weights, or could be, not from shapes.
-        is_estimated: Its shape is a guess.
-        producer: The step that made it, ``-1 - i`` for the model's input i, ``None`` for a constant of the file.
+        shape: ``None`` if unknown.
+        elements: Elements in row-major order, if known.
+        constant: Whether the tensor depends on nothing but the file.
+        is_weight: Whether the tensor comes, or could come, from trained weights and not from shapes.
+        is_estimated: Whether the shape is a guess.
+        producer: Step of the tensor, ``-1 - i`` for the model's input i, ``None`` for a constant of the file.
     """
 
     shape: Shape | None
@@ -46,7 +46,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One output, as a rule infers it."""
+    """An output of a rule."""
 
     shape: Shape
     element_type: ElementType = "float"
@@ -55,7 +55,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of an operator; optional inputs may be ``None`` or missing.
+    """A call of an operator; optional inputs may be ``None`` or missing.
 
     Its methods raise `UnresolvedError` if an input's shape or elements are unknown, `MismatchError` if the input is
     absent or an attribute is of another type.
@@ -98,7 +98,7 @@ class Call:
 
     def integers(self, index: int) -> tuple[int, ...]:
         """Return the elements of input *index* as whole numbers."""
-        return tuple(int(number) for number in self.elements(index))
+        return tuple(map(int, self.elements(index)))
 
     def int_attribute(self, name: str, default: int) -> int:
         """Return the attribute *name*."""
@@ -112,7 +112,7 @@ class Call:
         value = self.attributes.get(name, tuple(default))
         if not isinstance(value, tuple):
             raise MismatchError
-        return tuple(int(number) for number in value)
+        return tuple(map(int, value))
 
     def text_attribute(self, name: str, default: str) -> str:
         """Return the attribute *name*, a text."""
@@ -122,7 +122,7 @@ class Call:
         return value
 
     def attribute_or_input(self, name: str, index: int) -> tuple[int, ...] | None:
-        """Return attribute *name*, which newer operator sets have as input *index*, ``None`` if there is neither."""
+        """Return attribute *name*, or input *index* of newer operator sets; ``None`` without either."""
         if name in self.attributes:
             return self.ints_attribute(name)
         return self.integers(index) if self.has_input(index) else None
@@ -133,10 +133,11 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(*op_types: str) -> Callable[[Rule], Rule]:
-    """Register a rule for *op_types*; each has one rule."""
+    """Register a rule for *op_types*; each has a single rule."""
 
     def register(function: Rule) -> Rule:
         for op_type in op_types:
+            # A second rule would silently replace the first.
             if op_type in RULES:
                 message = f"Operator {op_type} has two rules."
                 raise ValueError(message)
@@ -154,12 +155,15 @@ def normalize_axis(axis: int, rank: int) -> int:
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """Return the shape that *shapes* broadcast to."""
+    """Return the common shape of *shapes* after broadcasting."""
+    # Most operands have equal shapes.
     if shapes.count(shapes[0]) == len(shapes):
         return shapes[0]
 
+    # Shapes align at their last axes (NumPy's rule, which ONNX took over).
     rank = max(map(len, shapes), default=0)
     sizes = []
+    # Aligned at the last axis, as numpy does it.
     for column in zip(*((1,) * (rank - len(shape)) + tuple(shape) for shape in shapes), strict=True):
         large = {size for size in column if size != 1}
         if len(large) > 1:
@@ -169,7 +173,7 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def is_small(shape: Shape) -> bool:
-    """Return whether a tensor of *shape* has at most `MAXIMUM_VALUES` elements, so that they are computed."""
+    """Return whether a tensor of *shape* has few enough elements to compute them."""
     return prod(shape) <= MAXIMUM_VALUES
 
 
@@ -180,7 +184,9 @@ def broadcast_elements(elements: tuple[Number, ...], shape: Shape, target: Shape
     if len(elements) == 1:
         return elements * prod(target)
 
+    # Positions in row-major order, axis by axis; an axis of size 1 repeats with stride 0.
     positions = [0]
+    # A stride of 0 repeats an axis of size 1.
     padded = (1,) * (len(target) - len(shape)) + tuple(shape)
     step = len(elements)
     for size, wanted in zip(padded, target, strict=True):
@@ -194,6 +200,7 @@ def select_elements(
     elements: tuple[Number, ...], shape: Shape, axis_indices: Sequence[Sequence[int]]
 ) -> tuple[Number, ...]:
     """Return the elements at *axis_indices* along each axis of a tensor of *shape*."""
+    # Row-major: an axis's stride is the number of elements behind one of its entries.
     positions = [0]
     step = len(elements)
     for size, indices in zip(shape, axis_indices, strict=True):
